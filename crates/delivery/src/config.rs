@@ -1,0 +1,112 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use contextpilot_settings::{Credentials, IndexUrl, Settings};
+
+use crate::outbox::Limits;
+use crate::proxy;
+use crate::retry::RetryPolicy;
+
+/// Where one-line messages to people go, without a newline. Called on the
+/// sender thread only, and never while a lock is held.
+pub type LogSink = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a [`Sender`](crate::Sender) needs to know. `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Config {
+    /// Where evictions are posted. Without user info, so that it may be shown.
+    pub endpoint: String,
+    /// The value of the `Authorization` header.
+    pub authorization: Option<String>,
+    /// A PEM file of certificate authorities that replaces the system's.
+    pub ca: Option<PathBuf>,
+    /// The HTTP proxy, as a URL; see [`proxy::from_environment`].
+    pub proxy: Option<String>,
+    /// Time for connecting, name resolution excluded.
+    pub connect_timeout: Duration,
+    /// Time for one whole POST with its answer, redirects included.
+    pub timeout: Duration,
+    /// How failures are retried.
+    pub retry: RetryPolicy,
+    /// How much may wait.
+    pub limits: Limits,
+    /// Whether [`Sender::take_settled`](crate::Sender::take_settled) is going to be called.
+    pub keep_settled: bool,
+    /// Where messages go.
+    pub log: LogSink,
+}
+
+impl Config {
+    /// Posts to this URL with default timeouts, directly, without authorization.
+    #[must_use]
+    pub fn new(endpoint: impl Into<String>, log: LogSink) -> Self {
+        Config {
+            endpoint: endpoint.into(),
+            authorization: None,
+            ca: None,
+            proxy: None,
+            connect_timeout: contextpilot_settings::DEFAULT_CONNECT_TIMEOUT,
+            timeout: contextpilot_settings::DEFAULT_TIMEOUT,
+            retry: RetryPolicy::default(),
+            limits: Limits::default(),
+            keep_settled: false,
+            log,
+        }
+    }
+
+    /// What the settings say, or `None` if they name no index. `lookup` is asked
+    /// for the usual proxy variables (see [`proxy::from_environment`]).
+    #[must_use]
+    pub fn from_settings(
+        settings: &Settings,
+        lookup: impl Fn(&str) -> Option<String>,
+        log: LogSink,
+    ) -> Option<Self> {
+        let index = settings.index.as_ref()?;
+        Some(Config {
+            authorization: match &settings.token {
+                Some(token) => Some(format!("Bearer {}", token.expose())),
+                None => index.basic_auth().map(basic),
+            },
+            ca: settings.ca.clone(),
+            proxy: proxy_for(index, lookup),
+            connect_timeout: settings.connect_timeout,
+            timeout: settings.timeout,
+            ..Config::new(index.endpoint("evict"), log)
+        })
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("endpoint", &self.endpoint)
+            .field("authorization", &self.authorization.as_ref().map(|_| "***"))
+            .field("ca", &self.ca)
+            .field("proxy", &self.proxy.as_ref().map(|_| "***"))
+            .field("connect_timeout", &self.connect_timeout)
+            .field("timeout", &self.timeout)
+            .field("retry", &self.retry)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+fn proxy_for(index: &IndexUrl, lookup: impl Fn(&str) -> Option<String>) -> Option<String> {
+    if index.is_loopback() {
+        return None;
+    }
+    let scheme = index.scheme().to_string();
+    proxy::from_environment(&scheme, &index.host(), index.port(), lookup)
+}
+
+/// RFC 7617.
+fn basic(credentials: &Credentials) -> String {
+    let password = credentials.password().map_or("", |p| p.expose());
+    let pair = format!("{}:{password}", credentials.user());
+    format!("Basic {}", STANDARD.encode(pair))
+}

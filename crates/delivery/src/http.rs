@@ -1,0 +1,274 @@
+//! One POST over a kept-alive connection, and what came back.
+
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ureq::config::Config as AgentConfig;
+use ureq::http::{HeaderValue, Uri, header};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::{Agent, Body, Proxy, ProxyProtocol};
+
+use crate::config::Config;
+use crate::redirect;
+
+/// Most that is read of an answer's body. What an index says is far shorter.
+const MAX_BODY: u64 = 64 << 10;
+
+const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"));
+
+/// An answer, whole or as much of it as matters.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) retry_after: Option<String>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Posts to one endpoint.
+pub(crate) struct Client {
+    agent: Agent,
+    endpoint: Uri,
+    authorization: Option<HeaderValue>,
+    timeout: Duration,
+    connect_timeout: Duration,
+}
+
+impl Client {
+    /// Reads the CA file, if one is set; opens no connection.
+    pub(crate) fn new(config: &Config) -> io::Result<Self> {
+        let endpoint: Uri = config
+            .endpoint
+            .parse()
+            .map_err(|e| invalid(format!("the index address cannot be used: {e}")))?;
+        let authorization = config
+            .authorization
+            .as_deref()
+            .map(|value| {
+                let mut value = HeaderValue::from_str(value)
+                    .map_err(|_| invalid("the index token has a character no header may carry"))?;
+                value.set_sensitive(true);
+                Ok::<_, io::Error>(value)
+            })
+            .transpose()?;
+        Ok(Client {
+            agent: Agent::with_parts(agent_config(config)?, DefaultConnector::new(), SameThread),
+            endpoint,
+            authorization,
+            timeout: config.timeout,
+            connect_timeout: config.connect_timeout,
+        })
+    }
+
+    /// Posts `json` within `budget` (at most the configured timeout), following
+    /// redirects to the same host.
+    ///
+    /// # Errors
+    /// No answer, or none that is HTTP: one line, fit to be shown.
+    pub(crate) fn post(&self, json: &[u8], budget: Duration) -> Result<Answer, String> {
+        let start = Instant::now();
+        let budget = budget.min(self.timeout);
+        let mut to = self.endpoint.clone();
+        let mut followed = 0;
+        loop {
+            let left = budget.saturating_sub(start.elapsed());
+            let mut response = self.post_once(&to, json, left).map_err(|e| describe(&e))?;
+            let status = response.status().as_u16();
+            let header = |name| response.headers().get(name)?.to_str().ok();
+            let next = header(header::LOCATION)
+                .filter(|_| redirect::is_followable(status) && followed < redirect::MAX_REDIRECTS)
+                .and_then(|location| redirect::target(&to, location));
+            let retry_after = header(header::RETRY_AFTER).map(str::to_owned);
+            let body = read_body(response.body_mut());
+            if let Some(next) = next {
+                to = next;
+                followed += 1;
+                continue;
+            }
+            return Ok(Answer {
+                status,
+                retry_after,
+                // The status says it all, but for a 503 whose text is judged:
+                // a torn one is trouble of the network.
+                body: body.or_else(|e| {
+                    if status == 503 {
+                        Err(e)
+                    } else {
+                        Ok(Vec::new())
+                    }
+                })?,
+            });
+        }
+    }
+
+    fn post_once(
+        &self,
+        to: &Uri,
+        json: &[u8],
+        left: Duration,
+    ) -> Result<ureq::http::Response<Body>, ureq::Error> {
+        let mut request = self
+            .agent
+            .post(to)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(value) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        // ureq caches its TLS set-up only for requests that use the agent's own
+        // configuration, so the limits are lowered only when they are lower.
+        if left < self.timeout.saturating_sub(Duration::from_millis(1)) {
+            let connect = left.min(self.connect_timeout);
+            request = request
+                .config()
+                .timeout_global(Some(left))
+                .timeout_connect(Some(connect))
+                .build();
+        }
+        request.send(json)
+    }
+}
+
+fn agent_config(config: &Config) -> io::Result<AgentConfig> {
+    let mut tls = TlsConfig::builder()
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .root_certs(RootCerts::PlatformVerifier);
+    if let Some(path) = &config.ca {
+        let fail = |e: &dyn std::fmt::Display| {
+            let path = path.display();
+            invalid(format!("CONTEXTPILOT_INDEX_CA={path} cannot be used: {e}"))
+        };
+        let pem = std::fs::read(path).map_err(|e| fail(&e))?;
+        let certificates = certificates(&pem).map_err(|e| fail(&e))?;
+        if certificates.is_empty() {
+            return Err(fail(&"there is no certificate in it"));
+        }
+        tls = tls.root_certs(RootCerts::new_with_certs(&certificates));
+    }
+    let proxy = config.proxy.as_deref().and_then(|url| match proxy(url) {
+        Ok(proxy) => Some(proxy),
+        Err(why) => {
+            (config.log)(&format!(
+                "[ContextPilot] {why}; the index is asked directly. \
+                 Name its host in no_proxy, or set an http:// proxy."
+            ));
+            None
+        }
+    });
+    Ok(Agent::config_builder()
+        .tls_config(tls.build())
+        // Always set: ureq would look into the environment by itself.
+        .proxy(proxy)
+        .timeout_global(Some(config.timeout))
+        .timeout_connect(Some(config.connect_timeout))
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .user_agent(USER_AGENT)
+        .accept("application/json")
+        .accept_encoding("")
+        .max_idle_connections(1)
+        .build())
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, ureq::Error> {
+    parse_pem(pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(Ok(certificate)),
+            Ok(_) => None,
+            Err(e) => Some(Err(e)),
+        })
+        .collect()
+}
+
+fn proxy(url: &str) -> Result<Proxy, &'static str> {
+    // No part of the value is shown: it may hold a password.
+    let proxy = Proxy::new(url).map_err(|_| "the proxy in the environment is not an address")?;
+    if !matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https) {
+        return Err("the proxy in the environment is a SOCKS proxy, which is not supported");
+    }
+    Ok(proxy)
+}
+
+fn read_body(body: &mut Body) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    match body.as_reader().take(MAX_BODY).read_to_end(&mut bytes) {
+        Ok(_) => Ok(bytes),
+        Err(e) => Err(one_line(&format!("the answer broke off: {e}"))),
+    }
+}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.into())
+}
+
+fn describe(error: &ureq::Error) -> String {
+    use ureq::Error as E;
+    one_line(&match error {
+        // A handshake fails inside what rustls takes for I/O.
+        E::Io(e) => match e.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(tls) => describe_tls(tls),
+            None => e.to_string(),
+        },
+        E::Rustls(e) => describe_tls(e),
+        E::Timeout(which) => format!("timed out ({which})"),
+        E::HostNotFound => "its host name is not known".to_owned(),
+        E::Protocol(e) => format!("the answer is not HTTP ({e})"),
+        other => other.to_string(),
+    })
+}
+
+fn describe_tls(error: &rustls::Error) -> String {
+    let advice = match error {
+        rustls::Error::InvalidCertificate(_) => {
+            "; if it is signed by an authority of your own, set CONTEXTPILOT_INDEX_CA to its PEM file"
+        }
+        _ => "",
+    };
+    format!("TLS: {error}{advice}")
+}
+
+/// Text from outside as part of one line: no control characters, at most 200.
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(200)
+        .collect()
+}
+
+/// Resolves names on the calling thread. ureq's own resolver starts a thread
+/// for each look-up, and a library inside somebody else's process should not;
+/// an address needs no look-up at all.
+#[derive(Debug)]
+struct SameThread;
+
+impl Resolver for SameThread {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &AgentConfig,
+        _timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let host = uri.host().ok_or(ureq::Error::HostNotFound)?;
+        let https = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let mut found = self.empty();
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            found.push(SocketAddr::new(address, port));
+            return Ok(found);
+        }
+        let family = config.ip_family();
+        let addresses = family.keep_wanted((bare, port).to_socket_addrs()?);
+        // 16 is the capacity of the collection.
+        for address in addresses.take(16) {
+            found.push(address);
+        }
+        if found.is_empty() {
+            return Err(ureq::Error::HostNotFound);
+        }
+        Ok(found)
+    }
+}

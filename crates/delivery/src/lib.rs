@@ -1,0 +1,40 @@
+//! Tells an index which requests fell out of the KV cache.
+//!
+//! ```text
+//!   worker thread                         sender thread
+//!   evict / withdraw ──► Outbox ──batch──► POST {"request_ids":[…]} ──► index
+//!                          ▲                     │
+//!                          └─put_back─ Verdict ◄─┘ answer (or none)
+//!                                        │ retry
+//!                                     Backoff: when to try again
+//! ```
+//!
+//! [`Outbox`], [`RetryPolicy`] and [`Backoff`], [`Verdict`], [`OncePer`] and
+//! the redirect and proxy rules are pure: no clock, no randomness, no I/O of
+//! their own. [`Sender`] puts them on one thread around one kept-alive
+//! connection. Delivery is *at least once*: an id is told again only when the
+//! index closed the connection without answering; telling an index twice is
+//! harmless, since it has forgotten the request already.
+//!
+//! Nothing that this crate prints contains a request id, a token or a password.
+#![forbid(unsafe_code)]
+
+mod config;
+mod http;
+mod once_per;
+mod outbox;
+pub mod proxy;
+mod redirect;
+mod retry;
+mod sender;
+mod verdict;
+
+pub use config::{Config, LogSink};
+pub use once_per::OncePer;
+pub use outbox::{Limits, Outbox};
+pub use retry::{Backoff, RetryPolicy};
+pub use sender::{Drained, Sender, Stats};
+pub use verdict::{Verdict, classify};
+
+/// The most ids one POST carries.
+pub const MAX_IDS_PER_POST: usize = 1_000;

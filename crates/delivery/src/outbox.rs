@@ -1,0 +1,207 @@
+//! The set of request ids that the index must still be told about.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+/// How much may wait. Over either limit the oldest ids are dropped and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Ids waiting.
+    pub ids: usize,
+    /// Bytes of their text, all together.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    /// A million ids or 64 MiB of text: hours of a busy server without an
+    /// index, and still a bounded part of its memory.
+    fn default() -> Self {
+        Limits {
+            ids: 1_000_000,
+            bytes: 64 << 20,
+        }
+    }
+}
+
+/// An insertion-ordered set of ids, of which one batch at a time may be in
+/// flight. Every operation is amortised O(1) per id.
+///
+/// An id in flight is no longer in the set: evicting it again meanwhile queues
+/// it again, because the index may have learnt of it anew in between.
+/// Withdrawing it meanwhile means that a failed batch does not bring it back.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Oldest first. `None` is a tombstone of a withdrawn id.
+    queue: VecDeque<Option<Arc<str>>>,
+    /// The number of `queue[0]`; numbers grow towards the back and wrap.
+    first: u64,
+    /// Waiting id to its number.
+    numbers: HashMap<Arc<str>, u64>,
+    bytes: usize,
+    /// The batch in flight, oldest first.
+    in_flight: Vec<Arc<str>>,
+    /// Those of it that a failure brings back.
+    returnable: HashSet<Arc<str>>,
+    limits: Limits,
+    dropped: u64,
+}
+
+impl Outbox {
+    /// An empty outbox.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Outbox {
+            limits,
+            ..Outbox::default()
+        }
+    }
+
+    /// The id must be told. Already waiting: nothing changes.
+    pub fn evict(&mut self, id: Arc<str>) {
+        if self.numbers.contains_key(&id) {
+            return;
+        }
+        // What is in flight is superseded: should it fail, this entry is the one to send.
+        self.returnable.remove(&id);
+        self.bytes += id.len();
+        let number = self.first.wrapping_add(self.queue.len() as u64);
+        self.numbers.insert(Arc::clone(&id), number);
+        self.queue.push_back(Some(id));
+        self.enforce_limits();
+    }
+
+    /// The id became resident again: it is not told unless it already is in
+    /// flight, and then not told again. Returns whether it was waiting.
+    pub fn withdraw(&mut self, id: &str) -> bool {
+        self.returnable.remove(id);
+        let Some(number) = self.numbers.remove(id) else {
+            return false;
+        };
+        let index = number.wrapping_sub(self.first) as usize;
+        if let Some(slot) = self.queue.get_mut(index) {
+            *slot = None;
+        }
+        self.bytes -= id.len();
+        self.tidy();
+        true
+    }
+
+    /// Takes up to `max` of the oldest ids; they are in flight until
+    /// [`delivered`](Self::delivered) or [`put_back`](Self::put_back).
+    /// Empty while another batch is in flight.
+    pub fn take_batch(&mut self, max: usize) -> Vec<Arc<str>> {
+        if !self.in_flight.is_empty() {
+            return Vec::new();
+        }
+        let mut batch = Vec::with_capacity(max.min(self.len()));
+        while batch.len() < max {
+            let Some(id) = self.pop_oldest() else { break };
+            batch.push(id);
+        }
+        self.returnable.extend(batch.iter().cloned());
+        self.in_flight.clone_from(&batch);
+        self.tidy();
+        batch
+    }
+
+    /// The batch in flight was told, or given up: it is forgotten.
+    pub fn delivered(&mut self) {
+        self.in_flight.clear();
+        self.returnable.clear();
+    }
+
+    /// The batch in flight was not told: it waits again, before everything
+    /// that came later, without what was withdrawn or evicted anew meanwhile.
+    pub fn put_back(&mut self) {
+        let mut full = false;
+        for id in std::mem::take(&mut self.in_flight).into_iter().rev() {
+            if !self.returnable.remove(&id) {
+                continue;
+            }
+            // The oldest go first: after one without room, none before it has any.
+            full |=
+                self.numbers.len() >= self.limits.ids || self.bytes + id.len() > self.limits.bytes;
+            if full {
+                self.dropped += 1;
+                continue;
+            }
+            self.bytes += id.len();
+            self.first = self.first.wrapping_sub(1);
+            self.numbers.insert(Arc::clone(&id), self.first);
+            self.queue.push_front(Some(id));
+        }
+        self.delivered();
+    }
+
+    /// Whether the id waits; in flight it does not, unless it was evicted again meanwhile.
+    #[must_use]
+    pub fn is_waiting(&self, id: &str) -> bool {
+        self.numbers.contains_key(id)
+    }
+
+    /// Ids waiting, without those in flight.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Whether nothing waits (something may be in flight).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// Ids in the batch in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Ids dropped over the limits since this was last asked.
+    pub fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
+    }
+
+    fn enforce_limits(&mut self) {
+        while self.numbers.len() > self.limits.ids || self.bytes > self.limits.bytes {
+            if self.pop_oldest().is_none() {
+                break;
+            }
+            self.dropped += 1;
+        }
+    }
+
+    fn pop_oldest(&mut self) -> Option<Arc<str>> {
+        while let Some(slot) = self.queue.pop_front() {
+            self.first = self.first.wrapping_add(1);
+            if let Some(id) = slot {
+                self.numbers.remove(&id);
+                self.bytes -= id.len();
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Keeps tombstones fewer than ids (plus a constant), and gives the memory
+    /// of a long outage back once it is over.
+    fn tidy(&mut self) {
+        const SLACK: usize = 1024;
+        if self.queue.len() > 2 * self.numbers.len() + SLACK {
+            self.queue.retain(Option::is_some);
+            self.first = 0;
+            for (number, id) in self.queue.iter().flatten().enumerate() {
+                if let Some(known) = self.numbers.get_mut(id) {
+                    *known = number as u64;
+                }
+            }
+        }
+        if self.numbers.is_empty() && self.queue.capacity() > 4 * SLACK {
+            self.queue = VecDeque::new();
+            self.numbers = HashMap::new();
+        }
+    }
+}

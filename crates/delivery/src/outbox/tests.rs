@@ -1,0 +1,234 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn id(n: usize) -> Arc<str> {
+    // Lengths differ, so that the limit on bytes is felt at different counts.
+    format!("req-{n:0width$}", width = 1 + n % 5).into()
+}
+
+fn texts(batch: &[Arc<str>]) -> Vec<&str> {
+    batch.iter().map(|id| &**id).collect()
+}
+
+#[test]
+fn oldest_first_and_each_once() {
+    let mut outbox = Outbox::default();
+    for text in ["a", "b", "a", "c"] {
+        outbox.evict(text.into());
+    }
+    assert_eq!(texts(&outbox.take_batch(2)), ["a", "b"]);
+    assert_eq!((outbox.len(), outbox.in_flight()), (1, 2));
+    assert!(outbox.take_batch(2).is_empty(), "one batch at a time");
+    outbox.delivered();
+    assert_eq!(texts(&outbox.take_batch(2)), ["c"]);
+    outbox.delivered();
+    assert!(outbox.is_empty());
+    assert!(outbox.take_batch(2).is_empty());
+}
+
+#[test]
+fn a_failed_batch_goes_before_what_came_later() {
+    let mut outbox = Outbox::default();
+    for text in ["a", "b", "c"] {
+        outbox.evict(text.into());
+    }
+    outbox.take_batch(2);
+    outbox.evict("d".into());
+    outbox.put_back();
+    assert_eq!(texts(&outbox.take_batch(9)), ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn a_withdrawn_id_is_not_told() {
+    let mut outbox = Outbox::default();
+    outbox.evict("a".into());
+    outbox.evict("b".into());
+    assert!(outbox.withdraw("a"));
+    assert!(!outbox.withdraw("a"));
+    assert!(!outbox.withdraw("unknown"));
+    assert_eq!(texts(&outbox.take_batch(9)), ["b"]);
+    // Too late to hold it back, but it must not go out a second time.
+    assert!(!outbox.withdraw("b"));
+    outbox.put_back();
+    assert!(outbox.is_empty());
+}
+
+#[test]
+fn an_id_evicted_anew_while_in_flight_is_told_anew() {
+    let mut outbox = Outbox::default();
+    outbox.evict("a".into());
+    outbox.take_batch(1);
+    outbox.withdraw("a");
+    outbox.evict("a".into());
+    outbox.delivered();
+    assert_eq!(texts(&outbox.take_batch(9)), ["a"]);
+    // And after a failure it is told once, not twice.
+    outbox.evict("a".into());
+    outbox.put_back();
+    assert_eq!(texts(&outbox.take_batch(9)), ["a"]);
+    outbox.delivered();
+    assert!(outbox.is_empty());
+}
+
+#[test]
+fn over_a_limit_the_oldest_go_and_are_counted() {
+    let mut outbox = Outbox::new(Limits { ids: 3, bytes: 10 });
+    for text in ["a", "b", "c", "d"] {
+        outbox.evict(text.into());
+    }
+    assert_eq!((outbox.len(), outbox.take_dropped()), (3, 1));
+    outbox.take_batch(2); // b, c
+    outbox.evict("e".into());
+    outbox.put_back(); // room for one of them
+    assert_eq!((outbox.take_dropped(), outbox.take_dropped()), (1, 0));
+    assert_eq!(texts(&outbox.take_batch(9)), ["c", "d", "e"]);
+    outbox.delivered();
+    outbox.evict("12345".into());
+    outbox.evict("67890".into());
+    outbox.evict("x".into());
+    assert_eq!(outbox.take_dropped(), 1);
+    outbox.evict("longer than all that may wait".into());
+    assert_eq!((outbox.len(), outbox.take_dropped()), (0, 3));
+}
+
+#[test]
+fn tombstones_do_not_pile_up_behind_an_old_id() {
+    let mut outbox = Outbox::default();
+    outbox.evict("oldest".into());
+    for n in 0..100_000 {
+        outbox.evict(id(n));
+        assert!(outbox.withdraw(&id(n)));
+        assert!(outbox.queue.len() <= 2048, "{}", outbox.queue.len());
+    }
+    assert_eq!(texts(&outbox.take_batch(9)), ["oldest"]);
+}
+
+#[test]
+fn the_memory_of_an_outage_is_given_back() {
+    let mut outbox = Outbox::default();
+    for n in 0..50_000 {
+        outbox.evict(id(n));
+    }
+    while !outbox.take_batch(1_000).is_empty() {
+        outbox.delivered();
+    }
+    assert!(outbox.queue.capacity() <= 4096);
+    assert!(outbox.numbers.capacity() <= 8192);
+}
+
+/// The same, written so that it is plainly right and slow.
+#[derive(Default)]
+struct Model {
+    waiting: Vec<Arc<str>>,
+    /// With whether a failure brings it back.
+    in_flight: Vec<(Arc<str>, bool)>,
+    dropped: u64,
+}
+
+impl Model {
+    fn evict(&mut self, id: &Arc<str>, limits: Limits) {
+        if self.waiting.contains(id) {
+            return;
+        }
+        self.no_return(id);
+        self.waiting.push(Arc::clone(id));
+        self.limit(limits);
+    }
+
+    fn withdraw(&mut self, id: &Arc<str>) {
+        self.no_return(id);
+        self.waiting.retain(|other| other != id);
+    }
+
+    fn no_return(&mut self, id: &Arc<str>) {
+        for (other, returns) in &mut self.in_flight {
+            *returns &= other != id;
+        }
+    }
+
+    fn take(&mut self, max: usize) -> Vec<Arc<str>> {
+        if !self.in_flight.is_empty() {
+            return Vec::new();
+        }
+        let batch: Vec<_> = self.waiting.drain(..max.min(self.waiting.len())).collect();
+        self.in_flight = batch.iter().map(|id| (Arc::clone(id), true)).collect();
+        batch
+    }
+
+    fn put_back(&mut self, limits: Limits) {
+        let returning = self.in_flight.drain(..).filter(|(_, returns)| *returns);
+        let mut all: Vec<_> = returning.map(|(id, _)| id).collect();
+        all.append(&mut self.waiting);
+        self.waiting = all;
+        self.limit(limits);
+    }
+
+    fn limit(&mut self, limits: Limits) {
+        let bytes = |ids: &[Arc<str>]| ids.iter().map(|id| id.len()).sum::<usize>();
+        while self.waiting.len() > limits.ids || bytes(&self.waiting) > limits.bytes {
+            self.waiting.remove(0);
+            self.dropped += 1;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Evict(usize),
+    Withdraw(usize),
+    Take(usize),
+    PutBack,
+    Delivered,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (0usize..40).prop_map(Op::Evict),
+        3 => (0usize..40).prop_map(Op::Withdraw),
+        2 => (0usize..12).prop_map(Op::Take),
+        1 => Just(Op::PutBack),
+        1 => Just(Op::Delivered),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_the_naive_model(
+        ops in proptest::collection::vec(op(), 0..300),
+        ids in 1usize..30,
+        bytes in 8usize..300,
+    ) {
+        let limits = Limits { ids, bytes };
+        let mut outbox = Outbox::new(limits);
+        let mut model = Model::default();
+        for op in ops {
+            match op {
+                Op::Evict(n) => {
+                    outbox.evict(id(n));
+                    model.evict(&id(n), limits);
+                }
+                Op::Withdraw(n) => {
+                    let waited = model.waiting.contains(&id(n));
+                    prop_assert_eq!(outbox.withdraw(&id(n)), waited);
+                    model.withdraw(&id(n));
+                }
+                Op::Take(max) => prop_assert_eq!(outbox.take_batch(max), model.take(max)),
+                Op::PutBack => {
+                    outbox.put_back();
+                    model.put_back(limits);
+                }
+                Op::Delivered => {
+                    outbox.delivered();
+                    model.in_flight.clear();
+                }
+            }
+            prop_assert_eq!(outbox.len(), model.waiting.len());
+            prop_assert_eq!(outbox.in_flight(), model.in_flight.len());
+            prop_assert_eq!(outbox.dropped, model.dropped);
+            prop_assert_eq!(outbox.bytes, model.waiting.iter().map(|id| id.len()).sum::<usize>());
+            let order: Vec<_> = outbox.queue.iter().flatten().cloned().collect();
+            prop_assert_eq!(&order, &model.waiting);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! When to try again after a failure: capped exponential backoff with full jitter.
+
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// The shape of the backoff. A pure function of the failures so far and a
+/// random number; see "Exponential Backoff And Jitter" (AWS architecture blog)
+/// for why the whole delay is random: clients of an index that comes back must
+/// not all come back with it at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// The longest delay after the first failure.
+    pub base: Duration,
+    /// The longest delay after any number of failures.
+    pub cap: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        RetryPolicy {
+            base: Duration::from_millis(50),
+            cap: Duration::from_secs(5),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// The longest delay after `failures` failures in a row: the base, doubled
+    /// for each further one, at most the cap. Zero failures, zero delay.
+    #[must_use]
+    pub fn ceiling(&self, failures: u32) -> Duration {
+        let Some(doublings) = failures.checked_sub(1) else {
+            return Duration::ZERO;
+        };
+        let factor = 1u32.checked_shl(doublings).unwrap_or(u32::MAX);
+        self.base.saturating_mul(factor).min(self.cap)
+    }
+
+    /// The delay after `failures` failures in a row: anything from zero to the
+    /// [`ceiling`](Self::ceiling), evenly, as `random` (any 64 bits) says.
+    #[must_use]
+    pub fn delay(&self, failures: u32, random: u64) -> Duration {
+        let ceiling = u64::try_from(self.ceiling(failures).as_nanos()).unwrap_or(u64::MAX);
+        let scaled = (u128::from(ceiling) * u128::from(random)) >> 64;
+        Duration::from_nanos(u64::try_from(scaled).unwrap_or(u64::MAX))
+    }
+}
+
+/// Failures in a row, and what they mean for the next attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backoff {
+    policy: RetryPolicy,
+    failures: u32,
+}
+
+impl Backoff {
+    /// No failure yet.
+    #[must_use]
+    pub fn new(policy: RetryPolicy) -> Self {
+        Backoff {
+            policy,
+            failures: 0,
+        }
+    }
+
+    /// How many failures in a row.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// An attempt failed: how long to wait before the next. A `Retry-After`
+    /// wish of the server lengthens the wait, but never beyond the cap.
+    pub fn failed(&mut self, random: u64, retry_after: Option<Duration>) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        let wish = retry_after.unwrap_or_default().min(self.policy.cap);
+        self.policy.delay(self.failures, random).max(wish)
+    }
+
+    /// An attempt was answered.
+    pub fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// SplitMix64: enough to spread retries, and no dependency.
+#[derive(Clone, Debug)]
+pub(crate) struct SplitMix64(pub(crate) u64);
+
+impl SplitMix64 {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

@@ -1,0 +1,178 @@
+//! What the sender thread shares with the threads that feed it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::outbox::{Limits, Outbox};
+
+/// How delivery goes, in numbers. Counts run since the start of the sender.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Ids waiting to be sent.
+    pub waiting: usize,
+    /// Ids in the POST that is under way.
+    pub in_flight: usize,
+    /// Ids that the index confirmed.
+    pub sent: u64,
+    /// Ids posted to an index that was not initialized: nothing to evict there.
+    pub not_needed: u64,
+    /// Ids dropped because the index refused them for good (4xx and the like).
+    pub rejected: u64,
+    /// Ids dropped because too many waited.
+    pub overflowed: u64,
+    /// POSTs that were answered in whatever way that settles them.
+    pub posts: u64,
+    /// POSTs that failed and are retried.
+    pub failed_posts: u64,
+    /// Failures since the last POST that was settled.
+    pub failures_in_a_row: u32,
+    /// Panics caught in the sender thread.
+    pub panics: u64,
+    /// Whether the sender thread runs.
+    pub running: bool,
+    /// What went wrong last, with neither ids nor secrets in it.
+    pub last_error: Option<String>,
+    /// When that was: milliseconds since 1970.
+    pub last_error_unix_ms: Option<u64>,
+    /// When the index last confirmed something: milliseconds since 1970.
+    pub last_success_unix_ms: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) outbox: Outbox,
+    /// Everything but the fields that the outbox knows.
+    pub(super) counts: Stats,
+    pub(super) running: bool,
+    pub(super) stop: bool,
+    /// The thread waits for work, and for nothing else.
+    pub(super) idle: bool,
+    pub(super) drain_until: Option<Instant>,
+    /// Dropped over the limits and not yet named to people.
+    pub(super) unnamed_overflow: u64,
+    /// Settled and not yet taken; `None` if nobody wants to know.
+    pub(super) settled: Option<Vec<Arc<str>>>,
+}
+
+impl State {
+    /// Moves the outbox's count of dropped ids to where it is shown.
+    pub(super) fn collect_overflow(&mut self) {
+        let dropped = self.outbox.take_dropped();
+        self.counts.overflowed += dropped;
+        self.unnamed_overflow += dropped;
+    }
+
+    pub(super) fn stats(&mut self) -> Stats {
+        self.collect_overflow();
+        Stats {
+            waiting: self.outbox.len(),
+            in_flight: self.outbox.in_flight(),
+            running: self.running,
+            ..self.counts.clone()
+        }
+    }
+
+    /// The batch in flight needs no further telling, whatever the reason.
+    pub(super) fn batch_settled(&mut self, batch: &[Arc<str>]) {
+        self.outbox.delivered();
+        if let Some(settled) = &mut self.settled {
+            let done = batch.iter().filter(|id| !self.outbox.is_waiting(id));
+            settled.extend(done.cloned());
+        }
+    }
+
+    /// A POST was answered in a way that settles it.
+    pub(super) fn settled(&mut self) {
+        self.counts.posts += 1;
+        self.counts.failures_in_a_row = 0;
+    }
+
+    pub(super) fn note_error(&mut self, why: String) {
+        self.counts.last_error = Some(why);
+        self.counts.last_error_unix_ms = unix_ms();
+    }
+
+    /// Ids that need no further telling because the index answered.
+    pub(super) fn told(&self) -> u64 {
+        self.counts.sent + self.counts.not_needed
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Something to do for the sender thread.
+    pub(super) work: Condvar,
+    /// The sender thread settled something.
+    pub(super) progress: Condvar,
+}
+
+impl Shared {
+    pub(super) fn new(limits: Limits, keep_settled: bool) -> Self {
+        Shared {
+            state: Mutex::new(State {
+                outbox: Outbox::new(limits),
+                counts: Stats::default(),
+                running: true,
+                stop: false,
+                idle: false,
+                drain_until: None,
+                unnamed_overflow: 0,
+                settled: keep_settled.then(Vec::new),
+            }),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+        }
+    }
+
+    /// A panic while the lock was held leaves a state that is at worst a count
+    /// off: better to go on with it than to tell nothing any more.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it returns says so when it is dropped, be it by a panic.
+    pub(super) fn says_when_it_ended(&self) -> impl Drop + '_ {
+        struct Ended<'a>(&'a Shared);
+        impl Drop for Ended<'_> {
+            fn drop(&mut self) {
+                self.0.lock().running = false;
+                self.0.progress.notify_all();
+            }
+        }
+        Ended(self)
+    }
+
+    pub(super) fn wait_for_progress<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        at_most: Duration,
+    ) -> MutexGuard<'a, State> {
+        let waited = self.progress.wait_timeout(state, at_most);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// `at_most` `None`: for as long as it takes.
+    pub(super) fn wait_for_work<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        at_most: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        match at_most {
+            Some(time) => {
+                let waited = self.work.wait_timeout(state, time);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => {
+                let waited = self.work.wait(state);
+                waited.unwrap_or_else(PoisonError::into_inner)
+            }
+        }
+    }
+}
+
+pub(super) fn unix_ms() -> Option<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok()
+}

@@ -1,0 +1,204 @@
+//! The index is away, for a while or for good.
+
+mod support;
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use contextpilot_delivery::{Limits, Sender};
+use support::*;
+
+/// An address on which nothing listens, though something may later. On Linux,
+/// where all of 127.0.0.0/8 is loopback, nobody else can come by its port
+/// meanwhile: neither another test nor the sender's own outgoing connection.
+fn nowhere() -> String {
+    static NUMBER: AtomicU8 = AtomicU8::new(2);
+    let own = match NUMBER.fetch_add(1, Ordering::Relaxed) {
+        number if cfg!(target_os = "linux") => format!("127.0.0.{number}:0"),
+        _ => "127.0.0.1:0".to_owned(),
+    };
+    let listener = TcpListener::bind(own).expect("a port on loopback");
+    listener.local_addr().expect("its address").to_string()
+}
+
+#[test]
+fn everything_arrives_once_and_in_order_after_an_outage() {
+    let address = nowhere();
+    let (sender, _) = sender_to(&format!("http://{address}/evict"));
+    let all = ids(0..5000);
+    evict(&sender, &all);
+    wait_for(&sender, "failures", |s| s.failed_posts >= 3);
+    // What is on its way cannot be held back, though it fails more often than not.
+    let withdrawn = all.iter().step_by(5);
+    let late: Vec<_> = withdrawn.filter(|id| !sender.withdraw(id)).collect();
+    let index = Index::start_on(&address).expect("the port again");
+    let stats = wait_for(&sender, "the end", |s| s.waiting + s.in_flight == 0);
+    let mut told = index.wait_for_told(usize::try_from(stats.sent).expect("few"));
+    told.retain(|id| !late.contains(&id));
+    let expected: Vec<_> = (0..5000)
+        .filter(|n| n % 5 != 0)
+        .map(|n| all[n].clone())
+        .collect();
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn restarts_lose_nothing_and_repeat_nothing() {
+    let address = nowhere();
+    let (sender, _) = sender_to(&format!("http://{address}/evict"));
+    let mut told = Vec::new();
+    for round in 0..10 {
+        // Half of them while the index is down, half while it is up.
+        let batch = ids(round * 100..(round + 1) * 100);
+        evict(&sender, &batch[..50]);
+        let index = Index::start_on(&address).expect("the port again");
+        evict(&sender, &batch[50..]);
+        wait_for(&sender, "confirmation", |s| {
+            s.sent == (round as u64 + 1) * 100
+        });
+        told.extend(index.wait_for_told(100));
+    }
+    assert_eq!(told, ids(0..1000));
+}
+
+#[test]
+fn a_long_outage_is_named_once_and_so_is_its_end() {
+    let address = nowhere();
+    let (sender, log) = sender_to(&format!("http://{address}/evict"));
+    evict(&sender, &ids(0..3));
+    let end = Instant::now() + PATIENCE;
+    while log.lines().is_empty() {
+        assert!(Instant::now() < end, "{:?}", sender.stats());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let failed = sender.stats().failed_posts;
+    wait_for(&sender, "more failures", |s| s.failed_posts > failed + 3);
+    let _index = Index::start_on(&address).expect("the port again");
+    wait_for(&sender, "confirmation", |s| s.sent == 3);
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    assert!(
+        lines[0].contains(&address) && lines[0].contains("refused"),
+        "{}",
+        lines[0]
+    );
+    assert!(lines[0].contains("3 evictions wait"), "{}", lines[0]);
+    assert!(lines[1].contains("answers again"), "{}", lines[1]);
+}
+
+#[test]
+fn memory_is_bounded_and_the_loss_is_named_before_the_next_success() {
+    let address = nowhere();
+    let (sender, log) = sender_with(&format!("http://{address}/evict"), |c| {
+        c.limits = Limits {
+            ids: 100,
+            ..Limits::default()
+        };
+    });
+    let all = ids(0..350);
+    for id in &all {
+        sender.evict(id.as_str().into());
+    }
+    let stats = wait_for(&sender, "a failure", |s| {
+        s.failed_posts > 0 && s.in_flight == 0
+    });
+    assert_eq!((stats.waiting, stats.overflowed), (100, 250));
+    let index = Index::start_on(&address).expect("the port again");
+    wait_for(&sender, "confirmation", |s| s.posts == 1);
+    let lines: Vec<_> = log
+        .lines()
+        .into_iter()
+        .filter(|l| l.contains("250"))
+        .collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(index.wait_for_told(100), all[250..]);
+}
+
+#[test]
+fn a_drain_tells_everything_if_it_can() {
+    let index = Index::start();
+    index.script([Act::status(500), Act::status(500)]);
+    let (sender, _) = sender_with(&index.url(), |c| {
+        // Without a drain it would sit out long pauses.
+        c.retry.base = PATIENCE;
+        c.retry.cap = PATIENCE;
+    });
+    evict(&sender, &ids(0..3000));
+    wait_for(&sender, "a failure", |s| s.failed_posts > 0);
+    let drained = sender.drain(PATIENCE);
+    assert_eq!(drained.left, 0);
+    assert!(drained.told <= 3000);
+    assert_eq!(index.wait_for_told(3000), ids(0..3000));
+    assert_eq!(sender.drain(PATIENCE).told, 0, "nothing left, no wait");
+}
+
+/// The deadline, and what a loaded machine may add to it.
+fn assert_in_time(start: Instant, deadline: Duration) {
+    let took = start.elapsed();
+    assert!(
+        took >= deadline && took < deadline + Duration::from_secs(2),
+        "{took:?}"
+    );
+}
+
+#[test]
+fn a_drain_ends_in_time_whatever_the_index_does() {
+    let deadline = Duration::from_millis(300);
+    // Down.
+    let (sender, _) = sender_to(&format!("http://{}/evict", nowhere()));
+    evict(&sender, &ids(0..10));
+    let start = Instant::now();
+    let drained = sender.drain(deadline);
+    assert_in_time(start, deadline);
+    assert_eq!((drained.told, drained.left), (0, 10));
+    // Hanging, since long before.
+    let index = Index::start();
+    index.script([Act::Hang]);
+    let (sender, _) = sender_to(&index.url());
+    evict(&sender, &ids(0..10));
+    index.wait_for_posts(1);
+    let start = Instant::now();
+    let drained = sender.drain(deadline);
+    assert_in_time(start, deadline);
+    assert_eq!((drained.told, drained.left), (0, 10));
+    // No time at all.
+    assert_eq!(sender.drain(Duration::ZERO).left, 10);
+    // And dropping the sender waits for nothing.
+    let start = Instant::now();
+    drop(sender);
+    assert!(start.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn a_drain_leaves_time_for_a_second_attempt_after_a_hang() {
+    let index = Index::start();
+    index.script([Act::Hang]);
+    let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_millis(300));
+    evict(&sender, &ids(0..10));
+    index.wait_for_posts(1);
+    let drained = sender.drain(PATIENCE);
+    assert_eq!((drained.told, drained.left), (10, 0));
+    assert_eq!(index.wait_for_told(10), ids(0..10));
+}
+
+#[test]
+fn it_can_be_shared_between_threads() {
+    fn shareable<T: Send + Sync>() {}
+    shareable::<Sender>();
+    let index = Index::start();
+    let (sender, _) = sender_to(&index.url());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let sender = &sender;
+            scope.spawn(move || {
+                for id in ids(thread * 1000..(thread + 1) * 1000) {
+                    sender.evict(id.into());
+                }
+            });
+        }
+    });
+    let mut told = index.wait_for_told(4000);
+    told.sort();
+    assert_eq!(told, ids(0..4000));
+}

@@ -1,0 +1,155 @@
+//! Patching: all functions at once, once, for ever.
+
+use std::mem;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use detour::{RawDetour, Threads, Transaction};
+
+use crate::image::{Function, Image};
+use crate::{Refusal, maps, preflight};
+
+/// What to call in place of the original function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trampoline(*const ());
+
+impl Trampoline {
+    /// A function of the original's signature. It may be called as soon as the batch is installed,
+    /// and for ever from then on.
+    pub fn as_ptr(self) -> *const () {
+        self.0
+    }
+}
+
+/// Functions that are ready to be patched.
+#[derive(Debug, Default)]
+pub struct Batch {
+    hooks: Vec<Ready>,
+    /// What was writable code before we came.
+    writable_code: Option<Vec<Range<usize>>>,
+}
+
+#[derive(Debug)]
+struct Ready {
+    name: String,
+    displaced: Range<u64>,
+    detour: RawDetour,
+}
+
+/// Afterwards our trampolines' memory is no longer writable, so a second batch could not be.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+impl Batch {
+    /// Empty.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes a function of `image` ready: writes its trampoline, and changes nothing of it.
+    ///
+    /// # Errors
+    /// Why the function cannot be hooked. The others of the batch can all the same.
+    ///
+    /// # Safety
+    /// `replacement` must be code that may be called wherever the function is: of the same
+    /// signature and calling convention, and letting exceptions through that do pass there.
+    pub unsafe fn add(
+        &mut self,
+        image: &Image,
+        function: &Function,
+        replacement: *const (),
+    ) -> Result<Trampoline, Refusal> {
+        if INSTALLED.load(Ordering::Acquire) {
+            return Err(Refusal::Installed);
+        }
+        if !image.is_code(function) {
+            return Err(Refusal::NotCode);
+        }
+        let displaced = preflight::check(&function.extent(), image)?;
+        let shares = |other: &&Ready| {
+            displaced.start < other.displaced.end && other.displaced.start < displaced.end
+        };
+        if let Some(other) = self.hooks.iter().find(shares) {
+            let with = other.name.clone();
+            return Err(Refusal::Shared { with });
+        }
+        self.writable_code.get_or_insert_with(maps::writable_code);
+        // SAFETY: the target is a function of the executable, by its symbol table; what the
+        // replacement must be is our caller's promise.
+        let detour = unsafe { RawDetour::new(function.address as *const (), replacement) }
+            .map_err(|error| match Refusal::from(error) {
+                Refusal::TooShort { .. } => Refusal::TooShort {
+                    size: function.size as u64,
+                },
+                other => other,
+            })?;
+        let trampoline = Trampoline(detour.trampoline());
+        self.hooks.push(Ready {
+            name: function.name.clone(),
+            displaced,
+            detour,
+        });
+        Ok(trampoline)
+    }
+
+    /// How many functions are ready.
+    pub fn len(&self) -> usize {
+        self.hooks.len()
+    }
+
+    /// Whether none is ready.
+    pub fn is_empty(&self) -> bool {
+        self.hooks.is_empty()
+    }
+
+    /// Patches all of them, for as long as the process lives. A process can do this once.
+    ///
+    /// # Errors
+    /// Then none is patched, and the trampolines are gone.
+    ///
+    /// # Safety
+    /// No thread may be in one of the functions: call this from the constructor of a library that
+    /// was preloaded. The trampolines must be where the replacements look for them.
+    pub unsafe fn install(self) -> Result<(), Refusal> {
+        if self.hooks.is_empty() {
+            return Ok(());
+        }
+        if INSTALLED.swap(true, Ordering::AcqRel) {
+            return Err(Refusal::Installed);
+        }
+        let mut transaction = Transaction::new();
+        for hook in &self.hooks {
+            transaction.enable(&hook.detour);
+        }
+        // Suspending threads would interrupt their system calls; there are none to suspend.
+        // SAFETY: our caller's promise.
+        if let Err(error) = unsafe { transaction.commit(Threads::None) } {
+            INSTALLED.store(false, Ordering::Release);
+            return Err(error.into());
+        }
+        // Dropped, they would be taken out again, under the feet of whoever is in them.
+        self.hooks
+            .into_iter()
+            .for_each(|hook| mem::forget(hook.detour));
+        protect(&self.writable_code.unwrap_or_default());
+        Ok(())
+    }
+}
+
+/// `detour` leaves its trampolines writable, in a process that reads from the network. Best
+/// effort: where there is no `/proc`, nothing was found and nothing is changed.
+fn protect(before: &[Range<usize>]) {
+    for new in maps::writable_code() {
+        if before
+            .iter()
+            .any(|old| old.start < new.end && new.start < old.end)
+        {
+            // Grown together with somebody else's.
+            continue;
+        }
+        let size = new.end - new.start;
+        // SAFETY: memory that appeared since the first trampoline was written, by the only thread
+        // that there is (see `Batch::install`): the trampolines. Nobody writes to them again.
+        unsafe { libc::mprotect(new.start as *mut _, size, libc::PROT_READ | libc::PROT_EXEC) };
+    }
+}

@@ -1,0 +1,272 @@
+//! The executable of this process: its file for the names, its memory for the code.
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::slice;
+
+use contextpilot_inspect::Error;
+use contextpilot_inspect::elf::Source;
+
+use crate::maps;
+use crate::preflight::{self, Code, Extent};
+
+/// The executable that this process runs.
+#[derive(Debug)]
+pub struct Image {
+    source: Source<File>,
+    layout: Layout,
+}
+
+/// A function of an [`Image`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// As in the symbol table.
+    pub name: String,
+    /// In this process.
+    pub address: usize,
+    /// In bytes.
+    pub size: usize,
+    /// Where else it has code, in this process: see [`Extent::parts`].
+    pub parts: Vec<(u64, u64)>,
+}
+
+/// Why the executable's functions cannot be looked for.
+#[derive(Debug)]
+pub enum ImageError {
+    /// Its file is not to be found, or is no longer the one that runs.
+    NoFile,
+    /// Its file cannot be understood.
+    File(Error),
+}
+
+/// Where the executable was loaded.
+#[derive(Debug, Default)]
+struct Layout {
+    /// What to add to an address of the file.
+    bias: usize,
+    headers: Vec<u8>,
+    /// Address of the program headers, which are in a mapping of the file.
+    headers_at: usize,
+    /// Segments that nobody writes to.
+    constant: Vec<Range<usize>>,
+    executable: Vec<Range<usize>>,
+}
+
+impl Image {
+    /// Reads headers; symbols are read when they are asked for.
+    ///
+    /// # Errors
+    /// Where the file cannot be reached (no `/proc`), was replaced since, or is not sound.
+    pub fn of_self() -> Result<Self, ImageError> {
+        let layout = Layout::of_self();
+        // The second is for a program that was started through the dynamic linker
+        // (`ld.so ./llama-server`), which then is the executable that the kernel knows.
+        let candidates = [
+            Some("/proc/self/exe".into()),
+            maps::file_at(layout.headers_at),
+        ];
+        for path in candidates.into_iter().flatten() {
+            let Ok(file) = File::open(path) else {
+                continue;
+            };
+            let source = Source::new(file);
+            let is_ours = source.elf()?.program_headers() == layout.headers;
+            if is_ours {
+                return Ok(Self { source, layout });
+            }
+        }
+        Err(ImageError::NoFile)
+    }
+
+    /// Each of `names`, in their order, if it is a function in the executable.
+    ///
+    /// # Errors
+    /// When the symbol table is not sound. A table that was stripped is no error: then only
+    /// functions that the executable exports are found.
+    pub fn find(&self, names: &[&str]) -> Result<Vec<Option<Function>>, ImageError> {
+        let elf = self.source.elf()?;
+        let extents = preflight::functions(&elf, names)?;
+        let function = |extent: Extent, name: &str| Function {
+            name: name.to_owned(),
+            address: self.layout.address(extent.address),
+            size: extent.size as usize,
+            parts: extent
+                .parts
+                .iter()
+                .map(|(address, size)| (self.layout.address(*address) as u64, *size))
+                .collect(),
+        };
+        Ok(extents
+            .into_iter()
+            .zip(names)
+            .map(|(extent, name)| extent.map(|extent| function(extent, name)))
+            .collect())
+    }
+
+    /// Whether the symbol table was removed.
+    ///
+    /// # Errors
+    /// When the file has become unreadable.
+    pub fn is_stripped(&self) -> Result<bool, ImageError> {
+        Ok(!self.source.elf()?.has_symbols())
+    }
+
+    /// Whether all of a function is where code is.
+    pub(crate) fn is_code(&self, function: &Function) -> bool {
+        let Some(end) = function.address.checked_add(function.size) else {
+            return false;
+        };
+        self.layout
+            .executable
+            .iter()
+            .any(|segment| segment.start <= function.address && end <= segment.end)
+    }
+}
+
+impl Function {
+    pub(crate) fn extent(&self) -> Extent {
+        Extent {
+            address: self.address as u64,
+            size: self.size as u64,
+            parts: self.parts.clone(),
+        }
+    }
+}
+
+impl Code for Image {
+    fn bytes(&self, address: u64, size: u64) -> Option<&[u8]> {
+        let start = usize::try_from(address).ok()?;
+        let end = start.checked_add(usize::try_from(size).ok()?)?;
+        self.layout
+            .constant
+            .iter()
+            .any(|segment| segment.start <= start && end <= segment.end)
+            .then(|| {
+                // SAFETY: within a segment of the executable, which stays mapped while the
+                // process lives, is readable, and which nobody may write to. Our own patches
+                // (`Batch::install`) come when nobody holds this slice.
+                unsafe { slice::from_raw_parts(start as *const u8, end - start) }
+            })
+    }
+}
+
+impl Layout {
+    fn of_self() -> Self {
+        let mut layout = Self::default();
+        let data: *mut Self = &mut layout;
+        // SAFETY: the callback has the signature that is asked for, and gets the pointer that is
+        // given here, to something that lives until the call returns.
+        unsafe { libc::dl_iterate_phdr(Some(take_first), data.cast()) };
+        layout
+    }
+
+    fn address(&self, in_file: u64) -> usize {
+        self.bias.wrapping_add(in_file as usize)
+    }
+}
+
+/// The first object that is told of is the executable.
+unsafe extern "C" fn take_first(
+    info: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    data: *mut c_void,
+) -> c_int {
+    // SAFETY: `dl_iterate_phdr` hands out a valid description for the time of the call.
+    let info = unsafe { &*info };
+    // SAFETY: `Layout::of_self` passes its own layout, which nobody else refers to meanwhile.
+    let layout = unsafe { &mut *data.cast::<Layout>() };
+    if info.dlpi_phdr.is_null() {
+        return 1;
+    }
+    // SAFETY: the program headers are mapped, as many as are told.
+    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    // SAFETY: the same bytes; the structure has no padding.
+    let bytes = unsafe {
+        slice::from_raw_parts(
+            headers.as_ptr().cast::<u8>(),
+            std::mem::size_of_val(headers),
+        )
+    };
+    layout.bias = info.dlpi_addr as usize;
+    layout.headers = bytes.to_vec();
+    layout.headers_at = headers.as_ptr() as usize;
+    for header in headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_LOAD)
+    {
+        let start = layout.address(header.p_vaddr);
+        let segment = start..start.wrapping_add(header.p_memsz as usize);
+        if header.p_flags & (libc::PF_R | libc::PF_W) == libc::PF_R {
+            layout.constant.push(segment.clone());
+        }
+        if header.p_flags & libc::PF_X != 0 {
+            layout.executable.push(segment);
+        }
+    }
+    1
+}
+
+impl From<Error> for ImageError {
+    fn from(error: Error) -> Self {
+        Self::File(error)
+    }
+}
+
+impl fmt::Display for ImageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFile => f.write_str("the file of the running program is not to be found"),
+            Self::File(error) => write!(f, "the file of the running program {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ImageError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn contextpilot_inline_a_function_of_the_test(argument: u64) -> u64 {
+        std::hint::black_box(argument) * 3
+    }
+
+    #[test]
+    fn a_function_of_this_program_is_found_where_it_is() {
+        let name = "contextpilot_inline_a_function_of_the_test";
+        let there = contextpilot_inline_a_function_of_the_test as extern "C" fn(u64) -> u64;
+        assert_eq!(there(2), 6);
+        let image = Image::of_self().unwrap();
+        assert!(!image.is_stripped().unwrap());
+        let found = image
+            .find(&[name, "contextpilot_no_such_function"])
+            .unwrap();
+        let function = found[0].as_ref().unwrap();
+        assert_eq!(function.address, there as usize);
+        assert!(function.size > 0 && image.is_code(function));
+        assert_eq!(found[1], None);
+        // What is read from memory is what stands in the file.
+        let in_memory = image
+            .bytes(function.address as u64, function.size as u64)
+            .unwrap();
+        let elf = image.source.elf().unwrap();
+        let in_file = (function.address - image.layout.bias) as u64;
+        assert_eq!(Some(in_memory), elf.bytes(in_file, function.size as u64));
+    }
+
+    #[test]
+    fn nothing_is_read_outside_of_the_program() {
+        let image = Image::of_self().unwrap();
+        let outside = Box::new(0_u8);
+        for address in [0, std::ptr::from_ref(&*outside) as u64, u64::MAX] {
+            assert_eq!(image.bytes(address, 1), None);
+        }
+        let segment = image.layout.constant[0].clone();
+        assert!(image.bytes(segment.end as u64 - 1, 1).is_some());
+        assert_eq!(image.bytes(segment.end as u64 - 1, 2), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Whether a function can be hooked, told from its code alone: nothing is changed, and the code
+//! may come from a file as well as from memory.
+//!
+//! The whole function is looked at, since what breaks a patch is elsewhere in it: a branch back to
+//! the bytes that the jump displaces. Both that and a displaced `call` were seen to crash.
+
+// Pure, and so tested on any machine.
+#[cfg(any(target_arch = "aarch64", test))]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as machine;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as machine;
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+
+use contextpilot_inspect::elf::{Elf, Entry, Source};
+
+use crate::Refusal;
+
+/// Something to read code and tables from, by address.
+pub trait Code {
+    /// `size` bytes at `address`, or `None` if they are not all there.
+    fn bytes(&self, address: u64, size: u64) -> Option<&[u8]>;
+}
+
+/// A file: what would be in memory, save for relocations.
+impl Code for Elf<'_, File> {
+    fn bytes(&self, address: u64, size: u64) -> Option<&[u8]> {
+        Elf::bytes(self, address, size)
+    }
+}
+
+/// Where the code of a function is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    /// Of its first instruction.
+    pub address: u64,
+    /// In bytes.
+    pub size: u64,
+    /// Address and size of what the compiler moved elsewhere (`name.cold`).
+    pub parts: Vec<(u64, u64)>,
+}
+
+impl Extent {
+    fn contains(&self, address: u64) -> bool {
+        let within = |start: u64, size: u64| address.wrapping_sub(start) < size;
+        within(self.address, self.size)
+            || self.parts.iter().any(|(start, size)| within(*start, *size))
+    }
+}
+
+/// The addresses of the instructions that a jump at the function's beginning displaces.
+///
+/// # Errors
+/// Why the function must be left alone.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub fn check(extent: &Extent, code: &impl Code) -> Result<Range<u64>, Refusal> {
+    let bytes = code
+        .bytes(extent.address, extent.size)
+        .ok_or(Refusal::NotCode)?;
+    let displaced = machine::displaced(extent, bytes)?;
+    machine::check(extent, extent.address, bytes, &displaced, code)?;
+    for (address, size) in &extent.parts {
+        let bytes = code.bytes(*address, *size).ok_or(Refusal::NotCode)?;
+        machine::check(extent, *address, bytes, &displaced, code)?;
+    }
+    Ok(displaced)
+}
+
+/// The verdict on each of `names` in a program that does not run, in their order; `None` for what
+/// is no function in it. What stands in the way only in a running process (a policy against
+/// changing code, no free memory nearby) is not seen.
+///
+/// # Errors
+/// Of the file.
+pub fn of_file(
+    path: &Path,
+    names: &[&str],
+) -> Result<Vec<Option<Result<(), Refusal>>>, contextpilot_inspect::Error> {
+    let source = Source::new(File::open(path)?);
+    let elf = source.elf()?;
+    let functions = functions(&elf, names)?;
+    let verdict = |extent: &Extent| check(extent, &elf).map(|_| ());
+    Ok(functions
+        .iter()
+        .map(|extent| extent.as_ref().map(verdict))
+        .collect())
+}
+
+/// Where each of `names` is in the file, if it is a function there. In a stripped program only
+/// those are found that it exports.
+pub(crate) fn functions(
+    elf: &Elf<'_, File>,
+    names: &[&str],
+) -> Result<Vec<Option<Extent>>, contextpilot_inspect::Error> {
+    let symbols = elf.symbols(names)?;
+    let exports = elf.dynamic_symbols(names)?;
+    let variants = elf.variants(names)?;
+    let defined = |entry: &Entry| {
+        entry
+            .defined
+            .filter(|symbol| symbol.is_function && symbol.address != 0)
+    };
+    let extent = |index: usize, name: &str| {
+        let symbol = defined(&symbols[index]).or_else(|| defined(&exports[index]))?;
+        let cold = variants[index]
+            .iter()
+            .filter(|(variant, _)| variant[name.len()..].starts_with(".cold"));
+        Some(Extent {
+            address: symbol.address,
+            size: symbol.size,
+            parts: cold.map(|(_, part)| (part.address, part.size)).collect(),
+        })
+    };
+    Ok((0..)
+        .zip(names)
+        .map(|(index, name)| extent(index, name))
+        .collect())
+}
+
+/// # Errors
+/// Always: nobody knows this machine's instructions here.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub fn check(_: &Extent, _: &impl Code) -> Result<Range<u64>, Refusal> {
+    Err(Refusal::Other("this machine is not supported".into()))
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests;

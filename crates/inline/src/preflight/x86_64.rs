@@ -1,0 +1,160 @@
+//! x86-64: five bytes are overwritten with a `jmp`, and the instructions that they were part of
+//! move to the trampoline.
+
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+use super::{Code, Extent};
+use crate::Refusal;
+
+/// `jmp rel32`
+const JUMP: u64 = 5;
+
+/// No compiler makes a larger table for one `switch`.
+const LONGEST_TABLE: u64 = 4096;
+
+/// The addresses of the instructions that a jump at the function's beginning displaces.
+pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refusal> {
+    let too_short = Refusal::TooShort { size: extent.size };
+    if extent.size < JUMP {
+        return Err(too_short);
+    }
+    let mut end = 0;
+    for instruction in decoder(extent.address, code) {
+        let at = instruction.ip() - extent.address;
+        if instruction.is_invalid() {
+            return Err(Refusal::Undecodable { at });
+        }
+        end = at + instruction.len() as u64;
+        match instruction.flow_control() {
+            FlowControl::Call | FlowControl::IndirectCall => {
+                return Err(Refusal::CallDisplaced { at });
+            }
+            FlowControl::Next | FlowControl::ConditionalBranch => {}
+            // What follows a jump away need not belong to the same path, or to this function.
+            FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Return
+                if end < JUMP =>
+            {
+                return Err(too_short);
+            }
+            FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Return => {}
+            // Interrupts, exceptions, transactions.
+            _ => return Err(Refusal::NotRelocatable),
+        }
+        if end >= JUMP {
+            break;
+        }
+    }
+    if end < JUMP {
+        return Err(too_short);
+    }
+    Ok(extent.address..extent.address + end)
+}
+
+/// Looks for whatever could enter the displaced instructions other than by calling the function.
+pub(super) fn check(
+    extent: &Extent,
+    start: u64,
+    code: &[u8],
+    displaced: &Range<u64>,
+    memory: &impl Code,
+) -> Result<(), Refusal> {
+    // The beginning may be called (recursion) and its address taken; the rest may not.
+    let inner = displaced.start + 1..displaced.end;
+    let mut tables = Vec::new();
+    let mut switches = None;
+    for instruction in decoder(start, code) {
+        let at = instruction.ip().wrapping_sub(extent.address);
+        let back = Err(Refusal::BranchBack { at: at as i64 });
+        if instruction.is_invalid() {
+            return Err(Refusal::Undecodable { at });
+        }
+        if is_near_branch(&instruction) {
+            let target = instruction.near_branch_target();
+            let forbidden = match instruction.flow_control() {
+                FlowControl::Call => &inner,
+                _ => displaced,
+            };
+            if forbidden.contains(&target) {
+                return back;
+            }
+        }
+        if instruction.is_ip_rel_memory_operand() {
+            let target = instruction.ip_rel_memory_address();
+            if inner.contains(&target) {
+                return back;
+            }
+            if instruction.mnemonic() == Mnemonic::Lea {
+                tables.push(target);
+            }
+        }
+        if instruction.flow_control() == FlowControl::IndirectBranch {
+            switches = Some(at);
+            if let Some(table) = absolute_table(&instruction) {
+                let entries = absolute_entries(memory, table);
+                if leads_into(extent, displaced, entries) {
+                    return back;
+                }
+            }
+        }
+    }
+    let Some(at) = switches else {
+        return Ok(());
+    };
+    // Which of the tables it is that a jump goes through is not followed up: what is none ends
+    // with its first entry.
+    for table in tables {
+        if leads_into(extent, displaced, relative_entries(memory, table)) {
+            return Err(Refusal::BranchBack { at: at as i64 });
+        }
+    }
+    Ok(())
+}
+
+/// Follows a table as long as its entries lead into the function.
+fn leads_into(extent: &Extent, displaced: &Range<u64>, entries: impl Iterator<Item = u64>) -> bool {
+    entries
+        .take_while(|target| extent.contains(*target))
+        .any(|target| displaced.contains(&target))
+}
+
+/// Position-independent code: offsets of 32 bits from the table's address.
+fn relative_entries(memory: &impl Code, table: u64) -> impl Iterator<Item = u64> {
+    (0..LONGEST_TABLE).map_while(move |index| {
+        let entry = memory.bytes(table.checked_add(index * 4)?, 4)?;
+        let entry = i32::from_le_bytes(entry.try_into().ok()?);
+        Some(table.wrapping_add_signed(i64::from(entry)))
+    })
+}
+
+/// Other code: addresses.
+fn absolute_entries(memory: &impl Code, table: u64) -> impl Iterator<Item = u64> {
+    (0..LONGEST_TABLE).map_while(move |index| {
+        let entry = memory.bytes(table.checked_add(index * 8)?, 8)?;
+        Some(u64::from_le_bytes(entry.try_into().ok()?))
+    })
+}
+
+/// `jmp [table + register * 8]`
+fn absolute_table(instruction: &Instruction) -> Option<u64> {
+    (instruction.op0_kind() == OpKind::Memory
+        && instruction.memory_base() == Register::None
+        && instruction.memory_index() != Register::None)
+        .then(|| instruction.memory_displacement64())
+}
+
+fn is_near_branch(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.op0_kind(),
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+    )
+}
+
+fn decoder(address: u64, code: &[u8]) -> Decoder<'_> {
+    Decoder::with_ip(64, code, address, DecoderOptions::NONE)
+}

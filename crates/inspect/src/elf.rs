@@ -1,0 +1,407 @@
+//! The parts of a 64-bit ELF file that matter here, read by seeking.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{Read, Seek};
+
+use object::Endianness;
+use object::elf::{
+    self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, SectionType, Sym64,
+};
+use object::read::ReadCache;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
+
+use crate::{Error, Machine};
+
+type Header = FileHeader64<Endianness>;
+
+/// A table that claims to be larger is not read: a static server with all of its CUDA kernels has
+/// tens of megabytes of symbols and names.
+const LARGEST_TABLE: u64 = 1 << 30;
+
+/// A file, and the pieces of it that were read. [`Elf`] borrows from it.
+#[derive(Debug)]
+pub struct Source<R: Read + Seek>(ReadCache<R>);
+
+impl<R: Read + Seek> Source<R> {
+    /// Reads nothing yet.
+    pub fn new(file: R) -> Self {
+        Self(ReadCache::new(file))
+    }
+
+    /// # Errors
+    /// [`Error::Malformed`] unless this is a 64-bit ELF file with headers that hold together.
+    pub fn elf(&self) -> Result<Elf<'_, R>, Error> {
+        Elf::parse(&self.0)
+    }
+}
+
+/// A 64-bit ELF file, of either byte order.
+pub struct Elf<'data, R: Read + Seek> {
+    data: &'data ReadCache<R>,
+    endian: Endianness,
+    header: &'data Header,
+    segments: &'data [ProgramHeader64<Endianness>],
+    sections: SectionTable<'data, Header, &'data ReadCache<R>>,
+}
+
+/// A function or a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Symbol {
+    /// Where it would be if the file were loaded at its own addresses (`st_value`).
+    pub address: u64,
+    /// In bytes (`st_size`); 0 where the assembler did not say.
+    pub size: u64,
+    /// Ordinary code. An indirect function (`STT_GNU_IFUNC`), whose address is that of a
+    /// resolver, is none.
+    pub is_function: bool,
+    /// Visible to other files of the link; a `static` function is not.
+    pub is_global: bool,
+}
+
+/// What a symbol table says about one name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// It is here.
+    pub defined: Option<Symbol>,
+    /// It is asked for here, and must come from elsewhere.
+    pub undefined: bool,
+    /// Index in the table, for [`Elf::relocates`].
+    index: u32,
+}
+
+/// The dynamic section: what the dynamic linker is told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dynamic {
+    /// `DT_NEEDED`, in order.
+    pub needed: Vec<String>,
+    /// `DT_RPATH`, `$ORIGIN` and the like not yet replaced.
+    pub rpath: Option<String>,
+    /// `DT_RUNPATH`; where it exists, `DT_RPATH` is without effect.
+    pub runpath: Option<String>,
+    /// `DT_SONAME`.
+    pub soname: Option<String>,
+    /// `DT_SYMBOLIC` or `DF_SYMBOLIC`: finds its own functions before those of a preload.
+    pub symbolic: bool,
+    /// `DF_1_PIE`: an executable, not a library.
+    pub pie: bool,
+}
+
+impl<'data, R: Read + Seek> Elf<'data, R> {
+    fn parse(data: &'data ReadCache<R>) -> Result<Self, Error> {
+        let header = Header::parse(data)?;
+        let endian = header.endian()?;
+        let segments = header.program_headers(endian, data)?;
+        // Some tools remove the section headers altogether: such a file runs, and is stripped.
+        let sections = header.sections(endian, data).unwrap_or_default();
+        Ok(Self {
+            data,
+            endian,
+            header,
+            segments,
+            sections,
+        })
+    }
+
+    /// The instruction set.
+    pub fn machine(&self) -> Machine {
+        Machine::new(
+            self.header.e_machine(self.endian).0,
+            64,
+            self.endian == Endianness::Little,
+        )
+    }
+
+    /// `ET_DYN`: loaded wherever there is room. Otherwise at its own addresses.
+    pub fn is_position_independent(&self) -> bool {
+        self.header.e_type(self.endian) == elf::ET_DYN
+    }
+
+    /// `PT_INTERP`: the dynamic linker, if there is one to be run.
+    pub fn interpreter(&self) -> Option<String> {
+        self.segments.iter().find_map(|segment| {
+            let path = segment.interpreter(self.endian, self.data).ok()??;
+            Some(String::from_utf8_lossy(path).into_owned())
+        })
+    }
+
+    /// Whether there is a `.symtab`, the table that `strip` removes.
+    pub fn has_symbols(&self) -> bool {
+        self.table(elf::SHT_SYMTAB)
+            .is_some_and(|table| table.sh_size(self.endian) > 0)
+    }
+
+    /// The dynamic section; `None` in a file that has none.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when it points outside of the file.
+    pub fn dynamic(&self) -> Result<Option<Dynamic>, Error> {
+        let mut entries = None;
+        for segment in self.segments {
+            if let Some(found) = segment.dynamic(self.endian, self.data)? {
+                entries = Some(found);
+            }
+        }
+        let Some(entries) = entries else {
+            return Ok(None);
+        };
+        let value = |tag| {
+            entries
+                .iter()
+                .take_while(|entry| entry.tag(self.endian) != elf::DT_NULL)
+                .find(|entry| entry.tag(self.endian) == tag)
+                .map(|entry| entry.val(self.endian))
+        };
+        let strings = match (value(elf::DT_STRTAB), value(elf::DT_STRSZ)) {
+            (Some(address), Some(size)) => self.bytes(address, size).unwrap_or_default(),
+            _ => &[],
+        };
+        let string = |offset| text_at(strings, offset).map(str::to_owned);
+        let flags = value(elf::DT_FLAGS).unwrap_or(0);
+        Ok(Some(Dynamic {
+            needed: entries
+                .iter()
+                .take_while(|entry| entry.tag(self.endian) != elf::DT_NULL)
+                .filter(|entry| entry.tag(self.endian) == elf::DT_NEEDED)
+                .filter_map(|entry| string(entry.val(self.endian)))
+                .collect(),
+            rpath: value(elf::DT_RPATH).and_then(string),
+            runpath: value(elf::DT_RUNPATH).and_then(string),
+            soname: value(elf::DT_SONAME).and_then(string),
+            symbolic: value(elf::DT_SYMBOLIC).is_some() || flags & DF_SYMBOLIC != 0,
+            pie: value(elf::DT_FLAGS_1).unwrap_or(0) & DF_1_PIE != 0,
+        }))
+    }
+
+    /// What `.dynsym` says about each of `names`, in their order.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when the table points outside of the file.
+    pub fn dynamic_symbols(&self, names: &[&str]) -> Result<Vec<Entry>, Error> {
+        self.look_up(elf::SHT_DYNSYM, names)
+    }
+
+    /// What `.symtab` says about each of `names`, in their order.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when the table points outside of the file.
+    pub fn symbols(&self, names: &[&str]) -> Result<Vec<Entry>, Error> {
+        self.look_up(elf::SHT_SYMTAB, names)
+    }
+
+    /// The parts into which the compiler split each of `names`, or the copies that it made for
+    /// certain arguments: symbols called `name.cold`, `name.part.0`, `name.constprop.0` and so
+    /// on, in `.symtab`.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when the table points outside of the file.
+    pub fn variants(&self, names: &[&str]) -> Result<Vec<Vec<(String, Symbol)>>, Error> {
+        let wanted = positions(names);
+        let mut found = vec![Vec::new(); names.len()];
+        self.each_symbol(elf::SHT_SYMTAB, names, |_, name, symbol| {
+            let Some(dot) = name.iter().position(|byte| *byte == b'.') else {
+                return;
+            };
+            if let (Some(places), Some(symbol)) =
+                (wanted.get(&name[..dot]), self.definition(symbol))
+            {
+                let name = String::from_utf8_lossy(name).into_owned();
+                for place in places {
+                    found[*place].push((name.clone(), symbol));
+                }
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Whether this file finds a symbol of its `.dynsym` through the dynamic linker: whether a
+    /// preload that defines it is heard. `entry` is from [`Elf::dynamic_symbols`].
+    pub fn relocates(&self, entry: &Entry) -> bool {
+        let rela = |section: &SectionHeader64<Endianness>| {
+            section.sh_size(self.endian) <= LARGEST_TABLE
+                && section
+                    .rela(self.endian, self.data)
+                    .ok()
+                    .flatten()
+                    .is_some_and(|(entries, _): (&[Rela64<Endianness>], _)| {
+                        entries
+                            .iter()
+                            .any(|rela| rela.r_sym(self.endian, false) == entry.index)
+                    })
+        };
+        self.sections.iter().any(rela)
+    }
+
+    /// What the file holds at an address: `size` bytes, of one segment.
+    pub fn bytes(&self, address: u64, size: u64) -> Option<&'data [u8]> {
+        if size > LARGEST_TABLE {
+            return None;
+        }
+        self.segments
+            .iter()
+            .filter(|segment| segment.p_type(self.endian) == elf::PT_LOAD)
+            .find_map(|segment| {
+                let offset = address.checked_sub(segment.p_vaddr(self.endian))?;
+                let end = offset.checked_add(size)?;
+                (end <= segment.p_filesz(self.endian)).then_some(())?;
+                let start = segment.p_offset(self.endian).checked_add(offset)?;
+                object::ReadRef::read_bytes_at(self.data, start, size).ok()
+            })
+    }
+
+    /// The text at an address, up to its zero byte, if that is within 256 bytes.
+    pub fn text(&self, address: u64) -> Option<String> {
+        const LONGEST: u64 = 256;
+        // Near the end of a segment fewer bytes are there.
+        let bytes = (0..9).find_map(|halvings| self.bytes(address, LONGEST >> halvings))?;
+        text_at(bytes, 0).map(str::to_owned)
+    }
+
+    /// The pointer that stands at an address once the file is loaded at its own addresses. In a
+    /// position-independent file it stands in a relocation.
+    pub fn pointer(&self, address: u64) -> Option<u64> {
+        let stored = self.bytes(address, 8)?.try_into().ok()?;
+        let stored = match self.endian {
+            Endianness::Little => u64::from_le_bytes(stored),
+            Endianness::Big => u64::from_be_bytes(stored),
+        };
+        if stored != 0 {
+            return Some(stored);
+        }
+        self.sections.iter().find_map(|section| {
+            if section.sh_size(self.endian) > LARGEST_TABLE {
+                return None;
+            }
+            let (entries, _) = section.rela(self.endian, self.data).ok()??;
+            entries
+                .iter()
+                .find(|rela| rela.r_offset(self.endian) == address)
+                .and_then(|rela| u64::try_from(rela.r_addend(self.endian)).ok())
+        })
+    }
+
+    /// The program headers as they stand in the file, to be compared with those in memory.
+    pub fn program_headers(&self) -> &'data [u8] {
+        object::bytes_of_slice(self.segments)
+    }
+
+    fn table(&self, kind: SectionType) -> Option<&'data SectionHeader64<Endianness>> {
+        self.sections
+            .iter()
+            .find(|section| section.sh_type(self.endian) == kind)
+    }
+
+    fn look_up(&self, table: SectionType, names: &[&str]) -> Result<Vec<Entry>, Error> {
+        let wanted = positions(names);
+        let mut found = vec![Entry::default(); names.len()];
+        self.each_symbol(table, names, |index, name, symbol| {
+            let Some(places) = wanted.get(name) else {
+                return;
+            };
+            let definition = self.definition(symbol);
+            for place in places {
+                let entry = &mut found[*place];
+                match definition {
+                    // Several files of a link may have a static function of one name each.
+                    Some(new) if entry.defined.is_none_or(|old| !old.is_global) => {
+                        entry.defined = Some(new);
+                        entry.index = index;
+                    }
+                    Some(_) => {}
+                    None if !entry.undefined && entry.defined.is_none() => {
+                        entry.undefined = true;
+                        entry.index = index;
+                    }
+                    None => {}
+                }
+            }
+        })?;
+        Ok(found)
+    }
+
+    fn definition(&self, symbol: &Sym64<Endianness>) -> Option<Symbol> {
+        (symbol.st_shndx(self.endian) != elf::SHN_UNDEF).then(|| Symbol {
+            address: symbol.st_value(self.endian),
+            size: symbol.st_size(self.endian),
+            is_function: symbol.st_type() == elf::STT_FUNC,
+            is_global: !symbol.is_local(),
+        })
+    }
+
+    /// Those that may have one of `names`, and others.
+    fn each_symbol(
+        &self,
+        table: SectionType,
+        names: &[&str],
+        mut then: impl FnMut(u32, &'data [u8], &'data Sym64<Endianness>),
+    ) -> Result<(), Error> {
+        let Some(section) = self.table(table) else {
+            return Ok(());
+        };
+        let strings = self.sections.section(section.link(self.endian))?;
+        if section
+            .sh_size(self.endian)
+            .max(strings.sh_size(self.endian))
+            > LARGEST_TABLE
+        {
+            return Err(Error::Malformed("a symbol table of more than 1 GiB".into()));
+        }
+        let symbols: &[Sym64<Endianness>] = section.data_as_array(self.endian, self.data)?;
+        // In one piece: name by name would be a system call each.
+        let strings = strings.data(self.endian, self.data)?;
+        // Names of C++ are long, and there are a hundred thousand: most are told by their
+        // beginnings.
+        let beginnings: HashSet<Beginning> = names
+            .iter()
+            .map(|name| beginning(name.as_bytes()))
+            .collect();
+        for (index, symbol) in (0..).zip(symbols) {
+            let kind = symbol.st_type();
+            if kind == elf::STT_SECTION || kind == elf::STT_FILE {
+                continue;
+            }
+            let start = symbol.st_name(self.endian) as usize;
+            let Some(rest) = strings.get(start..).filter(|_| start != 0) else {
+                continue;
+            };
+            if !beginnings.contains(&beginning(rest)) {
+                continue;
+            }
+            if let Some(end) = rest.iter().position(|byte| *byte == 0) {
+                then(index, &rest[..end], symbol);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The linker's flags in `DT_FLAGS` and `DT_FLAGS_1` (the ELF specification and its GNU additions).
+const DF_SYMBOLIC: u64 = 0x2;
+const DF_1_PIE: u64 = 0x0800_0000;
+
+/// The first bytes of a name, up to the dot before a suffix of the compiler's, filled up with zeros.
+type Beginning = [u8; 16];
+
+fn beginning(name: &[u8]) -> Beginning {
+    let mut beginning = [0; 16];
+    for (to, from) in beginning.iter_mut().zip(name) {
+        if matches!(from, 0 | b'.') {
+            break;
+        }
+        *to = *from;
+    }
+    beginning
+}
+
+fn positions<'a>(names: &[&'a str]) -> HashMap<&'a [u8], Vec<usize>> {
+    let mut positions: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    for (position, name) in names.iter().enumerate() {
+        positions.entry(name.as_bytes()).or_default().push(position);
+    }
+    positions
+}
+
+fn text_at(strings: &[u8], offset: u64) -> Option<&str> {
+    let rest = strings.get(usize::try_from(offset).ok()?..)?;
+    let end = rest.iter().position(|byte| *byte == 0)?;
+    std::str::from_utf8(&rest[..end]).ok()
+}

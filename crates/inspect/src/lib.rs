@@ -1,0 +1,49 @@
+//! What a server binary is, and which of its functions can be hooked how, without running it.
+//!
+//! A static GPU server can be gigabytes, so nothing here reads a whole file: headers, the
+//! dynamic section, symbol and string tables, by seeking.
+//!
+//! Two steps, because the launcher stands between a user and their server:
+//!
+//! 1. [`Program::open`] reads a few headers: what the file is, how it is linked, and
+//!    [why a preload would be ignored](Obstacle). Cheap enough for every start.
+//! 2. [`Program::locate`] walks the libraries that it needs, as the dynamic linker would, and
+//!    says for each function of a table [where it is](Place); [`Located::hooking`] sorts them
+//!    into what can be interposed, what can be hooked inline, and what is missing.
+//!
+//! [`elf`] is the reader beneath both. The hook uses it on its own executable.
+//!
+//! ```no_run
+//! use contextpilot_inspect::{Machine, Program, Search};
+//!
+//! let program = Program::open("/usr/bin/llama-server".as_ref())?;
+//! for obstacle in program.obstacles(Machine::OURS) {
+//!     println!("{obstacle}");
+//! }
+//! let located = program.locate(&["llama_decode", "llama_process"], &Search::default())?;
+//! println!("{:?} {:?}", located.build, located.hooking().missing);
+//! # Ok::<(), contextpilot_inspect::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod elf;
+mod engine;
+mod error;
+mod locate;
+mod machine;
+mod obstacle;
+mod privilege;
+mod program;
+mod script;
+mod search;
+
+pub use engine::Build;
+pub use error::Error;
+pub use locate::{Calls, Hooking, Inline, Interposed, Library, Located, Missing, Place};
+pub use machine::Machine;
+pub use obstacle::Obstacle;
+pub use privilege::Privilege;
+pub use program::{Executable, Format, Libc, Linkage, Program};
+pub use script::Script;
+pub use search::Search;

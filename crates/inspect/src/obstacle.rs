@@ -1,0 +1,45 @@
+use std::fmt;
+
+use crate::{Machine, Privilege};
+
+/// Why a preloaded library would not be loaded, or the program not even start. Each is one clause
+/// for people: "*the server* …".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Obstacle {
+    /// No dynamic linker runs, so nobody reads `LD_PRELOAD`.
+    Static,
+    /// Its dynamic linker is musl's: a library built for glibc does not load there.
+    Musl,
+    /// Its dynamic linker is neither glibc's nor musl's.
+    ForeignLinker(String),
+    /// Its dynamic linker is not there; the kernel will refuse to run it.
+    NoLinker(String),
+    /// Built for another machine: the library is of the wrong kind for its dynamic linker.
+    Machine {
+        /// The server's.
+        server: Machine,
+        /// The library's.
+        hook: Machine,
+    },
+    /// Runs with more rights than its caller.
+    Privileged(Privilege),
+    /// A Mach-O file: not for this system.
+    MachO,
+    /// Neither ELF, script nor Mach-O.
+    UnknownFormat,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Static => f.write_str("is linked fully statically, so that nothing can be preloaded into it; use a build that links the C library dynamically"),
+            Self::Musl => f.write_str("is linked with musl, and this hook is built for glibc; use a build for glibc"),
+            Self::ForeignLinker(linker) => write!(f, "is loaded by {linker}, which this hook is not built for"),
+            Self::NoLinker(linker) => write!(f, "needs {linker}, which is not there; install what provides it"),
+            Self::Machine { server, hook } => write!(f, "is built for {server}, and this hook for {hook}; use a server for {hook}, or the hook for {server}"),
+            Self::Privileged(privilege) => write!(f, "has the {privilege}, for which the dynamic linker ignores preloads; remove it (setcap -r, chmod ug-s)"),
+            Self::MachO => f.write_str("is a Mach-O file, which this system does not run"),
+            Self::UnknownFormat => f.write_str("is neither an ELF file nor a script"),
+        }
+    }
+}

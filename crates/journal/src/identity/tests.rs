@@ -1,0 +1,174 @@
+use super::*;
+
+const INDEX: &str = "http://127.0.0.1:8765";
+
+fn place() -> Place {
+    Place {
+        machine: b"0123".to_vec(),
+        folder: "/srv/a".into(),
+    }
+}
+
+fn of_with(index: &str, flags: &[&str], variables: &[(&str, &str)], place: &Place) -> Identity {
+    let argv = ["llama-server"].iter().chain(flags).map(OsString::from);
+    let env = |name: &str| {
+        let found = variables.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| OsString::from(value))
+    };
+    Identity::of(index, argv, env, place)
+}
+
+fn of(flags: &[&str], variables: &[(&str, &str)]) -> Identity {
+    of_with(INDEX, flags, variables, &place())
+}
+
+type Start<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)]);
+
+/// All of them are one instance.
+#[track_caller]
+fn same(starts: &[Start<'_>]) -> Identity {
+    let first = of(starts[0].0, starts[0].1);
+    for (flags, variables) in starts {
+        assert_eq!(of(flags, variables), first, "{flags:?} {variables:?}");
+    }
+    first
+}
+
+#[test]
+fn every_spelling_of_an_address_is_the_same_instance() {
+    let default = same(&[
+        (&[], &[]),
+        (&["--port", "8080"], &[]),
+        (&["--host", "127.0.0.1"], &[]),
+        (&["--host", " 127.0.0.1 ,", "--port", " +8080"], &[]),
+        (&["--port", "1", "--port", "8080"], &[]),
+        (&["--port", "8080"], &[("LLAMA_ARG_PORT", "9000")]),
+        (
+            &[],
+            &[("LLAMA_ARG_PORT", "8080"), ("LLAMA_ARG_HOST", "127.0.0.1")],
+        ),
+        // Not flags of llama-server, which would not start with them.
+        (&["--port=9000", "-port", "9000"], &[]),
+        (&["--port"], &[]),
+        (&["--port", "--", "--host"], &[]),
+        (&["--port", "none", "--port", "99999999999"], &[]),
+    ]);
+    let other = same(&[
+        (&["--port", "9000"], &[]),
+        (&["--port", "9000x"], &[]),
+        (&[], &[("LLAMA_ARG_PORT", "9000")]),
+        (&["--alias", "--port", "--port", "9000"], &[]),
+        (&["--port", "--port", "9000"], &[]),
+    ]);
+    assert_ne!(default, other);
+    same(&[
+        (&["--host", "LOCALHOST"], &[]),
+        (&[], &[("LLAMA_ARG_HOST", "localhost")]),
+        (&["--host", "localhost"], &[("LLAMA_ARG_HOST", "0.0.0.0")]),
+    ]);
+}
+
+#[test]
+fn names_with_two_dashes_may_have_underscores() {
+    let router: &[(&str, &str)] = &[("LLAMA_SERVER_ROUTER_PORT", "8080")];
+    same(&[
+        (&["--hf-repo", "a/b"], router),
+        (&["--hf_repo", "a/b"], router),
+        (&["-hf", "a/b"], router),
+        (&["-hfr", "a/b"], router),
+        (&[], &[router[0], ("LLAMA_ARG_HF_REPO", "a/b")]),
+    ]);
+}
+
+#[test]
+fn the_model_and_other_flags_do_not_matter() {
+    same(&[
+        (&["-m", "a.gguf", "--parallel", "4"], &[]),
+        (&["--model", "b.gguf"], &[("LLAMA_ARG_ALIAS", "x")]),
+        (&[], &[]),
+    ]);
+}
+
+#[test]
+fn whatever_tells_servers_apart_tells_instances_apart() {
+    let starts = [
+        of(&[], &[]),
+        of(&["--port", "0"], &[]),
+        of(&["--port", "-1"], &[]),
+        of(&["--port", "80"], &[]),
+        of(&["--host", "0.0.0.0"], &[]),
+        of(&["--host", "::"], &[]),
+        of(&["--host", "::,0.0.0.0"], &[]),
+        of(&["--host", "0.0.0.0,::"], &[]),
+        of(&["--host", "llama.sock"], &[]),
+        of(&["--host", "/run/llama.sock"], &[]),
+        of(&["--host", "/run/Llama.sock"], &[]),
+        of(&["--host", "/run/llama.sock,127.0.0.1"], &[]),
+        of(&[], &[(ROUTER_PORT, "8080")]),
+        of(&["--alias", "a"], &[(ROUTER_PORT, "8080")]),
+        of(&["--alias", "b"], &[(ROUTER_PORT, "8080")]),
+        of(&["--alias", "a"], &[(ROUTER_PORT, "8081")]),
+        of_with("http://127.0.0.1:8766", &[], &[], &place()),
+        of_with(INDEX, &[], &[], &Place::default()),
+    ];
+    for (i, a) in starts.iter().enumerate() {
+        for (j, b) in starts.iter().enumerate() {
+            assert_eq!(a == b, i == j, "{i} and {j}");
+        }
+    }
+}
+
+#[test]
+fn sockets_have_no_port_and_are_where_the_server_looks() {
+    let socket = same(&[
+        (&["--host", "/srv/a/llama.sock"], &[]),
+        (&["--host", "llama.sock", "--port", "1"], &[]),
+    ]);
+    let elsewhere = Place {
+        folder: "/srv/b".into(),
+        ..place()
+    };
+    let flags = ["--host", "llama.sock"];
+    assert_ne!(of_with(INDEX, &flags, &[], &elsewhere), socket);
+    // Nothing else depends on the folder.
+    assert_eq!(of_with(INDEX, &[], &[], &elsewhere), of(&[], &[]));
+}
+
+#[test]
+fn a_routers_child_is_known_by_its_model_whatever_its_port() {
+    let router: &[(&str, &str)] = &[(ROUTER_PORT, "8080")];
+    same(&[
+        (&["--port", "41001", "--alias", "a", "-m", "x"], router),
+        (&["--port", "41002", "-a", "a", "-m", "y"], router),
+    ]);
+    assert_ne!(
+        of(&["--port", "41001", "-m", "x"], router),
+        of(&["--port", "41001", "-m", "y"], router)
+    );
+}
+
+#[test]
+fn arguments_need_not_be_text() {
+    use std::os::unix::ffi::OsStringExt;
+    let argv = |byte| {
+        ["llama-server", "--host"]
+            .map(OsString::from)
+            .into_iter()
+            .chain([OsString::from_vec(vec![
+                b'/', byte, b'.', b's', b'o', b'c', b'k',
+            ])])
+    };
+    let of = |byte| Identity::of(INDEX, argv(byte), |_| None, &place());
+    assert_eq!(of(0xfe), of(0xfe));
+    assert_ne!(of(0xfe), of(0xff));
+}
+
+#[test]
+fn the_digest_is_that_of_fnv_and_stays_what_it_is() {
+    let mut digest = Digest::new();
+    digest.write(b"foobar");
+    // Published test vector of FNV-1a, 128 bits.
+    assert_eq!(digest.0, 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+    // A journal must be found again by a later version.
+    assert_eq!(of(&[], &[]).to_string().len(), 32);
+}

@@ -1,0 +1,255 @@
+//! Within one process: what only the inside shows. Files, processes and kills
+//! are in `tests/`.
+
+use std::fs::OpenOptions;
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::Place;
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn identity() -> Identity {
+    Identity::of("http://index", [], |_| None, &Place::default())
+}
+
+fn open(home: &TempDir, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
+    let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
+    Journal::in_state_folder(lookup, identity(), log)
+}
+
+fn quiet(line: &str) {
+    panic!("said {line:?}");
+}
+
+fn id(n: usize) -> Arc<str> {
+    format!("req-{n:012x}").into()
+}
+
+fn running(journal: &mut Journal) -> &mut Running {
+    let State::On(running) = &mut journal.state else {
+        panic!("it is off");
+    };
+    running
+}
+
+#[test]
+fn what_comes_and_goes_is_never_written() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home, quiet);
+    for n in 0..10_000 {
+        journal.note_live(&id(n));
+        journal.note_evicted(&id(n));
+        journal.note_gone(&id(n));
+    }
+    journal.flush();
+    assert_eq!(running(&mut journal).file.length(), HEADER_BYTES as u64);
+    assert!(running(&mut journal).ids.is_empty());
+
+    journal.note_live(&id(0));
+    journal.flush();
+    let length = running(&mut journal).file.length();
+    journal.note_gone(&id(0));
+    journal.note_live(&id(0));
+    journal.flush();
+    assert_eq!(running(&mut journal).file.length(), length);
+}
+
+#[test]
+fn memory_is_bounded_without_a_flush() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home, quiet);
+    for n in 0..MAX_CHANGES * 3 {
+        journal.note_live(&id(n));
+        journal.note_gone(&id(n));
+        assert!(running(&mut journal).changes.len() < MAX_CHANGES);
+    }
+    journal.flush();
+    assert!(running(&mut journal).ids.is_empty());
+}
+
+#[test]
+fn writes_are_an_interval_apart() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home, quiet);
+    let start = Instant::now();
+    let mut lengths = vec![running(&mut journal).file.length()];
+    assert_eq!(journal.due(start), None);
+    for ms in 0..2000_u64 {
+        let now = start + Duration::from_millis(ms);
+        journal.note_live(&id(ms as usize));
+        if ms == 0 {
+            // The first after a rest: at once.
+            assert_eq!(journal.due(now), Some(now));
+        }
+        journal.flush_if_due(now);
+        let length = running(&mut journal).file.length();
+        if lengths.last() != Some(&length) {
+            assert_eq!(ms % 250, 0, "written at {ms} ms");
+            lengths.push(length);
+        } else {
+            let next = start + Duration::from_millis(ms - ms % 250 + 250);
+            assert_eq!(journal.due(now), Some(next));
+        }
+    }
+    assert_eq!(lengths.len(), 1 + 8);
+    assert_eq!(lengths[1] - lengths[0], record::size(&id(0)));
+}
+
+#[test]
+fn the_file_is_compacted_and_stays_small() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home, quiet);
+    let (mut compacted, mut before, mut largest) = (0, 0, 0);
+    for n in 0..100_000 {
+        journal.note_live(&id(n));
+        if n >= 500 {
+            journal.note_gone(&id(n - 500));
+        }
+        if n % 10 == 0 {
+            journal.flush();
+            let length = running(&mut journal).file.length();
+            compacted += usize::from(length < before);
+            largest = largest.max(length);
+            before = length;
+        }
+    }
+    journal.flush();
+    let on_disk = running(&mut journal).file.file.metadata().unwrap().len();
+    assert_eq!(on_disk, running(&mut journal).file.length());
+    assert!(largest <= COMPACT_FROM, "{largest}");
+    assert!((3..=5).contains(&compacted), "{compacted}");
+    drop(journal);
+
+    let (_journal, lost) = open(&home, quiet);
+    let expected: Vec<_> = (99_500..100_000).map(id).collect();
+    let mut lost = lost;
+    lost.sort();
+    assert_eq!(lost, expected);
+}
+
+#[test]
+fn too_much_is_refused_with_one_line() {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home, |line| SAID.lock().unwrap().push(line.to_owned()));
+    journal.note_live(&"".into());
+    journal.note_live(&"x".repeat(MAX_ID_BYTES + 1).into());
+    for n in 0..MAX_IDS + 10 {
+        journal.note_live(&id(n));
+    }
+    journal.flush();
+    assert_eq!(running(&mut journal).ids.len(), MAX_IDS);
+    assert_eq!(SAID.lock().unwrap().len(), 1);
+    drop(journal);
+    let (_journal, lost) = open(&home, quiet);
+    assert_eq!(lost.len(), MAX_IDS);
+}
+
+#[test]
+fn a_return_while_it_is_being_told_keeps_it() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home, quiet);
+    let one = id(1);
+    journal.note_live(&one);
+    journal.note_evicted(&one);
+    journal.note_live(&one);
+    // Of the first life.
+    journal.note_gone(&one);
+    journal.flush();
+    drop(journal);
+
+    let (mut journal, lost) = open(&home, quiet);
+    assert_eq!(lost, std::slice::from_ref(&one));
+    // The same for what the last start lost.
+    journal.note_live(&one);
+    journal.note_gone(&one);
+    journal.flush();
+    drop(journal);
+    let (mut journal, lost) = open(&home, quiet);
+    assert_eq!(lost, std::slice::from_ref(&one));
+    journal.note_live(&one);
+    journal.note_evicted(&one);
+    journal.note_gone(&one);
+    journal.flush();
+    drop(journal);
+    let (_journal, lost) = open(&home, quiet);
+    assert_eq!(lost, []);
+}
+
+#[test]
+fn a_full_disk_turns_it_off_with_one_line_and_keeps_the_lock() {
+    let home = tempfile::tempdir().unwrap();
+    let log: fn(&str) = |line| LINES.lock().unwrap().push(line.to_owned());
+    let (mut journal, _) = open(&home, log);
+    journal.note_live(&id(1));
+    journal.flush();
+    let running = running(&mut journal);
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    // The real file, and with it the lock, is kept to look at.
+    let _file = std::mem::replace(&mut running.file.file, full);
+    journal.note_live(&id(2));
+    journal.flush();
+    assert!(!journal.is_on());
+    for n in 0..10 {
+        journal.note_live(&id(n));
+        journal.note_gone(&id(n));
+        journal.flush();
+    }
+    assert_eq!(journal.due(Instant::now()), None);
+    let lines = LINES.lock().unwrap();
+    let [line] = lines.as_slice() else {
+        panic!("{lines:?}");
+    };
+    assert!(
+        line.starts_with("[ContextPilot]") && line.contains("off"),
+        "{line}"
+    );
+    assert!(!line.contains("req-"), "{line}");
+}
+
+#[test]
+fn turned_off_it_is_still_locked() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home, |_| ());
+    journal.note_live(&id(1));
+    journal.flush();
+    journal.on(|_| Err(io::ErrorKind::StorageFull.into()));
+    assert!(!journal.is_on());
+    let (second, lost) = open(&home, quiet);
+    assert_eq!(lost, []);
+    drop((journal, second));
+    assert_eq!(open(&home, quiet).1, [id(1)]);
+}
+
+#[test]
+fn debug_shows_no_ids() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home, quiet);
+    journal.note_live(&id(1));
+    let text = format!("{journal:?} {:?}", Journal::off(quiet));
+    assert!(text.contains("1 ids") && text.contains("(off)"), "{text}");
+    assert!(!text.contains("req-"), "{text}");
+}
+
+#[test]
+fn at_the_cap_ids_may_come_and_go_in_one_flush() {
+    let home = tempfile::tempdir().unwrap();
+    let long = |n: u32| -> Arc<str> { format!("{n:0>512}").into() };
+    let fits = (MAX_LIVE_BYTES / record::size(&long(0))) as u32;
+    let (mut journal, _) = open(&home, |_| ());
+    (0..fits).for_each(|n| journal.note_live(&long(n)));
+    journal.flush();
+    // More room only once the old ones are gone from the file.
+    (0..10).for_each(|n| journal.note_gone(&long(n)));
+    (0..20).for_each(|n| journal.note_live(&long(fits + n)));
+    journal.flush();
+    (0..20).for_each(|n| journal.note_live(&long(fits + n)));
+    journal.flush();
+    drop(journal);
+    // Read without complaint.
+    let (_journal, lost) = open(&home, quiet);
+    assert_eq!(lost.len() as u32, fits);
+}

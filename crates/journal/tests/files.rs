@@ -1,0 +1,413 @@
+//! What may stand where the journal is to be.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use contextpilot_journal::{Identity, Journal, Place};
+use tempfile::TempDir;
+
+/// Lines that a test's journals said. One lock for each test, as the log is a
+/// plain function.
+macro_rules! log {
+    () => {{
+        static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        fn log(line: &str) {
+            assert!(
+                line.starts_with("[ContextPilot]") && !line.contains('\n'),
+                "{line:?}"
+            );
+            LINES.lock().unwrap().push(line.to_owned());
+        }
+        (log as fn(&str), || {
+            std::mem::take(&mut *LINES.lock().unwrap())
+        })
+    }};
+}
+
+fn quiet(line: &str) {
+    panic!("said {line:?}");
+}
+
+fn identity(port: &str) -> Identity {
+    let argv = ["llama-server", "--port", port].map(Into::into);
+    Identity::of("http://index", argv, |_| None, &Place::default())
+}
+
+fn open(home: &TempDir, port: &str, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
+    let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
+    Journal::in_state_folder(lookup, identity(port), log)
+}
+
+fn folder(home: &TempDir) -> PathBuf {
+    home.path().join(".local/state/contextpilot-llama")
+}
+
+fn path(home: &TempDir, number: u32) -> PathBuf {
+    folder(home).join(format!("{}-{number}.journal", identity("1")))
+}
+
+fn names(home: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder(home)).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Leaves a journal with these ids, as a process that was killed does.
+fn leave(home: &TempDir, port: &str, ids: &[&str]) {
+    let (mut journal, _) = open(home, port, quiet);
+    for &id in ids {
+        journal.note_live(&id.into());
+    }
+    journal.flush();
+}
+
+#[test]
+fn it_is_private_and_goes_when_nothing_is_left() {
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &["a", "b"]);
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!(mode(&folder(&home)), 0o700);
+    assert_eq!(mode(&path(&home, 1)), 0o600);
+
+    let (mut journal, lost) = open(&home, "1", quiet);
+    assert_eq!(lost, ["a".into(), "b".into()]);
+    journal.note_gone("a");
+    journal.close();
+    let (mut journal, lost) = open(&home, "1", quiet);
+    assert_eq!(lost, ["b".into()]);
+    journal.note_gone("b");
+    journal.close();
+    assert_eq!(names(&home), [""; 0]);
+}
+
+#[test]
+fn a_crash_while_telling_loses_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &["a", "b", "c"]);
+    for left in [3, 2, 1, 0] {
+        let (mut journal, lost) = open(&home, "1", quiet);
+        assert_eq!(lost.len(), left);
+        if let Some(id) = lost.first() {
+            journal.note_gone(id);
+        }
+        journal.flush();
+    }
+}
+
+#[test]
+fn a_torn_tail_is_cut_off_and_written_over() {
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &["first", "second"]);
+    let whole = fs::read(path(&home, 1)).unwrap();
+    for cut in 0..whole.len() {
+        fs::write(path(&home, 1), &whole[..cut]).unwrap();
+        let (mut journal, lost) = open(&home, "1", quiet);
+        journal.note_live(&"third".into());
+        journal.flush();
+        drop(journal);
+        let (_, again) = open(&home, "1", quiet);
+        assert!(lost.len() < 2, "{cut}");
+        assert_eq!(again[..lost.len()], lost, "{cut}");
+        assert_eq!(again[lost.len()..], ["third".into()], "{cut}");
+    }
+    assert_eq!(names(&home).len(), 1);
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_few_are_kept() {
+    let (log, lines) = log!();
+    let home = tempfile::tempdir().unwrap();
+    for n in 0..6 {
+        leave(&home, "1", &["first", "second", "third"]);
+        let mut bytes = fs::read(path(&home, 1)).unwrap();
+        // In the second record.
+        let at = bytes.len() - 7 - 5 - 1;
+        bytes[at] ^= 0x20;
+        bytes.push(n);
+        fs::write(path(&home, 1), &bytes).unwrap();
+
+        let (mut journal, lost) = open(&home, "1", log);
+        assert_eq!(lost, ["first".into()]);
+        let lines = lines();
+        assert!(lines.len() == 1 && lines[0].contains("bad-"), "{lines:?}");
+        assert!(!lines[0].contains("first"));
+        let bad = names(&home)
+            .into_iter()
+            .filter(|name| name.contains(".bad-"));
+        let kept: Vec<_> = bad
+            .map(|name| fs::read(folder(&home).join(name)).unwrap())
+            .collect();
+        assert!(kept.contains(&bytes));
+        assert_eq!(kept.len(), usize::from(n + 1).min(3));
+
+        // What could be read is in the new file.
+        drop(journal);
+        let lost;
+        (journal, lost) = open(&home, "1", quiet);
+        assert_eq!(lost, ["first".into()]);
+        journal.note_gone("first");
+        journal.close();
+    }
+}
+
+#[test]
+fn what_is_no_journal_is_set_aside() {
+    let (log, lines) = log!();
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &[]);
+    let elsewhere = home.path().join("elsewhere");
+    fs::write(&elsewhere, "not yours").unwrap();
+    type Make<'a> = &'a dyn Fn(&Path);
+    let kinds: [(&str, Make); 9] = [
+        ("link", &|path| symlink(&elsewhere, path).unwrap()),
+        ("dangling", &|path| symlink("/nonexistent", path).unwrap()),
+        ("folder", &|path| fs::create_dir(path).unwrap()),
+        ("fifo", &|path| {
+            let made = std::process::Command::new("mkfifo").arg(path).status();
+            assert!(made.unwrap().success());
+        }),
+        ("socket", &|path| {
+            drop(std::os::unix::net::UnixListener::bind(path).unwrap())
+        }),
+        ("text", &|path| fs::write(path, "x".repeat(100)).unwrap()),
+        ("huge", &|path| {
+            fs::File::create(path).unwrap().set_len(1 << 40).unwrap()
+        }),
+        ("zeros and more", &|path| {
+            let mut bytes = vec![0; 1000];
+            bytes.push(1);
+            fs::write(path, bytes).unwrap();
+        }),
+        ("open to others", &|path| {
+            leave(&home, "1", &["theirs"]);
+            fs::set_permissions(path, Permissions::from_mode(0o620)).unwrap();
+        }),
+    ];
+    for (name, make) in kinds {
+        let _ = fs::remove_file(path(&home, 1));
+        make(&path(&home, 1));
+        let (mut journal, lost) = open(&home, "1", log);
+        assert_eq!(lost, [], "{name}");
+        assert!(journal.is_on(), "{name}");
+        let said = lines();
+        assert_eq!(said.len(), 1, "{name}: {said:?}");
+        journal.note_live(&"a".into());
+        journal.flush();
+        drop(journal);
+        let (mut journal, lost) = open(&home, "1", quiet);
+        assert_eq!(lost, ["a".into()], "{name}");
+        journal.note_gone("a");
+        journal.close();
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"not yours");
+    }
+    assert_eq!(names(&home).len(), 3);
+}
+
+#[test]
+fn a_file_that_others_could_only_read_is_closed() {
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &["a"]);
+    fs::set_permissions(path(&home, 1), Permissions::from_mode(0o644)).unwrap();
+    let (_journal, lost) = open(&home, "1", quiet);
+    assert_eq!(lost, ["a".into()]);
+    assert_eq!(fs::metadata(path(&home, 1)).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn another_users_file_is_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &["a"]);
+    let owner = fs::metadata(path(&home, 1)).unwrap().uid();
+    if std::os::unix::fs::chown(path(&home, 1), Some(owner + 1), None).is_err() {
+        eprintln!("skipped: only root can give a file away");
+        return;
+    }
+    let before = fs::read(path(&home, 1)).unwrap();
+    let (mut journal, lost) = open(&home, "1", quiet);
+    assert_eq!(lost, []);
+    journal.note_live(&"b".into());
+    journal.flush();
+    assert_eq!(fs::read(path(&home, 1)).unwrap(), before);
+    assert!(path(&home, 2).exists());
+}
+
+#[test]
+fn another_instances_journal_under_our_name_is_not_ours() {
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &[]);
+    leave(&home, "2", &["theirs"]);
+    let theirs = folder(&home).join(format!("{}-1.journal", identity("2")));
+    fs::rename(theirs, path(&home, 1)).unwrap();
+    let before = fs::read(path(&home, 1)).unwrap();
+    let (mut journal, lost) = open(&home, "1", quiet);
+    assert_eq!(lost, []);
+    journal.note_live(&"ours".into());
+    journal.flush();
+    assert_eq!(fs::read(path(&home, 1)).unwrap(), before);
+    drop(journal);
+    assert_eq!(open(&home, "1", quiet).1, ["ours".into()]);
+}
+
+#[test]
+fn without_a_private_folder_there_is_no_journal() {
+    let (log, lines) = log!();
+    let (mut journal, lost) = Journal::in_state_folder(|_| None, identity("1"), log);
+    assert!(!journal.is_on() && lost.is_empty());
+    journal.note_live(&"a".into());
+    journal.flush();
+    let said = lines();
+    assert!(said.len() == 1 && said[0].contains("HOME"), "{said:?}");
+
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &["a"]);
+    fs::set_permissions(folder(&home), Permissions::from_mode(0o770)).unwrap();
+    let (journal, lost) = open(&home, "1", log);
+    assert!(!journal.is_on() && lost.is_empty());
+    let said = lines();
+    assert!(
+        said.len() == 1 && said[0].contains("not private"),
+        "{said:?}"
+    );
+
+    fs::remove_dir_all(folder(&home)).unwrap();
+    fs::write(folder(&home), "").unwrap();
+    assert!(!open(&home, "1", log).0.is_on());
+    assert_eq!(lines().len(), 1);
+}
+
+#[test]
+fn servers_that_cannot_be_told_apart_have_a_file_each_up_to_a_limit() {
+    let (log, lines) = log!();
+    let home = tempfile::tempdir().unwrap();
+    let mut journals = Vec::new();
+    for n in 0..16 {
+        let (mut journal, lost) = open(&home, "1", quiet);
+        assert_eq!(lost, []);
+        journal.note_live(&format!("id-{n:02}").into());
+        journal.flush();
+        journals.push(journal);
+    }
+    let (journal, lost) = open(&home, "1", log);
+    assert!(!journal.is_on() && lost.is_empty());
+    assert_eq!(lines().len(), 1);
+
+    // Those that are dead are taken over, by the first to start; the living not.
+    let living = journals.split_off(10);
+    drop(journals);
+    let (mut journal, mut lost) = open(&home, "1", quiet);
+    lost.sort();
+    let expected: Vec<Arc<str>> = (0..10).map(|n| format!("id-{n:02}").into()).collect();
+    assert_eq!(lost, expected);
+    assert_eq!(names(&home).len(), 1 + living.len());
+    assert_eq!(open(&home, "1", quiet).1, []);
+
+    // And they are in its own file now.
+    for id in &expected[1..] {
+        journal.note_gone(id);
+    }
+    journal.flush();
+    drop(journal);
+    assert_eq!(open(&home, "1", quiet).1, expected[..1]);
+}
+
+#[test]
+fn an_unfinished_compaction_is_in_nobodys_way() {
+    let home = tempfile::tempdir().unwrap();
+    leave(&home, "1", &["keep"]);
+    let stale = folder(&home).join(format!("{}-1.journal.new", identity("1")));
+    fs::write(&stale, "half").unwrap();
+    let (mut journal, lost) = open(&home, "1", quiet);
+    assert_eq!(lost, ["keep".into()]);
+    for n in 0..30_000 {
+        let id: Arc<str> = format!("req-{n:012}").into();
+        journal.note_live(&id);
+        journal.flush();
+        journal.note_gone(&id);
+    }
+    journal.flush();
+    assert!(journal.is_on());
+    assert!(fs::metadata(path(&home, 1)).unwrap().len() <= 1 << 20);
+    assert!(!stale.exists());
+    drop(journal);
+    assert_eq!(open(&home, "1", quiet).1, ["keep".into()]);
+}
+
+#[test]
+fn what_nobody_came_back_for_goes_after_a_month() {
+    let home = tempfile::tempdir().unwrap();
+    let day = Duration::from_secs(24 * 3600);
+    let age = |name: &str, days: u32| {
+        let file = fs::File::options()
+            .write(true)
+            .open(folder(&home).join(name));
+        file.unwrap()
+            .set_modified(SystemTime::now() - day * days)
+            .unwrap();
+    };
+    let name = |port| format!("{}-1.journal", identity(port));
+    leave(&home, "1", &["own"]);
+    leave(&home, "2", &["young"]);
+    leave(&home, "3", &["old"]);
+    let (_living, _) = open(&home, "4", quiet);
+    let others = [
+        ("x.journal.bad-1", 31),
+        ("x.journal.bad-2", 29),
+        ("x.journal.new", 31),
+        ("libhook.so", 3100),
+        ("x.journalist", 3100),
+    ];
+    for (name, days) in others {
+        fs::write(folder(&home).join(name), "").unwrap();
+        age(name, days);
+    }
+    for (port, days) in [("1", 3100), ("2", 29), ("3", 31), ("4", 31)] {
+        age(&name(port), days);
+    }
+    let (_own, lost) = open(&home, "1", quiet);
+    assert_eq!(lost, ["own".into()]);
+    let mut left = vec![name("1"), name("2"), name("4")];
+    left.extend(["x.journal.bad-2", "libhook.so", "x.journalist"].map(Into::into));
+    left.sort();
+    assert_eq!(names(&home), left);
+}
+
+#[test]
+fn starts_and_ends_at_the_same_time_lose_nothing_and_tell_nothing_twice() {
+    let home = tempfile::tempdir().unwrap();
+    let told = Mutex::new(Vec::new());
+    let tell = |journal: &mut Journal, lost: Vec<Arc<str>>| {
+        lost.iter().for_each(|id| journal.note_gone(id));
+        told.lock().unwrap().extend(lost);
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (home, tell) = (&home, &tell);
+            scope.spawn(move || {
+                for n in 0..500 {
+                    let (mut journal, lost) = open(home, "1", quiet);
+                    tell(&mut journal, lost);
+                    if n % 2 == 0 {
+                        journal.note_live(&format!("{thread}-{n:03}").into());
+                        journal.flush();
+                    } else {
+                        // The file goes, while others are about to lock it.
+                        journal.close();
+                    }
+                }
+            });
+        }
+    });
+    let (mut journal, lost) = open(&home, "1", quiet);
+    tell(&mut journal, lost);
+    let mut told = told.into_inner().unwrap();
+    told.sort();
+    let ids =
+        (0..4).flat_map(|thread| (0..250).map(move |n| format!("{thread}-{:03}", 2 * n).into()));
+    assert_eq!(told, ids.collect::<Vec<Arc<str>>>());
+}

@@ -1,0 +1,282 @@
+//! With real processes, which are this file's own executable.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use contextpilot_journal::{Identity, Journal, Place};
+use tempfile::TempDir;
+
+const HOME: &str = "JOURNAL_TEST_HOME";
+const PORT: &str = "JOURNAL_TEST_PORT";
+const WORK: &str = "JOURNAL_TEST_WORK";
+
+fn quiet(line: &str) {
+    panic!("said {line:?}");
+}
+
+fn open(home: &Path, port: &str) -> (Journal, BTreeSet<String>) {
+    let argv = ["llama-server", "--port", port].map(Into::into);
+    let identity = Identity::of("http://index", argv, |_| None, &Place::default());
+    let lookup = |name: &str| (name == "HOME").then(|| home.into());
+    let (journal, lost) = Journal::in_state_folder(lookup, identity, quiet);
+    assert!(journal.is_on());
+    (journal, lost.iter().map(ToString::to_string).collect())
+}
+
+/// xorshift64*: the same in parent and child.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
+    }
+}
+
+/// What a server might do between two flushes, and what is live after it.
+struct Load {
+    random: Random,
+    next: u64,
+    live: VecDeque<String>,
+}
+
+impl Load {
+    fn new(seed: u64) -> Self {
+        Self {
+            random: Random(seed | 1),
+            next: 0,
+            live: VecDeque::new(),
+        }
+    }
+
+    fn step(&mut self, mut note: impl FnMut(&str, bool)) {
+        for _ in 0..self.random.below(60) {
+            let many = self.live.len() > 200;
+            if self.random.below(20) < 10 + u64::from(many) * 10 && !self.live.is_empty() {
+                let at = self.random.below(self.live.len() as u64) as usize;
+                let id = self.live.remove(at).unwrap_or_default();
+                note(&id, false);
+            } else {
+                let id = format!("req-{:012x}", self.next);
+                self.next += 1;
+                note(&id, true);
+                self.live.push_back(id);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "the others run it, as a process of its own"]
+fn child() {
+    let variable = |name| std::env::var(name).ok();
+    let (Some(home), Some(port), Some(work)) = (variable(HOME), variable(PORT), variable(WORK))
+    else {
+        // Somebody runs all that is ignored.
+        return;
+    };
+    let (mut journal, lost) = open(Path::new(&home), &port);
+    let lost: Vec<_> = lost.into_iter().collect();
+    let mut out = std::io::stdout();
+    let mut say = |text: &str| {
+        out.write_all(format!("> {text}\n").as_bytes()).unwrap();
+        out.flush().unwrap();
+    };
+    say(&lost.join(" "));
+    if let Some(seed) = work.strip_prefix("load ") {
+        let mut load = Load::new(seed.parse().unwrap());
+        // The clock is injected: one step, one flush.
+        let start = Instant::now();
+        for n in 1..=u32::MAX {
+            load.step(|id, live| {
+                if live {
+                    journal.note_live(&Arc::from(id));
+                } else {
+                    journal.note_evicted(id);
+                    journal.note_gone(id);
+                }
+            });
+            journal.flush_if_due(start + Duration::from_millis(250) * n);
+            say(&n.to_string());
+        }
+    }
+    for id in work.split(' ').filter(|id| !id.is_empty()) {
+        journal.note_live(&Arc::from(id));
+    }
+    journal.flush();
+    say("ready");
+    // Until the parent wants it to end, or has ended.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    journal.close();
+}
+
+struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    lost: BTreeSet<String>,
+}
+
+impl Process {
+    fn start(home: &TempDir, port: &str, work: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--ignored", "--nocapture"])
+            .env(HOME, home.path())
+            .env(PORT, port)
+            .env(WORK, work)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut process = Self {
+            child,
+            lines,
+            lost: BTreeSet::new(),
+        };
+        let lost = process.next().expect("it opened its journal");
+        process.lost = lost
+            .split(' ')
+            .filter(|id| !id.is_empty())
+            .map(Into::into)
+            .collect();
+        process
+    }
+
+    /// Starts, and returns when its ids are on disk.
+    fn holding(home: &TempDir, port: &str, ids: &str) -> Self {
+        let mut process = Self::start(home, port, ids);
+        assert_eq!(process.next().as_deref(), Some("ready"));
+        process
+    }
+
+    fn next(&mut self) -> Option<String> {
+        loop {
+            let line = self.lines.next()?.unwrap();
+            // The test harness says things on stdout as well, without a line end.
+            if let Some((_, text)) = line.split_once("> ") {
+                return Some(text.to_owned());
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn set(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn instances_never_report_each_others_ids() {
+    let home = tempfile::tempdir().unwrap();
+    let mut one = Process::holding(&home, "1", "a b");
+    let mut two = Process::holding(&home, "2", "c d");
+    assert_eq!((&one.lost, &two.lost), (&set(&[]), &set(&[])));
+    one.kill();
+    let one = Process::holding(&home, "1", "");
+    assert_eq!(one.lost, set(&["a", "b"]));
+    two.kill();
+    // Its first one's ids are still there, and it has not told them either.
+    one.end();
+    assert_eq!(Process::holding(&home, "1", "").lost, set(&["a", "b"]));
+    assert_eq!(Process::holding(&home, "2", "").lost, set(&["c", "d"]));
+}
+
+#[test]
+fn of_two_that_look_the_same_only_the_dead_are_reported() {
+    let home = tempfile::tempdir().unwrap();
+    let mut first = Process::holding(&home, "1", "a b");
+    let mut second = Process::holding(&home, "1", "c d");
+    assert_eq!(second.lost, set(&[]));
+    first.kill();
+    let mut third = Process::holding(&home, "1", "e");
+    assert_eq!(third.lost, set(&["a", "b"]));
+    second.kill();
+    third.kill();
+    let all = Process::holding(&home, "1", "");
+    assert_eq!(all.lost, set(&["a", "b", "c", "d", "e"]));
+}
+
+#[test]
+fn a_clean_end_leaves_no_file() {
+    let home = tempfile::tempdir().unwrap();
+    Process::holding(&home, "1", "").end();
+    let folder = home.path().join(".local/state/contextpilot-llama");
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
+}
+
+#[test]
+fn killed_at_random_moments_no_flushed_id_is_lost() {
+    let home = tempfile::tempdir().unwrap();
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let (mut flushes, mut found) = (0, 0);
+    for seed in 0..50_u64 {
+        let mut process = Process::start(&home, "1", &format!("load {seed}"));
+        assert_eq!(process.lost, set(&[]));
+        let mut seen: u32 = 0;
+        // Some of them live through compactions.
+        let until = random.below(if seed % 5 == 0 { 5000 } else { 100 });
+        while u64::from(seen) < until {
+            seen = process
+                .next()
+                .expect("it works until it is killed")
+                .parse()
+                .unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(random.below(3000)));
+        process.kill();
+        while let Some(line) = process.next() {
+            seen = line.parse().unwrap();
+        }
+
+        // What was said to be flushed is; the flush after it may be, in part.
+        let mut load = Load::new(seed);
+        let live = |load: &Load| -> BTreeSet<String> { load.live.iter().cloned().collect() };
+        (0..seen).for_each(|_| load.step(|_, _| ()));
+        let flushed = live(&load);
+        load.step(|_, _| ());
+        let next = live(&load);
+        let (mut journal, lost) = open(home.path(), "1");
+        let missing: Vec<_> = flushed
+            .intersection(&next)
+            .filter(|id| !lost.contains(*id))
+            .collect();
+        let invented: Vec<_> = lost
+            .iter()
+            .filter(|id| !flushed.contains(*id) && !next.contains(*id))
+            .collect();
+        assert!(
+            missing.is_empty() && invented.is_empty(),
+            "{seed}: {missing:?} {invented:?}"
+        );
+        flushes += seen;
+        found += lost.len();
+        for id in &lost {
+            journal.note_gone(id);
+        }
+        journal.close();
+    }
+    println!("50 kills, {flushes} flushes, {found} ids found");
+    assert!(flushes > 1000 && found > 1000, "{flushes} {found}");
+}

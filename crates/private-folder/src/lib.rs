@@ -1,0 +1,207 @@
+//! The folders that this project keeps files in: `contextpilot-llama` in the
+//! user's cache folder (the hook library) and in the user's state folder (the
+//! journal of live request ids).
+//!
+//! Whoever can write to the first, or can put another folder in its place,
+//! chooses what is loaded into the server; whoever can write to the second
+//! chooses what the index is told. So each must belong to this user, be closed
+//! to everybody else, and lie under folders that nobody else can rearrange.
+
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+#[cfg(test)]
+mod tests;
+
+const NAME: &str = "contextpilot-llama";
+
+const OTHERS_MAY_WRITE: u32 = 0o002;
+const GROUP_OR_OTHERS_MAY_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// Which of the user's folders, after the XDG base directory specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// `$XDG_CACHE_HOME`, else `~/.cache`: what can be made again.
+    Cache,
+    /// `$XDG_STATE_HOME`, else `~/.local/state`: what outlives a process.
+    State,
+}
+
+impl Base {
+    /// The variable that names this folder.
+    pub fn variable(self) -> &'static str {
+        match self {
+            Self::Cache => "XDG_CACHE_HOME",
+            Self::State => "XDG_STATE_HOME",
+        }
+    }
+
+    fn below_home(self) -> &'static str {
+        match self {
+            Self::Cache => ".cache",
+            Self::State => ".local/state",
+        }
+    }
+}
+
+/// A folder that was found private, and is held open: whatever is put in its
+/// path's place afterwards, the descriptor stays with the folder that was
+/// checked.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    path: PathBuf,
+    descriptor: File,
+}
+
+impl PrivateFolder {
+    /// `contextpilot-llama` in `base`: there, owned by this user, and closed to
+    /// everybody else. It is made if it is missing, and closed (0700) if others
+    /// could merely read it; if others could write to it, what is in it may
+    /// already be theirs.
+    ///
+    /// `lookup` is asked for `HOME` and [`Base::variable`]; relative paths
+    /// there are ignored, as the specification says.
+    ///
+    /// # Errors
+    /// No such variable, the system's refusal, or what is not private.
+    pub fn open(base: Base, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
+        let absolute = |name: &str| {
+            let path = lookup(name).map(PathBuf::from);
+            path.filter(|path| path.is_absolute())
+        };
+        let base = absolute(base.variable())
+            .or_else(|| absolute("HOME").map(|home| home.join(base.below_home())))
+            .ok_or(Error::NoHome)?;
+        Self::inside(&base)
+    }
+
+    fn inside(base: &Path) -> Result<Self, Error> {
+        let path = base.join(NAME);
+        let error = |source: io::Error| Error::System {
+            path: path.clone(),
+            source,
+        };
+        let unsafe_at = |path: &Path, why| Error::Unsafe {
+            path: path.to_owned(),
+            why,
+        };
+
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(base)
+            .map_err(error)?;
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(error(e)),
+            _ => {}
+        }
+
+        // By path first, as opening a link or a file would fail with a code that
+        // differs between systems; then again what was opened.
+        let found = fs::symlink_metadata(&path).map_err(error)?;
+        if let Some(why) = fault(&found) {
+            return Err(unsafe_at(&path, why));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::open(&path, flags, Mode::empty())
+            .map(File::from)
+            .map_err(|e| error(e.into()))?;
+        let metadata = descriptor.metadata().map_err(error)?;
+        if let Some(why) = fault(&metadata) {
+            return Err(unsafe_at(&path, why));
+        }
+        let real_base = base.canonicalize().map_err(error)?;
+        for parent in real_base.ancestors() {
+            let mode = fs::metadata(parent).map_err(error)?.mode();
+            if mode & OTHERS_MAY_WRITE != 0 && mode & STICKY == 0 {
+                return Err(unsafe_at(parent, "everybody may write to it"));
+            }
+        }
+        if metadata.mode() & 0o077 != 0 {
+            descriptor
+                .set_permissions(Permissions::from_mode(0o700))
+                .map_err(error)?;
+        }
+        Ok(Self { path, descriptor })
+    }
+
+    /// Where it is; for messages, and for those that need a path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsFd for PrivateFolder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// What is wrong with the folder itself.
+fn fault(metadata: &Metadata) -> Option<&'static str> {
+    if !metadata.is_dir() {
+        Some("it is not a folder")
+    } else if metadata.uid() != effective_user() {
+        Some("it belongs to another user")
+    } else if metadata.mode() & GROUP_OR_OTHERS_MAY_WRITE != 0 {
+        Some("others may write to it; `chmod 700` makes it private")
+    } else {
+        None
+    }
+}
+
+/// The user whose rights this process has.
+pub fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Why there is no private folder. `Display` says what is wrong; what to do
+/// about it depends on what the folder was for.
+#[derive(Debug)]
+pub enum Error {
+    /// Neither the base's variable nor `HOME` is an absolute path.
+    NoHome,
+    /// The folder cannot be made or read.
+    System {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others could change the folder or replace it.
+    Unsafe {
+        /// The folder, or the one above it that is at fault.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHome => f.write_str("HOME is not set"),
+            Self::System { path, source } => write!(f, "{path:?} cannot be used ({source})"),
+            Self::Unsafe { path, why } => write!(f, "{path:?} is not private ({why})"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System { source, .. } => Some(source),
+            Self::NoHome | Self::Unsafe { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Finds the request id in a JSON body without building or keeping the body.
+
+mod text;
+
+use crate::scan::{StringSkipper, find, find_quote_or_bracket};
+use text::Text;
+
+/// The longest request id that is honoured, in bytes of UTF-8.
+pub const MAX_ID_BYTES: usize = 512;
+
+/// Why an id that was given is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A number, object, array, `true` or `false`. (`null` counts as absent:
+    /// clients with typed requests send it for a field that is not set.)
+    NotAString,
+    /// The empty string.
+    Empty,
+    /// More than [`MAX_ID_BYTES`] bytes.
+    TooLong,
+    /// The bytes are not UTF-8.
+    NotUtf8,
+    /// An escape that JSON does not know, half of a surrogate pair, a bare
+    /// control character, or a body that ends inside the id.
+    Malformed,
+    /// The body is compressed, so whether it carries an id is not known.
+    Compressed,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Refusal::NotAString => "not a string",
+            Refusal::Empty => "empty",
+            Refusal::TooLong => "longer than 512 bytes",
+            Refusal::NotUtf8 => "not UTF-8",
+            Refusal::Malformed => "malformed string",
+            Refusal::Compressed => "compressed body",
+        })
+    }
+}
+
+/// Who a request says it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Identity {
+    /// The id, exactly as given after JSON unescaping.
+    Id(Box<str>),
+    /// The body names none.
+    Absent,
+    /// The body names one that cannot be used.
+    Refused(Refusal),
+}
+
+/// Streams over one JSON body.
+///
+/// Strings, escapes and nesting are tracked exactly, everything else leniently:
+/// the server rejects invalid JSON by itself, and then an id found before the
+/// error still names the request that was rejected. A repeated key counts as
+/// its last occurrence, as it does in the server's parser (nlohmann).
+#[derive(Debug, Clone)]
+pub(crate) struct JsonScanner {
+    state: State,
+    /// Open brackets, the outermost object included, while in a nested value.
+    depth: u64,
+    /// The member whose value comes next, if it is one of ours.
+    member: Option<Member>,
+    text: Text,
+    skipper: StringSkipper,
+    rid: Value,
+    request_id: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the body: so many bytes of a byte order mark were seen.
+    ByteOrderMark(u8),
+    Start,
+    KeyOrEnd,
+    Key,
+    Colon,
+    Value,
+    /// A string value of ours, or one that is skipped.
+    IdText,
+    OtherText,
+    /// A number or literal.
+    Scalar,
+    Nested,
+    NestedText,
+    AfterValue,
+    /// Whatever follows cannot change the answer: the object has ended, the
+    /// body is not an object, or it is not JSON from here on.
+    Over,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Member {
+    Rid,
+    RequestId,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Value {
+    Absent,
+    Good(Box<str>),
+    Bad(Refusal),
+}
+
+const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
+const RID: &[u8] = b"rid";
+const REQUEST_ID: &[u8] = b"request_id";
+
+impl JsonScanner {
+    pub(crate) const fn new() -> Self {
+        Self {
+            state: State::ByteOrderMark(0),
+            depth: 0,
+            member: None,
+            text: Text::new(),
+            skipper: StringSkipper::new(),
+            rid: Value::Absent,
+            request_id: Value::Absent,
+        }
+    }
+
+    /// Takes the next bytes of the body.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.state != State::Over {
+            let used = self.step(bytes);
+            bytes = &bytes[used..];
+        }
+    }
+
+    /// What the body says, once all of it was fed.
+    pub(crate) fn finish(self) -> Identity {
+        match (self.rid, self.request_id) {
+            (Value::Good(id), _) | (_, Value::Good(id)) => Identity::Id(id),
+            (Value::Bad(why), _) | (Value::Absent, Value::Bad(why)) => Identity::Refused(why),
+            (Value::Absent, Value::Absent) => Identity::Absent,
+        }
+    }
+
+    /// Makes progress in the current state; returns how many bytes it used.
+    /// Zero only when the state changed.
+    fn step(&mut self, bytes: &[u8]) -> usize {
+        match self.state {
+            State::ByteOrderMark(seen) => self.byte_order_mark(seen, bytes[0]),
+            State::Key => match self.text.feed(bytes) {
+                None => bytes.len(),
+                Some(used) => {
+                    self.member = if self.text.is(RID) {
+                        Some(Member::Rid)
+                    } else if self.text.is(REQUEST_ID) {
+                        Some(Member::RequestId)
+                    } else {
+                        None
+                    };
+                    self.state = State::Colon;
+                    used
+                }
+            },
+            State::IdText => match self.text.feed(bytes) {
+                None => bytes.len(),
+                Some(used) => {
+                    let value = match self.text.take() {
+                        Ok(id) => Value::Good(id),
+                        Err(why) => Value::Bad(why),
+                    };
+                    self.set(value);
+                    self.state = State::AfterValue;
+                    used
+                }
+            },
+            State::OtherText => self.skip_text(bytes, State::AfterValue),
+            State::NestedText => self.skip_text(bytes, State::Nested),
+            State::Nested => self.nested(bytes),
+            State::Scalar => {
+                let end = |b| matches!(b, b',' | b'}' | b'"' | b'{' | b'[' | b']' | b':');
+                match find(bytes, end) {
+                    None => bytes.len(),
+                    Some(at) => {
+                        self.state = State::AfterValue;
+                        at
+                    }
+                }
+            }
+            State::Start | State::KeyOrEnd | State::Colon | State::Value | State::AfterValue => {
+                match find(bytes, |b| !matches!(b, b' ' | b'\t' | b'\n' | b'\r')) {
+                    None => bytes.len(),
+                    Some(at) => {
+                        self.structure(bytes[at]);
+                        at + 1
+                    }
+                }
+            }
+            State::Over => bytes.len(),
+        }
+    }
+
+    /// nlohmann skips a byte order mark, and rejects half of one.
+    fn byte_order_mark(&mut self, seen: u8, byte: u8) -> usize {
+        if BYTE_ORDER_MARK.get(usize::from(seen)) == Some(&byte) {
+            self.state = match seen {
+                2 => State::Start,
+                _ => State::ByteOrderMark(seen + 1),
+            };
+            return 1;
+        }
+        self.state = match seen {
+            0 => State::Start,
+            _ => State::Over,
+        };
+        0
+    }
+
+    /// A significant byte of the outermost object, outside strings.
+    fn structure(&mut self, byte: u8) {
+        self.state = match (self.state, byte) {
+            (State::Start, b'{') => State::KeyOrEnd,
+            (State::KeyOrEnd, b'"') => {
+                self.text.start(REQUEST_ID.len());
+                State::Key
+            }
+            (State::Colon, b':') => State::Value,
+            (State::Value, b'"') => {
+                // Stands if the body ends inside the string.
+                self.set(Value::Bad(Refusal::Malformed));
+                if self.member.is_some() {
+                    self.text.start(MAX_ID_BYTES);
+                    State::IdText
+                } else {
+                    self.skipper = StringSkipper::new();
+                    State::OtherText
+                }
+            }
+            (State::Value, b'{' | b'[') => {
+                self.set(Value::Bad(Refusal::NotAString));
+                self.depth = 2;
+                State::Nested
+            }
+            (State::Value, b',' | b'}' | b']' | b':') => State::Over,
+            (State::Value, first) => {
+                self.set(match first {
+                    b'n' => Value::Absent,
+                    _ => Value::Bad(Refusal::NotAString),
+                });
+                State::Scalar
+            }
+            (State::AfterValue, b',') => State::KeyOrEnd,
+            // The end of the object, or not JSON.
+            _ => State::Over,
+        };
+    }
+
+    /// Inside a nested value only strings and the depth matter. Brackets that
+    /// do not match make the JSON invalid, which is the server's to say.
+    fn nested(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while let Some(found) = find_quote_or_bracket(&bytes[at..]) {
+            at += found + 1;
+            match bytes[at - 1] {
+                b'"' => {
+                    self.skipper = StringSkipper::new();
+                    match self.skipper.feed(&bytes[at..]) {
+                        Some(used) => at += used,
+                        None => {
+                            self.state = State::NestedText;
+                            return bytes.len();
+                        }
+                    }
+                }
+                b'{' | b'[' => self.depth += 1,
+                _ => {
+                    self.depth -= 1;
+                    if self.depth == 1 {
+                        self.state = State::AfterValue;
+                        return at;
+                    }
+                }
+            }
+        }
+        bytes.len()
+    }
+
+    fn skip_text(&mut self, bytes: &[u8], then: State) -> usize {
+        match self.skipper.feed(bytes) {
+            None => bytes.len(),
+            Some(used) => {
+                self.state = then;
+                used
+            }
+        }
+    }
+
+    fn set(&mut self, value: Value) {
+        match self.member {
+            Some(Member::Rid) => self.rid = value,
+            Some(Member::RequestId) => self.request_id = value,
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! Tells whose request it is from the bytes that llama-server's HTTP threads
+//! receive.
+//!
+//! The hook sees each `recv` (or `SSL_read`) of a connection and hands the
+//! bytes to that connection's [`RequestReader`]. The reader follows HTTP/1.x
+//! framing the way cpp-httplib, the server's HTTP library, does, and looks for
+//! the request id in the JSON body as it streams past: the top-level `rid`,
+//! else `request_id`, a string of 1 to [`MAX_ID_BYTES`] bytes.
+//!
+//! ```text
+//! recv ──► RequestReader ──► request line + headers ──► body framing ──► JSON scanner
+//!                            (head, fields)             (chunked)        (json)
+//! ```
+//!
+//! Pure: no I/O, no clock, no unsafe, nothing beyond `std`. The cost is linear
+//! in the bytes and close to that of `memchr` inside long strings; the state is
+//! below one KiB plus the ids found, whatever the size of the body.
+//!
+//! Where the server's idea of a request's end cannot be known for certain
+//! (ambiguous framing, a message it answers with 400 before it has read the
+//! body), the reader declares itself [lost](Step::Lost) and claims nothing more
+//! on that connection. Facts about the server are from cpp-httplib 0.40 and
+//! 0.58, the versions inside early and late 2026 engines.
+//!
+//! ```
+//! use contextpilot_request::{Endpoint, Identity, RequestReader, Step};
+//!
+//! let mut reader = RequestReader::new();
+//! assert_eq!(reader.feed_recv(b"POST /v1/completions HTTP/1.1\r\nContent-Le"), Step::More);
+//! let Step::Complete(request) = reader.feed_recv(b"ngth: 13\r\n\r\n{\"rid\":\"r-1\"}") else {
+//!     panic!("the request is complete");
+//! };
+//! assert_eq!(request.identity, Identity::Id("r-1".into()));
+//! assert_eq!(request.endpoint, Endpoint::Completion);
+//! ```
+#![forbid(unsafe_code)]
+
+mod chunked;
+mod endpoint;
+mod fields;
+mod head;
+mod json;
+mod reader;
+mod scan;
+
+pub use endpoint::Endpoint;
+pub use json::{Identity, MAX_ID_BYTES, Refusal};
+pub use reader::{Loss, Method, Request, RequestReader, Step};

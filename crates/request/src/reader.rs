@@ -1,0 +1,250 @@
+//! One connection, request after request.
+
+use crate::chunked::{Chunked, Part};
+use crate::endpoint::Endpoint;
+use crate::fields::{Event, Fields};
+use crate::head::{Framing, Head, RequestLine};
+use crate::json::{Identity, JsonScanner, Refusal};
+
+/// The method of a request, as far as it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// `POST`, the one method whose body llama-server evaluates.
+    Post,
+    /// Any other method that cpp-httplib routes.
+    Other,
+}
+
+/// A request whose last byte has been received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// What the path asks for.
+    pub endpoint: Endpoint,
+    /// The request id. Always absent when the method is not POST and when the
+    /// body is a multipart form.
+    pub identity: Identity,
+}
+
+impl Request {
+    /// Whether the server would start inference for it, unless it rejects it.
+    pub fn is_inference(&self) -> bool {
+        self.method == Method::Post && self.endpoint.is_inference()
+    }
+}
+
+/// Why a reader no longer knows where the requests of its connection end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Not a request line of HTTP/1.0 or 1.1, or too long a one.
+    RequestLine,
+    /// A header or trailer line that the server does not accept, or too many.
+    Fields,
+    /// Lengths and transfer codings that contradict each other or are unusual.
+    Framing,
+    /// A chunked body that breaks the rules.
+    Chunk,
+    /// Bytes came right after a POST (or PUT, PATCH, DELETE) that announced no
+    /// body: some servers take them for its body, some drop them.
+    Unannounced,
+    /// The server closes the connection after the last request. Not an error,
+    /// and not reported as a step.
+    Closed,
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Loss::RequestLine => "not an HTTP/1 request line",
+            Loss::Fields => "malformed header fields",
+            Loss::Framing => "ambiguous body length",
+            Loss::Chunk => "malformed chunk",
+            Loss::Unannounced => "body without a length",
+            Loss::Closed => "connection ends after this request",
+        })
+    }
+}
+
+/// What some bytes amounted to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing yet: the request continues.
+    More,
+    /// A request is complete.
+    Complete(Request),
+    /// The reader has lost its way just now: nothing can be said about this
+    /// connection any more, and further bytes are ignored.
+    Lost(Loss),
+}
+
+/// Follows the requests of one connection. See the [crate's docs](crate).
+#[derive(Debug, Clone)]
+pub struct RequestReader {
+    phase: Phase,
+    json: JsonScanner,
+    /// The last request was of a kind that has a body, yet announced none.
+    unannounced: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Phase {
+    Line(RequestLine),
+    Fields(Head, Fields),
+    /// So many bytes of the body are left, at least one.
+    Length(Head, u64),
+    Chunked(Head, Chunked),
+    Lost(Loss),
+}
+
+impl Default for RequestReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RequestReader {
+    /// A reader for a connection on which nothing was received yet.
+    pub const fn new() -> Self {
+        Self {
+            phase: Phase::Line(RequestLine::new()),
+            json: JsonScanner::new(),
+            unannounced: false,
+        }
+    }
+
+    /// Takes what one successful `recv` or `SSL_read` of the server returned
+    /// (not a `MSG_PEEK`, which takes nothing from the connection).
+    ///
+    /// cpp-httplib gives each request a buffer of its own: what the read that
+    /// completes a request brings beyond its end, the server throws away, so
+    /// that it never answers pipelined requests. So does this function.
+    pub fn feed_recv(&mut self, bytes: &[u8]) -> Step {
+        let (used, step) = self.feed(bytes);
+        // Where no body was announced, that is not certain: a server without
+        // TLS may take the bytes for a body that lasts until the end.
+        if used < bytes.len() && self.unannounced {
+            return Step::Lost(self.lose(Loss::Unannounced));
+        }
+        step
+    }
+
+    /// Takes bytes up to the end of a request at most; returns how many were
+    /// used, and what they amounted to. Depends on the bytes alone, not on how
+    /// they are cut into calls: after [`Step::Complete`], the rest can be fed
+    /// for the next request.
+    pub fn feed(&mut self, bytes: &[u8]) -> (usize, Step) {
+        let mut used = 0;
+        while used < bytes.len() {
+            match self.advance(&bytes[used..]) {
+                Ok((here, None)) => used += here,
+                Ok((here, Some(request))) => return (used + here, Step::Complete(request)),
+                Err(loss) => return (bytes.len(), Step::Lost(self.lose(loss))),
+            }
+        }
+        (used, Step::More)
+    }
+
+    /// Why nothing more is to be expected from this connection, if so.
+    pub fn lost(&self) -> Option<Loss> {
+        match self.phase {
+            Phase::Lost(loss) => Some(loss),
+            _ => None,
+        }
+    }
+
+    /// Takes a stretch of bytes, at least one, within one phase.
+    fn advance(&mut self, bytes: &[u8]) -> Result<(usize, Option<Request>), Loss> {
+        match &mut self.phase {
+            Phase::Line(line) => {
+                self.unannounced = false;
+                for (at, &byte) in bytes.iter().enumerate() {
+                    if let Some(head) = line.push(byte)? {
+                        self.phase = Phase::Fields(head, Fields::new());
+                        return Ok((at + 1, None));
+                    }
+                }
+                Ok((bytes.len(), None))
+            }
+            Phase::Fields(head, fields) => {
+                for (at, &byte) in bytes.iter().enumerate() {
+                    match fields.push(byte)? {
+                        None => {}
+                        Some(Event::Line) => head.field(fields)?,
+                        Some(Event::End) => {
+                            let head = head.clone();
+                            return Ok((at + 1, self.begin_body(head)?));
+                        }
+                    }
+                }
+                Ok((bytes.len(), None))
+            }
+            Phase::Length(head, left) => {
+                let here = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
+                *left -= here as u64;
+                if head.scanned() {
+                    self.json.feed(&bytes[..here]);
+                }
+                if *left > 0 {
+                    return Ok((here, None));
+                }
+                let head = head.clone();
+                Ok((here, Some(self.complete(&head))))
+            }
+            Phase::Chunked(head, chunked) => match chunked.feed(bytes)? {
+                Part::Framing(used) => Ok((used, None)),
+                Part::Content(used) => {
+                    if head.scanned() {
+                        self.json.feed(&bytes[..used]);
+                    }
+                    Ok((used, None))
+                }
+                Part::End(used) => {
+                    let head = head.clone();
+                    Ok((used, Some(self.complete(&head))))
+                }
+            },
+            Phase::Lost(_) => Ok((bytes.len(), None)),
+        }
+    }
+
+    /// After the empty line; a request without a body is complete with it.
+    fn begin_body(&mut self, head: Head) -> Result<Option<Request>, Loss> {
+        self.phase = match head.framing()? {
+            Framing::Chunked => Phase::Chunked(head, Chunked::new()),
+            Framing::Length(0) => return Ok(Some(self.complete(&head))),
+            Framing::Length(length) => Phase::Length(head, length),
+            Framing::Unframed => {
+                self.unannounced = head.takes_content;
+                return Ok(Some(self.complete(&head)));
+            }
+        };
+        Ok(None)
+    }
+
+    fn complete(&mut self, head: &Head) -> Request {
+        let json = std::mem::replace(&mut self.json, JsonScanner::new());
+        self.phase = match head.closes() {
+            true => Phase::Lost(Loss::Closed),
+            false => Phase::Line(RequestLine::new()),
+        };
+        Request {
+            method: head.method,
+            endpoint: head.endpoint,
+            identity: match head.compressed && head.method == Method::Post {
+                true => Identity::Refused(Refusal::Compressed),
+                false => json.finish(),
+            },
+        }
+    }
+
+    fn lose(&mut self, loss: Loss) -> Loss {
+        self.phase = Phase::Lost(loss);
+        // Frees what was collected.
+        self.json = JsonScanner::new();
+        loss
+    }
+}

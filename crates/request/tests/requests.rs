@@ -1,0 +1,353 @@
+//! Requests as clients send them, cut into reads in every way.
+
+use contextpilot_request::{
+    Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader, Step,
+};
+
+/// Everything a stream of bytes leads to, whichever way it is cut.
+fn steps<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Step> {
+    let mut reader = RequestReader::new();
+    let mut steps = Vec::new();
+    for mut piece in pieces {
+        while !piece.is_empty() {
+            let (used, step) = reader.feed(piece);
+            assert!(used > 0 && used <= piece.len());
+            if step == Step::More {
+                assert_eq!(used, piece.len(), "more is wanted, but bytes are left");
+            } else {
+                steps.push(step);
+            }
+            piece = &piece[used..];
+        }
+    }
+    steps
+}
+
+fn read(stream: &[u8]) -> Vec<Step> {
+    let whole = steps([stream]);
+    assert_eq!(steps(stream.chunks(1)), whole, "byte by byte");
+    for split in 0..=stream.len() {
+        let (a, b) = stream.split_at(split);
+        assert_eq!(steps([a, b]), whole, "split at {split}");
+    }
+    for size in [2, 3, 5, 7, 16, 64] {
+        assert_eq!(steps(stream.chunks(size)), whole, "reads of {size} bytes");
+    }
+    whole
+}
+
+fn post(headers: &str, body: &str) -> Vec<u8> {
+    format!("POST /v1/completions HTTP/1.1\r\nHost: h\r\n{headers}\r\n{body}").into_bytes()
+}
+
+fn complete(identity: Identity) -> Step {
+    Step::Complete(Request {
+        method: Method::Post,
+        endpoint: Endpoint::Completion,
+        identity,
+    })
+}
+
+fn id(id: &str) -> Step {
+    complete(Identity::Id(id.into()))
+}
+
+const BODY: &str = r#"{"rid":"r-1"}"#; // 13 bytes
+
+#[test]
+fn bodies_with_a_length() {
+    for headers in [
+        "Content-Length: 13\r\n",
+        "content-length:13\r\n",
+        "CONTENT-LENGTH: \t 13 \t \r\n",
+        "Content-Length: 13\r\nContent-Length: 13\r\n",
+        "Content-Length: 0000000013\r\n",
+        "Content-Length: 13\r\nExpect: 100-continue\r\n",
+        "Content-Length: 13\r\nConnection: keep-alive\r\n",
+        "Content-Length: 13\r\nContent-Encoding: identity\r\n",
+        "Content-Length: 13\r\nContent-Type: application/json; charset=utf-8\r\n",
+        "Content-Length: 13\r\nContent-Type: application/x-www-form-urlencoded\r\n",
+        "X-Long-Header-Name-Of-Which-Only-The-Beginning-Matters: x\r\nContent-Length: 13\r\n",
+        "Empty:\r\nContent-Length: 13\r\nBlank:  \r\n",
+    ] {
+        assert_eq!(read(&post(headers, BODY)), [id("r-1")], "{headers:?}");
+    }
+}
+
+#[test]
+fn bodies_in_chunks() {
+    for body in [
+        "d\r\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
+        "D\r\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
+        "0000d \t\r\n{\"rid\":\"r-1\"}\r\n00000\r\n\r\n",
+        "d;a=b;c=\"d e\"\r\n{\"rid\":\"r-1\"}\r\n0;last\r\n\r\n",
+        "1\r\n{\r\n1\r\n\"\r\n4\r\nrid\"\r\n6\r\n:\"r-1\"\r\n1\r\n}\r\n0\r\n\r\n",
+        "d\r\n{\"rid\":\"r-1\"}\r\n0\r\nX-Trailer: a\r\nY: \r\n\r\n",
+    ] {
+        for header in [
+            "Transfer-Encoding: chunked\r\n",
+            "transfer-encoding:CHUNKED \r\n",
+        ] {
+            assert_eq!(read(&post(header, body)), [id("r-1")], "{body:?}");
+        }
+        let header = "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n";
+        assert_eq!(read(&post(header, body)), [id("r-1")], "{body:?}");
+    }
+}
+
+#[test]
+fn many_requests_on_one_connection() {
+    let mut stream = Vec::new();
+    stream.extend(post("Content-Length: 13\r\n", BODY));
+    stream.extend(b"GET /health HTTP/1.1\r\n\r\n");
+    stream.extend(post(
+        "Transfer-Encoding: chunked\r\n",
+        "2\r\n{}\r\n0\r\n\r\n",
+    ));
+    stream.extend(b"GET /slots HTTP/1.1\r\nContent-Length: 13\r\n\r\n");
+    stream.extend(BODY.as_bytes());
+    stream.extend(b"POST /slots/0?action=erase HTTP/1.1\r\n\r\n");
+    stream.extend(post(
+        "Content-Length: 15\r\n",
+        r#"{"rid":"r-\u0032"}"#.get(..15).unwrap_or(""),
+    ));
+    stream.extend(post("Content-Length: 13\r\n", &BODY.replace('1', "3")));
+    let other = |method| {
+        Step::Complete(Request {
+            method,
+            endpoint: Endpoint::Other,
+            identity: Identity::Absent,
+        })
+    };
+    assert_eq!(
+        read(&stream),
+        [
+            id("r-1"),
+            other(Method::Other),
+            complete(Identity::Absent),
+            other(Method::Other),
+            other(Method::Post),
+            complete(Identity::Refused(Refusal::Malformed)),
+            id("r-3"),
+        ]
+    );
+}
+
+#[test]
+fn bodies_that_do_not_tell() {
+    let absent = [complete(Identity::Absent)];
+    for headers in [
+        "Content-Type: multipart/form-data; boundary=x\r\n",
+        "Content-Type: Multipart/Form-Data\r\nContent-Type: application/json\r\n",
+    ] {
+        let headers = format!("{headers}Content-Length: 13\r\n");
+        assert_eq!(read(&post(&headers, BODY)), absent, "{headers:?}");
+    }
+    for coding in [
+        "gzip",
+        "BR",
+        "zstd",
+        "deflate",
+        "identity, gzip",
+        "x-compress",
+    ] {
+        let headers = format!("Content-Encoding: {coding}\r\nContent-Length: 13\r\n");
+        let refused = [complete(Identity::Refused(Refusal::Compressed))];
+        assert_eq!(read(&post(&headers, BODY)), refused, "{coding}");
+    }
+    assert_eq!(read(&post("Content-Length: 0\r\n", "")), absent);
+    assert_eq!(read(&post("", "")), absent);
+    let put = b"PUT /v1/completions HTTP/1.1\r\nContent-Length: 13\r\n\r\n{\"rid\":\"r-1\"}";
+    let Some(Step::Complete(request)) = read(put).pop() else {
+        panic!("a PUT is a request");
+    };
+    assert_eq!(
+        (request.method, request.identity),
+        (Method::Other, Identity::Absent)
+    );
+}
+
+#[test]
+fn nothing_is_expected_after_the_last_request() {
+    for head in [
+        "POST /completion HTTP/1.1\r\nConnection: close\r\n",
+        "POST /completion HTTP/1.1\r\nConnection: TE, Close\r\n",
+        "POST /completion HTTP/1.0\r\n",
+    ] {
+        let one = format!("{head}Content-Length: 13\r\n\r\n{BODY}");
+        let mut reader = RequestReader::new();
+        assert_eq!(reader.feed_recv(one.as_bytes()), id("r-1"), "{head:?}");
+        assert_eq!(reader.lost(), Some(Loss::Closed), "{head:?}");
+        assert_eq!(reader.feed_recv(one.as_bytes()), Step::More, "{head:?}");
+    }
+    let kept = format!(
+        "POST /completion HTTP/1.0\r\nConnection: Keep-Alive\r\nContent-Length: 13\r\n\r\n{BODY}"
+    );
+    assert_eq!(read(kept.repeat(2).as_bytes()), [id("r-1"), id("r-1")]);
+}
+
+#[test]
+fn lost_where_the_server_may_think_otherwise() {
+    let lines = |line: &str| format!("{line}\r\nContent-Length: 13\r\n\r\n{BODY}").into_bytes();
+    for line in [
+        "",
+        "GET",
+        "POST /x",
+        "POST /x HTTP/1.1 x",
+        "POST /x HTTP/2.0",
+        "POST /x http/1.1",
+        "post /x HTTP/1.1",
+        "BREW /x HTTP/1.1",
+        "TRACE /x HTTP/1.1",
+        "POSTPOSTPOST /x HTTP/1.1",
+        "POST /x\u{0} HTTP/1.1",
+        "POST\t/x HTTP/1.1",
+        "\u{16}\u{3}\u{1}\u{2}",
+        &format!("POST /{} HTTP/1.1", "x".repeat(8192)),
+    ] {
+        // Long lines would take long in every split.
+        let found = match line.len() {
+            0..100 => read(&lines(line)),
+            _ => steps([&lines(line)[..]]),
+        };
+        assert_eq!(found, [Step::Lost(Loss::RequestLine)], "{line:?}");
+    }
+    for (headers, loss) in [
+        (
+            "Content-Length: 13\r\nContent-Length: 14\r\n",
+            Loss::Framing,
+        ),
+        (
+            "Content-Length: 13\r\nContent-Length: 013\r\n",
+            Loss::Framing,
+        ),
+        (
+            "Content-Length: 13\r\nTransfer-Encoding: chunked\r\n",
+            Loss::Framing,
+        ),
+        ("Transfer-Encoding: gzip, chunked\r\n", Loss::Framing),
+        (
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            Loss::Framing,
+        ),
+        ("Transfer-Encoding: identity\r\n", Loss::Framing),
+        ("Content-Length:\r\n", Loss::Framing),
+        ("Content-Length: -1\r\n", Loss::Framing),
+        ("Content-Length: +13\r\n", Loss::Framing),
+        ("Content-Length: 13, 13\r\n", Loss::Framing),
+        ("Content-Length: 0x0d\r\n", Loss::Framing),
+        ("Content-Length: 99999999999999999999\r\n", Loss::Framing),
+        ("Content-Length : 13\r\n", Loss::Fields),
+        ("A: b\r\n folded\r\n", Loss::Fields),
+        ("A: b\nC: d\r\n", Loss::Fields),
+        ("A: b\rC\r\n", Loss::Fields),
+        ("A: \u{0}\r\n", Loss::Fields),
+        ("no colon\r\n", Loss::Fields),
+        (": no name\r\n", Loss::Fields),
+    ] {
+        assert_eq!(
+            read(&post(headers, BODY)),
+            [Step::Lost(loss)],
+            "{headers:?}"
+        );
+    }
+    for body in [
+        "0x0d\r\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
+        "-1\r\n",
+        "\r\n",
+        " d\r\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
+        "d x\r\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
+        "d\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
+        "c\r\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
+        "ffffffffffffffff\r\n{",
+    ] {
+        let found = read(&post("Transfer-Encoding: chunked\r\n", body));
+        assert_eq!(found, [Step::Lost(Loss::Chunk)], "{body:?}");
+    }
+    let trailer = "2\r\n{}\r\n0\r\nbad trailer\r\n\r\n";
+    let found = read(&post("Transfer-Encoding: chunked\r\n", trailer));
+    assert_eq!(found, [Step::Lost(Loss::Fields)]);
+}
+
+#[test]
+fn limits_of_the_head() {
+    let fits = |n: usize| {
+        post(
+            &format!("{}Content-Length: 13\r\n", "A: b\r\n".repeat(n)),
+            BODY,
+        )
+    };
+    // Host and Content-Length are two of the hundred.
+    assert_eq!(steps([&fits(98)[..]]), [id("r-1")]);
+    assert_eq!(steps([&fits(99)[..]]), [Step::Lost(Loss::Fields)]);
+    let line = |n: usize| {
+        post(
+            &format!("A: {}\r\nContent-Length: 13\r\n", "b".repeat(n)),
+            BODY,
+        )
+    };
+    assert_eq!(steps([&line(8192 - 5)[..]]), [id("r-1")]);
+    assert_eq!(steps([&line(8192 - 4)[..]]), [Step::Lost(Loss::Fields)]);
+    let target = |n: usize| {
+        format!(
+            "POST /{}/completion HTTP/1.1\r\nContent-Length: 13\r\n\r\n{BODY}",
+            "x".repeat(n)
+        )
+        .into_bytes()
+    };
+    assert_eq!(steps([&target(8192 - 12)[..]]), [id("r-1")]);
+    assert_eq!(
+        steps([&target(8192 - 11)[..]]),
+        [Step::Lost(Loss::RequestLine)]
+    );
+}
+
+#[test]
+fn a_read_ends_with_the_request_it_completes() {
+    let two = [
+        post("Content-Length: 13\r\n", BODY),
+        post("Content-Length: 2\r\n", "{}"),
+    ]
+    .concat();
+    let mut reader = RequestReader::new();
+    assert_eq!(reader.feed_recv(&two), id("r-1"));
+    assert_eq!(
+        reader.feed_recv(&post("Content-Length: 2\r\n", "{}")),
+        complete(Identity::Absent)
+    );
+    assert_eq!(reader.lost(), None);
+}
+
+#[test]
+fn a_body_that_was_not_announced_is_not_guessed_at() {
+    let mut reader = RequestReader::new();
+    let head = post("", "");
+    assert_eq!(reader.feed_recv(&head), complete(Identity::Absent));
+    assert_eq!(reader.feed_recv(&head), complete(Identity::Absent));
+    assert_eq!(
+        reader.feed_recv(&post("", BODY)),
+        Step::Lost(Loss::Unannounced)
+    );
+    assert_eq!(
+        reader.feed_recv(&post("Content-Length: 13\r\n", BODY)),
+        Step::More
+    );
+    // What follows a GET is thrown away by every server.
+    let mut reader = RequestReader::new();
+    let get = b"GET /health HTTP/1.1\r\n\r\nrest";
+    assert!(matches!(reader.feed_recv(get), Step::Complete(_)));
+    assert_eq!(
+        reader.feed_recv(&post("Content-Length: 13\r\n", BODY)),
+        id("r-1")
+    );
+}
+
+#[test]
+fn a_reader_is_small() {
+    // One lives in every connection of the server.
+    assert!(
+        size_of::<RequestReader>() <= 1024,
+        "{}",
+        size_of::<RequestReader>()
+    );
+}

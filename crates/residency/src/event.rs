@@ -1,0 +1,321 @@
+//! What the engine did, and what follows from it: the ledger's whole language.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A vocabulary token, or an opaque media token (negative, see [`media_token`]).
+pub type Token = i32;
+/// A position in a sequence (`llama_pos`). Negative bounds mean "open", as in the engine's API.
+pub type Position = i32;
+/// A KV sequence (`llama_seq_id`). In llama-server this *is* the slot id.
+pub type SequenceId = i32;
+/// A task of llama-server (`server_task::id`), unique while the process lives.
+pub type TaskId = i32;
+/// A request id, as it stands in the request body.
+pub type RequestId = Arc<str>;
+
+/// An engine context, named by its address while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ContextId(pub usize);
+
+/// A buffer in host memory that holds a saved sequence, named by its address while it is allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub usize);
+
+/// One HTTP request as it was received, numbered by the hook. Two requests that
+/// carry the same [`RequestId`] are two arrivals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Arrival(pub u64);
+
+/// Makes the opaque token that stands for a row of media embeddings with this content hash:
+/// of the row or, better, of the media that all of the rows come from.
+///
+/// Vocabulary tokens are never negative, so the two kinds cannot be confused;
+/// equal media have equal tokens and different media differ but for one chance
+/// in 2³¹ a token.
+#[must_use]
+pub const fn media_token(content_hash: u32) -> Token {
+    (content_hash | 0x8000_0000) as Token
+}
+
+/// One entry of a batch that was handed to the engine for evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The sequence the entry belongs to; an entry of several sequences is listed once for each.
+    pub sequence: SequenceId,
+    /// Its position there.
+    pub position: Position,
+    /// Its token.
+    pub token: Token,
+    /// Whether its output (logits or embeddings) was asked for.
+    pub output: bool,
+}
+
+/// Something the engine or the server did. Order matters: events are applied in
+/// the order in which the things they report happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A context was made (`llama_init_from_model`). The oldest living context
+    /// is the *primary*: the server's own. A younger one (a draft model's) has
+    /// the same sequence ids and is left out of account.
+    ContextCreated {
+        /// The new context.
+        context: ContextId,
+    },
+    /// A context cannot go back to any position it has been at: its model has
+    /// sliding-window layers or is recurrent. Said once, after it was made.
+    Bounded {
+        /// The context.
+        context: ContextId,
+        /// Tokens that its layers look back (`llama_model_n_swa`); 0 for recurrent ones.
+        window: u32,
+    },
+    /// A context is gone with everything it held (`llama_free`: sleep, unload, shutdown).
+    ContextFreed {
+        /// The context.
+        context: ContextId,
+    },
+    /// A request with an id made the server number a task (`server_queue::get_new_id` on its thread).
+    Posted {
+        /// The HTTP request.
+        arrival: Arrival,
+        /// The number.
+        task: TaskId,
+        /// The request's id.
+        id: RequestId,
+    },
+    /// The server has answered a request, or its client is gone; once for
+    /// each arrival. Without a task this means that it was rejected.
+    Answered {
+        /// The HTTP request.
+        arrival: Arrival,
+        /// The request's id.
+        id: RequestId,
+    },
+    /// A slot took on a task (`launch_slot_with_task`).
+    Launched {
+        /// The slot.
+        sequence: SequenceId,
+        /// The task.
+        task: TaskId,
+    },
+    /// A batch was handed to the engine; nothing of it is computed yet.
+    Submitted {
+        /// Where.
+        context: ContextId,
+        /// What, in the order of the batch.
+        entries: Vec<Entry>,
+    },
+    /// The batch that was submitted last to this context has been evaluated.
+    Evaluated {
+        /// Where.
+        context: ContextId,
+        /// Empty if all went well. If not: for every sequence of the batch the
+        /// last position that the engine now holds of it (−1: none).
+        failed: Vec<(SequenceId, Position)>,
+    },
+    /// The first position that a bounded context has of a sequence now
+    /// (`llama_memory_seq_pos_min`). Sent before the [`Event::Evaluated`] of the
+    /// batch that moved it, and after [`Event::Restored`].
+    Reaches {
+        /// Where.
+        context: ContextId,
+        /// Which.
+        sequence: SequenceId,
+        /// The position.
+        first: Position,
+    },
+    /// What a bounded context cannot give back of a sequence otherwise was put by
+    /// (a state with `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`).
+    Checkpointed {
+        /// Where.
+        context: ContextId,
+        /// Which.
+        sequence: SequenceId,
+        /// Where to.
+        buffer: BufferId,
+        /// The first position of the sequence.
+        first: Position,
+        /// The last.
+        last: Position,
+    },
+    /// Positions `[from, to)` of a sequence were removed. Not sent when the engine refused.
+    Removed {
+        /// Where.
+        context: ContextId,
+        /// Which; negative: every sequence.
+        sequence: SequenceId,
+        /// First position; negative: from the beginning.
+        from: Position,
+        /// One past the last; negative: to the end.
+        to: Position,
+    },
+    /// Every sequence but one was removed.
+    Kept {
+        /// Where.
+        context: ContextId,
+        /// The one.
+        sequence: SequenceId,
+    },
+    /// Positions `[from, to)` of one sequence took the place of what another held.
+    /// A copy that does not begin at the beginning obscures the other.
+    Copied {
+        /// Where.
+        context: ContextId,
+        /// Copied from.
+        source: SequenceId,
+        /// Copied to.
+        target: SequenceId,
+        /// First position; negative: from the beginning.
+        from: Position,
+        /// One past the last; negative: to the end.
+        to: Position,
+    },
+    /// Positions `[from, to)` of a sequence became `[from + delta, to + delta)`.
+    Shifted {
+        /// Where.
+        context: ContextId,
+        /// Which.
+        sequence: SequenceId,
+        /// First position; negative: from the beginning.
+        from: Position,
+        /// One past the last; negative: to the end.
+        to: Position,
+        /// By how much, backwards if negative.
+        delta: Position,
+    },
+    /// A sequence was changed in a way that is not modelled (`seq_div`, an
+    /// unreadable state): it counts as empty until the engine empties it.
+    Obscured {
+        /// Where.
+        context: ContextId,
+        /// Which; negative: every sequence.
+        sequence: SequenceId,
+    },
+    /// The whole memory of a context was cleared.
+    Cleared {
+        /// Where.
+        context: ContextId,
+    },
+    /// A sequence was copied into host memory, whole.
+    Saved {
+        /// Where.
+        context: ContextId,
+        /// Which.
+        sequence: SequenceId,
+        /// Where to.
+        buffer: BufferId,
+    },
+    /// A sequence was replaced by what a host buffer holds.
+    Restored {
+        /// Where.
+        context: ContextId,
+        /// Which.
+        sequence: SequenceId,
+        /// Where from. One that is not known obscures the sequence.
+        buffer: BufferId,
+    },
+    /// A host buffer, or that of a checkpoint, was freed or written over.
+    Freed {
+        /// Which. One that is not known is of no interest.
+        buffer: BufferId,
+    },
+    /// A sequence was replaced by these tokens (a state file was loaded).
+    Replaced {
+        /// Where.
+        context: ContextId,
+        /// Which.
+        sequence: SequenceId,
+        /// By what.
+        tokens: Vec<Token>,
+    },
+    /// The engine has done nothing for this long. Lets go of what only an
+    /// evaluation could have brought back (see the crate's page on *undecided* branches).
+    Quiet {
+        /// Since the last event of the engine.
+        elapsed: Duration,
+    },
+    /// Events were lost: nothing that was believed can be relied on. Every live
+    /// id is given up, and every sequence counts as empty until the engine empties it.
+    OutOfStep,
+}
+
+/// Why a request is no longer cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// Another prompt was written over it.
+    Overwritten,
+    /// Its slot was erased, purged or cleared.
+    Cleared,
+    /// Its tokens moved or their middle was cut out.
+    Shifted,
+    /// Its last copy was dropped from the host prompt cache.
+    DroppedFromHost,
+    /// It stands in memory that slides or only goes forward, and nothing leads
+    /// back to it any more.
+    OutOfReach,
+    /// The context that held it was freed.
+    ContextFreed,
+    /// It ended without ever having been cached.
+    NeverCached,
+    /// The hook lost sight of the engine and claims nothing any more.
+    OutOfStep,
+}
+
+impl Reason {
+    /// The word for logs and metrics, stable between versions.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Overwritten => "overwritten",
+            Self::Cleared => "cleared",
+            Self::Shifted => "shifted",
+            Self::DroppedFromHost => "dropped_from_host",
+            Self::OutOfReach => "out_of_reach",
+            Self::ContextFreed => "context_freed",
+            Self::NeverCached => "never_cached",
+            Self::OutOfStep => "out_of_step",
+        }
+    }
+}
+
+/// Where a request's prompt stands, or last stood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In a slot.
+    Slot(SequenceId),
+    /// In the host prompt cache.
+    Host,
+    /// Nowhere yet.
+    Nowhere,
+}
+
+/// What follows from an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A request with this id is on its way: an eviction of the same id that was
+    /// not told yet must not be told any more, it would strike the newcomer.
+    Awaited {
+        /// The id.
+        id: RequestId,
+    },
+    /// The KV of the request's whole prompt now exists. (It is gone when the engine
+    /// would have to evaluate more of it again than its last token.)
+    Cached {
+        /// The id.
+        id: RequestId,
+        /// In which slot.
+        sequence: SequenceId,
+        /// Prompt length, tokens.
+        tokens: u32,
+    },
+    /// The last copy of the request's KV is gone. Never taken back.
+    Evicted {
+        /// The id.
+        id: RequestId,
+        /// Why.
+        reason: Reason,
+        /// Where it last stood.
+        place: Place,
+    },
+}

@@ -1,0 +1,442 @@
+//! The ledger: applies events to the tree and says what follows.
+
+use crate::event::{
+    BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId, SequenceId,
+    Token,
+};
+use crate::requests::{Label, Posted, RequestKey, Requests};
+use crate::sequence::{Launch, Sequence};
+use crate::tree::{Holder, Tree};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+mod evaluate;
+mod memory;
+mod reach;
+#[cfg(test)]
+mod tests;
+
+/// After this silence, a sequence that was emptied and has no task stays empty.
+/// The server empties a slot and gives it a task within one pass of its queue.
+const EMPTIED: Duration = Duration::from_millis(10);
+/// After this silence, no slot is at work: the server submits the next batch of
+/// a task as soon as the last one is done.
+const IDLE: Duration = Duration::from_millis(100);
+/// After this silence, a task of which nothing else is known is not at work any
+/// more. Longer, because the encoding of an image is silent too.
+const ABANDONED: Duration = Duration::from_secs(1);
+
+/// What the engine holds, which requests that means, and what it has just lost.
+///
+/// Events go in, [effects](Effect) come out; there is no clock, no thread and no
+/// I/O, and equal events give equal effects.
+#[derive(Debug)]
+pub struct Ledger {
+    tree: Tree<Label>,
+    /// Living contexts, oldest first: the first is the primary.
+    contexts: Vec<ContextId>,
+    /// Of the primary context. Ordered, so that equal events give equal effects.
+    sequences: BTreeMap<SequenceId, Sequence>,
+    buffers: HashMap<BufferId, Holder>,
+    requests: Requests,
+    reaches: reach::Reaches,
+    /// The batch that is being evaluated.
+    flights: Vec<evaluate::Flight>,
+    evaluating: bool,
+    /// Whether tasks can be seen to be launched. Not with every server.
+    launches: bool,
+    /// Labels of lost marks, kept to spare allocations.
+    lost: Vec<Label>,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ledger {
+    /// An empty ledger.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            tree: Tree::new(),
+            contexts: Vec::new(),
+            sequences: BTreeMap::new(),
+            buffers: HashMap::new(),
+            requests: Requests::new(),
+            reaches: reach::Reaches::default(),
+            flights: Vec::new(),
+            evaluating: false,
+            launches: false,
+            lost: Vec::new(),
+        }
+    }
+
+    /// How many distinct tokens are held, in slots and in host memory.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.tree.tokens()
+    }
+
+    /// How many requests are on their way or cached.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// The ids of the requests that are on their way or cached, in no order.
+    pub fn ids(&self) -> impl Iterator<Item = &RequestId> {
+        self.requests.ids()
+    }
+
+    /// How many tokens a slot holds, from its beginning without a gap.
+    #[must_use]
+    pub fn held(&self, sequence: SequenceId) -> u32 {
+        self.sequences
+            .get(&sequence)
+            .map_or(0, |sequence| self.tree.depth(sequence.holder))
+    }
+
+    /// Whether a buffer holds a saved sequence.
+    #[must_use]
+    pub fn knows(&self, buffer: BufferId) -> bool {
+        self.buffers.contains_key(&buffer)
+    }
+
+    /// Takes one event and appends what follows from it to `effects`.
+    pub fn apply(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::ContextCreated { context } => self.context_created(context),
+            Event::Bounded { context, window } => self.reaches.bound(context, window),
+            Event::ContextFreed { context } => self.context_freed(context, effects),
+            Event::Posted { arrival, task, id } => match self.requests.post(arrival, task, &id) {
+                Posted::Again => {}
+                Posted::New { superseded } => {
+                    if let Some(name) = superseded {
+                        self.forget(name);
+                    }
+                    effects.push(Effect::Awaited { id });
+                }
+            },
+            Event::Answered { arrival, id } => match self.requests.find_arrival(&id, arrival) {
+                Some(name) => {
+                    if let Some(request) = self.requests.get_mut(name) {
+                        request.answered = true;
+                    }
+                    self.end_if_over(name, effects);
+                }
+                // Evicted already, or another request with this id took its place.
+                None if self.requests.answered_late(arrival) => {}
+                // Rejected before it became a task. An older request with this
+                // id may well be cached.
+                None if self.requests.find(&id).is_none() => effects.push(Effect::Evicted {
+                    id,
+                    reason: Reason::NeverCached,
+                    place: Place::Nowhere,
+                }),
+                None => {}
+            },
+            Event::Launched { sequence, task } => self.launched(sequence, task, effects),
+            Event::Submitted { context, entries } => {
+                if self.is_primary(context) {
+                    self.submitted(&entries, effects);
+                }
+            }
+            Event::Evaluated { context, failed } => {
+                if self.is_primary(context) {
+                    self.evaluated(&failed, effects);
+                }
+            }
+            Event::Quiet { elapsed } => self.quiet(elapsed, effects),
+            Event::OutOfStep => self.out_of_step(effects),
+            Event::Freed { buffer } => {
+                if let Some(holder) = self.buffers.remove(&buffer) {
+                    self.release(holder, Reason::DroppedFromHost, Place::Host, effects);
+                }
+                self.freed(buffer, effects);
+            }
+            Event::Removed { context, .. }
+            | Event::Kept { context, .. }
+            | Event::Copied { context, .. }
+            | Event::Shifted { context, .. }
+            | Event::Obscured { context, .. }
+            | Event::Cleared { context }
+            | Event::Saved { context, .. }
+            | Event::Restored { context, .. }
+            | Event::Replaced { context, .. }
+            | Event::Reaches { context, .. }
+            | Event::Checkpointed { context, .. } => {
+                if self.is_primary(context) {
+                    self.memory(event, effects);
+                }
+            }
+        }
+    }
+
+    // ---- contexts ------------------------------------------------------
+
+    fn context_created(&mut self, context: ContextId) {
+        if !self.contexts.contains(&context) {
+            self.contexts.push(context);
+        }
+    }
+
+    fn context_freed(&mut self, context: ContextId, effects: &mut Vec<Effect>) {
+        let primary = self.contexts.first() == Some(&context);
+        self.contexts.retain(|&other| other != context);
+        self.reaches.forget_context(context);
+        if primary {
+            self.empty_all(Reason::ContextFreed, effects);
+            self.flights.clear();
+            self.evaluating = false;
+            self.reaches.clear();
+            // No slot outlives its context, nor does a task at work on it.
+            for (_, mut sequence) in std::mem::take(&mut self.sequences) {
+                self.abandon(sequence.launch.take(), effects);
+                self.release(
+                    sequence.holder,
+                    Reason::ContextFreed,
+                    Place::Nowhere,
+                    effects,
+                );
+            }
+            // The server makes a new host cache for its next context. It drops the
+            // old one only then, but nothing finds an entry of it before that.
+            let mut buffers: Vec<_> = self.buffers.drain().collect();
+            buffers.sort_unstable_by_key(|&(buffer, _)| buffer);
+            for (_, holder) in buffers {
+                self.release(holder, Reason::ContextFreed, Place::Host, effects);
+            }
+        }
+    }
+
+    /// Whether the server's slots are sequences of this context. A context that
+    /// was never announced counts as the oldest if there is no other.
+    fn is_primary(&mut self, context: ContextId) -> bool {
+        if self.contexts.is_empty() {
+            self.contexts.push(context);
+        }
+        self.contexts.first() == Some(&context)
+    }
+
+    // ---- requests ------------------------------------------------------
+
+    fn launched(&mut self, id: SequenceId, task: i32, effects: &mut Vec<Effect>) {
+        self.launches = true;
+        let request = self.requests.launch(task);
+        let sequence = self.sequence(id);
+        let before = sequence.launch.replace(Launch {
+            request,
+            every_output: false,
+            mark: None,
+        });
+        self.abandon(before, effects);
+    }
+
+    /// A task lost its slot before its prompt was evaluated.
+    fn abandon(&mut self, launch: Option<Launch>, effects: &mut Vec<Effect>) {
+        let Some(launch) = launch else { return };
+        let Some(name) = launch.request else { return };
+        if launch.mark.is_none() {
+            if let Some(request) = self.requests.get_mut(name) {
+                request.running = request.running.saturating_sub(1);
+                request.failed = true;
+            }
+            self.end_if_over(name, effects);
+        }
+    }
+
+    fn end_if_over(&mut self, name: RequestKey, effects: &mut Vec<Effect>) {
+        if self.requests.is_over(name) {
+            self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+        }
+    }
+
+    /// The prompt of a launch has been evaluated and stands where the sequence stands.
+    fn settle(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        let Some(launch) = sequence.launch.as_mut() else {
+            return;
+        };
+        let holder = sequence.holder;
+        let depth = self.tree.depth(holder);
+        let name = launch.request;
+        let marked = launch.mark;
+        let every_output = launch.every_output;
+        if !every_output {
+            sequence.launch = None;
+        }
+        let Some(name) = name else { return };
+        let Some(request) = self.requests.get_mut(name) else {
+            return;
+        };
+        if depth == 0 {
+            return;
+        }
+        // The last token of a prompt is always evaluated again, cached or not:
+        // the engine's answer for this prompt depends on the tokens before it.
+        let end = (depth - 1).max(1);
+        if let Some(nth) = marked {
+            // An embedding task goes on: the prompt ends further down.
+            if let Some(mark) = request.marks[nth].take() {
+                let label = self.tree.unmark(mark);
+                request.marks[nth] = Some(self.tree.mark(holder, end, label));
+            }
+            return;
+        }
+        let nth = request.marks.len();
+        let label = Label { request: name, nth };
+        request.marks.push(Some(self.tree.mark(holder, end, label)));
+        let request_id = request.id.clone();
+        self.watch(id, label, depth);
+        if every_output {
+            if let Some(launch) = self
+                .sequences
+                .get_mut(&id)
+                .and_then(|sequence| sequence.launch.as_mut())
+            {
+                launch.mark = Some(nth);
+            }
+        }
+        if self.requests.settle(name) {
+            effects.push(Effect::Cached {
+                id: request_id,
+                sequence: id,
+                tokens: depth,
+            });
+        }
+    }
+
+    /// Takes a request out of the ledger without a word.
+    fn forget(&mut self, name: RequestKey) -> Option<RequestId> {
+        let request = self.requests.remove(name)?;
+        for mark in request.marks.into_iter().flatten() {
+            self.tree.unmark(mark);
+        }
+        Some(request.id)
+    }
+
+    /// A request is no longer cached.
+    fn end(&mut self, name: RequestKey, reason: Reason, place: Place, effects: &mut Vec<Effect>) {
+        if let Some(id) = self.forget(name) {
+            effects.push(Effect::Evicted { id, reason, place });
+        }
+    }
+
+    // ---- losing --------------------------------------------------------
+
+    /// Takes a holder away for good.
+    fn release(&mut self, holder: Holder, reason: Reason, place: Place, effects: &mut Vec<Effect>) {
+        self.tree.release(holder, &mut self.lost);
+        self.evict_lost(reason, place, effects);
+    }
+
+    fn evict_lost(&mut self, reason: Reason, place: Place, effects: &mut Vec<Effect>) {
+        if self.lost.is_empty() {
+            return;
+        }
+        let mut lost = std::mem::take(&mut self.lost);
+        // Lost marks are gone from the tree already: they must not be unmarked.
+        for label in &lost {
+            if let Some(request) = self.requests.get_mut(label.request) {
+                request.marks[label.nth] = None;
+            }
+        }
+        for label in &lost {
+            self.end(label.request, reason, place, effects);
+        }
+        lost.clear();
+        self.lost = lost;
+    }
+
+    // ---- silence and confusion -----------------------------------------
+
+    fn quiet(&mut self, elapsed: Duration, effects: &mut Vec<Effect>) {
+        if elapsed < EMPTIED {
+            return;
+        }
+        let idle = elapsed >= IDLE && !self.evaluating;
+        let decided: Vec<(SequenceId, Reason)> = self
+            .sequences
+            .iter()
+            .filter(|(_, sequence)| sequence.ghost.is_some())
+            .filter_map(|(&id, sequence)| {
+                let emptied = self.is_empty(sequence);
+                let certain = match &sequence.launch {
+                    None => emptied || idle,
+                    // An embedding task, done: the server empties its slot.
+                    Some(launch) if launch.mark.is_some() && emptied => true,
+                    Some(launch) => match launch.request {
+                        None => idle && elapsed >= ABANDONED,
+                        Some(name) => {
+                            idle && self
+                                .requests
+                                .get(name)
+                                .is_none_or(|request| request.answered)
+                        }
+                    },
+                };
+                let reason = if emptied {
+                    Reason::Cleared
+                } else {
+                    Reason::Overwritten
+                };
+                certain.then_some((id, reason))
+            })
+            .collect();
+        for (id, reason) in decided {
+            self.release_ghost(id, reason, effects);
+        }
+        self.review_changed(effects);
+        if idle {
+            for name in self.requests.answered_incomplete() {
+                self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+            }
+        }
+    }
+
+    fn out_of_step(&mut self, effects: &mut Vec<Effect>) {
+        for name in self.requests.live() {
+            self.end(name, Reason::OutOfStep, Place::Nowhere, effects);
+        }
+        self.requests.clear();
+        self.reaches.clear();
+        *self = Self {
+            contexts: std::mem::take(&mut self.contexts),
+            requests: std::mem::replace(&mut self.requests, Requests::new()),
+            reaches: std::mem::take(&mut self.reaches),
+            ..Self::new()
+        };
+    }
+
+    // ---- sequences -----------------------------------------------------
+
+    fn sequence(&mut self, id: SequenceId) -> &mut Sequence {
+        self.sequences
+            .entry(id)
+            .or_insert_with(|| Sequence::new(self.tree.hold_root()))
+    }
+
+    fn is_empty(&self, sequence: &Sequence) -> bool {
+        self.tree.depth(sequence.holder) == 0 && sequence.tail.is_empty()
+    }
+
+    /// Decides an undecided branch: it is lost.
+    fn release_ghost(&mut self, id: SequenceId, reason: Reason, effects: &mut Vec<Effect>) {
+        let ghost = self
+            .sequences
+            .get_mut(&id)
+            .and_then(|sequence| sequence.ghost.take());
+        if let Some(ghost) = ghost {
+            let reason = if ghost.shifted {
+                Reason::Shifted
+            } else {
+                reason
+            };
+            self.release(ghost.holder, reason, Place::Slot(id), effects);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Removing, copying, moving, saving and restoring sequences.
+
+use super::*;
+use crate::sequence::{Fragment, Ghost};
+
+/// An open upper bound.
+const END: i64 = i64::MAX;
+
+/// The engine's half-open range: negative bounds are open.
+fn range(from: Position, to: Position) -> (i64, i64) {
+    let to = if to < 0 { END } else { i64::from(to) };
+    (i64::from(from.max(0)), to)
+}
+
+impl Ledger {
+    pub(super) fn memory(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Removed {
+                sequence, from, to, ..
+            } => {
+                let (from, to) = range(from, to);
+                for id in self.named(sequence) {
+                    self.remove(id, from, to, effects);
+                }
+            }
+            Event::Kept { sequence, .. } => {
+                for id in self.named(-1) {
+                    if id != sequence {
+                        self.empty(id, Reason::Cleared, effects);
+                    }
+                }
+            }
+            Event::Cleared { .. } => self.empty_all(Reason::Cleared, effects),
+            Event::Obscured { sequence, .. } => {
+                for id in self.named(sequence) {
+                    self.obscure(id, effects);
+                }
+            }
+            Event::Copied {
+                source,
+                target,
+                from,
+                to,
+                ..
+            } => self.copy(source, target, range(from, to), effects),
+            Event::Shifted {
+                sequence,
+                from,
+                to,
+                delta,
+                ..
+            } if self.sequences.contains_key(&sequence) => {
+                self.shift(sequence, range(from, to), i64::from(delta), effects);
+            }
+            Event::Saved {
+                sequence, buffer, ..
+            } => {
+                let holder = self.sequences.get(&sequence).map(|held| held.holder);
+                let copy = holder
+                    .filter(|&holder| self.tree.depth(holder) > 0)
+                    .map(|holder| self.tree.hold_beside(holder));
+                let before = match copy {
+                    Some(copy) => self.buffers.insert(buffer, copy),
+                    None => self.buffers.remove(&buffer),
+                };
+                self.freed(buffer, effects);
+                self.reaches.saved(sequence, buffer);
+                if let Some(before) = before {
+                    self.release(before, Reason::DroppedFromHost, Place::Host, effects);
+                }
+            }
+            Event::Restored {
+                sequence, buffer, ..
+            } => match self.buffers.get(&buffer).copied() {
+                Some(saved) => {
+                    let holder = self.tree.hold_beside(saved);
+                    self.replace(sequence, holder, effects);
+                    self.reaches.restored(sequence, buffer);
+                }
+                None => {
+                    self.sequence(sequence);
+                    self.obscure(sequence, effects);
+                }
+            },
+            Event::Reaches {
+                sequence, first, ..
+            } => self.reached(sequence, first),
+            Event::Checkpointed {
+                sequence,
+                buffer,
+                first,
+                last,
+                ..
+            } => self.checkpointed(sequence, buffer, (first, last)),
+            Event::Replaced {
+                sequence, tokens, ..
+            } => {
+                let holder = self.tree.hold_root();
+                self.tree.extend(holder, &tokens);
+                self.replace(sequence, holder, effects);
+            }
+            _ => {}
+        }
+    }
+
+    /// The sequences an event names: one, or all if it is negative.
+    fn named(&self, id: SequenceId) -> Vec<SequenceId> {
+        if id < 0 {
+            self.sequences.keys().copied().collect()
+        } else if self.sequences.contains_key(&id) {
+            vec![id]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Removes positions `[from, to)`; the branch that is left stays undecided.
+    pub(super) fn remove(&mut self, id: SequenceId, from: i64, to: i64, effects: &mut Vec<Effect>) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        if to <= from {
+            return;
+        }
+        let holder = sequence.holder;
+        let held = i64::from(self.tree.depth(holder));
+        sequence.tail = std::mem::take(&mut sequence.tail)
+            .into_iter()
+            .flat_map(|fragment| fragment.without(from, to))
+            .collect();
+        if from >= held {
+            return;
+        }
+        if to < held {
+            let tokens = self.tree.read(holder, to as u32);
+            sequence.tail.insert(0, Fragment { start: to, tokens });
+        }
+        let shifted = !sequence.tail.is_empty();
+        match &mut sequence.ghost {
+            // Still on the way back to where it once stood.
+            Some(ghost) => ghost.shifted |= shifted,
+            None => {
+                let holder = self.tree.hold_beside(holder);
+                sequence.ghost = Some(Ghost { holder, shifted });
+            }
+        }
+        self.reaches.cut(id, from);
+        self.tree.retreat(holder, from as u32, &mut self.lost);
+        debug_assert!(self.lost.is_empty(), "the ghost holds what was left");
+        self.evict_lost(Reason::Overwritten, Place::Slot(id), effects);
+    }
+
+    /// Moves positions `[from, to)` by `delta`.
+    fn shift(
+        &mut self,
+        id: SequenceId,
+        (from, to): (i64, i64),
+        delta: i64,
+        effects: &mut Vec<Effect>,
+    ) {
+        if to <= from || delta == 0 {
+            return;
+        }
+        let sequence = self.sequence(id);
+        let holder = sequence.holder;
+        let mut fragments = std::mem::take(&mut sequence.tail);
+        let held = i64::from(self.tree.depth(holder));
+        if from < held {
+            let tokens = self.tree.read(holder, from as u32);
+            self.remove(id, from, END, effects);
+            if let Some(ghost) = self.sequence(id).ghost.as_mut() {
+                ghost.shifted = true;
+            }
+            fragments.insert(
+                0,
+                Fragment {
+                    start: from,
+                    tokens,
+                },
+            );
+        }
+        let mut moved: Vec<Fragment> = Vec::new();
+        for fragment in fragments {
+            let inside = fragment
+                .clone()
+                .without(0, from)
+                .flat_map(|part| part.without(to, END))
+                .map(|mut part| {
+                    part.start += delta;
+                    part
+                })
+                // The engine drops what would come before position 0.
+                .flat_map(|part| part.without(i64::MIN, 0));
+            moved.extend(inside);
+            moved.extend(fragment.without(from, to));
+        }
+        moved.sort_by_key(|fragment| fragment.start);
+        let overlap = moved.windows(2).any(|pair| pair[0].end() > pair[1].start);
+        let held = i64::from(self.tree.depth(holder));
+        if overlap || moved.first().is_some_and(|f| f.start < held) {
+            // Two tokens at one position: what the engine would reuse is anybody's guess.
+            self.obscure(id, effects);
+            return;
+        }
+        let mut rest = moved.into_iter().peekable();
+        while let Some(fragment) = rest.next_if(|f| f.start == i64::from(self.tree.depth(holder))) {
+            self.walk(id, &fragment.tokens, effects);
+        }
+        self.sequence(id).tail = rest.collect();
+    }
+
+    fn copy(
+        &mut self,
+        source: SequenceId,
+        target: SequenceId,
+        (from, to): (i64, i64),
+        effects: &mut Vec<Effect>,
+    ) {
+        if source == target || to <= from {
+            return;
+        }
+        self.sequence(target);
+        let Some(held) = self.sequences.get(&source).map(|s| s.holder) else {
+            self.obscure(target, effects);
+            return;
+        };
+        if from > 0 {
+            self.obscure(target, effects);
+            return;
+        }
+        let copy = self.tree.hold_beside(held);
+        let end = u32::try_from(to).unwrap_or(u32::MAX);
+        self.tree.retreat(copy, end, &mut self.lost);
+        debug_assert!(self.lost.is_empty(), "the source holds it all");
+        self.replace(target, copy, effects);
+        self.reaches.copied(source, target);
+        // A child of a request for several answers takes over its parent's
+        // prompt, evaluated already.
+        self.settle(target, effects);
+    }
+
+    /// Puts another content in the place of a sequence's own.
+    fn replace(&mut self, id: SequenceId, holder: Holder, effects: &mut Vec<Effect>) {
+        self.release_ghost(id, Reason::Overwritten, effects);
+        let sequence = self.sequence(id);
+        sequence.tail.clear();
+        let before = std::mem::replace(&mut sequence.holder, holder);
+        self.reaches.emptied(id);
+        self.release(before, Reason::Overwritten, Place::Slot(id), effects);
+    }
+
+    /// Empties a sequence for good.
+    fn empty(&mut self, id: SequenceId, reason: Reason, effects: &mut Vec<Effect>) {
+        self.release_ghost(id, reason, effects);
+        let sequence = self.sequence(id);
+        sequence.tail.clear();
+        let holder = sequence.holder;
+        self.reaches.emptied(id);
+        self.tree.retreat(holder, 0, &mut self.lost);
+        self.evict_lost(reason, Place::Slot(id), effects);
+    }
+
+    pub(super) fn empty_all(&mut self, reason: Reason, effects: &mut Vec<Effect>) {
+        for id in self.named(-1) {
+            self.empty(id, reason, effects);
+        }
+    }
+
+    /// Claims nothing more of a sequence.
+    pub(super) fn obscure(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+        self.empty(id, Reason::OutOfStep, effects);
+    }
+}

@@ -1,0 +1,300 @@
+//! Ways back: what a sliding-window or recurrent memory can still be made to serve.
+//!
+//! Such a memory does not hold what it would need to go on from any position it
+//! has been at. For a prompt that is sent again llama-server therefore asks
+//! (`update_slots`, 0.7.0): does the memory reach back far enough (its first
+//! position, and the model's window)? If not, is there a *checkpoint* from which
+//! to go on? If not, it evaluates all of it. [`Reach::reuse`] is that rule.
+//!
+//! A prompt counts as resident while the engine would reuse nine tenths of it.
+//! So a mark needs more than a holder below it: it needs a *witness*, a slot or
+//! a host entry that serves it. A mark is looked at again only when its witness
+//! has changed, and not while a prompt is on its way through that slot.
+
+use super::*;
+use crate::tree::Mark;
+use std::collections::BTreeSet;
+
+/// A state that the server has put by for a slot.
+#[derive(Clone, Debug)]
+struct Checkpoint {
+    /// Where; unknown for a copy that came with a host entry, which the ledger
+    /// lets go of by the server's rule rather than by seeing it freed.
+    buffer: Option<BufferId>,
+    /// Tokens of the sequence when it was made.
+    tokens: u32,
+    /// Positions it reaches from and to.
+    first: i64,
+    last: i64,
+}
+
+/// From where a sequence can go on.
+#[derive(Clone, Debug, Default)]
+struct Reach {
+    /// The first position in memory.
+    first: i64,
+    /// In the order in which they were made.
+    checkpoints: Vec<Checkpoint>,
+}
+
+impl Reach {
+    /// How many tokens of a prompt the engine would reuse, of a sequence that
+    /// begins with all of it.
+    fn reuse(&self, prompt: u32, window: u32) -> u32 {
+        let tokens = i64::from(prompt);
+        let needed = (tokens - i64::from(window) - 1).max(0);
+        if self.first < needed {
+            return prompt;
+        }
+        let back = self.checkpoints.iter().rev().find(|checkpoint| {
+            checkpoint.last <= tokens && (checkpoint.first < needed || checkpoint.first == 0)
+        });
+        back.map_or(0, |checkpoint| {
+            let position = (checkpoint.first + 1).max(checkpoint.last).min(tokens);
+            u32::try_from(position).unwrap_or(0).min(checkpoint.tokens)
+        })
+    }
+
+    fn serves(&self, prompt: u32, window: u32) -> bool {
+        u64::from(self.reuse(prompt, window)) * 10 >= u64::from(prompt) * 9
+    }
+
+    /// As it is copied along with a sequence.
+    fn copy(&self) -> Self {
+        let mut copy = self.clone();
+        for checkpoint in &mut copy.checkpoints {
+            checkpoint.buffer = None;
+        }
+        copy
+    }
+}
+
+/// Who serves a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Witness {
+    Slot(SequenceId),
+    Host(BufferId),
+}
+
+/// A mark that needs a witness.
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    label: Label,
+    prompt: u32,
+}
+
+/// The ways back of all sequences. Empty unless the primary context is bounded.
+#[derive(Debug, Default)]
+pub(super) struct Reaches {
+    /// Tokens that a bounded context's layers look back; 0 for recurrent ones.
+    windows: HashMap<ContextId, u32>,
+    slots: BTreeMap<SequenceId, Reach>,
+    hosts: BTreeMap<BufferId, Reach>,
+    /// Whose checkpoint a buffer holds.
+    owners: HashMap<BufferId, SequenceId>,
+    watched: BTreeMap<Witness, Vec<Watched>>,
+    /// Slots that changed while no prompt was on its way.
+    changed: BTreeSet<SequenceId>,
+}
+
+impl Reaches {
+    pub(super) fn bound(&mut self, context: ContextId, window: u32) {
+        self.windows.insert(context, window);
+    }
+
+    pub(super) fn forget_context(&mut self, context: ContextId) {
+        self.windows.remove(&context);
+    }
+
+    /// Forgets everything but which contexts are bounded.
+    pub(super) fn clear(&mut self) {
+        let windows = std::mem::take(&mut self.windows);
+        *self = Self {
+            windows,
+            ..Self::default()
+        };
+    }
+
+    pub(super) fn saved(&mut self, id: SequenceId, buffer: BufferId) {
+        if let Some(reach) = self.slots.get(&id) {
+            self.hosts.insert(buffer, reach.copy());
+        }
+    }
+
+    pub(super) fn restored(&mut self, id: SequenceId, buffer: BufferId) {
+        let reach = self.hosts.get(&buffer).map(Reach::copy);
+        self.take_over(id, reach);
+    }
+
+    pub(super) fn copied(&mut self, source: SequenceId, target: SequenceId) {
+        let reach = self.slots.get(&source).map(Reach::copy);
+        self.take_over(target, reach);
+    }
+
+    /// A sequence was replaced by one that has this reach.
+    fn take_over(&mut self, id: SequenceId, reach: Option<Reach>) {
+        match reach {
+            Some(reach) => self.put(id, reach),
+            None => self.emptied(id),
+        }
+    }
+
+    pub(super) fn emptied(&mut self, id: SequenceId) {
+        if self.slots.contains_key(&id) {
+            self.put(id, Reach::default());
+        }
+    }
+
+    fn put(&mut self, id: SequenceId, reach: Reach) {
+        self.owners.retain(|_, owner| *owner != id);
+        self.slots.insert(id, reach);
+        self.changed.insert(id);
+    }
+
+    /// A sequence was cut at a position. The server drops the checkpoints beyond;
+    /// it cuts one token earlier than it reuses when a whole prompt is cached.
+    pub(super) fn cut(&mut self, id: SequenceId, from: i64) {
+        if let Some(reach) = self.slots.get_mut(&id) {
+            reach
+                .checkpoints
+                .retain(|one| one.buffer.is_some() || one.last <= from + 1);
+            self.changed.insert(id);
+        }
+    }
+}
+
+impl Ledger {
+    /// The window of the primary context, if it is bounded.
+    fn window(&self) -> Option<u32> {
+        self.reaches.windows.get(self.contexts.first()?).copied()
+    }
+
+    pub(super) fn reached(&mut self, id: SequenceId, first: Position) {
+        if self.window().is_some() {
+            self.reaches.slots.entry(id).or_default().first = i64::from(first);
+        }
+    }
+
+    /// The server makes checkpoints of prompts that are on their way; those of
+    /// speculative decoding, made while it generates, lead back to no prompt.
+    pub(super) fn checkpointed(
+        &mut self,
+        id: SequenceId,
+        buffer: BufferId,
+        (first, last): (Position, Position),
+    ) {
+        self.drop_checkpoint(buffer);
+        let Some(sequence) = self.sequences.get(&id) else {
+            return;
+        };
+        if self.window().is_none() || sequence.launch.is_none() {
+            return;
+        }
+        let tokens = self.tree.depth(sequence.holder);
+        let reach = self.reaches.slots.entry(id).or_default();
+        reach.checkpoints.push(Checkpoint {
+            buffer: Some(buffer),
+            tokens,
+            first: i64::from(first),
+            last: i64::from(last),
+        });
+        self.reaches.owners.insert(buffer, id);
+    }
+
+    /// A buffer was freed: that of a checkpoint, or of a host entry.
+    pub(super) fn freed(&mut self, buffer: BufferId, effects: &mut Vec<Effect>) {
+        if let Some(id) = self.drop_checkpoint(buffer) {
+            self.reaches.changed.insert(id);
+        }
+        if self.reaches.hosts.remove(&buffer).is_some() {
+            self.review(Witness::Host(buffer), effects);
+        }
+    }
+
+    fn drop_checkpoint(&mut self, buffer: BufferId) -> Option<SequenceId> {
+        let id = self.reaches.owners.remove(&buffer)?;
+        let reach = self.reaches.slots.get_mut(&id)?;
+        reach.checkpoints.retain(|one| one.buffer != Some(buffer));
+        Some(id)
+    }
+
+    /// A mark was set where a slot's prompt ends.
+    pub(super) fn watch(&mut self, id: SequenceId, label: Label, prompt: u32) {
+        if self.window().is_some() {
+            let watched = self.reaches.watched.entry(Witness::Slot(id)).or_default();
+            watched.push(Watched { label, prompt });
+        }
+    }
+
+    /// The prompt of a slot has been evaluated, or a token of its answer.
+    pub(super) fn review_slot(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+        let busy = self
+            .sequences
+            .get(&id)
+            .is_some_and(|sequence| sequence.launch.is_some() || sequence.ghost.is_some());
+        if self.window().is_some() && !busy {
+            self.reaches.changed.remove(&id);
+            self.review(Witness::Slot(id), effects);
+        }
+    }
+
+    /// Looks at the slots that changed by other ways than evaluation.
+    pub(super) fn review_changed(&mut self, effects: &mut Vec<Effect>) {
+        for id in self.reaches.changed.clone() {
+            self.review_slot(id, effects);
+        }
+    }
+
+    /// Finds a witness for each mark that this one served.
+    fn review(&mut self, witness: Witness, effects: &mut Vec<Effect>) {
+        let Some(window) = self.window() else { return };
+        let Some(marks) = self.reaches.watched.remove(&witness) else {
+            return;
+        };
+        for watched in marks {
+            let mark = self
+                .requests
+                .get(watched.label.request)
+                .and_then(|request| request.marks.get(watched.label.nth).copied().flatten());
+            // Lost already, or superseded.
+            let Some(mark) = mark else { continue };
+            match self.witness(mark, watched.prompt, window, witness) {
+                Some(found) => self.reaches.watched.entry(found).or_default().push(watched),
+                None => {
+                    let place = match witness {
+                        Witness::Slot(id) => Place::Slot(id),
+                        Witness::Host(_) => Place::Host,
+                    };
+                    self.end(watched.label.request, Reason::OutOfReach, place, effects);
+                }
+            }
+        }
+    }
+
+    /// Who serves a mark: the one that did so far, if it still does.
+    fn witness(&self, mark: Mark, prompt: u32, window: u32, before: Witness) -> Option<Witness> {
+        let slot = |id: SequenceId, sequence: &Sequence| {
+            let reach = self.reaches.slots.get(&id);
+            let serves = reach.is_none_or(|reach| reach.serves(prompt, window));
+            let undecided = sequence
+                .ghost
+                .as_ref()
+                .is_some_and(|ghost| self.tree.covers(ghost.holder, mark));
+            (serves && self.tree.covers(sequence.holder, mark)) || undecided
+        };
+        if let Witness::Slot(id) = before {
+            if self.sequences.get(&id).is_some_and(|one| slot(id, one)) {
+                return Some(before);
+            }
+        }
+        let slots = self.sequences.iter();
+        let slots = slots.filter(|&(&id, sequence)| slot(id, sequence));
+        let hosts = self.buffers.iter().filter(|&(buffer, &holder)| {
+            let reach = self.reaches.hosts.get(buffer);
+            reach.is_none_or(|reach| reach.serves(prompt, window)) && self.tree.covers(holder, mark)
+        });
+        // The least of them, so that equal events give equal effects.
+        let found = slots.map(|(&id, _)| Witness::Slot(id)).min();
+        found.or_else(|| hosts.map(|(&buffer, _)| Witness::Host(buffer)).min())
+    }
+}

@@ -1,0 +1,195 @@
+//! The ledger against its naive double, on random events.
+//!
+//! Runs of the tree are a few tokens long here (see `tree::RUN`), so that these
+//! short sequences cross from node to node all the time.
+
+use super::*;
+use naive::{Bytes, Choices, Generator, Pair, Random};
+use proptest::prelude::*;
+
+#[path = "../../tests/naive/mod.rs"]
+mod naive;
+
+/// Events in all: the four tests below take a quarter each.
+const EVENTS: usize = 1_000_000;
+/// Events on one ledger before the next one is begun.
+const LIFE: usize = 500;
+
+fn agree(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut pair = Pair::default();
+        let mut nth = 0;
+        let outcome = pair.run(&mut Random(seed), &mut Generator::new(1), LIFE, |ledger| {
+            // Costs more than the event: not each time.
+            nth += 1;
+            if nth % 4 == 0 {
+                ledger.tree.check();
+            }
+        });
+        if let Err(difference) = outcome {
+            panic!("seed {seed}: {difference}");
+        }
+    }
+}
+
+const QUARTER: u64 = (EVENTS / LIFE / 4) as u64;
+
+#[test]
+fn first_quarter_of_a_million_events() {
+    agree(0..QUARTER);
+}
+
+#[test]
+fn second_quarter_of_a_million_events() {
+    agree(QUARTER..2 * QUARTER);
+}
+
+#[test]
+fn third_quarter_of_a_million_events() {
+    agree(2 * QUARTER..3 * QUARTER);
+}
+
+#[test]
+fn fourth_quarter_of_a_million_events() {
+    agree(3 * QUARTER..4 * QUARTER);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// The same from bytes, which proptest can shrink.
+    #[test]
+    fn whatever_the_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..800)) {
+        let mut pair = Pair::default();
+        let outcome = pair.run(
+            &mut Bytes(&bytes),
+            &mut Generator::new(1),
+            usize::MAX,
+            |ledger| ledger.tree.check(),
+        );
+        prop_assert_eq!(outcome, Ok(()));
+    }
+}
+
+#[test]
+fn equal_events_give_equal_effects_in_equal_order() {
+    for seed in 0..20 {
+        let mut choices = Random(seed);
+        let mut generator = Generator::new(1);
+        let mut double = naive::Naive::default();
+        let (mut one, mut other) = (Ledger::new(), Ledger::new());
+        let (mut ones, mut others) = (Vec::new(), Vec::new());
+        assert!(!choices.is_over());
+        for _ in 0..LIFE {
+            let event = generator.next(&mut choices, &double);
+            double.apply(&event);
+            one.apply(event.clone(), &mut ones);
+            other.apply(event, &mut others);
+            assert_eq!(ones, others, "seed {seed}");
+        }
+    }
+}
+
+/// Agreement on nothing would prove nothing.
+#[test]
+fn random_events_lead_to_every_effect() {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for seed in 0..200 {
+        let mut choices = Random(seed);
+        let mut generator = Generator::new(1);
+        let mut double = naive::Naive::default();
+        for _ in 0..LIFE {
+            let event = generator.next(&mut choices, &double);
+            for effect in double.apply(&event) {
+                let name = match effect {
+                    Effect::Awaited { .. } => "awaited".into(),
+                    Effect::Cached { .. } => "cached".into(),
+                    Effect::Evicted { reason, place, .. } => match place {
+                        Place::Slot(_) => format!("{} in a slot", reason.as_str()),
+                        Place::Host => format!("{} in host memory", reason.as_str()),
+                        Place::Nowhere => reason.as_str().into(),
+                    },
+                };
+                *seen.entry(name).or_default() += 1;
+            }
+        }
+    }
+    for effect in [
+        "awaited",
+        "cached",
+        "overwritten in a slot",
+        "cleared in a slot",
+        "shifted in a slot",
+        "dropped_from_host in host memory",
+        "context_freed in a slot",
+        "out_of_step in a slot",
+        "out_of_step",
+        "never_cached",
+    ] {
+        assert!(
+            seen.get(effect).is_some_and(|&count| count >= 30),
+            "{effect}: {seen:#?}"
+        );
+    }
+}
+
+/// The double knows no bounded memory. What must hold there all the same: nothing
+/// panics, the tree is sound, and the ids that live are those that effects tell of.
+#[test]
+fn bounded_memory_keeps_its_books_whatever_happens() {
+    let context = ContextId(1);
+    let mut out_of_reach = 0;
+    for seed in 0..300 {
+        let mut choices = Random(seed);
+        let mut generator = Generator::new(1);
+        let mut double = naive::Naive::default();
+        let mut ledger = Ledger::new();
+        let mut live = std::collections::BTreeSet::new();
+        let window = choices.below(6);
+        for _ in 0..LIFE {
+            let sequence = choices.below(5) as SequenceId - 1;
+            let held = ledger.held(sequence) + 2;
+            let mut position = || choices.below(held) as Position - 1;
+            let (first, last) = (position(), position());
+            let buffer = BufferId(choices.below(8) as usize);
+            let event = match choices.below(12) {
+                0 => Event::Bounded { context, window },
+                1 | 2 => Event::Reaches {
+                    context,
+                    sequence,
+                    first,
+                },
+                3 => Event::Checkpointed {
+                    context,
+                    sequence,
+                    buffer,
+                    first,
+                    last,
+                },
+                4 => Event::Freed { buffer },
+                _ => {
+                    let event = generator.next(&mut choices, &double);
+                    double.apply(&event);
+                    event
+                }
+            };
+            let mut effects = Vec::new();
+            ledger.apply(event.clone(), &mut effects);
+            ledger.tree.check();
+            for effect in effects {
+                match effect {
+                    Effect::Awaited { id } => drop(live.insert(id)),
+                    Effect::Cached { id, .. } => assert!(live.contains(&id), "seed {seed}"),
+                    Effect::Evicted { id, reason, .. } => {
+                        let known = live.remove(&id);
+                        assert!(known || reason == Reason::NeverCached, "seed {seed}");
+                        out_of_reach += usize::from(reason == Reason::OutOfReach);
+                    }
+                }
+            }
+            let ids: std::collections::BTreeSet<_> = ledger.ids().cloned().collect();
+            assert_eq!(ids, live, "seed {seed}: {event:?}");
+        }
+    }
+    assert!(out_of_reach >= 100, "{out_of_reach}");
+}

@@ -1,0 +1,19 @@
+#![forbid(unsafe_code)]
+#![doc = include_str!("../README.md")]
+
+// So that the naive ledger of tests/ names its crate the same way in unit tests.
+#[cfg(test)]
+extern crate self as contextpilot_residency;
+
+mod event;
+mod ledger;
+mod requests;
+mod sequence;
+mod slab;
+mod tree;
+
+pub use event::{
+    Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
+    SequenceId, TaskId, Token, media_token,
+};
+pub use ledger::Ledger;

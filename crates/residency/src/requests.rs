@@ -1,0 +1,240 @@
+//! Requests with an id: which tasks they posted, where their prompts end.
+
+use crate::event::{Arrival, RequestId, TaskId};
+use crate::slab::{Key, Slab};
+use crate::tree::Mark;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Names a request. Stale names are recognised: a slab's keys are used again,
+/// serial numbers are not. Ordered as the requests came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RequestKey {
+    serial: u64,
+    key: Key,
+}
+
+/// What a mark in the tree stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Label {
+    pub(crate) request: RequestKey,
+    /// Index in [`Request::marks`].
+    pub(crate) nth: usize,
+}
+
+/// A live request.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    serial: u64,
+    arrival: Arrival,
+    /// Posted and not launched.
+    queued: Vec<TaskId>,
+    /// Launched, prompt not evaluated yet.
+    pub(crate) running: usize,
+    /// At least one task was launched.
+    launched: bool,
+    /// A task ended without its prompt having been evaluated.
+    pub(crate) failed: bool,
+    /// The server has answered, or the client is gone.
+    pub(crate) answered: bool,
+    /// Where its prompts end. `None` once it is lost.
+    pub(crate) marks: Vec<Option<Mark>>,
+}
+
+impl Request {
+    /// Every prompt has been evaluated.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.queued.is_empty() && self.running == 0 && !self.failed && !self.marks.is_empty()
+    }
+}
+
+/// All live requests.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    requests: Slab<Request>,
+    by_id: HashMap<RequestId, Key>,
+    by_task: HashMap<TaskId, RequestKey>,
+    /// Those not complete. Ordered, so that the same events give the same effects.
+    incomplete: BTreeSet<RequestKey>,
+    /// Arrivals that posted a task and were over before they were answered: their
+    /// answer is no news.
+    unanswered: HashSet<Arrival>,
+    posted: u64,
+}
+
+/// What became of a task that was posted.
+pub(crate) enum Posted {
+    /// It belongs to a request that is known already.
+    Again,
+    /// It is the first task of a new request.
+    New {
+        /// The request that bore the same id until now.
+        superseded: Option<RequestKey>,
+    },
+}
+
+impl Requests {
+    pub(crate) fn new() -> Self {
+        Self {
+            requests: Slab::new(),
+            by_id: HashMap::new(),
+            by_task: HashMap::new(),
+            incomplete: BTreeSet::new(),
+            unanswered: HashSet::new(),
+            posted: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn get(&self, name: RequestKey) -> Option<&Request> {
+        // A stale key may name a hole or a newcomer.
+        self.requests
+            .get(name.key)
+            .filter(|request| request.serial == name.serial)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: RequestKey) -> Option<&mut Request> {
+        self.requests
+            .get_mut(name.key)
+            .filter(|request| request.serial == name.serial)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &RequestId> {
+        self.by_id.keys()
+    }
+
+    pub(crate) fn live(&self) -> Vec<RequestKey> {
+        let mut live: Vec<_> = self
+            .by_id
+            .values()
+            .map(|&key| RequestKey {
+                key,
+                serial: self.requests[key].serial,
+            })
+            .collect();
+        live.sort_unstable();
+        live
+    }
+
+    /// The live request with this id.
+    pub(crate) fn find(&self, id: &str) -> Option<RequestKey> {
+        let &key = self.by_id.get(id)?;
+        let serial = self.requests[key].serial;
+        Some(RequestKey { serial, key })
+    }
+
+    /// The live request that arrived as this one.
+    pub(crate) fn find_arrival(&self, id: &str, arrival: Arrival) -> Option<RequestKey> {
+        self.find(id)
+            .filter(|name| self.requests[name.key].arrival == arrival)
+    }
+
+    /// Notes that a request posted a task. A superseded request still has its
+    /// marks: the caller drops it first, by [`Self::remove`].
+    pub(crate) fn post(&mut self, arrival: Arrival, task: TaskId, id: &RequestId) -> Posted {
+        if let Some(name) = self.find_arrival(id, arrival) {
+            self.requests[name.key].queued.push(task);
+            self.by_task.insert(task, name);
+            self.incomplete.insert(name);
+            return Posted::Again;
+        }
+        let superseded = self.find(id);
+        self.unanswered.remove(&arrival);
+        self.posted += 1;
+        let serial = self.posted;
+        let key = self.requests.insert(Request {
+            id: id.clone(),
+            serial,
+            arrival,
+            queued: vec![task],
+            running: 0,
+            launched: false,
+            failed: false,
+            answered: false,
+            marks: Vec::new(),
+        });
+        let name = RequestKey { serial, key };
+        self.by_id.insert(id.clone(), key);
+        self.by_task.insert(task, name);
+        self.incomplete.insert(name);
+        Posted::New { superseded }
+    }
+
+    /// Notes that a task was launched; returns whose it was.
+    pub(crate) fn launch(&mut self, task: TaskId) -> Option<RequestKey> {
+        let name = self.by_task.remove(&task)?;
+        let request = self.get_mut(name)?;
+        request.queued.retain(|&queued| queued != task);
+        request.running += 1;
+        request.launched = true;
+        Some(name)
+    }
+
+    /// Notes that one prompt has been evaluated; returns whether that was the last.
+    pub(crate) fn settle(&mut self, name: RequestKey) -> bool {
+        let Some(request) = self.get_mut(name) else {
+            return false;
+        };
+        request.running = request.running.saturating_sub(1);
+        let complete = request.is_complete();
+        if complete {
+            self.incomplete.remove(&name);
+        }
+        complete
+    }
+
+    /// Whether a request can no longer become cached: it is answered, and
+    /// its tasks were given up or were never launched.
+    pub(crate) fn is_over(&self, name: RequestKey) -> bool {
+        self.get(name).is_some_and(|request| {
+            request.answered && !request.is_complete() && (request.failed || !request.launched)
+        })
+    }
+
+    /// Notes that a request that is not live any more is answered; returns
+    /// whether it ever was.
+    pub(crate) fn answered_late(&mut self, arrival: Arrival) -> bool {
+        self.unanswered.remove(&arrival)
+    }
+
+    /// Forgets all, but not who is still to be answered.
+    pub(crate) fn clear(&mut self) {
+        *self = Self {
+            unanswered: std::mem::take(&mut self.unanswered),
+            posted: self.posted,
+            ..Self::new()
+        };
+    }
+
+    /// Those that are answered and not complete.
+    pub(crate) fn answered_incomplete(&self) -> Vec<RequestKey> {
+        self.incomplete
+            .iter()
+            .copied()
+            .filter(|&name| self.get(name).is_some_and(|request| request.answered))
+            .collect()
+    }
+
+    /// Forgets a request.
+    pub(crate) fn remove(&mut self, name: RequestKey) -> Option<Request> {
+        self.get(name)?;
+        let request = self.requests.remove(name.key);
+        if self.by_id.get(&request.id) == Some(&name.key) {
+            self.by_id.remove(&request.id);
+        }
+        for task in &request.queued {
+            // A number that was used again is the newcomer's.
+            if self.by_task.get(task) == Some(&name) {
+                self.by_task.remove(task);
+            }
+        }
+        self.incomplete.remove(&name);
+        if !request.answered {
+            self.unanswered.insert(request.arrival);
+        }
+        Some(request)
+    }
+}

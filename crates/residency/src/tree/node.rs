@@ -1,0 +1,69 @@
+//! One node: a run of tokens and its links.
+
+use super::{NONE, ROOT, RUN};
+use crate::event::Token;
+use crate::slab::{Key, Slab};
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) parent: Key,
+    pub(super) first_child: Key,
+    pub(super) previous_sibling: Key,
+    pub(super) next_sibling: Key,
+    /// First holder that stands in this run.
+    pub(super) holders: Key,
+    /// First mark that stands at the end of this run.
+    pub(super) marks: Key,
+    /// Depth of the end of this run: tokens from the root.
+    pub(super) depth: u32,
+    pub(super) tokens: Vec<Token>,
+}
+
+impl Node {
+    pub(super) fn root() -> Self {
+        Self::below(ROOT, 0, &[])
+    }
+
+    /// A node for `tokens`, which begin at depth `start`.
+    pub(super) fn below(parent: Key, start: u32, tokens: &[Token]) -> Self {
+        Self {
+            parent,
+            first_child: NONE,
+            previous_sibling: NONE,
+            next_sibling: NONE,
+            holders: NONE,
+            marks: NONE,
+            depth: start + tokens.len() as u32,
+            tokens: tokens.to_vec(),
+        }
+    }
+
+    /// Whether tokens may be appended to the run: nothing stands at its end that
+    /// has to stay there. (A holder at the end just stands inside afterwards.)
+    pub(super) fn is_open_ended(&self) -> bool {
+        self.first_child == NONE && self.marks == NONE
+    }
+
+    /// Appends to the run. Capacity doubles, but never beyond [`RUN`].
+    pub(super) fn grow(&mut self, tokens: &[Token]) {
+        let length = self.tokens.len() + tokens.len();
+        if length > self.tokens.capacity() {
+            let capacity = length.next_power_of_two().min(RUN).max(length);
+            self.tokens.reserve_exact(capacity - self.tokens.len());
+        }
+        self.tokens.extend_from_slice(tokens);
+        self.depth += tokens.len() as u32;
+    }
+
+    /// Shortens the run to `length` tokens, giving memory back.
+    pub(super) fn cut(&mut self, length: usize) {
+        self.depth -= (self.tokens.len() - length) as u32;
+        self.tokens.truncate(length);
+        self.tokens.shrink_to(length.next_power_of_two());
+    }
+
+    pub(super) fn only_child(&self, nodes: &Slab<Node>) -> Option<Key> {
+        let child = self.first_child;
+        (child != NONE && nodes[child].next_sibling == NONE).then_some(child)
+    }
+}

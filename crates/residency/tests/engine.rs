@@ -1,0 +1,226 @@
+//! Evaluations that fail, contexts, and media.
+
+use contextpilot_residency::{ContextId, Event, media_token};
+use server::{ENGINE, Server, entries, text};
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod server;
+
+const NOTHING: [&str; 0] = [];
+
+// ---- evaluations that fail ---------------------------------------------
+
+#[test]
+fn an_evaluation_for_which_there_was_no_room_is_tried_again_in_pieces() {
+    let mut server = Server::start();
+    server.prompt(0, "a", "a long prompt");
+    let request = server.post("b");
+    server.launch(0, request.task);
+    server.remove(0, -1, -1);
+    server.submit(0, &text("a long prompt"), true);
+    server.failed(&[(0, -1)]);
+    assert_eq!(server.ledger.held(0), 0);
+    server.submit(0, &text("a long"), false);
+    server.done();
+    server.submit(0, &text(" prompt"), true);
+    server.done();
+    let said = server.said();
+    assert!(said.contains(&"b cached in slot 0".into()), "{said:?}");
+    assert!(!said.iter().any(|s| s.contains("evicted")), "{said:?}");
+}
+
+#[test]
+fn an_evaluation_that_ends_half_way_leaves_what_the_engine_has() {
+    let mut server = Server::start();
+    server.prompt(0, "a", "half");
+    let request = server.post("b");
+    server.launch(0, request.task);
+    let rest = server.reuse(0, &text("half and half"));
+    server.submit(0, &text("half and half")[rest..], true);
+    server.failed(&[(0, 7)]);
+    server.answer(request);
+    assert_eq!(server.ledger.held(0), 8);
+    server.quiet(100);
+    assert_eq!(server.lost(), ["b evicted: never_cached, nowhere"]);
+    assert_eq!(server.ledger.tokens(), 8);
+}
+
+#[test]
+fn an_engine_that_holds_more_than_was_believed_is_not_relied_on() {
+    let mut server = Server::start();
+    server.prompt(0, "a", "four");
+    server.failed(&[(0, 99)]);
+    assert_eq!(server.lost(), ["a evicted: out_of_step, slot 0"]);
+}
+
+// ---- contexts ----------------------------------------------------------
+
+#[test]
+fn a_draft_context_is_left_out_of_account() {
+    let mut server = Server::start();
+    let draft = ContextId(0x2000);
+    server.apply(Event::ContextCreated { context: draft });
+    server.prompt(0, "a", "the real one");
+    server.apply(Event::Submitted {
+        context: draft,
+        entries: entries(0, 0, &text("draft"), true),
+    });
+    server.apply(Event::Cleared { context: draft });
+    server.apply(Event::ContextFreed { context: draft });
+    assert_eq!((server.lost(), server.ledger.held(0)), (vec![], 12));
+}
+
+#[test]
+fn a_context_that_is_freed_takes_all_along_in_slots_and_in_host_memory() {
+    let mut server = Server::start();
+    server.prompt(0, "a", "in the slot");
+    server.prompt(1, "b", "in host memory");
+    server.put_by(1, 0xb0);
+    server.apply(Event::ContextFreed { context: ENGINE });
+    assert_eq!(
+        server.lost(),
+        [
+            "a evicted: context_freed, slot 0",
+            "b evicted: context_freed, host"
+        ]
+    );
+    server.apply(Event::ContextCreated {
+        context: ContextId(0x3000),
+    });
+    // The server frees its old host cache only now.
+    server.free(0xb0);
+    assert_eq!(server.lost(), [""; 0]);
+}
+
+#[test]
+fn out_of_step_gives_everything_up() {
+    let mut server = Server::start();
+    server.prompt(0, "a", "in the slot");
+    server.prompt(1, "b", "in host memory");
+    server.put_by(1, 0xb0);
+    let queued = server.post("c");
+    server.said();
+    server.apply(Event::OutOfStep);
+    assert_eq!(server.lost().len(), 3);
+    assert_eq!((server.ledger.live(), server.ledger.tokens()), (0, 0));
+    server.answer(queued);
+    assert_eq!(server.lost(), NOTHING, "told already");
+    // What the slot really holds is not known until it is emptied.
+    let request = server.post("d");
+    server.launch(0, request.task);
+    server.submit_entries(entries(0, 11, &text(" and on"), true));
+    server.done();
+    server.answer(request);
+    assert_eq!(server.lost(), ["d evicted: never_cached, nowhere"]);
+    server.remove(0, -1, -1);
+    server.prompt(0, "e", "clear again");
+    assert_eq!(server.said(), ["e awaited", "e cached in slot 0"]);
+}
+
+// ---- media -------------------------------------------------------------
+
+/// Text, an image of four rows, text.
+fn with_image(image: u32) -> Vec<i32> {
+    let mut tokens = text("look: ");
+    tokens.extend((0..4).map(|row| media_token(image * 10 + row)));
+    tokens.extend(text(" what?"));
+    tokens
+}
+
+#[test]
+fn different_images_never_match() {
+    let mut server = Server::start();
+    for (slot, image, id) in [(0, 1, "a"), (1, 2, "b"), (2, 1, "c")] {
+        let request = server.post(id);
+        server.launch(slot, request.task);
+        server.submit(slot, &with_image(image), true);
+        server.done();
+    }
+    // "look: " is shared, the images and what follows are not.
+    assert_eq!(server.ledger.tokens(), 6 + 2 * (4 + 6));
+    for (slot, lost) in [(1, vec!["b"]), (0, vec![]), (2, vec!["a", "c"])] {
+        server.remove(slot, -1, -1);
+        server.quiet(1_000);
+        let lost: Vec<_> = lost
+            .iter()
+            .map(|id| format!("{id} evicted: cleared, slot {slot}"))
+            .collect();
+        assert_eq!(server.lost(), lost);
+    }
+}
+
+/// A model with rotary positions in three dimensions: the rows of an image share
+/// a position, and the text goes on after the image's longer side.
+fn at_one_position(slot: i32, batches: &[(u32, u32)]) -> Vec<Vec<contextpilot_residency::Entry>> {
+    batches
+        .iter()
+        .map(|&(from, to)| {
+            (from..to)
+                .flat_map(|row| entries(slot, 6, &[media_token(row)], false))
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn rows_of_an_image_that_share_a_position_are_one_token() {
+    let mut server = Server::start();
+    let image = |server: &mut Server, slot, cuts: &[(u32, u32)]| {
+        server.submit_entries(entries(slot, 0, &text("look: "), false));
+        server.done();
+        for batch in at_one_position(slot, cuts) {
+            server.submit_entries(batch);
+            server.done();
+        }
+        assert_eq!(server.ledger.held(slot), 7);
+        server.submit_entries(entries(slot, 6 + 8, &text("what?"), true));
+        server.done();
+    };
+    let request = server.post("a");
+    server.launch(0, request.task);
+    image(&mut server, 0, &[(0, 64)]);
+    assert_eq!(server.ledger.held(0), 6 + 8 + 5);
+    // Cut in another way it is the same image; run again it does not overwrite itself.
+    image(&mut server, 1, &[(0, 10), (10, 64)]);
+    assert_eq!(server.ledger.tokens(), 6 + 8 + 5);
+    server.remove(1, -1, -1);
+    server.quiet(10);
+    server.remove(0, -1, -1);
+    image(&mut server, 0, &[(0, 64)]);
+    assert_eq!(server.lost(), NOTHING);
+    // One row fewer is another image.
+    image(&mut server, 1, &[(0, 63)]);
+    assert_eq!(server.ledger.tokens(), 6 + 2 * (8 + 5));
+}
+
+#[test]
+fn rows_that_stand_for_the_whole_image_can_be_cut_anywhere() {
+    let mut server = Server::start();
+    let image = |server: &mut Server, rows: &[usize]| {
+        server.submit_entries(entries(0, 0, &text("look: "), false));
+        server.done();
+        for &rows in rows {
+            let same = entries(0, 6, &[media_token(7)], false);
+            server.submit_entries(same.repeat(rows));
+            server.done();
+        }
+        server.submit_entries(entries(0, 6 + 8, &text("what?"), true));
+        server.done();
+    };
+    let request = server.post("a");
+    server.launch(0, request.task);
+    image(&mut server, &[64]);
+    server.remove(0, -1, -1);
+    image(&mut server, &[10, 54]);
+    server.quiet(1_000);
+    assert_eq!(server.lost(), NOTHING);
+    assert_eq!(server.ledger.held(0), 6 + 8 + 5);
+}
+
+#[test]
+fn a_gap_after_text_is_not_believed() {
+    let mut server = Server::start();
+    server.prompt(0, "a", "text");
+    server.submit_entries(entries(0, 9, &text("far"), true));
+    assert_eq!(server.lost(), ["a evicted: out_of_step, slot 0"]);
+}

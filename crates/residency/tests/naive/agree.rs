@@ -1,0 +1,82 @@
+//! The ledger and its naive double, side by side.
+
+use super::{Choices, Generator, Naive};
+use contextpilot_residency::{BufferId, Effect, Event, Ledger};
+
+#[derive(Default)]
+pub(crate) struct Pair {
+    pub(crate) ledger: Ledger,
+    pub(crate) naive: Naive,
+    effects: Vec<Effect>,
+}
+
+impl Pair {
+    /// Applies events until there is nothing left to choose with, at most `events`.
+    ///
+    /// `check` is called after each. Panics with `context` and the event where
+    /// the two disagree.
+    pub(crate) fn run(
+        &mut self,
+        choices: &mut impl Choices,
+        generator: &mut Generator,
+        events: usize,
+        mut check: impl FnMut(&Ledger),
+    ) -> Result<(), String> {
+        for nth in 0..events {
+            if choices.is_over() {
+                break;
+            }
+            let event = generator.next(choices, &self.naive);
+            self.apply(event)
+                .map_err(|difference| format!("event {nth}: {difference}"))?;
+            check(&self.ledger);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn apply(&mut self, event: Event) -> Result<(), String> {
+        let mut expected = self.naive.apply(&event);
+        self.effects.clear();
+        self.ledger.apply(event.clone(), &mut self.effects);
+        // Within one event the order says nothing.
+        if expected.len() > 1 {
+            expected.sort_by_cached_key(|effect| format!("{effect:?}"));
+            self.effects
+                .sort_by_cached_key(|effect| format!("{effect:?}"));
+        }
+        same("effects", &self.effects, &expected, &event)?;
+        let (ledger, naive) = (&self.ledger, &self.naive);
+        for slot in [0, 1, 2, 3, -1, i32::MIN, i32::MAX] {
+            same("held", &ledger.held(slot), &naive.held(slot), &event)?;
+        }
+        for buffer in (0..6).map(BufferId) {
+            same(
+                "buffer",
+                &ledger.knows(buffer),
+                &naive.knows(buffer),
+                &event,
+            )?;
+        }
+        same("tokens", &ledger.tokens(), &naive.tokens(), &event)?;
+        same("live", &ledger.live(), &naive.ids().count(), &event)?;
+        let (mut ours, mut theirs): (Vec<_>, Vec<_>) =
+            (ledger.ids().collect(), naive.ids().collect());
+        ours.sort_unstable();
+        theirs.sort_unstable();
+        same("ids", &ours, &theirs, &event)
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    ledger: &T,
+    naive: &T,
+    event: &Event,
+) -> Result<(), String> {
+    if ledger == naive {
+        return Ok(());
+    }
+    Err(format!(
+        "{what}: the ledger has {ledger:?}, it should be {naive:?}, after {event:?}"
+    ))
+}

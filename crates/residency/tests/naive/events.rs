@@ -1,0 +1,340 @@
+//! Random events: mostly what an engine would do, often nonsense.
+
+use super::Naive;
+use contextpilot_residency::{
+    Arrival, BufferId, ContextId, Entry, Event, Position, RequestId, SequenceId, TaskId, Token,
+};
+use std::time::Duration;
+
+/// Where decisions come from: a seed, or the bytes of a fuzzer.
+pub(crate) trait Choices {
+    /// A number below `n`.
+    fn below(&mut self, n: u32) -> u32;
+
+    /// Whether there is nothing left to decide with.
+    fn is_over(&self) -> bool;
+
+    /// True once in `n`.
+    fn once_in(&mut self, n: u32) -> bool {
+        self.below(n) == n - 1
+    }
+}
+
+/// Decisions from a seed (SplitMix64), without an end.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Choices for Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((((z ^ (z >> 31)) >> 32) * u64::from(n)) >> 32) as u32
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+/// Decisions from bytes, one each.
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl Choices for Bytes<'_> {
+    fn below(&mut self, n: u32) -> u32 {
+        match self.0.split_first() {
+            Some((&first, rest)) => {
+                self.0 = rest;
+                u32::from(first) % n
+            }
+            None => 0,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Makes up the next event.
+pub(crate) struct Generator {
+    /// Tokens come in blocks of equal ones, each as long as this at most.
+    block: u32,
+    submitted: bool,
+    posted: Vec<(Arrival, TaskId, RequestId)>,
+}
+
+const SLOTS: u32 = 4;
+const BUFFERS: u32 = 5;
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+impl Generator {
+    pub(crate) fn new(block: u32) -> Self {
+        Self {
+            block,
+            submitted: false,
+            posted: Vec::new(),
+        }
+    }
+
+    pub(crate) fn next(&mut self, choices: &mut impl Choices, now: &Naive) -> Event {
+        let context = match choices.below(64) {
+            63 => ContextId(3),
+            61 | 62 => ContextId(2),
+            _ => ContextId(1),
+        };
+        if self.submitted && !choices.once_in(6) {
+            self.submitted = false;
+            return Event::Evaluated {
+                context,
+                failed: failed(choices, now),
+            };
+        }
+        let sequence = slot(choices);
+        match choices.below(64) {
+            0..=19 => {
+                self.submitted = true;
+                let slots = [1, 1, 1, 2, 2, 3, 0][choices.below(7) as usize];
+                let mut entries = Vec::new();
+                for _ in 0..slots {
+                    self.entries(choices, now, &mut entries);
+                }
+                Event::Submitted { context, entries }
+            }
+            20..=25 => self.posted(choices),
+            26..=30 => Event::Launched {
+                sequence,
+                task: self.some_posted(choices).map_or(77, |(_, task, _)| task),
+            },
+            31..=33 => {
+                let unknown = || (Arrival(999), 0, NAMES[0].into());
+                let (arrival, _, id) = self.some_posted(choices).unwrap_or_else(unknown);
+                Event::Answered { arrival, id }
+            }
+            34..=42 => {
+                let from = position(choices, now, sequence);
+                let to = match choices.below(4) {
+                    0 => position(choices, now, sequence),
+                    _ => -1,
+                };
+                Event::Removed {
+                    context,
+                    sequence,
+                    from,
+                    to,
+                }
+            }
+            43..=45 => Event::Shifted {
+                context,
+                sequence,
+                from: position(choices, now, sequence),
+                to: match choices.below(2) {
+                    0 => position(choices, now, sequence),
+                    _ => -1,
+                },
+                delta: match choices.below(16) {
+                    0 => Position::MAX,
+                    1 => Position::MIN,
+                    n => (n as Position - 10).min(2) * self.length(choices) as Position,
+                },
+            },
+            46..=48 => Event::Copied {
+                context,
+                source: sequence,
+                target: slot(choices),
+                from: match choices.below(4) {
+                    0 => position(choices, now, sequence),
+                    _ => -1,
+                },
+                to: match choices.below(2) {
+                    0 => position(choices, now, sequence),
+                    _ => -1,
+                },
+            },
+            49..=51 => Event::Saved {
+                context,
+                sequence,
+                buffer: buffer(choices),
+            },
+            52..=54 => Event::Restored {
+                context,
+                sequence,
+                buffer: buffer(choices),
+            },
+            55 | 56 => Event::Freed {
+                buffer: buffer(choices),
+            },
+            57 => Event::Replaced {
+                context,
+                sequence,
+                tokens: self.tokens(choices, now, sequence, 0),
+            },
+            58..=60 => Event::Quiet {
+                elapsed: Duration::from_millis(
+                    [9, 10, 99, 100, 999, 1000][choices.below(6) as usize],
+                ),
+            },
+            _ => match choices.below(16) {
+                0 => Event::OutOfStep,
+                1 => Event::ContextFreed { context },
+                2..=4 => Event::ContextCreated { context },
+                5 | 6 => Event::Obscured { context, sequence },
+                7 => Event::Kept { context, sequence },
+                8 => Event::Cleared { context },
+                9 => Event::Evaluated {
+                    context,
+                    failed: failed(choices, now),
+                },
+                // The whole of a slot, and back: what an engine does most.
+                n => Event::Removed {
+                    context,
+                    sequence,
+                    from: if n < 13 { -1 } else { 0 },
+                    to: -1,
+                },
+            },
+        }
+    }
+
+    fn posted(&mut self, choices: &mut impl Choices) -> Event {
+        let count = self.posted.len() as u32;
+        let (arrival, task, id) = match (choices.below(16), self.some_posted(choices)) {
+            // Another task of the same request.
+            (0..=3, Some((arrival, _, id))) => (arrival, 100 + count as TaskId, id),
+            // Numbers that are used again.
+            (4, Some((arrival, task, id))) => (arrival, task, id),
+            (5, Some((arrival, _, _))) => (arrival, 100 + count as TaskId, NAMES[0].into()),
+            (6, Some((_, task, _))) => (Arrival(u64::from(count)), task, NAMES[1].into()),
+            _ => (
+                Arrival(u64::from(count)),
+                100 + count as TaskId,
+                NAMES[choices.below(NAMES.len() as u32) as usize].into(),
+            ),
+        };
+        self.posted.push((arrival, task, id.clone()));
+        Event::Posted { arrival, task, id }
+    }
+
+    /// One of the last requests.
+    fn some_posted(&self, choices: &mut impl Choices) -> Option<(Arrival, TaskId, RequestId)> {
+        let count = self.posted.len();
+        let back = choices.below(4) as usize + 1;
+        self.posted.get(count.checked_sub(back)?).cloned()
+    }
+
+    /// A run of entries for one slot.
+    fn entries(&self, choices: &mut impl Choices, now: &Naive, entries: &mut Vec<Entry>) {
+        let sequence = choices.below(SLOTS) as SequenceId;
+        let held = now.held(sequence) as Position;
+        let start = match choices.below(24) {
+            0 => position(choices, now, sequence),
+            1 => held + 3,
+            2 => held - 1,
+            _ => held,
+        };
+        let tokens = self.tokens(choices, now, sequence, start);
+        let outputs = choices.below(8);
+        // Rows of one image, at one position.
+        let step = i32::from(!choices.once_in(8));
+        let count = tokens.len();
+        entries.extend(tokens.into_iter().enumerate().map(|(i, token)| Entry {
+            sequence,
+            position: start.saturating_add(i as Position * step),
+            token: if step == 0 { -1 - (token & 1) } else { token },
+            output: match outputs {
+                0 | 1 => false,
+                2 => true,
+                _ => i + 1 == count,
+            },
+        }));
+    }
+
+    fn length(&self, choices: &mut impl Choices) -> u32 {
+        match self.block {
+            1 => 1,
+            block => 1 + choices.below(255) * block / 255,
+        }
+    }
+
+    /// What could be written from a position on: what stands elsewhere from there
+    /// on, and then something new.
+    fn tokens(
+        &self,
+        choices: &mut impl Choices,
+        now: &Naive,
+        sequence: SequenceId,
+        start: Position,
+    ) -> Vec<Token> {
+        let start = usize::try_from(start).unwrap_or(0);
+        let known = match choices.below(4) {
+            0 => now.left(sequence),
+            1 => Some(now.content(choices.below(SLOTS) as SequenceId)),
+            _ => None,
+        };
+        let mut tokens = known.and_then(|k| k.get(start..)).unwrap_or(&[]).to_vec();
+        match choices.below(4) {
+            0 => {}
+            1 => {
+                tokens.pop();
+            }
+            _ => {
+                let most = self.length(choices) as usize * choices.below(8) as usize;
+                tokens.truncate(most);
+            }
+        }
+        let blocks = if tokens.is_empty() { 1 } else { 0 } + choices.below(4);
+        let long = now.held(sequence) > 24 * self.block;
+        for _ in 0..if long { 1 } else { blocks } {
+            let token = match choices.below(12) {
+                0..=5 => 1,
+                6..=8 => 2,
+                9 => 3,
+                10 => -1,
+                _ => -2,
+            };
+            let length = self.length(choices) as usize;
+            tokens.extend(std::iter::repeat_n(token, length));
+        }
+        tokens.truncate(40 * self.block as usize);
+        tokens
+    }
+}
+
+fn slot(choices: &mut impl Choices) -> SequenceId {
+    match choices.below(64) {
+        63 => SequenceId::MIN,
+        62 => SequenceId::MAX,
+        61 | 60 => -1,
+        n => (n % SLOTS) as SequenceId,
+    }
+}
+
+fn buffer(choices: &mut impl Choices) -> BufferId {
+    BufferId(choices.below(BUFFERS) as usize)
+}
+
+fn position(choices: &mut impl Choices, now: &Naive, sequence: SequenceId) -> Position {
+    let held = now.held(sequence);
+    match choices.below(32) {
+        0 => Position::MIN,
+        1 => Position::MAX,
+        2 => -1,
+        3 => held as Position + 1,
+        4 | 5 => held as Position,
+        n if n < 12 => held as Position - 1,
+        _ => (choices.below(256) * held / 256) as Position,
+    }
+}
+
+/// What an evaluation left behind: mostly nothing to speak of.
+fn failed(choices: &mut impl Choices, now: &Naive) -> Vec<(SequenceId, Position)> {
+    if !choices.once_in(8) {
+        return Vec::new();
+    }
+    (0..SLOTS as SequenceId)
+        .filter(|_| choices.below(2) == 0)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|sequence| (sequence, position(choices, now, sequence)))
+        .collect()
+}

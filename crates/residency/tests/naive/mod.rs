@@ -1,0 +1,476 @@
+//! The ledger again, as plainly as it can be said: no tree, no marks, only lists.
+//!
+//! A slot, what it has just left and a host buffer are lists of tokens, a prompt
+//! is a list of tokens, and a prompt is cached while one of the others begins
+//! with it. Everything else follows from the crate's README and from the docs of
+//! its events. Slow, and meant to be obviously right.
+//!
+//! Used by the unit tests, by the integration tests and by the fuzz target.
+
+use contextpilot_residency::{
+    Arrival, BufferId, ContextId, Effect, Event, Place, Reason, RequestId, SequenceId, TaskId,
+    Token,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+mod agree;
+mod engine;
+mod events;
+mod media;
+
+pub(crate) use agree::Pair;
+pub(crate) use events::{Bytes, Choices, Generator, Random};
+
+/// Numbers requests in the order in which they came.
+type Serial = usize;
+
+#[derive(Default)]
+pub(crate) struct Naive {
+    contexts: Vec<ContextId>,
+    slots: BTreeMap<SequenceId, Slot>,
+    buffers: BTreeMap<usize, Vec<Token>>,
+    /// On its way into a slot.
+    arriving: Vec<Token>,
+    requests: BTreeMap<Serial, Request>,
+    tasks: BTreeMap<TaskId, Serial>,
+    /// Requests that posted a task and were over before they were answered.
+    gone: BTreeSet<Arrival>,
+    batch: Option<Vec<InBatch>>,
+    posted: Serial,
+    /// Tasks have been seen to be launched.
+    launches: bool,
+    effects: Vec<Effect>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Positions 0, 1, 2… as far as there is no gap.
+    tokens: Vec<Token>,
+    /// What stands beyond a gap.
+    beyond: BTreeMap<i64, Token>,
+    /// What the slot has left and may yet come back to.
+    left: Option<Left>,
+    launch: Option<Launch>,
+}
+
+struct Left {
+    tokens: Vec<Token>,
+    shifted: bool,
+}
+
+struct Launch {
+    request: Option<Serial>,
+    every_output: bool,
+    prompt: Option<usize>,
+}
+
+struct Request {
+    id: RequestId,
+    arrival: Arrival,
+    waiting: Vec<TaskId>,
+    running: usize,
+    launched: bool,
+    failed: bool,
+    answered: bool,
+    prompts: Vec<Vec<Token>>,
+}
+
+impl Request {
+    fn complete(&self) -> bool {
+        self.waiting.is_empty() && self.running == 0 && !self.failed && !self.prompts.is_empty()
+    }
+}
+
+/// What the last batch did to a slot.
+struct InBatch {
+    slot: SequenceId,
+    entries: usize,
+    outputs: usize,
+    ends: bool,
+    unclear: bool,
+}
+
+impl Slot {
+    fn is_empty(&self) -> bool {
+        self.tokens.is_empty() && self.beyond.is_empty()
+    }
+}
+
+impl Naive {
+    pub(crate) fn apply(&mut self, event: &Event) -> Vec<Effect> {
+        match *event {
+            Event::ContextCreated { context } => {
+                if !self.contexts.contains(&context) {
+                    self.contexts.push(context);
+                }
+            }
+            Event::ContextFreed { context } => self.free(context),
+            Event::Posted {
+                arrival,
+                task,
+                ref id,
+            } => self.post(arrival, task, id),
+            Event::Answered { arrival, ref id } => self.answer(arrival, id),
+            Event::Launched { sequence, task } => self.launch(sequence, task),
+            Event::Freed { buffer } => {
+                self.buffers.remove(&buffer.0);
+                self.lose(Reason::DroppedFromHost, Place::Host);
+            }
+            Event::Quiet { elapsed } => self.quiet(elapsed),
+            Event::OutOfStep => self.out_of_step(),
+            ref other => {
+                if self.is_primary(other) {
+                    self.engine(other);
+                }
+            }
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    // ---- what can be asked ---------------------------------------------
+
+    pub(crate) fn held(&self, slot: SequenceId) -> u32 {
+        self.slots.get(&slot).map_or(0, |s| s.tokens.len() as u32)
+    }
+
+    pub(crate) fn knows(&self, buffer: BufferId) -> bool {
+        self.buffers.contains_key(&buffer.0)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &RequestId> {
+        self.requests.values().map(|request| &request.id)
+    }
+
+    /// The number of nodes of the trie of all lists.
+    pub(crate) fn tokens(&self) -> usize {
+        let mut lists: Vec<&[Token]> = self.lists().collect();
+        lists.sort_unstable();
+        let mut before: &[Token] = &[];
+        let mut count = 0;
+        for list in lists {
+            let common = before.iter().zip(list).take_while(|(a, b)| a == b).count();
+            count += list.len() - common;
+            before = list;
+        }
+        count
+    }
+
+    /// What a slot holds from its beginning, for generators.
+    pub(crate) fn content(&self, slot: SequenceId) -> &[Token] {
+        self.slots.get(&slot).map_or(&[], |s| &s.tokens)
+    }
+
+    /// What a slot has left and may come back to, for generators.
+    pub(crate) fn left(&self, slot: SequenceId) -> Option<&[Token]> {
+        let left = self.slots.get(&slot)?.left.as_ref()?;
+        Some(&left.tokens)
+    }
+
+    fn lists(&self) -> impl Iterator<Item = &[Token]> {
+        let slots = self.slots.values();
+        slots
+            .flat_map(|s| [Some(&s.tokens), s.left.as_ref().map(|left| &left.tokens)])
+            .flatten()
+            .chain(self.buffers.values())
+            .chain([&self.arriving])
+            .map(Vec::as_slice)
+    }
+
+    // ---- losing --------------------------------------------------------
+
+    /// Whatever is cached no more is lost for this reason.
+    fn lose(&mut self, reason: Reason, place: Place) {
+        let lost: Vec<Serial> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| {
+                let prompts = &mut request.prompts.iter();
+                prompts.any(|prompt| !self.lists().any(|list| list.starts_with(prompt)))
+            })
+            .map(|(&serial, _)| serial)
+            .collect();
+        for serial in lost {
+            self.end(serial, reason, place);
+        }
+    }
+
+    fn forget(&mut self, serial: Serial) -> Option<Request> {
+        let request = self.requests.remove(&serial)?;
+        self.tasks.retain(|_, &mut owner| owner != serial);
+        if !request.answered {
+            self.gone.insert(request.arrival);
+        }
+        Some(request)
+    }
+
+    fn end(&mut self, serial: Serial, reason: Reason, place: Place) {
+        if let Some(Request { id, .. }) = self.forget(serial) {
+            self.effects.push(Effect::Evicted { id, reason, place });
+        }
+    }
+
+    /// A slot can no longer come back to what it has left.
+    fn decide(&mut self, id: SequenceId, reason: Reason) {
+        let slot = self.slots.entry(id).or_default();
+        if let Some(left) = slot.left.take() {
+            let reason = if left.shifted {
+                Reason::Shifted
+            } else {
+                reason
+            };
+            self.lose(reason, Place::Slot(id));
+        }
+    }
+
+    fn clear(&mut self, id: SequenceId, reason: Reason) {
+        self.decide(id, reason);
+        let slot = self.slots.entry(id).or_default();
+        slot.tokens.clear();
+        slot.beyond.clear();
+        self.lose(reason, Place::Slot(id));
+    }
+
+    fn obscure(&mut self, id: SequenceId) {
+        self.clear(id, Reason::OutOfStep);
+    }
+
+    // ---- requests ------------------------------------------------------
+
+    fn post(&mut self, arrival: Arrival, task: TaskId, id: &RequestId) {
+        let known = self.find(id);
+        if let Some(serial) = known.filter(|s| self.requests[s].arrival == arrival) {
+            let request = self.requests.get_mut(&serial).expect("found");
+            request.waiting.push(task);
+            self.tasks.insert(task, serial);
+            return;
+        }
+        if let Some(serial) = known {
+            self.forget(serial);
+        }
+        self.gone.remove(&arrival);
+        self.posted += 1;
+        self.requests.insert(
+            self.posted,
+            Request {
+                id: id.clone(),
+                arrival,
+                waiting: vec![task],
+                running: 0,
+                launched: false,
+                failed: false,
+                answered: false,
+                prompts: Vec::new(),
+            },
+        );
+        self.tasks.insert(task, self.posted);
+        self.effects.push(Effect::Awaited { id: id.clone() });
+    }
+
+    fn find(&self, id: &RequestId) -> Option<Serial> {
+        let mut all = self.requests.iter();
+        all.find(|(_, request)| request.id == *id).map(|(&s, _)| s)
+    }
+
+    fn answer(&mut self, arrival: Arrival, id: &RequestId) {
+        match self.find(id) {
+            Some(serial) if self.requests[&serial].arrival == arrival => {
+                self.requests.get_mut(&serial).expect("found").answered = true;
+                self.end_if_over(serial);
+            }
+            // An older or a newer request with this id: nothing is known of this one.
+            Some(_) => {
+                self.gone.remove(&arrival);
+            }
+            None => {
+                if !self.gone.remove(&arrival) {
+                    self.effects.push(Effect::Evicted {
+                        id: id.clone(),
+                        reason: Reason::NeverCached,
+                        place: Place::Nowhere,
+                    });
+                }
+            }
+        }
+    }
+
+    fn end_if_over(&mut self, serial: Serial) {
+        if self.requests.get(&serial).is_some_and(|request| {
+            request.answered && !request.complete() && (request.failed || !request.launched)
+        }) {
+            self.end(serial, Reason::NeverCached, Place::Nowhere);
+        }
+    }
+
+    fn launch(&mut self, id: SequenceId, task: TaskId) {
+        self.launches = true;
+        let request = self.tasks.remove(&task);
+        if let Some(request) = request.and_then(|serial| self.requests.get_mut(&serial)) {
+            request.waiting.retain(|&waiting| waiting != task);
+            request.running += 1;
+            request.launched = true;
+        }
+        let slot = self.slots.entry(id).or_default();
+        let before = slot.launch.replace(Launch {
+            request,
+            every_output: false,
+            prompt: None,
+        });
+        self.abandon(before);
+    }
+
+    fn abandon(&mut self, launch: Option<Launch>) {
+        let Some(Launch {
+            request: Some(serial),
+            prompt: None,
+            ..
+        }) = launch
+        else {
+            return;
+        };
+        if let Some(request) = self.requests.get_mut(&serial) {
+            request.running = request.running.saturating_sub(1);
+            request.failed = true;
+        }
+        self.end_if_over(serial);
+    }
+
+    /// The prompt that a slot works on stands in it, whole.
+    fn settle(&mut self, id: SequenceId) {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return;
+        };
+        let Some(launch) = &mut slot.launch else {
+            return;
+        };
+        // The last token is evaluated again, whatever is cached.
+        let length = (slot.tokens.len().max(1) - 1).max(1);
+        let prompt = slot.tokens.get(..length).map(<[Token]>::to_vec);
+        let request = launch.request.and_then(|s| self.requests.get_mut(&s));
+        if let (Some(request), Some(prompt)) = (request, prompt) {
+            if let Some(nth) = launch.prompt {
+                request.prompts[nth] = prompt;
+            } else {
+                launch.prompt = Some(request.prompts.len());
+                request.prompts.push(prompt);
+                request.running = request.running.saturating_sub(1);
+                if request.complete() {
+                    self.effects.push(Effect::Cached {
+                        id: request.id.clone(),
+                        sequence: id,
+                        tokens: slot.tokens.len() as u32,
+                    });
+                }
+            }
+        }
+        if !launch.every_output {
+            slot.launch = None;
+        }
+    }
+
+    // ---- silence, confusion and contexts -------------------------------
+
+    fn quiet(&mut self, elapsed: Duration) {
+        let idle = elapsed >= Duration::from_millis(100) && self.batch.is_none();
+        let mut decided = Vec::new();
+        for (&id, slot) in &self.slots {
+            let certain = match &slot.launch {
+                None
+                | Some(Launch {
+                    prompt: Some(_), ..
+                }) if slot.is_empty() => elapsed >= Duration::from_millis(10),
+                None => idle,
+                Some(Launch { request: None, .. }) => idle && elapsed >= Duration::from_secs(1),
+                Some(Launch {
+                    request: Some(serial),
+                    ..
+                }) => idle && self.requests.get(serial).is_none_or(|r| r.answered),
+            };
+            if certain {
+                let reason = if slot.is_empty() {
+                    Reason::Cleared
+                } else {
+                    Reason::Overwritten
+                };
+                decided.push((id, reason));
+            }
+        }
+        for (id, reason) in decided {
+            self.decide(id, reason);
+        }
+        if idle {
+            let over: Vec<Serial> = self
+                .requests
+                .iter()
+                .filter(|(_, request)| request.answered && !request.complete())
+                .map(|(&serial, _)| serial)
+                .collect();
+            for serial in over {
+                self.end(serial, Reason::NeverCached, Place::Nowhere);
+            }
+        }
+    }
+
+    fn out_of_step(&mut self) {
+        for serial in self.requests.keys().copied().collect::<Vec<_>>() {
+            self.end(serial, Reason::OutOfStep, Place::Nowhere);
+        }
+        *self = Self {
+            contexts: std::mem::take(&mut self.contexts),
+            gone: std::mem::take(&mut self.gone),
+            effects: std::mem::take(&mut self.effects),
+            posted: self.posted,
+            ..Self::default()
+        };
+    }
+
+    fn free(&mut self, context: ContextId) {
+        let primary = self.contexts.first() == Some(&context);
+        self.contexts.retain(|&other| other != context);
+        if !primary {
+            return;
+        }
+        for id in self.ids_of_slots() {
+            self.clear(id, Reason::ContextFreed);
+        }
+        for (_, slot) in std::mem::take(&mut self.slots) {
+            self.abandon(slot.launch);
+        }
+        while self.buffers.pop_first().is_some() {
+            self.lose(Reason::ContextFreed, Place::Host);
+        }
+        self.batch = None;
+    }
+
+    fn is_primary(&mut self, event: &Event) -> bool {
+        let context = match *event {
+            Event::Submitted { context, .. }
+            | Event::Evaluated { context, .. }
+            | Event::Removed { context, .. }
+            | Event::Kept { context, .. }
+            | Event::Copied { context, .. }
+            | Event::Shifted { context, .. }
+            | Event::Obscured { context, .. }
+            | Event::Cleared { context }
+            | Event::Saved { context, .. }
+            | Event::Restored { context, .. }
+            | Event::Replaced { context, .. } => context,
+            _ => unreachable!("no event of the engine"),
+        };
+        if self.contexts.is_empty() {
+            self.contexts.push(context);
+        }
+        self.contexts[0] == context
+    }
+
+    fn ids_of_slots(&self) -> Vec<SequenceId> {
+        self.slots.keys().copied().collect()
+    }
+
+    /// The slots that an event names; a slot that was never seen holds nothing.
+    fn named(&self, id: SequenceId) -> Vec<SequenceId> {
+        let mut all = self.ids_of_slots();
+        all.retain(|&slot| id < 0 || slot == id);
+        all
+    }
+}

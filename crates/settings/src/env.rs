@@ -1,0 +1,41 @@
+//! The names of all environment variables, in one place.
+//!
+//! For each of them an empty value means the same as none.
+
+/// Base URL of the index, such as `http://127.0.0.1:8765`. Unset: the launcher
+/// execs the plain server and the hook does nothing.
+pub const INDEX_URL: &str = "CONTEXTPILOT_INDEX_URL";
+
+/// Sent to the index as `Authorization: Bearer …`. Never shown.
+pub const INDEX_TOKEN: &str = "CONTEXTPILOT_INDEX_TOKEN";
+
+/// A PEM file of certificate authorities to trust for an `https` index instead
+/// of the system's trust store.
+pub const INDEX_CA: &str = "CONTEXTPILOT_INDEX_CA";
+
+/// Milliseconds to wait for a connection to the index (default 1000).
+pub const INDEX_CONNECT_TIMEOUT_MS: &str = "CONTEXTPILOT_INDEX_CONNECT_TIMEOUT_MS";
+
+/// Milliseconds for one whole request to the index, connecting included
+/// (default 5000).
+pub const INDEX_TIMEOUT_MS: &str = "CONTEXTPILOT_INDEX_TIMEOUT_MS";
+
+/// Milliseconds that a server that is ending may spend on telling the index
+/// what it held (default 2000, 0 turns it off).
+pub const EXIT_DRAIN_MS: &str = "CONTEXTPILOT_EXIT_DRAIN_MS";
+
+/// `0`: no journal of live request ids is kept, so what a crash takes from the cache is not
+/// reported by the next start (default 1). It lies in `contextpilot-llama` in the user's state
+/// folder, `$XDG_STATE_HOME` or `~/.local/state`.
+pub const JOURNAL: &str = "CONTEXTPILOT_JOURNAL";
+
+/// The hook library to preload, instead of the one inside the launcher: for
+/// packagers who install it as a file of its own.
+pub const HOOK_LIB: &str = "CONTEXTPILOT_HOOK_LIB";
+
+/// `1`: a hook that cannot be used ends the launcher (exit 3) instead of
+/// starting the plain server.
+pub const STRICT: &str = "CONTEXTPILOT_STRICT";
+
+/// The llama-server to run, instead of the first `llama-server` on `PATH`.
+pub const LLAMA_SERVER_BIN: &str = "LLAMA_SERVER_BIN";

@@ -1,0 +1,22 @@
+//! What configures the hook: environment variables, and the index URL.
+//!
+//! The launcher checks every value before it execs the server, and the hook
+//! reads the same values again inside it; both go through [`Settings::from`],
+//! so what one accepts the other accepts. Nothing here touches the environment,
+//! the file system or the network: values come in through a function.
+//!
+//! Secrets (an index token, a password in the index URL) are [`Secret`]s, which
+//! no `Debug` or `Display` of this crate shows.
+
+#![forbid(unsafe_code)]
+
+pub mod env;
+mod secret;
+mod settings;
+mod url;
+
+pub use secret::Secret;
+pub use settings::{
+    DEFAULT_CONNECT_TIMEOUT, DEFAULT_EXIT_DRAIN, DEFAULT_TIMEOUT, Error, Settings, flag,
+};
+pub use url::{Credentials, IndexUrl, IndexUrlError, Problem, Scheme};

@@ -1,0 +1,26 @@
+use std::fmt;
+
+/// A string that is never shown: `Debug` prints `***`, and there is no
+/// `Display`.
+///
+/// This guards against secrets in logs and panics, not against somebody who can
+/// read the process's memory or its environment.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub(crate) fn new(value: String) -> Self {
+        Self(value)
+    }
+
+    /// The value, for the one place that sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}

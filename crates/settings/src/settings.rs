@@ -1,0 +1,232 @@
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::env;
+use crate::secret::Secret;
+use crate::url::{IndexUrl, IndexUrlError};
+
+#[cfg(test)]
+mod tests;
+
+/// Default for [`Settings::connect_timeout`].
+pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Default for [`Settings::timeout`].
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Default for [`Settings::exit_drain`].
+pub const DEFAULT_EXIT_DRAIN: Duration = Duration::from_secs(2);
+
+/// An hour. Longer is a slip of the keyboard, and a `Duration` this size can be
+/// added to any clock without overflow.
+const LONGEST_MS: u64 = 3_600_000;
+
+/// What the hook is told by its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Where evictions are reported; `None`: nowhere.
+    pub index: Option<IndexUrl>,
+    /// Bearer token for the index. Never together with credentials in the URL.
+    pub token: Option<Secret>,
+    /// PEM file that replaces the system's trust store. Not opened here.
+    pub ca: Option<PathBuf>,
+    /// Time for connecting to the index.
+    pub connect_timeout: Duration,
+    /// Time for one whole request to the index, connecting included.
+    pub timeout: Duration,
+    /// Time for telling the index about everything that goes when the process
+    /// ends; `None`: not even tried.
+    pub exit_drain: Option<Duration>,
+    /// Whether live request ids are kept on disk, for the next start after a crash.
+    pub journal: bool,
+}
+
+impl Settings {
+    /// Reads the settings through `lookup`, which is asked for the names in
+    /// [`env`](crate::env); `|name| std::env::var_os(name)` is the usual one.
+    ///
+    /// # Errors
+    /// The first variable whose value cannot be used, and why.
+    pub fn from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
+        let vars = Vars(lookup);
+        let index = vars.index_url()?;
+        let token = vars.token()?;
+        if token.is_some() && index.as_ref().is_some_and(|u| u.basic_auth().is_some()) {
+            return Err(Error::new(env::INDEX_TOKEN, Cause::TwoAuthorizations));
+        }
+        let ca = vars.get(env::INDEX_CA).map(PathBuf::from);
+        let connect_timeout = vars
+            .milliseconds(env::INDEX_CONNECT_TIMEOUT_MS, 1)?
+            .unwrap_or(DEFAULT_CONNECT_TIMEOUT);
+        let timeout = vars
+            .milliseconds(env::INDEX_TIMEOUT_MS, 1)?
+            .unwrap_or(DEFAULT_TIMEOUT);
+        let exit_drain = vars
+            .milliseconds(env::EXIT_DRAIN_MS, 0)?
+            .unwrap_or(DEFAULT_EXIT_DRAIN);
+        let journal = vars.flag(env::JOURNAL)?.unwrap_or(true);
+        Ok(Self {
+            index,
+            token,
+            ca,
+            connect_timeout,
+            timeout,
+            exit_drain: (!exit_drain.is_zero()).then_some(exit_drain),
+            journal,
+        })
+    }
+}
+
+/// Reads an on/off variable: unset, empty and `0` are off, `1` is on.
+///
+/// # Errors
+/// Any other value: guessing what `no` or `off` or ` 1` meant could turn a
+/// safety off that somebody believes to be on.
+pub fn flag(
+    lookup: impl Fn(&str) -> Option<OsString>,
+    variable: &'static str,
+) -> Result<bool, Error> {
+    Ok(Vars(lookup).flag(variable)?.unwrap_or(false))
+}
+
+struct Vars<F>(F);
+
+impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
+    /// The value, with empty as unset.
+    fn get(&self, variable: &str) -> Option<OsString> {
+        (self.0)(variable).filter(|v| !v.is_empty())
+    }
+
+    fn text(&self, variable: &'static str) -> Result<Option<String>, Error> {
+        self.get(variable)
+            .map(OsString::into_string)
+            .transpose()
+            .map_err(|_| Error::new(variable, Cause::NotUtf8))
+    }
+
+    /// `None`: it is not set.
+    fn flag(&self, variable: &'static str) -> Result<Option<bool>, Error> {
+        match self.text(variable)?.as_deref() {
+            None => Ok(None),
+            Some("0") => Ok(Some(false)),
+            Some("1") => Ok(Some(true)),
+            Some(other) => Err(Error::new(variable, Cause::NotAFlag(other.to_owned()))),
+        }
+    }
+
+    fn index_url(&self) -> Result<Option<IndexUrl>, Error> {
+        self.text(env::INDEX_URL)?
+            .map(|text| IndexUrl::parse(&text))
+            .transpose()
+            .map_err(|e| Error::new(env::INDEX_URL, Cause::IndexUrl(e)))
+    }
+
+    fn token(&self) -> Result<Option<Secret>, Error> {
+        let Some(token) = self.text(env::INDEX_TOKEN)? else {
+            return Ok(None);
+        };
+        // It becomes a header's value: a newline in it would end the header.
+        match token.chars().position(|c| !c.is_ascii_graphic()) {
+            Some(at) => Err(Error::new(env::INDEX_TOKEN, Cause::TokenCharacter(at + 1))),
+            None => Ok(Some(Secret::new(token))),
+        }
+    }
+
+    fn milliseconds(&self, variable: &'static str, least: u64) -> Result<Option<Duration>, Error> {
+        let Some(text) = self.text(variable)? else {
+            return Ok(None);
+        };
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse::<u64>() {
+            Ok(ms) if digits && (least..=LONGEST_MS).contains(&ms) => {
+                Ok(Some(Duration::from_millis(ms)))
+            }
+            _ => Err(Error::new(variable, Cause::Milliseconds { text, least })),
+        }
+    }
+}
+
+/// An environment variable whose value cannot be used: which, why, and what to
+/// do about it. Shows no secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    variable: &'static str,
+    cause: Cause,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cause {
+    NotUtf8,
+    IndexUrl(IndexUrlError),
+    TokenCharacter(usize),
+    TwoAuthorizations,
+    Milliseconds { text: String, least: u64 },
+    NotAFlag(String),
+}
+
+impl Error {
+    fn new(variable: &'static str, cause: Cause) -> Self {
+        Self { variable, cause }
+    }
+
+    /// The variable at fault, one of [`env`](crate::env).
+    pub fn variable(&self) -> &'static str {
+        self.variable
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.variable;
+        match &self.cause {
+            Cause::NotUtf8 => write!(
+                f,
+                "{name} is not valid UTF-8: set it again, in plain characters"
+            ),
+            Cause::IndexUrl(error) => write!(f, "{name} cannot be used: {error}"),
+            Cause::TokenCharacter(at) => write!(
+                f,
+                "{name} has a character at position {at} that no HTTP header may carry: \
+                 a token is visible ASCII, without spaces or line ends"
+            ),
+            Cause::TwoAuthorizations => write!(
+                f,
+                "{name} is set, and {} has a user in it: both want the Authorization header, \
+                 so remove one of them",
+                env::INDEX_URL
+            ),
+            Cause::Milliseconds { text, least } => write!(
+                f,
+                "{name} is {:?}: give whole milliseconds, from {least} to {LONGEST_MS}",
+                Shortened(text)
+            ),
+            Cause::NotAFlag(text) => write!(
+                f,
+                "{name} is {:?}: 1 turns it on, 0 turns it off",
+                Shortened(text)
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            Cause::IndexUrl(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// A value as people may see it: escaped, and at most 64 characters of it.
+struct Shortened<'a>(&'a str);
+
+impl fmt::Debug for Shortened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.char_indices().nth(64) {
+            Some((end, _)) => write!(f, "\"{}…\"", self.0[..end].escape_debug()),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}

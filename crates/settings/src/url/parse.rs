@@ -1,0 +1,196 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::error::{LONGEST, looks_like_scheme, shorten};
+use super::{Credentials, Host, IndexUrl, Problem, Scheme};
+use crate::secret::Secret;
+
+/// Longest host name, in bytes, by RFC 1035 (as text, without a final dot).
+const LONGEST_NAME: usize = 253;
+/// Longest part of a host name between two dots.
+const LONGEST_LABEL: usize = 63;
+
+pub(super) fn index_url(text: &str) -> Result<IndexUrl, Problem> {
+    if text.is_empty() {
+        return Err(Problem::Empty);
+    }
+    if text.len() > LONGEST {
+        return Err(Problem::TooLong(text.len()));
+    }
+    characters(text)?;
+
+    let (scheme, rest) = text.split_once("://").ok_or(Problem::NoScheme)?;
+    let scheme = self::scheme(scheme)?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    // Looked at before everything else: it tells that what looks like host and
+    // port may be a user and the beginning of a password.
+    if path.contains('@') {
+        return Err(Problem::At);
+    }
+    let (credentials, location) = match authority.rsplit_once('@') {
+        Some((user_info, location)) => (credentials(user_info)?, location),
+        None => (None, authority),
+    };
+    let (host, port) = host_and_port(location)?;
+    Ok(IndexUrl {
+        scheme,
+        credentials,
+        host,
+        port,
+        prefix: prefix(path)?,
+    })
+}
+
+/// Only what RFC 3986 lets stand in a URL.
+fn characters(text: &str) -> Result<(), Problem> {
+    let secret_until = text.rfind('@').unwrap_or(0);
+    for (position, (offset, c)) in text.char_indices().enumerate() {
+        let allowed = c.is_ascii_graphic() && !r#""<>\^`{|}"#.contains(c);
+        if !allowed {
+            let hidden = offset < secret_until && !c.is_whitespace() && !c.is_control();
+            return Err(Problem::Character {
+                position: position + 1,
+                character: (!hidden).then_some(c),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn scheme(text: &str) -> Result<Scheme, Problem> {
+    if text.eq_ignore_ascii_case("http") {
+        Ok(Scheme::Http)
+    } else if text.eq_ignore_ascii_case("https") {
+        Ok(Scheme::Https)
+    } else if looks_like_scheme(text) {
+        Err(Problem::Scheme(shorten(text, 32)))
+    } else {
+        Err(Problem::NoScheme)
+    }
+}
+
+fn credentials(user_info: &str) -> Result<Option<Credentials>, Problem> {
+    if user_info.is_empty() {
+        return Ok(None);
+    }
+    if user_info.contains('@') {
+        return Err(Problem::At);
+    }
+    let (user, password) = match user_info.split_once(':') {
+        Some((user, password)) => (user, Some(password)),
+        None => (user_info, None),
+    };
+    let user = decode(user)?;
+    if user.contains(':') {
+        return Err(Problem::UserInfo(
+            "has an encoded ':' in the user's name, which basic authentication cannot carry",
+        ));
+    }
+    let password = password.map(decode).transpose()?.map(Secret::new);
+    Ok(Some(Credentials { user, password }))
+}
+
+fn decode(text: &str) -> Result<String, Problem> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
+        match (digit(rest.next()), digit(rest.next())) {
+            (Some(high), Some(low)) => bytes.push((high * 16 + low) as u8),
+            _ => {
+                return Err(Problem::UserInfo(
+                    "has a '%' that is not followed by two hexadecimal digits",
+                ));
+            }
+        }
+    }
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Problem::UserInfo("does not decode to valid UTF-8"))?;
+    if text.contains(char::is_control) {
+        return Err(Problem::UserInfo("decodes to a control character"));
+    }
+    Ok(text)
+}
+
+fn host_and_port(location: &str) -> Result<(Host, Option<u16>), Problem> {
+    // Only in brackets may a host hold a colon.
+    let end_of_host = match location.rfind(']') {
+        Some(bracket) => bracket + 1,
+        // A bare `::1`, or two ports: there is no telling what was meant.
+        None if location.matches(':').count() > 1 => {
+            return Err(Problem::Host(shorten(location, 64)));
+        }
+        None => location.find(':').unwrap_or(location.len()),
+    };
+    let (host_text, port_text) = location.split_at(end_of_host);
+    let host = host(host_text)?;
+    let port = match port_text.strip_prefix(':') {
+        Some(port_text) => Some(port(port_text)?),
+        None if port_text.is_empty() => None,
+        None => return Err(Problem::Host(shorten(location, 64))),
+    };
+    Ok((host, port))
+}
+
+fn host(text: &str) -> Result<Host, Problem> {
+    if text.is_empty() {
+        return Err(Problem::NoHost);
+    }
+    let wrong = || Problem::Host(shorten(text, 64));
+    if let Some(inside) = text.strip_prefix('[') {
+        let address = inside.strip_suffix(']').ok_or_else(wrong)?;
+        return match address.parse::<Ipv6Addr>() {
+            Ok(address) => Ok(Host::V6(address)),
+            Err(_) => Err(wrong()),
+        };
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    // A name whose last label is a number can only be an address, and resolvers
+    // disagree on what `127.1` or `010.0.0.1` mean: only the full form will do.
+    let last = name.rsplit('.').next().unwrap_or_default();
+    if last.bytes().all(|b| b.is_ascii_digit()) {
+        return text.parse::<Ipv4Addr>().map(Host::V4).map_err(|_| wrong());
+    }
+    let label_fits = |label: &str| {
+        (1..=LONGEST_LABEL).contains(&label.len())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    if name.len() > LONGEST_NAME || !name.split('.').all(label_fits) {
+        return Err(wrong());
+    }
+    Ok(Host::Name(text.to_ascii_lowercase()))
+}
+
+fn port(text: &str) -> Result<u16, Problem> {
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    match text.parse::<u16>() {
+        Ok(port) if digits && port != 0 => Ok(port),
+        _ => Err(Problem::Port(shorten(text, 16))),
+    }
+}
+
+fn prefix(path: &str) -> Result<String, Problem> {
+    if let Some(mark) = path.find(['?', '#']) {
+        return Err(match path.as_bytes()[mark] {
+            b'?' => Problem::Query,
+            _ => Problem::Fragment,
+        });
+    }
+    if let Some(bracket) = path.find(['[', ']']) {
+        return Err(Problem::Path(char::from(path.as_bytes()[bracket])));
+    }
+    let encoded = path
+        .split('%')
+        .skip(1)
+        .all(|after| after.len() >= 2 && after.bytes().take(2).all(|b| b.is_ascii_hexdigit()));
+    if !encoded {
+        return Err(Problem::PathEncoding);
+    }
+    Ok(path.trim_end_matches('/').to_owned())
+}

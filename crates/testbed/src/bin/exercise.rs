@@ -1,0 +1,97 @@
+//! A short life of a server with the hook in it, in which each hooked function is
+//! called: for running under something that watches its memory.
+//!
+//! `exercise PROGRAM HOOK`, where PROGRAM runs llama-server; see `scripts/sanitize`.
+
+use contextpilot_testbed::{Arch, Behaviour, Error, Index, Model, Request, Result, Server};
+use contextpilot_testbed::{Step, Trace};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Under valgrind everything takes some fifty times as long.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A program for people, and this is its one error message.
+            eprintln!("[ContextPilot] The exercise stopped: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn failed(what: impl Into<String>) -> Error {
+    Error::from(std::io::Error::other(what.into()))
+}
+
+fn run() -> Result<()> {
+    let mut args = std::env::args_os().skip(1);
+    let (Some(program), Some(hook)) = (args.next(), args.next()) else {
+        return Err(failed("run scripts/sanitize"));
+    };
+    let usual = ["--context-shift", "-c", "1024", "--parallel", "2"];
+    let lives: [(&str, Arch, &[&str]); 2] = [
+        ("host prompt cache", Arch::Llama, &[]),
+        (
+            "sliding window, checkpoints",
+            Arch::Gemma2,
+            &["--cache-ram", "1"],
+        ),
+    ];
+    for (name, arch, args) in lives {
+        let index = Index::start()?;
+        let mut server = Server::builder()
+            .model(&Model::tiny(arch))
+            .args(usual)
+            .args(args.iter().copied())
+            .program(&program)
+            .preload(&hook)
+            .index_url(index.url())
+            .ready_within(PATIENCE)
+            .spawn()?;
+        trace(name).run(&server)?;
+        index.behave(Behaviour::CloseMidAnswer);
+        let text = "what is said while the index is away";
+        Trace::new()
+            .ask(Request::completion(text).id("req-away").slot(0))
+            .ask(Request::completion("something else").slot(0))
+            .run(&server)?;
+        index.behave(Behaviour::Accept);
+        server.signal(libc::SIGTERM);
+        let status = server.wait(PATIENCE)?;
+        println!("{name}: {status}, {} ids told", index.evicted().len());
+        if !status.success() || index.evicted().is_empty() {
+            return Err(failed(format!("{status}\n{}", server.stderr())));
+        }
+    }
+    Ok(())
+}
+
+fn trace(name: &str) -> Trace {
+    let text = |n: usize| format!("{n} is where this prompt begins, in a life with {name}");
+    let ask = |n: usize| Request::completion(text(n)).id(format!("req-{n}"));
+    let mut trace = Trace::new();
+    for n in 0..6 {
+        trace = trace.ask(ask(n));
+    }
+    trace
+        // Back from the host cache.
+        .ask(ask(1))
+        .ask(ask(6).streamed())
+        .ask(ask(7).with("n_cmpl", 2))
+        .ask(Request::chat(&[("user", "how are you?")]).id("req-chat"))
+        .ask(Request::completion(serde_json::json!([5, 6, 7, 8, 9])).id("req-tokens"))
+        .then(Step::Abandon(ask(8).streamed().predict(200), 2))
+        .then(Step::Abandon(ask(9), 0))
+        .ask(ask(10).slot(0))
+        .then(Step::Save(0, "slot".into()))
+        .ask(ask(11).slot(0))
+        .then(Step::Restore(0, "slot".into()))
+        .then(Step::Erase(1))
+        // Longer than the context of a slot: it is shifted.
+        .ask(ask(12).slot(0).predict(1100))
+        // Too long altogether: refused.
+        .ask(Request::completion("x".repeat(5000)).id("req-refused"))
+}

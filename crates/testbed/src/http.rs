@@ -1,0 +1,286 @@
+//! A small HTTP/1.1 client that hides nothing: tests send requests byte by
+//! byte, break off in the middle, and look at raw answers.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// The longest silence before a read fails: far above anything a tiny model
+/// does, far below the patience of a test run.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// One connection; several requests may follow each other on it.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// Connects, without Nagle's delay: bytes go out as they are written.
+    ///
+    /// # Errors
+    /// Those of connecting.
+    pub fn open(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, SILENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(SILENCE))?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// The bytes of a request with a length, kept alive.
+    pub fn request_bytes(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
+        let mut bytes = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Sends a request and reads the whole answer.
+    ///
+    /// # Errors
+    /// Those of the connection, and an answer that is not HTTP.
+    pub fn exchange(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Response> {
+        self.write(&Self::request_bytes(method, path, body))?;
+        self.response()
+    }
+
+    /// Reads a whole answer; interim ones (100 Continue) are skipped.
+    ///
+    /// # Errors
+    /// Those of the connection, and an answer that is not HTTP.
+    pub fn response(&mut self) -> Result<Response> {
+        let mut response = self.head()?;
+        while response.status < 200 {
+            response = self.head()?;
+        }
+        while let Some(part) = self.part(&response)? {
+            response.body.extend_from_slice(&part);
+            if !response.is_chunked() {
+                break;
+            }
+        }
+        Ok(response)
+    }
+
+    /// Reads the head of an answer; its body stays to be read.
+    ///
+    /// # Errors
+    /// Those of the connection, and an answer that is not HTTP.
+    pub fn head(&mut self) -> Result<Response> {
+        let first = self.line()?;
+        let status = first
+            .strip_prefix("HTTP/1.")
+            .and_then(|rest| rest.split(' ').nth(1))
+            .and_then(|status| status.parse().ok())
+            .ok_or_else(|| Error::new(format!("not an HTTP answer: {first:?}")))?;
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line
+                .split_once(':')
+                .ok_or_else(|| Error::new(format!("not a header: {line:?}")))?;
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        Ok(Response {
+            status,
+            headers,
+            body: Vec::new(),
+        })
+    }
+
+    /// The next chunk of a chunked body, or all of another one. `None` at the end.
+    ///
+    /// # Errors
+    /// Those of the connection, and a body that is broken off.
+    pub fn part(&mut self, head: &Response) -> Result<Option<Vec<u8>>> {
+        if head.is_chunked() {
+            let size = self.line()?;
+            let size = usize::from_str_radix(size.split(';').next().unwrap_or("").trim(), 16)
+                .map_err(|_| Error::new(format!("not a chunk size: {size:?}")))?;
+            let mut part = vec![0; size];
+            self.stream.read_exact(&mut part)?;
+            let end = self.line()?;
+            return match (size, end.as_str()) {
+                (0, _) => Ok(None),
+                (_, "") => Ok(Some(part)),
+                _ => Err(Error::new(format!("{end:?} after a chunk"))),
+            };
+        }
+        let mut body = Vec::new();
+        match head.header("content-length") {
+            Some(length) => {
+                let length = length
+                    .parse()
+                    .map_err(|_| Error::new(format!("not a length: {length:?}")))?;
+                body.resize(length, 0);
+                self.stream.read_exact(&mut body)?;
+            }
+            None => {
+                self.stream.read_to_end(&mut body)?;
+            }
+        }
+        Ok(Some(body))
+    }
+
+    /// Whether the other side has closed the connection; waits for it, or for
+    /// bytes, up to `patience`.
+    pub fn closed_within(&mut self, patience: Duration) -> bool {
+        let stream = self.stream.get_ref();
+        if stream.set_read_timeout(Some(patience)).is_err() {
+            return true;
+        }
+        let closed = match self.stream.fill_buf() {
+            Ok(bytes) => bytes.is_empty(),
+            Err(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ),
+        };
+        // Failing to go back to the long timeout only makes later reads fail sooner.
+        let _ = self.stream.get_ref().set_read_timeout(Some(SILENCE));
+        closed
+    }
+
+    /// Says that nothing more will be sent.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn finish_sending(&mut self) -> io::Result<()> {
+        self.stream.get_ref().shutdown(Shutdown::Write)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(Error::new("the connection was closed before the answer"));
+        }
+        Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+    }
+}
+
+/// An HTTP answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// Names in lower case, in the order of arrival.
+    pub headers: Vec<(String, String)>,
+    /// The body, without chunk framing.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// The first header of that name, which is given in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The body as text, with replacement characters where it is none.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Errors
+    /// When it is none; the text shows it.
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Error::new(format!("{error} in {:?}", self.text())))
+    }
+
+    fn is_chunked(&self) -> bool {
+        self.header("transfer-encoding")
+            .is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, thread};
+
+    use super::*;
+
+    /// A connection to somebody who says `answer` and closes.
+    fn hearing(answer: &'static str) -> Connection {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            stream.write_all(answer.as_bytes()).expect("a reader");
+        });
+        Connection::open(address).expect("a listener")
+    }
+
+    #[test]
+    fn bodies_with_a_length_follow_each_other() {
+        let mut connection = hearing(
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi\
+             HTTP/1.1 503 No\r\nX: y\r\n\r\nuntil the end",
+        );
+        let first = connection.response().expect("an answer");
+        assert_eq!((first.status, first.text().as_str()), (200, "hi"));
+        let second = connection.response().expect("an answer");
+        assert_eq!(
+            (second.status, second.text().as_str()),
+            (503, "until the end")
+        );
+        assert_eq!(second.header("x"), Some("y"));
+    }
+
+    #[test]
+    fn chunks_are_joined_or_read_one_by_one() {
+        let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+                      3\r\nabc\r\na;x=y\r\n0123456789\r\n0\r\n\r\n";
+        let whole = hearing(answer).response().expect("an answer");
+        assert_eq!(whole.text(), "abc0123456789");
+        let mut connection = hearing(answer);
+        let head = connection.head().expect("a head");
+        let part = connection.part(&head).expect("a chunk");
+        assert_eq!(part.as_deref(), Some(b"abc".as_slice()));
+    }
+
+    #[test]
+    fn broken_answers_are_errors() {
+        for answer in [
+            "",
+            "SMTP ready\r\n",
+            "HTTP/1.1 200 OK\r\nnonsense\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhi",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        ] {
+            assert!(hearing(answer).response().is_err(), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn closing_is_noticed() {
+        assert!(hearing("").closed_within(SILENCE));
+        assert!(!hearing("x").closed_within(SILENCE));
+    }
+}

@@ -1,0 +1,542 @@
+//! A real llama-server as a child process, with or without the hook.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    net::SocketAddr,
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    Completion, Connection, Error, Model, ProjectorKind, Request, Response, Result, engine,
+    llama_server,
+};
+
+/// How often a condition outside this process is looked at.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// How long a server may take to be ready. It takes 0.1 s on an idle machine.
+const READY: Duration = Duration::from_secs(60);
+
+/// How long a server may take to end after SIGTERM before it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How to run a server. Cloning it is how the same one is run again.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    program: Option<PathBuf>,
+    model: Option<Model>,
+    args: Vec<OsString>,
+    env: Vec<(OsString, Option<OsString>)>,
+    launcher: Option<PathBuf>,
+    preload: Option<PathBuf>,
+    index_url: Option<String>,
+    ready: Duration,
+}
+
+impl Builder {
+    /// The model to serve; none for router mode.
+    pub fn model(mut self, model: &Model) -> Self {
+        self.model = Some(model.clone());
+        self
+    }
+
+    /// The llama-server to run rather than [`llama_server`]'s.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// More command line arguments.
+    pub fn args<T: Into<OsString>>(mut self, args: impl IntoIterator<Item = T>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// `slots` slots whose KV is found in the slots or nowhere: no host prompt
+    /// cache, and a buffer for each slot rather than a unified one.
+    pub fn bare_slots(self, slots: u32) -> Self {
+        self.args(["--no-kv-unified", "--cache-ram", "0", "--parallel"])
+            .args([slots.to_string()])
+    }
+
+    /// Images, by a tiny projector (`--mmproj`) for a tiny model.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn projector(self, kind: ProjectorKind) -> Self {
+        let file = engine::projector(kind).into_os_string();
+        self.args(["--mmproj".into(), file])
+    }
+
+    /// An environment variable.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Removes an environment variable.
+    pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), None));
+        self
+    }
+
+    /// Runs the launcher, which finds the server through `LLAMA_SERVER_BIN`.
+    pub fn launcher(mut self, launcher: impl Into<PathBuf>) -> Self {
+        self.launcher = Some(launcher.into());
+        self
+    }
+
+    /// Preloads the hook library into the server, without a launcher.
+    pub fn preload(mut self, hook: impl Into<PathBuf>) -> Self {
+        self.preload = Some(hook.into());
+        self
+    }
+
+    /// Sets `CONTEXTPILOT_INDEX_URL`.
+    pub fn index_url(mut self, url: impl Into<String>) -> Self {
+        self.index_url = Some(url.into());
+        self
+    }
+
+    /// How long the server may take until it is ready; a minute otherwise.
+    pub fn ready_within(mut self, patience: Duration) -> Self {
+        self.ready = patience;
+        self
+    }
+
+    /// The same server without hook and launcher: the one that tells the truth.
+    pub fn plain(&self) -> Self {
+        let mut plain = self.clone();
+        plain.launcher = None;
+        plain.preload = None;
+        plain.index_url = None;
+        let ours = |name: &OsString| name.to_string_lossy().starts_with("CONTEXTPILOT_");
+        plain.env.retain(|(name, _)| !ours(name));
+        plain
+    }
+
+    /// Whether any of these options was given.
+    fn has(&self, options: &[&str]) -> bool {
+        let option = |arg: &OsString| options.iter().any(|option| arg == option);
+        self.args.iter().any(option)
+    }
+
+    /// Whether what leaves a slot may go to the host prompt cache.
+    pub(crate) fn has_host_cache(&self) -> bool {
+        let mut pairs = self.args.iter().zip(self.args.iter().skip(1));
+        !pairs.any(|(name, value)| (name == "--cache-ram" || name == "-cram") && value == "0")
+    }
+
+    /// Whether a request in one slot can leave the KV of the others alone.
+    pub(crate) fn has_separate_slots(&self) -> bool {
+        !self.has_host_cache() && self.has(&["--no-kv-unified", "-no-kvu"])
+    }
+
+    pub(crate) fn keeps_any_prefix(&self) -> bool {
+        let model = self.model.as_ref();
+        model.is_none_or(Model::keeps_any_prefix) || self.has(&["--swa-full"])
+    }
+
+    fn command(&self, folder: &Path) -> Result<Command> {
+        let server = self.program.clone().unwrap_or_else(llama_server);
+        let mut command = match &self.launcher {
+            Some(launcher) => {
+                let mut command = Command::new(launcher);
+                command.env("LLAMA_SERVER_BIN", &server);
+                command
+            }
+            None => Command::new(&server),
+        };
+        // What happens to be set around a test run must not change its result.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let meant_for_servers = ["CONTEXTPILOT_", "LLAMA_ARG_", "GGML_", "LD_PRELOAD"];
+            if meant_for_servers
+                .iter()
+                .any(|start| text.starts_with(start))
+            {
+                command.env_remove(&name);
+            }
+        }
+        if let Some(model) = &self.model {
+            command.arg("--model").arg(model.path());
+        }
+        // One thread: two of them spin for each other when cores are scarce,
+        // which makes an evaluation of 1 ms take 500.
+        let defaults: [(&[&str], &str); 5] = [
+            (&["--host"], "127.0.0.1"),
+            (&["--port"], "0"),
+            (&["--threads", "-t"], "1"),
+            (&["--ctx-size", "-c"], "4096"),
+            (&["--slot-save-path"], "."),
+        ];
+        for (names, value) in defaults {
+            if !self.has(names) {
+                command.arg(names[0]).arg(value);
+            }
+        }
+        command.args(&self.args).current_dir(folder);
+        // Its journal is its own, unless a test has two lives share one.
+        command.env("XDG_STATE_HOME", folder);
+        if let Some(hook) = &self.preload {
+            command.env("LD_PRELOAD", std::path::absolute(hook)?);
+        }
+        if let Some(url) = &self.index_url {
+            command.env("CONTEXTPILOT_INDEX_URL", url);
+        }
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let file = |name| File::create(folder.join(name));
+        command
+            .stdin(Stdio::null())
+            .stdout(file(STDOUT)?)
+            .stderr(file(STDERR)?);
+        Ok(command)
+    }
+
+    /// Starts the server and waits until it is ready to serve.
+    ///
+    /// It listens on a loopback port that it chooses itself (`--port 0`) and
+    /// names in its log.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends, or is not ready in time: with the end
+    /// of what it said on stderr.
+    pub fn spawn(&self) -> Result<Server> {
+        let folder = tempfile::tempdir()?;
+        let mut command = self.command(folder.path())?;
+        let child = command
+            .spawn()
+            .map_err(|error| Error::new(format!("{:?}: {error}", command.get_program())))?;
+        let mut server = Server {
+            child,
+            // Known once it listens.
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            folder,
+            exited: None,
+        };
+        let deadline = Instant::now() + self.ready;
+        server.address = server.until(deadline, "it listened", |server| {
+            listening(&server.stderr()).or_else(|| listening(&server.stdout()))
+        })?;
+        server.until(deadline, "it was ready", |server| {
+            let health = server.get("/health").ok()?;
+            (health.status == 200).then_some(())
+        })?;
+        Ok(server)
+    }
+}
+
+const STDOUT: &str = "stdout.log";
+const STDERR: &str = "stderr.log";
+
+/// The address in a line such as `server is listening on http://127.0.0.1:4711`.
+fn listening(log: &str) -> Option<SocketAddr> {
+    let mentions = log
+        .lines()
+        .filter(|line| line.contains("listening"))
+        .filter_map(|line| line.split_once("http://"));
+    mentions
+        .filter_map(|(_, rest)| {
+            let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]".contains(c)));
+            rest[..end.unwrap_or(rest.len())].parse().ok()
+        })
+        .find(|address: &SocketAddr| address.port() != 0)
+}
+
+/// A running server. Dropping it ends it.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    /// Its working directory, with its logs and saved slots.
+    folder: TempDir,
+    exited: Option<ExitStatus>,
+}
+
+impl Server {
+    /// A server with nothing but a context of 4096 tokens, one thread, and a
+    /// folder for saved slots; everything else is as llama-server has it.
+    pub fn builder() -> Builder {
+        Builder {
+            program: None,
+            model: None,
+            args: Vec::new(),
+            env: Vec::new(),
+            launcher: None,
+            preload: None,
+            index_url: None,
+            ready: READY,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process id; that of llama-server also under the launcher, which
+    /// becomes the server.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its working directory. Saved slots are here.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What it has said on stderr so far.
+    pub fn stderr(&self) -> String {
+        self.log(STDERR)
+    }
+
+    /// What it has said on stdout so far.
+    pub fn stdout(&self) -> String {
+        self.log(STDOUT)
+    }
+
+    fn log(&self, name: &str) -> String {
+        let bytes = std::fs::read(self.folder.path().join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A new connection to it.
+    ///
+    /// # Errors
+    /// Those of connecting.
+    pub fn connect(&self) -> Result<Connection> {
+        Ok(Connection::open(self.address)?)
+    }
+
+    /// GETs a path on a connection of its own.
+    ///
+    /// # Errors
+    /// Those of the connection; a status of 4xx or 5xx is none.
+    pub fn get(&self, path: &str) -> Result<Response> {
+        self.connect()?.exchange("GET", path, b"")
+    }
+
+    /// POSTs JSON on a connection of its own.
+    ///
+    /// # Errors
+    /// Those of the connection; a status of 4xx or 5xx is none.
+    pub fn post(&self, path: &str, body: &Value) -> Result<Response> {
+        let body = body.to_string();
+        self.connect()?.exchange("POST", path, body.as_bytes())
+    }
+
+    /// Sends a request on a connection of its own.
+    ///
+    /// # Errors
+    /// Those of the connection; a status of 4xx or 5xx is none.
+    pub fn send(&self, request: &Request) -> Result<Response> {
+        let body = request.wire_body();
+        self.connect()?
+            .exchange("POST", request.path(), body.as_bytes())
+    }
+
+    /// Sends a request and reads the (first) completion.
+    ///
+    /// # Errors
+    /// Those of the connection, and every status but 200.
+    pub fn complete(&self, request: &Request) -> Result<Completion> {
+        Completion::first(&self.send(request)?)
+    }
+
+    /// The number of slots.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub fn slots(&self) -> Result<u32> {
+        let props = self.get("/props")?.json()?;
+        let slots = props["total_slots"].as_u64();
+        slots
+            .map(|slots| slots as u32)
+            .ok_or_else(|| Error::new(format!("no total_slots in {props}")))
+    }
+
+    /// Waits until no slot works. Needs the slots endpoint, which is on unless
+    /// `--no-slots` is given.
+    ///
+    /// The question goes through the same queue as requests, so what was
+    /// answered before it has been cleaned up after as well.
+    ///
+    /// # Errors
+    /// When it takes longer than a minute, or the server does not say.
+    pub fn wait_idle(&self) -> Result<()> {
+        let deadline = Instant::now() + READY;
+        loop {
+            let response = self.get("/slots")?;
+            let slots = response.json()?;
+            let slots = slots
+                .as_array()
+                .ok_or_else(|| Error::new(format!("/slots: {}", response.text())))?;
+            if !slots.iter().any(|slot| slot["is_processing"] == true) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(Error::new("a slot works for more than a minute"));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        if self.exited.is_none() {
+            let pid = self.child.id() as libc::pid_t;
+            // SAFETY: the child has not been waited for, so its id is still its own.
+            unsafe { libc::kill(pid, signal) };
+        }
+    }
+
+    /// Sends a signal (`libc::SIGTERM`, …) and waits for the end.
+    ///
+    /// # Errors
+    /// When it does not end within ten seconds; it is killed then.
+    pub fn stop(&mut self, signal: i32) -> Result<ExitStatus> {
+        self.signal(signal);
+        self.wait(GRACE)
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// When it does not come in time; the server is killed then.
+    pub fn wait(&mut self, patience: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                self.child.kill()?;
+                self.exited = Some(self.child.wait()?);
+                return Err(Error::new(format!(
+                    "the server did not end within {patience:?}, so it was killed; its last words:\n{}",
+                    self.last_words()
+                )));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// Those of the system call.
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
+        if self.exited.is_none() {
+            self.exited = self.child.try_wait()?;
+        }
+        Ok(self.exited)
+    }
+
+    fn until<T>(
+        &mut self,
+        deadline: Instant,
+        what: &str,
+        mut look: impl FnMut(&Self) -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            if let Some(seen) = look(self) {
+                return Ok(seen);
+            }
+            let ended = self.try_wait()?;
+            let how = match ended {
+                Some(status) => match (status.code(), status.signal()) {
+                    (Some(code), _) => format!("exited with {code}"),
+                    (_, Some(signal)) => format!("was killed by signal {signal}"),
+                    _ => status.to_string(),
+                },
+                None if Instant::now() > deadline => "ran out of time".to_owned(),
+                None => {
+                    thread::sleep(LOOK);
+                    continue;
+                }
+            };
+            return Err(Error::new(format!(
+                "the server {how} before {what}; its last words:\n{}",
+                self.last_words()
+            )));
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let log = self.stderr();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Whoever wanted to know how it ends has called `stop`.
+        let _ = self.stop(libc::SIGTERM);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_found_in_the_log() {
+        let new = "0.00.432.436 I srv  llama_server: listening on http://127.0.0.1:37185\n";
+        let old = "main: server is listening on http://127.0.0.1:8080 - starting the main loop";
+        let ports = [new, old].map(|log| listening(log).map(|address| address.port()));
+        assert_eq!(ports, [Some(37185), Some(8080)]);
+        assert_eq!(listening("HTTP server is listening, port: 0"), None);
+        assert_eq!(listening("see http://127.0.0.1:1 for help"), None);
+    }
+
+    #[test]
+    fn options_are_recognised() {
+        let default = Server::builder();
+        assert!(default.has_host_cache() && !default.has_separate_slots());
+        let bare = Server::builder().bare_slots(2);
+        assert!(!bare.has_host_cache() && bare.has_separate_slots());
+        let small = Server::builder().args(["-cram", "1"]);
+        assert!(small.has_host_cache());
+    }
+
+    #[test]
+    fn a_plain_server_has_nothing_of_ours() {
+        let hooked = Server::builder()
+            .launcher("/launcher")
+            .preload("/hook.so")
+            .index_url("http://localhost:1")
+            .env("CONTEXTPILOT_STRICT", "1")
+            .env("OTHER", "kept");
+        let plain = hooked.plain();
+        assert!(plain.launcher.is_none() && plain.preload.is_none());
+        assert!(plain.index_url.is_none());
+        assert_eq!(plain.env, [("OTHER".into(), Some("kept".into()))]);
+    }
+
+    #[test]
+    fn a_server_that_cannot_start_shows_its_last_words() {
+        let wrong = Server::builder()
+            .program("/bin/sh")
+            .args(["--nonsense"])
+            .spawn();
+        let text = wrong.expect_err("sh serves nothing").to_string();
+        assert!(text.contains("exited with 2"), "{text}");
+        let missing = Server::builder().program("/nonexistent").spawn();
+        let text = missing.expect_err("no such program").to_string();
+        assert!(text.contains("/nonexistent"), "{text}");
+    }
+}

@@ -1,0 +1,247 @@
+//! A sequence of requests that can be run again and again.
+
+use serde_json::{Value, json};
+
+use crate::{Completion, Error, Request, Response, Result, Server};
+
+/// One thing that happens to a server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A request, answered to its end.
+    Ask(Request),
+    /// A request whose client goes away: after that many chunks of a streamed
+    /// answer, or, with 0, right after sending. How far the server gets
+    /// meanwhile is up to the machine.
+    Abandon(Request, usize),
+    /// A slot is erased.
+    Erase(u32),
+    /// A slot is saved to a file of that name.
+    Save(u32, String),
+    /// A slot is restored from a file of that name.
+    Restore(u32, String),
+}
+
+impl Step {
+    /// The request, if it is one.
+    pub fn request(&self) -> Option<&Request> {
+        match self {
+            Self::Ask(request) | Self::Abandon(request, _) => Some(request),
+            _ => None,
+        }
+    }
+
+    fn run(&self, server: &Server) -> Result<Response> {
+        let slot = |slot: &u32, action: &str, file: Option<&String>| {
+            let body = file.map_or(json!({}), |file| json!({"filename": file}));
+            server.post(&format!("/slots/{slot}?action={action}"), &body)
+        };
+        let response = match self {
+            Self::Ask(request) => server.send(request)?,
+            Self::Abandon(request, chunks) => abandon(server, request, *chunks)?,
+            Self::Erase(id) => slot(id, "erase", None)?,
+            Self::Save(id, file) => slot(id, "save", Some(file))?,
+            Self::Restore(id, file) => slot(id, "restore", Some(file))?,
+        };
+        if self.request().is_none() && response.status != 200 {
+            return Err(Error::new(format!("{self:?}: {}", response.text())));
+        }
+        // One at a time, or the engine's choice of slots would depend on timing.
+        server.wait_idle()?;
+        Ok(response)
+    }
+}
+
+/// Answers with what was read before the client went away; status 0 if nothing.
+fn abandon(server: &Server, request: &Request, chunks: usize) -> Result<Response> {
+    let mut connection = server.connect()?;
+    let body = request.wire_body();
+    let bytes = crate::Connection::request_bytes("POST", request.path(), body.as_bytes());
+    connection.write(&bytes)?;
+    if chunks == 0 {
+        return Ok(Response {
+            status: 0,
+            headers: Vec::new(),
+            body: Vec::new(),
+        });
+    }
+    let mut response = connection.head()?;
+    for _ in 0..chunks {
+        match connection.part(&response)? {
+            Some(part) => response.body.extend_from_slice(&part),
+            None => break,
+        }
+    }
+    Ok(response)
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The id of the request, if it had one.
+    pub id: Option<String>,
+    /// The answer; that of an abandoned request is what was read of it.
+    pub response: Response,
+    /// The completions; none for other steps, refused and abandoned requests.
+    pub completions: Vec<Completion>,
+}
+
+impl Outcome {
+    /// The answer without what differs from one run to the next: times, and the
+    /// random ids that the OpenAI-like endpoints hand out. All the rest must be
+    /// equal with and without the hook.
+    pub fn timeless(&self) -> String {
+        let text = self.response.text();
+        let clean = |json: &str| match serde_json::from_str::<Value>(json) {
+            Ok(mut value) => {
+                forget_times(&mut value);
+                value.to_string()
+            }
+            Err(_) => json.to_owned(),
+        };
+        if text.starts_with("data: ") {
+            let lines = text.lines().map(|line| match line.strip_prefix("data: ") {
+                Some(event) => clean(event),
+                None => line.to_owned(),
+            });
+            return lines.collect::<Vec<_>>().join("\n");
+        }
+        clean(&text)
+    }
+}
+
+fn forget_times(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, value| {
+                let random = |id: &str| {
+                    ["cmpl-", "resp_", "msg_"]
+                        .iter()
+                        .any(|kind| id.contains(kind))
+                };
+                let random = name == "id" && value.as_str().is_some_and(random);
+                let times = ["timings", "created", "created_at", "completed_at"];
+                !random && !times.contains(&name.as_str())
+            });
+            fields.values_mut().for_each(forget_times);
+        }
+        Value::Array(items) => items.iter_mut().for_each(forget_times),
+        _ => {}
+    }
+}
+
+/// Steps, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// The steps.
+    pub steps: Vec<Step>,
+}
+
+impl Trace {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Then a request.
+    pub fn ask(self, request: Request) -> Self {
+        self.then(Step::Ask(request))
+    }
+
+    /// Then any step.
+    pub fn then(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    /// The first `steps` steps: to know the truth at an earlier moment.
+    pub fn upto(&self, steps: usize) -> Self {
+        Self {
+            steps: self.steps[..steps.min(self.steps.len())].to_vec(),
+        }
+    }
+
+    /// The ids of its requests, in order of first appearance.
+    pub fn ids(&self) -> Vec<String> {
+        let mut ids: Vec<String> = Vec::new();
+        for id in self.requests().filter_map(Request::request_id) {
+            if !ids.iter().any(|known| known == id) {
+                ids.push(id.to_owned());
+            }
+        }
+        ids
+    }
+
+    /// Its requests, in order.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.steps.iter().filter_map(Step::request)
+    }
+
+    /// Runs it, one step after the other; after each, the server is idle.
+    ///
+    /// # Errors
+    /// Those of connections and of slot actions. Requests may be refused: that
+    /// is an outcome.
+    pub fn run(&self, server: &Server) -> Result<Vec<Outcome>> {
+        let run = |(number, step): (usize, &Step)| {
+            let response = step
+                .run(server)
+                .map_err(|error| Error::new(format!("step {number}: {error}")))?;
+            let completions = match step {
+                Step::Ask(_) if response.status == 200 => Completion::all(&response)?,
+                _ => Vec::new(),
+            };
+            let id = step.request().and_then(Request::request_id);
+            Ok(Outcome {
+                id: id.map(str::to_owned),
+                response,
+                completions,
+            })
+        };
+        self.steps.iter().enumerate().map(run).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(body: &str) -> Outcome {
+        Outcome {
+            id: None,
+            response: Response {
+                status: 200,
+                headers: Vec::new(),
+                body: body.into(),
+            },
+            completions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn times_and_random_ids_are_forgotten_and_nothing_else() {
+        let body = |id: &str, n: u32| {
+            format!(
+                r#"{{"id":"chatcmpl-{id}","created":{n},"timings":{{"prompt_ms":{n}}},"text":"a"}}"#
+            )
+        };
+        let (first, second) = (body("x", 1), body("y", 2));
+        assert_eq!(outcome(&first).timeless(), r#"{"text":"a"}"#);
+        assert_eq!(outcome(&first).timeless(), outcome(&second).timeless());
+        let stream = |body: &str| outcome(&format!("data: {body}\n\ndata: [DONE]\n\n")).timeless();
+        assert_eq!(stream(&first), stream(&second));
+        assert_ne!(stream(&first), stream(r#"{"text":"b"}"#));
+        assert_eq!(outcome(r#"{"id":7}"#).timeless(), r#"{"id":7}"#);
+    }
+
+    #[test]
+    fn ids_are_listed_once_and_in_order() {
+        let trace = Trace::new()
+            .ask(Request::completion("x").id("b"))
+            .then(Step::Erase(0))
+            .ask(Request::completion("y"))
+            .ask(Request::completion("z").id("a"))
+            .ask(Request::completion("x").id("b"));
+        assert_eq!(trace.ids(), ["b", "a"]);
+        assert_eq!(trace.upto(2).ids(), ["b"]);
+    }
+}

@@ -1,0 +1,353 @@
+//! The truth, from the engine's own mouth.
+//!
+//! To ask whether a prompt is cached is to send it again and to read `cache_n`.
+//! Asking changes what is cached. So the server is started afresh and the whole
+//! trace is replayed for each question, without any hook.
+//!
+//! # An id may be called gone only if *no* request could find its KV
+//! One question is not enough, because the engine does not always look
+//! everywhere (llama-server 0.7.0, `get_available_slot` and
+//! `server_prompt_cache::load`):
+//! - It looks into one slot: the one that is most similar, or least recently
+//!   used. So each slot is asked, by `id_slot`.
+//! - It looks into the host prompt cache only when that slot is about to lose
+//!   more than half of its content; never if `id_slot` names a slot with
+//!   unrelated content. So the host cache is asked after erasing all slots,
+//!   which have been asked by then.
+//! - It takes a host entry only if at least a quarter of the *entry* is common
+//!   with the new prompt, and of several prefers what keeps most of the entry.
+//!   An entry of a short prompt and a long answer is thus found only by the next
+//!   turn of the conversation. So the continuations are asked as well: the
+//!   prompt with its answer, and the trace's longer prompts with theirs.
+//!
+//! # What counts as cached
+//! All tokens of the prompt but the last, which the engine always evaluates
+//! again. Two prompts that differ in their last token only are the same to
+//! that measure. With sliding windows and recurrent models, which go back to
+//! checkpoints, it is nine tenths of the tokens.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZero,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use crate::{Builder, Completion, Error, Outcome, Request, Result, Score, Server, Step, Trace};
+
+/// One question to the engine, and its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Where was looked.
+    pub place: String,
+    /// Tokens that the engine did not have to evaluate.
+    pub cache_n: usize,
+    /// Tokens of the prompt that was asked about.
+    pub prompt_tokens: usize,
+}
+
+/// Whether a request's prompt is cached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// It is; this is the question that found it.
+    Resident(Probe),
+    /// No question found it; this is the one that came closest, unless the
+    /// server refuses the prompt altogether.
+    Gone(Option<Probe>),
+}
+
+impl Residency {
+    /// Whether no question found it.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone(_))
+    }
+}
+
+/// The truth about the ids of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Truth {
+    /// By id.
+    pub residency: BTreeMap<String, Residency>,
+}
+
+impl Truth {
+    /// The ids that were asked about.
+    pub fn ids(&self) -> BTreeSet<String> {
+        self.residency.keys().cloned().collect()
+    }
+
+    /// The ids that are gone.
+    pub fn gone(&self) -> BTreeSet<String> {
+        let gone = self.residency.iter().filter(|(_, here)| here.is_gone());
+        gone.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Compares with what was reported.
+    pub fn score(&self, reported: &BTreeSet<String>) -> Score {
+        Score::of(&self.ids(), &self.gone(), reported)
+    }
+}
+
+/// The truth about every id of the trace, at its end.
+///
+/// # Errors
+/// When the server cannot be run, or answers differently when the trace is
+/// replayed: what it answers would then be no truth.
+pub fn truth(trace: &Trace, server: &Builder) -> Result<Truth> {
+    truth_of(trace, &trace.ids(), server)
+}
+
+/// The truth about one id.
+///
+/// # Errors
+/// As [`truth`]; also when there is no such id.
+pub fn residency(trace: &Trace, id: &str, server: &Builder) -> Result<Residency> {
+    let mut truth = truth_of(trace, &[id.to_owned()], server)?;
+    let found = truth.residency.remove(id);
+    found.ok_or_else(|| Error::new(format!("nothing about {id}")))
+}
+
+/// The truth about some ids of the trace.
+///
+/// # Errors
+/// As [`truth`]; also when there is no such id.
+pub fn truth_of(trace: &Trace, ids: &[String], server: &Builder) -> Result<Truth> {
+    let engine = Engine::new(trace, server)?;
+    // Equal prompts have equal answers. Kept in a list: JSON has no hash.
+    let mut questions: Vec<Request> = Vec::new();
+    let mut asked: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for id in ids {
+        let mut requests = trace.requests();
+        let request = requests
+            .find(|request| request.request_id() == Some(id))
+            .ok_or_else(|| Error::new(format!("no request {id} in the trace")))?;
+        for question in request.questions() {
+            let known = questions.iter().position(|known| *known == question);
+            let place = known.unwrap_or_else(|| {
+                questions.push(question);
+                questions.len() - 1
+            });
+            asked.entry(id).or_default().push(place);
+        }
+    }
+
+    let answers = in_parallel(&questions, |question| engine.find(question))?;
+    let mut truth = Truth::default();
+    for (id, places) in asked {
+        // A request with several prompts is cached if all of them are.
+        let mut here = places.iter().map(|&place| &answers[place]);
+        let worst = here.find(|answer| answer.is_gone());
+        let answer = worst.unwrap_or(&answers[places[0]]).clone();
+        truth.residency.insert(id.to_owned(), answer);
+    }
+    Ok(truth)
+}
+
+/// Two at a time: a replay waits for a process start more than it computes.
+fn in_parallel<A: Sync, B: Send>(
+    items: &[A],
+    work: impl Fn(&A) -> Result<B> + Sync,
+) -> Result<Vec<B>> {
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..workers.min(2) {
+            scope.spawn(|| {
+                while let Some((place, item)) = {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    items.get(place).map(|item| (place, item))
+                } {
+                    let result = work(item);
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    done.push((place, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Where to look, in the state that the trace leaves.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Wherever the engine looks by itself.
+    OwnChoice,
+    Slot(u32),
+    /// The host cache, all slots being erased.
+    Host,
+}
+
+struct Engine<'a> {
+    trace: &'a Trace,
+    server: Builder,
+    slots: u32,
+    /// What the trace's requests were answered the first time.
+    first: Vec<Outcome>,
+}
+
+impl<'a> Engine<'a> {
+    fn new(trace: &'a Trace, server: &Builder) -> Result<Self> {
+        let server = server.plain();
+        let running = server.spawn()?;
+        Ok(Self {
+            trace,
+            slots: running.slots()?,
+            first: trace.run(&running)?,
+            server,
+        })
+    }
+
+    /// A fresh server in the state that the trace leaves.
+    fn replay(&self) -> Result<Server> {
+        let server = self.server.spawn()?;
+        let outcomes = self.trace.run(&server)?;
+        for (number, step) in self.trace.steps.iter().enumerate() {
+            let contents = |outcome: &Outcome| -> Vec<(String, usize)> {
+                let answers = outcome.completions.iter();
+                answers
+                    .map(|one| (one.content.clone(), one.cache_n))
+                    .collect()
+            };
+            let (first, now) = (&self.first[number], &outcomes[number]);
+            if matches!(step, Step::Ask(_)) && contents(first) != contents(now) {
+                return Err(Error::new(format!(
+                    "not deterministic: step {number} was answered {:?}, and on replay {:?}",
+                    contents(first),
+                    contents(now)
+                )));
+            }
+        }
+        Ok(server)
+    }
+
+    /// The question itself, then everything that goes on from it.
+    fn continuations(&self, question: &Request) -> Vec<Request> {
+        let mut all = vec![question.clone()];
+        for (step, outcome) in self.trace.steps.iter().zip(&self.first) {
+            let Some(request) = step.request() else {
+                continue;
+            };
+            for (longer, answer) in request.questions().iter().zip(&outcome.completions) {
+                if longer.extends(question) {
+                    all.extend(longer.continued(&answer.content));
+                }
+            }
+        }
+        let mut distinct: Vec<Request> = Vec::new();
+        for one in all {
+            if !distinct.contains(&one) {
+                distinct.push(one);
+            }
+        }
+        distinct
+    }
+
+    fn find(&self, question: &Request) -> Result<Residency> {
+        let continuations = self.continuations(question);
+        let slots = || (0..self.slots).map(Place::Slot);
+        // Which replays to make: in each, these questions are asked one after
+        // the other. Several only where one cannot disturb the next.
+        let mut replays: Vec<Vec<(Place, &Request)>> = Vec::new();
+        // A slot that has gone on from the prompt serves it as it is or, where
+        // only checkpoints lead back, from the last of those.
+        let in_slots = &continuations[..1];
+        for asked in in_slots {
+            if !question.names_a_slot() {
+                replays.push(vec![(Place::OwnChoice, asked)]);
+            } else if self.server.has_separate_slots() {
+                replays.push(slots().map(|slot| (slot, asked)).collect());
+            } else {
+                replays.push(vec![(Place::OwnChoice, asked)]);
+                replays.extend(slots().map(|slot| vec![(slot, asked)]));
+            }
+        }
+        if self.server.has_host_cache() {
+            // A continuation that goes on from the end of an entry says nothing of
+            // a way back to the prompt, where there are only checkpoints.
+            let asked = match self.server.keeps_any_prefix() {
+                true => &continuations[..],
+                false => &continuations[..1],
+            };
+            replays.extend(asked.iter().map(|asked| vec![(Place::Host, asked)]));
+        }
+
+        // Known from the first answer, which is about the question itself.
+        let mut prompt_tokens = None;
+        let mut closest: Option<Probe> = None;
+        for questions in replays {
+            let server = self.replay()?;
+            for (place, asked) in questions {
+                let Some(answer) = self.ask(&server, place, asked)? else {
+                    if prompt_tokens.is_none() {
+                        return Ok(Residency::Gone(None));
+                    }
+                    // A continuation may be too long where the prompt is not.
+                    continue;
+                };
+                let prompt_tokens = *prompt_tokens.get_or_insert(answer.prompt_tokens);
+                let probe = Probe {
+                    place: place.describe(asked == question),
+                    cache_n: answer.cache_n,
+                    prompt_tokens,
+                };
+                if probe.cache_n >= self.enough(prompt_tokens) {
+                    return Ok(Residency::Resident(probe));
+                }
+                if closest
+                    .as_ref()
+                    .is_none_or(|best| best.cache_n < probe.cache_n)
+                {
+                    closest = Some(probe);
+                }
+            }
+        }
+        Ok(Residency::Gone(closest))
+    }
+
+    fn enough(&self, prompt_tokens: usize) -> usize {
+        if self.server.keeps_any_prefix() {
+            prompt_tokens - 1
+        } else {
+            (prompt_tokens * 9).div_ceil(10)
+        }
+    }
+
+    /// `None`: the server refuses the request.
+    fn ask(&self, server: &Server, place: Place, asked: &Request) -> Result<Option<Completion>> {
+        let asked = match place {
+            Place::OwnChoice => asked.clone(),
+            Place::Slot(slot) => asked.clone().slot(slot),
+            Place::Host => {
+                let erasing = (0..self.slots).map(Step::Erase).collect();
+                Trace { steps: erasing }.run(server)?;
+                asked.clone()
+            }
+        };
+        let outcome = Trace::new().ask(asked).run(server)?.swap_remove(0);
+        if outcome.response.status >= 500 {
+            return Err(Error::new(outcome.response.text()));
+        }
+        Ok(outcome.completions.into_iter().next())
+    }
+}
+
+impl Place {
+    fn describe(self, itself: bool) -> String {
+        let place = match self {
+            Self::OwnChoice => "by the engine's own choice".to_owned(),
+            Self::Slot(slot) => format!("in slot {slot}"),
+            Self::Host => "with all slots erased".to_owned(),
+        };
+        if itself {
+            place
+        } else {
+            format!("{place}, by a continuation")
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What kind of model to write.
+
+use std::{fmt, str::FromStr};
+
+use crate::gguf::Header;
+
+/// The architectures whose KV cache behaves differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arch {
+    /// Full attention: any prefix of a sequence can be kept.
+    Llama,
+    /// Sliding-window attention in every other layer, so that the server keeps
+    /// context checkpoints.
+    Gemma2,
+    /// Recurrent: a sequence has one state, and cannot be cut at all.
+    Mamba,
+    /// The first layer of [`Arch::Llama`] with the same seed: a draft model for
+    /// speculative decoding that is right often enough, and often wrong.
+    Draft,
+    /// Full attention with positions of several dimensions (M-RoPE): the rows of
+    /// an image share one, and what follows continues after a gap.
+    Qwen2Vl,
+}
+
+impl Arch {
+    /// Every architecture, in the order of the documentation.
+    pub const ALL: [Self; 5] = [
+        Self::Llama,
+        Self::Gemma2,
+        Self::Mamba,
+        Self::Draft,
+        Self::Qwen2Vl,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Gemma2 => "gemma2",
+            Self::Mamba => "mamba",
+            Self::Draft => "draft",
+            Self::Qwen2Vl => "qwen2vl",
+        }
+    }
+
+    /// The name in the file, `general.architecture`.
+    pub(crate) fn in_file(self) -> &'static str {
+        match self {
+            Self::Llama | Self::Draft => "llama",
+            Self::Gemma2 => "gemma2",
+            Self::Mamba => "mamba",
+            Self::Qwen2Vl => "qwen2vl",
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Arch {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|arch| arch.name() == name);
+        known.ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("unknown architecture {name:?} (known: {known})")
+        })
+    }
+}
+
+/// A model to write. Start from [`Spec::new`] and change what matters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Spec {
+    /// Architecture.
+    pub arch: Arch,
+    /// The longest context, in tokens, that the model claims to be trained for.
+    /// It costs nothing here; what a server allocates is decided by its `-c`.
+    pub context_length: u32,
+    /// Equal seeds, equal weights.
+    pub seed: u64,
+    /// Transformer (or state-space) blocks. Time per token and file size grow
+    /// with it.
+    pub layers: u32,
+    /// Embedding length, a multiple of 16. Time per token and file size grow
+    /// with its square: 8 layers of 512 make 85 MB and take some 4 ms a token
+    /// on one core (seen with llama-server 0.7.0), so that a prompt of a hundred
+    /// tokens keeps the engine busy for about half a second.
+    pub width: u32,
+    /// [`Arch::Gemma2`] only: tokens that a sliding-window layer looks back.
+    pub window: u32,
+}
+
+impl Spec {
+    /// The tiny one: about half a megabyte, some 0.1 ms a token.
+    pub fn new(arch: Arch) -> Self {
+        Self {
+            arch,
+            context_length: 131_072,
+            seed: 1,
+            layers: if arch == Arch::Draft { 1 } else { 2 },
+            width: 64,
+            window: 64,
+        }
+    }
+
+    /// The number of tokens that a server makes of `text`, `<s>` included.
+    ///
+    /// Printable ASCII is one token a character, and everything else is one
+    /// token a byte; newlines are among the latter.
+    pub fn tokens_in(text: &str) -> usize {
+        text.len() + 1
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let at_least_one = [
+            ("layers", self.layers),
+            ("context length", self.context_length),
+            ("window", self.window),
+        ];
+        for (name, value) in at_least_one {
+            if value == 0 {
+                return Err(format!("{name} must be at least 1"));
+            }
+        }
+        if self.width == 0 || self.width % 16 != 0 {
+            return Err(format!(
+                "width must be a positive multiple of 16, not {}",
+                self.width
+            ));
+        }
+        if self.width > 1 << 14 || self.layers > 1 << 10 {
+            return Err(format!(
+                "{} layers of width {} are not tiny (at most 1024 of 16384)",
+                self.layers, self.width
+            ));
+        }
+        Ok(())
+    }
+
+    /// Attention heads; wide models get wide heads, as real ones do.
+    fn heads(&self) -> u32 {
+        let head = if self.width >= 512 && self.width % 64 == 0 {
+            64
+        } else {
+            16
+        };
+        self.width / head
+    }
+
+    pub(crate) fn feed_forward(&self) -> u32 {
+        2 * self.width
+    }
+
+    /// Hyperparameters, under the names that llama.cpp's loader asks for.
+    pub(crate) fn describe(&self, header: &mut Header) {
+        let arch = self.arch.in_file();
+        header.string("general.architecture", arch);
+        header.string("general.name", &format!("tiny {}", self.arch));
+        let mut number = |key: &str, value: u32| header.u32(&format!("{arch}.{key}"), value);
+        number("context_length", self.context_length);
+        number("embedding_length", self.width);
+        number("block_count", self.layers);
+        if self.arch == Arch::Mamba {
+            number("feed_forward_length", 0);
+            number("attention.head_count", 0);
+            number("ssm.conv_kernel", Self::SSM_CONV);
+            number("ssm.inner_size", 2 * self.width);
+            number("ssm.state_size", Self::SSM_STATE);
+            number("ssm.time_step_rank", self.ssm_rank());
+        } else {
+            let head = self.width / self.heads();
+            number("feed_forward_length", self.feed_forward());
+            number("attention.head_count", self.heads());
+            number("attention.head_count_kv", self.heads());
+            number("attention.key_length", head);
+            number("attention.value_length", head);
+            number("rope.dimension_count", head);
+        }
+        if self.arch == Arch::Qwen2Vl {
+            // Pairs of dimensions that turn with time, row and column; together
+            // they are the head of 16 of a tiny model.
+            let pairs = self.width / self.heads() / 2;
+            let (time, rest) = (pairs / 4, pairs - pairs / 4);
+            let sections = [time, rest / 2, rest - rest / 2, 0].map(|n| n as i32);
+            header.i32s("qwen2vl.rope.dimension_sections", sections.into_iter());
+        }
+        if self.arch == Arch::Gemma2 {
+            let mut number = |key: &str, value: u32| header.u32(&format!("{arch}.{key}"), value);
+            number("attention.sliding_window", self.window);
+            header.f32("gemma2.attn_logit_softcapping", 50.0);
+            // As good as none: the bias of `tensors` must reach the sampler.
+            header.f32("gemma2.final_logit_softcapping", 1000.0);
+        }
+        header.f32(&format!("{arch}.attention.layer_norm_rms_epsilon"), 1e-5);
+    }
+
+    pub(crate) const SSM_CONV: u32 = 4;
+    pub(crate) const SSM_STATE: u32 = 16;
+
+    pub(crate) fn ssm_rank(&self) -> u32 {
+        (self.width / 16).max(1)
+    }
+}

@@ -1,0 +1,173 @@
+//! The tensors of each architecture, under the names and with the shapes that
+//! llama.cpp's loader asks for.
+//!
+//! # Letters only
+//! Feature 0 of the hidden state is a bias: every token's embedding sets it to
+//! something positive and no block writes to it (its row in the projections
+//! back into the hidden state is zero). The output layer weighs it up for
+//! letters and down for everything else, by far more than random weights can
+//! make up for.
+
+use crate::{
+    gguf::{Tensor, Values},
+    spec::{Arch, Spec},
+    vocab,
+};
+
+/// A bound for uniform weights that keeps the size of what passes through.
+pub(crate) fn bound(inputs: u64) -> f32 {
+    (3.0 / inputs as f32).sqrt()
+}
+
+struct Tensors(Vec<Tensor>);
+
+impl Tensors {
+    fn add(&mut self, name: impl Into<String>, extents: &[u64], values: Values) {
+        self.0.push(Tensor {
+            name: name.into(),
+            extents: extents.to_vec(),
+            values,
+        });
+    }
+
+    fn ones(&mut self, name: impl Into<String>, length: u64) {
+        self.add(name, &[length], Values::Constant(1.0));
+    }
+}
+
+/// All tensors of a model.
+pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
+    let mut tensors = Tensors(Vec::new());
+    let width = u64::from(spec.width);
+    let vocabulary = vocab::tokens();
+    let rows = [width, vocabulary.len() as u64];
+    let per_token = |letter: f32, other: f32| -> Vec<f32> {
+        let value = |token| {
+            if vocab::is_letter(token) {
+                letter
+            } else {
+                other
+            }
+        };
+        vocabulary.iter().map(value).collect()
+    };
+
+    if spec.arch == Arch::Gemma2 {
+        // Embedding and output are one matrix here, so letters and others must
+        // differ in size, not in sign. Embeddings are scaled by √width.
+        tensors.add(
+            "token_embd.weight",
+            &rows,
+            Values::RandomAfter(0.2, per_token(0.4, 0.2)),
+        );
+        tensors.add(
+            "output_norm.weight",
+            &[width],
+            Values::FirstAndRest(300.0, 1.0),
+        );
+    } else {
+        tensors.add(
+            "token_embd.weight",
+            &rows,
+            Values::RandomAfter(1.0, per_token(1.0, 1.0)),
+        );
+        tensors.ones("output_norm.weight", width);
+        tensors.add(
+            "output.weight",
+            &rows,
+            Values::RandomAfter(2.0 * bound(width), per_token(60.0, -60.0)),
+        );
+    }
+    for layer in 0..spec.layers {
+        let block = format!("blk.{layer}");
+        if spec.arch == Arch::Mamba {
+            state_space(&mut tensors, &block, spec);
+        } else {
+            attention(&mut tensors, &block, spec);
+        }
+    }
+    tensors.0
+}
+
+fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
+    let width = u64::from(spec.width);
+    let inner = u64::from(spec.feed_forward());
+    let square = [width, width];
+    tensors.ones(format!("{block}.attn_norm.weight"), width);
+    // Pointed rather than even attention, or distant tokens would not matter.
+    for name in ["attn_q", "attn_k"] {
+        tensors.add(
+            format!("{block}.{name}.weight"),
+            &square,
+            Values::Random(2.0 * bound(width)),
+        );
+    }
+    tensors.add(
+        format!("{block}.attn_v.weight"),
+        &square,
+        Values::Random(2.0 * bound(width)),
+    );
+    tensors.add(
+        format!("{block}.attn_output.weight"),
+        &square,
+        Values::RandomExceptFirstRow(bound(width)),
+    );
+    tensors.ones(format!("{block}.ffn_norm.weight"), width);
+    for name in ["ffn_gate", "ffn_up"] {
+        tensors.add(
+            format!("{block}.{name}.weight"),
+            &[width, inner],
+            Values::Random(bound(width)),
+        );
+    }
+    tensors.add(
+        format!("{block}.ffn_down.weight"),
+        &[inner, width],
+        Values::RandomExceptFirstRow(bound(inner)),
+    );
+    if spec.arch == Arch::Gemma2 {
+        for name in ["post_attention_norm", "post_ffw_norm"] {
+            tensors.add(
+                format!("{block}.{name}.weight"),
+                &[width],
+                Values::FirstAndRest(0.0, 2.0),
+            );
+        }
+    }
+}
+
+fn state_space(tensors: &mut Tensors, block: &str, spec: &Spec) {
+    let width = u64::from(spec.width);
+    let inner = 2 * width;
+    let state = u64::from(Spec::SSM_STATE);
+    let rank = u64::from(spec.ssm_rank());
+    let conv = u64::from(Spec::SSM_CONV);
+    let mut random = |name: &str, extents: &[u64]| {
+        tensors.add(
+            format!("{block}.{name}"),
+            extents,
+            Values::Random(bound(extents[0])),
+        );
+    };
+    random("ssm_in.weight", &[width, 2 * inner]);
+    random("ssm_conv1d.weight", &[conv, inner]);
+    random("ssm_x.weight", &[inner, rank + 2 * state]);
+    random("ssm_dt.weight", &[rank, inner]);
+    tensors.ones(format!("{block}.attn_norm.weight"), width);
+    let constants: [(&str, &[u64], f32); 4] = [
+        ("ssm_conv1d.bias", &[inner], 0.0),
+        // A slow decay (the matrix is stored as -exp(A_log)), or the state
+        // would forget the beginning of the prompt.
+        ("ssm_dt.bias", &[inner], -2.0),
+        ("ssm_a", &[state, inner], -0.1),
+        ("ssm_d", &[inner], 1.0),
+    ];
+    for (name, extents, value) in constants {
+        tensors.add(format!("{block}.{name}"), extents, Values::Constant(value));
+    }
+    tensors.add(
+        format!("{block}.ssm_out.weight"),
+        &[inner, width],
+        Values::RandomExceptFirstRow(bound(inner)),
+    );
+}

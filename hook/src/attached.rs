@@ -1,0 +1,229 @@
+//! What there is in this process to attach to.
+
+use std::ffi::OsStr;
+use std::fmt;
+
+use contextpilot_settings::Settings;
+
+use crate::inside::{Inside, Ready};
+use crate::log;
+use crate::original::{self, ROWS, plain};
+
+/// Where the host has its engine.
+pub(crate) enum Host {
+    /// In libraries: calls come to us by name.
+    Libraries,
+    /// Linked into it.
+    Executable(Box<Inside>),
+}
+
+impl Host {
+    /// If this process is a llama-server. Quick where it has libraries or is stripped, as
+    /// everything is that a server and the scripts around it start.
+    pub(crate) fn find() -> Option<Self> {
+        if original::llama_memory_seq_rm().is_some() {
+            return (has_server() || executable_is_llama_server()).then_some(Self::Libraries);
+        }
+        let inside = Inside::with_engine()?;
+        (inside.has_server() || executable_is_llama_server())
+            .then(|| Self::Executable(Box::new(inside)))
+    }
+}
+
+/// The parts of the host that were found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attached {
+    /// The engine is linked into the executable.
+    inside: bool,
+    /// All required functions of the engine's memory, with one way or other to evaluate.
+    memory: bool,
+    /// A required function that is missing.
+    missing: Option<&'static str>,
+    host_cache: bool,
+    request_ids: bool,
+    slots: bool,
+}
+
+impl Attached {
+    /// Gets everything into place.
+    ///
+    /// # Errors
+    /// Why nothing was changed, as the rest of a line.
+    ///
+    /// # Safety
+    /// From the library's constructor only.
+    pub(crate) unsafe fn to(host: Host) -> Result<Self, String> {
+        let Host::Executable(inside) = host else {
+            // SAFETY: the caller's promise.
+            unsafe { attach_to_servers_own() };
+            let attached = Self::look(false);
+            return match attached.missing {
+                Some(missing) => Err(lacks(missing)),
+                None => Ok(attached),
+            };
+        };
+        let ready = inside
+            .prepare_all()
+            .map_err(|refused| format!("in this llama-server, {refused}; {USE_SHARED}"))?;
+        let attached = Self::look(true);
+        if let Some(obstacle) = attached.obstacle_inside() {
+            ready.abandon();
+            return Err(obstacle);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { ready.install() }
+            .map_err(|refused| format!("the code of this llama-server {refused}; {USE_SHARED}"))?;
+        Ok(attached)
+    }
+
+    fn look(inside: bool) -> Self {
+        let found = |generation: &str| {
+            ROWS.iter()
+                .filter(|row| row.need == "required" && row.generation == generation)
+                .find(|row| !row.found())
+                .map(|row| row.name)
+        };
+        // An engine that has the newer way must have all of it: it is what the server uses.
+        let evaluation = match original::llama_process().is_some() {
+            true => found("extended"),
+            false => found("legacy"),
+        };
+        let missing = found("any").or(found("libc")).or(evaluation);
+        Self {
+            inside,
+            memory: missing.is_none(),
+            missing,
+            host_cache: original::llama_state_seq_get_data_ext().is_some()
+                && original::_ZdlPvm().is_some(),
+            request_ids: original::_ZN12server_queue10get_new_idEv().is_some(),
+            slots: launch_is_found(),
+        }
+    }
+
+    /// What makes it pointless to change the executable.
+    fn obstacle_inside(&self) -> Option<String> {
+        if let Some(missing) = self.missing {
+            return Some(lacks(missing));
+        }
+        let function = match (self.request_ids, self.slots) {
+            (true, true) => return None,
+            (false, _) => "server_queue::get_new_id",
+            (true, false) => "server_context::launch_slot_with_task",
+        };
+        Some(format!(
+            "in this llama-server, {function} is no function of its own, so requests cannot be \
+             told apart; nothing is reported to the index, use a newer llama.cpp"
+        ))
+    }
+
+    /// The one line that says that we are here.
+    pub(crate) fn announce(&self, settings: &Settings) {
+        let Some(index) = &settings.index else {
+            return;
+        };
+        log::line(format_args!(
+            "Active: llama.cpp {}{}, attached: {self}; index {}",
+            Engine,
+            if self.inside {
+                ", inside the executable"
+            } else {
+                ""
+            },
+            index.endpoint("").trim_end_matches('/')
+        ));
+    }
+}
+
+impl fmt::Display for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            (self.memory, "KV cache", "nothing is reported"),
+            (
+                self.host_cache,
+                "host prompt cache",
+                "prompts there count as gone",
+            ),
+            (
+                self.request_ids,
+                "request ids",
+                "requests are not recognised",
+            ),
+            (self.slots, "slot assignment", "requests are not recognised"),
+        ];
+        let mut comma = "";
+        for (_, name, _) in parts.iter().filter(|(found, ..)| *found) {
+            write!(f, "{comma}{name}")?;
+            comma = ", ";
+        }
+        for (_, name, consequence) in parts.iter().filter(|(found, ..)| !found) {
+            write!(f, "; without {name}: {consequence}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The engine's version, in its own words.
+struct Engine;
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // SAFETY: no preconditions; a static text.
+        let version = plain::text(unsafe { plain::version() });
+        // SAFETY: as above.
+        let build = plain::text(unsafe { plain::build() });
+        match (version, build) {
+            (Some(version), Some(build)) => write!(f, "{version} (build {build})"),
+            (Some(version), None) => f.write_str(version),
+            (None, Some(build)) => write!(f, "build {build}"),
+            (None, None) => f.write_str("(version unknown)"),
+        }
+    }
+}
+
+/// What to do about an executable that cannot be hooked.
+const USE_SHARED: &str = "nothing is reported to the index, use a build with shared libraries";
+
+fn lacks(function: &str) -> String {
+    format!("this llama.cpp lacks {function}; nothing is reported to the index")
+}
+
+/// Older servers with libraries for their engine have their own functions in the executable.
+///
+/// # Safety
+/// From the library's constructor only.
+unsafe fn attach_to_servers_own() {
+    if has_server() {
+        return;
+    }
+    let Some(ready) = Inside::with_server().map(Inside::prepare_server) else {
+        return;
+    };
+    if original::_ZN12server_queue10get_new_idEv().is_none() || !launch_is_found() {
+        // One without the other is of no use.
+        Ready::abandon(ready);
+        return;
+    }
+    // SAFETY: the caller's promise. The banner says what could not be attached.
+    let _ = unsafe { ready.install() };
+}
+
+/// Whether one of the server's own functions is in a library.
+fn has_server() -> bool {
+    original::_ZN12server_queue10get_new_idEv().is_some() || launch_is_found()
+}
+
+fn launch_is_found() -> bool {
+    original::_ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task()
+        .is_some()
+        || original::_ZN14server_context21launch_slot_with_taskER11server_slotO11server_task()
+            .is_some()
+}
+
+/// Asked last, where the engine is there but not the server's own functions.
+fn executable_is_llama_server() -> bool {
+    std::env::current_exe().is_ok_and(|path| {
+        path.file_name()
+            .and_then(OsStr::to_str)
+            .is_some_and(|name| name.contains("llama-server"))
+    })
+}

@@ -1,0 +1,267 @@
+//! From the host's threads to the worker: a bounded queue that never makes the host wait.
+//!
+//! **Cost.** `try_send` of crossbeam's array flavour is one compare-and-swap and two stores. Its
+//! wake-up part takes a lock only if a receiver *blocks* in the channel, and ours never does: it
+//! polls with `try_recv` and rests in `thread::park`. So whether anybody is woken (a futex call
+//! of one to five microseconds) is for us to decide: see [`Attention`].
+//!
+//! **Overflow.** An event that finds no room opens a *gap*: from then on everything is dropped
+//! until the worker has emptied the queue, has declared the ledger out of step, and closes the
+//! gap. So no event from after the gap is ever applied to what was believed before it. The ids
+//! of requests that are dropped so are *stranded*: kept aside, for the index to be told that they
+//! are gone, as nobody would know otherwise that it believes in them.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use contextpilot_residency::{Entry, Event, RequestId};
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::status::STATUS;
+use crate::{faults, mode};
+
+/// Events that may wait: several seconds of a busy server, in about 4 MB.
+const CAPACITY: usize = 65_536;
+/// Entries of submitted batches that may wait, all together: 64 MB.
+const MOST_ENTRIES: usize = 4 << 20;
+/// Events that may wait while there is no worker: requests that come while the model loads. A
+/// process that never loads one (a router) leaves it at that.
+const BEFORE_WORKER: usize = 1024;
+/// Ids that may be stranded. Beyond that they are lost, and counted.
+const MOST_STRANDED: usize = 16_384;
+/// Up to this long the worker may rest without hearing of events that can wait.
+pub(crate) const NAP: Duration = Duration::from_millis(5);
+
+/// What the worker wants to be woken for.
+struct Attention(AtomicU8);
+
+/// It is awake and will look by itself.
+const AWAKE: u8 = 0;
+/// It looks again within [`NAP`]; only what cannot wait that long wakes it.
+const NAPPING: u8 = 1;
+/// Any event wakes it.
+const ASLEEP: u8 = 2;
+
+/// The queue and what surrounds it.
+pub(crate) struct Channel {
+    sender: Sender<Event>,
+    receiver: Mutex<Option<Receiver<Event>>>,
+    worker: OnceLock<Thread>,
+    attention: Attention,
+    gap: AtomicBool,
+    stranded: (Sender<RequestId>, Receiver<RequestId>),
+    entries: AtomicUsize,
+    /// Something other than an evaluation has happened since the last evaluation.
+    news: AtomicBool,
+    /// The evaluation under way was worth waking the worker.
+    urgent_evaluation: AtomicBool,
+}
+
+/// Made at the first event, so that inert processes do without.
+static CHANNEL: OnceLock<Channel> = OnceLock::new();
+
+/// The channel of this process.
+pub(crate) fn get() -> &'static Channel {
+    CHANNEL.get_or_init(Channel::new)
+}
+
+/// Tells the worker what happened. Call in [`observe`](crate::guard::observe) only.
+pub(crate) fn push(event: Event) {
+    if matches!(event, Event::Posted { .. }) {
+        faults::at_request();
+    }
+    get().push(event);
+}
+
+/// Something happened that cannot be told: the ledger is to start anew.
+pub(crate) fn lose_step() {
+    if let Some(channel) = CHANNEL.get() {
+        channel.open_gap();
+        channel.wake(true);
+    }
+}
+
+impl Channel {
+    fn new() -> Self {
+        Self::with_room(faults::room(CAPACITY))
+    }
+
+    fn with_room(events: usize) -> Self {
+        let (sender, receiver) = crossbeam_channel::bounded(events);
+        Self {
+            sender,
+            receiver: Mutex::new(Some(receiver)),
+            worker: OnceLock::new(),
+            attention: Attention(AtomicU8::new(AWAKE)),
+            gap: AtomicBool::new(false),
+            stranded: crossbeam_channel::bounded(MOST_STRANDED),
+            entries: AtomicUsize::new(0),
+            news: AtomicBool::new(false),
+            urgent_evaluation: AtomicBool::new(false),
+        }
+    }
+
+    fn push(&self, event: Event) {
+        let urgent = self.is_urgent(&event);
+        if let Err(event) = self.enqueue(event) {
+            STATUS.events_lost.add(1);
+            // Before the gap: whoever closes that finds the id.
+            self.strand(event);
+            self.open_gap();
+            self.wake(true);
+            return;
+        }
+        self.wake(urgent);
+    }
+
+    /// Hands the event back if there is no room.
+    fn enqueue(&self, event: Event) -> Result<(), Event> {
+        if self.gap.load(Ordering::Acquire) {
+            return Err(event);
+        }
+        if !mode::is_running() && self.sender.len() >= BEFORE_WORKER {
+            return Err(event);
+        }
+        let entries = entries_of(&event);
+        if entries > 0 && self.entries.fetch_add(entries, Ordering::Relaxed) > MOST_ENTRIES {
+            self.entries.fetch_sub(entries, Ordering::Relaxed);
+            return Err(event);
+        }
+        self.sender.try_send(event).map_err(|error| {
+            self.entries.fetch_sub(entries, Ordering::Relaxed);
+            error.into_inner()
+        })
+    }
+
+    fn strand(&self, event: Event) {
+        if let Event::Posted { id, .. } | Event::Answered { id, .. } = event {
+            if self.stranded.0.try_send(id).is_err() {
+                STATUS.ids_lost.add(1);
+            }
+        }
+    }
+
+    /// Whether the worker must hear of this at once rather than within a [`NAP`].
+    ///
+    /// What becomes of a prompt is decided when a batch is submitted after something else than
+    /// evaluations happened, or with more than a token of some sequence: that wakes. All that
+    /// comes before it on the same thread (a launch, removals, saves) comes microseconds before,
+    /// and would only wake more often. Generating a token wakes nobody. Where nothing follows
+    /// (an erased slot), the next look is soon enough.
+    fn is_urgent(&self, event: &Event) -> bool {
+        match event {
+            Event::Submitted { entries, .. } => {
+                let news = self.news.load(Ordering::Relaxed);
+                if news {
+                    self.news.store(false, Ordering::Relaxed);
+                }
+                let urgent = news || is_prompt(entries);
+                self.urgent_evaluation.store(urgent, Ordering::Relaxed);
+                urgent
+            }
+            Event::Evaluated { failed, .. } => {
+                !failed.is_empty() || self.urgent_evaluation.load(Ordering::Relaxed)
+            }
+            // On an HTTP thread: an eviction of the same id may be about to be told.
+            Event::Posted { .. } | Event::ContextFreed { .. } => true,
+            Event::Answered { .. } => false,
+            _ => {
+                self.news.store(true, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    fn open_gap(&self) {
+        self.gap.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    fn wake(&self, urgent: bool) {
+        // SeqCst pairs with `rest`: either we see that the worker is about to rest, or it sees
+        // the event (whose place in the queue was taken by a SeqCst operation too).
+        let attention = self.attention.0.load(Ordering::SeqCst);
+        if attention == ASLEEP || (attention == NAPPING && urgent) {
+            // The first to notice wakes; the others need not.
+            if self.attention.0.swap(AWAKE, Ordering::SeqCst) != AWAKE {
+                if let Some(worker) = self.worker.get() {
+                    worker.unpark();
+                }
+            }
+        }
+    }
+
+    /// Has the worker take a look.
+    pub(crate) fn nudge(&self) {
+        self.wake(true);
+    }
+
+    // The worker's side.
+
+    /// The receiving end, for the one worker.
+    pub(crate) fn take_receiver(&self) -> Option<Receiver<Event>> {
+        self.receiver
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Makes the calling thread the one that is woken.
+    pub(crate) fn attend(&self) {
+        let _ = self.worker.set(thread::current());
+    }
+
+    /// An event has left the queue.
+    pub(crate) fn taken(&self, event: &Event) {
+        let entries = entries_of(event);
+        if entries > 0 {
+            self.entries.fetch_sub(entries, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether events were lost. Asked when the queue is empty: all that came before the gap has
+    /// been applied, and whatever is sent from now on comes after it.
+    pub(crate) fn close_gap(&self) -> bool {
+        self.gap.load(Ordering::Relaxed) && self.gap.swap(false, Ordering::AcqRel)
+    }
+
+    /// The ids of requests whose events were lost.
+    pub(crate) fn stranded(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.stranded.1.try_iter()
+    }
+
+    /// Rests until there is something to do, or for this long (`None`: as long as it takes).
+    pub(crate) fn rest(&self, receiver: &Receiver<Event>, longest: Option<Duration>) {
+        let nap = longest.is_some_and(|longest| longest <= NAP);
+        let attention = if nap { NAPPING } else { ASLEEP };
+        self.attention.0.store(attention, Ordering::SeqCst);
+        if receiver.is_empty() && !self.gap.load(Ordering::SeqCst) {
+            match longest {
+                Some(longest) => thread::park_timeout(longest),
+                None => thread::park(),
+            }
+        }
+        self.attention.0.store(AWAKE, Ordering::SeqCst);
+    }
+}
+
+fn entries_of(event: &Event) -> usize {
+    match event {
+        Event::Submitted { entries, .. } => entries.len(),
+        Event::Replaced { tokens, .. } => tokens.len(),
+        _ => 0,
+    }
+}
+
+/// Whether a batch has more than one entry of some sequence. Those of one sequence stand side by
+/// side in what llama-server submits; if ever they do not, the worker learns a nap later.
+fn is_prompt(entries: &[Entry]) -> bool {
+    entries
+        .windows(2)
+        .any(|pair| pair[0].sequence == pair[1].sequence)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+use contextpilot_residency::{Arrival, ContextId};
+
+use super::*;
+
+const CONTEXT: ContextId = ContextId(1);
+
+fn submitted(sequences: &[i32]) -> Event {
+    let entry = |&sequence| Entry {
+        sequence,
+        position: 0,
+        token: 1,
+        output: true,
+    };
+    Event::Submitted {
+        context: CONTEXT,
+        entries: sequences.iter().map(entry).collect(),
+    }
+}
+
+fn removed(from: i32, to: i32) -> Event {
+    Event::Removed {
+        context: CONTEXT,
+        sequence: 0,
+        from,
+        to,
+    }
+}
+
+fn posted(id: &str) -> Event {
+    Event::Posted {
+        arrival: Arrival(1),
+        task: 1,
+        id: id.into(),
+    }
+}
+
+const EVALUATED: Event = Event::Evaluated {
+    context: CONTEXT,
+    failed: Vec::new(),
+};
+
+#[test]
+fn generated_tokens_wake_nobody() {
+    let channel = Channel::new();
+    assert!(!channel.is_urgent(&submitted(&[0, 1, 2])));
+    assert!(!channel.is_urgent(&EVALUATED));
+}
+
+#[test]
+fn a_prompt_is_urgent_and_so_is_its_end() {
+    let channel = Channel::new();
+    assert!(channel.is_urgent(&submitted(&[0, 1, 1])));
+    assert!(channel.is_urgent(&EVALUATED));
+    assert!(!channel.is_urgent(&submitted(&[0, 1])));
+    assert!(!channel.is_urgent(&EVALUATED));
+}
+
+#[test]
+fn a_single_token_after_a_removed_tail_is_urgent() {
+    let channel = Channel::new();
+    assert!(!channel.is_urgent(&removed(7, -1)));
+    assert!(channel.is_urgent(&submitted(&[0])));
+    assert!(!channel.is_urgent(&submitted(&[0])));
+}
+
+#[test]
+fn removals_wake_nobody_by_themselves() {
+    let channel = Channel::new();
+    assert!(!channel.is_urgent(&removed(-1, -1)));
+    assert!(!channel.is_urgent(&removed(3, 5)));
+    assert!(channel.is_urgent(&submitted(&[0])));
+}
+
+#[test]
+fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
+    let channel = Channel::new();
+    let receiver = channel.take_receiver().expect("the first to ask gets it");
+    // No worker runs, so the smaller bound holds.
+    for _ in 0..BEFORE_WORKER {
+        assert!(channel.enqueue(EVALUATED).is_ok());
+    }
+    channel.push(EVALUATED);
+    assert_eq!(receiver.try_iter().count(), BEFORE_WORKER);
+    channel.push(posted("req-a"));
+    assert!(receiver.is_empty(), "the gap is still open");
+    assert!(channel.close_gap());
+    assert!(!channel.close_gap());
+    assert!(channel.stranded().eq(["req-a".into()]));
+    channel.push(EVALUATED);
+    assert_eq!(receiver.len(), 1);
+    assert_eq!(channel.stranded().count(), 0);
+}
+
+#[test]
+fn batches_that_wait_are_bounded_in_size() {
+    let channel = Channel::new();
+    let receiver = channel.take_receiver().expect("the first to ask gets it");
+    channel.entries.store(MOST_ENTRIES + 1, Ordering::Relaxed);
+    assert!(channel.enqueue(submitted(&[0])).is_err());
+    channel.entries.store(0, Ordering::Relaxed);
+    assert!(channel.enqueue(submitted(&[0, 1])).is_ok());
+    assert_eq!(channel.entries.load(Ordering::Relaxed), 2);
+    channel.taken(&receiver.try_recv().expect("it was sent"));
+    assert_eq!(channel.entries.load(Ordering::Relaxed), 0);
+}
+
+/// What a worker saw: an event of that thread with that number, or the end of a gap.
+enum Seen {
+    Event(i32, u64),
+    Gap,
+}
+
+/// Meant for ThreadSanitizer too (`scripts/sanitize threads`).
+#[test]
+fn threads_that_overflow_it_lose_no_id_and_no_order() {
+    const THREADS: i32 = 4;
+    // Together fewer than are kept aside, so that none is given up.
+    const EACH: u64 = 4_000;
+    const { assert!(THREADS as usize * EACH as usize <= super::MOST_STRANDED) };
+    let channel = Channel::with_room(64);
+    let done = AtomicUsize::new(0);
+    let mut seen = Vec::new();
+    let mut stranded = Vec::new();
+    thread::scope(|scope| {
+        for task in 0..THREADS {
+            let (channel, done) = (&channel, &done);
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    channel.push(Event::Posted {
+                        arrival: Arrival(n),
+                        task,
+                        id: format!("{task} {n}").into(),
+                    });
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+                channel.nudge();
+            });
+        }
+        let receiver = channel.take_receiver().expect("the first to ask gets it");
+        channel.attend();
+        loop {
+            // Asked first: what was sent before they were done is found below.
+            let over = done.load(Ordering::SeqCst) == THREADS as usize;
+            while let Ok(event) = receiver.try_recv() {
+                channel.taken(&event);
+                if let Event::Posted { arrival, task, .. } = event {
+                    seen.push(Seen::Event(task, arrival.0));
+                }
+            }
+            if channel.close_gap() {
+                stranded.extend(channel.stranded());
+                seen.push(Seen::Gap);
+                continue;
+            }
+            if over {
+                break;
+            }
+            // Woken by the next event, or never: that would end this test by its time limit.
+            channel.rest(&receiver, None);
+        }
+    });
+
+    let gaps = seen.iter().filter(|seen| matches!(seen, Seen::Gap)).count();
+    let received = seen.len() - gaps;
+    let ids: std::collections::HashSet<_> = stranded.iter().collect();
+    assert_eq!(ids.len(), stranded.len(), "an id is stranded once");
+    assert_eq!(received + stranded.len(), THREADS as usize * EACH as usize);
+    assert!(gaps > 0, "nothing was lost, so nothing was tested");
+
+    // Where a thread's events are missing, a gap stands before the next of them.
+    let mut next = [0; THREADS as usize];
+    let mut gap_since = [false; THREADS as usize];
+    for seen in seen {
+        match seen {
+            Seen::Gap => gap_since = [true; THREADS as usize],
+            Seen::Event(task, n) => {
+                let task = task as usize;
+                assert!(n == next[task] || (n > next[task] && gap_since[task]));
+                next[task] = n + 1;
+                gap_since[task] = false;
+            }
+        }
+    }
+}

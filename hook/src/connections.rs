@@ -1,0 +1,242 @@
+//! Which request an HTTP thread of the server is at.
+//!
+//! One thread serves a connection from `accept` to its end (cpp-httplib), so what it receives,
+//! which task numbers it draws and when it has answered belong together.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use contextpilot_request::{Identity, Request, RequestReader, Step};
+use contextpilot_residency::{Arrival, Event, RequestId, TaskId};
+
+use crate::channel::push;
+use crate::guard;
+use crate::status::STATUS;
+
+/// Sockets beyond this number are not followed: their requests count as having no id.
+const MOST_SOCKETS: usize = 65_536;
+
+/// How often each descriptor was accepted, so that a number that is used again is not taken for
+/// the same connection. Zero: never; such a socket is not one of the server's clients.
+static ACCEPTED: [AtomicU32; MOST_SOCKETS] = {
+    #[allow(clippy::declare_interior_mutable_const)]
+    const NEVER: AtomicU32 = AtomicU32::new(0);
+    [NEVER; MOST_SOCKETS]
+};
+
+static NEXT_ARRIVAL: AtomicU64 = AtomicU64::new(1);
+
+/// A connection was accepted.
+pub(crate) fn accepted(socket: i32) {
+    if let Some(count) = cell(socket) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn cell(socket: i32) -> Option<&'static AtomicU32> {
+    ACCEPTED.get(usize::try_from(socket).ok()?)
+}
+
+/// Bytes were received.
+pub(crate) fn received(socket: i32, bytes: &[u8]) {
+    let Some(generation) = generation(socket) else {
+        return;
+    };
+    with(|connection| {
+        let same = connection
+            .as_ref()
+            .is_some_and(|c| c.socket == socket && c.generation == generation);
+        if !same {
+            finish(connection);
+            *connection = Some(Connection::new(socket, generation));
+        }
+        if let Some(connection) = connection {
+            connection.feed(bytes);
+        }
+    });
+}
+
+/// The connection has ended, or is being ended.
+pub(crate) fn ended(socket: i32) {
+    with(|connection| {
+        if connection.as_ref().is_some_and(|c| c.socket == socket) {
+            finish(connection);
+        }
+    });
+}
+
+/// The server is about to send these bytes on this connection.
+pub(crate) fn sending(socket: i32, bytes: &[u8]) {
+    with(|connection| {
+        if let Some(connection) = connection.as_mut().filter(|c| c.socket == socket) {
+            if let Some(current) = &mut connection.current {
+                current.send(bytes);
+            }
+        }
+    });
+}
+
+/// The server drew a task number on this thread.
+pub(crate) fn posted(task: TaskId) {
+    with(|connection| {
+        if let Some(current) = connection.as_mut().and_then(|c| c.current.as_mut()) {
+            current.posted = true;
+            push(Event::Posted {
+                arrival: current.arrival,
+                task,
+                id: Arc::clone(&current.id),
+            });
+        }
+    });
+}
+
+fn generation(socket: i32) -> Option<u32> {
+    cell(socket)
+        .map(|count| count.load(Ordering::Relaxed))
+        .filter(|&count| count > 0)
+}
+
+fn finish(connection: &mut Option<Connection>) {
+    if let Some(Connection {
+        current: Some(mut current),
+        ..
+    }) = connection.take()
+    {
+        current.answer();
+    }
+}
+
+struct Connection {
+    socket: i32,
+    generation: u32,
+    reader: RequestReader,
+    /// The request that was received last, if it has an id.
+    current: Option<Current>,
+}
+
+struct Current {
+    arrival: Arrival,
+    id: RequestId,
+    inference: bool,
+    posted: bool,
+    answer: Answer,
+}
+
+/// How far the answer to a request is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    None,
+    /// In chunks. The first is sent when a slot takes on the task, long before the prompt has
+    /// been evaluated, so it says nothing.
+    Streamed,
+    Whole,
+}
+
+impl Connection {
+    fn new(socket: i32, generation: u32) -> Self {
+        Self {
+            socket,
+            generation,
+            reader: RequestReader::new(),
+            current: None,
+        }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        // The server reads on when it is done with what it has read.
+        if let Some(mut current) = self.current.take() {
+            current.answer();
+        }
+        match self.reader.feed_recv(bytes) {
+            Step::More => {}
+            Step::Complete(request) => self.current = Current::of(request),
+            Step::Lost(_) => STATUS.unreadable_connections.add(1),
+        }
+    }
+}
+
+impl Current {
+    fn of(request: Request) -> Option<Self> {
+        let inference = request.is_inference();
+        let counted = |counter: &crate::status::Counter| {
+            if inference {
+                counter.add(1);
+            }
+        };
+        let id = match request.identity {
+            Identity::Id(id) => id,
+            Identity::Refused(_) => {
+                counted(&STATUS.refused_id);
+                return None;
+            }
+            _ => {
+                counted(&STATUS.without_id);
+                return None;
+            }
+        };
+        counted(&STATUS.with_id);
+        Some(Self {
+            arrival: Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed)),
+            id: Arc::from(id),
+            inference,
+            posted: false,
+            answer: Answer::None,
+        })
+    }
+
+    /// Part of the answer. The server writes the head in one piece, then each chunk in one, and
+    /// last the empty one (cpp-httplib, `write_response_core`, `write_content_chunked`).
+    fn send(&mut self, bytes: &[u8]) {
+        match self.answer {
+            Answer::None if is_head_of_chunks(bytes) => self.answer = Answer::Streamed,
+            Answer::Streamed if !bytes.starts_with(b"0\r\n") => {}
+            _ => self.answer(),
+        }
+    }
+
+    /// What is not inference and drew no number was never expected to be cached.
+    fn answer(&mut self) {
+        let begun = self.inference || self.posted;
+        if begun && std::mem::replace(&mut self.answer, Answer::Whole) != Answer::Whole {
+            push(Event::Answered {
+                arrival: self.arrival,
+                id: Arc::clone(&self.id),
+            });
+        }
+    }
+}
+
+/// Whether this begins an answer that will be sent in chunks.
+fn is_head_of_chunks(bytes: &[u8]) -> bool {
+    const FIELD: &[u8] = b"\r\ntransfer-encoding: chunked\r\n";
+    bytes.starts_with(b"HTTP/")
+        && bytes
+            .windows(FIELD.len())
+            .any(|window| window.eq_ignore_ascii_case(FIELD))
+}
+
+/// The thread's connection. The one thread-local of ours that has a destructor: registered with
+/// the C library at the thread's first request, run at the thread's end before its memory goes,
+/// and whoever calls later (`try_with`) is turned away. It uses nothing else that may be gone by
+/// then: statics, and flags without a destructor.
+struct AtThread(RefCell<Option<Connection>>);
+
+thread_local! {
+    static CONNECTION: AtThread = const { AtThread(RefCell::new(None)) };
+}
+
+impl Drop for AtThread {
+    fn drop(&mut self) {
+        let connection = self.0.get_mut();
+        guard::observe(|| finish(connection));
+    }
+}
+
+fn with(work: impl FnOnce(&mut Option<Connection>)) {
+    let _ = CONNECTION.try_with(|at| {
+        if let Ok(mut connection) = at.0.try_borrow_mut() {
+            work(&mut connection);
+        }
+    });
+}

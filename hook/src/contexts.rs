@@ -1,0 +1,147 @@
+//! The engine's contexts, and whose memory is whose.
+//!
+//! Memory functions are called with the `llama_memory_t` of a context. It belongs to the context
+//! and has one address for life, so a small table leads back. Read by every hook of the engine,
+//! written a few times in a process's life; no lock.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use contextpilot_residency::{ContextId, Event};
+
+use crate::abi::Pointer;
+use crate::channel::{lose_step, push};
+use crate::original::{original, plain};
+use crate::start;
+use crate::status::STATUS;
+
+/// A server has one context, or two with a draft model.
+const MOST: usize = 64;
+
+struct Row {
+    /// Zero: the row is free.
+    context: AtomicUsize,
+    /// Zero: a context without memory (an encoder), which cannot hold a prompt.
+    memory: AtomicUsize,
+    /// Its memory cannot go back to any position it has been at.
+    bounded: AtomicBool,
+}
+
+#[allow(clippy::declare_interior_mutable_const)]
+const FREE: Row = Row {
+    context: AtomicUsize::new(0),
+    memory: AtomicUsize::new(0),
+    bounded: AtomicBool::new(false),
+};
+static ROWS: [Row; MOST] = [FREE; MOST];
+
+/// A context is there; if it is a new one, says so to the ledger.
+pub(crate) fn know(context: Pointer) {
+    let address = context.addr();
+    if address == 0 || find(address).is_some() {
+        return;
+    }
+    let memory: Pointer = original!(llama_get_memory(context));
+    for row in &ROWS {
+        if row
+            .context
+            .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            row.memory.store(memory.addr(), Ordering::Release);
+            let window = window_of(context);
+            row.bounded.store(window.is_some(), Ordering::Release);
+            STATUS.contexts.add(1);
+            start::ensure_running();
+            push(Event::ContextCreated {
+                context: ContextId(address),
+            });
+            if let Some(window) = window {
+                push(Event::Bounded {
+                    context: ContextId(address),
+                    window,
+                });
+            }
+            return;
+        }
+    }
+    // No room: its calls will not be understood.
+    lose_step();
+}
+
+/// A context is about to go.
+pub(crate) fn forget(context: Pointer) {
+    if let Some(row) = find(context.addr()) {
+        row.memory.store(0, Ordering::Release);
+        row.context.store(0, Ordering::Release);
+        push(Event::ContextFreed {
+            context: ContextId(context.addr()),
+        });
+    }
+}
+
+/// All contexts that are alive.
+pub(crate) fn all() -> impl Iterator<Item = ContextId> {
+    ROWS.iter()
+        .map(|row| ContextId(row.context.load(Ordering::Acquire)))
+        .filter(|context| context.0 != 0)
+}
+
+/// The context that has this memory. Without one, nothing is certain any more, unless there is
+/// no memory either.
+pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
+    let address = memory.addr();
+    if address == 0 {
+        return None;
+    }
+    let row = ROWS
+        .iter()
+        .find(|row| row.memory.load(Ordering::Acquire) == address);
+    if row.is_none() {
+        lose_step();
+    }
+    row.map(|row| ContextId(row.context.load(Ordering::Acquire)))
+}
+
+/// The context's memory, if it has one.
+pub(crate) fn memory_of(context: Pointer) -> Option<Pointer> {
+    let row = find(context.addr())?;
+    let memory = row.memory.load(Ordering::Acquire);
+    (memory != 0).then_some(std::ptr::with_exposed_provenance_mut(memory))
+}
+
+/// The context's memory, if it is one that cannot go back to any position.
+pub(crate) fn bounded_memory_of(context: Pointer) -> Option<Pointer> {
+    find(context.addr())?
+        .bounded
+        .load(Ordering::Acquire)
+        .then(|| memory_of(context))
+        .flatten()
+}
+
+/// How far the layers of a bounded context look back, tokens: 0 where they carry a state along.
+/// None for a context that keeps every position.
+fn window_of(context: Pointer) -> Option<u32> {
+    // SAFETY: a living context.
+    let model = unsafe { plain::get_model(context) }?;
+    // SAFETY: a living context's model, here and below.
+    let recurrent = unsafe { plain::is_recurrent(model) } == Some(true);
+    // SAFETY: see above.
+    let hybrid = unsafe { plain::is_hybrid(model) } == Some(true);
+    // SAFETY: see above.
+    let window = unsafe { plain::window(model) }.unwrap_or(0);
+    let window = if keeps_whole_window() { 0 } else { window };
+    (recurrent || hybrid || window > 0).then(|| u32::try_from(window).unwrap_or(0))
+}
+
+/// Whether the server was told to keep all positions of sliding-window layers. The context knows,
+/// but does not say.
+fn keeps_whole_window() -> bool {
+    let told = std::env::args_os().any(|argument| argument == "--swa-full");
+    told || std::env::var_os("LLAMA_ARG_SWA_FULL")
+        .is_some_and(|value| ["1", "true", "on", "enabled"].iter().any(|on| value == *on))
+}
+
+fn find(address: usize) -> Option<&'static Row> {
+    ROWS.iter()
+        .find(|row| address != 0 && row.context.load(Ordering::Acquire) == address)
+}

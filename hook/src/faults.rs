@@ -1,0 +1,87 @@
+//! Errors on demand, for tests: `CONTEXTPILOT_FAULT` in a debug build. A release build has none
+//! of this, and takes no notice of the variable.
+//!
+//! Faults are separated by commas:
+//! - `ledger:N`: the ledger panics at the Nth event (silences are not counted);
+//! - `hook:N`: a hook of ours panics at the Nth request that is posted;
+//! - `room:N`: the channel has room for N events;
+//! - `stall:FILE`: the worker does nothing while this file exists.
+
+#[cfg(debug_assertions)]
+pub(crate) use on_demand::{at_event, at_request, room, stall};
+
+#[cfg(debug_assertions)]
+mod on_demand {
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    #[derive(Default)]
+    struct Faults {
+        ledger: Option<u64>,
+        hook: Option<u64>,
+        room: Option<usize>,
+        stall: Option<PathBuf>,
+    }
+
+    fn faults() -> &'static Faults {
+        static FAULTS: OnceLock<Faults> = OnceLock::new();
+        FAULTS.get_or_init(|| {
+            let mut faults = Faults::default();
+            let text = std::env::var("CONTEXTPILOT_FAULT").unwrap_or_default();
+            for (name, value) in text.split(',').filter_map(|fault| fault.split_once(':')) {
+                match name {
+                    "ledger" => faults.ledger = value.parse().ok(),
+                    "hook" => faults.hook = value.parse().ok(),
+                    "room" => faults.room = value.parse().ok(),
+                    "stall" => faults.stall = Some(value.into()),
+                    _ => {}
+                }
+            }
+            faults
+        })
+    }
+
+    fn count(counter: &AtomicU64, fault: Option<u64>) {
+        let number = counter.fetch_add(1, Ordering::Relaxed) + 1;
+        if fault == Some(number) {
+            panic!("an error on demand");
+        }
+    }
+
+    pub(crate) fn at_event() {
+        static EVENTS: AtomicU64 = AtomicU64::new(0);
+        count(&EVENTS, faults().ledger);
+    }
+
+    pub(crate) fn at_request() {
+        static REQUESTS: AtomicU64 = AtomicU64::new(0);
+        count(&REQUESTS, faults().hook);
+    }
+
+    pub(crate) fn room(usual: usize) -> usize {
+        faults().room.unwrap_or(usual)
+    }
+
+    pub(crate) fn stall() {
+        if let Some(file) = &faults().stall {
+            while file.exists() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod never {
+    pub(crate) const fn at_event() {}
+    pub(crate) const fn at_request() {}
+    pub(crate) const fn room(usual: usize) -> usize {
+        usual
+    }
+    pub(crate) const fn stall() {}
+}
+
+#[cfg(not(debug_assertions))]
+pub(crate) use never::{at_event, at_request, room, stall};

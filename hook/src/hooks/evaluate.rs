@@ -1,0 +1,158 @@
+//! Batches are evaluated: noted before, since what is overwritten is lost from here on whatever
+//! comes of it, and after, when the engine says what came of it.
+
+use contextpilot_residency::{ContextId, Entry, Event};
+
+use crate::abi::{Batch, Pointer};
+use crate::channel::push;
+use crate::guard::EngineCall;
+use crate::original::{original, plain};
+use crate::status::STATUS;
+use crate::{contexts, legacy, shadow};
+
+/// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
+const DECODE: i32 = 1;
+
+pub(super) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) -> i32 {
+    let call = EngineCall::enter();
+    if kind != DECODE {
+        return original!(llama_process(context, kind, batch));
+    }
+    // SAFETY: the caller hands the batch over for evaluation, so nobody changes it now.
+    let entries = || unsafe { shadow::with(batch, |s| s.entries()) }.flatten();
+    let evaluation = Evaluation::begin(&call, context, entries);
+    evaluation.end(original!(llama_process(context, kind, batch)))
+}
+
+pub(super) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
+    let call = EngineCall::enter();
+    // SAFETY: the caller hands over a batch that the engine may read.
+    let entries = || unsafe { legacy::entries(context, &batch) };
+    let evaluation = Evaluation::begin(&call, context, entries);
+    evaluation.end(original!(llama_decode(context, batch)))
+}
+
+/// From submission to the engine's verdict.
+struct Evaluation<'a> {
+    call: &'a EngineCall,
+    context: Pointer,
+    /// Of the batch, each once.
+    sequences: Vec<i32>,
+    /// Begun, but not brought to its end.
+    open: bool,
+}
+
+impl<'a> Evaluation<'a> {
+    fn begin(
+        call: &'a EngineCall,
+        context: Pointer,
+        entries: impl FnOnce() -> Option<Vec<Entry>>,
+    ) -> Self {
+        let mut evaluation = Evaluation {
+            call,
+            context,
+            sequences: Vec::new(),
+            open: false,
+        };
+        call.observe(|| {
+            contexts::know(context);
+            if contexts::memory_of(context).is_none() {
+                // Evaluates, but keeps nothing.
+                return;
+            }
+            evaluation.open = true;
+            let id = ContextId(context.addr());
+            match entries() {
+                Some(entries) => {
+                    evaluation.sequences = sequences_of(&entries);
+                    push(Event::Submitted {
+                        context: id,
+                        entries,
+                    });
+                }
+                None => {
+                    STATUS.untracked_batches.add(1);
+                    push(Event::Obscured {
+                        context: id,
+                        sequence: -1,
+                    });
+                }
+            }
+        });
+        evaluation
+    }
+
+    fn end(mut self, result: i32) -> i32 {
+        if std::mem::take(&mut self.open) {
+            self.call.observe(|| {
+                let failed = match result {
+                    0 => Vec::new(),
+                    _ => self.left_behind(),
+                };
+                for &sequence in &self.sequences {
+                    note_reach(self.context, sequence);
+                }
+                push(Event::Evaluated {
+                    context: ContextId(self.context.addr()),
+                    failed,
+                });
+            });
+        }
+        result
+    }
+
+    /// What the engine holds of the batch's sequences after it failed.
+    fn left_behind(&self) -> Vec<(i32, i32)> {
+        let memory = contexts::memory_of(self.context);
+        self.sequences
+            .iter()
+            .map(|&sequence| {
+                let last = memory.and_then(|memory| {
+                    // SAFETY: the memory of a living context, whose evaluation has returned.
+                    unsafe { plain::last_position(memory, sequence) }
+                });
+                (sequence, last.unwrap_or(-1))
+            })
+            .collect()
+    }
+}
+
+impl Drop for Evaluation<'_> {
+    /// The engine threw an exception: nobody knows how far it got.
+    fn drop(&mut self) {
+        if self.open {
+            self.call.observe(|| {
+                push(Event::Obscured {
+                    context: ContextId(self.context.addr()),
+                    sequence: -1,
+                });
+            });
+        }
+    }
+}
+
+/// Says from which position on a bounded context still has a sequence.
+pub(super) fn note_reach(context: Pointer, sequence: i32) {
+    let Some(memory) = contexts::bounded_memory_of(context) else {
+        return;
+    };
+    // SAFETY: the memory of a living context that is not at work now.
+    if let Some(first) = unsafe { plain::first_position(memory, sequence) } {
+        push(Event::Reaches {
+            context: ContextId(context.addr()),
+            sequence,
+            first,
+        });
+    }
+}
+
+/// Each sequence once. Entries of one stand side by side, as a rule; generation has few entries.
+fn sequences_of(entries: &[Entry]) -> Vec<i32> {
+    let mut sequences: Vec<i32> = entries
+        .chunk_by(|a, b| a.sequence == b.sequence)
+        .filter_map(|run| run.first().map(|entry| entry.sequence))
+        .collect();
+    sequences.sort_unstable();
+    sequences.dedup();
+    sequences
+}

@@ -1,0 +1,63 @@
+//! The server's sockets.
+
+use std::ffi::c_int;
+
+use crate::abi::Pointer;
+use crate::connections;
+use crate::guard::{errno, observe};
+use crate::original::original;
+
+pub(super) unsafe fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int {
+    let socket = original!(accept(listener, address, length));
+    observe(|| connections::accepted(socket));
+    socket
+}
+
+pub(super) unsafe fn accept4(
+    listener: c_int,
+    address: Pointer,
+    length: Pointer,
+    flags: c_int,
+) -> c_int {
+    let socket = original!(accept4(listener, address, length, flags));
+    observe(|| connections::accepted(socket));
+    socket
+}
+
+pub(super) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
+    let received = original!(recv(socket, buffer, length, flags));
+    // A look ahead takes nothing from the connection.
+    if flags & libc::MSG_PEEK == 0 {
+        observe(|| match usize::try_from(received) {
+            Ok(0) if length > 0 => connections::ended(socket),
+            Ok(0) => {}
+            Ok(count) => {
+                // SAFETY: the kernel has just written so many bytes there, for our caller, who
+                // does not read or change them before we return.
+                let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), count) };
+                connections::received(socket, bytes);
+            }
+            Err(_) if !matches!(errno(), libc::EAGAIN | libc::EINTR) => connections::ended(socket),
+            Err(_) => {}
+        });
+    }
+    received
+}
+
+/// Noted before: the client must not be able to see the answer first.
+pub(super) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
+    observe(|| {
+        if !buffer.is_null() {
+            // SAFETY: our caller hands over so many bytes to be sent.
+            let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), length) };
+            connections::sending(socket, bytes);
+        }
+    });
+    original!(send(socket, buffer, length, flags))
+}
+
+/// How the server ends a connection: before `close`, which other code calls for other reasons.
+pub(super) unsafe fn shutdown(socket: c_int, how: c_int) -> c_int {
+    observe(|| connections::ended(socket));
+    original!(shutdown(socket, how))
+}

@@ -1,0 +1,43 @@
+//! The rows of an image or a sound are evaluated.
+
+use std::ffi::CStr;
+
+use crate::abi::Pointer;
+use crate::guard::observe;
+use crate::original::{original, plain};
+use crate::shadow::Named;
+
+/// Fills batches with the rows of one chunk and has them evaluated, on this thread. Older ones
+/// have no `callback` and no `data`; what we hand on in their place is looked at by nobody.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn mtmd_helper_decode_image_chunk(
+    projector: Pointer,
+    context: Pointer,
+    chunk: Pointer,
+    rows: Pointer,
+    position: i32,
+    sequence: i32,
+    most: i32,
+    end: Pointer,
+    callback: Pointer,
+    data: Pointer,
+) -> i32 {
+    let mut named = None;
+    // SAFETY: the caller hands over a living chunk.
+    observe(|| named = unsafe { name(chunk) }.map(Named::begin));
+    original!(mtmd_helper_decode_image_chunk(
+        projector, context, chunk, rows, position, sequence, most, end, callback, data
+    ))
+}
+
+/// What the server takes for the identity of a chunk: the hash of the file that it came from.
+///
+/// # Safety
+/// The chunk is alive.
+unsafe fn name<'a>(chunk: Pointer) -> Option<&'a [u8]> {
+    // SAFETY: the caller's promise.
+    let name = unsafe { plain::media_name(chunk) }.filter(|name| !name.is_null())?;
+    // SAFETY: a C string of the chunk's.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    (!name.is_empty()).then_some(name)
+}

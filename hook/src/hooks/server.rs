@@ -1,0 +1,58 @@
+//! The server's own functions, which tie requests to tasks and tasks to slots.
+
+use contextpilot_residency::Event;
+
+use crate::abi::Pointer;
+use crate::channel::push;
+use crate::connections;
+use crate::guard::observe;
+use crate::original::original;
+
+/// `server_queue::get_new_id()`, called on the thread of the request.
+pub(super) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
+    let task = original!(_ZN12server_queue10get_new_idEv(queue));
+    observe(|| connections::posted(task));
+    task
+}
+
+/// `server_context_impl::launch_slot_with_task(server_slot &, server_task &&)`.
+pub(super) unsafe fn _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(
+    server: Pointer,
+    slot: *const i32,
+    task: *const i32,
+) -> bool {
+    // SAFETY: references, whose first member is the number.
+    unsafe { note_launch(slot, task) };
+    original!(
+        _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(
+            server, slot, task
+        )
+    )
+}
+
+/// The same under its name of 2025.
+pub(super) unsafe fn _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(
+    server: Pointer,
+    slot: *const i32,
+    task: *const i32,
+) -> bool {
+    // SAFETY: references, whose first member is the number.
+    unsafe { note_launch(slot, task) };
+    original!(
+        _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(server, slot, task)
+    )
+}
+
+/// Before the launch, which moves the task and may already touch the slot's memory.
+///
+/// # Safety
+/// Both point to an object that begins with its number.
+unsafe fn note_launch(slot: *const i32, task: *const i32) {
+    observe(|| {
+        // SAFETY: the caller's promise.
+        let sequence = unsafe { *slot };
+        // SAFETY: the caller's promise.
+        let task = unsafe { *task };
+        push(Event::Launched { sequence, task });
+    });
+}

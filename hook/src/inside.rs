@@ -1,0 +1,223 @@
+//! Functions that are linked into the executable, where the dynamic linker has no say: hooked by
+//! a jump at their beginning.
+//!
+//! The mechanism, and when it is refused, are [`contextpilot_inline`]'s. Here is which functions,
+//! and what follows if one cannot be had. Nothing above the [table](crate::table) knows the
+//! difference: a slot holds what has to be called instead of our own function, either way.
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use contextpilot_inline::{Batch, Function, Image, Refusal};
+
+use crate::hooks::REPLACEMENTS;
+use crate::original::{ROWS, Row, Slot, plain};
+
+/// What every engine has, by its name of today and by those before 2025's summer.
+const ENGINE: [&str; 3] = [
+    "llama_memory_seq_rm",
+    "llama_kv_self_seq_rm",
+    "llama_kv_cache_seq_rm",
+];
+
+/// Functions of the table that are linked into the executable.
+pub(crate) struct Inside {
+    image: Image,
+    /// In the order of [`ROWS`].
+    rows: Vec<Option<Function>>,
+    /// In the order of [`plain::SLOTS`].
+    plain: Vec<Option<Function>>,
+}
+
+impl Inside {
+    /// If the executable contains an engine. For an executable that was stripped, the answer takes
+    /// a tenth of a millisecond.
+    pub(crate) fn with_engine() -> Option<Self> {
+        Self::with_any_of(&ENGINE)
+    }
+
+    /// If the executable contains the server's own functions.
+    pub(crate) fn with_server() -> Option<Self> {
+        let rows = ROWS.iter().filter(|row| is_servers(row));
+        Self::with_any_of(&rows.map(|row| row.name).collect::<Vec<_>>())
+    }
+
+    /// Few names first, as this may be somebody else's program: all of them take several times
+    /// as long (11 ms in a server of 15 MB).
+    fn with_any_of(names: &[&str]) -> Option<Self> {
+        let image = Image::of_self().ok()?;
+        if image.find(names).ok()?.iter().all(Option::is_none) {
+            return None;
+        }
+        let rows = ROWS.iter().map(|row| row.name);
+        let plain = plain::SLOTS.iter().map(|slot| slot.name());
+        let names: Vec<&str> = rows.chain(plain).collect();
+        let mut rows = image.find(&names).ok()?;
+        let plain = rows.split_off(ROWS.len());
+        Some(Self { image, rows, plain })
+    }
+
+    /// Whether it contains one of the server's own functions, too.
+    pub(crate) fn has_server(&self) -> bool {
+        self.has(is_servers)
+    }
+
+    fn has(&self, which: impl Fn(&Row) -> bool) -> bool {
+        let mut rows = ROWS.iter().zip(&self.rows);
+        rows.any(|(row, function)| which(row) && function.is_some())
+    }
+
+    /// Prepares all that there is, for a server that contains its engine.
+    ///
+    /// # Errors
+    /// What cannot be hooked, and why, where that would make us miss something.
+    pub(crate) fn prepare_all(self) -> Result<Ready, String> {
+        let mut ready = Ready::default();
+        for ((row, replacement), function) in ROWS.iter().zip(REPLACEMENTS).zip(&self.rows) {
+            let Some(function) = function else {
+                continue;
+            };
+            if let Err(refusal) = ready.add(&self.image, row, function, (replacement.code)()) {
+                if !self.can_be_called_unseen(row) {
+                    ready.abandon();
+                    return Err(format!("{} {refusal}", row.name));
+                }
+                ready.set(row.slot, function.address as *const ());
+            }
+        }
+        for (slot, function) in plain::SLOTS.iter().copied().zip(&self.plain) {
+            if let Some(function) = function {
+                ready.set(slot, function.address as *const ());
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Prepares the server's own functions only, for one that has its engine in libraries. What
+    /// is refused is done without.
+    pub(crate) fn prepare_server(self) -> Ready {
+        let mut ready = Ready::default();
+        for ((row, replacement), function) in ROWS.iter().zip(REPLACEMENTS).zip(&self.rows) {
+            if let Some(function) = function.as_ref().filter(|_| is_servers(row)) {
+                let _ = ready.add(&self.image, row, function, (replacement.code)());
+            }
+        }
+        ready
+    }
+
+    /// Whether everything that the function does is seen by another hook as well.
+    fn can_be_called_unseen(&self, row: &Row) -> bool {
+        let through = match row.name {
+            // Every context was seen when it was made.
+            "llama_get_memory" | "llama_new_context_with_model" => "llama_init_from_model",
+            "llama_state_seq_get_data" => "llama_state_seq_get_data_ext",
+            "llama_state_seq_set_data" => "llama_state_seq_set_data_ext",
+            "llama_decode" => "llama_process",
+            // Buffers are vectors, which are not released as arrays.
+            "_ZdaPv" | "_ZdaPvm" => return true,
+            // It says what an image is. The evaluation beneath it is seen all the same.
+            "mtmd_helper_decode_image_chunk" => return true,
+            _ => return false,
+        };
+        self.has(|row| row.name == through)
+    }
+}
+
+/// The functions that were hooked, by name.
+static HOOKED: OnceLock<Vec<&'static str>> = OnceLock::new();
+
+/// A function that was hooked and should have been called by now, but was not: the compiler has
+/// put copies of it into its callers (link-time optimisation does), which nobody can hook.
+pub(crate) fn bypassed() -> Option<&'static str> {
+    // Each request takes this way: it gets a number, then a slot, which makes room for it.
+    if !was_called("launch_slot_with_task")? {
+        return None;
+    }
+    [
+        ("get_new_id", "server_queue::get_new_id"),
+        ("llama_memory_seq_rm", "llama_memory_seq_rm"),
+    ]
+    .into_iter()
+    .find(|(part, _)| was_called(part) == Some(false))
+    .map(|(_, name)| name)
+}
+
+/// None if no such function was hooked.
+fn was_called(part_of_name: &str) -> Option<bool> {
+    let hooked = HOOKED.get()?;
+    let calls = ROWS
+        .iter()
+        .zip(REPLACEMENTS)
+        .filter(|(row, _)| row.name.contains(part_of_name) && hooked.contains(&row.name))
+        .map(|(_, replacement)| replacement.called.load(Ordering::Relaxed));
+    calls.reduce(|one, other| one || other)
+}
+
+/// Whether it is one of the server's own functions.
+fn is_servers(row: &Row) -> bool {
+    row.generation.starts_with("server")
+}
+
+/// Hooks that only need to be installed. Slots hold their trampolines already.
+#[derive(Default)]
+pub(crate) struct Ready {
+    batch: Batch,
+    slots: Vec<&'static Slot>,
+    hooked: Vec<&'static str>,
+}
+
+impl Ready {
+    fn add(
+        &mut self,
+        image: &Image,
+        row: &Row,
+        function: &Function,
+        replacement: *const (),
+    ) -> Result<(), Refusal> {
+        if replacement.addr() == function.address {
+            return Err(Refusal::Other("has taken the place of our own".into()));
+        }
+        // SAFETY: the replacement has the function's signature, by the table, and lets exceptions
+        // through.
+        let trampoline = unsafe { self.batch.add(image, function, replacement) }?;
+        self.set(row.slot, trampoline.as_ptr());
+        self.hooked.push(row.name);
+        Ok(())
+    }
+
+    fn set(&mut self, slot: &'static Slot, address: *const ()) {
+        slot.set(address);
+        self.slots.push(slot);
+    }
+
+    /// Hooks all of them.
+    ///
+    /// # Errors
+    /// Why that is not possible. Then nothing was changed.
+    ///
+    /// # Safety
+    /// From the library's constructor only: no thread may be in one of the functions.
+    pub(crate) unsafe fn install(self) -> Result<(), Refusal> {
+        let Self {
+            batch,
+            slots,
+            hooked,
+        } = self;
+        // SAFETY: the caller's promise; the trampolines are in their slots.
+        let installed = unsafe { batch.install() };
+        match installed {
+            Ok(()) => drop(HOOKED.set(hooked)),
+            Err(_) => take_back(&slots),
+        }
+        installed
+    }
+
+    /// Leaves the executable as it is.
+    pub(crate) fn abandon(self) {
+        take_back(&self.slots);
+    }
+}
+
+fn take_back(slots: &[&Slot]) {
+    slots.iter().for_each(|slot| slot.unset());
+}

@@ -1,0 +1,63 @@
+//! The library that is preloaded into llama-server.
+//!
+//! It stands in front of some functions of the engine, the server and the C library, notes what
+//! they do, and tells the index which requests fell out of the KV cache. The server behaves as
+//! if it were not there.
+//!
+//! ```text
+//!  host's threads                                         worker thread          sender thread
+//!  hooks/  ──► guard ──► shadow, contexts, connections
+//!  (exported   (our       (what is in a batch, whose
+//!   functions)  code       memory it is, whose request)
+//!               only          │
+//!               here)         └──► channel ── Event ──► ledger ── Effect ──► POST /evict
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`table`] | every interposed function, declared once |
+//! | [`original`] | the functions behind ours |
+//! | [`inside`] | the same where they are linked into the executable |
+//! | [`hooks`] | the bodies, a few lines each |
+//! | [`guard`] | the border between the host and our code |
+//! | [`mode`], [`start`], [`attached`] | inert, active, out: decided once, announced in one line |
+//! | [`shadow`], [`legacy`], [`packed`] | what is in a batch, or in a save file |
+//! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
+//! | [`channel`], [`worker`], [`silence`] | from the host's threads to the ledger |
+//! | [`beliefs`] | what the index believes, and has to be told; kept on disk for the next start |
+//! | [`faults`] | errors on demand, for tests |
+//! | [`status`], [`trace`], [`log`] | for people |
+//!
+//! What a hook may do: call the original, take note, return. It never blocks, takes no contended
+//! lock, allocates within stated bounds, lets exceptions of the host through and panics of ours
+//! not out, and leaves `errno` alone.
+
+// The symbols' names are given, not chosen.
+#![allow(non_snake_case)]
+
+#[macro_use]
+mod table;
+
+mod abi;
+mod attached;
+mod beliefs;
+mod channel;
+mod connections;
+mod contexts;
+mod faults;
+mod guard;
+mod hooks;
+#[cfg_attr(not(target_os = "linux"), path = "inside/elsewhere.rs")]
+mod inside;
+mod legacy;
+mod log;
+mod mode;
+mod original;
+mod packed;
+mod saved;
+mod shadow;
+mod silence;
+mod start;
+mod status;
+mod trace;
+mod worker;

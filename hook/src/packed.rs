@@ -1,0 +1,54 @@
+//! The prompt in a slot's save file.
+//!
+//! Servers up to 2025 write its tokens and nothing else. Newer ones (`server_tokens::serialize`)
+//! write, as a list of 32-bit words: the null token as a mark, version 1, the number of tokens,
+//! the tokens, the number of media chunks, their first positions, and the chunks.
+
+/// `LLAMA_TOKEN_NULL`: no plain list begins with it.
+const MARK: i32 = -1;
+const VERSION: i32 = 1;
+
+/// The tokens, or `None` if they are not to be had: in another format, or with media among them,
+/// whose content is not there in the form in which it is evaluated.
+pub(crate) fn unpack(words: &[i32]) -> Option<Vec<i32>> {
+    if words.first() != Some(&MARK) {
+        return Some(words.to_vec());
+    }
+    let [_, VERSION, count, rest @ ..] = words else {
+        return None;
+    };
+    let (tokens, media) = rest.split_at_checked(usize::try_from(*count).ok()?)?;
+    (media == [0]).then(|| tokens.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_give_the_tokens() {
+        assert_eq!(unpack(&[5, 6, 7]), Some(vec![5, 6, 7]));
+        assert_eq!(unpack(&[-1, 1, 3, 5, 6, 7, 0]), Some(vec![5, 6, 7]));
+        assert_eq!(unpack(&[]), Some(vec![]));
+        assert_eq!(unpack(&[-1, 1, 0, 0]), Some(vec![]));
+    }
+
+    #[test]
+    fn nothing_is_guessed() {
+        let media = [-1, 1, 3, 5, -1, 7, 1, 1, 4, 0];
+        let unknown_version = [-1, 2, 1, 5, 0];
+        let too_short = [-1, 1, 3, 5, 6];
+        let trailing = [-1, 1, 1, 5, 0, 0];
+        let negative = [-1, 1, -3, 5, 6, 7, 0];
+        for words in [
+            &media[..],
+            &unknown_version,
+            &too_short,
+            &trailing,
+            &negative,
+            &[-1],
+        ] {
+            assert_eq!(unpack(words), None, "{words:?}");
+        }
+    }
+}

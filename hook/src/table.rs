@@ -1,0 +1,76 @@
+//! Every function that this library puts itself in front of, declared once.
+//!
+//! A row reads `module generation need fn name(arguments) -> result;`:
+//!
+//! - **module**: the file in `hooks/` that holds the function's body;
+//! - **generation**: the API that has it. `any` llama.cpp since 2025; `legacy`: evaluation of a
+//!   `llama_batch` by value; `extended`: evaluation of an opaque `llama_batch_ext` (0.5 and
+//!   later); `server25`, `server26`: the server's own C++ functions by the year of their names;
+//!   `cxx`: the C++ runtime; `libc`: the C library;
+//! - **need**: `required` functions must be there for the library to attach at all (within their
+//!   generation, where there are two), `optional` ones are done without, which the banner names.
+//!
+//! From these rows come the exported functions (`hooks/mod.rs`), the originals behind them
+//! (`original.rs`) and the test that compares both with what the built library exports.
+//!
+//! Left out on purpose: `llama_encode` and encoding `llama_process` calls, which use no KV cache;
+//! `llama_state_seq_save_file` and `llama_state_get_data`, which change nothing; deprecated names,
+//! which are wrappers that come back through the names below.
+
+macro_rules! for_each_interposed {
+    ($then:ident) => {
+        $then! {
+            contexts  any       required fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer;
+            contexts  any       optional fn llama_new_context_with_model(model: Pointer, params: ContextParams) -> Pointer;
+            contexts  any       required fn llama_free(context: Pointer);
+            contexts  any       required fn llama_get_memory(context: Pointer) -> Pointer;
+
+            memory    any       required fn llama_memory_clear(memory: Pointer, data: bool);
+            memory    any       required fn llama_memory_seq_rm(memory: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    any       required fn llama_memory_seq_cp(memory: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    any       required fn llama_memory_seq_keep(memory: Pointer, sequence: i32);
+            memory    any       required fn llama_memory_seq_add(memory: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    any       required fn llama_memory_seq_div(memory: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
+
+            batch     extended  required fn llama_batch_ext_init(context: Pointer) -> Pointer;
+            batch     extended  required fn llama_batch_ext_free(batch: Pointer);
+            batch     extended  required fn llama_batch_ext_clear(batch: Pointer);
+            batch     extended  required fn llama_batch_ext_add(batch: Pointer, sequence: i32) -> i32;
+            batch     extended  required fn llama_batch_ext_add_token(batch: Pointer, sequence: i32, token: i32) -> i32;
+            batch     extended  required fn llama_batch_ext_add_embd(batch: Pointer, sequence: i32, row: Embeddings) -> i32;
+            batch     extended  required fn llama_batch_ext_add_seq(batch: Pointer, index: i32, sequence: i32) -> bool;
+            batch     extended  required fn llama_batch_ext_set_embd_token(batch: Pointer, index: i32, row: Embeddings) -> bool;
+            batch     extended  required fn llama_batch_ext_set_pos(batch: Pointer, index: i32, position: *const i32) -> bool;
+            batch     extended  required fn llama_batch_ext_set_output_logits(batch: Pointer, index: i32, value: bool) -> bool;
+            batch     extended  required fn llama_batch_ext_set_output_embd(batch: Pointer, index: i32, value: bool) -> bool;
+
+            evaluate  extended  required fn llama_process(context: Pointer, kind: i32, batch: Pointer) -> i32;
+            evaluate  legacy    required fn llama_decode(context: Pointer, batch: Batch) -> i32;
+
+            media     any       optional fn mtmd_helper_decode_image_chunk(projector: Pointer, context: Pointer, chunk: Pointer, rows: Pointer, position: i32, sequence: i32, most: i32, end: Pointer, callback: Pointer, data: Pointer) -> i32;
+
+            state     any       optional fn llama_state_seq_get_data(context: Pointer, target: *mut u8, size: usize, sequence: i32) -> usize;
+            state     any       optional fn llama_state_seq_get_data_ext(context: Pointer, target: *mut u8, size: usize, sequence: i32, flags: u32) -> usize;
+            state     any       required fn llama_state_seq_set_data(context: Pointer, source: *const u8, size: usize, sequence: i32) -> usize;
+            state     any       optional fn llama_state_seq_set_data_ext(context: Pointer, source: *const u8, size: usize, sequence: i32, flags: u32) -> usize;
+            state     any       required fn llama_state_seq_load_file(context: Pointer, path: *const c_char, sequence: i32, tokens: *mut i32, capacity: usize, count: *mut usize) -> usize;
+            state     any       required fn llama_state_set_data(context: Pointer, source: *const u8, size: usize) -> usize;
+            state     any       required fn llama_state_load_file(context: Pointer, path: *const c_char, tokens: *mut i32, capacity: usize, count: *mut usize) -> bool;
+
+            server    server26  optional fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32;
+            server    server26  optional fn _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(server: Pointer, slot: *const i32, task: *const i32) -> bool;
+            server    server25  optional fn _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(server: Pointer, slot: *const i32, task: *const i32) -> bool;
+
+            buffers   cxx       optional fn _ZdlPv(memory: Pointer);
+            buffers   cxx       optional fn _ZdlPvm(memory: Pointer, size: usize);
+            buffers   cxx       optional fn _ZdaPv(memory: Pointer);
+            buffers   cxx       optional fn _ZdaPvm(memory: Pointer, size: usize);
+
+            http      libc      required fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int;
+            http      libc      required fn accept4(listener: c_int, address: Pointer, length: Pointer, flags: c_int) -> c_int;
+            http      libc      required fn recv(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize;
+            http      libc      required fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize;
+            http      libc      required fn shutdown(socket: c_int, how: c_int) -> c_int;
+        }
+    };
+}

@@ -1,0 +1,93 @@
+//! What the hook will make of a server, told without starting it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use contextpilot_settings::{Settings, env};
+
+use crate::hook_lib;
+use crate::obstacle::Library;
+use crate::server;
+use crate::variables::{Lookup, of_process};
+
+mod folders;
+mod functions;
+mod index;
+mod program;
+mod report;
+
+pub(super) use report::{Finding, Grade};
+
+/// Check a server, the index and the folders, without starting a model
+///
+/// Tells which llama.cpp it is, how it is linked, which functions will be
+/// hooked and how, and what follows from those that will not.
+///
+/// Exit code: 0 all good, 1 works with limits, 2 will not work.
+#[derive(Args)]
+#[command(after_help = "Example:
+  $ CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 contextpilot-llama doctor
+  ok     server        /usr/bin/llama-server
+  ok     version       0.7.0 (b11669-Debian)
+  ok     linked        for x86-64, glibc, llama.cpp in libraries
+  ok     functions     42 interposed, 0 inline, 1 not hooked
+  ok     KV cache      followed
+  ok     host cache    followed
+  ok     request ids   read from HTTP, tied to slots
+  ok     hook          /home/me/.cache/contextpilot-llama/libcontextpilot_llama_hook-….so
+  ok     state folder  /home/me/.local/state/contextpilot-llama
+  ok     index         http://127.0.0.1:8765 answers: ready
+  All good
+
+  (and the functions one by one)")]
+pub(super) struct Options {
+    /// llama-server to look at [default: the one that contextpilot-llama-server would run]
+    server: Option<PathBuf>,
+    /// Print JSON: one object with verdict, exit_code, server, version, linked,
+    /// findings (subject, grade, text) and functions (name, how, consequence, …)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the report.
+///
+/// # Errors
+/// It cannot be printed.
+pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+    let mut report = report::Report::default();
+    match find(options) {
+        Ok(path) => {
+            let given = of_process.non_empty(env::HOOK_LIB).map(PathBuf::from);
+            program::examine(path, &Library::new(given.as_deref()), &mut report);
+        }
+        Err(why) => report.add(Finding::new("server", Grade::Fails, why)),
+    }
+    report.add(match hook_lib::locate(of_process) {
+        Ok(path) => Finding::new("hook", Grade::Good, path.display().to_string()),
+        Err(why) => Finding::new("hook", Grade::Fails, why.to_string()),
+    });
+    match Settings::from(of_process) {
+        Ok(settings) => {
+            report.add(folders::state(of_process, settings.journal));
+            report.add(index::check(&settings));
+        }
+        Err(why) => report.add(Finding::new("settings", Grade::Fails, why.to_string())),
+    }
+    report
+        .print(options.json)
+        .map_err(|e| super::cannot_print(&e))?;
+    Ok(ExitCode::from(report.grade() as u8))
+}
+
+fn find(options: &Options) -> Result<PathBuf, String> {
+    match &options.server {
+        Some(path) if path.is_file() => Ok(path.clone()),
+        Some(path) => Err(format!(
+            "{path:?} is no file: give the path of a llama-server"
+        )),
+        None => server::find(of_process)
+            .map(|server| server.path)
+            .map_err(|e| e.to_string()),
+    }
+}

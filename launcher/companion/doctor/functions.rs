@@ -1,0 +1,265 @@
+//! Which functions of the hook's table will be hooked, and what follows.
+
+use contextpilot_inspect::{Calls, Located, Place, Program};
+use serde_json::{Value, json};
+
+use crate::table::{ANCHOR, ROWS, Row};
+
+use super::report::Report;
+use super::{Finding, Grade};
+
+/// What becomes of one function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Way {
+    Interposed,
+    Inline,
+    /// It is there, and cannot be hooked.
+    Refused(String),
+    Missing,
+}
+
+/// Row by row, what becomes of it.
+struct Functions(Vec<(&'static Row, Way)>);
+
+pub(super) fn examine(program: &Program, located: &Located, report: &mut Report) {
+    let functions = Functions::new(program, located);
+    report.detail("functions", functions.json());
+    let count = |wanted: fn(&Way) -> bool| {
+        let ways = functions.0.iter().map(|(_, way)| way);
+        ways.filter(|way| wanted(way)).count()
+    };
+    let text = format!(
+        "{} interposed, {} inline, {} not hooked",
+        count(|way| *way == Way::Interposed),
+        count(|way| *way == Way::Inline),
+        count(|way| matches!(way, Way::Refused(_) | Way::Missing)),
+    );
+    report.add(Finding::new("functions", Grade::Good, text));
+    for (row, way) in &functions.0 {
+        if let Way::Refused(why) = way {
+            let text = format!("{} {why}", row.name);
+            let grade = match seen_elsewhere(row.name, &functions) {
+                true => Grade::Good,
+                false => Grade::Fails,
+            };
+            report.add(Finding::new("not inline", grade, text));
+        }
+    }
+    report.list("Interposed", functions.names(|way| *way == Way::Interposed));
+    report.list("Hooked inline", functions.names(|way| *way == Way::Inline));
+    report.list("Not hooked", functions.consequences());
+    report.add(functions.kv_cache());
+    report.add(functions.host_cache());
+    report.add(functions.request_ids());
+}
+
+impl Functions {
+    fn new(program: &Program, located: &Located) -> Self {
+        let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        let verdicts = verdicts(program, &names);
+        let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
+        Self(
+            ways.map(|((row, (_, place)), refusal)| (row, way(place, refusal)))
+                .collect(),
+        )
+    }
+
+    fn way(&self, name: &str) -> &Way {
+        let found = self.0.iter().find(|(row, _)| row.name == name);
+        found.map_or(&Way::Missing, |(_, way)| way)
+    }
+
+    /// There, whether it can be hooked or not: what cannot is told on a line of its own.
+    fn has(&self, name: &str) -> bool {
+        *self.way(name) != Way::Missing
+    }
+
+    /// The required functions of a generation that are not there.
+    fn lacks(&self, generation: &str) -> Vec<&'static str> {
+        let missing = self.0.iter().filter(|(row, way)| {
+            row.required && row.generation == generation && *way == Way::Missing
+        });
+        missing.map(|(row, _)| row.name).collect()
+    }
+
+    fn kv_cache(&self) -> Finding {
+        const SUBJECT: &str = "KV cache";
+        if !self.has(ANCHOR) {
+            let text = "not followed: nothing in it is an engine that the hook knows \
+                        (llama.cpp since mid-2025); nothing is reported";
+            return Finding::new(SUBJECT, Grade::Fails, text);
+        }
+        // An engine that has the newer way must have all of it.
+        let evaluation = match self.has("llama_process") {
+            true => "extended",
+            false => "legacy",
+        };
+        let missing: Vec<_> = ["any", "libc", evaluation]
+            .iter()
+            .flat_map(|generation| self.lacks(generation))
+            .collect();
+        match missing.is_empty() {
+            true => Finding::new(SUBJECT, Grade::Good, "followed"),
+            false => {
+                let text = format!(
+                    "not followed: {} missing; nothing is reported",
+                    missing.join(", ")
+                );
+                Finding::new(SUBJECT, Grade::Fails, text)
+            }
+        }
+    }
+
+    fn host_cache(&self) -> Finding {
+        const SUBJECT: &str = "host cache";
+        if self.has("llama_state_seq_get_data_ext") && self.has("_ZdlPvm") {
+            return Finding::new(SUBJECT, Grade::Good, "followed");
+        }
+        if self.has("llama_state_seq_get_data_ext") {
+            let text = "not followed (_ZdlPvm missing): prompts in it count as gone";
+            return Finding::new(SUBJECT, Grade::Limited, text);
+        }
+        Finding::new(SUBJECT, Grade::Good, "none in this version")
+    }
+
+    fn request_ids(&self) -> Finding {
+        const SUBJECT: &str = "request ids";
+        let launches = |(row, way): &(&Row, Way)| {
+            row.name.contains("launch_slot_with_task") && *way != Way::Missing
+        };
+        let missing = match (
+            self.has("_ZN12server_queue10get_new_idEv"),
+            self.0.iter().any(launches),
+        ) {
+            (true, true) => {
+                return Finding::new(SUBJECT, Grade::Good, "read from HTTP, tied to slots");
+            }
+            (false, _) => "server_queue::get_new_id",
+            (true, false) => "server_context::launch_slot_with_task",
+        };
+        let text = format!(
+            "not recognised: {missing} is no function of its own in this build; \
+             nothing is reported, use a newer llama.cpp or a shared build"
+        );
+        Finding::new(SUBJECT, Grade::Fails, text)
+    }
+
+    fn names(&self, wanted: fn(&Way) -> bool) -> Vec<String> {
+        let rows = self.0.iter().filter(|(_, way)| wanted(way));
+        rows.map(|(row, _)| row.name.to_owned()).collect()
+    }
+
+    /// What follows from each function that is not hooked.
+    fn consequences(&self) -> Vec<String> {
+        let rows = self.0.iter().filter_map(|(row, way)| {
+            let why = match way {
+                Way::Interposed | Way::Inline => return None,
+                Way::Refused(why) => why,
+                Way::Missing => "is not there",
+            };
+            Some(format!(
+                "{} {why}: {}",
+                row.name,
+                self.consequence(row, way)
+            ))
+        });
+        rows.collect()
+    }
+
+    fn consequence(&self, row: &Row, way: &Way) -> &'static str {
+        const NOTHING: &str = "nothing is reported";
+        if *way != Way::Missing {
+            return match seen_elsewhere(row.name, self) {
+                true => "seen through another function",
+                false => NOTHING,
+            };
+        }
+        match row.generation {
+            "extended" if !self.has("llama_process") => "not needed, this version has llama_decode",
+            "legacy" if self.has("llama_process") => "not needed, this version has llama_process",
+            "server25" | "server26" => match self.request_ids().grade {
+                Grade::Good => "not needed, this version has another name for it",
+                _ => "requests are not recognised, nothing is reported",
+            },
+            _ if row.required => NOTHING,
+            _ if row.name.starts_with("llama_state_seq_") => "this version has no host cache",
+            "cxx" if row.name == "_ZdlPvm" => "prompts in the host cache count as gone",
+            _ if row.module == "media" => "images and sounds are told apart by their content only",
+            _ if row.name == "llama_new_context_with_model" => {
+                "not needed, an old name of llama_init_from_model"
+            }
+            "cxx" => "not needed, buffers are released by another function",
+            _ => "done without",
+        }
+    }
+
+    fn json(&self) -> Value {
+        let one = |(row, way): &(&Row, Way)| {
+            let (how, why) = match way {
+                Way::Interposed => ("interposed", None),
+                Way::Inline => ("inline", None),
+                Way::Refused(why) => ("refused", Some(why)),
+                Way::Missing => ("missing", None),
+            };
+            json!({
+                "name": row.name,
+                "part": row.module,
+                "generation": row.generation,
+                "required": row.required,
+                "how": how,
+                "why": why,
+                "consequence": match way {
+                    Way::Interposed | Way::Inline => None,
+                    _ => Some(self.consequence(row, way)),
+                },
+            })
+        };
+        self.0.iter().map(one).collect()
+    }
+}
+
+fn way(place: &Place, refusal: Option<String>) -> Way {
+    match place {
+        Place::Dynamic {
+            exporter: None,
+            calls: Calls::Unseen,
+        }
+        | Place::Missing { .. } => Way::Missing,
+        Place::Dynamic { .. } => Way::Interposed,
+        Place::Inside(_) => refusal.map_or(Way::Inline, Way::Refused),
+    }
+}
+
+/// As in the hook: all that this function does goes through another one that is hooked, too, or
+/// the server does not use it.
+fn seen_elsewhere(name: &str, functions: &Functions) -> bool {
+    let through = match name {
+        "llama_get_memory" | "llama_new_context_with_model" => "llama_init_from_model",
+        "llama_state_seq_get_data" => "llama_state_seq_get_data_ext",
+        "llama_state_seq_set_data" => "llama_state_seq_set_data_ext",
+        "llama_decode" => "llama_process",
+        "_ZdaPv" | "_ZdaPvm" => return true,
+        _ => return false,
+    };
+    functions.has(through)
+}
+
+/// For each of `names` that is inside the program and cannot be hooked: why.
+#[cfg(target_os = "linux")]
+fn verdicts(program: &Program, names: &[&str]) -> Vec<Option<String>> {
+    match contextpilot_inline::preflight::of_file(&program.path, names) {
+        Ok(verdicts) => verdicts
+            .into_iter()
+            .map(|verdict| Some(verdict?.err()?.to_string()))
+            .collect(),
+        Err(e) => vec![Some(format!("cannot be examined ({e})")); names.len()],
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn verdicts(_: &Program, names: &[&str]) -> Vec<Option<String>> {
+    vec![Some("is hooked inline on Linux only".into()); names.len()]
+}
+
+#[cfg(test)]
+mod tests;

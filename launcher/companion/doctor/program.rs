@@ -1,0 +1,116 @@
+//! The server's file.
+
+use std::path::PathBuf;
+
+use contextpilot_inspect::{Executable, Format, Libc, Linkage, Program, Script, Search};
+use serde_json::json;
+
+use crate::obstacle::{Library, obstacle};
+use crate::table::ROWS;
+
+use super::report::Report;
+use super::{Finding, Grade, functions};
+
+pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
+    let shown = path.display().to_string();
+    report.detail("server", json!(shown));
+    let program = match Program::open(&path) {
+        Ok(program) => program,
+        Err(e) => {
+            let text =
+                format!("{shown} cannot be examined ({e}); it will be started with the hook");
+            report.add(Finding::new("server", Grade::Limited, text));
+            return;
+        }
+    };
+    match &program.format {
+        Format::Script(script) => return through(&shown, script, library, report),
+        Format::Other => {
+            let text = format!("{shown} is neither a program nor a script that is known");
+            report.add(Finding::new("server", Grade::Limited, text));
+            return;
+        }
+        Format::Elf(_) | Format::Elf32(_) | Format::MachO => {
+            report.add(Finding::new("server", Grade::Good, shown));
+        }
+    }
+    let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+    let search = Search {
+        library_path: std::env::var_os("LD_LIBRARY_PATH"),
+        ..Search::default()
+    };
+    let located = match program.locate(&names, &search) {
+        Ok(located) => located,
+        Err(e) => {
+            let text = format!("cannot be examined ({e})");
+            report.add(Finding::new("functions", Grade::Limited, text));
+            return;
+        }
+    };
+    let build = located.build.as_ref().map(ToString::to_string);
+    report.detail("version", json!(build));
+    let version = build.unwrap_or_else(|| "not told by the file".into());
+    report.add(Finding::new("version", Grade::Good, version));
+
+    if let Some(executable) = program.executable() {
+        let linked = linked(executable);
+        report.detail("linked", json!(linked));
+        report.add(Finding::new("linked", Grade::Good, linked));
+    }
+    if let Some(why) = obstacle(&program, library) {
+        report.add(Finding::new("preload", Grade::Fails, format!("it {why}")));
+        return;
+    }
+    let lost: Vec<&str> = located.unresolved().collect();
+    if !lost.is_empty() {
+        let text = format!(
+            "not found: {}; install them, or set LD_LIBRARY_PATH",
+            lost.join(", ")
+        );
+        report.add(Finding::new("libraries", Grade::Limited, text));
+    }
+    functions::examine(&program, &located, report);
+}
+
+/// A script: what it says about itself, and the server that it seems to start.
+fn through(shown: &str, script: &Script, library: &Library, report: &mut Report) {
+    let text = format!("{shown} is a script for {}", script.interpreter.display());
+    report.add(Finding::new("server", Grade::Good, text));
+    if let Some(command) = &script.resets_environment {
+        let text = format!(
+            "{command:?} may keep the hook from the server: let {} and CONTEXTPILOT_* through",
+            crate::preload::VARIABLE
+        );
+        report.add(Finding::new("script", Grade::Limited, text));
+    }
+    // One step only: scripts that name each other would go on for ever.
+    let named = script.mentions.iter().find(|path| {
+        let program = Program::open(path);
+        program.is_ok_and(|program| !matches!(program.format, Format::Script(_)))
+    });
+    match named {
+        Some(server) => examine(server.clone(), library, report),
+        None => {
+            let text = "which server it starts is not plain: give that one's path to doctor";
+            report.add(Finding::new("script", Grade::Limited, text));
+        }
+    }
+}
+
+fn linked(executable: &Executable) -> String {
+    let libc = match &executable.linkage {
+        Linkage::Static => "fully static".to_owned(),
+        Linkage::StaticPie => "fully static (pie)".to_owned(),
+        Linkage::Dynamic { interpreter, libc } => match libc {
+            Libc::Glibc => "glibc".to_owned(),
+            Libc::Musl => "musl".to_owned(),
+            Libc::Other => interpreter.clone(),
+        },
+    };
+    let engine = match (executable.needs_engine(), executable.has_symbols) {
+        (true, _) => "llama.cpp in libraries",
+        (false, true) => "no llama.cpp among its libraries, with symbols",
+        (false, false) => "no llama.cpp among its libraries, stripped",
+    };
+    format!("for {}, {libc}, {engine}", executable.machine)
+}

@@ -1,0 +1,132 @@
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+/// How good it is. The numbers are exit codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Grade {
+    /// Nothing to wish for.
+    Good = 0,
+    /// Works, with limits.
+    Limited = 1,
+    /// Nothing will be reported to the index.
+    Fails = 2,
+}
+
+impl Grade {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Limited => "limit",
+            Self::Fails => "fails",
+        }
+    }
+
+    fn verdict(self) -> &'static str {
+        match self {
+            Self::Good => "All good",
+            Self::Limited => "Works with limits",
+            Self::Fails => "Will not work",
+        }
+    }
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Finding {
+    pub(super) subject: &'static str,
+    pub(super) grade: Grade,
+    pub(super) text: String,
+}
+
+impl Finding {
+    pub(super) fn new(subject: &'static str, grade: Grade, text: impl Into<String>) -> Self {
+        Self {
+            subject,
+            grade,
+            text: text.into(),
+        }
+    }
+}
+
+/// All of them, and for programs the details.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    findings: Vec<Finding>,
+    lists: Vec<(&'static str, Vec<String>)>,
+    details: Map<String, Value>,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// Names to follow the findings, if there are any.
+    pub(super) fn list(&mut self, title: &'static str, names: Vec<String>) {
+        if !names.is_empty() {
+            self.lists.push((title, names));
+        }
+    }
+
+    /// Something that only `--json` shows.
+    pub(super) fn detail(&mut self, name: &str, value: Value) {
+        self.details.insert(name.to_owned(), value);
+    }
+
+    pub(super) fn grade(&self) -> Grade {
+        let grades = self.findings.iter().map(|finding| finding.grade);
+        grades.max().unwrap_or(Grade::Good)
+    }
+
+    pub(super) fn print(&self, json: bool) -> io::Result<()> {
+        let text = match json {
+            true => self.json().to_string() + "\n",
+            false => self.text(),
+        };
+        match io::stdout().write_all(text.as_bytes()) {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            let Finding {
+                subject,
+                grade,
+                text: what,
+            } = finding;
+            text += &format!("{:<6} {subject:<13} {what}\n", grade.word());
+        }
+        text += self.grade().verdict();
+        text += "\n";
+        for (title, names) in &self.lists {
+            text += &format!("\n{title}\n");
+            for name in names {
+                text += &format!("  {name}\n");
+            }
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let findings: Vec<Value> = self
+            .findings
+            .iter()
+            .map(|finding| {
+                json!({
+                    "subject": finding.subject,
+                    "grade": finding.grade.word(),
+                    "text": finding.text,
+                })
+            })
+            .collect();
+        let mut object = self.details.clone();
+        object.insert("verdict".into(), self.grade().verdict().into());
+        object.insert("exit_code".into(), (self.grade() as u8).into());
+        object.insert("findings".into(), findings.into());
+        Value::Object(object)
+    }
+}

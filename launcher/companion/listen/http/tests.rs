@@ -1,0 +1,132 @@
+use super::*;
+
+/// A peer that has sent `input`, `step` bytes at a time.
+struct Peer<'a> {
+    input: &'a [u8],
+    step: usize,
+    output: Vec<u8>,
+}
+
+impl Read for Peer<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.step.min(self.input.len()).min(buffer.len());
+        let (now, later) = self.input.split_at(n);
+        buffer[..n].copy_from_slice(now);
+        self.input = later;
+        Ok(n)
+    }
+}
+
+impl Write for Peer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn connection(input: &[u8], step: usize) -> Connection<Peer<'_>> {
+    let output = Vec::new();
+    Connection {
+        stream: Peer {
+            input,
+            step,
+            output,
+        },
+        unread: Vec::new(),
+    }
+}
+
+fn status_of(input: &[u8]) -> u16 {
+    match connection(input, usize::MAX).next_request().unwrap() {
+        Next::Bad(response) => response.status,
+        Next::Request(_) => 200,
+        Next::End => 0,
+    }
+}
+
+#[test]
+fn requests_may_be_cut_anywhere_and_follow_each_other() {
+    let input = b"POST /evict?x HTTP/1.1\r\nHost: h\r\ncontent-LENGTH: 3\r\n\r\nabc\
+                  GET /health HTTP/1.1\r\nConnection: Close\r\n\r\n";
+    for step in [1, 2, 3, 7, 50, usize::MAX] {
+        let mut connection = connection(input, step);
+        let Next::Request(first) = connection.next_request().unwrap() else {
+            panic!("no first request at step {step}");
+        };
+        assert_eq!((first.method.as_str(), first.path()), ("POST", "/evict"));
+        assert_eq!(
+            (first.body.as_slice(), first.keep_alive),
+            (&b"abc"[..], true)
+        );
+        let Next::Request(second) = connection.next_request().unwrap() else {
+            panic!("no second request at step {step}");
+        };
+        assert_eq!((second.path(), second.keep_alive), ("/health", false));
+        assert!(matches!(connection.next_request().unwrap(), Next::End));
+    }
+}
+
+#[test]
+fn a_client_that_waits_is_told_to_go_on() {
+    let head = b"POST /evict HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
+    let mut waiting = connection(head, usize::MAX);
+    assert!(matches!(waiting.next_request().unwrap(), Next::End));
+    assert_eq!(waiting.stream.output, b"HTTP/1.1 100 Continue\r\n\r\n");
+
+    let whole = [&head[..], b"abc"].concat();
+    let mut impatient = connection(&whole, usize::MAX);
+    assert!(matches!(
+        impatient.next_request().unwrap(),
+        Next::Request(_)
+    ));
+    assert_eq!(impatient.stream.output, b"");
+}
+
+#[test]
+fn http_1_0_closes_unless_asked_not_to() {
+    for (input, keep_alive) in [
+        (&b"GET / HTTP/1.0\r\n\r\n"[..], false),
+        (b"GET / HTTP/1.0\r\nConnection: x, keep-alive\r\n\r\n", true),
+    ] {
+        let Next::Request(request) = connection(input, 9).next_request().unwrap() else {
+            panic!("no request");
+        };
+        assert_eq!(request.keep_alive, keep_alive);
+    }
+}
+
+#[test]
+fn what_is_no_request_is_told_so() {
+    for (input, status) in [
+        (&b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"[..], 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length:\r\n\r\n", 400),
+        (
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\ncontent-length: 2\r\n\r\n",
+            400,
+        ),
+        (
+            b"GET / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+            413,
+        ),
+        (b"GET / HTTP/1.1\r\nContent-Length: 8388609\r\n\r\n", 413),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (b"\x16\x03\x01\x02\x00", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nabc", 0),
+        (b"GET / HT", 0),
+    ] {
+        assert_eq!(status_of(input), status, "{}", input.escape_ascii());
+    }
+    let long = [&b"GET /"[..], &[b'a'; LARGEST_HEAD]].concat();
+    assert_eq!(status_of(&long), 431);
+    let many = format!(
+        "GET / HTTP/1.1\r\n{}\r\n",
+        "a: b\r\n".repeat(MOST_HEADERS + 1)
+    );
+    assert_eq!(status_of(many.as_bytes()), 431);
+}

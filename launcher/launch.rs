@@ -1,0 +1,76 @@
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use contextpilot_settings::{Settings, env, flag};
+
+use crate::error::{Error, HookError};
+use crate::say::say;
+use crate::server::{self, Server};
+use crate::variables::{Lookup, of_process};
+use crate::{hook_lib, obstacle, preload, sys};
+
+/// Becomes llama-server, with the hook in it if `CONTEXTPILOT_INDEX_URL` asks
+/// for it. Returns only if that failed, with the exit code, after one line on
+/// stderr.
+///
+/// Without `CONTEXTPILOT_INDEX_URL`, arguments, environment and signal
+/// dispositions are passed on untouched, nothing is printed, and no file is
+/// opened: finding the server is a matter of `stat` and `access`. (The one
+/// exception is in [`server`]: telling another copy of this launcher, if it is
+/// called llama-server, from the real one.)
+pub fn launch() -> u8 {
+    match run() {
+        Ok(never) => match never {},
+        Err(error) => {
+            say(&error);
+            error.exit_code()
+        }
+    }
+}
+
+fn run() -> Result<Infallible, Error> {
+    let arguments = std::env::args_os().skip(1).collect();
+    // Before the settings are checked: who uses no index need not care for them.
+    if of_process.non_empty(env::INDEX_URL).is_none() {
+        return exec(&server::find(of_process)?, arguments);
+    }
+    Settings::from(of_process)?;
+    let strict = flag(of_process, env::STRICT)?;
+    let server = server::find(of_process)?;
+    match inject(&server) {
+        Ok(library) => say(format_args!(
+            "Launching with {} injected: {} (hook {})",
+            preload::VARIABLE,
+            server.path.display(),
+            library.display(),
+        )),
+        Err(why) if strict => return Err(Error::Strict(why)),
+        Err(why) => say(format_args!(
+            "Launching llama-server without the hook: {why}"
+        )),
+    }
+    exec(&server, arguments)
+}
+
+/// Puts the hook library into this process's environment, which exec passes on.
+fn inject(server: &Server) -> Result<PathBuf, HookError> {
+    let given = of_process.non_empty(env::HOOK_LIB);
+    let built_for = obstacle::Library::new(given.as_deref().map(Path::new));
+    if let Some(advice) = obstacle::examine(&server.path, &built_for)? {
+        say(advice);
+    }
+    let library = hook_lib::locate(of_process)?;
+    let value = preload::with_library(&library, of_process(preload::VARIABLE).as_deref())?;
+    sys::set_env(preload::VARIABLE, &value);
+    Ok(library)
+}
+
+fn exec(server: &Server, arguments: Vec<OsString>) -> Result<Infallible, Error> {
+    let path: &Path = &server.path;
+    let source = sys::exec(path, server.argv0.clone(), arguments);
+    Err(Error::Exec {
+        path: path.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,27 @@
+//! The launcher: finds llama-server, puts the hook library in front of it, and
+//! becomes it.
+//!
+//! ```text
+//!  settings ok? ──► server ──► can it be hooked? ──► hook library ──► preload value ──► exec
+//!   no: exit 2      no: 127     no: say why, exec the plain server
+//!                   or 126          (CONTEXTPILOT_STRICT=1: exit 3)
+//! ```
+//!
+//! Without `CONTEXTPILOT_INDEX_URL` only the second and the last step happen,
+//! and they open no file: see [`launch`].
+//!
+//! The second command, `contextpilot-llama`, is in [`companion`].
+
+pub mod companion;
+mod error;
+mod hook_lib;
+mod launch;
+mod obstacle;
+mod preload;
+mod say;
+mod server;
+mod sys;
+mod table;
+mod variables;
+
+pub use launch::launch;

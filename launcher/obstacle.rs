@@ -1,0 +1,148 @@
+//! Whether a preload would do anything in the server that was found.
+//!
+//! Asked only with `CONTEXTPILOT_INDEX_URL` set: it opens the server's file and reads its
+//! headers, which takes some 50 µs. What cannot be read or is not understood goes on as if
+//! nothing had been asked; the dynamic linker and the hook have the last word anyway.
+
+use std::path::Path;
+
+use contextpilot_inspect::{Executable, Format, Libc, Linkage, Machine, Obstacle, Program, Search};
+
+use crate::error::HookError;
+use crate::table;
+
+/// Less than any llama.cpp takes (the smallest seen, without symbols, is 5 MB), in bytes. A
+/// smaller program without one is a wrapper such as `tini` or `nice`: the variable goes through
+/// it to the server that it starts.
+const SMALLEST_ENGINE: u64 = 1 << 20;
+
+/// One clause of advice about a server that the hook may not reach, mostly `None`.
+///
+/// # Errors
+/// The hook certainly does not reach it.
+pub(crate) fn examine(server: &Path, library: &Library) -> Result<Option<String>, HookError> {
+    let Ok(program) = Program::open(server) else {
+        return Ok(None);
+    };
+    match obstacle(&program, library) {
+        Some(why) => Err(HookError::Server {
+            path: server.to_owned(),
+            why,
+        }),
+        None => Ok(advice(&program)),
+    }
+}
+
+/// What the hook library was built for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Library {
+    machine: Machine,
+    musl: bool,
+}
+
+impl Library {
+    /// The embedded one, which was built as this launcher was; or the one at `given`.
+    pub(crate) fn new(given: Option<&Path>) -> Self {
+        let embedded = Self {
+            machine: Machine::OURS,
+            musl: cfg!(target_env = "musl"),
+        };
+        let given = given.and_then(|path| Program::open(path).ok());
+        match given.as_ref().and_then(Program::executable) {
+            Some(library) => Self {
+                machine: library.machine,
+                musl: library.dynamic.needed.iter().any(|name| is_musl(name)),
+            },
+            None => embedded,
+        }
+    }
+}
+
+fn is_musl(library: &str) -> bool {
+    library.contains("musl") || library == "libc.so"
+}
+
+/// What the matter is and what to do, to follow the server's name.
+pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    let found = program.obstacles(library.machine);
+    let found = found.iter().find(|obstacle| match obstacle {
+        Obstacle::Static => is_large(program),
+        Obstacle::Musl => !library.musl,
+        Obstacle::ForeignLinker(_) => !library.musl,
+        // Exec is about to say it, or to know better.
+        Obstacle::NoLinker(_) | Obstacle::UnknownFormat => false,
+        Obstacle::Machine { .. } | Obstacle::Privileged(_) | Obstacle::MachO => true,
+    });
+    if let Some(obstacle) = found {
+        return Some(obstacle.to_string());
+    }
+    let executable = program.executable()?;
+    if library.musl
+        && matches!(
+            executable.linkage,
+            Linkage::Dynamic {
+                libc: Libc::Glibc,
+                ..
+            }
+        )
+    {
+        return Some(
+            "is linked with glibc, and this hook is built for musl; use a hook for glibc".into(),
+        );
+    }
+    is_stripped(program, executable).then(|| {
+        "has llama.cpp inside and was stripped, so that its functions cannot be found; \
+         use a shared build, or one that is not stripped"
+            .into()
+    })
+}
+
+fn is_stripped(program: &Program, executable: &Executable) -> bool {
+    !executable.has_symbols
+        && !executable.needs_engine()
+        && is_large(program)
+        // Some that were stripped still export what is inside, and libraries may have other
+        // names. Worth a closer look, as it is the rare case.
+        && !exports_engine(program)
+}
+
+fn exports_engine(program: &Program) -> bool {
+    let search = Search {
+        library_path: std::env::var_os("LD_LIBRARY_PATH"),
+        ..Search::default()
+    };
+    let Ok(located) = program.locate(&[table::ANCHOR], &search) else {
+        return true;
+    };
+    located.hooking().missing.is_empty()
+}
+
+fn is_large(program: &Program) -> bool {
+    std::fs::metadata(&program.path).is_ok_and(|file| file.len() >= SMALLEST_ENGINE)
+}
+
+fn advice(program: &Program) -> Option<String> {
+    let Format::Script(script) = &program.format else {
+        return None;
+    };
+    let command = script.resets_environment.as_ref()?;
+    let instead = match script.mentions.first() {
+        Some(server) => format!(
+            "{} to {server:?}",
+            contextpilot_settings::env::LLAMA_SERVER_BIN
+        ),
+        None => format!(
+            "{} to the server that it starts",
+            contextpilot_settings::env::LLAMA_SERVER_BIN
+        ),
+    };
+    Some(format!(
+        "{:?} runs {command:?}, which may keep the hook from the server: \
+         let {} and CONTEXTPILOT_* through there, or set {instead}",
+        program.path,
+        crate::preload::VARIABLE
+    ))
+}

@@ -1,0 +1,78 @@
+//! The launcher's system calls that have no safe counterpart in the standard
+//! library. The only unsafe code outside the hook.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::ptr;
+
+/// Executes `path`, which holds a slash, in place of this process. Returns only
+/// if that failed.
+///
+/// Not `std::os::unix::process::CommandExt::exec`: that resets the signal mask
+/// and SIGPIPE, and drops environment entries that have no `=`. Here the
+/// environment is the process's own, byte for byte. A script without `#!` goes
+/// to the shell, as from a command line.
+pub(crate) fn exec(path: &Path, argv0: OsString, arguments: Vec<OsString>) -> io::Error {
+    let c_string = |s: OsString| CString::new(s.into_vec());
+    let path = c_string(path.as_os_str().to_owned());
+    let argv: Result<Vec<CString>, _> = std::iter::once(argv0)
+        .chain(arguments)
+        .map(c_string)
+        .collect();
+    let (Ok(path), Ok(argv)) = (path, argv) else {
+        return io::Error::from(io::ErrorKind::InvalidInput);
+    };
+    let mut pointers: Vec<*const libc::c_char> = argv.iter().map(|s| s.as_ptr()).collect();
+    pointers.push(ptr::null());
+    // SAFETY: `path` and the elements of `argv` are NUL-terminated and outlive
+    // the call, and the list of pointers to them ends with a null pointer.
+    unsafe { libc::execvp(path.as_ptr(), pointers.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Sets a variable in this process's environment, for [`exec`] to pass on.
+pub(crate) fn set_env(name: &str, value: &OsStr) {
+    // SAFETY: The launcher never starts a thread, so nobody reads or writes the
+    // environment at the same time.
+    unsafe { std::env::set_var(name, value) };
+}
+
+/// A moment as the local clock shows it.
+#[derive(Default)]
+pub(crate) struct LocalTime {
+    pub(crate) year: i32,
+    pub(crate) month: i32,
+    pub(crate) day: i32,
+    pub(crate) hour: i32,
+    pub(crate) minute: i32,
+    pub(crate) second: i32,
+    /// Seconds east of UTC.
+    pub(crate) offset: libc::c_long,
+}
+
+/// The local time at `seconds` after 1970-01-01 00:00 UTC; all zero for a year
+/// that the C library cannot express.
+pub(crate) fn local_time(seconds: libc::time_t) -> LocalTime {
+    let mut tm = std::mem::MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: Both pointers are valid for the call; the reentrant function is
+    // used, so no other thread's result is overwritten.
+    let done = unsafe { libc::localtime_r(&seconds, tm.as_mut_ptr()) };
+    if done.is_null() {
+        return LocalTime::default();
+    }
+    // SAFETY: Zeroed memory is a valid `tm` (integers and a nullable pointer),
+    // and the call above has filled it.
+    let tm = unsafe { tm.assume_init() };
+    LocalTime {
+        year: tm.tm_year + 1900,
+        month: tm.tm_mon + 1,
+        day: tm.tm_mday,
+        hour: tm.tm_hour,
+        minute: tm.tm_min,
+        second: tm.tm_sec,
+        offset: tm.tm_gmtoff,
+    }
+}

@@ -1,0 +1,18 @@
+//! Reading the environment, through a function that tests can replace.
+
+use std::ffi::OsString;
+
+/// Looks a variable up in this process's environment.
+pub(crate) fn of_process(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// How the environment is looked up; tests bring their own.
+pub(crate) trait Lookup: Fn(&str) -> Option<OsString> {
+    /// The value, with empty as unset.
+    fn non_empty(&self, name: &str) -> Option<OsString> {
+        self(name).filter(|value| !value.is_empty())
+    }
+}
+
+impl<F: Fn(&str) -> Option<OsString>> Lookup for F {}

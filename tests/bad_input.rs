@@ -1,0 +1,242 @@
+//! Requests as they should not be: the server behaves as without the hook, and
+//! ids are honoured exactly or ignored.
+
+use contextpilot_testbed::{Arch, Connection, Index, Model, Outcome, Request, Response, Server};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use support::{LISTEN, PATIENCE, hooked};
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+struct Pair {
+    index: Index,
+    hooked: Server,
+    plain: Server,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let index = Index::start().unwrap();
+        let server = Server::builder()
+            .model(&Model::tiny(Arch::Llama))
+            .bare_slots(1);
+        Self {
+            hooked: hooked(&server, &index),
+            plain: server.spawn().unwrap(),
+            index,
+        }
+    }
+
+    /// Does the same with both servers; the answers must be the same.
+    fn both(&self, what: &str, act: impl Fn(&mut Connection) -> Option<Response>) {
+        let [ours, theirs] = [&self.hooked, &self.plain].map(|server| {
+            let answer = act(&mut server.connect().unwrap());
+            server.wait_idle().unwrap();
+            answer.map(|response| {
+                let outcome = Outcome {
+                    id: None,
+                    completions: Vec::new(),
+                    response,
+                };
+                (outcome.response.status, outcome.timeless())
+            })
+        });
+        assert_eq!(ours, theirs, "{what}");
+    }
+
+    /// Sends a body whole.
+    fn send(&self, what: &str, body: &[u8]) {
+        self.both(what, |connection| {
+            Some(connection.exchange("POST", "/completion", body).unwrap())
+        });
+    }
+
+    /// One more prompt without an id, which overwrites whatever came before.
+    fn overwrite(&self) {
+        self.send("overwrite", &body(json!({"prompt": "zzzzzzzzzzzzzzzz"})));
+    }
+
+    fn evicted_are(&self, ids: &[&str]) {
+        let wish: BTreeSet<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+        self.index
+            .wait_until(|evicted| evicted.is_superset(&wish), PATIENCE);
+        std::thread::sleep(LISTEN);
+        assert_eq!(self.index.evicted(), wish, "{}", self.hooked.stderr());
+    }
+}
+
+/// A body with what makes an answer reproducible.
+fn body(mut fields: Value) -> Vec<u8> {
+    for (name, value) in [("n_predict", 4), ("temperature", 0), ("seed", 1)] {
+        fields[name] = value.into();
+    }
+    fields.to_string().into_bytes()
+}
+
+#[test]
+fn ids_are_honoured_exactly_or_ignored() {
+    let pair = Pair::start();
+    let quotes = "a \"quoted\"\nid\twith \\ and \u{1F980} \u{7f}";
+    let longest = "x".repeat(512);
+    let too_long = "x".repeat(513);
+    let huge = "x".repeat(10 << 20);
+    let ids = [
+        json!(quotes),
+        json!(longest),
+        json!(" "),
+        json!(too_long),
+        json!(huge),
+        json!(""),
+        json!(17),
+        json!({"rid": "inner"}),
+        json!(["inner"]),
+        json!(null),
+        json!(true),
+    ];
+    for (n, id) in ids.iter().enumerate() {
+        let prompt = format!("{}rompt number {n}", char::from(b'A' + n as u8));
+        pair.send(
+            &format!("id {n}"),
+            &body(json!({"prompt": prompt, "rid": id, "request_id": id})),
+        );
+    }
+    // `request_id` where `rid` is of no use.
+    pair.send(
+        "fallback",
+        &body(json!({"prompt": "Xyz", "rid": 5, "request_id": "second"})),
+    );
+    pair.overwrite();
+    pair.evicted_are(&[quotes, &longest, " ", "second"]);
+}
+
+#[test]
+fn bodies_that_are_not_json() {
+    let pair = Pair::start();
+    let good = body(json!({"prompt": "Some prompt", "rid": "req-good"}));
+    pair.send("good", &good);
+    for bad in [
+        &b""[..],
+        b"not json",
+        b"{",
+        b"[]",
+        b"\"rid\"",
+        b"{\"prompt\": \"x\"} trailing",
+        b"\x00\x01\x02\xff",
+        b"{\"prompt\": \"\xff\xfe\"}",
+    ] {
+        pair.send(&format!("{:?}", String::from_utf8_lossy(bad)), bad);
+    }
+    pair.overwrite();
+    pair.evicted_are(&["req-good"]);
+}
+
+#[test]
+fn a_request_split_at_every_byte() {
+    let pair = Pair::start();
+    for n in 0..2 {
+        let body = body(json!({"prompt": format!("{n} is the number"), "rid": format!("req-{n}")}));
+        let bytes = Connection::request_bytes("POST", "/completion", &body);
+        pair.both("split", |connection| {
+            for byte in &bytes {
+                connection.write(std::slice::from_ref(byte)).unwrap();
+            }
+            Some(connection.response().unwrap())
+        });
+    }
+    pair.overwrite();
+    pair.evicted_are(&["req-0", "req-1"]);
+}
+
+#[test]
+fn chunked_transfer_encoding() {
+    let pair = Pair::start();
+    let body = body(json!({"prompt": "Chunks of text", "rid": "req-chunked"}));
+    for size in [1, 7, 4096] {
+        pair.both("chunked", |connection| {
+            let mut bytes = b"POST /completion HTTP/1.1\r\nHost: x\r\n\
+                Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+                .to_vec();
+            for chunk in body.chunks(size) {
+                bytes.extend(format!("{:x};name=value\r\n", chunk.len()).bytes());
+                bytes.extend(chunk);
+                bytes.extend(b"\r\n");
+            }
+            bytes.extend(b"0\r\n\r\n");
+            connection.write(&bytes).unwrap();
+            Some(connection.response().unwrap())
+        });
+    }
+    pair.overwrite();
+    pair.evicted_are(&["req-chunked"]);
+}
+
+#[test]
+fn several_requests_on_one_connection() {
+    let pair = Pair::start();
+    pair.both("keep-alive", |connection| {
+        let mut last = None;
+        for n in 0..5 {
+            let body = body(json!({"prompt": format!("{n} and more"), "rid": format!("req-{n}")}));
+            last = Some(connection.exchange("POST", "/completion", &body).unwrap());
+            // Without an id, on the same connection: the last id must not stick.
+            connection.exchange("GET", "/health", b"").unwrap();
+            let anonymous = crate::body(json!({"prompt": format!("anonymous {n}")}));
+            connection
+                .exchange("POST", "/completion", &anonymous)
+                .unwrap();
+        }
+        last
+    });
+    pair.evicted_are(&["req-0", "req-1", "req-2", "req-3", "req-4"]);
+}
+
+#[test]
+fn expect_100_continue() {
+    let pair = Pair::start();
+    let body = body(json!({"prompt": "Wait for it", "rid": "req-expect"}));
+    pair.both("expect", |connection| {
+        let head = format!(
+            "POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+             Expect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        connection.write(head.as_bytes()).unwrap();
+        assert_eq!(connection.head().unwrap().status, 100);
+        connection.write(&body).unwrap();
+        Some(connection.response().unwrap())
+    });
+    pair.overwrite();
+    pair.evicted_are(&["req-expect"]);
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_a_body() {
+    let pair = Pair::start();
+    let body = body(json!({"prompt": "Never sent whole", "rid": "req-torn"}));
+    let bytes = Connection::request_bytes("POST", "/completion", &body);
+    for end in [10, bytes.len() / 2, bytes.len() - 1] {
+        pair.both("torn", |connection| {
+            connection.write(&bytes[..end]).unwrap();
+            None
+        });
+    }
+    pair.send(
+        "good",
+        &crate::body(json!({"prompt": "A whole one", "rid": "req-whole"})),
+    );
+    pair.overwrite();
+    pair.evicted_are(&["req-whole"]);
+}
+
+#[test]
+fn an_id_is_not_taken_from_another_request() {
+    let pair = Pair::start();
+    let request = Request::completion("The id is in the prompt: {\"rid\": \"req-inside\"}").with(
+        "metadata",
+        json!({"rid": "req-nested", "request_id": "req-nested"}),
+    );
+    pair.send("nested", request.body().to_string().as_bytes());
+    pair.overwrite();
+    pair.evicted_are(&[]);
+}

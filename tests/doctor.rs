@@ -1,0 +1,341 @@
+//! `contextpilot-llama doctor`, on a real server and on files that are none.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
+
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `doctor`, with nothing but this home in its environment.
+    fn doctor(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(COMPANION);
+        command
+            .arg("doctor")
+            .args(arguments)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOME", self.0.path());
+        command
+    }
+
+    /// A C program with these flags.
+    fn program(&self, name: &str, source: &str, flags: &[&str]) -> String {
+        let file = self.path("source.c");
+        fs::write(&file, source).unwrap();
+        let built = Command::new("cc")
+            .arg(file)
+            .arg("-O1")
+            .arg("-o")
+            .arg(self.path(name))
+            .args(flags)
+            .status();
+        assert!(built.unwrap().success());
+        self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// A stand-in for the index, ended with its value.
+struct Index {
+    process: Child,
+    url: String,
+}
+
+impl Index {
+    fn start() -> Self {
+        let mut process = Command::new(COMPANION)
+            .args(["listen", "--port", "0"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stderr = process.stderr.take().unwrap();
+        BufReader::new(stderr).read_line(&mut line).unwrap();
+        let url = line
+            .split_whitespace()
+            .find(|word| word.starts_with("http://"));
+        let url = url.unwrap_or_default().trim_end_matches(';').to_owned();
+        assert!(!url.is_empty(), "{line}");
+        Self { process, url }
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What stands in front of a server, answered once.
+fn answering(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request);
+        let _ = stream.write_all(answer.as_bytes());
+    });
+    url
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[track_caller]
+fn assert_says(output: &Output, code: i32, lines: &[(&str, &str, &str)]) {
+    let text = text(output);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{text}{stderr}");
+    for (grade, subject, what) in lines {
+        let found = text.lines().any(|line| {
+            let rest = line.strip_prefix(grade).map(str::trim_start);
+            rest.is_some_and(|rest| rest.starts_with(subject) && rest.contains(what))
+        });
+        assert!(found, "{grade} {subject} {what} is not in:\n{text}");
+    }
+}
+
+fn json(command: &mut Command) -> Value {
+    let output = command.arg("--json").output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output)))
+}
+
+/// The finding about `subject`.
+fn finding<'a>(report: &'a Value, subject: &str) -> &'a Value {
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings
+        .iter()
+        .find(|finding| finding["subject"] == subject);
+    found.unwrap_or_else(|| panic!("nothing about {subject}: {report:#}"))
+}
+
+#[test]
+fn a_real_server_is_good() {
+    let server = contextpilot_testbed::llama_server();
+    let server = server.to_str().unwrap();
+    let (home, index) = (Home::new(), Index::start());
+    let doctor = || {
+        let mut command = home.doctor(&[server]);
+        command.env("CONTEXTPILOT_INDEX_URL", &index.url);
+        command
+    };
+    assert_says(
+        &doctor().output().unwrap(),
+        0,
+        &[
+            ("ok", "server", server),
+            ("ok", "KV cache", "followed"),
+            ("ok", "host cache", "followed"),
+            ("ok", "request ids", "tied to slots"),
+            ("ok", "hook", "libcontextpilot_llama_hook-"),
+            ("ok", "state folder", "contextpilot-llama"),
+            ("ok", "index", "answers: ready"),
+            ("All good", "", ""),
+            ("Interposed", "", ""),
+            ("  llama_memory_seq_rm", "", ""),
+        ],
+    );
+    let report = json(&mut doctor());
+    assert_eq!(report["exit_code"], 0);
+    assert_eq!(report["verdict"], "All good");
+    assert_eq!(report["server"], server);
+    assert!(report["version"].is_string(), "{report:#}");
+    let functions = report["functions"].as_array().unwrap();
+    let how = |name: &str| {
+        let found = functions.iter().find(|function| function["name"] == name);
+        found.map(|function| function["how"].clone())
+    };
+    assert_ne!(how("llama_memory_seq_rm"), Some("missing".into()));
+    assert_eq!(how("recv"), Some("interposed".into()));
+}
+
+/// The one that contextpilot-llama-server would run.
+#[test]
+fn the_server_is_found_as_the_launcher_finds_it() {
+    let home = Home::new();
+    let mut missing = home.doctor(&[]);
+    missing.env("PATH", home.path("nowhere"));
+    assert_says(
+        &missing.output().unwrap(),
+        2,
+        &[
+            ("fails", "server", "not found on PATH"),
+            ("Will not work", "", ""),
+        ],
+    );
+    let mut named = home.doctor(&[]);
+    named.env("LLAMA_SERVER_BIN", "/bin/true");
+    assert_eq!(json(&mut named)["server"], "/bin/true");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let home = Home::new();
+    let mut doctor = home.doctor(&["/nowhere/llama-server"]);
+    assert_says(
+        &doctor.output().unwrap(),
+        2,
+        &[("fails", "server", "\"/nowhere/llama-server\" is no file")],
+    );
+    assert_eq!(json(&mut doctor)["exit_code"], 2);
+}
+
+#[test]
+fn a_program_that_is_no_server_will_not_work() {
+    let home = Home::new();
+    let output = home.doctor(&["/bin/true"]).output().unwrap();
+    assert_says(
+        &output,
+        2,
+        &[
+            ("fails", "KV cache", "nothing is reported"),
+            ("limit", "index", "CONTEXTPILOT_INDEX_URL"),
+        ],
+    );
+}
+
+#[test]
+fn functions_inside_the_program_are_hooked_inline_where_that_is_safe() {
+    let home = Home::new();
+    let source = "int x; int llama_memory_seq_rm(int a) { x += a; x *= a; x ^= 77; return x; }
+                  void llama_free(void) {} int main(int c, char **v) { return c; }";
+    let server = home.program("server", source, &[]);
+    let output = home.doctor(&[&server]).output().unwrap();
+    assert_says(
+        &output,
+        2,
+        &[
+            ("fails", "not inline", "llama_free is too short"),
+            ("fails", "KV cache", "llama_memory_clear"),
+            ("Hooked inline", "", ""),
+            ("  llama_memory_seq_rm", "", ""),
+        ],
+    );
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_told() {
+    let home = Home::new();
+    let source = "int main(void) { return 0; }";
+    for (flags, why) in [
+        (&["-static"][..], "linked fully statically"),
+        (&["-s"], "was stripped"),
+    ] {
+        let server = home.program("server", source, flags);
+        let grown = Command::new("truncate")
+            .args(["--size", "+2M", &server])
+            .status();
+        assert!(grown.unwrap().success());
+        let output = home.doctor(&[&server]).output().unwrap();
+        assert_says(&output, 2, &[("fails", "preload", why)]);
+    }
+}
+
+#[test]
+fn a_script_leads_to_the_server_that_it_names() {
+    let home = Home::new();
+    let server = home.program("llama-server-real", "int main(void) { return 0; }", &[]);
+    let script = home.path("llama-server");
+    let write = |body: &str| {
+        fs::write(&script, body).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let output = home.doctor(&[script.to_str().unwrap()]).output();
+        output.unwrap()
+    };
+    assert_says(
+        &write(&format!("#!/bin/sh\nexec env -i {server} \"$@\"\n")),
+        2,
+        &[
+            ("ok", "server", "is a script for /bin/sh"),
+            ("limit", "script", "env -i"),
+            ("ok", "server", &server),
+        ],
+    );
+    assert_says(
+        &write("#!/bin/sh\nexec \"$SERVER\"\n"),
+        1,
+        &[("limit", "script", "which server it starts is not plain")],
+    );
+}
+
+#[test]
+fn folders_that_cannot_be_used_are_told() {
+    let home = Home::new();
+    let mut doctor = home.doctor(&["/bin/true"]);
+    doctor.env_remove("HOME");
+    let report = json(&mut doctor);
+    assert_eq!(finding(&report, "hook")["grade"], "fails");
+    let state = finding(&report, "state folder");
+    assert_eq!(state["grade"], "limit");
+    assert!(state["text"].as_str().unwrap().contains("XDG_STATE_HOME"));
+
+    let mut doctor = home.doctor(&["/bin/true"]);
+    let report = json(doctor.env("CONTEXTPILOT_JOURNAL", "0"));
+    assert_eq!(finding(&report, "state folder")["grade"], "limit");
+    assert!(!home.path(".local").exists());
+}
+
+#[test]
+fn what_the_index_answers_is_told() {
+    let home = Home::new();
+    let about = |url: &str| {
+        let mut doctor = home.doctor(&["/bin/true"]);
+        let report = json(doctor.env("CONTEXTPILOT_INDEX_URL", url));
+        let index = finding(&report, "index");
+        let text = |name: &str| index[name].as_str().unwrap().to_owned();
+        (text("grade"), text("text"))
+    };
+    let (grade, text) = about(&answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 38\r\n\r\n{\"status\": \"ready\", \"version\": \"0.5.0\"}",
+    ));
+    assert_eq!(grade, "ok");
+    assert!(text.ends_with("answers: version 0.5.0, ready"), "{text}");
+
+    let (grade, text) = about(&answering(
+        "HTTP/1.1 503 Service Unavailable\r\n\r\n{\"status\": \"not_ready\"}",
+    ));
+    assert_eq!(grade, "limit");
+    assert!(text.contains("503: not_ready"), "{text}");
+
+    let (grade, text) = about(&answering("SSH-2.0-OpenSSH_10\r\n"));
+    assert_eq!(grade, "limit");
+    assert!(text.contains("not HTTP"), "{text}");
+
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let (grade, text) = about(&format!("http://{}", closed.unwrap()));
+    assert_eq!(grade, "limit");
+    assert!(text.contains("does not answer"), "{text}");
+
+    let (grade, text) = about("https://user:s3cret@127.0.0.1:1");
+    assert_eq!(grade, "ok");
+    assert!(text.contains("not checked"), "{text}");
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_told() {
+    let home = Home::new();
+    let mut doctor = home.doctor(&["/bin/true"]);
+    let report = json(doctor.env("CONTEXTPILOT_INDEX_URL", "localhost:8765"));
+    assert_eq!(finding(&report, "settings")["grade"], "fails");
+}

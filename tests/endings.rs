@@ -1,0 +1,128 @@
+//! Ends that no trace can replay, because they depend on time.
+
+use contextpilot_testbed::{Arch, Index, Model, Request, Server, Spec, Step, Trace};
+use std::collections::BTreeSet;
+use support::{LISTEN, PATIENCE, hooked};
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+fn ids(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+/// The client leaves when it has heard that the evaluation of its prompt has begun:
+/// the prompt is never cached, and what it overwrote is gone.
+#[test]
+fn a_client_that_leaves_in_the_middle_of_its_prompt() {
+    let index = Index::start().unwrap();
+    let slow = Model::of(&Spec {
+        layers: 8,
+        width: 512,
+        ..Spec::new(Arch::Llama)
+    });
+    let server = Server::builder()
+        .model(&slow)
+        .bare_slots(2)
+        .args(["-c", "8192", "-b", "64", "-ub", "64"]);
+    let server = hooked(&server, &index);
+    let kept = Request::completion("kept where it is")
+        .id("req-kept")
+        .slot(0);
+    let overwritten = Request::completion("overwritten by the next")
+        .id("req-overwritten")
+        .slot(1);
+    let long = Request::completion("x".repeat(3000))
+        .id("req-long")
+        .slot(1)
+        .streamed()
+        .with("return_progress", true);
+    Trace::new()
+        .ask(kept.clone())
+        .ask(overwritten)
+        .then(Step::Abandon(long, 2))
+        .run(&server)
+        .unwrap();
+    let gone = ids(&["req-long", "req-overwritten"]);
+    index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE);
+    std::thread::sleep(LISTEN);
+    assert_eq!(index.evicted(), gone);
+    let answer = server.complete(&kept).unwrap();
+    assert_eq!(answer.cache_n + 1, answer.prompt_tokens);
+}
+
+/// `--sleep-idle-seconds` frees the context, and with it all that is cached, in
+/// host memory too.
+#[test]
+fn a_server_that_falls_asleep() {
+    let index = Index::start().unwrap();
+    let server = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .args(["--sleep-idle-seconds", "1"]);
+    let server = hooked(&server, &index);
+    let request =
+        |n: u32| Request::completion(format!("{n} is the number of this")).id(format!("req-{n}"));
+    for n in 0..6 {
+        server.complete(&request(n)).unwrap();
+    }
+    let all = (0..6).map(|n| format!("req-{n}")).collect::<BTreeSet<_>>();
+    assert!(
+        index.wait_until(|evicted| *evicted == all, PATIENCE),
+        "{:?}",
+        index.evicted()
+    );
+
+    // It wakes up with an empty cache, and is watched as before.
+    let again = request(0).id("req-again");
+    assert_eq!(server.complete(&again).unwrap().cache_n, 0);
+    let with_again = all
+        .iter()
+        .cloned()
+        .chain(["req-again".to_owned()])
+        .collect();
+    assert!(index.wait_until(|evicted| *evicted == with_again, PATIENCE));
+    assert_eq!(index.reports().len(), 7, "each is reported once");
+}
+
+/// Embeddings and completions from one server: an embedding overwrites what its
+/// slot held, and the server empties the slot afterwards.
+#[test]
+fn embeddings_overwrite_completions() {
+    let index = Index::start().unwrap();
+    let server = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(2)
+        .args(["--embeddings", "--pooling", "last"]);
+    let server = hooked(&server, &index);
+    let completion = |n: u32| Request::completion(format!("{n} is in slot {n}")).slot(n);
+    for n in 0..2 {
+        let request = completion(n).id(format!("req-{n}"));
+        assert_eq!(server.send(&request).unwrap().status, 200);
+    }
+    let embedding = serde_json::json!({"input": "Something else to embed", "rid": "req-e"});
+    let embedded = server.post("/v1/embeddings", &embedding).unwrap();
+    assert_eq!(embedded.status, 200, "{}", embedded.text());
+    let gone = ids(&["req-0", "req-e"]);
+    assert!(index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE));
+    std::thread::sleep(LISTEN);
+    assert_eq!(index.evicted(), gone);
+    let cached = server.complete(&completion(1)).unwrap();
+    assert_eq!(cached.cache_n + 1, cached.prompt_tokens);
+    assert_eq!(server.complete(&completion(0)).unwrap().cache_n, 0);
+}
+
+/// Reranking evaluates each document with the query in a slot of its own choice.
+#[test]
+fn reranking_overwrites_completions() {
+    let index = Index::start().unwrap();
+    let server = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(1)
+        .args(["--embeddings", "--pooling", "rank"]);
+    let server = hooked(&server, &index);
+    let request = Request::completion("A prompt to be overwritten").id("req-a");
+    assert_eq!(server.send(&request).unwrap().status, 200);
+    let rerank = serde_json::json!({"query": "which", "documents": ["this one", "that one"]});
+    assert_eq!(server.post("/v1/rerank", &rerank).unwrap().status, 200);
+    assert!(index.wait_until(|evicted| evicted.contains("req-a"), PATIENCE));
+}

@@ -1,0 +1,183 @@
+//! Is what the hook says what the engine would answer?
+//!
+//! Every case is a trace of requests. It is run once on a real llama-server
+//! under the launcher, with an index that listens. Then the engine is asked for
+//! the truth: which of the prompts would it have to compute again? (See
+//! `contextpilot_testbed::truth`.) Nothing may be missed and nothing may be
+//! reported falsely. The answers must be those of a server without the hook.
+//!
+//! Writes its result to `docs/exactness.md`.
+//!
+//! ```text
+//! cargo test --test exactness [-- NAME...]
+//! ```
+
+mod cases;
+mod prompts;
+
+use cases::Case;
+use contextpilot_testbed::{Index, Score, truth, truth_of};
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
+/// How long an eviction may take to arrive before it counts as missed.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to listen for evictions that ought not to come. The ledger waits
+/// 100 ms of silence at most before it decides anything.
+const LISTEN: Duration = Duration::from_millis(250);
+
+struct Verdict {
+    score: Score,
+    problem: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let all = cases::all();
+    let chosen: Vec<&Case> = all
+        .iter()
+        .filter(|case| {
+            wanted.is_empty() || wanted.iter().any(|name| case.name.contains(name.as_str()))
+        })
+        .collect();
+    let mut rows = Vec::new();
+    let mut total = Score::default();
+    let mut failed = 0;
+    for case in &chosen {
+        let started = Instant::now();
+        let verdict = match run(case) {
+            Ok(verdict) => verdict,
+            Err(error) => Verdict {
+                score: Score::default(),
+                problem: Some(error.to_string()),
+            },
+        };
+        let good = verdict.problem.is_none() && verdict.score.is_perfect();
+        println!(
+            "test {} ... {} ({:.1} s)",
+            case.name,
+            if good { "ok" } else { "FAILED" },
+            started.elapsed().as_secs_f32()
+        );
+        if !good {
+            failed += 1;
+            println!("  {:?}", verdict.score);
+            println!("  {}", verdict.problem.unwrap_or_default());
+        }
+        rows.push(verdict.score.row(case.name));
+        total.add(case.name, &verdict.score);
+    }
+    if wanted.is_empty() && failed == 0 {
+        write_table(&rows, &total);
+    }
+    println!("\n{} passed, {failed} failed", chosen.len() - failed);
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn run(case: &Case) -> contextpilot_testbed::Result<Verdict> {
+    let index = Index::start()?;
+    let hooked = case
+        .server
+        .clone()
+        .launcher(LAUNCHER)
+        .index_url(index.url());
+    let server = hooked.spawn()?;
+    let answers = case.trace.run(&server)?;
+    let gone = gone(case)?;
+    index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE);
+    std::thread::sleep(LISTEN);
+    let ids: BTreeSet<String> = case.trace.ids().into_iter().collect();
+    let score = Score::of(&ids, &gone, &index.evicted());
+
+    let mut problem = None;
+    let twice: Vec<String> =
+        index
+            .reports()
+            .into_iter()
+            .fold(Vec::new(), |mut seen: Vec<String>, id| {
+                seen.push(id);
+                seen
+            });
+    let distinct = index.evicted().len();
+    if twice.len() != distinct {
+        problem = Some(format!("{} reports of {distinct} ids", twice.len()));
+    }
+    let plain = case.server.plain().spawn()?;
+    for (number, (ours, theirs)) in answers.iter().zip(case.trace.run(&plain)?).enumerate() {
+        if ours.timeless() != theirs.timeless() && !case.is_abandoned(number) {
+            problem = Some(format!(
+                "step {number} was answered {}, without the hook {}",
+                ours.timeless(),
+                theirs.timeless()
+            ));
+        }
+    }
+    if let Some(least) = case.gone_at_least {
+        if gone.len() < least {
+            problem = Some(format!(
+                "only {} of {} ids are gone: the case does not show what it should",
+                gone.len(),
+                ids.len()
+            ));
+        }
+    }
+    if problem.is_some() || !score.is_perfect() {
+        println!(
+            "{}",
+            server
+                .stderr()
+                .lines()
+                .filter(|line| line.contains("[ContextPilot]"))
+                .collect::<Vec<_>>()
+                .join("\n")
+        );
+    }
+    Ok(Verdict { score, problem })
+}
+
+/// The ids that are gone at the end or, where prompts return, were so after any step.
+fn gone(case: &Case) -> contextpilot_testbed::Result<BTreeSet<String>> {
+    if !case.prompts_return {
+        return Ok(truth(&case.trace, &case.server)?.gone());
+    }
+    let mut gone = BTreeSet::new();
+    for steps in 1..=case.trace.steps.len() {
+        let until = case.trace.upto(steps);
+        let mut ids = until.ids();
+        ids.retain(|id| !gone.contains(id));
+        gone.extend(truth_of(&until, &ids, &case.server)?.gone());
+    }
+    Ok(gone)
+}
+
+fn write_table(rows: &[String], total: &Score) {
+    let mut text = String::from(
+        "# Exactness\n\n\
+         Written by `cargo test --test exactness`. Each row is a trace of requests against a real\n\
+         llama-server under the launcher. *Truly gone* is what the engine itself says when the\n\
+         trace is replayed and each prompt is sent again (`cache_n`); *missed* and *false* compare\n\
+         that with what arrived at the index.\n\n",
+    );
+    text.push_str(Score::HEAD);
+    for row in rows.iter().chain([&total.row("**all**")]) {
+        text.push('\n');
+        text.push_str(row);
+    }
+    text.push('\n');
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/exactness.md");
+    // Only when it says something new: a checkout stays clean.
+    if std::fs::read_to_string(path).ok().as_deref() != Some(&text) {
+        if let Err(error) = std::fs::write(path, text) {
+            println!("cannot write {path}: {error}");
+        }
+    }
+}

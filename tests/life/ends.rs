@@ -1,0 +1,140 @@
+//! A server that is asked to end tells what goes with it, in time.
+
+use std::time::{Duration, Instant};
+
+use contextpilot_testbed::{Behaviour, Index, Server};
+
+use crate::support::{Home, PATIENCE, ask, assert_told, ids, lines};
+
+const ALL: [&str; 3] = ["req-a", "req-b", "req-c"];
+
+/// What the index may take at the end, and a moment for the server's own end.
+const MOST: Duration = Duration::from_millis(2600);
+
+fn fill(server: &Server) {
+    for (slot, id) in (0..).zip(ALL) {
+        ask(server, slot, id);
+    }
+}
+
+/// The code with which a server without us ends on that signal.
+fn plain_code(home: &Home, index: &Index, signal: i32) -> Option<i32> {
+    let mut plain = home.server(index, 4).plain().spawn().unwrap();
+    fill(&plain);
+    plain.stop(signal).unwrap().code()
+}
+
+#[test]
+fn every_live_id_is_told_before_the_process_ends() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let (home, index) = (Home::new(), Index::start().unwrap());
+        let mut server = home.server(&index, 4).spawn().unwrap();
+        fill(&server);
+        assert!(index.posts().is_empty());
+        let start = Instant::now();
+        let status = server.stop(signal).unwrap();
+        let took = start.elapsed();
+        // At once, not some time later: nobody is left who could.
+        assert_eq!(index.evicted(), ids(&ALL));
+        assert_told(&index, &ALL);
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert_eq!(status.code(), plain_code(&home, &index, signal));
+        assert!(home.files().is_empty(), "nothing is left to tell");
+        assert!(lines(&server).is_empty(), "{:?}", lines(&server));
+    }
+}
+
+/// The index is away in three ways when the server ends. It ends in time and as usual; what
+/// could not be told is told by the next start.
+#[test]
+fn an_index_that_is_away_delays_the_end_by_the_set_time_at_most() {
+    for behaviour in [
+        None,
+        Some(Behaviour::Hang),
+        Some(Behaviour::Status(500, "no".into())),
+    ] {
+        let (home, index) = (Home::new(), Index::start().unwrap());
+        let address = index.address();
+        let builder = home.server(&index, 4);
+        let code = plain_code(&home, &index, libc::SIGTERM);
+        let mut server = builder.spawn().unwrap();
+        fill(&server);
+        let index = match behaviour.clone() {
+            Some(behaviour) => {
+                index.behave(behaviour);
+                Some(index)
+            }
+            None => {
+                drop(index);
+                None
+            }
+        };
+        let start = Instant::now();
+        let status = server.stop(libc::SIGTERM).unwrap();
+        let took = start.elapsed();
+        assert!(took < MOST, "{behaviour:?}: {took:?}");
+        assert_eq!(status.code(), code, "{behaviour:?}");
+        let last = lines(&server).pop().unwrap();
+        assert!(last.contains(" 3 evictions could not be told"), "{last}");
+
+        let index = index.unwrap_or_else(|| Index::start_at(address).unwrap());
+        index.behave(Behaviour::Accept);
+        let next = builder.spawn().unwrap();
+        assert!(index.wait_until(|evicted| *evicted == ids(&ALL), PATIENCE));
+        assert!(lines(&next).is_empty(), "{:?}", lines(&next));
+    }
+}
+
+/// At the second Ctrl-C the server calls `exit` in its signal handler: at once if it was in our
+/// hands already, else it is then, for the set time.
+#[test]
+fn a_second_interrupt_neither_hangs_nor_loses_anything() {
+    let (home, index) = (Home::new(), Index::start().unwrap());
+    let builder = home.server(&index, 4);
+    let mut server = builder.spawn().unwrap();
+    fill(&server);
+    index.behave(Behaviour::Hang);
+    let start = Instant::now();
+    server.signal(libc::SIGINT);
+    assert!(index.wait_posts(|posts| !posts.is_empty(), PATIENCE));
+    server.stop(libc::SIGINT).unwrap();
+    let took = start.elapsed();
+    assert!(took < MOST, "{took:?}");
+    index.behave(Behaviour::Accept);
+    let _next = builder.spawn().unwrap();
+    assert!(index.wait_until(|evicted| *evicted == ids(&ALL), PATIENCE));
+}
+
+#[test]
+fn no_time_at_the_end_means_that_the_next_start_tells() {
+    let (home, index) = (Home::new(), Index::start().unwrap());
+    let builder = home
+        .server(&index, 4)
+        .env("CONTEXTPILOT_EXIT_DRAIN_MS", "0");
+    let mut server = builder.spawn().unwrap();
+    fill(&server);
+    index.behave(Behaviour::Hang);
+    let start = Instant::now();
+    server.stop(libc::SIGTERM).unwrap();
+    // The least that the index could have taken otherwise is two seconds.
+    assert!(start.elapsed() < Duration::from_millis(1500));
+    assert!(lines(&server).is_empty(), "{:?}", lines(&server));
+    assert!(index.evicted().is_empty());
+    index.behave(Behaviour::Accept);
+    let _next = builder.spawn().unwrap();
+    assert_told(&index, &ALL);
+}
+
+#[test]
+fn without_a_journal_nothing_is_kept() {
+    let (home, index) = (Home::new(), Index::start().unwrap());
+    let builder = home.server(&index, 4).env("CONTEXTPILOT_JOURNAL", "0");
+    let mut server = builder.spawn().unwrap();
+    fill(&server);
+    assert!(!home.folder().exists());
+    server.stop(libc::SIGKILL).unwrap();
+    let mut next = builder.spawn().unwrap();
+    ask(&next, 0, "req-d");
+    next.stop(libc::SIGTERM).unwrap();
+    assert_told(&index, &["req-d"]);
+}

@@ -1,0 +1,162 @@
+//! `kill -9` at random moments under load. Whatever was answered is told by the next start, and
+//! what that one has cached is not.
+//!
+//! The worker writes an id down when its turn has come, which is nearly always before the request
+//! is answered. Nobody waits for that, so on a machine with too few cores it can come later: what
+//! is answered within [`GRACE`] of the kill may be lost, and is counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use contextpilot_testbed::{Index, Request, Server};
+
+use crate::support::{Home, PATIENCE, ask, is_cached};
+
+const CLIENTS: usize = 4;
+const SLOTS: u32 = 4;
+const GRACE: Duration = Duration::from_millis(100);
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST_MS: u64 = 400;
+
+/// Ids by what became of them.
+#[derive(Default)]
+struct Asked {
+    sent: BTreeSet<String>,
+    answered: BTreeMap<String, Instant>,
+    killed: Vec<Instant>,
+}
+
+impl Asked {
+    /// Those that must be told: not answered right before a kill.
+    fn due(&self) -> BTreeSet<String> {
+        let late = |answered: &Instant| {
+            let mut kills = self.killed.iter();
+            kills.any(|kill| *answered + GRACE > *kill && *answered <= *kill + GRACE)
+        };
+        let due = self.answered.iter().filter(|(_, at)| !late(at));
+        due.map(|(id, _)| id.clone()).collect()
+    }
+}
+
+/// SplitMix64: the moments differ from round to round and not from run to run, as far as a
+/// machine lets them.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+fn rounds() -> u64 {
+    let set = std::env::var("CONTEXTPILOT_TEST_KILLS").ok();
+    set.map_or(10, |n| n.parse().expect("a number of rounds"))
+}
+
+/// Clients ask until the server is killed, which it is after `life`.
+fn load(server: &mut Server, next: &AtomicUsize, asked: &Mutex<Asked>, life: Duration) {
+    let dead = AtomicBool::new(false);
+    let address = server.address();
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                while !dead.load(Ordering::Relaxed) {
+                    let Ok(mut connection) = contextpilot_testbed::Connection::open(address) else {
+                        return;
+                    };
+                    // The server closes a connection after 100 requests.
+                    for _ in 0..90 {
+                        let n = next.fetch_add(1, Ordering::Relaxed);
+                        let id = format!("req-{n}");
+                        // Some repeat what is likely cached: marks at one place.
+                        let prompt = format!("{} was asked here", (n / 3) % 10_000);
+                        let request = Request::completion(prompt)
+                            .id(id.as_str())
+                            .predict(1 + (n % 5) as u32);
+                        asked.lock().unwrap().sent.insert(id.clone());
+                        let body = request.wire_body();
+                        let answer = connection.exchange("POST", request.path(), body.as_bytes());
+                        match answer {
+                            Ok(answer) if answer.status == 200 => {
+                                asked.lock().unwrap().answered.insert(id, Instant::now());
+                            }
+                            _ => return,
+                        }
+                    }
+                }
+            });
+        }
+        std::thread::sleep(life);
+        asked.lock().unwrap().killed.push(Instant::now());
+        server.signal(libc::SIGKILL);
+        dead.store(true, Ordering::Relaxed);
+    });
+    server.wait(PATIENCE).unwrap();
+}
+
+#[test]
+fn at_random_moments_under_load() {
+    let rounds = rounds();
+    let (home, index) = (Home::new(), Index::start().unwrap());
+    let builder = home.server(&index, SLOTS);
+    let next = AtomicUsize::new(0);
+    let asked = Mutex::new(Asked::default());
+    let mut random = Random(rounds);
+    let mut slowest = Duration::ZERO;
+    let mut server = builder.spawn().unwrap();
+    for round in 0..rounds {
+        let life = SHORTEST + Duration::from_micros(random.below(LONGEST_MS * 1000));
+        load(&mut server, &next, &asked, life);
+        server = builder.spawn().unwrap();
+        // Every fourth is killed again at once, in the middle of telling what was lost.
+        if random.below(4) == 0 {
+            server.stop(libc::SIGKILL).unwrap();
+            server = builder.spawn().unwrap();
+        }
+        let start = Instant::now();
+        let mut asked = asked.lock().unwrap();
+        let due = asked.due();
+        let told = index.wait_until(|evicted| due.is_subset(evicted), PATIENCE);
+        let evicted = index.evicted();
+        let untold: Vec<_> = due.difference(&evicted).collect();
+        assert!(told, "round {round}, after {life:?}: {untold:?} were lost");
+        slowest = slowest.max(start.elapsed());
+        assert!(evicted.is_subset(&asked.sent), "round {round}");
+
+        // What the index believes now is what is cached now.
+        let mine = [format!("mine-{round}-a"), format!("mine-{round}-b")];
+        for (slot, id) in (0..).zip(&mine) {
+            ask(&server, slot, id);
+        }
+        server.wait_idle().unwrap();
+        for (slot, id) in (0..).zip(&mine) {
+            assert!(is_cached(&server, slot, id));
+            assert!(!index.evicted().contains(id), "{id} is cached");
+        }
+        // They are lost with this process as well.
+        asked.sent.extend(mine.iter().cloned());
+        let now = Instant::now();
+        asked.answered.extend(mine.map(|id| (id, now)));
+    }
+    // The last two that are cached go with it.
+    server.stop(libc::SIGTERM).unwrap();
+    let asked = asked.lock().unwrap();
+    let (reports, evicted) = (index.reports().len(), index.evicted());
+    let lost = asked.answered.keys().filter(|id| !evicted.contains(*id));
+    println!(
+        "{rounds} kills: {} requests sent, {} answered, {} ids told ({} reports more than that); \
+         {} lost of those answered in the last {GRACE:?} of a life, no other; \
+         told within {slowest:?} of a restart",
+        asked.sent.len(),
+        asked.answered.len(),
+        evicted.len(),
+        reports - evicted.len(),
+        lost.count(),
+    );
+}

@@ -1,0 +1,98 @@
+//! Servers that live several times.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use contextpilot_testbed::{Arch, Builder, Completion, Index, Model, Request, Server};
+use tempfile::TempDir;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to listen for what ought not to come.
+pub(crate) const LISTEN: Duration = Duration::from_millis(300);
+
+/// A state folder that outlives the servers.
+pub(crate) struct Home(TempDir);
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// A server with room for `slots` prompts, and nowhere else.
+    pub(crate) fn server(&self, index: &Index, slots: u32) -> Builder {
+        Server::builder()
+            .model(&Model::tiny(Arch::Llama))
+            .bare_slots(slots)
+            .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+            .index_url(index.url())
+            .env("XDG_STATE_HOME", self.0.path())
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.0.path().join("contextpilot-llama")
+    }
+
+    /// The journals, and what else lies there.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let Ok(entries) = std::fs::read_dir(self.folder()) else {
+            return Vec::new();
+        };
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// Whether that stands in one of them.
+    pub(crate) fn hold(&self, id: &str) -> bool {
+        self.files().iter().any(|path| {
+            let content = std::fs::read(path).unwrap_or_default();
+            content.windows(id.len()).any(|part| part == id.as_bytes())
+        })
+    }
+
+    /// The one journal.
+    pub(crate) fn journal(&self) -> PathBuf {
+        let files = self.files();
+        assert_eq!(files.len(), 1, "{files:?}");
+        files[0].clone()
+    }
+}
+
+/// Asks for a prompt of its own, in the slot of that number.
+pub(crate) fn ask(server: &Server, slot: u32, id: &str) -> Completion {
+    let prompt = format!("{id} is how this prompt begins, which no other one does");
+    let request = Request::completion(prompt).id(id).slot(slot).predict(2);
+    server.complete(&request).unwrap()
+}
+
+/// Whether the engine still has that prompt in that slot. Asking changes no other slot.
+pub(crate) fn is_cached(server: &Server, slot: u32, id: &str) -> bool {
+    let prompt = format!("{id} is how this prompt begins, which no other one does");
+    let request = Request::completion(prompt).slot(slot).predict(1);
+    let answer = server.complete(&request).unwrap();
+    answer.cache_n + 1 == answer.prompt_tokens
+}
+
+pub(crate) fn ids(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+/// Our lines on stderr, without those of every start.
+pub(crate) fn lines(server: &Server) -> Vec<String> {
+    let said = server.stderr();
+    let ours = said.lines().filter(|line| line.contains("[ContextPilot]"));
+    let usual = ["[ContextPilot] Launching", "[ContextPilot] Active"];
+    ours.filter(|line| !usual.iter().any(|start| line.starts_with(start)))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What came to the index must be these ids, each of them once, and nothing after them.
+pub(crate) fn assert_told(index: &Index, expected: &[&str]) {
+    index.wait_until(|evicted| evicted.len() >= expected.len(), PATIENCE);
+    std::thread::sleep(LISTEN);
+    let mut reports = index.reports();
+    reports.sort();
+    let mut expected: Vec<String> = expected.iter().map(|id| (*id).to_owned()).collect();
+    expected.sort();
+    assert_eq!(reports, expected);
+}

@@ -1,0 +1,54 @@
+//! When evictions are told: as soon as it is certain, not when the engine is done.
+
+use contextpilot_testbed::{Arch, Index, Model, Request, Server, Spec, Step, Trace};
+use std::time::Instant;
+use support::{PATIENCE, hooked};
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+/// The overwriting prompt takes half a second to evaluate. The index hears of
+/// the eviction while the engine is still at it.
+#[test]
+fn a_divergence_is_told_before_it_is_computed() {
+    let index = Index::start().unwrap();
+    let slow = Model::of(&Spec {
+        layers: 8,
+        width: 512,
+        ..Spec::new(Arch::Llama)
+    });
+    let server = hooked(&Server::builder().model(&slow).bare_slots(1), &index);
+    let request = |letter: char, id: &str| {
+        let prompt = letter.to_string().repeat(100);
+        Request::completion(prompt).id(id).predict(1)
+    };
+    server.complete(&request('a', "req-a")).unwrap();
+    let sent = Instant::now();
+    server.complete(&request('b', "req-b")).unwrap();
+    let answered = sent.elapsed();
+    assert!(index.wait_until(|evicted| evicted.contains("req-a"), PATIENCE));
+    let told = index.posts()[0].at - sent;
+    // Not a limit in milliseconds, which would depend on the machine: the
+    // evaluation is nearly all of the time to the answer.
+    assert!(
+        told < answered / 4,
+        "told {told:?} after the request, answered after {answered:?}"
+    );
+}
+
+/// Nothing is evaluated after an erase; the ledger waits for a short silence.
+#[test]
+fn an_erase_is_told_without_another_request() {
+    let index = Index::start().unwrap();
+    let server = hooked(
+        &Server::builder()
+            .model(&Model::tiny(Arch::Llama))
+            .bare_slots(1),
+        &index,
+    );
+    let trace = Trace::new()
+        .ask(Request::completion("some prompt").id("req-a"))
+        .then(Step::Erase(0));
+    trace.run(&server).unwrap();
+    assert!(index.wait_until(|evicted| evicted.contains("req-a"), PATIENCE));
+}
