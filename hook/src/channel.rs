@@ -8,8 +8,8 @@
 //! **Overflow.** An event that finds no room opens a *gap*: from then on everything is dropped
 //! until the worker has emptied the queue, has declared the ledger out of step, and closes the
 //! gap. So no event from after the gap is ever applied to what was believed before it. The ids
-//! of requests that are dropped so are *stranded*: kept aside, for the index to be told that they
-//! are gone, as nobody would know otherwise that it believes in them.
+//! of requests whose first event is dropped so are *stranded*: kept aside, for the index to be
+//! told that they are gone, as nobody would know otherwise that it believes in them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -69,10 +69,15 @@ pub(crate) fn get() -> &'static Channel {
 
 /// Tells the worker what happened. Call in [`observe`](crate::guard::observe) only.
 pub(crate) fn push(event: Event) {
-    if matches!(event, Event::Posted { .. }) {
-        faults::at_request();
-    }
     get().push(event);
+}
+
+/// Tells the worker of a request of which it has not heard before. Where there is no room for
+/// that, its id is stranded, and `false` says that nothing more need be told of the request: the
+/// index will have been told that it is gone. (Of a request of which the worker *has* heard,
+/// nothing needs to be kept aside: to be out of step takes that back with the others.)
+pub(crate) fn introduce(event: Event, id: &RequestId) -> bool {
+    get().introduce(event, id)
 }
 
 /// Something happened that cannot be told: the ledger is to start anew.
@@ -104,16 +109,29 @@ impl Channel {
     }
 
     fn push(&self, event: Event) {
+        self.push_or_strand(event, None);
+    }
+
+    fn introduce(&self, event: Event, id: &RequestId) -> bool {
+        self.push_or_strand(event, Some(id))
+    }
+
+    fn push_or_strand(&self, event: Event, newcomer: Option<&RequestId>) -> bool {
         let urgent = self.is_urgent(&event);
-        if let Err(event) = self.enqueue(event) {
-            STATUS.events_lost.add(1);
-            // Before the gap: whoever closes that finds the id.
-            self.strand(event);
-            self.open_gap();
-            self.wake(true);
-            return;
+        if self.enqueue(event).is_ok() {
+            self.wake(urgent);
+            return true;
         }
-        self.wake(urgent);
+        STATUS.events_lost.add(1);
+        // Before the gap: whoever closes that finds the id.
+        if let Some(id) = newcomer {
+            if self.stranded.0.try_send(RequestId::clone(id)).is_err() {
+                STATUS.ids_lost.add(1);
+            }
+        }
+        self.open_gap();
+        self.wake(true);
+        false
     }
 
     /// Hands the event back if there is no room.
@@ -133,14 +151,6 @@ impl Channel {
             self.entries.fetch_sub(entries, Ordering::Relaxed);
             error.into_inner()
         })
-    }
-
-    fn strand(&self, event: Event) {
-        if let Event::Posted { id, .. } | Event::Answered { id, .. } = event {
-            if self.stranded.0.try_send(id).is_err() {
-                STATUS.ids_lost.add(1);
-            }
-        }
     }
 
     /// Whether the worker must hear of this at once rather than within a [`NAP`].

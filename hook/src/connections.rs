@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use contextpilot_request::{Identity, Request, RequestReader, Step};
 use contextpilot_residency::{Arrival, Event, RequestId, TaskId};
 
-use crate::channel::push;
-use crate::guard;
+use crate::channel::{introduce, push};
 use crate::status::STATUS;
+use crate::{faults, guard};
 
 /// Sockets beyond this number are not followed: their requests count as having no id.
 const MOST_SOCKETS: usize = 65_536;
@@ -81,12 +81,7 @@ pub(crate) fn sending(socket: i32, bytes: &[u8]) {
 pub(crate) fn posted(task: TaskId) {
     with(|connection| {
         if let Some(current) = connection.as_mut().and_then(|c| c.current.as_mut()) {
-            current.posted = true;
-            push(Event::Posted {
-                arrival: current.arrival,
-                task,
-                id: Arc::clone(&current.id),
-            });
+            current.post(task);
         }
     });
 }
@@ -119,8 +114,19 @@ struct Current {
     arrival: Arrival,
     id: RequestId,
     inference: bool,
-    posted: bool,
+    known: Known,
     answer: Answer,
+}
+
+/// What the worker knows of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// It has drawn no task number.
+    Nothing,
+    /// At least its first task.
+    Posted,
+    /// There was no room to tell it: the id is stranded, so it is over for the index.
+    Lost,
 }
 
 /// How far the answer to a request is.
@@ -180,7 +186,7 @@ impl Current {
             arrival: Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed)),
             id: Arc::from(id),
             inference,
-            posted: false,
+            known: Known::Nothing,
             answer: Answer::None,
         })
     }
@@ -195,14 +201,36 @@ impl Current {
         }
     }
 
+    fn post(&mut self, task: TaskId) {
+        faults::at_request();
+        let event = Event::Posted {
+            arrival: self.arrival,
+            task,
+            id: Arc::clone(&self.id),
+        };
+        self.tell(event);
+    }
+
     /// What is not inference and drew no number was never expected to be cached.
     fn answer(&mut self) {
-        let begun = self.inference || self.posted;
+        let begun = self.inference || self.known != Known::Nothing;
         if begun && std::mem::replace(&mut self.answer, Answer::Whole) != Answer::Whole {
-            push(Event::Answered {
+            let event = Event::Answered {
                 arrival: self.arrival,
                 id: Arc::clone(&self.id),
-            });
+            };
+            self.tell(event);
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        match self.known {
+            Known::Nothing => {
+                let told = introduce(event, &self.id);
+                self.known = if told { Known::Posted } else { Known::Lost };
+            }
+            Known::Posted => push(event),
+            Known::Lost => {}
         }
     }
 }

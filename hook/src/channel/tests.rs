@@ -26,11 +26,11 @@ fn removed(from: i32, to: i32) -> Event {
     }
 }
 
-fn posted(id: &str) -> Event {
+fn posted(id: &RequestId) -> Event {
     Event::Posted {
         arrival: Arrival(1),
         task: 1,
-        id: id.into(),
+        id: id.clone(),
     }
 }
 
@@ -81,11 +81,15 @@ fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
     }
     channel.push(EVALUATED);
     assert_eq!(receiver.try_iter().count(), BEFORE_WORKER);
-    channel.push(posted("req-a"));
+    let (a, b) = (RequestId::from("req-a"), RequestId::from("req-b"));
+    assert!(!channel.introduce(posted(&a), &a));
+    channel.push(posted(&b));
     assert!(receiver.is_empty(), "the gap is still open");
     assert!(channel.close_gap());
     assert!(!channel.close_gap());
-    assert!(channel.stranded().eq(["req-a".into()]));
+    assert!(channel.stranded().eq([a.clone()]), "the other is known");
+    assert!(channel.introduce(posted(&a), &a));
+    assert_eq!(receiver.try_iter().count(), 1);
     channel.push(EVALUATED);
     assert_eq!(receiver.len(), 1);
     assert_eq!(channel.stranded().count(), 0);
@@ -126,11 +130,13 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
             let (channel, done) = (&channel, &done);
             scope.spawn(move || {
                 for n in 0..EACH {
-                    channel.push(Event::Posted {
+                    let id = RequestId::from(format!("{task} {n}"));
+                    let event = Event::Posted {
                         arrival: Arrival(n),
                         task,
-                        id: format!("{task} {n}").into(),
-                    });
+                        id: id.clone(),
+                    };
+                    channel.introduce(event, &id);
                 }
                 done.fetch_add(1, Ordering::SeqCst);
                 channel.nudge();
