@@ -29,6 +29,23 @@ pub const EXIT_DRAIN_MS: &str = "CONTEXTPILOT_EXIT_DRAIN_MS";
 /// folder, `$XDG_STATE_HOME` or `~/.local/state`.
 pub const JOURNAL: &str = "CONTEXTPILOT_JOURNAL";
 
+/// Where the control endpoint listens: `127.0.0.1:8890`, `[::1]:8890` or `unix:/path` (see
+/// [`ListenAddress`](crate::ListenAddress)). Unset: nowhere. Without an index URL the hook is
+/// then there for observation only.
+pub const LISTEN: &str = "CONTEXTPILOT_LISTEN";
+
+/// Bearer token that the control endpoint asks for. Must be set if it listens where other
+/// machines can reach it. Never shown.
+pub const LISTEN_TOKEN: &str = "CONTEXTPILOT_LISTEN_TOKEN";
+
+/// A file that gets a line of JSON for each finished request. Without an index URL the hook is
+/// then there for observation only.
+pub const LOG_FILE: &str = "CONTEXTPILOT_LOG_FILE";
+
+/// The size in MiB at which the log file is set aside as `<file>.1` and begun anew (default
+/// 64).
+pub const LOG_FILE_MB: &str = "CONTEXTPILOT_LOG_FILE_MB";
+
 /// The hook library to preload, instead of the one inside the launcher: for
 /// packagers who install it as a file of its own.
 pub const HOOK_LIB: &str = "CONTEXTPILOT_HOOK_LIB";

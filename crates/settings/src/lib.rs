@@ -11,10 +11,12 @@
 #![forbid(unsafe_code)]
 
 pub mod env;
+mod listen;
 mod secret;
 mod settings;
 mod url;
 
+pub use listen::{ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_EXIT_DRAIN, DEFAULT_TIMEOUT, Error, Settings, flag,

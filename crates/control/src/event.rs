@@ -1,0 +1,133 @@
+//! `GET /events`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Place, Reason, Timestamp};
+
+/// The values of the stream's `event:` field.
+pub mod name {
+    /// The data is a [`ResidencyEvent`](crate::ResidencyEvent).
+    pub const RESIDENCY: &str = "residency";
+    /// The data is a [`Missed`](crate::Missed).
+    pub const MISSED: &str = "missed";
+}
+
+/// Something became cached, moved, or fell out of the cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResidencyEvent {
+    /// Random, drawn when the server process started. Another one: a new process with an empty
+    /// cache, which counts from 1 again.
+    pub epoch: String,
+    /// Its number: 1, 2, 3… without a gap. As `<epoch>-<sequence>` it is the stream's `id:`.
+    pub sequence: u64,
+    /// When the ledger learned of it.
+    pub at: Timestamp,
+    /// What.
+    #[serde(flatten)]
+    pub change: Change,
+}
+
+impl ResidencyEvent {
+    /// What a reader that comes back sends as `Last-Event-ID`.
+    #[must_use]
+    pub fn id(&self) -> EventId {
+        EventId {
+            epoch: self.epoch.clone(),
+            sequence: self.sequence,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub enum Change {
+    /// The KV of a request's whole prompt now exists.
+    Cached {
+        /// The request's id.
+        id: String,
+        /// In which slot.
+        slot: i32,
+        /// Prompt length.
+        tokens: u32,
+    },
+    /// What a slot holds was copied to the host prompt cache. llama-server does that before it
+    /// empties the slot, or gives it to another prompt.
+    MovedToHost {
+        /// The requests whose prompts are in it, at most 1000. None, if no live request with an
+        /// id has its prompt there.
+        ids: Vec<String>,
+        /// Out of which slot.
+        slot: i32,
+        /// How much.
+        tokens: u32,
+        /// Size of the copy.
+        bytes: Option<u64>,
+    },
+    /// A copy was taken back from the host prompt cache into a slot. It leaves the host.
+    Restored {
+        /// The requests whose prompts are in it, at most 1000.
+        ids: Vec<String>,
+        /// Into which slot.
+        slot: i32,
+        /// How much.
+        tokens: u32,
+    },
+    /// The last copy of a request's prompt is gone.
+    Evicted {
+        /// The request's id.
+        id: String,
+        /// Why.
+        reason: Reason,
+        /// Where it stood last.
+        from: Place,
+        /// The id of the request whose prompt took its place, where it is known and has one.
+        by: Option<String>,
+    },
+    /// A newer server's word.
+    #[serde(other)]
+    Other,
+}
+
+/// A reader was too slow, or came back too late: some events are gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missed {
+    /// The process that speaks now.
+    pub epoch: String,
+    /// How many events; `None`: the last one that the reader had was of another process, so
+    /// nothing that it believes about the cache holds.
+    pub missed: Option<u64>,
+}
+
+/// Names an event: `<epoch>-<sequence>`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EventId {
+    /// Of which process.
+    pub epoch: String,
+    /// Which.
+    pub sequence: u64,
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.epoch, self.sequence)
+    }
+}
+
+impl FromStr for EventId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (epoch, sequence) = text.rsplit_once('-').ok_or(())?;
+        if epoch.is_empty() || !sequence.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(());
+        }
+        Ok(Self {
+            epoch: epoch.to_owned(),
+            sequence: sequence.parse().map_err(|_| ())?,
+        })
+    }
+}

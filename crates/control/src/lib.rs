@@ -1,0 +1,43 @@
+//! The words that the control endpoint inside a hooked llama-server speaks
+//! (`CONTEXTPILOT_LISTEN`), for both ends of it.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /stats` | [`Stats`] |
+//! | `GET /requests/{id}`, percent-encoded | [`RequestState`]; 404 with the same for an unknown one |
+//! | `POST /reset` | [`Reset`] |
+//! | `GET /events` | server-sent events, each with a [`ResidencyEvent`] |
+//! | `GET /health` | [`Health`], 200 or 503 |
+//! | `GET /metrics` | Prometheus' text format |
+//! | anything else, or an answer that cannot be had | [`Refusal`] |
+//!
+//! and each line of `CONTEXTPILOT_LOG_FILE` is a [`LogLine`].
+//!
+//! Tokens are counted as the engine counts them, one for each position of the KV cache. Times
+//! are [`Timestamp`]s (UTC), spans are seconds. `null` and [`None`] mean *not known*, never zero.
+//! A reader takes fields that it does not know for a newer server's and skips them; fields that
+//! an older server does not send read as unknown or empty.
+//!
+//! Nothing here holds a prompt, a token or an answer: only request ids and numbers.
+
+#![forbid(unsafe_code)]
+
+mod event;
+mod health;
+mod log_line;
+mod reason;
+mod request;
+mod stats;
+mod time;
+
+pub use contextpilot_settings::{ListenAddress, ListenAddressError};
+pub use event::{Change, EventId, Missed, ResidencyEvent, name};
+pub use health::{Health, HealthStatus, Refusal, Reset};
+pub use log_line::{Evicted, LogLine, Outcome};
+pub use reason::{Place, Reason};
+pub use request::RequestState;
+pub use stats::{
+    Delivery, Engine, HostCache, KvBytes, Losses, Mode, Model, Requests, Reuse, ReuseOver, Slot,
+    Stats, Tokens,
+};
+pub use time::{NotATime, Timestamp};

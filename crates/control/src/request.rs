@@ -1,0 +1,66 @@
+//! `GET /requests/{id}`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Place, Reason, Timestamp};
+
+/// Where a request's prompt is, or what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum RequestState {
+    /// On its way: received, and its prompt not evaluated to the end.
+    Awaited {
+        /// The id.
+        id: String,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// The KV of its whole prompt exists.
+    Cached {
+        /// The id.
+        id: String,
+        /// Everywhere it exists, slots first. A request with several prompts (`n`, a list)
+        /// is cached while all of them are; this is where the first one is.
+        places: Vec<Place>,
+        /// Tokens of its (longest) prompt.
+        tokens: u32,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It fell out of the cache.
+    Evicted {
+        /// The id.
+        id: String,
+        /// When.
+        at: Timestamp,
+        /// Why.
+        reason: Reason,
+        /// Where it stood last.
+        from: Place,
+        /// The id of the request whose prompt took its place, where it is known and has one.
+        by: Option<String>,
+        /// Tokens of its (longest) prompt; `None` if it never was cached.
+        tokens: Option<u32>,
+    },
+    /// Never seen, or gone so long ago that it is forgotten: the last 10,000 evictions are
+    /// remembered. Answered with 404.
+    Unknown {
+        /// The id.
+        id: String,
+        /// What that may mean, for people.
+        hint: String,
+    },
+}
+
+impl RequestState {
+    /// The id that was asked for.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Awaited { id, .. }
+            | Self::Cached { id, .. }
+            | Self::Evicted { id, .. }
+            | Self::Unknown { id, .. } => id,
+        }
+    }
+}

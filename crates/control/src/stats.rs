@@ -1,0 +1,272 @@
+//! `GET /stats`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Reason, Timestamp};
+
+/// Everything at one moment: the worker thread takes it between two events.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// When this was taken.
+    pub at: Timestamp,
+    /// Random, drawn when the process started: what was said under another one is void.
+    pub epoch: String,
+    /// The server's process number.
+    pub process: u32,
+    /// Seconds since the hook started, which is when the first model was loaded.
+    pub uptime_seconds: f64,
+    /// The hook's own version.
+    pub hook_version: String,
+    /// What it is there for.
+    pub mode: Mode,
+    /// What it stands in front of.
+    pub engine: Engine,
+    /// The model that is served.
+    pub model: Option<Model>,
+    /// Each slot that a task was ever launched in, by number.
+    pub slots: Vec<Slot>,
+    /// The host prompt cache.
+    pub host: HostCache,
+    /// Tokens, everywhere.
+    pub tokens: Tokens,
+    /// Size of the KV cache.
+    pub kv: KvBytes,
+    /// Requests for inference.
+    pub requests: Requests,
+    /// What the cache was good for.
+    pub reuse: Reuse,
+    /// Requests that fell out of the cache since the start, by reason. Reasons that never
+    /// occurred are left out.
+    pub evictions: BTreeMap<Reason, u64>,
+    /// How the index is being told; `None` where there is none ([`Mode::Observing`]).
+    pub delivery: Option<Delivery>,
+    /// What went by without being noticed.
+    pub losses: Losses,
+}
+
+/// What the hook is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Evictions are told to an index (`CONTEXTPILOT_INDEX_URL`).
+    Reporting,
+    /// There is no index: only this endpoint, or the log file, tells anybody.
+    Observing,
+    /// The hook has stopped after an internal error: what stands here is from before.
+    Stopped,
+    /// A newer server's.
+    #[serde(other)]
+    Other,
+}
+
+/// The engine, and how the hook is attached to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Engine {
+    /// `llama.cpp`.
+    pub name: String,
+    /// As `llama_version()` or the server's own functions say; `None` where they are missing.
+    pub version: Option<String>,
+    /// The build, in the engine's words.
+    pub build: Option<String>,
+    /// The engine is linked into the server's executable.
+    pub inside_executable: bool,
+    /// What the hook sees of it: `KV cache`, `host prompt cache`, `request ids`,
+    /// `slot assignment`.
+    pub attached: Vec<String>,
+    /// What it does not see, and what follows from that.
+    pub missing: Vec<String>,
+}
+
+/// A model, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Model {
+    /// `--alias`, else the file's name from the command line or the environment, else what
+    /// `llama_model_desc` says.
+    pub name: String,
+    /// Where the name is from: `command line`, `environment` or `engine`.
+    pub from: String,
+}
+
+/// A slot of the server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Slot {
+    /// Its number: llama-server's `id_slot`, the engine's sequence.
+    pub slot: i32,
+    /// Tokens that it holds, from its beginning.
+    pub tokens: u32,
+    /// Tokens that it could hold (`llama_n_ctx_seq`); with one cache for all slots
+    /// (`--kv-unified`), those of all.
+    pub capacity: Option<u32>,
+    /// [`Slot::tokens`] at [`KvBytes::bytes_per_token`].
+    pub bytes: Option<u64>,
+    /// A task is at work in it: launched, and not answered yet.
+    pub busy: bool,
+    /// The ids of live requests whose prompts it holds whole, at most 1000 of them, in the
+    /// order in which their prompts end.
+    pub requests: Vec<String>,
+    /// How many there are of those.
+    pub requests_total: u64,
+    /// The id of the request that was launched in it last; `None` if that had none.
+    pub last_request: Option<String>,
+    /// When that was.
+    pub last_launch: Option<Timestamp>,
+}
+
+/// The host prompt cache, `--cache-ram`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostCache {
+    /// Saved sequences.
+    pub entries: u64,
+    /// Their tokens, added up: those that two entries share count twice.
+    pub tokens: u64,
+    /// Bytes of the buffers that they were saved to. Without the engine's own bookkeeping and
+    /// without context checkpoints, which are listed in [`HostCache::checkpoint_bytes`].
+    pub bytes: u64,
+    /// Buffers that hold checkpoints of sliding-window and recurrent models.
+    pub checkpoints: u64,
+    /// Their bytes.
+    pub checkpoint_bytes: u64,
+    /// What [`HostCache::bytes`] may grow to; `None`: not known, or without limit.
+    pub limit_bytes: Option<u64>,
+    /// Where the limit is from: `command line`, `environment`, `default of 0.7`; or
+    /// `unlimited`, or `off`, or `unknown`.
+    pub limit_from: String,
+}
+
+/// Tokens in the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tokens {
+    /// Distinct ones, in slots and in host memory: a prefix that several hold counts once.
+    pub resident: u64,
+    /// Those that slots and host entries hold, added up, less [`Tokens::resident`]: what would
+    /// be saved if every prefix were kept once.
+    pub shared: u64,
+    /// Requests that are on their way or cached.
+    pub live_requests: u64,
+}
+
+/// How large the KV cache is, from sizes that the engine itself states for a sequence's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KvBytes {
+    /// [`KvBytes::measured_bytes`] / [`KvBytes::measured_tokens`].
+    pub bytes_per_token: Option<f64>,
+    /// Tokens of the longest sequence whose size was asked for.
+    pub measured_tokens: u64,
+    /// Its state's size (`llama_state_seq_get_size_ext`): keys and values of all layers, and a
+    /// few bytes a token for positions.
+    pub measured_bytes: u64,
+}
+
+/// Requests for inference, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Requests {
+    /// Received in whole on connections that could be read.
+    pub seen: u64,
+    /// Of these: with a request id.
+    pub with_id: u64,
+    /// Without one.
+    pub without_id: u64,
+    /// With one that cannot be used (too long, not a string).
+    pub refused_id: u64,
+    /// Answered, or left by their clients.
+    pub finished: u64,
+}
+
+/// Prompt tokens, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reuse {
+    /// Since the start.
+    pub total: ReuseOver,
+    /// Prompts that were completed within the last 60 seconds.
+    pub last_minute: ReuseOver,
+}
+
+/// Prompt tokens over some time. Counts prompts whose evaluation was completed, each at that
+/// moment: the sums are those of `cache_n` and `prompt_n` in the engine's `timings`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReuseOver {
+    /// Prompts.
+    pub prompts: u64,
+    /// Their tokens that were in the cache.
+    pub reused: u64,
+    /// Their tokens that the engine evaluated.
+    pub evaluated: u64,
+    /// reused / (reused + evaluated); `None` without tokens.
+    pub hit_ratio: Option<f64>,
+}
+
+impl ReuseOver {
+    /// With its ratio.
+    #[must_use]
+    pub fn new(prompts: u64, reused: u64, evaluated: u64) -> Self {
+        let tokens = reused + evaluated;
+        Self {
+            prompts,
+            reused,
+            evaluated,
+            hit_ratio: (tokens > 0).then(|| reused as f64 / tokens as f64),
+        }
+    }
+}
+
+/// How the index is being told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Delivery {
+    /// The URL evictions are posted to, without user and password.
+    pub endpoint: String,
+    /// Ids waiting to be sent.
+    pub waiting: u64,
+    /// Ids in the POST under way.
+    pub in_flight: u64,
+    /// Ids that the index confirmed.
+    pub sent: u64,
+    /// Ids that an index that was not initialized did not need.
+    pub not_needed: u64,
+    /// Ids that the index refused for good.
+    pub rejected: u64,
+    /// Ids dropped because too many waited.
+    pub dropped: u64,
+    /// POSTs that were answered in a way that settles them.
+    pub posts: u64,
+    /// POSTs that failed and are retried.
+    pub failed_posts: u64,
+    /// Failures since the last POST that was settled: more than zero means that it fails now.
+    pub failures_in_a_row: u32,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+    /// When.
+    pub last_error_at: Option<Timestamp>,
+    /// When the index confirmed a POST last.
+    pub last_success_at: Option<Timestamp>,
+}
+
+/// What the hook did not see. All zero in a healthy process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Losses {
+    /// Events that found no room on their way to the ledger.
+    pub events: u64,
+    /// Times that the ledger had to start anew because of that.
+    pub gaps: u64,
+    /// Request ids that were lost: the index may believe in them for ever.
+    pub ids: u64,
+    /// Evaluations of batches whose content is not known.
+    pub untracked_batches: u64,
+    /// Saved sequences whose release could not have been noticed.
+    pub untracked_buffers: u64,
+    /// Connections on which one request cannot be told from the next.
+    pub unreadable_connections: u64,
+    /// Lines that the log file could not take.
+    pub log_lines: u64,
+}

@@ -1,0 +1,238 @@
+//! What one end writes, the other end reads; and JSON looks as the docs say.
+
+use contextpilot_control::{
+    Change, Delivery, Engine, EventId, Evicted, Health, HealthStatus, HostCache, KvBytes, LogLine,
+    Losses, Missed, Mode, Model, Outcome, Place, Reason, Refusal, RequestState, Requests, Reset,
+    ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
+};
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+#[track_caller]
+fn round_trip<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) -> Value {
+    let text = serde_json::to_string(value).unwrap();
+    assert_eq!(&serde_json::from_str::<T>(&text).unwrap(), value, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+fn moment() -> Timestamp {
+    Timestamp::from_unix_ms(1_767_323_045_006)
+}
+
+fn stats() -> Stats {
+    Stats {
+        at: moment(),
+        epoch: "00ff".to_owned(),
+        process: 7,
+        uptime_seconds: 1.5,
+        hook_version: "0.1.0".to_owned(),
+        mode: Mode::Reporting,
+        engine: Engine {
+            name: "llama.cpp".to_owned(),
+            version: Some("0.7.0".to_owned()),
+            build: None,
+            inside_executable: false,
+            attached: vec!["KV cache".to_owned()],
+            missing: vec![],
+        },
+        model: Some(Model {
+            name: "m.gguf".to_owned(),
+            from: "command line".to_owned(),
+        }),
+        slots: vec![Slot {
+            slot: 0,
+            tokens: 80,
+            capacity: Some(1024),
+            bytes: Some(20_480),
+            busy: true,
+            requests: vec!["req-1".to_owned()],
+            requests_total: 1,
+            last_request: None,
+            last_launch: Some(moment()),
+        }],
+        host: HostCache::default(),
+        tokens: Tokens::default(),
+        kv: KvBytes {
+            bytes_per_token: Some(256.25),
+            measured_tokens: 80,
+            measured_bytes: 20_500,
+        },
+        requests: Requests::default(),
+        reuse: Reuse {
+            total: ReuseOver::new(2, 30, 70),
+            last_minute: ReuseOver::new(0, 0, 0),
+        },
+        evictions: BTreeMap::from([(Reason::Overwritten, 3), (Reason::NeverCached, 1)]),
+        delivery: Some(Delivery::default()),
+        losses: Losses::default(),
+    }
+}
+
+#[test]
+fn stats_come_back_whole() {
+    let value = round_trip(&stats());
+    assert_eq!(value["at"], "2026-01-02T03:04:05.006Z");
+    assert_eq!(value["mode"], "reporting");
+    assert_eq!(value["evictions"]["overwritten"], 3);
+    assert_eq!(value["reuse"]["total"]["hit_ratio"], 0.3);
+    assert_eq!(value["reuse"]["last_minute"]["hit_ratio"], Value::Null);
+}
+
+#[test]
+fn fields_of_other_versions_do_no_harm() {
+    let mut value = round_trip(&stats());
+    value["unheard_of"] = json!(1);
+    value["slots"][0]["unheard_of"] = json!({});
+    value["host"] = json!({"entries": 4});
+    let read: Stats = serde_json::from_value(value).unwrap();
+    assert_eq!((read.host.entries, read.host.limit_bytes), (4, None));
+    for word in [Reason::ALL.as_slice(), &[Reason::Other]].concat() {
+        assert_eq!(round_trip(&word), json!(word.as_str()));
+    }
+    let reason: Reason = serde_json::from_str("\"melted\"").unwrap();
+    assert_eq!(reason, Reason::Other);
+    let status: HealthStatus = serde_json::from_str("\"melting\"").unwrap();
+    assert_eq!(status, HealthStatus::Other);
+    let outcome: Outcome = serde_json::from_str("\"melted\"").unwrap();
+    assert_eq!(outcome, Outcome::Other);
+    let event = json!({"epoch": "e", "sequence": 1, "at": moment(), "change": "melted", "x": 1});
+    let event: ResidencyEvent = serde_json::from_value(event).unwrap();
+    assert_eq!(event.change, Change::Other);
+}
+
+#[test]
+fn requests_come_back_whole() {
+    let id = || "req-\u{e9} \"1\"".to_owned();
+    let cached = RequestState::Cached {
+        id: id(),
+        places: vec![Place::Slot { slot: 3 }, Place::Host],
+        tokens: 9,
+        since: moment(),
+    };
+    let value = round_trip(&cached);
+    assert_eq!(value["state"], "cached");
+    assert_eq!(
+        value["places"],
+        json!([{"place": "slot", "slot": 3}, {"place": "host"}])
+    );
+    for state in [
+        cached,
+        RequestState::Awaited {
+            id: id(),
+            since: moment(),
+        },
+        RequestState::Evicted {
+            id: id(),
+            at: moment(),
+            reason: Reason::Overwritten,
+            from: Place::Slot { slot: 1 },
+            by: Some("req-2".to_owned()),
+            tokens: Some(12),
+        },
+        RequestState::Unknown {
+            id: id(),
+            hint: "never seen".to_owned(),
+        },
+    ] {
+        round_trip(&state);
+        assert_eq!(state.id(), id());
+    }
+}
+
+#[test]
+fn events_come_back_whole() {
+    let event = |change| ResidencyEvent {
+        epoch: "a1-b2".to_owned(),
+        sequence: 12,
+        at: moment(),
+        change,
+    };
+    let evicted = event(Change::Evicted {
+        id: "req-1".to_owned(),
+        reason: Reason::DroppedFromHost,
+        from: Place::Host,
+        by: None,
+    });
+    let value = round_trip(&evicted);
+    assert_eq!(value["change"], "evicted");
+    assert_eq!(value["from"], json!({"place": "host"}));
+    assert_eq!(evicted.id().to_string(), "a1-b2-12");
+    assert_eq!("a1-b2-12".parse(), Ok(evicted.id()));
+    for wrong in ["", "12", "-12", "a-", "a-+1", "a-99999999999999999999999"] {
+        assert_eq!(wrong.parse::<EventId>(), Err(()), "{wrong}");
+    }
+    for change in [
+        Change::Cached {
+            id: "req-1".to_owned(),
+            slot: 1,
+            tokens: 80,
+        },
+        Change::MovedToHost {
+            ids: vec!["req-1".to_owned()],
+            slot: 1,
+            tokens: 80,
+            bytes: Some(1),
+        },
+        Change::Restored {
+            ids: vec![],
+            slot: 2,
+            tokens: 80,
+        },
+    ] {
+        round_trip(&event(change));
+    }
+    round_trip(&Missed {
+        epoch: "e".to_owned(),
+        missed: None,
+    });
+}
+
+#[test]
+fn the_rest_comes_back_whole() {
+    round_trip(&Health {
+        status: HealthStatus::IndexFailing,
+        reason: "connection refused".to_owned(),
+    });
+    assert_eq!(round_trip(&Reset { evicted: 3 }), json!({"evicted": 3}));
+    round_trip(&Refusal {
+        error: "no such page".to_owned(),
+    });
+    let line = LogLine {
+        at: moment(),
+        id: None,
+        outcome: Outcome::Answered,
+        slot: Some(0),
+        prompts: 1,
+        prompt_tokens: 81,
+        reused: 1,
+        evaluated: 80,
+        time_to_first_token_seconds: Some(0.002_5),
+        total_seconds: 0.004,
+        evicted: vec![Evicted {
+            id: "req-1".to_owned(),
+            reason: Reason::Overwritten,
+        }],
+    };
+    let value = round_trip(&line);
+    assert_eq!(value["outcome"], "answered");
+    assert_eq!(value["evicted"][0]["reason"], "overwritten");
+}
+
+proptest! {
+    #[test]
+    fn any_moment_comes_back(unix_ms in 0_u64..253_402_300_800_000) {
+        let time = Timestamp::from_unix_ms(unix_ms);
+        prop_assert_eq!(time.to_string().parse(), Ok(time));
+        prop_assert_eq!(time.unix_ms(), unix_ms);
+    }
+
+    #[test]
+    fn any_id_comes_back(id in any::<String>()) {
+        let state = RequestState::Unknown { id, hint: String::new() };
+        round_trip(&state);
+    }
+}

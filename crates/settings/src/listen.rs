@@ -1,0 +1,148 @@
+//! Where the control endpoint listens.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+#[cfg(test)]
+mod tests;
+
+/// What comes before the path of a Unix socket.
+const UNIX: &str = "unix:";
+/// The longest path of a Unix socket: `sun_path` of Linux has 108 bytes, that of macOS 104, and
+/// the last one is zero.
+const LONGEST_PATH: usize = 103;
+
+/// An address to listen at or to connect to: `127.0.0.1:8890`, `[::1]:8890`, `localhost:8890`
+/// or `unix:/path`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenAddress {
+    /// A port of this machine. Port 0: any that is free (the line that says so names it).
+    Tcp(SocketAddr),
+    /// A Unix socket at an absolute path.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Whether only this machine can reach it.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => is_loopback(address.ip()),
+            Self::Unix(_) => true,
+        }
+    }
+
+    /// The path, if it is a Unix socket.
+    #[must_use]
+    pub fn unix_path(&self) -> Option<&Path> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(path) => Some(path),
+        }
+    }
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => {
+            ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback())
+        }
+    }
+}
+
+/// Reads an address. Names other than `localhost` are refused: what they mean is for others to
+/// say, and whether an endpoint is open to the network must not depend on that.
+impl FromStr for ListenAddress {
+    type Err = ListenAddressError;
+
+    fn from_str(text: &str) -> Result<Self, ListenAddressError> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return unix(path);
+        }
+        if text.contains("//") {
+            return Err(ListenAddressError::Url);
+        }
+        let (host, port) = text.rsplit_once(':').ok_or(ListenAddressError::NoPort)?;
+        let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+        let port = match port.parse::<u16>() {
+            Ok(port) if digits => port,
+            _ => return Err(ListenAddressError::Port),
+        };
+        let ip = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+            Some(inner) => inner.parse::<Ipv6Addr>().map(IpAddr::V6).ok(),
+            None if host.eq_ignore_ascii_case("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
+            None => host.parse::<Ipv4Addr>().map(IpAddr::V4).ok(),
+        };
+        match ip {
+            Some(ip) => Ok(Self::Tcp(SocketAddr::new(ip, port))),
+            None if host.is_empty() => Err(ListenAddressError::NoHost),
+            None if host.contains(':') => Err(ListenAddressError::Brackets),
+            None => Err(ListenAddressError::Name),
+        }
+    }
+}
+
+fn unix(path: &str) -> Result<ListenAddress, ListenAddressError> {
+    if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
+        return Err(ListenAddressError::Path);
+    }
+    if path.len() > LONGEST_PATH {
+        return Err(ListenAddressError::LongPath);
+    }
+    Ok(ListenAddress::Unix(PathBuf::from(path)))
+}
+
+/// As it is read.
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+/// Why a text is no [`ListenAddress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenAddressError {
+    /// It is a URL.
+    Url,
+    /// It has no port.
+    NoPort,
+    /// Its port is none.
+    Port,
+    /// It has nothing but a port.
+    NoHost,
+    /// Its IPv6 address is not in brackets, or is none.
+    Brackets,
+    /// It has a name.
+    Name,
+    /// Its path is not that of a file, from the root on.
+    Path,
+    /// Its path is longer than a socket's may be.
+    LongPath,
+}
+
+impl fmt::Display for ListenAddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url => f.write_str("a URL; give only address and port, as in 127.0.0.1:8890"),
+            Self::NoPort => f.write_str("no port; give one, as in 127.0.0.1:8890"),
+            Self::Port => f.write_str("its port is not a number from 0 to 65535"),
+            Self::NoHost => f.write_str("no address before the port; 127.0.0.1 is this machine's"),
+            Self::Brackets => f.write_str("an IPv6 address stands in brackets, as in [::1]:8890"),
+            Self::Name => f.write_str(
+                "a name, where a number such as 127.0.0.1 is wanted (localhost is understood)",
+            ),
+            Self::Path => f.write_str("a Unix socket has an absolute path, as in unix:/run/llama"),
+            Self::LongPath => {
+                write!(f, "a Unix socket's path has {LONGEST_PATH} bytes at most")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ListenAddressError {}
