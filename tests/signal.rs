@@ -19,7 +19,7 @@ fn a_divergence_is_told_before_it_is_computed() {
     });
     let server = hooked(&Server::builder().model(&slow).bare_slots(1), &index);
     let request = |letter: char, id: &str| {
-        let prompt = letter.to_string().repeat(100);
+        let prompt = letter.to_string().repeat(300);
         Request::completion(prompt).id(id).predict(1)
     };
     server.complete(&request('a', "req-a")).unwrap();
@@ -31,7 +31,7 @@ fn a_divergence_is_told_before_it_is_computed() {
     // Not a limit in milliseconds, which would depend on the machine: the
     // evaluation is nearly all of the time to the answer.
     assert!(
-        told < answered / 4,
+        told < answered / 2,
         "told {told:?} after the request, answered after {answered:?}"
     );
 }
