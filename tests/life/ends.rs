@@ -4,12 +4,15 @@ use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Behaviour, Index, Server};
 
-use crate::support::{Home, PATIENCE, ask, assert_told, ids, lines};
+use crate::support::{Home, PATIENCE, ask, assert_told, assert_told_at_least_once, ids, lines};
 
 const ALL: [&str; 3] = ["req-a", "req-b", "req-c"];
 
-/// What the index may take at the end, and a moment for the server's own end.
-const MOST: Duration = Duration::from_millis(2600);
+/// Long after the time that the index may take at the end (two seconds), for a machine that is
+/// busy, and long before the time that it would take if nobody counted ([`FOR_EVER`]).
+const MOST: Duration = Duration::from_secs(12);
+const FOR_EVER: &str = "60000";
+const TIMEOUT: &str = "CONTEXTPILOT_INDEX_TIMEOUT_MS";
 
 fn fill(server: &Server) {
     for (slot, id) in (0..).zip(ALL) {
@@ -28,7 +31,9 @@ fn plain_code(home: &Home, index: &Index, signal: i32) -> Option<i32> {
 fn every_live_id_is_told_before_the_process_ends() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let (home, index) = (Home::new(), Index::start().unwrap());
-        let mut server = home.server(&index, 4).spawn().unwrap();
+        let builder = home.server(&index, 4);
+        let builder = builder.env("CONTEXTPILOT_EXIT_DRAIN_MS", FOR_EVER);
+        let mut server = builder.spawn().unwrap();
         fill(&server);
         assert!(index.posts().is_empty());
         let start = Instant::now();
@@ -37,7 +42,7 @@ fn every_live_id_is_told_before_the_process_ends() {
         // At once, not some time later: nobody is left who could.
         assert_eq!(index.evicted(), ids(&ALL));
         assert_told(&index, &ALL);
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(took < MOST, "all was told, and it waited: {took:?}");
         assert_eq!(status.code(), plain_code(&home, &index, signal));
         assert!(home.files().is_empty(), "nothing is left to tell");
         assert!(lines(&server).is_empty(), "{:?}", lines(&server));
@@ -55,7 +60,7 @@ fn an_index_that_is_away_delays_the_end_by_the_set_time_at_most() {
     ] {
         let (home, index) = (Home::new(), Index::start().unwrap());
         let address = index.address();
-        let builder = home.server(&index, 4);
+        let builder = home.server(&index, 4).env(TIMEOUT, FOR_EVER);
         let code = plain_code(&home, &index, libc::SIGTERM);
         let mut server = builder.spawn().unwrap();
         fill(&server);
@@ -90,7 +95,7 @@ fn an_index_that_is_away_delays_the_end_by_the_set_time_at_most() {
 #[test]
 fn a_second_interrupt_neither_hangs_nor_loses_anything() {
     let (home, index) = (Home::new(), Index::start().unwrap());
-    let builder = home.server(&index, 4);
+    let builder = home.server(&index, 4).env(TIMEOUT, FOR_EVER);
     let mut server = builder.spawn().unwrap();
     fill(&server);
     index.behave(Behaviour::Hang);
@@ -114,15 +119,13 @@ fn no_time_at_the_end_means_that_the_next_start_tells() {
     let mut server = builder.spawn().unwrap();
     fill(&server);
     index.behave(Behaviour::Hang);
-    let start = Instant::now();
     server.stop(libc::SIGTERM).unwrap();
-    // The least that the index could have taken otherwise is two seconds.
-    assert!(start.elapsed() < Duration::from_millis(1500));
+    // Had it tried for any time at all, it would say that it could not.
     assert!(lines(&server).is_empty(), "{:?}", lines(&server));
     assert!(index.evicted().is_empty());
     index.behave(Behaviour::Accept);
     let _next = builder.spawn().unwrap();
-    assert_told(&index, &ALL);
+    assert_told_at_least_once(&index, &ALL);
 }
 
 #[test]

@@ -96,3 +96,11 @@ pub(crate) fn assert_told(index: &Index, expected: &[&str]) {
     expected.sort();
     assert_eq!(reports, expected);
 }
+
+/// What came to the index must be these ids and no other. Where a server ended while the index
+/// was being told, the next one cannot know what arrived, and tells it again.
+pub(crate) fn assert_told_at_least_once(index: &Index, expected: &[&str]) {
+    index.wait_until(|evicted| evicted.len() >= expected.len(), PATIENCE);
+    std::thread::sleep(LISTEN);
+    assert_eq!(index.evicted(), ids(expected));
+}

@@ -126,7 +126,7 @@ fn what_became_resident_again_is_not_told() {
 fn in_flight_and_resident_again_is_not_retried_after_a_failure() {
     let index = Index::start();
     index.script([Act::Hang]);
-    let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_millis(300));
+    let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_secs(2));
     let all = ids(0..2);
     evict(&sender, &all);
     index.wait_for_posts(1);
@@ -210,7 +210,7 @@ fn answers_that_are_none_are_retried() {
     ] {
         let index = Index::start();
         index.script([act]);
-        let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_millis(500));
+        let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_secs(2));
         evict(&sender, &ids(0..2));
         assert_eq!(index.wait_for_told(2), ids(0..2), "{what}");
         let stats = wait_for(&sender, what, |s| s.sent == 2);

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_delivery::{Limits, Sender};
+use contextpilot_delivery::{Config, Limits, Sender};
 use support::*;
 
 /// An address on which nothing listens, though something may later. On Linux,
@@ -133,20 +133,19 @@ fn a_drain_tells_everything_if_it_can() {
     assert_eq!(sender.drain(PATIENCE).told, 0, "nothing left, no wait");
 }
 
-/// The deadline, and what a loaded machine may add to it.
+/// The deadline, and not the timeout of a POST, which is [`PATIENCE`] here. Far from both, so
+/// that a loaded machine makes no difference.
 fn assert_in_time(start: Instant, deadline: Duration) {
     let took = start.elapsed();
-    assert!(
-        took >= deadline && took < deadline + Duration::from_secs(2),
-        "{took:?}"
-    );
+    assert!(took >= deadline && took < PATIENCE / 2, "{took:?}");
 }
 
 #[test]
 fn a_drain_ends_in_time_whatever_the_index_does() {
     let deadline = Duration::from_millis(300);
     // Down.
-    let (sender, _) = sender_to(&format!("http://{}/evict", nowhere()));
+    let patient = |c: &mut Config| c.timeout = PATIENCE;
+    let (sender, _) = sender_with(&format!("http://{}/evict", nowhere()), patient);
     evict(&sender, &ids(0..10));
     let start = Instant::now();
     let drained = sender.drain(deadline);
@@ -155,7 +154,7 @@ fn a_drain_ends_in_time_whatever_the_index_does() {
     // Hanging, since long before.
     let index = Index::start();
     index.script([Act::Hang]);
-    let (sender, _) = sender_to(&index.url());
+    let (sender, _) = sender_with(&index.url(), patient);
     evict(&sender, &ids(0..10));
     index.wait_for_posts(1);
     let start = Instant::now();
@@ -167,7 +166,7 @@ fn a_drain_ends_in_time_whatever_the_index_does() {
     // And dropping the sender waits for nothing.
     let start = Instant::now();
     drop(sender);
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < PATIENCE / 2);
 }
 
 #[test]

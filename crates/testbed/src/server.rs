@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const READY: Duration = Duration::from_secs(60);
 
 /// How long a server may take to end after SIGTERM before it is killed.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(30);
 
 /// How to run a server. Cloning it is how the same one is run again.
 #[derive(Clone, Debug)]
