@@ -19,6 +19,8 @@ pub(crate) struct Beliefs {
     sender: Arc<Sender>,
     journal: Journal,
     live: HashSet<RequestId>,
+    /// What the last process left, until it is told.
+    lost: Vec<RequestId>,
     /// An id came that the journal has not written.
     unwritten: bool,
     /// Evictions are on their way to the index.
@@ -26,16 +28,16 @@ pub(crate) struct Beliefs {
 }
 
 impl Beliefs {
-    /// The ids that the last process of this instance left are told to be gone, which they are.
+    /// The ids that the last process of this instance left are gone. They are told so by the
+    /// first [`keep`](Self::keep), when it is known which of them have come back already.
     pub(crate) fn new(sender: Arc<Sender>, journal: Journal, lost: Vec<RequestId>) -> Self {
-        let telling = !lost.is_empty();
-        sender.evict_all(lost);
         Self {
             sender,
             journal,
             live: HashSet::new(),
+            lost,
             unwritten: false,
-            telling,
+            telling: false,
         }
     }
 
@@ -83,6 +85,12 @@ impl Beliefs {
     /// when the process is killed stays in the index. That is a write a request at most, and for
     /// many that come at once a single one. What is gone can wait: at worst it is told twice.
     pub(crate) fn keep(&mut self, now: Instant) {
+        if !self.lost.is_empty() {
+            let mut lost = std::mem::take(&mut self.lost);
+            lost.retain(|id| !self.live.contains(id));
+            self.telling |= !lost.is_empty();
+            self.sender.evict_all(lost);
+        }
         if self.telling {
             // Asked first: what is settled in between is found the next time.
             let stats = self.sender.stats();
