@@ -38,6 +38,7 @@ pub struct Builder {
     launcher: Option<PathBuf>,
     preload: Option<PathBuf>,
     index_url: Option<String>,
+    saves_slots: bool,
     ready: Duration,
 }
 
@@ -65,6 +66,12 @@ impl Builder {
     pub fn bare_slots(self, slots: u32) -> Self {
         self.args(["--no-kv-unified", "--cache-ram", "0", "--parallel"])
             .args([slots.to_string()])
+    }
+
+    /// No `--slot-save-path`, without which slots cannot be saved, restored or erased.
+    pub fn no_saved_slots(mut self) -> Self {
+        self.saves_slots = false;
+        self
     }
 
     /// Images, by a tiny projector (`--mmproj`) for a tiny model.
@@ -179,7 +186,8 @@ impl Builder {
             (&["--slot-save-path"], "."),
         ];
         for (names, value) in defaults {
-            if !self.has(names) {
+            let wanted = self.saves_slots || names != ["--slot-save-path"];
+            if wanted && !self.has(names) {
                 command.arg(names[0]).arg(value);
             }
         }
@@ -278,6 +286,7 @@ impl Server {
             launcher: None,
             preload: None,
             index_url: None,
+            saves_slots: true,
             ready: READY,
         }
     }

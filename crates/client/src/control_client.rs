@@ -1,0 +1,172 @@
+use std::fmt::Write;
+use std::time::Duration;
+
+use contextpilot_control::{EventId, Health, RequestState, Reset, Slot, Stats};
+use serde_json::json;
+
+use crate::http::{Http, Patience};
+use crate::{Events, Metrics, Result};
+
+/// How long an answer may take. The endpoint has a thread of its own, which
+/// does not wait for the model.
+const QUICK: Duration = Duration::from_secs(10);
+
+/// The control endpoint of a hooked server (`CONTEXTPILOT_LISTEN`).
+///
+/// ```no_run
+/// # use contextpilot_client::Control;
+/// let control = Control::new("unix:/run/user/1000/llama.sock")?;
+/// let stats = control.stats()?;
+/// println!("{} tokens are cached", stats.tokens.resident);
+/// # Ok::<(), contextpilot_client::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Control {
+    http: Http,
+}
+
+impl Control {
+    /// A client for what stands in `CONTEXTPILOT_LISTEN`: `host:port` or
+    /// `unix:/path`; or for a URL. Opens no connection.
+    ///
+    /// # Errors
+    /// [`Error::Address`](crate::Error::Address).
+    pub fn new(address: &str) -> Result<Self> {
+        Ok(Self {
+            http: Http::new(address)?,
+        })
+    }
+
+    /// The token of an endpoint with `CONTEXTPILOT_LISTEN_TOKEN`.
+    ///
+    /// # Errors
+    /// [`Error::Unauthorized`](crate::Error::Unauthorized) for a token that no header can carry.
+    pub fn with_token(mut self, token: &str) -> Result<Self> {
+        self.http.authorize(token)?;
+        Ok(self)
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> &str {
+        self.http.address()
+    }
+
+    /// `GET /stats`: everything at one moment.
+    ///
+    /// # Errors
+    /// Those of the connection,
+    /// [`Error::Unauthorized`](crate::Error::Unauthorized).
+    pub fn stats(&self) -> Result<Stats> {
+        self.http.get("/stats", Patience::Whole(QUICK))?.json()
+    }
+
+    /// What a slot holds: tokens, capacity, bytes. `None`: nothing was ever put
+    /// into it.
+    ///
+    /// ```no_run
+    /// # use contextpilot_client::Control;
+    /// # let control = Control::new("127.0.0.1:8890")?;
+    /// if let Some(slot) = control.slot(0)? {
+    ///     println!("{} of {:?} tokens, {:?} bytes", slot.tokens, slot.capacity, slot.bytes);
+    /// }
+    /// # Ok::<(), contextpilot_client::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn slot(&self, slot: i32) -> Result<Option<Slot>> {
+        let slots = self.stats()?.slots;
+        Ok(slots.into_iter().find(|one| one.slot == slot))
+    }
+
+    /// `GET /requests/{id}`: where a request's prompt is, or what became of it.
+    /// An id that is not known is an answer, not an error.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn request(&self, id: &str) -> Result<RequestState> {
+        let path = format!("/requests/{}", encoded(id));
+        let answer = self.http.get(&path, Patience::Whole(QUICK))?;
+        match answer.status.as_u16() {
+            404 => answer.json_whatever_the_status(),
+            _ => answer.json(),
+        }
+    }
+
+    /// `POST /reset`: everything that is tracked is reported as evicted, and
+    /// forgotten. For an index that was cleared.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn reset(&self) -> Result<Reset> {
+        let patience = Patience::Whole(QUICK);
+        self.http.post("/reset", &json!({}), patience)?.json()
+    }
+
+    /// `GET /health`. That the hook is not well is an answer, not an error.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn health(&self) -> Result<Health> {
+        let answer = self.http.get("/health", Patience::Whole(QUICK))?;
+        match answer.status.as_u16() {
+            503 => answer.json_whatever_the_status(),
+            _ => answer.json(),
+        }
+    }
+
+    /// `GET /metrics`.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn metrics(&self) -> Result<Metrics> {
+        let answer = self.http.get("/metrics", Patience::Whole(QUICK))?;
+        Ok(Metrics::parse(&answer.success()?.text()?))
+    }
+
+    /// `GET /events`: what happens from now on, or, after a break, since the
+    /// event with this id, as far back as the server remembers.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn events(&self, after: Option<&EventId>) -> Result<Events> {
+        let headers: Vec<_> = after
+            .map(|id| ("Last-Event-ID", id.to_string()))
+            .into_iter()
+            .chain([("Accept", "text/event-stream".to_owned())])
+            .collect();
+        let answer = self
+            .http
+            .get_with("/events", &headers, Patience::Head(QUICK))?
+            .success()?;
+        let (stream, address) = answer.reader();
+        Ok(Events::new(Box::new(stream), address, after.cloned()))
+    }
+}
+
+/// A path segment: everything but RFC 3986's unreserved characters encoded.
+fn encoded(text: &str) -> String {
+    let mut path = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'-' | b'.' | b'_' | b'~' => path.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => path.push(char::from(byte)),
+            _ => {
+                // Writing to a string cannot fail.
+                let _ = write!(path, "%{byte:02X}");
+            }
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_encoded() {
+        assert_eq!(encoded("req-1_a.b~"), "req-1_a.b~");
+        assert_eq!(encoded("a/b ?é"), "a%2Fb%20%3F%C3%A9");
+    }
+}
