@@ -1,10 +1,11 @@
 //! What there is in this process to attach to.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 use contextpilot_settings::Settings;
 
+use crate::imports;
 use crate::inside::{Inside, Ready};
 use crate::log;
 use crate::original::{self, ROWS, plain};
@@ -42,6 +43,8 @@ pub(crate) struct Attached {
     host_cache: bool,
     request_ids: bool,
     slots: bool,
+    /// OpenSSL, as a library.
+    tls: bool,
 }
 
 impl Attached {
@@ -59,7 +62,8 @@ impl Attached {
             let attached = Self::look(false);
             return match attached.missing {
                 Some(missing) => Err(lacks(missing)),
-                None => Ok(attached),
+                // SAFETY: the caller's promise.
+                None => Ok(unsafe { attached.with_tls() }),
             };
         };
         let ready = inside
@@ -73,7 +77,16 @@ impl Attached {
         // SAFETY: the caller's promise.
         unsafe { ready.install() }
             .map_err(|refused| format!("the code of this llama-server {refused}; {USE_SHARED}"))?;
-        Ok(attached)
+        // SAFETY: the caller's promise.
+        Ok(unsafe { attached.with_tls() })
+    }
+
+    /// # Safety
+    /// From the library's constructor only.
+    unsafe fn with_tls(self) -> Self {
+        // SAFETY: the caller's promise.
+        let tls = unsafe { imports::redirect() };
+        Self { tls, ..self }
     }
 
     fn look(inside: bool) -> Self {
@@ -97,6 +110,7 @@ impl Attached {
                 && original::_ZdlPvm().is_some(),
             request_ids: original::_ZN12server_queue10get_new_idEv().is_some(),
             slots: launch_is_found(),
+            tls: false,
         }
     }
 
@@ -149,7 +163,10 @@ impl fmt::Display for Attached {
                 "requests are not recognised",
             ),
             (self.slots, "slot assignment", "requests are not recognised"),
+            (self.tls, "TLS", "requests over https are not recognised"),
         ];
+        // Of interest only where it is used.
+        let parts = &parts[..parts.len() - usize::from(!serves_tls())];
         let mut comma = "";
         for (_, name, _) in parts.iter().filter(|(found, ..)| *found) {
             write!(f, "{comma}{name}")?;
@@ -160,6 +177,15 @@ impl fmt::Display for Attached {
         }
         Ok(())
     }
+}
+
+/// Whether the server was asked to speak TLS.
+fn serves_tls() -> bool {
+    let asks = |argument: OsString| {
+        let argument = argument.to_string_lossy().replace('_', "-");
+        argument == "--ssl-cert-file"
+    };
+    std::env::args_os().any(asks) || std::env::var_os("LLAMA_ARG_SSL_CERT_FILE").is_some()
 }
 
 /// The engine's version, in its own words.

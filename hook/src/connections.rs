@@ -17,8 +17,9 @@ use crate::{faults, guard};
 /// Sockets beyond this number are not followed: their requests count as having no id.
 const MOST_SOCKETS: usize = 65_536;
 
-/// How often each descriptor was accepted, so that a number that is used again is not taken for
-/// the same connection. Zero: never; such a socket is not one of the server's clients.
+/// How often each descriptor was accepted or released, so that a number that is used again is not
+/// taken for the same connection. Odd: it is a client of the server's. Even: it is not, or not
+/// any more; the server itself may be somebody's client, to fetch an image for instance.
 static ACCEPTED: [AtomicU32; MOST_SOCKETS] = {
     #[allow(clippy::declare_interior_mutable_const)]
     const NEVER: AtomicU32 = AtomicU32::new(0);
@@ -29,8 +30,18 @@ static NEXT_ARRIVAL: AtomicU64 = AtomicU64::new(1);
 
 /// A connection was accepted.
 pub(crate) fn accepted(socket: i32) {
-    if let Some(count) = cell(socket) {
-        count.fetch_add(1, Ordering::Relaxed);
+    count_to(socket, |count| (count + 1) | 1);
+}
+
+/// What comes over this socket from now on is none of a client's.
+pub(crate) fn released(socket: i32) {
+    count_to(socket, |count| count + (count & 1));
+}
+
+/// Nobody else counts: a descriptor belongs to one thread at a time.
+fn count_to(socket: i32, next: impl Fn(u32) -> u32) {
+    if let Some(cell) = cell(socket) {
+        cell.store(next(cell.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 }
 
@@ -38,8 +49,40 @@ fn cell(socket: i32) -> Option<&'static AtomicU32> {
     ACCEPTED.get(usize::try_from(socket).ok()?)
 }
 
+/// What is said on a connection, and what travels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layer {
+    /// The socket: nothing but noise where the connection is encrypted.
+    Socket,
+    /// Within TLS.
+    Tls,
+}
+
+/// What counts on this connection is within TLS, from the handshake on.
+pub(crate) fn encrypted(socket: i32) {
+    at(socket, |connection| connection.layer = Layer::Tls);
+}
+
 /// Bytes were received.
-pub(crate) fn received(socket: i32, bytes: &[u8]) {
+pub(crate) fn received(socket: i32, layer: Layer, bytes: &[u8]) {
+    let feed = |connection: &mut Connection| {
+        if connection.layer == layer {
+            connection.feed(bytes);
+        }
+    };
+    match layer {
+        Layer::Socket => at(socket, feed),
+        // Known since the handshake, or a session in which the server is the client.
+        Layer::Tls => with(|connection| {
+            let connection = connection.as_mut().filter(|c| c.socket == socket);
+            connection.map(feed);
+        }),
+    }
+}
+
+/// The thread's connection, which is the one over this socket from now on. None of the server's
+/// clients: nothing happens.
+fn at(socket: i32, work: impl FnOnce(&mut Connection)) {
     let Some(generation) = generation(socket) else {
         return;
     };
@@ -52,7 +95,7 @@ pub(crate) fn received(socket: i32, bytes: &[u8]) {
             *connection = Some(Connection::new(socket, generation));
         }
         if let Some(connection) = connection {
-            connection.feed(bytes);
+            work(connection);
         }
     });
 }
@@ -67,12 +110,12 @@ pub(crate) fn ended(socket: i32) {
 }
 
 /// The server is about to send these bytes on this connection.
-pub(crate) fn sending(socket: i32, bytes: &[u8]) {
+pub(crate) fn sending(socket: i32, layer: Layer, bytes: &[u8]) {
     with(|connection| {
-        if let Some(connection) = connection.as_mut().filter(|c| c.socket == socket) {
-            if let Some(current) = &mut connection.current {
-                current.send(bytes);
-            }
+        let connection = connection.as_mut();
+        let this = connection.filter(|c| c.socket == socket && c.layer == layer);
+        if let Some(current) = this.and_then(|c| c.current.as_mut()) {
+            current.send(bytes);
         }
     });
 }
@@ -89,7 +132,7 @@ pub(crate) fn posted(task: TaskId) {
 fn generation(socket: i32) -> Option<u32> {
     cell(socket)
         .map(|count| count.load(Ordering::Relaxed))
-        .filter(|&count| count > 0)
+        .filter(|count| count % 2 == 1)
 }
 
 fn finish(connection: &mut Option<Connection>) {
@@ -105,6 +148,7 @@ fn finish(connection: &mut Option<Connection>) {
 struct Connection {
     socket: i32,
     generation: u32,
+    layer: Layer,
     reader: RequestReader,
     /// The request that was received last, if it has an id.
     current: Option<Current>,
@@ -144,6 +188,7 @@ impl Connection {
         Self {
             socket,
             generation,
+            layer: Layer::Socket,
             reader: RequestReader::new(),
             current: None,
         }

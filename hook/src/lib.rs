@@ -18,6 +18,7 @@
 //! | [`table`] | every interposed function, declared once |
 //! | [`original`] | the functions behind ours |
 //! | [`inside`] | the same where they are linked into the executable |
+//! | [`imports`] | the same for functions that are not to be exported: OpenSSL's |
 //! | [`hooks`] | the bodies, a few lines each |
 //! | [`guard`] | the border between the host and our code |
 //! | [`mode`], [`start`], [`attached`] | inert, active, out: decided once, announced in one line |
@@ -47,6 +48,11 @@ mod contexts;
 mod faults;
 mod guard;
 mod hooks;
+#[cfg_attr(
+    not(all(target_os = "linux", target_pointer_width = "64")),
+    path = "imports/elsewhere.rs"
+)]
+mod imports;
 #[cfg_attr(not(target_os = "linux"), path = "inside/elsewhere.rs")]
 mod inside;
 mod legacy;

@@ -47,6 +47,20 @@ impl Slot {
         self.name.to_str().unwrap_or_default()
     }
 
+    /// As the linker knows it.
+    pub(crate) fn c_name(&self) -> &'static CStr {
+        self.name
+    }
+
+    /// Sets it to what calls by this name reach, if anything: for a function that we do not
+    /// export, and so are not asked to find behind ours.
+    pub(crate) fn set_to_everybodys(&self) -> Option<*mut c_void> {
+        // SAFETY: as in `resolve`.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
+        self.set(found.cast_const().cast());
+        (!found.is_null()).then_some(found)
+    }
+
     /// What the dynamic linker would not find.
     pub(crate) fn set(&self, address: *const ()) {
         self.address
@@ -143,10 +157,18 @@ macro_rules! slots {
 }
 for_each_interposed!(slots);
 
+/// Those that are not exported. Their slots are set when imports are pointed to us.
+pub(crate) mod redirected {
+    use super::{Pointer, Row, Slot};
+    use std::ffi::c_int;
+
+    for_each_redirected!(slots);
+}
+
 /// Calls the host's function behind the hook of the same name.
 macro_rules! original {
-    ($name:ident($($argument:expr),* $(,)?)) => {
-        match $crate::original::$name() {
+    ($($name:ident)::+($($argument:expr),* $(,)?)) => {
+        match $crate::original::$($name)::+() {
             // SAFETY: we hand on what our caller, who meant to call this very function, gave us.
             Some(original) => unsafe { original($($argument),*) },
             None => $crate::original::Absent::VALUE,
@@ -158,7 +180,7 @@ pub(crate) use original;
 /// Functions that are called but not interposed.
 pub(crate) mod plain {
     use super::{Pointer, Slot};
-    use std::ffi::{CStr, c_char};
+    use std::ffi::{CStr, c_char, c_int};
 
     macro_rules! plain {
         ($($name:ident, $symbol:literal, fn($($argument:ident : $type:ty),*) -> $result:ty;)*) => {
@@ -200,6 +222,7 @@ pub(crate) mod plain {
         embedding_size, "llama_model_n_embd", fn(model: Pointer) -> i32;
         version, "llama_version", fn() -> *const c_char;
         build, "_Z16llama_build_infov", fn() -> *const c_char;
+        socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
     }
 
     /// A text that the host keeps for ever.

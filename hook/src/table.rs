@@ -13,6 +13,8 @@
 //! From these rows come the exported functions (`hooks/mod.rs`), the originals behind them
 //! (`original.rs`) and the test that compares both with what the built library exports.
 //!
+//! The second table has functions that are not exported, see there.
+//!
 //! Left out on purpose: `llama_encode` and encoding `llama_process` calls, which use no KV cache;
 //! `llama_state_seq_save_file` and `llama_state_get_data`, which change nothing; deprecated names,
 //! which are wrappers that come back through the names below.
@@ -71,6 +73,20 @@ macro_rules! for_each_interposed {
             http      libc      required fn recv(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize;
             http      libc      required fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize;
             http      libc      required fn shutdown(socket: c_int, how: c_int) -> c_int;
+        }
+    };
+}
+
+/// Functions that are hooked in a llama-server only, by pointing the imports of its libraries to
+/// us (`imports.rs`). An export would stand between every program that inherits the preload and
+/// its OpenSSL; and a Python, say, may well have two versions of it at once, each for those that
+/// were linked with it, while behind an export there can be only one.
+macro_rules! for_each_redirected {
+    ($then:ident) => {
+        $then! {
+            tls       openssl   optional fn SSL_accept(session: Pointer) -> c_int;
+            tls       openssl   optional fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) -> c_int;
+            tls       openssl   optional fn SSL_write(session: Pointer, buffer: Pointer, length: c_int) -> c_int;
         }
     };
 }

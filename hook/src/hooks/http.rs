@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use crate::abi::Pointer;
-use crate::connections;
+use crate::connections::{self, Layer};
 use crate::guard::{errno, observe};
 use crate::original::original;
 
@@ -35,7 +35,7 @@ pub(super) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: 
                 // SAFETY: the kernel has just written so many bytes there, for our caller, who
                 // does not read or change them before we return.
                 let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), count) };
-                connections::received(socket, bytes);
+                connections::received(socket, Layer::Socket, bytes);
             }
             Err(_) if !matches!(errno(), libc::EAGAIN | libc::EINTR) => connections::ended(socket),
             Err(_) => {}
@@ -50,7 +50,7 @@ pub(super) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: 
         if !buffer.is_null() {
             // SAFETY: our caller hands over so many bytes to be sent.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), length) };
-            connections::sending(socket, bytes);
+            connections::sending(socket, Layer::Socket, bytes);
         }
     });
     original!(send(socket, buffer, length, flags))
@@ -58,6 +58,11 @@ pub(super) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: 
 
 /// How the server ends a connection: before `close`, which other code calls for other reasons.
 pub(super) unsafe fn shutdown(socket: c_int, how: c_int) -> c_int {
-    observe(|| connections::ended(socket));
+    observe(|| {
+        connections::ended(socket);
+        if how != libc::SHUT_WR {
+            connections::released(socket);
+        }
+    });
     original!(shutdown(socket, how))
 }

@@ -13,6 +13,7 @@ mod media;
 mod memory;
 mod server;
 mod state;
+mod tls;
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,3 +78,10 @@ macro_rules! replacements {
     };
 }
 for_each_interposed!(replacements);
+
+/// The same for the functions that are not exported.
+pub(crate) mod redirected {
+    use super::*;
+
+    for_each_redirected!(replacements);
+}

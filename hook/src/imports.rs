@@ -1,0 +1,285 @@
+//! Points what the process's libraries import to us: the words through which they call functions
+//! of other libraries, filled in by the dynamic linker.
+//!
+//! For functions that are not to be exported (see the [table](crate::table)). Other processes are
+//! left alone, and within this one everybody who does not import a function by its name.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ops::Range;
+use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::hooks;
+use crate::original::redirected::ROWS;
+
+/// Has the functions of the second table called through ours. True if each is imported by
+/// somebody and now is.
+///
+/// # Safety
+/// From the library's constructor only: nobody may be calling, and the dynamic linker is done.
+pub(crate) unsafe fn redirect() -> bool {
+    let mut search = Search {
+        functions: Vec::new(),
+        providers: 0,
+    };
+    for (row, replacement) in ROWS.iter().zip(hooks::redirected::REPLACEMENTS) {
+        // Called by us from now on; not looked for with the others, where an object that was
+        // preloaded before us would not be found.
+        let Some(original) = row.slot.set_to_everybodys() else {
+            return false;
+        };
+        search.functions.push(Function {
+            name: row.slot.c_name(),
+            original: original.addr(),
+            replacement: (replacement.code)().addr(),
+            redirected: 0,
+        });
+    }
+    let data: *mut Search = &mut search;
+    // SAFETY: the callback has the signature that is asked for and gets `data`, which outlives
+    // the call.
+    unsafe { libc::dl_iterate_phdr(Some(count_providers), data.cast()) };
+    // SAFETY: as above.
+    unsafe { libc::dl_iterate_phdr(Some(redirect_in), data.cast()) };
+    search.functions.iter().all(|one| one.redirected > 0)
+}
+
+struct Search {
+    functions: Vec<Function>,
+    /// Objects that have the functions, as far as their names tell.
+    providers: usize,
+}
+
+struct Function {
+    name: &'static CStr,
+    original: usize,
+    replacement: usize,
+    /// Imports that were pointed to the replacement.
+    redirected: usize,
+}
+
+unsafe extern "C" fn count_providers(
+    info: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    data: *mut c_void,
+) -> c_int {
+    // SAFETY: `dl_iterate_phdr` hands out a valid description for the time of the call.
+    let info = unsafe { &*info };
+    // SAFETY: `redirect` passes its own, which nobody else refers to meanwhile.
+    let search = unsafe { &mut *data.cast::<Search>() };
+    if !info.dlpi_name.is_null() {
+        // SAFETY: a path, ended by a zero.
+        let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+        let name = path.rsplit(|byte| *byte == b'/').next();
+        search.providers += usize::from(name.is_some_and(|name| name.starts_with(b"libssl")));
+    }
+    0
+}
+
+unsafe extern "C" fn redirect_in(
+    info: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    data: *mut c_void,
+) -> c_int {
+    // SAFETY: as in `count_providers`.
+    let info = unsafe { &*info };
+    // SAFETY: as in `count_providers`.
+    let search = unsafe { &mut *data.cast::<Search>() };
+    // SAFETY: the object is loaded, and stays so during the call.
+    if let Some(object) = unsafe { Object::new(info) } {
+        let has_them = |one: &Function| object.extent.contains(&one.original);
+        if !search.functions.iter().any(has_them) {
+            // SAFETY: as `redirect` promises.
+            unsafe { object.redirect(search) };
+        }
+    }
+    0
+}
+
+/// What is loaded: the executable or a library.
+struct Object {
+    /// What to add to an address of its file.
+    bias: usize,
+    extent: Range<usize>,
+    /// Made read-only by the dynamic linker when it was done.
+    sealed: Range<usize>,
+    symbols: *const libc::Elf64_Sym,
+    names: *const c_char,
+    relocations: [Table; 2],
+}
+
+/// Where relocations are, and how many bytes of them.
+#[derive(Clone, Copy, Default)]
+struct Table {
+    address: usize,
+    size: usize,
+}
+
+/// `Elf64_Dyn`
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+/// `Elf64_Rela`
+#[repr(C)]
+struct Relocation {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
+const DT_NULL: i64 = 0;
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_PLTREL: i64 = 20;
+const DT_JMPREL: i64 = 23;
+
+/// The kinds of relocation that hold the address of an imported function: `GLOB_DAT` and
+/// `JUMP_SLOT`.
+const IMPORTS: [u32; 2] = if cfg!(target_arch = "aarch64") {
+    [1025, 1026]
+} else {
+    [6, 7]
+};
+
+impl Object {
+    /// None if it imports nothing in the usual way.
+    ///
+    /// # Safety
+    /// It describes an object that is loaded.
+    unsafe fn new(info: &libc::dl_phdr_info) -> Option<Self> {
+        if info.dlpi_phdr.is_null() {
+            return None;
+        }
+        let bias = info.dlpi_addr as usize;
+        // SAFETY: the program headers are mapped, as many as are told.
+        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        let range = |header: &libc::Elf64_Phdr| {
+            let start = bias.wrapping_add(header.p_vaddr as usize);
+            start..start.wrapping_add(header.p_memsz as usize)
+        };
+        let of = |kind| headers.iter().filter(move |header| header.p_type == kind);
+        let extent = of(libc::PT_LOAD)
+            .map(range)
+            .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;
+        let mut object = Self {
+            bias,
+            sealed: of(libc::PT_GNU_RELRO).map(range).next().unwrap_or(0..0),
+            symbols: std::ptr::null(),
+            names: std::ptr::null(),
+            relocations: [Table::default(); 2],
+            extent,
+        };
+        let mut at = range(of(libc::PT_DYNAMIC).next()?).start as *const Dynamic;
+        loop {
+            // SAFETY: within the dynamic section, which ends with the tag that we end at.
+            let entry = unsafe { &*at };
+            let address = object.address(entry.value as usize);
+            match entry.tag {
+                DT_NULL => break,
+                DT_SYMTAB => object.symbols = address as *const libc::Elf64_Sym,
+                DT_STRTAB => object.names = address as *const c_char,
+                DT_JMPREL => object.relocations[0].address = address,
+                DT_PLTRELSZ => object.relocations[0].size = entry.value as usize,
+                DT_RELA => object.relocations[1].address = address,
+                DT_RELASZ => object.relocations[1].size = entry.value as usize,
+                DT_PLTREL if entry.value != DT_RELA as u64 => return None,
+                _ => {}
+            }
+            // SAFETY: there is one more, as this was not the last.
+            at = unsafe { at.add(1) };
+        }
+        (!object.symbols.is_null() && !object.names.is_null()).then_some(object)
+    }
+
+    /// The dynamic linker replaces addresses of the file by those in memory, but not everywhere.
+    fn address(&self, value: usize) -> usize {
+        match self.extent.contains(&value) {
+            true => value,
+            false => self.bias.wrapping_add(value),
+        }
+    }
+
+    /// # Safety
+    /// As for [`redirect`].
+    unsafe fn redirect(&self, search: &mut Search) {
+        for table in self.relocations {
+            let end = table.address.wrapping_add(table.size);
+            let is_inside = self.extent.contains(&table.address) && end <= self.extent.end;
+            if table.size == 0 || !is_inside || end < table.address {
+                continue;
+            }
+            let count = table.size / size_of::<Relocation>();
+            // SAFETY: the table is mapped, and nobody changes it.
+            let entries =
+                unsafe { slice::from_raw_parts(table.address as *const Relocation, count) };
+            let imports = entries
+                .iter()
+                .filter(|entry| IMPORTS.contains(&(entry.info as u32)));
+            for import in imports {
+                // SAFETY: an entry of the table.
+                unsafe { self.consider(import, search) };
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`redirect`]; the relocation is one of this object's.
+    unsafe fn consider(&self, import: &Relocation, search: &mut Search) {
+        let at = self.bias.wrapping_add(import.offset as usize);
+        if !self.extent.contains(&at) || at % align_of::<usize>() != 0 {
+            return;
+        }
+        // SAFETY: the word that the relocation is about; the dynamic linker may write to it, too.
+        let word = unsafe { &*(at as *const AtomicUsize) };
+        let now = word.load(Ordering::Relaxed);
+        // A word that was not needed so far leads back into the object, to code that looks the
+        // function up. With several providers it would not be certain which it finds.
+        let is_lazy = self.extent.contains(&now) && search.providers == 1;
+        if !is_lazy && search.functions.iter().all(|one| one.original != now) {
+            return;
+        }
+        // SAFETY: the relocation's number is that of one of the object's symbols.
+        let symbol = unsafe { self.symbols.add((import.info >> 32) as usize) };
+        // SAFETY: as above.
+        let name = unsafe { (*symbol).st_name } as usize;
+        // SAFETY: the symbol's name stands in the object's table of names.
+        let name = unsafe { self.names.add(name) };
+        // SAFETY: it is a text, ended by a zero.
+        let name = unsafe { CStr::from_ptr(name) };
+        let wanted = search.functions.iter_mut().find(|one| one.name == name);
+        if let Some(function) = wanted.filter(|one| is_lazy || one.original == now) {
+            if self.write(word, function.replacement) {
+                function.redirected += 1;
+            }
+        }
+    }
+
+    fn write(&self, word: &AtomicUsize, value: usize) -> bool {
+        let at: *const AtomicUsize = word;
+        if !self.sealed.contains(&at.addr()) {
+            word.store(value, Ordering::Relaxed);
+            return true;
+        }
+        let protect = |protection| {
+            // SAFETY: no preconditions.
+            let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+            let start = (at.addr() & !(page - 1)) as *mut c_void;
+            // SAFETY: a page of data that was written to while the object was loaded, and that
+            // nobody uses at this moment.
+            unsafe { libc::mprotect(start, page, protection) == 0 }
+        };
+        if !protect(libc::PROT_READ | libc::PROT_WRITE) {
+            return false;
+        }
+        word.store(value, Ordering::Relaxed);
+        // Left open, it would still work.
+        protect(libc::PROT_READ);
+        true
+    }
+}
