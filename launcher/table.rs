@@ -34,6 +34,15 @@ macro_rules! rows {
 }
 for_each_interposed!(rows);
 
+macro_rules! names {
+    ($( $module:ident $generation:ident $need:ident
+        fn $name:ident $arguments:tt $(-> $result:ty)?; )*) => {
+        /// The functions that are not exported, but have the imports of others pointed to them.
+        pub(crate) static REDIRECTED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+for_each_redirected!(names);
+
 const fn is_required(need: &str) -> bool {
     matches!(need.as_bytes(), b"required")
 }

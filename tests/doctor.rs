@@ -147,6 +147,7 @@ fn a_real_server_is_good() {
             ("ok", "KV cache", "followed"),
             ("ok", "host cache", "followed"),
             ("ok", "request ids", "tied to slots"),
+            ("ok", "TLS", "OpenSSL is a library"),
             ("ok", "hook", "libcontextpilot_llama_hook-"),
             ("ok", "state folder", "contextpilot-llama"),
             ("ok", "index", "answers: ready"),

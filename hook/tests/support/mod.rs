@@ -64,6 +64,30 @@ impl Fixture {
         fixture
     }
 
+    /// A program with TLS, with the engine and what poses as OpenSSL in a library each. `flags`
+    /// are for the compiler.
+    pub(crate) fn build_with_tls(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let fixture = Self { folder };
+        fixture.build_library(&[]);
+        let mut library = compiler();
+        library
+            .args(["-shared", "-fPIC", "-Wl,-soname,libssl.so", "-o"])
+            .arg(fixture.path("libssl.so"))
+            .arg(source("ssl.cpp"));
+        run_to_success(&mut library);
+        let mut program = compiler();
+        program
+            .args(flags)
+            .arg("-o")
+            .arg(fixture.path("host"))
+            .arg(source("tls_host.cpp"))
+            .args(["-L".as_ref(), fixture.folder.path().as_os_str()])
+            .args(["-lllama", "-lssl", "-Wl,-rpath,$ORIGIN"]);
+        run_to_success(&mut program);
+        fixture
+    }
+
     fn build_library(&self, defines: &[&str]) {
         let mut library = compiler();
         library

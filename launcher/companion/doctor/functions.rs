@@ -3,7 +3,7 @@
 use contextpilot_inspect::{Calls, Located, Place, Program};
 use serde_json::{Value, json};
 
-use crate::table::{ANCHOR, ROWS, Row};
+use crate::table::{ANCHOR, REDIRECTED, ROWS, Row};
 
 use super::report::Report;
 use super::{Finding, Grade};
@@ -51,6 +51,31 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     report.add(functions.kv_cache());
     report.add(functions.host_cache());
     report.add(functions.request_ids());
+    report.add(tls(located));
+}
+
+/// The functions of the second table, which come after those of the first.
+fn tls(located: &Located) -> Finding {
+    let functions = located.functions.iter().skip(ROWS.len());
+    let places: Vec<&Place> = functions.map(|(_, place)| place).collect();
+    let is_imported = |place: &&Place| {
+        let calls = Calls::Imported;
+        matches!(place, Place::Dynamic { calls: found, .. } if *found == calls)
+    };
+    let (grade, text) = if places.len() == REDIRECTED.len() && places.iter().all(is_imported) {
+        let text = "ids are read within it: OpenSSL is a library";
+        (Grade::Good, text)
+    } else if places.iter().any(|place| matches!(place, Place::Inside(_))) {
+        let text = "OpenSSL is linked in: ids of requests over https (--ssl-cert-file) are not \
+                    read; let a proxy do the TLS, or use a shared build";
+        (Grade::Limited, text)
+    } else {
+        (
+            Grade::Good,
+            "no OpenSSL that is known: ids of requests over https are not read",
+        )
+    };
+    Finding::new("TLS", grade, text)
 }
 
 impl Functions {

@@ -6,7 +6,7 @@ use contextpilot_inspect::{Executable, Format, Libc, Linkage, Program, Script, S
 use serde_json::json;
 
 use crate::obstacle::{Library, obstacle};
-use crate::table::ROWS;
+use crate::table::{REDIRECTED, ROWS};
 
 use super::report::Report;
 use super::{Finding, Grade, functions};
@@ -34,7 +34,8 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
             report.add(Finding::new("server", Grade::Good, shown));
         }
     }
-    let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+    let interposed = ROWS.iter().map(|row| row.name);
+    let names: Vec<&str> = interposed.chain(REDIRECTED.iter().copied()).collect();
     let search = Search {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),
         ..Search::default()
