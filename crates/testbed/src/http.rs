@@ -3,13 +3,17 @@
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::SocketAddr,
     time::Duration,
 };
 
 use serde_json::Value;
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    stream::{Endpoint, Stream},
+    tls::Certificate,
+};
 
 /// The longest silence before a read fails: far above anything a tiny model
 /// does, far below the patience of a test run.
@@ -18,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// One connection; several requests may follow each other on it.
 #[derive(Debug)]
 pub struct Connection {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Stream>,
 }
 
 impl Connection {
@@ -27,10 +31,12 @@ impl Connection {
     /// # Errors
     /// Those of connecting.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, SILENCE)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
+        Self::to(&Endpoint::Tcp(address), None)
+    }
+
+    /// Connects, with TLS to who has that certificate.
+    pub(crate) fn to(endpoint: &Endpoint, certificate: Option<&Certificate>) -> io::Result<Self> {
+        let stream = Stream::open(endpoint, certificate, SILENCE)?;
         Ok(Self {
             stream: BufReader::new(stream),
         })
@@ -53,7 +59,8 @@ impl Connection {
     /// # Errors
     /// Those of writing.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.get_mut().write_all(bytes)
+        self.stream.get_mut().write_all(bytes)?;
+        self.stream.get_mut().flush()
     }
 
     /// Sends a request and reads the whole answer.
@@ -150,7 +157,7 @@ impl Connection {
     /// bytes, up to `patience`.
     pub fn closed_within(&mut self, patience: Duration) -> bool {
         let stream = self.stream.get_ref();
-        if stream.set_read_timeout(Some(patience)).is_err() {
+        if stream.set_read_timeout(patience).is_err() {
             return true;
         }
         let closed = match self.stream.fill_buf() {
@@ -161,7 +168,7 @@ impl Connection {
             ),
         };
         // Failing to go back to the long timeout only makes later reads fail sooner.
-        let _ = self.stream.get_ref().set_read_timeout(Some(SILENCE));
+        let _ = self.stream.get_ref().set_read_timeout(SILENCE);
         closed
     }
 
@@ -170,7 +177,7 @@ impl Connection {
     /// # Errors
     /// Those of the connection.
     pub fn finish_sending(&mut self) -> io::Result<()> {
-        self.stream.get_ref().shutdown(Shutdown::Write)
+        self.stream.get_mut().finish()
     }
 
     fn line(&mut self) -> Result<String> {

@@ -17,6 +17,8 @@ mod index;
 mod requests;
 mod score;
 mod server;
+mod stream;
+mod tls;
 mod trace;
 mod truth;
 
@@ -29,6 +31,7 @@ pub use index::{Behaviour, Index, Post};
 pub use requests::Request;
 pub use score::Score;
 pub use server::{Builder, Server};
+pub use stream::Endpoint;
 pub use trace::{Outcome, Step, Trace};
 pub use truth::{Probe, Residency, Truth, residency, truth, truth_of};
 

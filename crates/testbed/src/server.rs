@@ -7,6 +7,7 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -15,8 +16,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Completion, Connection, Error, Model, ProjectorKind, Request, Response, Result, engine,
-    llama_server,
+    Completion, Connection, Endpoint, Error, Model, ProjectorKind, Request, Response, Result,
+    engine, llama_server, tls::Certificate,
 };
 
 /// How often a condition outside this process is looked at.
@@ -32,6 +33,7 @@ const GRACE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Builder {
     program: Option<PathBuf>,
+    subcommand: Option<OsString>,
     model: Option<Model>,
     args: Vec<OsString>,
     env: Vec<(OsString, Option<OsString>)>,
@@ -39,6 +41,7 @@ pub struct Builder {
     preload: Option<PathBuf>,
     index_url: Option<String>,
     saves_slots: bool,
+    certificate: Option<Arc<Certificate>>,
     ready: Duration,
 }
 
@@ -52,6 +55,12 @@ impl Builder {
     /// The llama-server to run rather than [`llama_server`]'s.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
+        self
+    }
+
+    /// The word that comes before all arguments, where the program needs one.
+    pub fn subcommand(mut self, word: impl Into<OsString>) -> Self {
+        self.subcommand = Some(word.into());
         self
     }
 
@@ -81,6 +90,24 @@ impl Builder {
     pub fn projector(self, kind: ProjectorKind) -> Self {
         let file = engine::projector(kind).into_os_string();
         self.args(["--mmproj".into(), file])
+    }
+
+    /// Speaks TLS, with a certificate of its own that is checked.
+    ///
+    /// # Panics
+    /// When that cannot be written.
+    pub fn tls(mut self) -> Self {
+        let certificate = match Certificate::new() {
+            Ok(certificate) => Arc::new(certificate),
+            Err(error) => panic!("no certificate: {error}"),
+        };
+        self = self
+            .args(["--ssl-key-file"])
+            .args([certificate.key_file()])
+            .args(["--ssl-cert-file"])
+            .args([certificate.file()]);
+        self.certificate = Some(certificate);
+        self
     }
 
     /// An environment variable.
@@ -152,6 +179,13 @@ impl Builder {
         model.is_none_or(Model::keeps_any_prefix) || self.has(&["--swa-full"])
     }
 
+    /// How many addresses it is to listen on.
+    fn hosts(&self) -> usize {
+        let mut pairs = self.args.iter().zip(self.args.iter().skip(1));
+        let hosts = pairs.find(|(name, _)| *name == "--host");
+        hosts.map_or(1, |(_, hosts)| hosts.to_string_lossy().split(',').count())
+    }
+
     fn command(&self, folder: &Path) -> Result<Command> {
         let server = self.program.clone().unwrap_or_else(llama_server);
         let mut command = match &self.launcher {
@@ -173,6 +207,7 @@ impl Builder {
                 command.env_remove(&name);
             }
         }
+        command.args(&self.subcommand);
         if let Some(model) = &self.model {
             command.arg("--model").arg(model.path());
         }
@@ -217,7 +252,7 @@ impl Builder {
     /// Starts the server and waits until it is ready to serve.
     ///
     /// It listens on a loopback port that it chooses itself (`--port 0`) and
-    /// names in its log.
+    /// names in its log; with `--host`, wherever that says.
     ///
     /// # Errors
     /// When it cannot be started, ends, or is not ready in time: with the end
@@ -231,13 +266,18 @@ impl Builder {
         let mut server = Server {
             child,
             // Known once it listens.
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            endpoints: Vec::new(),
+            chosen: 0,
+            certificate: self.certificate.clone(),
             folder,
             exited: None,
         };
         let deadline = Instant::now() + self.ready;
-        server.address = server.until(deadline, "it listened", |server| {
-            listening(&server.stderr()).or_else(|| listening(&server.stdout()))
+        let wanted = self.hosts();
+        server.endpoints = server.until(deadline, "it listened", |server| {
+            let said = server.stderr() + &server.stdout();
+            let endpoints = listening(&said, server.folder());
+            Some(endpoints).filter(|endpoints| endpoints.len() >= wanted)
         })?;
         server.until(deadline, "it was ready", |server| {
             let health = server.get("/health").ok()?;
@@ -250,25 +290,32 @@ impl Builder {
 const STDOUT: &str = "stdout.log";
 const STDERR: &str = "stderr.log";
 
-/// The address in a line such as `server is listening on http://127.0.0.1:4711`.
-fn listening(log: &str) -> Option<SocketAddr> {
-    let mentions = log
+/// The addresses in lines such as `server is listening on http://127.0.0.1:4711`. Not those of
+/// a router's children. Paths are relative to the server's folder.
+fn listening(log: &str, folder: &Path) -> Vec<Endpoint> {
+    let lines = log
         .lines()
-        .filter(|line| line.contains("listening"))
-        .filter_map(|line| line.split_once("http://"));
-    mentions
-        .filter_map(|(_, rest)| {
-            let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]".contains(c)));
-            rest[..end.unwrap_or(rest.len())].parse().ok()
+        .filter(|line| line.contains("listening") && !line.starts_with('['));
+    lines
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            words.find_map(Endpoint::of_url)
         })
-        .find(|address: &SocketAddr| address.port() != 0)
+        .map(|endpoint| match endpoint {
+            Endpoint::Unix(path) => Endpoint::Unix(folder.join(path)),
+            tcp => tcp,
+        })
+        .collect()
 }
 
 /// A running server. Dropping it ends it.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    address: SocketAddr,
+    endpoints: Vec<Endpoint>,
+    /// The one of them that is talked to.
+    chosen: usize,
+    certificate: Option<Arc<Certificate>>,
     /// Its working directory, with its logs and saved slots.
     folder: TempDir,
     exited: Option<ExitStatus>,
@@ -280,6 +327,7 @@ impl Server {
     pub fn builder() -> Builder {
         Builder {
             program: None,
+            subcommand: None,
             model: None,
             args: Vec::new(),
             env: Vec::new(),
@@ -287,13 +335,34 @@ impl Server {
             preload: None,
             index_url: None,
             saves_slots: true,
+            certificate: None,
             ready: READY,
         }
     }
 
     /// Where it listens.
+    ///
+    /// # Panics
+    /// If it is not spoken to over TCP.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        match &self.endpoints[self.chosen] {
+            Endpoint::Tcp(address) => *address,
+            Endpoint::Unix(path) => panic!("{} is no address", path.display()),
+        }
+    }
+
+    /// All places where it listens, in the order of `--host`.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// From now on, connections are made to the endpoint of that number rather than the first.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn choose(&mut self, endpoint: usize) {
+        assert!(endpoint < self.endpoints.len(), "{:?}", self.endpoints);
+        self.chosen = endpoint;
     }
 
     /// Its process id; that of llama-server also under the launcher, which
@@ -327,7 +396,8 @@ impl Server {
     /// # Errors
     /// Those of connecting.
     pub fn connect(&self) -> Result<Connection> {
-        Ok(Connection::open(self.address)?)
+        let endpoint = &self.endpoints[self.chosen];
+        Ok(Connection::to(endpoint, self.certificate.as_deref())?)
     }
 
     /// GETs a path on a connection of its own.
@@ -504,12 +574,23 @@ mod tests {
 
     #[test]
     fn the_address_is_found_in_the_log() {
-        let new = "0.00.432.436 I srv  llama_server: listening on http://127.0.0.1:37185\n";
+        let new = "0.00.432.436 I srv  llama_server: listening on http://127.0.0.1:37185\n\
+                   0.00.432.440 I srv  llama_server: listening on unix://x.sock\n";
         let old = "main: server is listening on http://127.0.0.1:8080 - starting the main loop";
-        let ports = [new, old].map(|log| listening(log).map(|address| address.port()));
-        assert_eq!(ports, [Some(37185), Some(8080)]);
-        assert_eq!(listening("HTTP server is listening, port: 0"), None);
-        assert_eq!(listening("see http://127.0.0.1:1 for help"), None);
+        let folder = Path::new("/folder");
+        let tcp = |port: u16| Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], port)));
+        assert_eq!(
+            listening(new, folder),
+            [tcp(37185), Endpoint::Unix("/folder/x.sock".into())]
+        );
+        assert_eq!(listening(old, folder), [tcp(8080)]);
+        for other in [
+            "HTTP server is listening, port: 0",
+            "see http://127.0.0.1:1 for help",
+            "[4711] 0.00.1 I srv  llama_server: listening on http://127.0.0.1:4711",
+        ] {
+            assert_eq!(listening(other, folder), [], "{other}");
+        }
     }
 
     #[test]

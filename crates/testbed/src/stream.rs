@@ -1,0 +1,190 @@
+//! The ways to reach a server.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    time::Duration,
+};
+
+use rustls::{ClientConnection, StreamOwned};
+
+use crate::tls::Certificate;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// An address of this machine.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// Of a URL as llama-server's log has it. `None`: it is none, or has no port yet.
+    pub(crate) fn of_url(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        match scheme {
+            "unix" => Some(Self::Unix(rest.into())),
+            "http" | "https" => {
+                let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]".contains(c)));
+                let address: SocketAddr = rest[..end.unwrap_or(rest.len())].parse().ok()?;
+                (address.port() != 0).then_some(Self::Tcp(address))
+            }
+            _ => None,
+        }
+    }
+
+    fn connect(&self, patience: Duration) -> io::Result<Plain> {
+        let plain = match self {
+            Self::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, patience)?;
+                stream.set_nodelay(true)?;
+                Plain::Tcp(stream)
+            }
+            Self::Unix(path) => Plain::Unix(UnixStream::connect(path)?),
+        };
+        plain.set_read_timeout(patience)?;
+        match &plain {
+            Plain::Tcp(stream) => stream.set_write_timeout(Some(patience))?,
+            Plain::Unix(stream) => stream.set_write_timeout(Some(patience))?,
+        }
+        Ok(plain)
+    }
+}
+
+/// A connection as the system has it.
+#[derive(Debug)]
+pub(crate) enum Plain {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Plain {
+    fn set_read_timeout(&self, patience: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(Some(patience)),
+            Self::Unix(stream) => stream.set_read_timeout(Some(patience)),
+        }
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+impl Read for Plain {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Plain {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A connection, encrypted or not.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Plain(Plain),
+    Tls(Box<StreamOwned<ClientConnection, Plain>>),
+}
+
+impl Stream {
+    /// Waits up to `patience` for the connection, and for anything on it.
+    pub(crate) fn open(
+        endpoint: &Endpoint,
+        certificate: Option<&Certificate>,
+        patience: Duration,
+    ) -> io::Result<Self> {
+        let plain = endpoint.connect(patience)?;
+        Ok(match certificate {
+            None => Self::Plain(plain),
+            Some(certificate) => {
+                let tls = StreamOwned::new(certificate.client()?, plain);
+                Self::Tls(Box::new(tls))
+            }
+        })
+    }
+
+    fn plain(&self) -> &Plain {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => &stream.sock,
+        }
+    }
+
+    pub(crate) fn set_read_timeout(&self, patience: Duration) -> io::Result<()> {
+        self.plain().set_read_timeout(patience)
+    }
+
+    /// Says that nothing more will be sent.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        if let Self::Tls(stream) = self {
+            stream.conn.send_close_notify();
+            stream.flush()?;
+        }
+        self.plain().finish()
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_every_form_are_understood() {
+        let tcp = |text: &str| Some(Endpoint::Tcp(text.parse().expect("an address")));
+        for (url, endpoint) in [
+            ("http://127.0.0.1:37185", tcp("127.0.0.1:37185")),
+            ("https://[::1]:8080 - starting", tcp("[::1]:8080")),
+            ("unix:///a/b.sock", Some(Endpoint::Unix("/a/b.sock".into()))),
+            ("http://127.0.0.1:0", None),
+            ("ftp://127.0.0.1:1", None),
+            ("listening", None),
+        ] {
+            assert_eq!(Endpoint::of_url(url), endpoint, "{url}");
+        }
+    }
+}

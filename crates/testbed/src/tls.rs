@@ -1,0 +1,61 @@
+//! A certificate for a server of ours, and clients who trust it alone.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, pki_types::ServerName};
+use tempfile::TempDir;
+
+/// Signed by itself, for `127.0.0.1`, `::1` and `localhost`.
+#[derive(Debug)]
+pub(crate) struct Certificate {
+    files: TempDir,
+    client: Arc<ClientConfig>,
+}
+
+const KEY: &str = "key.pem";
+const CERTIFICATE: &str = "certificate.pem";
+
+impl Certificate {
+    /// Made anew, with its key in files that last as long as this.
+    pub(crate) fn new() -> io::Result<Self> {
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let names = ["127.0.0.1", "::1", "localhost"].map(str::to_owned);
+        let params = CertificateParams::new(names).map_err(io::Error::other)?;
+        let certificate = params.self_signed(&key).map_err(io::Error::other)?;
+        let files = tempfile::tempdir()?;
+        std::fs::write(files.path().join(KEY), key.serialize_pem())?;
+        std::fs::write(files.path().join(CERTIFICATE), certificate.pem())?;
+
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(certificate.der().clone())
+            .map_err(io::Error::other)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self {
+            files,
+            client: Arc::new(client),
+        })
+    }
+
+    /// For `--ssl-key-file`.
+    pub(crate) fn key_file(&self) -> PathBuf {
+        self.files.path().join(KEY)
+    }
+
+    /// For `--ssl-cert-file`.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.files.path().join(CERTIFICATE)
+    }
+
+    /// The client's side of a new connection.
+    pub(crate) fn client(&self) -> io::Result<ClientConnection> {
+        let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+        ClientConnection::new(Arc::clone(&self.client), name).map_err(io::Error::other)
+    }
+}
