@@ -189,13 +189,39 @@ fn a_fully_static_server_is_not_reached() {
 
 #[test]
 fn a_server_for_another_machine_is_left_to_exec() {
+    // EM_S390, which nobody emulates unasked.
+    assert_plain(
+        for_another_machine(22).launch(),
+        &["is built for machine 22"],
+        false,
+    );
+}
+
+/// Where such servers are emulated, exec succeeds: it is not tried here.
+#[test]
+fn a_server_of_the_other_common_machine_is_not_reached() {
+    let (number, advice) = match cfg!(target_arch = "aarch64") {
+        true => (62, ["is built for x86-64", "this hook for aarch64"]),
+        false => (183, ["is built for aarch64", "this hook for x86-64"]),
+    };
+    let machine = for_another_machine(number);
+    let mut launch = machine.launch();
+    let output = launch.env("CONTEXTPILOT_STRICT", "1").output().unwrap();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for advice in advice {
+        assert!(message.contains(advice), "{advice:?} is not in: {message}");
+    }
+}
+
+/// Only the number is changed.
+fn for_another_machine(number: u16) -> Machine {
     let machine = Machine::new(&[]);
     let mut file = File::options().write(true).open(machine.server()).unwrap();
     file.seek(SeekFrom::Start(18)).unwrap();
-    // EM_S390, which nobody emulates unasked.
-    file.write_all(&22_u16.to_le_bytes()).unwrap();
-    drop(file);
-    assert_plain(machine.launch(), &["is built for machine 22"], false);
+    file.write_all(&number.to_le_bytes()).unwrap();
+    machine
 }
 
 /// Only its interpreter's name is changed, to a file that is there.
@@ -260,6 +286,14 @@ fn a_script_that_resets_the_environment_is_advised_on() {
         &machine,
         &["env -i", "may keep the hook", "LLAMA_SERVER_BIN"],
     );
+}
+
+#[test]
+fn a_script_with_a_preload_of_its_own_is_advised_on() {
+    let machine = Machine::script("#!/bin/sh\nexec REAL \"$@\"; LD_PRELOAD=/a.so x\n");
+    assert_hooked(&machine, &["\"LD_PRELOAD=/a.so\"", "may keep the hook"]);
+    let kept = "#!/bin/sh\nLD_PRELOAD=\"$LD_PRELOAD:\"\nunset LD_PRELOAD_OLD\nexec REAL \"$@\"\n";
+    assert_hooked(&Machine::script(kept), &[]);
 }
 
 #[test]

@@ -71,17 +71,25 @@ fn mentions<'a>(commands: impl Iterator<Item = &'a str>) -> Vec<PathBuf> {
 }
 
 fn resets_environment(command: &str) -> Option<String> {
-    const ALWAYS: [&str; 9] = [
+    const ALWAYS: [&str; 14] = [
         "sudo",
         "doas",
         "su",
         "runuser",
         "docker",
         "podman",
+        "nerdctl",
+        "apptainer",
+        "singularity",
+        "chroot",
+        "bwrap",
         "ssh",
         "systemd-run",
         "flatpak",
     ];
+    if let Some(replaced) = replaces_preload(command) {
+        return Some(replaced);
+    }
     let words: Vec<_> = words(command).collect();
     let name = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
     words.iter().enumerate().find_map(|(at, word)| {
@@ -91,12 +99,32 @@ fn resets_environment(command: &str) -> Option<String> {
             Some(command)
         } else if command == "env" && matches!(next, "-i" | "-" | "--ignore-environment") {
             Some(format!("env {next}"))
+        } else if command == "setpriv" && words.contains(&"--reset-env") {
+            Some("setpriv --reset-env".into())
         } else if command == "unset" && next == "LD_PRELOAD" {
             Some("unset LD_PRELOAD".into())
         } else {
             None
         }
     })
+}
+
+/// A preload of the script's own, as for another allocator, that does not keep what was there.
+fn replaces_preload(command: &str) -> Option<String> {
+    const VARIABLE: &str = "LD_PRELOAD=";
+    let at = command.find(VARIABLE)?;
+    let before = command[..at].chars().next_back();
+    if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
+        return None;
+    }
+    let rest = &command[at..];
+    let value = &rest[VARIABLE.len()..];
+    let end = match value.chars().next() {
+        Some(quote @ ('"' | '\'')) => value[1..].find(quote).map(|end| end + 2),
+        _ => value.find(|c: char| c.is_whitespace() || ";&|".contains(c)),
+    };
+    let word = &rest[..VARIABLE.len() + end.unwrap_or(value.len())];
+    (!word.contains("$LD_PRELOAD") && !word.contains("${LD_PRELOAD")).then(|| word.to_owned())
 }
 
 fn words(command: &str) -> impl Iterator<Item = &str> {
@@ -160,6 +188,30 @@ mod tests {
         assert_eq!(
             reset("unset LD_PRELOAD; x").as_deref(),
             Some("unset LD_PRELOAD")
+        );
+        let replaced = "LD_PRELOAD=/usr/lib/libjemalloc.so.2";
+        assert_eq!(
+            reset(&format!("{replaced} exec llama-server")).as_deref(),
+            Some(replaced)
+        );
+        assert_eq!(
+            reset("export LD_PRELOAD='/a.so /b.so'").as_deref(),
+            Some("LD_PRELOAD='/a.so /b.so'")
+        );
+        assert_eq!(
+            reset("env LD_PRELOAD= llama-server").as_deref(),
+            Some("LD_PRELOAD=")
+        );
+        for kept in [
+            "LD_PRELOAD=/a.so:$LD_PRELOAD x",
+            "export LD_PRELOAD=\"/a.so${LD_PRELOAD:+:$LD_PRELOAD}\"",
+            "MY_LD_PRELOAD=x llama-server",
+        ] {
+            assert_eq!(reset(kept), None, "{kept}");
+        }
+        assert_eq!(
+            reset("setpriv --reuid 1 --reset-env llama-server").as_deref(),
+            Some("setpriv --reset-env")
         );
         assert_eq!(reset("# sudo is not needed"), None);
         assert_eq!(reset("exec env A=1 llama-server"), None);
