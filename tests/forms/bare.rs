@@ -1,0 +1,26 @@
+//! Surroundings with little in them.
+
+use contextpilot_testbed::{Index, Request};
+
+use crate::support::hooked;
+use crate::{assert_told, lines, server};
+
+/// As in a container of which everything is read-only: nowhere to keep a journal.
+#[test]
+fn without_a_folder_for_the_journal_all_else_works() {
+    let index = Index::start().unwrap();
+    // Nobody, root included, makes folders there.
+    let read_only = server().env("XDG_STATE_HOME", "/proc/contextpilot");
+    let server = hooked(&read_only, &index);
+    for id in ["req-a", "req-b"] {
+        let prompt = format!("{id} begins like no other");
+        let request = Request::completion(prompt).id(id).slot(0);
+        server.complete(&request).unwrap();
+    }
+    assert_told(&index, &["req-a"]);
+    let said = lines(&server);
+    let about = said
+        .iter()
+        .filter(|line| line.contains("/proc/contextpilot"));
+    assert_eq!(about.count(), 1, "{said:?}");
+}

@@ -1,0 +1,100 @@
+//! The forms in which people run llama-server: addresses of every kind, TLS, routers, wrappers.
+//! The same is asked of each: that what is reported is what is true.
+#![cfg(target_os = "linux")]
+
+mod addresses;
+mod bare;
+mod routers;
+#[path = "../support/mod.rs"]
+mod support;
+mod wrappers;
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+use std::thread::sleep;
+
+use contextpilot_testbed::{
+    Arch, Builder, Index, Model, Request, Score, Server, Step, Trace, truth,
+};
+
+use support::{LISTEN, PATIENCE};
+
+/// Two slots, and nowhere else to keep anything.
+fn server() -> Builder {
+    Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(2)
+}
+
+/// What makes a request look different on its way: chunks, records, endpoints, tokens.
+fn trace() -> Trace {
+    let text = |id: &str, slot: u32, prompt: &str| Request::completion(prompt).id(id).slot(slot);
+    Trace::new()
+        .ask(text("req-tea", 0, "Tea is picked by hand"))
+        .ask(text("req-sea", 1, "The sea is wide").streamed())
+        .ask(
+            Request::chat(&[("user", "Where do owls sleep?")])
+                .id("req-owl")
+                .slot(0),
+        )
+        .ask(text("req-sea2", 1, "The sea is wide and deep"))
+        // More than a buffer of the server's, or a record of TLS; the id comes last.
+        .ask(text("req-ash", 1, "Ash trees grow tall").with("padding", "x".repeat(50_000)))
+        .ask(
+            Request::completion(vec![70, 71, 72, 73, 74, 75])
+                .id("req-ids")
+                .slot(0),
+        )
+        .ask(Request::completion("Nobody named this one").slot(0))
+        .then(Step::Erase(1))
+        .ask(text("req-end", 1, "This is the end").streamed())
+}
+
+/// The ids of the trace that are gone at its end, asked of the engine once for all forms.
+fn gone() -> &'static BTreeSet<String> {
+    static GONE: OnceLock<BTreeSet<String>> = OnceLock::new();
+    GONE.get_or_init(|| {
+        let gone = truth(&trace(), &server()).unwrap().gone();
+        assert!(gone.len() > 3, "the trace shows little: {gone:?}");
+        gone
+    })
+}
+
+/// Runs the trace, each step at the next of the server's addresses. What is reported must be
+/// what is true.
+#[track_caller]
+fn assert_exact(server: &mut Server, index: &Index) {
+    let trace = trace();
+    for (number, step) in trace.steps.iter().enumerate() {
+        server.choose(number % server.endpoints().len());
+        let one = Trace::new().then(step.clone());
+        one.run(server).unwrap();
+    }
+    index.wait_until(|evicted| evicted.is_superset(gone()), PATIENCE);
+    sleep(LISTEN);
+    let ids = trace.ids().into_iter().collect();
+    let score = Score::of(&ids, gone(), &index.evicted());
+    assert!(score.is_perfect(), "{score}\n{}", server.stderr());
+    assert_eq!(index.reports().len(), gone().len(), "each is told once");
+}
+
+/// Our lines. A router hands those of its children on, on either stream.
+fn lines(server: &Server) -> Vec<String> {
+    let said = server.stderr() + &server.stdout();
+    let ours = said.lines().filter(|line| line.contains("[ContextPilot]"));
+    ours.map(str::to_owned).collect()
+}
+
+fn ids(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+/// These ids have been told or are about to be, each once, and no other.
+#[track_caller]
+fn assert_told(index: &Index, expected: &[&str]) {
+    let expected = ids(expected);
+    index.wait_until(|evicted| evicted.is_superset(&expected), PATIENCE);
+    sleep(LISTEN);
+    assert_eq!(index.evicted(), expected);
+    assert_eq!(index.reports().len(), expected.len(), "each is told once");
+}
