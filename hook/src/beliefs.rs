@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contextpilot_delivery::Sender;
-use contextpilot_journal::Journal;
-use contextpilot_residency::{Effect, RequestId};
+use contextpilot_journal::{Journal, Recent};
+use contextpilot_residency::{Arrival, Effect, RequestId};
+
+use crate::recent;
 
 /// While the index is being told, how often to look whether it has been.
 const LOOK: Duration = Duration::from_millis(250);
@@ -21,7 +23,11 @@ pub(crate) struct Beliefs {
     live: HashSet<RequestId>,
     /// What the last process left, until it is told.
     lost: Vec<RequestId>,
-    /// An id came that the journal has not written.
+    /// Requests whose ids are kept until the journal has them.
+    recent: Vec<Arrival>,
+    /// That of the request that is spoken about is.
+    kept: bool,
+    /// An id came that is kept nowhere but in memory.
     unwritten: bool,
     /// Evictions are on their way to the index.
     telling: bool,
@@ -31,13 +37,33 @@ impl Beliefs {
     /// The ids that the last process of this instance left are gone. They are told so by the
     /// first [`keep`](Self::keep), when it is known which of them have come back already.
     pub(crate) fn new(sender: Arc<Sender>, journal: Journal, lost: Vec<RequestId>) -> Self {
+        if let Some(recent) = journal.recent() {
+            recent::use_for_life(recent);
+        }
         Self {
             sender,
             journal,
             live: HashSet::new(),
             lost,
+            recent: Vec::new(),
+            kept: false,
             unwritten: false,
             telling: false,
+        }
+    }
+
+    /// What is said next is about this request, if about any.
+    pub(crate) fn about(&mut self, arrival: Option<Arrival>) {
+        let kept = arrival.filter(|arrival| {
+            let recent = self.journal.recent();
+            recent.is_some_and(|recent| recent.holds(arrival.0))
+        });
+        self.kept = kept.is_some();
+        if let Some(arrival) = kept {
+            self.recent.push(arrival);
+            // So that none is overwritten before it is written.
+            let first = self.recent.first().unwrap_or(&arrival);
+            self.unwritten |= Recent::is_far(first.0, arrival.0);
         }
     }
 
@@ -48,7 +74,7 @@ impl Beliefs {
                 if !self.live.contains(&id) {
                     self.journal.note_live(&id);
                     self.live.insert(id);
-                    self.unwritten = true;
+                    self.unwritten |= !self.kept;
                 }
             }
             Effect::Evicted { id, .. } => self.take_back(id),
@@ -60,7 +86,7 @@ impl Beliefs {
         if !self.live.remove(&id) {
             // If the process dies before it is told, the next one has to.
             self.journal.note_live(&id);
-            self.unwritten = true;
+            self.unwritten |= !self.kept;
         }
         self.journal.note_evicted(&id);
         self.sender.evict(id);
@@ -81,9 +107,9 @@ impl Beliefs {
 
     /// Brings the journal up to date, as far as that is due.
     ///
-    /// A new id is written as soon as there is nothing else to do, since one that is not on disk
-    /// when the process is killed stays in the index. That is a write a request at most, and for
-    /// many that come at once a single one. What is gone can wait: at worst it is told twice.
+    /// New ids can wait, as the thread that received them has kept them: a few writes a second.
+    /// One that is not is written as soon as there is nothing else to do, since it would stay in
+    /// the index if the process were killed. What is gone can wait: at worst it is told twice.
     pub(crate) fn keep(&mut self, now: Instant) {
         if !self.lost.is_empty() {
             let mut lost = std::mem::take(&mut self.lost);
@@ -103,6 +129,14 @@ impl Beliefs {
             self.journal.flush();
         } else {
             self.journal.flush_if_due(now);
+        }
+        if !self.recent.is_empty() && self.journal.is_written() {
+            let recent = self.journal.recent();
+            for arrival in self.recent.drain(..) {
+                if let Some(recent) = &recent {
+                    recent.release(arrival.0);
+                }
+            }
         }
     }
 

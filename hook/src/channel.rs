@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use contextpilot_residency::{Entry, Event, RequestId};
+use contextpilot_residency::{Arrival, Entry, Event, RequestId};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::status::STATUS;
@@ -44,6 +44,9 @@ const NAPPING: u8 = 1;
 /// Any event wakes it.
 const ASLEEP: u8 = 2;
 
+/// A request of which the worker could not hear.
+type Stranded = (Arrival, RequestId);
+
 /// The queue and what surrounds it.
 pub(crate) struct Channel {
     sender: Sender<Event>,
@@ -51,7 +54,7 @@ pub(crate) struct Channel {
     worker: OnceLock<Thread>,
     attention: Attention,
     gap: AtomicBool,
-    stranded: (Sender<RequestId>, Receiver<RequestId>),
+    stranded: (Sender<Stranded>, Receiver<Stranded>),
     entries: AtomicUsize,
     /// Something other than an evaluation has happened since the last evaluation.
     news: AtomicBool,
@@ -76,8 +79,8 @@ pub(crate) fn push(event: Event) {
 /// that, its id is stranded, and `false` says that nothing more need be told of the request: the
 /// index will have been told that it is gone. (Of a request of which the worker *has* heard,
 /// nothing needs to be kept aside: to be out of step takes that back with the others.)
-pub(crate) fn introduce(event: Event, id: &RequestId) -> bool {
-    get().introduce(event, id)
+pub(crate) fn introduce(event: Event, arrival: Arrival, id: &RequestId) -> bool {
+    get().introduce(event, arrival, id)
 }
 
 /// Something happened that cannot be told: the ledger is to start anew.
@@ -112,11 +115,11 @@ impl Channel {
         self.push_or_strand(event, None);
     }
 
-    fn introduce(&self, event: Event, id: &RequestId) -> bool {
-        self.push_or_strand(event, Some(id))
+    fn introduce(&self, event: Event, arrival: Arrival, id: &RequestId) -> bool {
+        self.push_or_strand(event, Some((arrival, id)))
     }
 
-    fn push_or_strand(&self, event: Event, newcomer: Option<&RequestId>) -> bool {
+    fn push_or_strand(&self, event: Event, newcomer: Option<(Arrival, &RequestId)>) -> bool {
         let urgent = self.is_urgent(&event);
         if self.enqueue(event).is_ok() {
             self.wake(urgent);
@@ -124,8 +127,9 @@ impl Channel {
         }
         STATUS.events_lost.add(1);
         // Before the gap: whoever closes that finds the id.
-        if let Some(id) = newcomer {
-            if self.stranded.0.try_send(RequestId::clone(id)).is_err() {
+        if let Some((arrival, id)) = newcomer {
+            let stranded = (arrival, RequestId::clone(id));
+            if self.stranded.0.try_send(stranded).is_err() {
                 STATUS.ids_lost.add(1);
             }
         }
@@ -237,8 +241,8 @@ impl Channel {
         self.gap.load(Ordering::Relaxed) && self.gap.swap(false, Ordering::AcqRel)
     }
 
-    /// The ids of requests whose events were lost.
-    pub(crate) fn stranded(&self) -> impl Iterator<Item = RequestId> + '_ {
+    /// The requests whose events were lost.
+    pub(crate) fn stranded(&self) -> impl Iterator<Item = Stranded> + '_ {
         self.stranded.1.try_iter()
     }
 

@@ -12,7 +12,7 @@ use contextpilot_residency::{Arrival, Event, RequestId, TaskId};
 
 use crate::channel::{introduce, push};
 use crate::status::STATUS;
-use crate::{faults, guard};
+use crate::{faults, guard, recent};
 
 /// Sockets beyond this number are not followed: their requests count as having no id.
 const MOST_SOCKETS: usize = 65_536;
@@ -227,13 +227,17 @@ impl Current {
             }
         };
         counted(&STATUS.with_id);
-        Some(Self {
+        let current = Self {
             arrival: Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed)),
             id: Arc::from(id),
             inference,
             known: Known::Nothing,
             answer: Answer::None,
-        })
+        };
+        if inference {
+            recent::note(current.arrival, &current.id);
+        }
+        Some(current)
     }
 
     /// Part of the answer. The server writes the head in one piece, then each chunk in one, and
@@ -271,7 +275,10 @@ impl Current {
     fn tell(&mut self, event: Event) {
         match self.known {
             Known::Nothing => {
-                let told = introduce(event, &self.id);
+                if !self.inference {
+                    recent::note(self.arrival, &self.id);
+                }
+                let told = introduce(event, self.arrival, &self.id);
                 self.known = if told { Known::Posted } else { Known::Lost };
             }
             Known::Posted => push(event),

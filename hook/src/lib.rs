@@ -25,7 +25,7 @@
 //! | [`shadow`], [`legacy`], [`packed`] | what is in a batch, or in a save file |
 //! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
 //! | [`channel`], [`worker`], [`silence`] | from the host's threads to the ledger |
-//! | [`beliefs`] | what the index believes, and has to be told; kept on disk for the next start |
+//! | [`beliefs`], [`recent`] | what the index believes, and has to be told; kept for the next start |
 //! | [`faults`] | errors on demand, for tests |
 //! | [`status`], [`trace`], [`log`] | for people |
 //!
@@ -60,6 +60,7 @@ mod log;
 mod mode;
 mod original;
 mod packed;
+mod recent;
 mod saved;
 mod shadow;
 mod silence;

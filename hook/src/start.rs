@@ -15,7 +15,7 @@ use contextpilot_settings::Settings;
 
 use crate::attached::{Attached, Host};
 use crate::trace::{self, Trace};
-use crate::{channel, contexts, guard, inside, log, mode, worker};
+use crate::{channel, contexts, guard, inside, log, mode, recent, worker};
 
 /// What was decided and found when the library was loaded.
 struct Prepared {
@@ -128,6 +128,7 @@ fn run(settings: &Settings) -> io::Result<()> {
         None => None,
     };
     worker::start(Arc::clone(&sender), journal, trace)?;
+    worker::opened(Instant::now() + OPENING);
     let _ = RUNNING.set(Running {
         sender,
         exit_drain: settings.exit_drain,
@@ -139,6 +140,9 @@ fn run(settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
+/// How long the server's start may wait for the journal, which takes some milliseconds.
+const OPENING: Duration = Duration::from_secs(1);
+
 /// The journal of this instance: of this index, at this address.
 fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
     if !settings.journal {
@@ -147,7 +151,7 @@ fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
     Box::new(move || {
         let lookup = |name: &str| std::env::var_os(name);
         let identity = Identity::of(&endpoint, std::env::args_os(), lookup, &Place::here());
-        Journal::in_state_folder(lookup, identity, log::complete_line)
+        Journal::in_state_folder(lookup, Some(recent::map), identity, log::complete_line)
     })
 }
 

@@ -34,6 +34,9 @@ const LEAVE: u8 = 1;
 /// To end.
 const CLOSE: u8 = 2;
 
+/// The worker has opened the journal.
+static OPENED: AtomicBool = AtomicBool::new(false);
+
 /// The worker has ended, in whatever way.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -66,6 +69,7 @@ pub(crate) fn start(
                     effects: Vec::new(),
                     at_hand: None,
                 };
+                OPENED.store(true, Ordering::SeqCst);
                 if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
                     mode::break_down();
                     worker.give_up();
@@ -79,6 +83,12 @@ pub(crate) fn start(
             ENDED.store(true, Ordering::SeqCst);
         })?;
     Ok(())
+}
+
+/// Waits until the journal is open, at most until `deadline`: so that whatever the server is
+/// asked, the next start will know of it.
+pub(crate) fn opened(deadline: Instant) {
+    wait(deadline, || OPENED.load(Ordering::SeqCst));
 }
 
 /// Has the worker apply what was pushed before this call and take back all that the index
@@ -156,6 +166,10 @@ impl Worker {
         if let Some(trace) = &mut self.trace {
             trace.event(&event);
         }
+        self.beliefs.about(match &event {
+            Event::Posted { arrival, .. } | Event::Answered { arrival, .. } => Some(*arrival),
+            _ => None,
+        });
         let Some(ledger) = &mut self.ledger else {
             self.apply_blindly(event);
             return;
@@ -185,7 +199,8 @@ impl Worker {
 
     /// Requests that came while there was no room to say so.
     fn take_back_stranded(&mut self) {
-        for id in self.channel.stranded() {
+        for (arrival, id) in self.channel.stranded() {
+            self.beliefs.about(Some(arrival));
             self.beliefs.take_back(id);
         }
     }

@@ -133,6 +133,28 @@ fn two_servers_never_report_each_others_ids() {
     }
 }
 
+/// The thread that received a request keeps its id, whatever the worker is at.
+#[cfg(debug_assertions)]
+#[test]
+fn an_id_that_the_worker_has_not_seen_is_told() {
+    let (home, index) = (Home::new(), Index::start().unwrap());
+    let stall = home.folder().with_extension("stall");
+    let builder = home.server(&index, 4);
+    let stalled = format!("stall:{}", stall.display());
+    let mut server = builder
+        .clone()
+        .env("CONTEXTPILOT_FAULT", stalled)
+        .spawn()
+        .unwrap();
+    std::fs::write(&stall, "").unwrap();
+    ask(&server, 0, "req-a");
+    ask(&server, 1, "req-b");
+    assert!(!home.hold("req-b"), "the worker stands still");
+    server.stop(libc::SIGKILL).unwrap();
+    let _next = builder.spawn().unwrap();
+    assert_told(&index, &["req-a", "req-b"]);
+}
+
 type Damage = fn(&Path);
 
 #[test]

@@ -10,3 +10,4 @@ mod faults;
 mod kills;
 mod secrets;
 mod support;
+mod writes;

@@ -220,10 +220,10 @@ fn leading_number(text: &OsStr) -> Option<i64> {
 /// FNV-1a, 128 bits: wide enough that no two servers of a person meet by chance.
 /// It need not withstand anybody: what goes in is the command line of the one
 /// user who can write to the folder.
-struct Digest(u128);
+pub(crate) struct Digest(pub(crate) u128);
 
 impl Digest {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
     }
 
@@ -234,7 +234,7 @@ impl Digest {
         self.write(value);
     }
 
-    fn write(&mut self, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 ^= u128::from(byte);
             self.0 = self.0.wrapping_mul(0x0100_0000_0000_0000_0000_013b);

@@ -10,6 +10,8 @@ use contextpilot_private_folder::{Base, PrivateFolder};
 
 use crate::Identity;
 use crate::file::{self, Found, JournalFile, MAX_NUMBER};
+use crate::recent::file::{Ring, Rings};
+use crate::recent::{Map, Recent};
 use crate::record::{self, HEADER_BYTES, Kind, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
 use crate::sweep;
 
@@ -33,6 +35,7 @@ const MAX_CHANGES: usize = 1 << 16;
 /// takes with it is then not reported.
 pub struct Journal {
     state: State,
+    ring: Option<Ring>,
     log: fn(&str),
 }
 
@@ -91,11 +94,12 @@ impl Journal {
     /// `lookup` reads the environment. The rest is as with [`open`](Self::open).
     pub fn in_state_folder(
         lookup: impl Fn(&str) -> Option<OsString>,
+        map: Option<Map>,
         identity: Identity,
         log: fn(&str),
     ) -> (Self, Vec<Arc<str>>) {
         match PrivateFolder::open(Base::State, lookup) {
-            Ok(folder) => Self::open(folder, identity, log),
+            Ok(folder) => Self::open(folder, map, identity, log),
             Err(error) => {
                 log(&format!(
                     "[ContextPilot] no journal: {error}. Set XDG_STATE_HOME to a folder of \
@@ -120,12 +124,21 @@ impl Journal {
     ///
     /// Files of other instances that nobody has held for a month are removed.
     ///
+    /// With a `map`, and where the system has memory for it, there is a
+    /// [`recent`](Self::recent) too.
+    ///
     /// `log` gets lines that begin with `[ContextPilot]`, without a line end.
-    pub fn open(folder: PrivateFolder, identity: Identity, log: fn(&str)) -> (Self, Vec<Arc<str>>) {
-        match Running::start(folder, identity, log) {
-            Ok(Some((open, lost))) => {
+    pub fn open(
+        folder: PrivateFolder,
+        map: Option<Map>,
+        identity: Identity,
+        log: fn(&str),
+    ) -> (Self, Vec<Arc<str>>) {
+        match Running::start(folder, map, identity, log) {
+            Ok(Some((open, ring, lost))) => {
                 let journal = Self {
                     state: State::On(Box::new(open)),
+                    ring,
                     log,
                 };
                 (journal, lost)
@@ -153,6 +166,7 @@ impl Journal {
     pub fn off(log: fn(&str)) -> Self {
         Self {
             state: State::Off { _lock: None },
+            ring: None,
             log,
         }
     }
@@ -160,6 +174,12 @@ impl Journal {
     /// Whether it keeps what it is told.
     pub fn is_on(&self) -> bool {
         matches!(self.state, State::On(_))
+    }
+
+    /// What keeps ids until they are in the file, so that they need not be written at
+    /// once. `None`: there is no memory for it, or none that the next start would find.
+    pub fn recent(&self) -> Option<Recent> {
+        self.ring.as_ref().map(|ring| ring.recent)
     }
 
     /// The index believes in this id from now on. That is when the request
@@ -207,6 +227,19 @@ impl Journal {
         });
     }
 
+    /// Whether everything that was noted is in the file. Asked now and then, it also finds
+    /// out whether the next start would still find [`recent`](Self::recent).
+    pub fn is_written(&mut self) -> bool {
+        let written = match &self.state {
+            State::On(open) => open.changes.is_empty(),
+            State::Off { .. } => true,
+        };
+        if written && self.ring.as_ref().is_some_and(|ring| !ring.has_name()) {
+            self.ring = None;
+        }
+        written
+    }
+
     /// When to call [`flush_if_due`](Self::flush_if_due) next; `now` or earlier: at
     /// once. `None`: nothing has changed.
     pub fn due(&self, now: Instant) -> Option<Instant> {
@@ -226,6 +259,9 @@ impl Journal {
     pub fn close(mut self) {
         self.flush();
         if let State::On(open) = self.state {
+            if let Some(ring) = &self.ring {
+                ring.remove();
+            }
             if open.ids.is_empty() {
                 // If it stays, it is empty: no harm.
                 let _ = open.file.remove(&open.folder);
@@ -253,14 +289,16 @@ impl Journal {
 
 /// `None`: every number is taken. An error comes with the path, as a message
 /// shows it.
-type Start = Result<Option<(Running, Vec<Arc<str>>)>, (String, io::Error)>;
+type Start = Result<Option<(Running, Option<Ring>, Vec<Arc<str>>)>, (String, io::Error)>;
 
 impl Running {
-    fn start(folder: PrivateFolder, identity: Identity, log: fn(&str)) -> Start {
+    fn start(folder: PrivateFolder, map: Option<Map>, identity: Identity, log: fn(&str)) -> Start {
         let at_folder = |error| (format!("{:?}", folder.path()), error);
+        let rings = map.and_then(|map| Rings::of(&folder, map, identity));
         let mut own = None;
         let mut lost = Vec::new();
         let mut dead = Vec::new();
+        let mut left = Vec::new();
         for number in 1..=MAX_NUMBER {
             let create = own.is_none();
             if lost.len() >= MAX_IDS {
@@ -271,16 +309,20 @@ impl Running {
             let Found::Ours(file, ids) = found else {
                 continue;
             };
+            left.extend(rings.as_ref().and_then(|rings| rings.left(number, log)));
             if create {
-                own = Some((file, ids.len()));
+                own = Some((file, number, ids.len()));
             } else {
                 dead.push(file);
             }
             lost.extend(ids);
         }
-        let Some((file, own_ids)) = own else {
+        let Some((file, number, own_ids)) = own else {
             return Ok(None);
         };
+        for ring in &mut left {
+            lost.append(&mut ring.ids);
+        }
 
         let mut open = Self {
             folder,
@@ -312,10 +354,17 @@ impl Running {
             // If it stays, its ids are told once more.
             let _ = file.remove(&open.folder);
         }
+        let ring = rings.and_then(|rings| {
+            for ring in &left {
+                rings.remove(ring);
+            }
+            rings.sweep();
+            rings.create(number)
+        });
         sweep::sweep(&open.folder, &identity, SystemTime::now());
         let mut seen = HashSet::new();
         lost.retain(|id| seen.insert(Arc::clone(id)));
-        Ok(Some((open, lost)))
+        Ok(Some((open, ring, lost)))
     }
 
     fn live(&mut self, id: &Arc<str>, log: fn(&str)) -> io::Result<()> {

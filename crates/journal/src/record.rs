@@ -257,7 +257,8 @@ impl<R: Read> Scan<'_, R> {
     }
 }
 
-struct Crc(u32);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crc(u32);
 
 impl Crc {
     const TABLE: [u32; 256] = {
@@ -276,17 +277,17 @@ impl Crc {
         table
     };
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(u32::MAX)
     }
 
-    fn over(self, bytes: &[u8]) -> Self {
+    pub(crate) fn over(self, bytes: &[u8]) -> Self {
         Self(bytes.iter().fold(self.0, |crc, &byte| {
             (crc >> 8) ^ Self::TABLE[usize::from(crc as u8 ^ byte)]
         }))
     }
 
-    fn value(&self) -> u32 {
+    pub(crate) fn value(&self) -> u32 {
         !self.0
     }
 }

@@ -38,7 +38,7 @@ fn identity(port: &str) -> Identity {
 
 fn open(home: &TempDir, port: &str, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
     let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
-    Journal::in_state_folder(lookup, identity(port), log)
+    Journal::in_state_folder(lookup, None, identity(port), log)
 }
 
 fn folder(home: &TempDir) -> PathBuf {
@@ -257,7 +257,7 @@ fn another_instances_journal_under_our_name_is_not_ours() {
 #[test]
 fn without_a_private_folder_there_is_no_journal() {
     let (log, lines) = log!();
-    let (mut journal, lost) = Journal::in_state_folder(|_| None, identity("1"), log);
+    let (mut journal, lost) = Journal::in_state_folder(|_| None, None, identity("1"), log);
     assert!(!journal.is_on() && lost.is_empty());
     journal.note_live(&"a".into());
     journal.flush();

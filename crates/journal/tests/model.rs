@@ -47,7 +47,7 @@ proptest! {
         let start = || {
             let identity = Identity::of("http://index", [], |_| None, &Place::default());
             let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
-            Journal::in_state_folder(lookup, identity, |line| panic!("said {line}"))
+            Journal::in_state_folder(lookup, None, identity, |line| panic!("said {line}"))
         };
         let id = |n: u8| -> Arc<str> { format!("req-{n:02}").into() };
         let (mut journal, _) = start();

@@ -22,7 +22,7 @@ fn open(home: &Path, port: &str) -> (Journal, BTreeSet<String>) {
     let argv = ["llama-server", "--port", port].map(Into::into);
     let identity = Identity::of("http://index", argv, |_| None, &Place::default());
     let lookup = |name: &str| (name == "HOME").then(|| home.into());
-    let (journal, lost) = Journal::in_state_folder(lookup, identity, quiet);
+    let (journal, lost) = Journal::in_state_folder(lookup, None, identity, quiet);
     assert!(journal.is_on());
     (journal, lost.iter().map(ToString::to_string).collect())
 }

@@ -1,6 +1,7 @@
 //! The folders that this project keeps files in: `contextpilot-llama` in the
 //! user's cache folder (the hook library) and in the user's state folder (the
-//! journal of live request ids).
+//! journal of live request ids), and one in the system's memory (what the journal
+//! does not have yet).
 //!
 //! Whoever can write to the first, or can put another folder in its place,
 //! chooses what is loaded into the server; whoever can write to the second
@@ -82,11 +83,35 @@ impl PrivateFolder {
         let base = absolute(base.variable())
             .or_else(|| absolute("HOME").map(|home| home.join(base.below_home())))
             .ok_or(Error::NoHome)?;
-        Self::inside(&base)
+        Self::inside(&base, NAME)
     }
 
-    fn inside(base: &Path) -> Result<Self, Error> {
-        let path = base.join(NAME);
+    /// The user's folder in the memory that all processes of the machine share: what
+    /// outlives a process, but not the machine. Checked in the same way. `None`: there
+    /// is no such memory, or the folder there is not private.
+    #[cfg(target_os = "linux")]
+    pub fn in_memory() -> Option<Self> {
+        const TMPFS: i64 = 0x0102_1994;
+        let name = format!("{NAME}-{}", effective_user());
+        let memory = Path::new("/dev/shm");
+        // Not made, if it is missing: that would not be memory.
+        let there = memory.is_dir().then(|| Self::inside(memory, &name).ok());
+        there.flatten().filter(|folder| {
+            let system = rustix::fs::fstatfs(folder);
+            // The type of this field differs between machines.
+            #[allow(clippy::unnecessary_cast)]
+            system.is_ok_and(|system| system.f_type as i64 == TMPFS)
+        })
+    }
+
+    /// Where the system has no such memory.
+    #[cfg(not(target_os = "linux"))]
+    pub fn in_memory() -> Option<Self> {
+        None
+    }
+
+    fn inside(base: &Path, name: &str) -> Result<Self, Error> {
+        let path = base.join(name);
         let error = |source: io::Error| Error::System {
             path: path.clone(),
             source,

@@ -82,13 +82,16 @@ fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
     channel.push(EVALUATED);
     assert_eq!(receiver.try_iter().count(), BEFORE_WORKER);
     let (a, b) = (RequestId::from("req-a"), RequestId::from("req-b"));
-    assert!(!channel.introduce(posted(&a), &a));
+    assert!(!channel.introduce(posted(&a), Arrival(7), &a));
     channel.push(posted(&b));
     assert!(receiver.is_empty(), "the gap is still open");
     assert!(channel.close_gap());
     assert!(!channel.close_gap());
-    assert!(channel.stranded().eq([a.clone()]), "the other is known");
-    assert!(channel.introduce(posted(&a), &a));
+    assert!(
+        channel.stranded().eq([(Arrival(7), a.clone())]),
+        "the other is known"
+    );
+    assert!(channel.introduce(posted(&a), Arrival(8), &a));
     assert_eq!(receiver.try_iter().count(), 1);
     channel.push(EVALUATED);
     assert_eq!(receiver.len(), 1);
@@ -136,7 +139,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
                         task,
                         id: id.clone(),
                     };
-                    channel.introduce(event, &id);
+                    channel.introduce(event, Arrival(n), &id);
                 }
                 done.fetch_add(1, Ordering::SeqCst);
                 channel.nudge();

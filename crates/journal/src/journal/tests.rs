@@ -17,7 +17,7 @@ fn identity() -> Identity {
 
 fn open(home: &TempDir, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
     let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
-    Journal::in_state_folder(lookup, identity(), log)
+    Journal::in_state_folder(lookup, None, identity(), log)
 }
 
 fn quiet(line: &str) {

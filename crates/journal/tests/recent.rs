@@ -1,0 +1,288 @@
+//! Ids that the journal did not have yet when the process ended.
+//!
+//! What a server maps is a leaked array here, which a test puts into the file where a kill
+//! would have left it.
+#![cfg(target_os = "linux")]
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use contextpilot_journal::{Identity, Journal, Map, Place};
+use tempfile::TempDir;
+
+fn array(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
+    let there = file.metadata()?.len() >= bytes as u64;
+    let words: Vec<_> = (0..bytes / 8).map(|_| AtomicU64::new(0)).collect();
+    there
+        .then_some(&*words.leak())
+        .ok_or(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Keeps the last array for a test to look at, by the file's inode.
+static MAPPED: Mutex<Vec<(u64, &'static [AtomicU64])>> = Mutex::new(Vec::new());
+
+fn map(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
+    let words = array(file, bytes)?;
+    MAPPED.lock().unwrap().push((file.metadata()?.ino(), words));
+    Ok(words)
+}
+
+fn refused(_: &File, _: usize) -> io::Result<&'static [AtomicU64]> {
+    Err(io::ErrorKind::OutOfMemory.into())
+}
+
+fn quiet(line: &str) {
+    panic!("said {line:?}");
+}
+
+fn open_with(home: &TempDir, map: Map, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
+    let identity = Identity::of("http://index", [], |_| None, &Place::default());
+    let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
+    Journal::in_state_folder(lookup, Some(map), identity, log)
+}
+
+fn open(home: &TempDir) -> (Journal, Vec<Arc<str>>) {
+    open_with(home, map, quiet)
+}
+
+fn memory() -> PathBuf {
+    let user = fs::metadata("/proc/self").unwrap().uid();
+    format!("/dev/shm/contextpilot-llama-{user}").into()
+}
+
+/// The rings of this state folder.
+fn rings(home: &TempDir) -> Vec<PathBuf> {
+    let state = home.path().join(".local/state/contextpilot-llama");
+    let state = state.canonicalize().unwrap();
+    // FNV-1a.
+    let start = state.as_os_str().as_encoded_bytes().iter();
+    let start = start.fold(
+        0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128,
+        |digest, &byte| (digest ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b),
+    );
+    let start = format!("{start:032x}-");
+    let entries = fs::read_dir(memory()).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut paths: Vec<_> = paths
+        .filter(|path| {
+            path.file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with(&start)
+        })
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn ring(home: &TempDir) -> PathBuf {
+    let rings = rings(home);
+    assert_eq!(rings.len(), 1, "{rings:?}");
+    rings[0].clone()
+}
+
+/// The process is killed: what it had mapped stays in the file.
+fn kill(journal: Journal, ring: &Path) {
+    let inode = fs::metadata(ring).unwrap().ino();
+    let mapped = MAPPED.lock().unwrap();
+    let (_, words) = mapped.iter().rfind(|(found, _)| *found == inode).unwrap();
+    let words = words.iter().map(|word| word.load(Ordering::Relaxed));
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    let mut file = fs::read(ring).unwrap();
+    file[..bytes.len()].copy_from_slice(&bytes);
+    fs::write(ring, file).unwrap();
+    drop(journal);
+}
+
+/// Whether this machine has such memory.
+fn usable() -> bool {
+    let home = tempfile::tempdir().unwrap();
+    let there = open(&home).0.recent().is_some();
+    if !there {
+        eprintln!("skipped: no private folder can be had in /dev/shm");
+    }
+    there
+}
+
+fn ids(ids: &[&str]) -> Vec<Arc<str>> {
+    ids.iter().map(|&id| id.into()).collect()
+}
+
+#[test]
+fn the_next_start_gets_what_was_only_there() {
+    if !usable() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(&home);
+    let recent = journal.recent().unwrap();
+    let path = ring(&home);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+    assert_eq!(fs::metadata(memory()).unwrap().mode() & 0o7777, 0o700);
+    for (number, id) in [(1, "written"), (2, "both"), (3, "only-recent")] {
+        recent.note(number, id);
+        assert!(recent.holds(number));
+    }
+    for id in ["written", "both"] {
+        journal.note_live(&id.into());
+        assert!(!journal.is_written());
+    }
+    journal.flush();
+    assert!(journal.is_written());
+    recent.release(1);
+    kill(journal, &path);
+
+    let (journal, lost) = open(&home);
+    assert_eq!(lost, ids(&["written", "both", "only-recent"]));
+    // They are in its journal now, and the ring is a new one.
+    kill(journal, &ring(&home));
+    let (mut journal, lost) = open(&home);
+    assert_eq!(lost, ids(&["written", "both", "only-recent"]));
+    lost.iter().for_each(|id| journal.note_gone(id));
+    journal.close();
+    assert_eq!(rings(&home), [""; 0].map(PathBuf::from));
+    assert_eq!(open(&home).1, []);
+}
+
+#[test]
+fn those_of_several_processes_are_kept_apart() {
+    if !usable() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (first, _) = open(&home);
+    let first_ring = ring(&home);
+    let (second, _) = open(&home);
+    first.recent().unwrap().note(1, "first");
+    second.recent().unwrap().note(1, "second");
+    assert_eq!(rings(&home).len(), 2);
+    kill(first, &first_ring);
+    let (_third, lost) = open(&home);
+    assert_eq!(lost, ids(&["first"]), "the second one lives");
+    let mut rings = rings(&home);
+    rings.retain(|path| *path != first_ring);
+    kill(second, &rings[0]);
+    let (_fourth, lost) = open(&home);
+    assert_eq!(lost, ids(&["second"]));
+}
+
+#[test]
+fn what_is_no_ring_of_ours_is_removed_with_a_line() {
+    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    if !usable() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(&home);
+    let path = ring(&home);
+    let length = fs::metadata(&path).unwrap().len();
+    drop(journal);
+    let elsewhere = home.path().join("elsewhere");
+    fs::write(&elsewhere, "not yours").unwrap();
+    type Make<'a> = &'a dyn Fn();
+    let kinds: [(&str, bool, Make); 8] = [
+        ("link", true, &|| symlink(&elsewhere, &path).unwrap()),
+        ("dangling", true, &|| {
+            symlink("/nonexistent", &path).unwrap()
+        }),
+        ("fifo", true, &|| {
+            let made = std::process::Command::new("mkfifo").arg(&path).status();
+            assert!(made.unwrap().success());
+        }),
+        ("huge", true, &|| {
+            File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        }),
+        ("open to others", true, &|| {
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
+        }),
+        // As a kill while it is made leaves it; and what only looks like one.
+        ("empty", false, &|| fs::write(&path, "").unwrap()),
+        ("text", false, &|| {
+            fs::write(&path, "x".repeat(5000)).unwrap()
+        }),
+        ("noise", false, &|| {
+            let noise = (0..length).map(|n| ((n * 7919) >> 3) as u8);
+            fs::write(&path, noise.collect::<Vec<_>>()).unwrap();
+        }),
+    ];
+    for (name, told, make) in kinds {
+        let _ = fs::remove_file(&path);
+        make();
+        let log = |line: &str| LINES.lock().unwrap().push(line.to_owned());
+        let (journal, lost) = open_with(&home, map, log);
+        assert_eq!(lost, [], "{name}");
+        let said = std::mem::take(&mut *LINES.lock().unwrap());
+        assert_eq!(said.len(), usize::from(told), "{name}: {said:?}");
+        assert!(said.iter().all(|line| line.starts_with("[ContextPilot]")));
+        // It works as ever.
+        journal.recent().unwrap().note(1, "a");
+        kill(journal, &ring(&home));
+        let (mut journal, lost) = open(&home);
+        assert_eq!(lost, ids(&["a"]), "{name}");
+        journal.note_gone("a");
+        journal.close();
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"not yours");
+    }
+}
+
+#[test]
+fn without_it_the_journal_is_as_ever() {
+    if !usable() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open_with(&home, refused, quiet);
+    assert!(journal.is_on() && journal.recent().is_none());
+    assert!(rings(&home).is_empty());
+    journal.note_live(&"a".into());
+    journal.flush();
+    drop(journal);
+    let (mut journal, lost) = open(&home);
+    assert_eq!(lost, ids(&["a"]));
+    // Somebody cleans up: nothing that is stored would be found again.
+    assert!(journal.is_written() && journal.recent().is_some());
+    fs::remove_file(ring(&home)).unwrap();
+    assert!(journal.is_written() && journal.recent().is_none());
+}
+
+#[test]
+fn what_belongs_to_no_folder_any_more_goes() {
+    if !usable() {
+        return;
+    }
+    let [gone, living, kept] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [(left, _), (_living, _), (dead, _)] = [&gone, &living, &kept].map(open);
+    let (left_ring, living_ring, kept_ring) = (ring(&gone), ring(&living), ring(&kept));
+    drop((left, dead));
+    drop(gone);
+    // Its process lives on without a folder.
+    fs::remove_dir_all(living.path()).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let _other = open(&other);
+    assert!(!left_ring.exists());
+    assert!(living_ring.exists(), "it is held");
+    assert!(kept_ring.exists(), "its next start comes");
+}
+
+/// Two paths of one digest; or a process that was killed before it had written the path.
+#[test]
+fn a_ring_of_another_folder_is_not_ours() {
+    if !usable() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (journal, _) = open(&home);
+    journal.recent().unwrap().note(1, "theirs");
+    let path = ring(&home);
+    kill(journal, &path);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(open(&home).1, []);
+}

@@ -1,0 +1,68 @@
+//! How often the journal is written: a few times a second, however many requests come.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use contextpilot_testbed::{Index, Request, Server};
+
+use crate::support::{Home, PATIENCE, ask};
+
+const REQUESTS: usize = 400;
+/// The journal's, see `contextpilot_journal::INTERVAL`.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// Those of the start, of the last moments, and of a worker that had to wait for a core while
+/// half of the ids that can be kept meanwhile came in.
+const OTHERS: u32 = 5;
+
+/// The calls of `write` that the worker has made, which writes nothing but the journal. `None`:
+/// the kernel does not count them.
+fn writes(server: &Server) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).ok()?;
+    let worker = tasks.flatten().map(|task| task.path()).find(|task| {
+        let name = fs::read_to_string(task.join("comm"));
+        name.is_ok_and(|name| name.trim_end() == "contextpilot")
+    });
+    let counters = fs::read_to_string(worker?.join("io")).ok()?;
+    let count = counters
+        .lines()
+        .find_map(|line| line.strip_prefix("syscw: "));
+    count?.parse().ok()
+}
+
+#[test]
+fn are_few_under_load() {
+    let (home, index) = (Home::new(), Index::start().unwrap());
+    let server = home.server(&index, 4).spawn().unwrap();
+    let Some(before) = writes(&server) else {
+        eprintln!("skipped: the system does not count a thread's calls");
+        return;
+    };
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                for n in (client..REQUESTS).step_by(4) {
+                    let request = Request::completion(format!("{n} was asked here"));
+                    let request = request.id(format!("req-{n}")).predict(1);
+                    server.complete(&request).unwrap();
+                }
+            });
+        }
+    });
+    // One that stays: of the others, those that went before their turn are never written.
+    ask(&server, 0, "req-last");
+    while !home.hold("req-last") {
+        assert!(start.elapsed() < 3 * PATIENCE, "it is not written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let most = start.elapsed().as_millis() / INTERVAL.as_millis();
+    let most = u32::try_from(most).unwrap() + OTHERS;
+    let written = writes(&server).unwrap() - before;
+    println!(
+        "{written} writes for {REQUESTS} requests in {:?}",
+        start.elapsed()
+    );
+    assert!(written > 0, "they are counted");
+    assert!(written <= most, "{written} writes, at most {most} are due");
+}
