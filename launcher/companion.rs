@@ -9,8 +9,18 @@ use clap::{Parser, Subcommand};
 use crate::say::say;
 use crate::{hook_lib, variables};
 
+mod connect;
 mod doctor;
+mod events;
+mod generate;
 mod listen;
+mod reset;
+mod show;
+mod slots;
+mod stats;
+mod table;
+mod ttft;
+mod whereis;
 
 /// The companion of contextpilot-llama-server.
 ///
@@ -35,6 +45,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Stats(stats::Options),
+    #[command(name = "where")]
+    Where(whereis::Options),
+    Events(events::Options),
+    Slots(slots::Options),
+    Ttft(ttft::Options),
+    Reset(reset::Options),
     Doctor(doctor::Options),
     Listen(listen::Options),
     /// Print the path of the hook library
@@ -44,14 +61,25 @@ enum Command {
     #[command(after_help = "Example:
   nm -D --defined-only \"$(contextpilot-llama hook-path)\"")]
     HookPath,
+    Completions(generate::Completions),
+    Man(generate::Man),
 }
 
 /// Runs the command.
 pub fn main() -> ExitCode {
+    let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
     let result = match Cli::parse().command {
         Command::Doctor(options) => doctor::run(&options),
-        Command::Listen(options) => listen::run(&options).map(|()| ExitCode::SUCCESS),
-        Command::HookPath => hook_path().map(|()| ExitCode::SUCCESS),
+        Command::Listen(options) => done(listen::run(&options)),
+        Command::HookPath => done(hook_path()),
+        Command::Stats(options) => done(stats::run(&options)),
+        Command::Where(options) => whereis::run(&options),
+        Command::Events(options) => done(events::run(&options)),
+        Command::Slots(options) => done(slots::run(&options)),
+        Command::Ttft(options) => done(ttft::run(&options)),
+        Command::Reset(options) => done(reset::run(&options)),
+        Command::Completions(options) => done(generate::completions(&options)),
+        Command::Man(options) => done(generate::man(&options)),
     };
     match result {
         Ok(code) => code,
@@ -73,4 +101,30 @@ fn hook_path() -> Result<(), String> {
 
 fn cannot_print(error: &io::Error) -> String {
     format!("standard output cannot be written to ({error}): check where it leads")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Also what clap itself finds odd about them.
+    #[test]
+    fn every_command_has_an_example() {
+        fn check(command: &clap::Command) {
+            let name = command.get_name();
+            let after = command.get_after_help().map(ToString::to_string);
+            let after = after.unwrap_or_default();
+            assert!(after.contains("Example"), "{name}");
+            assert!(after.contains("contextpilot-llama"), "{name}");
+            let commands = command.get_subcommands();
+            commands
+                .filter(|one| one.get_name() != "help")
+                .for_each(check);
+        }
+        let command = Cli::command();
+        command.clone().debug_assert();
+        check(&command);
+    }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Http {
     agent: Agent,
     /// What paths are put behind; for a unix socket a name that nobody looks up.
     base: String,
-    /// The address as people know it.
+    /// The address as it was given.
     shown: String,
     authorization: Option<HeaderValue>,
 }
@@ -73,7 +73,7 @@ impl Http {
         Ok(Self {
             agent: agent_config().new_agent(),
             base: url.to_owned(),
-            shown: url.to_owned(),
+            shown: address.to_owned(),
             authorization: None,
         })
     }

@@ -1,0 +1,120 @@
+//! What happens to the cache, as it happens.
+
+use std::io::{self, IsTerminal};
+
+use clap::Args;
+use contextpilot_client::Update;
+use contextpilot_client::control::{Change, Missed, ResidencyEvent};
+
+use super::connect::{ControlAt, hook_says};
+use super::show::{Moment, Visible, count, print, print_json};
+use super::whereis::{place, why};
+use crate::say::say;
+
+/// Print what is cached, moved and evicted, as it happens
+///
+/// Goes on until the server ends, or nobody reads what it prints.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama events --json | jq -r 'select(.change == \"evicted\").id'")]
+pub(super) struct Options {
+    #[command(flatten)]
+    control: ControlAt,
+    /// End after so many events
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Print JSON, one object a line; what was missed as {\"missed\": number}
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let control = options.control.client()?;
+    let failed = |error| hook_says(&control, &error);
+    let events = control.events(None).map_err(failed)?;
+    if io::stderr().is_terminal() {
+        say(format_args!("Listening to {}", control.address()));
+    }
+    let mut left = options.count.unwrap_or(u64::MAX);
+    for update in events {
+        match (update.map_err(failed)?, options.json) {
+            (Update::Event(event), true) => print_json(&event)?,
+            (Update::Event(event), false) => print(&line(&event))?,
+            (Update::Missed(missed), true) => {
+                print_json(&missed)?;
+                continue;
+            }
+            (Update::Missed(missed), false) => {
+                say(gap(&missed));
+                continue;
+            }
+        }
+        left = left.saturating_sub(1);
+        if left == 0 {
+            return Ok(());
+        }
+    }
+    Err(format!(
+        "The stream of {} has ended: the server has stopped, or is being started again",
+        control.address()
+    ))
+}
+
+/// What was missed, for people.
+pub(super) fn gap(missed: &Missed) -> String {
+    match missed.missed {
+        Some(number) => format!(
+            "{} events did not arrive: this came too slow",
+            count(number)
+        ),
+        None => "The server was started again: its cache was empty".to_owned(),
+    }
+}
+
+fn line(event: &ResidencyEvent) -> String {
+    let time = Moment::from(event.at).of_day();
+    format!("{time}  {}\n", change(&event.change))
+}
+
+/// An event in words.
+pub(super) fn change(change: &Change) -> String {
+    let several = |ids: &[String]| match ids {
+        [] => "no request".to_owned(),
+        [id] => Visible(id).to_string(),
+        [id, rest @ ..] => format!("{} and {} more", Visible(id), rest.len()),
+    };
+    let n = |tokens: &u32| count((*tokens).into());
+    match change {
+        Change::Cached { id, slot, tokens } => {
+            format!(
+                "cached    {}  in slot {slot}, {} tokens",
+                Visible(id),
+                n(tokens)
+            )
+        }
+        Change::MovedToHost {
+            ids, slot, tokens, ..
+        } => format!(
+            "to host   {}  from slot {slot}, {} tokens",
+            several(ids),
+            n(tokens)
+        ),
+        Change::Restored { ids, slot, tokens } => {
+            format!(
+                "restored  {}  to slot {slot}, {} tokens",
+                several(ids),
+                n(tokens)
+            )
+        }
+        Change::Evicted {
+            id,
+            reason,
+            from,
+            by,
+        } => {
+            let why = why(*reason, by.as_deref());
+            format!("evicted   {}  {why}; it was {}", Visible(id), place(from))
+        }
+        Change::Other => "something that this version does not know".to_owned(),
+    }
+}

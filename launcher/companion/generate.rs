@@ -1,0 +1,58 @@
+//! What is made of the command line's own description: completions, man pages.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use super::Cli;
+use super::show::print;
+
+/// Print completions for a shell
+#[derive(Args)]
+#[command(after_help = "Examples:
+  contextpilot-llama completions bash > ~/.local/share/bash-completion/completions/contextpilot-llama
+  contextpilot-llama completions fish > ~/.config/fish/completions/contextpilot-llama.fish
+  contextpilot-llama completions zsh > \"${fpath[1]}/_contextpilot-llama\"")]
+pub(super) struct Completions {
+    shell: Shell,
+}
+
+pub(super) fn completions(options: &Completions) -> Result<(), String> {
+    let mut script = Vec::new();
+    let mut command = Cli::command();
+    let name = command.get_name().to_owned();
+    clap_complete::generate(options.shell, &mut command, name, &mut script);
+    print(&String::from_utf8_lossy(&script))
+}
+
+/// Print the man page, or write those of all commands to a folder
+#[derive(Args)]
+#[command(after_help = "Examples:
+  contextpilot-llama man | man -l -
+  contextpilot-llama man ~/.local/share/man/man1")]
+pub(super) struct Man {
+    /// Folder to write contextpilot-llama.1 and one page for each command to
+    folder: Option<PathBuf>,
+}
+
+pub(super) fn man(options: &Man) -> Result<(), String> {
+    let command = Cli::command();
+    let Some(folder) = &options.folder else {
+        let mut page = Vec::new();
+        return clap_mangen::Man::new(command)
+            .render(&mut page)
+            .map_err(|e| format!("the page cannot be made ({e})"))
+            .and_then(|()| print(&String::from_utf8_lossy(&page)));
+    };
+    let written: io::Result<()> =
+        fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
+    written.map_err(|e| {
+        format!(
+            "{} cannot be written to ({e}): name another folder",
+            folder.display()
+        )
+    })
+}

@@ -1,0 +1,33 @@
+//! Forgetting everything.
+
+use clap::Args;
+
+use super::connect::{ControlAt, hook_says};
+use super::show::{count, print, print_json};
+
+/// Report everything that is tracked as evicted, and forget it
+///
+/// For an index that was cleared, so that both begin anew. The server's cache is
+/// left as it is.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama reset --control 127.0.0.1:8890")]
+pub(super) struct Options {
+    #[command(flatten)]
+    control: ControlAt,
+    /// Print JSON: {\"evicted\": number}
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let control = options.control.client()?;
+    let reset = control.reset().map_err(|e| hook_says(&control, &e))?;
+    match options.json {
+        true => print_json(&reset),
+        false => print(&format!(
+            "{} requests were reported as evicted and forgotten\n",
+            count(reset.evicted)
+        )),
+    }
+}

@@ -1,0 +1,180 @@
+//! Numbers, times and ids for people's eyes, and getting them there.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use contextpilot_client::control::Timestamp;
+use serde::Serialize;
+
+use crate::sys::{self, LocalTime};
+
+/// Prints text. That nobody reads it any more is no error.
+pub(super) fn print(text: &str) -> Result<(), String> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(super::cannot_print(&e)),
+        _ => Ok(()),
+    }
+}
+
+/// Prints one JSON object as a line.
+pub(super) fn print_json(value: &impl Serialize) -> Result<(), String> {
+    let text = serde_json::to_string(value).map_err(|e| format!("no JSON can be made: {e}"))?;
+    print(&(text + "\n"))
+}
+
+/// An id without what would move a terminal's cursor or hide characters:
+/// anybody who can send requests chooses it.
+pub(super) struct Visible<'a>(pub(super) &'a str);
+
+impl fmt::Display for Visible<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '"' | '\'' | '\\' => write!(f, "{c}")?,
+                _ => write!(f, "{}", c.escape_debug())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A point in time, for people in this time zone.
+pub(super) struct Moment {
+    local: LocalTime,
+    millisecond: u32,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self::at(since)
+    }
+
+    fn at(since: Duration) -> Self {
+        Self {
+            local: sys::local_time(since.as_secs().try_into().unwrap_or_default()),
+            millisecond: since.subsec_millis(),
+        }
+    }
+
+    /// `HH:MM:SS.mmm`
+    pub(super) fn of_day(&self) -> String {
+        let t = &self.local;
+        let ms = self.millisecond;
+        format!("{:02}:{:02}:{:02}.{ms:03}", t.hour, t.minute, t.second)
+    }
+
+    /// As RFC 3339 has it: `2026-11-21T07:25:03.123+01:00`
+    pub(super) fn full(&self) -> String {
+        let t = &self.local;
+        let sign = if t.offset < 0 { '-' } else { '+' };
+        let minutes = t.offset.unsigned_abs() / 60;
+        format!(
+            "{:04}-{:02}-{:02}T{}{sign}{:02}:{:02}",
+            t.year,
+            t.month,
+            t.day,
+            self.of_day(),
+            minutes / 60,
+            minutes % 60
+        )
+    }
+}
+
+impl From<Timestamp> for Moment {
+    fn from(time: Timestamp) -> Self {
+        Self::at(Duration::from_millis(time.unix_ms()))
+    }
+}
+
+/// `1,234,567`
+pub(super) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1.5 MiB`
+pub(super) fn bytes(number: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = number as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{number} B"),
+        _ if value < 10.0 => format!("{value:.1} {}", UNITS[unit]),
+        _ => format!("{value:.0} {}", UNITS[unit]),
+    }
+}
+
+/// `62 %`; a dash where there is none.
+pub(super) fn percent(ratio: Option<f64>) -> String {
+    ratio.map_or("–".to_owned(), |ratio| format!("{:.0} %", ratio * 100.0))
+}
+
+/// `3 min 12 s`: two units at most.
+pub(super) fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0 => format!("{} ms", span.as_millis()),
+        1..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_written_in_full() {
+        let local = LocalTime {
+            year: 2026,
+            month: 1,
+            day: 2,
+            hour: 3,
+            minute: 4,
+            second: 5,
+            offset: -12_600,
+        };
+        let moment = Moment {
+            local,
+            millisecond: 6,
+        };
+        assert_eq!(moment.full(), "2026-01-02T03:04:05.006-03:30");
+    }
+
+    #[test]
+    fn ids_cannot_control_the_terminal() {
+        assert_eq!(Visible("req-\"1' \\é").to_string(), "req-\"1' \\é");
+        assert_eq!(
+            Visible("a\n\u{1b}[2J\u{202e}").to_string(),
+            "a\\n\\u{1b}[2J\\u{202e}"
+        );
+    }
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        let counts = [0, 999, 1000, 1_234_567].map(count);
+        assert_eq!(counts, ["0", "999", "1,000", "1,234,567"]);
+        let sizes = [0, 999, 1536, 10 << 20, 8 << 30].map(bytes);
+        assert_eq!(sizes, ["0 B", "999 B", "1.5 KiB", "10 MiB", "8.0 GiB"]);
+        let spans = [0, 59, 61, 3700, 90_000].map(|s| span(Duration::from_secs(s)));
+        assert_eq!(spans, ["0 ms", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
+        assert_eq!([Some(0.625), None].map(percent), ["62 %", "–"]);
+    }
+}

@@ -1,0 +1,266 @@
+//! What the server says of its slots, next to what the ledger says.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use contextpilot_client::control::{self, Stats};
+use contextpilot_client::{Error, Health, LlamaServer, Props, Slot};
+use serde_json::json;
+
+use super::connect::{ControlAt, ServerAt, hook_says, server_says};
+use super::show::{Visible, bytes, count, print, print_json};
+use super::table::Table;
+use crate::say::say;
+
+/// Show what the server says of its slots, next to what the ledger says
+///
+/// The server's word is its own /health, /props and /slots; the ledger's is the
+/// hook's, if one listens. With save, restore or erase: does that to a slot.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = false)]
+#[command(after_help = "Examples:
+  contextpilot-llama slots
+  contextpilot-llama slots save 0 tea.bin
+  contextpilot-llama slots restore 1 tea.bin --wait 10
+  contextpilot-llama slots erase 0")]
+pub(super) struct Options {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    server: ServerAt,
+    #[command(flatten)]
+    control: ControlAt,
+    /// Print JSON: server {health, props, slots} and hook (null without one)
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Save what a slot holds to a file
+    #[command(after_help = "Example:
+  contextpilot-llama slots save 0 tea.bin")]
+    Save(WithFile),
+    /// Fill a slot from a saved file; what it held is lost
+    #[command(after_help = "Example:
+  contextpilot-llama slots restore 0 tea.bin")]
+    Restore(WithFile),
+    /// Empty a slot
+    #[command(after_help = "Example:
+  contextpilot-llama slots erase 0 --wait 10")]
+    Erase(OnSlot),
+}
+
+#[derive(Args)]
+struct OnSlot {
+    /// The slot's id
+    slot: u32,
+    /// Wait until the slot works on nothing, at most so long; otherwise a slot
+    /// that works is an error
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+}
+
+#[derive(Args)]
+struct WithFile {
+    #[command(flatten)]
+    on: OnSlot,
+    /// A file name without a path: it lies in the folder of --slot-save-path
+    file: String,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let server = options.server.client()?;
+    match &options.action {
+        None => show(options, &server),
+        Some(action) => act(action, &server, options.json)
+            .map_err(|e| advice(&e).unwrap_or_else(|| server_says(&server, &e)))
+            .and_then(|text| print(&text)),
+    }
+}
+
+/// What the command line has for an error.
+fn advice(error: &Error) -> Option<String> {
+    match error {
+        Error::Busy { slot } => Some(format!(
+            "Slot {slot} works on a request: try again later, or wait with --wait <seconds>"
+        )),
+        _ => None,
+    }
+}
+
+fn act(action: &Action, server: &LlamaServer, json: bool) -> Result<String, Error> {
+    let (Action::Save(WithFile { on, .. })
+    | Action::Restore(WithFile { on, .. })
+    | Action::Erase(on)) = action;
+    if let Some(seconds) = on.wait {
+        server.wait_idle(on.slot, Duration::from_secs(seconds))?;
+    }
+    let slot = on.slot;
+    let said = |value: serde_json::Value, text: String| match json {
+        true => value.to_string() + "\n",
+        false => text,
+    };
+    Ok(match action {
+        Action::Save(WithFile { file, .. }) => {
+            let done = server.save(slot, file)?;
+            let (tokens, size) = (count(done.tokens), bytes(done.bytes));
+            said(
+                json!(done),
+                format!("Slot {slot}: {tokens} tokens saved to {file}, {size}\n"),
+            )
+        }
+        Action::Restore(WithFile { file, .. }) => {
+            let done = server.restore(slot, file)?;
+            let (tokens, size) = (count(done.tokens), bytes(done.bytes));
+            said(
+                json!(done),
+                format!("Slot {slot}: {tokens} tokens restored from {file}, {size}\n"),
+            )
+        }
+        Action::Erase(_) => {
+            let done = server.erase(slot)?;
+            let tokens = count(done.tokens);
+            said(
+                json!(done),
+                format!("Slot {slot}: {tokens} tokens erased\n"),
+            )
+        }
+    })
+}
+
+fn show(options: &Options, server: &LlamaServer) -> Result<(), String> {
+    let says = |e| server_says(server, &e);
+    let health = server.health().map_err(says)?;
+    let (props, slots) = match &health {
+        Health::Ready => {
+            let slots = match server.slots() {
+                // The ledger may still know.
+                Err(Error::Disabled { flag }) => {
+                    say(format_args!(
+                        "The server does not show its slots: start it with {flag}"
+                    ));
+                    None
+                }
+                other => Some(other.map_err(says)?),
+            };
+            (Some(server.props().map_err(says)?), slots)
+        }
+        Health::Loading => (None, None),
+        Health::Unreachable { why } => {
+            let (address, why) = (server.address().to_owned(), why.clone());
+            return Err(says(Error::Unreachable { address, why }));
+        }
+    };
+    let control = options.control.client()?;
+    let stats = control.stats();
+    if options.json {
+        return print_json(&json!({
+            "server": {"health": health, "props": props, "slots": slots},
+            "hook": stats.as_ref().ok().map(|stats| &stats.slots),
+            "hook_error": stats.as_ref().err().map(|e| hook_says(&control, e)),
+        }));
+    }
+    let mut text = heading(server, &health, props.as_ref());
+    match &stats {
+        Ok(stats) => text += &format!("{}  {}\n", control.address(), super::stats::heading(stats)),
+        Err(error) => say(hook_says(&control, error)),
+    }
+    if health == Health::Ready {
+        text.push('\n');
+        text += &table(slots.as_deref(), stats.as_ref().ok());
+    }
+    print(&text)
+}
+
+fn heading(server: &LlamaServer, health: &Health, props: Option<&Props>) -> String {
+    let health = match health {
+        Health::Ready => "ready",
+        Health::Loading => "loading its model",
+        Health::Unreachable { .. } => "not there",
+    };
+    let mut text = format!("{}  {health}", server.address());
+    if let Some(props) = props {
+        for name in [&props.build_info, &props.model_alias]
+            .into_iter()
+            .flatten()
+        {
+            text += &format!(", {}", Visible(name));
+        }
+        let size = props.n_ctx.map(count).unwrap_or("?".to_owned());
+        text += &format!(", {} slots of {size} tokens", props.total_slots);
+        if props.is_sleeping == Some(true) {
+            text += ", asleep";
+        }
+    }
+    text + "\n"
+}
+
+/// Every slot that either knows.
+fn table(server: Option<&[Slot]>, stats: Option<&Stats>) -> String {
+    let theirs = server.unwrap_or_default();
+    let ours = stats.map(|stats| &*stats.slots).unwrap_or_default();
+    let mut ids: Vec<i64> = theirs.iter().map(|slot| slot.id.into()).collect();
+    ids.extend(ours.iter().map(|slot| i64::from(slot.slot)));
+    ids.sort_unstable();
+    ids.dedup();
+
+    let mut table = Table::new(
+        &[
+            "slot",
+            "server says",
+            "tokens",
+            "ledger says",
+            "of",
+            "bytes",
+            "request ids",
+        ],
+        &[1, 6],
+    );
+    for id in ids {
+        let their = theirs.iter().find(|slot| i64::from(slot.id) == id);
+        let our = ours.iter().find(|slot| i64::from(slot.slot) == id);
+        let capacity = their
+            .and_then(|slot| slot.n_ctx)
+            .or(our.and_then(|slot| slot.capacity.map(u64::from)));
+        let number = |number: Option<u64>| number.map_or("–".to_owned(), count);
+        table.row(vec![
+            id.to_string(),
+            their.map_or("–".to_owned(), state),
+            number(their.and_then(|slot| slot.tokens)),
+            number(our.map(|slot| slot.tokens.into())),
+            number(capacity),
+            our.and_then(|slot| slot.bytes)
+                .map_or("–".to_owned(), bytes),
+            our.map(requests).unwrap_or_default(),
+        ]);
+    }
+    table.text()
+}
+
+fn state(slot: &Slot) -> String {
+    match (slot.is_processing, slot.cached, slot.evaluated) {
+        (true, Some(cached), Some(evaluated)) => format!(
+            "busy, {} cached, {} evaluated",
+            count(cached),
+            count(evaluated)
+        ),
+        (true, _, _) => "busy".to_owned(),
+        (false, _, _) => "idle".to_owned(),
+    }
+}
+
+fn requests(slot: &control::Slot) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> = slot
+        .requests
+        .iter()
+        .rev()
+        .take(SHOWN)
+        .map(|id| Visible(id).to_string())
+        .collect();
+    match slot.requests_total.saturating_sub(shown.len() as u64) {
+        0 => shown.join(", "),
+        more => format!("{}, {} more", shown.join(", "), count(more)),
+    }
+}

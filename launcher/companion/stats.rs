@@ -1,0 +1,218 @@
+//! Everything that the hook knows, in numbers.
+
+use std::time::Duration;
+
+use clap::Args;
+use contextpilot_client::control::{Delivery, HostCache, Losses, Mode, ReuseOver, Slot, Stats};
+
+use super::connect::{ControlAt, hook_says};
+use super::show::{Visible, bytes, count, percent, print, print_json, span};
+use super::table::Table;
+
+/// Print what is in the cache, in numbers
+///
+/// Asks the hook of a server that was started with CONTEXTPILOT_LISTEN.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama stats --json | jq .reuse.last_minute.hit_ratio")]
+pub(super) struct Options {
+    #[command(flatten)]
+    control: ControlAt,
+    /// Print JSON, as GET /stats answers
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let control = options.control.client()?;
+    let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
+    match options.json {
+        true => print_json(&stats),
+        false => print(&text(&stats)),
+    }
+}
+
+/// All of it as lines of text.
+pub(super) fn text(stats: &Stats) -> String {
+    let mut lines = vec![heading(stats)];
+    let engine = &stats.engine;
+    lines.push(line("attached", &engine.attached.join(", ")));
+    for missing in &engine.missing {
+        lines.push(line("missing", missing));
+    }
+    lines.push(String::new());
+    lines.push(slots(&stats.slots));
+    lines.push(line("host cache", &host(&stats.host)));
+    let per_token = match stats.kv.bytes_per_token {
+        Some(size) => format!(", {} each", bytes(size.round() as u64)),
+        None => String::new(),
+    };
+    lines.push(line(
+        "resident",
+        &format!(
+            "{} distinct tokens{per_token}; {} shared; {} live requests",
+            count(stats.tokens.resident),
+            count(stats.tokens.shared),
+            count(stats.tokens.live_requests)
+        ),
+    ));
+    let requests = &stats.requests;
+    lines.push(line(
+        "requests",
+        &format!(
+            "{} seen, {} with an id, {} without; {} finished",
+            count(requests.seen),
+            count(requests.with_id),
+            count(requests.without_id),
+            count(requests.finished)
+        ),
+    ));
+    lines.push(line("reuse", &reuse(&stats.reuse.total)));
+    lines.push(line("last minute", &reuse(&stats.reuse.last_minute)));
+    lines.push(line("evictions", &evictions(stats)));
+    lines.push(line("index", &index(stats.delivery.as_ref())));
+    lines.push(line("lost", &losses(&stats.losses)));
+    lines.join("\n") + "\n"
+}
+
+fn line(name: &str, what: &str) -> String {
+    format!("{name:<12} {what}")
+}
+
+/// What it is, in a line.
+pub(super) fn heading(stats: &Stats) -> String {
+    let engine = &stats.engine;
+    let version = engine.version.as_deref().unwrap_or("of unknown version");
+    let build = match &engine.build {
+        Some(build) => format!(" ({build})"),
+        None => String::new(),
+    };
+    let model = match &stats.model {
+        Some(model) => format!(", {}", Visible(&model.name)),
+        None => String::new(),
+    };
+    let mode = match stats.mode {
+        Mode::Reporting => "reporting",
+        Mode::Observing => "observing",
+        Mode::Stopped => "STOPPED",
+        Mode::Other => "in an unknown mode",
+    };
+    let up = span(Duration::from_secs_f64(stats.uptime_seconds.max(0.0)));
+    format!(
+        "{} {version}{build}{model}, up {up}, hook {} {mode}",
+        engine.name, stats.hook_version
+    )
+}
+
+fn slots(slots: &[Slot]) -> String {
+    if slots.is_empty() {
+        return "No slot has been used yet\n".to_owned();
+    }
+    let mut table = Table::new(
+        &["slot", "", "tokens", "capacity", "bytes", "ids", "last"],
+        &[1, 6],
+    );
+    for slot in slots {
+        table.row(vec![
+            slot.slot.to_string(),
+            if slot.busy { "busy" } else { "" }.to_owned(),
+            count(slot.tokens.into()),
+            slot.capacity.map_or("?".to_owned(), |c| count(c.into())),
+            slot.bytes.map_or("?".to_owned(), bytes),
+            count(slot.requests_total),
+            Visible(slot.last_request.as_deref().unwrap_or("–")).to_string(),
+        ]);
+    }
+    table.text()
+}
+
+/// The host prompt cache in words.
+pub(super) fn host(host: &HostCache) -> String {
+    let limit = match host.limit_bytes {
+        Some(limit) => format!(" of {}", bytes(limit)),
+        None if host.limit_from == "unlimited" => " without limit".to_owned(),
+        None if host.limit_from == "off" => return "off".to_owned(),
+        None => String::new(),
+    };
+    let checkpoints = match host.checkpoints {
+        0 => String::new(),
+        number => format!(
+            "; {} checkpoints, {}",
+            count(number),
+            bytes(host.checkpoint_bytes)
+        ),
+    };
+    format!(
+        "{} entries, {} tokens, {}{limit}{checkpoints}",
+        count(host.entries),
+        count(host.tokens),
+        bytes(host.bytes)
+    )
+}
+
+fn reuse(reuse: &ReuseOver) -> String {
+    format!(
+        "{} of prompt tokens ({} reused, {} evaluated, {} prompts)",
+        percent(reuse.hit_ratio),
+        count(reuse.reused),
+        count(reuse.evaluated),
+        count(reuse.prompts)
+    )
+}
+
+/// The total, and by reason, the commonest first.
+pub(super) fn evictions(stats: &Stats) -> String {
+    let mut by: Vec<_> = stats.evictions.iter().collect();
+    by.sort_by_key(|&(reason, number)| (std::cmp::Reverse(*number), *reason));
+    let total: u64 = by.iter().map(|(_, number)| **number).sum();
+    let parts: Vec<String> = by
+        .iter()
+        .map(|(reason, number)| format!("{} {}", reason.as_str(), count(**number)))
+        .collect();
+    match parts.is_empty() {
+        true => "none".to_owned(),
+        false => format!("{}: {}", count(total), parts.join(", ")),
+    }
+}
+
+/// How the index is being told, in words.
+pub(super) fn index(delivery: Option<&Delivery>) -> String {
+    let Some(delivery) = delivery else {
+        return "none is told (CONTEXTPILOT_INDEX_URL is not set)".to_owned();
+    };
+    let mut parts = vec![format!("{} ids told", count(delivery.sent))];
+    for (number, what) in [
+        (delivery.waiting + delivery.in_flight, "waiting"),
+        (delivery.not_needed, "not needed"),
+        (delivery.rejected, "refused"),
+        (delivery.dropped, "dropped"),
+    ] {
+        if number > 0 {
+            parts.push(format!("{} {what}", count(number)));
+        }
+    }
+    if let (true, Some(error)) = (delivery.failures_in_a_row > 0, &delivery.last_error) {
+        parts.push(format!("FAILING: {}", Visible(error)));
+    }
+    format!("{}: {}", delivery.endpoint, parts.join(", "))
+}
+
+fn losses(losses: &Losses) -> String {
+    let parts: Vec<String> = [
+        (losses.events, "events"),
+        (losses.gaps, "new beginnings"),
+        (losses.ids, "ids"),
+        (losses.untracked_batches, "batches not tracked"),
+        (losses.untracked_buffers, "saved sequences not tracked"),
+        (losses.unreadable_connections, "connections not readable"),
+        (losses.log_lines, "lines of the log"),
+    ]
+    .into_iter()
+    .filter(|(number, _)| *number > 0)
+    .map(|(number, what)| format!("{} {what}", count(number)))
+    .collect();
+    match parts.is_empty() {
+        true => "nothing".to_owned(),
+        false => parts.join(", "),
+    }
+}

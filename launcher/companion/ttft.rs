@@ -1,0 +1,140 @@
+//! What a cached context is worth: the time to the first token with it and
+//! without it, on the user's own server.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+use contextpilot_client::Error;
+use serde_json::json;
+
+use super::connect::{ControlAt, ServerAt, hook_says, server_says};
+use super::show::{count, print, print_json};
+use crate::say::say;
+
+mod contexts;
+mod figures;
+mod hook;
+mod plot;
+mod progress;
+mod trial;
+
+use contexts::Contexts;
+use figures::Summary;
+use hook::Hook;
+use progress::Progress;
+use trial::{Experiment, Trial};
+
+/// Measure the time to the first token with a cached context and without
+///
+/// Each trial warms the server with two fresh contexts, [A, B], then asks a
+/// question behind [A, B], whose KV is cached (hit), and behind [B] alone,
+/// where A's removal leaves nothing to reuse (miss). If a hook listens, it is
+/// asked before each hit and after each miss whether the contexts are cached,
+/// and the engine shows whether that was right. Writes <OUT>.csv and <OUT>.svg.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama ttft --trials 20 --context-tokens 800 --out /tmp/ttft")]
+pub(super) struct Options {
+    #[command(flatten)]
+    server: ServerAt,
+    #[command(flatten)]
+    control: ControlAt,
+    /// How many trials
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    trials: u32,
+    /// About how many tokens a context has
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(8..))]
+    context_tokens: u32,
+    /// Slot to work in, where there are several
+    #[arg(long, value_name = "ID", default_value_t = 0)]
+    slot: u32,
+    /// Files to write, without .csv and .svg
+    #[arg(long, value_name = "PATH", default_value = "ttft")]
+    out: PathBuf,
+    /// Print JSON: trials, hit and miss {median, p10, p90} in milliseconds,
+    /// ratio, and hook {asked, right} (null without one)
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let server = options.server.client()?;
+    let control = options.control.client()?;
+    let says = |e: Error| server_says(&server, &e);
+
+    let props = server.props().map_err(says)?;
+    let slots = props.total_slots;
+    if options.slot >= slots.max(1) {
+        return Err(says(Error::NoSuchSlot {
+            slot: options.slot,
+            slots,
+        }));
+    }
+    let contexts = Contexts::new(&server, options.context_tokens).map_err(says)?;
+    if let Some(room) = props.n_ctx {
+        let needed = contexts.longest_prompt();
+        if needed > room {
+            return Err(format!(
+                "A slot has room for {} tokens, and a prompt has about {}: \
+                 take --context-tokens {} or fewer, or start the server with a larger --ctx-size",
+                count(room),
+                count(needed),
+                contexts.that_fit(room)
+            ));
+        }
+    }
+    let hook = match control.stats() {
+        Ok(_) => Some(Hook::new(control)),
+        Err(error) => {
+            say(hook_says(&control, &error));
+            None
+        }
+    };
+
+    let mut experiment = Experiment {
+        server: &server,
+        hook,
+        contexts,
+        // One slot is all there is: nothing to be pinned to.
+        slot: (slots > 1).then_some(options.slot),
+    };
+    let mut trials: Vec<Trial> = Vec::new();
+    let progress = Progress::new(options.trials);
+    for number in 1..=options.trials {
+        progress.show(trials.last());
+        trials.push(experiment.trial(number).map_err(|e| {
+            progress.clear();
+            says(e)
+        })?);
+    }
+    progress.clear();
+
+    write(options, "csv", &figures::csv(&trials))?;
+    write(options, "svg", &plot::svg(&trials)?)?;
+    let summary = Summary::of(&trials);
+    match options.json {
+        true => print_json(&json!({
+            "trials": trials,
+            "hit": summary.hit,
+            "miss": summary.miss,
+            "ratio": summary.ratio(),
+            "hook": summary.hook.map(|(asked, right)| json!({"asked": asked, "right": right})),
+        })),
+        false => print(&figures::text(&trials, &summary)),
+    }
+}
+
+fn write(options: &Options, extension: &str, text: &str) -> Result<(), String> {
+    let mut name = options.out.clone().into_os_string();
+    name.push(".");
+    name.push(extension);
+    let path = PathBuf::from(name);
+    fs::write(&path, text).map_err(|e| {
+        format!(
+            "{} cannot be written ({e}): name another place with --out",
+            path.display()
+        )
+    })?;
+    Ok(())
+}

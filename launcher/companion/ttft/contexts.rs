@@ -1,0 +1,75 @@
+//! Text that no server has seen before.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use contextpilot_client::{LlamaServer, Result};
+
+const WORDS: [&str; 48] = [
+    "river", "stone", "lantern", "winter", "market", "copper", "letter", "garden", "engine",
+    "island", "mirror", "thunder", "saddle", "harbour", "needle", "forest", "bridge", "window",
+    "candle", "valley", "ribbon", "hammer", "meadow", "signal", "carpet", "glacier", "pepper",
+    "violin", "anchor", "desert", "feather", "tunnel", "basket", "comet", "orchard", "pillar",
+    "rudder", "sparrow", "timber", "velvet", "walnut", "yarrow", "zephyr", "quarry", "nectar",
+    "marble", "kettle", "jasmine",
+];
+
+const QUESTION: &str = "Question: which of these words comes first in the alphabet?\nAnswer:";
+
+/// A source of contexts of about one size, each unlike all others from its
+/// first word on.
+pub(super) struct Contexts {
+    words: usize,
+    /// Measured, of one context and of the question.
+    tokens: u64,
+    question_tokens: u64,
+    random: u64,
+}
+
+impl Contexts {
+    /// Finds out how many words have that many tokens.
+    pub(super) fn new(server: &LlamaServer, tokens: u32) -> Result<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let seed = since.map_or(1, |since| since.as_nanos() as u64) ^ u64::from(std::process::id());
+        let mut contexts = Self {
+            words: 100,
+            tokens: 0,
+            question_tokens: 0,
+            random: seed | 1,
+        };
+        let sample = server.count_tokens(&contexts.next())?.max(1);
+        contexts.words = (tokens as usize * 100 / sample).max(2);
+        contexts.tokens = server.count_tokens(&contexts.next())? as u64;
+        contexts.question_tokens = server.count_tokens(QUESTION)? as u64;
+        Ok(contexts)
+    }
+
+    /// A context that was never given before.
+    pub(super) fn next(&mut self) -> String {
+        let words: Vec<&str> = (0..self.words)
+            .map(|_| {
+                // xorshift64
+                self.random ^= self.random << 13;
+                self.random ^= self.random >> 7;
+                self.random ^= self.random << 17;
+                WORDS[(self.random >> 32) as usize % WORDS.len()]
+            })
+            .collect();
+        words.join(" ") + ".\n\n"
+    }
+
+    /// A prompt: contexts, and a question behind them.
+    pub(super) fn ask(contexts: &[&str]) -> String {
+        contexts.concat() + QUESTION
+    }
+
+    /// Tokens of [A, B, question] and an answer, with a little to spare: no two
+    /// contexts have the same number.
+    pub(super) fn longest_prompt(&self) -> u64 {
+        self.tokens * 2 + self.tokens / 8 + self.question_tokens + 8
+    }
+
+    /// The size that would fit.
+    pub(super) fn that_fit(&self, room: u64) -> u64 {
+        room.saturating_sub(self.question_tokens + 8) * 8 / 17
+    }
+}

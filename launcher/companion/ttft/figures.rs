@@ -1,0 +1,203 @@
+use serde::Serialize;
+
+use super::trial::{Measured, Trial, Verdict};
+use crate::companion::show::count;
+use crate::companion::table::Table;
+
+/// Times in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) p10: f64,
+    pub(super) p90: f64,
+}
+
+impl Spread {
+    /// Of at least one number.
+    fn of(numbers: impl Iterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = numbers.collect();
+        sorted.sort_by(f64::total_cmp);
+        Self {
+            median: quantile(&sorted, 0.5),
+            p10: quantile(&sorted, 0.1),
+            p90: quantile(&sorted, 0.9),
+        }
+    }
+}
+
+/// Between the two nearest, as most do it.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = share * sorted.len().saturating_sub(1) as f64;
+    let at = |place: f64| sorted.get(place as usize).copied().unwrap_or(f64::NAN);
+    let (low, high) = (at(place.floor()), at(place.ceil()));
+    low + (high - low) * place.fract()
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Summary {
+    pub(super) hit: Spread,
+    pub(super) miss: Spread,
+    /// How often the hook was asked, and right.
+    pub(super) hook: Option<(usize, usize)>,
+}
+
+impl Summary {
+    pub(super) fn of(trials: &[Trial]) -> Self {
+        let verdicts: Vec<&Verdict> = trials.iter().flat_map(Trial::verdicts).collect();
+        let right = verdicts.iter().filter(|verdict| verdict.right).count();
+        Self {
+            hit: Spread::of(trials.iter().map(|trial| trial.hit.first_token_ms)),
+            miss: Spread::of(trials.iter().map(|trial| trial.miss.first_token_ms)),
+            hook: (!verdicts.is_empty()).then_some((verdicts.len(), right)),
+        }
+    }
+
+    pub(super) fn ratio(&self) -> f64 {
+        self.miss.median / self.hit.median
+    }
+}
+
+pub(super) fn text(trials: &[Trial], summary: &Summary) -> String {
+    let mut text = by_trial(trials) + "\n";
+    let mut table = Table::new(
+        &["", "median ms", "p10", "p90", "tokens reused", "evaluated"],
+        &[0],
+    );
+    let middle = |of: fn(&Trial) -> u64| {
+        let mut numbers: Vec<u64> = trials.iter().map(of).collect();
+        numbers.sort_unstable();
+        numbers
+            .get(numbers.len() / 2)
+            .map_or(String::new(), |n| count(*n))
+    };
+    table.row(vec![
+        "hit".to_owned(),
+        ms(summary.hit.median),
+        ms(summary.hit.p10),
+        ms(summary.hit.p90),
+        middle(|trial| trial.hit.cached),
+        middle(|trial| trial.hit.evaluated),
+    ]);
+    table.row(vec![
+        "miss".to_owned(),
+        ms(summary.miss.median),
+        ms(summary.miss.p10),
+        ms(summary.miss.p90),
+        middle(|trial| trial.miss.cached),
+        middle(|trial| trial.miss.evaluated),
+    ]);
+    text += &table.text();
+    text += &format!(
+        "\nA cached context makes the first token come {:.1} times as fast.\n",
+        summary.ratio()
+    );
+    if let Some((asked, right)) = summary.hook {
+        text +=
+            &format!("The hook was asked {asked} times what is cached, and right {right} times.\n");
+    }
+    text
+}
+
+fn by_trial(trials: &[Trial]) -> String {
+    let mut table = Table::new(
+        &[
+            "trial",
+            "hit ms",
+            "miss ms",
+            "before the hit, the hook said",
+            "",
+            "after the miss",
+            "",
+        ],
+        &[3, 4, 5, 6],
+    );
+    for trial in trials {
+        let mut row = vec![
+            trial.number.to_string(),
+            ms(trial.hit.first_token_ms),
+            ms(trial.miss.first_token_ms),
+        ];
+        for verdict in [&trial.before, &trial.after] {
+            match verdict {
+                Some(verdict) => {
+                    row.push(verdict.said.text());
+                    row.push(judgement(verdict).to_owned());
+                }
+                None => row.extend(["not asked".to_owned(), String::new()]),
+            }
+        }
+        table.row(row);
+    }
+    table.text()
+}
+
+fn judgement(verdict: &Verdict) -> &'static str {
+    match (verdict.right, verdict.cached) {
+        (true, _) => "right",
+        (false, true) => "WRONG, it was cached",
+        (false, false) => "WRONG, it was gone",
+    }
+}
+
+fn ms(milliseconds: f64) -> String {
+    match milliseconds {
+        ..10.0 => format!("{milliseconds:.2}"),
+        10.0..100.0 => format!("{milliseconds:.1}"),
+        _ => format!("{milliseconds:.0}"),
+    }
+}
+
+/// A line for each trial; what the hook said in words without commas.
+pub(super) fn csv(trials: &[Trial]) -> String {
+    let mut text = "trial,slot,hit_ms,hit_prompt_tokens,hit_cached,hit_evaluated,\
+                    miss_ms,miss_prompt_tokens,miss_cached,miss_evaluated,\
+                    hook_before_hit,was_cached_before_hit,hook_before_hit_right,\
+                    hook_after_miss,was_cached_after_miss,hook_after_miss_right\n"
+        .to_owned();
+    for trial in trials {
+        let mut cells = vec![
+            trial.number.to_string(),
+            trial.slot.map_or(String::new(), |slot| slot.to_string()),
+        ];
+        for Measured {
+            first_token_ms,
+            prompt_tokens,
+            cached,
+            evaluated,
+        } in [&trial.hit, &trial.miss]
+        {
+            cells.push(format!("{first_token_ms:.3}"));
+            cells.extend([prompt_tokens, cached, evaluated].map(u64::to_string));
+        }
+        for verdict in [&trial.before, &trial.after] {
+            match verdict {
+                Some(verdict) => cells.extend([
+                    verdict.said.text(),
+                    verdict.cached.to_string(),
+                    verdict.right.to_string(),
+                ]),
+                None => cells.extend([const { String::new() }; 3]),
+            }
+        }
+        text += &(cells.join(",") + "\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_between_the_nearest() {
+        let spread = Spread::of([5.0, 1.0, 2.0, 4.0, 3.0].into_iter());
+        let expected = Spread {
+            median: 3.0,
+            p10: 1.4,
+            p90: 4.6,
+        };
+        assert_eq!(spread, expected);
+        assert_eq!(Spread::of([7.0].into_iter()).p90, 7.0);
+        assert_eq!(quantile(&[1.0, 2.0], 0.5), 1.5);
+    }
+}

@@ -1,0 +1,74 @@
+use plotters::prelude::*;
+
+use super::figures::Summary;
+use super::trial::Trial;
+
+const SIZE: (u32, u32) = (720, 400);
+const HIT: RGBColor = RGBColor(27, 120, 55);
+const MISS: RGBColor = RGBColor(178, 24, 43);
+
+/// Hit and miss of each trial, with their medians as lines.
+pub(super) fn svg(trials: &[Trial]) -> Result<String, String> {
+    let mut text = String::new();
+    draw(trials, &mut text).map_err(|e| format!("the plot cannot be drawn: {e}"))?;
+    Ok(text)
+}
+
+type Drawing<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
+
+fn draw<'a>(trials: &[Trial], text: &'a mut String) -> Result<(), Drawing<'a>> {
+    let summary = Summary::of(trials);
+    let times = || {
+        trials
+            .iter()
+            .flat_map(|t| [t.hit.first_token_ms, t.miss.first_token_ms])
+    };
+    let highest = times().fold(0.0, f64::max).max(0.001);
+    let last = trials.len() as f64;
+
+    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption("Time to first token", ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.5..last + 0.5, 0.0..highest * 1.15)?;
+    chart
+        .configure_mesh()
+        .x_desc("trial")
+        .y_desc("ms")
+        .x_labels(trials.len().clamp(1, 12))
+        .x_label_formatter(&|trial| format!("{trial:.0}"))
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    for (name, colour, spread, of) in [
+        (
+            "miss: A removed",
+            MISS,
+            summary.miss,
+            (|t| t.miss.first_token_ms) as fn(&Trial) -> f64,
+        ),
+        ("hit: [A, B] cached", HIT, summary.hit, |t| {
+            t.hit.first_token_ms
+        }),
+    ] {
+        let points = trials
+            .iter()
+            .map(|trial| Circle::new((trial.number.into(), of(trial)), 4, colour.filled()));
+        let label = format!("{name}, median {:.1} ms", spread.median);
+        chart
+            .draw_series(points)?
+            .label(label)
+            .legend(move |(x, y)| Circle::new((x + 8, y), 4, colour.filled()));
+        let ends = [(0.5, spread.median), (last + 0.5, spread.median)];
+        chart.draw_series(LineSeries::new(ends, colour.mix(0.5)))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.8))
+        .border_style(TRANSPARENT)
+        .draw()?;
+    area.present()
+}

@@ -1,0 +1,136 @@
+//! Where a request's prompt is, or what became of it.
+
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use clap::Args;
+use contextpilot_client::control::{Place, Reason, RequestState, Timestamp};
+
+use super::connect::{ControlAt, hook_says};
+use super::show::{Moment, Visible, count, print, print_json, span};
+
+/// Tell where a request's prompt is cached, or when and why it fell out
+///
+/// Exit code: 0 all of them are cached, 1 some are not.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama where req-1 req-2 && echo both are cached")]
+pub(super) struct Options {
+    /// Ids, as they stand in rid or request_id of the requests
+    #[arg(required = true)]
+    ids: Vec<String>,
+    #[command(flatten)]
+    control: ControlAt,
+    /// Print JSON, one object a line, as GET /requests/{id} answers
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+    let control = options.control.client()?;
+    let mut all = true;
+    for id in &options.ids {
+        let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
+        all &= matches!(state, RequestState::Cached { .. });
+        match options.json {
+            true => print_json(&state)?,
+            false => print(&text(&state, SystemTime::now().into()))?,
+        }
+    }
+    Ok(if all {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn text(state: &RequestState, now: Timestamp) -> String {
+    let id = Visible(state.id());
+    let ago = |time: &Timestamp| {
+        let moment = Moment::from(*time).of_day();
+        format!("{} ago, at {moment}", span(now.since(*time)))
+    };
+    match state {
+        RequestState::Awaited { since, .. } => {
+            format!("{id}  awaited  received {}\n", ago(since))
+        }
+        RequestState::Cached {
+            places,
+            tokens,
+            since,
+            ..
+        } => {
+            let places: Vec<String> = places.iter().map(place).collect();
+            let tokens = count((*tokens).into());
+            let (places, since) = (places.join(" and "), ago(since));
+            format!("{id}  cached  {places}, {tokens} tokens, since {since}\n")
+        }
+        RequestState::Evicted {
+            at,
+            reason,
+            from,
+            by,
+            tokens,
+            ..
+        } => {
+            let tokens = match tokens {
+                Some(tokens) => format!(", {} tokens", count((*tokens).into())),
+                None => String::new(),
+            };
+            let why = why(*reason, by.as_deref());
+            let (from, at) = (place(from), ago(at));
+            format!("{id}  evicted  {why}; it was {from}{tokens}; {at}\n")
+        }
+        RequestState::Unknown { hint, .. } => format!("{id}  unknown  {hint}\n"),
+    }
+}
+
+/// A place, as part of a sentence.
+pub(super) fn place(place: &Place) -> String {
+    match place {
+        Place::Slot { slot } => format!("in slot {slot}"),
+        Place::Host => "in the host cache".to_owned(),
+        Place::Nowhere => "nowhere".to_owned(),
+    }
+}
+
+/// A reason, and who is to blame.
+pub(super) fn why(reason: Reason, by: Option<&str>) -> String {
+    let word = reason.as_str().replace('_', " ");
+    match by {
+        Some(by) => format!("{word} by {}", Visible(by)),
+        None => word,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_told() {
+        let [then, now] = [1_000, 62_000].map(Timestamp::from_unix_ms);
+        let id = "a".to_owned();
+        let cached = RequestState::Cached {
+            id: id.clone(),
+            places: vec![Place::Slot { slot: 1 }, Place::Host],
+            tokens: 1234,
+            since: then,
+        };
+        let text = |state| text(&state, now);
+        let start = "a  cached  in slot 1 and in the host cache, 1,234 tokens, since 1 min 1 s ago";
+        let cached = text(cached);
+        assert!(cached.starts_with(start), "{cached}");
+        let evicted = RequestState::Evicted {
+            id,
+            at: then,
+            reason: Reason::DroppedFromHost,
+            from: Place::Host,
+            by: Some("b".to_owned()),
+            tokens: Some(5),
+        };
+        let start = "a  evicted  dropped from host by b; it was in the host cache, 5 tokens; ";
+        let evicted = text(evicted);
+        assert!(evicted.starts_with(start), "{evicted}");
+    }
+}
