@@ -19,6 +19,7 @@ mod show;
 mod slots;
 mod stats;
 mod table;
+mod top;
 mod ttft;
 mod whereis;
 
@@ -45,6 +46,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Top(top::Options),
     Stats(stats::Options),
     #[command(name = "where")]
     Where(whereis::Options),
@@ -72,6 +74,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(&options),
         Command::Listen(options) => done(listen::run(&options)),
         Command::HookPath => done(hook_path()),
+        Command::Top(options) => done(top::run(&options)),
         Command::Stats(options) => done(stats::run(&options)),
         Command::Where(options) => whereis::run(&options),
         Command::Events(options) => done(events::run(&options)),

@@ -1,0 +1,276 @@
+//! The screen as a function of the state.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line as Text, Span};
+use ratatui::widgets::{Block, Borders, Paragraph, Sparkline};
+
+use contextpilot_client::control::{HostCache, Slot};
+
+use super::state::{Line, Order, Point, State};
+use crate::companion::show::{Moment, Visible, bytes, count, percent};
+use crate::companion::stats;
+use crate::companion::whereis::{place, why};
+
+/// Eighths of a cell.
+const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+/// Lines of the sparklines, title included.
+const FIGURES: u16 = 4;
+
+pub(super) fn screen(state: &State, frame: &mut Frame) {
+    let area = frame.area();
+    // Slots and host take what they need, the evictions at least a third.
+    let wanted = state.slots().len().max(1) as u16 + 2;
+    let room = area.height.saturating_sub(2 + FIGURES);
+    let upper = wanted.min(room - room / 3);
+    let [heading, slots, figures, evictions, footer] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(upper),
+        Constraint::Length(FIGURES),
+        Constraint::Fill(1),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    self::heading(state, frame, heading);
+    self::slots(state, frame, slots);
+    self::figures(state, frame, figures);
+    self::evictions(state, frame, evictions);
+    self::footer(state, frame, footer);
+}
+
+fn heading(state: &State, frame: &mut Frame, area: Rect) {
+    let text = match (&state.trouble, &state.now) {
+        (Some(why), _) => Span::styled(why.clone(), colour(state, Color::Red)),
+        (None, Some(now)) => Span::styled(stats::heading(now), bold()),
+        (None, None) => Span::raw("Waiting for the hook"),
+    };
+    frame.render_widget(Paragraph::new(text), area);
+}
+
+fn block(title: String) -> Block<'static> {
+    Block::new()
+        .borders(Borders::TOP)
+        .title(Span::styled(title, bold()))
+}
+
+fn slots(state: &State, frame: &mut Frame, area: Rect) {
+    let order = match state.order {
+        Order::Id => "by id",
+        Order::Fill => "by fill",
+        Order::Use => "by use",
+    };
+    let block = block(format!(" Slots {order} "));
+    let inside = block.inner(area);
+    frame.render_widget(block, area);
+    let [slots, host] =
+        Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(inside);
+
+    let all = state.slots();
+    let fit = usize::from(slots.height);
+    let shown = match all.len() > fit {
+        true => fit.saturating_sub(1),
+        false => fit,
+    };
+    let mut lines: Vec<Text> = all
+        .iter()
+        .take(shown)
+        .map(|slot| of_slot(state, slot, slots.width))
+        .collect();
+    if all.len() > shown {
+        lines.push(format!("… and {} more slots", all.len() - shown).into());
+    }
+    if all.is_empty() {
+        lines.push("No slot has been used yet".into());
+    }
+    frame.render_widget(Paragraph::new(lines), slots);
+    let line = match &state.now {
+        Some(now) => of_host(state, &now.host, host.width),
+        None => Text::default(),
+    };
+    frame.render_widget(Paragraph::new(line), host);
+}
+
+/// `  0 ███▌        1,204/2,048  59 %  616 KiB  req-a, req-b`
+fn of_slot(state: &State, slot: &Slot, width: u16) -> Text<'static> {
+    let fill = slot
+        .capacity
+        .filter(|capacity| *capacity > 0)
+        .map(|capacity| f64::from(slot.tokens) / f64::from(capacity));
+    let mark = if slot.busy { '*' } else { ' ' };
+    let capacity = slot.capacity.map_or("?".to_owned(), |c| count(c.into()));
+    let size = slot.bytes.map_or("?".to_owned(), bytes);
+    let figures = format!(
+        "{:>16} {:>5} {size:>8}  ",
+        format!("{}/{capacity}", count(slot.tokens.into())),
+        percent(fill),
+    );
+    let ids: Vec<String> = slot
+        .requests
+        .iter()
+        .rev()
+        .map(|id| Visible(id).to_string())
+        .collect();
+    let more = slot.requests_total.saturating_sub(ids.len() as u64);
+    let mut ids = ids.join(", ");
+    if more > 0 {
+        ids += &format!(", {} more", count(more));
+    }
+    Text::from(vec![
+        Span::styled(
+            format!("{:>4}{mark}", slot.slot),
+            if slot.busy { bold() } else { Style::new() },
+        ),
+        bar(state, fill.unwrap_or(0.0), bar_width(width)),
+        Span::raw(figures),
+        Span::raw(ids),
+    ])
+}
+
+fn of_host(state: &State, host: &HostCache, width: u16) -> Text<'static> {
+    let fill = match host.limit_bytes {
+        Some(limit) if limit > 0 => host.bytes as f64 / limit as f64,
+        _ => 0.0,
+    };
+    Text::from(vec![
+        Span::raw("host "),
+        bar(state, fill, bar_width(width)),
+        Span::raw(format!(" {}", stats::host(host))),
+    ])
+}
+
+/// A quarter of the screen, at most.
+fn bar_width(width: u16) -> usize {
+    usize::from(width / 4).min(40)
+}
+
+fn bar(state: &State, fill: f64, width: usize) -> Span<'static> {
+    let eighths = ((fill.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize).min(width * 8);
+    let mut text = "█".repeat(eighths / 8);
+    if eighths % 8 > 0 {
+        text.push(PARTS[eighths % 8 - 1]);
+    }
+    let missing = width - eighths.div_ceil(8);
+    text.push_str(&"·".repeat(missing));
+    let shade = match fill {
+        ..0.75 => Color::Green,
+        0.75..0.95 => Color::Yellow,
+        _ => Color::Red,
+    };
+    Span::styled(text, colour(state, shade))
+}
+
+fn figures(state: &State, frame: &mut Frame, area: Rect) {
+    let areas: [Rect; 3] = Layout::horizontal([Constraint::Fill(1); 3])
+        .spacing(1)
+        .areas(area);
+    let last = state.past.back().copied().unwrap_or_default();
+    let rate = |rate: f64| count(rate.round() as u64);
+    type Of = fn(&Point) -> f64;
+    let graphs: [(String, Color, Of, Option<u64>); 3] = [
+        (
+            format!(" Hit ratio, 1 min: {} ", percent(last.hit_ratio)),
+            Color::Cyan,
+            |point| point.hit_ratio.unwrap_or(0.0) * 100.0,
+            Some(100),
+        ),
+        (
+            format!(" Reused: {} tokens/s ", rate(last.reused)),
+            Color::Green,
+            |point| point.reused,
+            None,
+        ),
+        (
+            format!(" Evaluated: {} tokens/s ", rate(last.evaluated)),
+            Color::Magenta,
+            |point| point.evaluated,
+            None,
+        ),
+    ];
+    for ((title, shade, of, most), area) in graphs.into_iter().zip(areas) {
+        let width = usize::from(area.width);
+        let skipped = state.past.len().saturating_sub(width);
+        let data: Vec<u64> = state
+            .past
+            .iter()
+            .skip(skipped)
+            .map(|point| of(point).round() as u64)
+            .collect();
+        // Without a maximum of its own, all zero would be all full.
+        let most = most.unwrap_or_else(|| data.iter().copied().max().unwrap_or(0).max(1));
+        let graph = Sparkline::default()
+            .block(block(title))
+            .data(&data)
+            .max(most)
+            .style(colour(state, shade));
+        frame.render_widget(graph, area);
+    }
+}
+
+fn evictions(state: &State, frame: &mut Frame, area: Rect) {
+    let total = match &state.now {
+        Some(now) => stats::evictions(now),
+        None => "none".to_owned(),
+    };
+    let block = block(format!(" Evictions: {total} "));
+    let inside = block.inner(area);
+    frame.render_widget(block, area);
+    let lines: Vec<Text> = state
+        .lines
+        .iter()
+        .skip(state.scrolled)
+        .take(usize::from(inside.height))
+        .map(|line| of_line(state, line))
+        .collect();
+    frame.render_widget(Paragraph::new(lines), inside);
+}
+
+fn of_line(state: &State, line: &Line) -> Text<'static> {
+    match line {
+        Line::Evicted {
+            at,
+            id,
+            reason,
+            from,
+            by,
+        } => Text::from(vec![
+            Span::styled(
+                format!("{}  ", Moment::from(*at).of_day()),
+                colour(state, Color::DarkGray),
+            ),
+            Span::styled(format!("{:<20}", Visible(id).to_string()), bold()),
+            Span::raw(format!(
+                "  {}, was {}",
+                why(*reason, by.as_deref()),
+                place(from)
+            )),
+        ]),
+        Line::Gap(text) => Text::styled(format!("– {text}"), colour(state, Color::Yellow)),
+    }
+}
+
+fn footer(state: &State, frame: &mut Frame, area: Rect) {
+    let keys = "q quit  p pause  s sort  ↑↓ scroll";
+    let line = match state.paused {
+        true => Text::from(vec![
+            Span::styled("PAUSED  ", bold().patch(colour(state, Color::Yellow))),
+            Span::raw(keys),
+        ]),
+        false => Text::raw(keys),
+    };
+    frame.render_widget(Paragraph::new(line), area);
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+fn colour(state: &State, colour: Color) -> Style {
+    match state.colours {
+        true => Style::new().fg(colour),
+        false => Style::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

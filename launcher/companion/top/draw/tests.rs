@@ -1,0 +1,252 @@
+use contextpilot_client::Update;
+use contextpilot_client::control::{Missed, ResidencyEvent, Stats};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use serde_json::{Value, json};
+
+use super::super::state::{Key, State};
+use super::screen;
+
+fn stats(at: &str, slots: Value, reused: u64, evaluated: u64) -> Stats {
+    let stats = json!({
+        "at": at, "epoch": "e", "process": 1, "uptime_seconds": 192.0, "hook_version": "0.1.0",
+        "mode": "observing",
+        "engine": {"name": "llama.cpp", "version": "0.7.0", "build": "b11669"},
+        "model": {"name": "tiny.gguf", "from": "command line"},
+        "slots": slots,
+        "host": {"entries": 3, "tokens": 900, "bytes": 471_040, "limit_bytes": 1_048_576,
+                 "limit_from": "command line"},
+        "tokens": {"resident": 2000, "shared": 100, "live_requests": 4},
+        "kv": {}, "requests": {},
+        "reuse": {"total": {"prompts": 2, "reused": reused, "evaluated": evaluated},
+                  "last_minute": {"prompts": 2, "reused": 5, "evaluated": 3, "hit_ratio": 0.625}},
+        "evictions": {"overwritten": 5, "cleared": 2},
+        "delivery": null, "losses": {},
+    });
+    serde_json::from_value(stats).expect("statistics")
+}
+
+fn slot(slot: i32, tokens: u32, launch: u32, ids: &[&str]) -> Value {
+    json!({
+        "slot": slot, "tokens": tokens, "capacity": 2048, "bytes": tokens * 512,
+        "busy": slot == 1, "requests": ids, "requests_total": ids.len(),
+        "last_launch": format!("2026-01-02T03:04:{launch:02}.000Z"),
+    })
+}
+
+fn eviction(sequence: u64, id: &str) -> Update {
+    let event = json!({
+        "epoch": "e", "sequence": sequence, "at": "2026-01-02T03:04:05.006Z",
+        "change": "evicted", "id": id, "reason": "overwritten",
+        "from": {"place": "slot", "slot": 0}, "by": "req-owl",
+    });
+    let event: ResidencyEvent = serde_json::from_value(event).expect("an event");
+    Update::Event(event)
+}
+
+fn state(colours: bool) -> State {
+    let slots = json!([
+        slot(0, 1204, 5, &["req-tea", "req-sea"]),
+        slot(1, 2040, 9, &["req-\u{1b}owl"]),
+        slot(2, 0, 7, &[]),
+    ]);
+    let mut state = State::new(colours);
+    state.stats(stats("2026-01-02T03:04:05.000Z", slots.clone(), 0, 0));
+    state.stats(stats("2026-01-02T03:04:07.000Z", slots, 200, 3000));
+    state.update(eviction(1, "req-ash"));
+    state.update(Update::Missed(Missed {
+        epoch: "e".to_owned(),
+        missed: Some(3),
+    }));
+    state.update(eviction(5, "req-elm"));
+    state
+}
+
+fn drawn(state: &State, width: u16, height: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    let drawn = terminal.draw(|frame| screen(state, frame));
+    drawn.expect("a screen").buffer.clone()
+}
+
+fn lines(buffer: &Buffer) -> Vec<String> {
+    let area = buffer.area();
+    let symbol = |x, y| buffer.cell((x, y)).map_or("", |cell| cell.symbol());
+    (0..area.height)
+        .map(|y| (0..area.width).map(|x| symbol(x, y)).collect::<String>())
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+#[track_caller]
+fn assert_line(lines: &[String], number: usize, parts: &[&str]) {
+    for part in parts {
+        let line = &lines[number];
+        assert!(line.contains(part), "{part:?} is not in {line:?}");
+    }
+}
+
+#[test]
+fn a_usual_terminal_shows_everything() {
+    let lines = lines(&drawn(&state(true), 80, 24));
+    let heading = "llama.cpp 0.7.0 (b11669), tiny.gguf, up 3 min 12 s, hook 0.1.0 observing";
+    assert_eq!(lines[0], heading);
+    assert_line(&lines, 1, &["Slots by id"]);
+    let half = "████████████·······";
+    assert_line(
+        &lines,
+        2,
+        &[
+            "   0 ",
+            "███████████▊",
+            "1,204/2,048  59 %  602 KiB  req-sea, req-tea",
+        ],
+    );
+    assert!(!lines[2].contains(half));
+    // Busy, and an id that would control the terminal.
+    assert_line(
+        &lines,
+        3,
+        &[
+            "   1*███████████████████",
+            "2,040/2,048 100 %",
+            "req-\\u{1b}owl",
+        ],
+    );
+    assert_line(&lines, 4, &["   2 ····················", "0/2,048   0 %"]);
+    assert_line(
+        &lines,
+        5,
+        &["host ████████", "3 entries, 900 tokens, 460 KiB of 1.0 MiB"],
+    );
+    let rates = [
+        "Hit ratio, 1 min: 62 %",
+        "Reused: 100 tokens/s",
+        "Evaluated: 1,500 tokens",
+    ];
+    assert_line(&lines, 6, &rates);
+    assert!(
+        lines[7..10].iter().any(|line| line.contains('█')),
+        "{lines:#?}"
+    );
+    assert_line(&lines, 10, &["Evictions: 7: overwritten 5, cleared 2"]);
+    // The latest first.
+    assert_line(
+        &lines,
+        11,
+        &["req-elm", "overwritten by req-owl, was in slot 0"],
+    );
+    assert_line(&lines, 12, &["– 3 events did not arrive"]);
+    assert_line(&lines, 13, &["req-ash"]);
+    assert_eq!(lines[23], "q quit  p pause  s sort  ↑↓ scroll");
+}
+
+#[test]
+fn colours_are_used_or_not() {
+    let coloured = |buffer: &Buffer| {
+        let cells = buffer.content().iter();
+        cells
+            .filter(|cell| cell.fg != ratatui::style::Color::Reset)
+            .count()
+    };
+    assert!(coloured(&drawn(&state(true), 80, 24)) > 50);
+    let mut plain = state(false);
+    plain.trouble("no answer".to_owned());
+    plain.key(Key::Pause);
+    assert_eq!(coloured(&drawn(&plain, 80, 24)), 0);
+}
+
+#[test]
+fn no_size_is_too_small_or_too_large() {
+    let many: Vec<Value> = (0..64).map(|id| slot(id, 7, 1, &["a"])).collect();
+    let mut busy = state(true);
+    busy.stats(stats("2026-01-02T03:04:09.000Z", many.into(), 1, 1));
+    for state in [&State::new(true), &state(true), &busy] {
+        for width in [0, 1, 2, 5, 20, 79, 300] {
+            for height in [0, 1, 2, 3, 5, 8, 12, 100] {
+                drawn(state, width, height);
+            }
+        }
+    }
+    let lines = lines(&drawn(&busy, 80, 24));
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("… and ") && line.ends_with(" more slots"))
+    );
+    assert!(
+        lines.iter().any(|line| line.contains("req-elm")),
+        "{lines:#?}"
+    );
+    assert!(
+        lines.iter().any(|line| line.starts_with("host")),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn slots_are_sorted_as_asked() {
+    let mut state = state(true);
+    let order = |state: &State| {
+        state
+            .slots()
+            .iter()
+            .map(|slot| slot.slot)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(order(&state), [0, 1, 2]);
+    state.key(Key::Sort);
+    assert_eq!(order(&state), [1, 0, 2]);
+    assert_line(&lines(&drawn(&state, 80, 24)), 1, &["Slots by fill"]);
+    state.key(Key::Sort);
+    assert_eq!(order(&state), [1, 2, 0]);
+    state.key(Key::Sort);
+    assert_eq!(order(&state), [0, 1, 2]);
+}
+
+#[test]
+fn a_pause_holds_everything_and_loses_nothing() {
+    let mut state = state(true);
+    let before = lines(&drawn(&state, 80, 24));
+    state.key(Key::Pause);
+    state.update(eviction(6, "req-new"));
+    state.stats(stats("2026-01-02T03:04:10.000Z", json!([]), 9, 9));
+    let during = lines(&drawn(&state, 80, 24));
+    assert_eq!(before[..23], during[..23]);
+    assert!(during[23].starts_with("PAUSED"), "{}", during[23]);
+    state.key(Key::Pause);
+    let after = lines(&drawn(&state, 80, 24));
+    assert!(after.iter().any(|line| line.contains("req-new")));
+    assert!(
+        after
+            .iter()
+            .any(|line| line.contains("No slot has been used yet"))
+    );
+}
+
+#[test]
+fn scrolling_stays_with_what_is_read() {
+    let mut state = state(true);
+    for number in 10..60 {
+        state.update(eviction(number, &format!("req-{number}")));
+    }
+    let first = |state: &State| lines(&drawn(state, 80, 24))[11].clone();
+    assert!(first(&state).contains("req-59"));
+    state.key(Key::Down(2));
+    assert!(first(&state).contains("req-57"));
+    state.update(eviction(60, "req-60"));
+    assert!(first(&state).contains("req-57"));
+    state.key(Key::Down(usize::MAX));
+    assert!(first(&state).contains("req-ash"));
+    state.key(Key::Up(usize::MAX));
+    assert!(first(&state).contains("req-60"));
+}
+
+#[test]
+fn trouble_is_told_above_what_was_known() {
+    let mut state = state(true);
+    state.trouble("No hook answers".to_owned());
+    let lines = lines(&drawn(&state, 80, 24));
+    assert_eq!(lines[0], "No hook answers");
+    assert_line(&lines, 2, &["req-tea"]);
+}

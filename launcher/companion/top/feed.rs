@@ -1,0 +1,111 @@
+//! Threads that bring news: figures, events, keys, signals. None of them is
+//! waited for; they end with the process.
+
+use std::io;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+use contextpilot_client::control::Stats;
+use contextpilot_client::{Control, Update};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::state::Key;
+use crate::companion::connect::hook_says;
+
+pub(super) enum Message {
+    Stats(Box<Stats>),
+    Update(Update),
+    /// The hook does not answer.
+    Trouble(String),
+    Key(Key),
+    Resized,
+    Signal(i32),
+}
+
+/// Asks for figures every so often, and listens to events.
+pub(super) fn start(control: &Control, interval: Duration, sender: &Sender<Message>) {
+    let (asking, out) = (control.clone(), sender.clone());
+    thread::spawn(move || {
+        loop {
+            thread::sleep(interval);
+            let message = match asking.stats() {
+                Ok(stats) => Message::Stats(Box::new(stats)),
+                Err(error) => Message::Trouble(hook_says(&asking, &error)),
+            };
+            if out.send(message).is_err() {
+                return;
+            }
+        }
+    });
+    let (listening, out) = (control.clone(), sender.clone());
+    thread::spawn(move || {
+        let mut last = None;
+        loop {
+            // That it cannot be reached is told by the other thread.
+            if let Ok(mut events) = listening.events(last.as_ref()) {
+                while let Some(Ok(update)) = events.next() {
+                    if out.send(Message::Update(update)).is_err() {
+                        return;
+                    }
+                }
+                last = events.last_id().cloned();
+            }
+            thread::sleep(interval);
+        }
+    });
+}
+
+/// Ends that come from outside.
+pub(super) fn signals(sender: &Sender<Message>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
+    let sender = sender.clone();
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if sender.send(Message::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// What is typed, and changes of the terminal's size.
+pub(super) fn keys(sender: Sender<Message>) {
+    thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            let message = match event {
+                Event::Key(key) if key.kind != KeyEventKind::Release => match meaning(key) {
+                    Some(key) => Message::Key(key),
+                    None => continue,
+                },
+                Event::Resize(..) => Message::Resized,
+                _ => continue,
+            };
+            if sender.send(message).is_err() {
+                return;
+            }
+        }
+        // The terminal is gone.
+        let _ = sender.send(Message::Key(Key::Quit));
+    });
+}
+
+fn meaning(key: KeyEvent) -> Option<Key> {
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    match key.code {
+        KeyCode::Char('c') if control => Some(Key::Quit),
+        _ if control => None,
+        KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
+        KeyCode::Char('p' | ' ') => Some(Key::Pause),
+        KeyCode::Char('s') => Some(Key::Sort),
+        KeyCode::Up | KeyCode::Char('k') => Some(Key::Up(1)),
+        KeyCode::Down | KeyCode::Char('j') => Some(Key::Down(1)),
+        KeyCode::PageUp => Some(Key::Up(10)),
+        KeyCode::PageDown => Some(Key::Down(10)),
+        KeyCode::Home => Some(Key::Up(usize::MAX)),
+        _ => None,
+    }
+}
