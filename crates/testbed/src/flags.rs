@@ -10,13 +10,15 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 /// Flags without which an older server does by nature what they ask for, and whether a value
-/// follows: it has no host cache, one way to lay out its KV, whole windows, shifting contexts.
-const BY_NATURE: [(&str, bool); 5] = [
+/// follows: it has no host cache, one way to lay out its KV, whole windows, shifting contexts, and
+/// one use for a draft model.
+const BY_NATURE: [(&str, bool); 6] = [
     ("--cache-ram", true),
     ("--no-kv-unified", false),
     ("--kv-unified", false),
     ("--swa-full", false),
     ("--context-shift", false),
+    ("--spec-type", true),
 ];
 
 /// The flags in a server's own help; empty if it gives none, which tells nothing.
