@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use contextpilot_settings::{Settings, env, flag};
+use contextpilot_settings::{Settings, env, flag, is_wanted};
 
 use crate::error::{Error, HookError};
 use crate::say::say;
@@ -10,11 +10,12 @@ use crate::server::{self, Server};
 use crate::variables::{Lookup, of_process};
 use crate::{hook_lib, obstacle, preload, sys};
 
-/// Becomes llama-server, with the hook in it if `CONTEXTPILOT_INDEX_URL` asks
-/// for it. Returns only if that failed, with the exit code, after one line on
-/// stderr.
+/// Becomes llama-server, with the hook in it if the environment asks for it:
+/// with `CONTEXTPILOT_INDEX_URL`, or, for observation only, with
+/// `CONTEXTPILOT_LISTEN` or `CONTEXTPILOT_LOG_FILE`. Returns only if that
+/// failed, with the exit code, after one line on stderr.
 ///
-/// Without `CONTEXTPILOT_INDEX_URL`, arguments, environment and signal
+/// Without any of these, arguments, environment and signal
 /// dispositions are passed on untouched, nothing is printed, and no file is
 /// opened: finding the server is a matter of `stat` and `access`. (The one
 /// exception is in [`server`]: telling another copy of this launcher, if it is
@@ -31,8 +32,8 @@ pub fn launch() -> u8 {
 
 fn run() -> Result<Infallible, Error> {
     let arguments = std::env::args_os().skip(1).collect();
-    // Before the settings are checked: who uses no index need not care for them.
-    if of_process.non_empty(env::INDEX_URL).is_none() {
+    // Before the settings are checked: who uses no hook need not care for them.
+    if !is_wanted(of_process) {
         return exec(&server::find(of_process)?, arguments);
     }
     Settings::from(of_process)?;

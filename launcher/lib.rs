@@ -7,7 +7,8 @@
 //!                   or 126          (CONTEXTPILOT_STRICT=1: exit 3)
 //! ```
 //!
-//! Without `CONTEXTPILOT_INDEX_URL` only the second and the last step happen,
+//! Without `CONTEXTPILOT_INDEX_URL`, `CONTEXTPILOT_LISTEN` and
+//! `CONTEXTPILOT_LOG_FILE` only the second and the last step happen,
 //! and they open no file: see [`launch`].
 //!
 //! The second command, `contextpilot-llama`, is in [`companion`].

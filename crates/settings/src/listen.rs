@@ -10,9 +10,9 @@ mod tests;
 
 /// What comes before the path of a Unix socket.
 const UNIX: &str = "unix:";
-/// The longest path of a Unix socket: `sun_path` of Linux has 108 bytes, that of macOS 104, and
-/// the last one is zero.
-const LONGEST_PATH: usize = 103;
+/// The longest path of a Unix socket: `sun_path` of Linux has 108 bytes, that of macOS 104, the
+/// last one is zero, and eight are for the name under which it is made.
+const LONGEST_PATH: usize = 95;
 
 /// An address to listen at or to connect to: `127.0.0.1:8890`, `[::1]:8890`, `localhost:8890`
 /// or `unix:/path`.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::env;
+use crate::listen::{ListenAddress, ListenAddressError};
 use crate::secret::Secret;
 use crate::url::{IndexUrl, IndexUrlError};
 
@@ -16,6 +17,11 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default for [`Settings::exit_drain`].
 pub const DEFAULT_EXIT_DRAIN: Duration = Duration::from_secs(2);
+
+/// Default for [`Settings::log_file_limit`]: 64 MiB.
+pub const DEFAULT_LOG_FILE_LIMIT: u64 = 64 << 20;
+/// A TiB, in MiB.
+const LARGEST_MB: u64 = 1 << 20;
 
 /// An hour. Longer is a slip of the keyboard, and a `Duration` this size can be
 /// added to any clock without overflow.
@@ -40,6 +46,15 @@ pub struct Settings {
     pub exit_drain: Option<Duration>,
     /// Whether live request ids are kept on disk, for the next start after a crash.
     pub journal: bool,
+    /// Where the control endpoint listens; `None`: nowhere.
+    pub listen: Option<ListenAddress>,
+    /// Bearer token that the control endpoint asks for. There is one if other machines can
+    /// reach it.
+    pub listen_token: Option<Secret>,
+    /// File for a line a finished request. Not opened here.
+    pub log_file: Option<PathBuf>,
+    /// Bytes at which that file is set aside and begun anew.
+    pub log_file_limit: u64,
 }
 
 impl Settings {
@@ -51,7 +66,7 @@ impl Settings {
     pub fn from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
         let vars = Vars(lookup);
         let index = vars.index_url()?;
-        let token = vars.token()?;
+        let token = vars.token(env::INDEX_TOKEN)?;
         if token.is_some() && index.as_ref().is_some_and(|u| u.basic_auth().is_some()) {
             return Err(Error::new(env::INDEX_TOKEN, Cause::TwoAuthorizations));
         }
@@ -66,6 +81,13 @@ impl Settings {
             .milliseconds(env::EXIT_DRAIN_MS, 0)?
             .unwrap_or(DEFAULT_EXIT_DRAIN);
         let journal = vars.flag(env::JOURNAL)?.unwrap_or(true);
+        let listen = vars.listen()?;
+        let listen_token = vars.token(env::LISTEN_TOKEN)?;
+        if listen_token.is_none() && listen.as_ref().is_some_and(|at| !at.is_local()) {
+            return Err(Error::new(env::LISTEN, Cause::OpenToAll));
+        }
+        let log_file = vars.get(env::LOG_FILE).map(PathBuf::from);
+        let log_file_limit = vars.megabytes(env::LOG_FILE_MB)?;
         Ok(Self {
             index,
             token,
@@ -74,8 +96,31 @@ impl Settings {
             timeout,
             exit_drain: (!exit_drain.is_zero()).then_some(exit_drain),
             journal,
+            listen,
+            listen_token,
+            log_file,
+            log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
         })
     }
+
+    /// Whether there is anything to do for the hook.
+    pub fn is_engaged(&self) -> bool {
+        self.index.is_some() || self.observes()
+    }
+
+    /// Whether somebody on this side wants to see what the hook sees.
+    pub fn observes(&self) -> bool {
+        self.listen.is_some() || self.log_file.is_some()
+    }
+}
+
+/// Whether the environment asks for the hook at all: any of the variables is set, rightly or
+/// wrongly, that give it something to do.
+pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
+    let vars = Vars(lookup);
+    [env::INDEX_URL, env::LISTEN, env::LOG_FILE]
+        .iter()
+        .any(|variable| vars.get(variable).is_some())
 }
 
 /// Reads an on/off variable: unset, empty and `0` are off, `1` is on.
@@ -122,14 +167,34 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             .map_err(|e| Error::new(env::INDEX_URL, Cause::IndexUrl(e)))
     }
 
-    fn token(&self) -> Result<Option<Secret>, Error> {
-        let Some(token) = self.text(env::INDEX_TOKEN)? else {
+    fn token(&self, variable: &'static str) -> Result<Option<Secret>, Error> {
+        let Some(token) = self.text(variable)? else {
             return Ok(None);
         };
         // It becomes a header's value: a newline in it would end the header.
         match token.chars().position(|c| !c.is_ascii_graphic()) {
-            Some(at) => Err(Error::new(env::INDEX_TOKEN, Cause::TokenCharacter(at + 1))),
+            Some(at) => Err(Error::new(variable, Cause::TokenCharacter(at + 1))),
             None => Ok(Some(Secret::new(token))),
+        }
+    }
+
+    fn listen(&self) -> Result<Option<ListenAddress>, Error> {
+        let text = self.text(env::LISTEN)?;
+        text.map(|text| {
+            text.parse()
+                .map_err(|error| Error::new(env::LISTEN, Cause::Listen { text, error }))
+        })
+        .transpose()
+    }
+
+    fn megabytes(&self, variable: &'static str) -> Result<Option<u64>, Error> {
+        let Some(text) = self.text(variable)? else {
+            return Ok(None);
+        };
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse::<u64>() {
+            Ok(mb) if digits && (1..=LARGEST_MB).contains(&mb) => Ok(Some(mb << 20)),
+            _ => Err(Error::new(variable, Cause::Megabytes { text })),
         }
     }
 
@@ -161,8 +226,19 @@ enum Cause {
     IndexUrl(IndexUrlError),
     TokenCharacter(usize),
     TwoAuthorizations,
-    Milliseconds { text: String, least: u64 },
+    Milliseconds {
+        text: String,
+        least: u64,
+    },
     NotAFlag(String),
+    Listen {
+        text: String,
+        error: ListenAddressError,
+    },
+    OpenToAll,
+    Megabytes {
+        text: String,
+    },
 }
 
 impl Error {
@@ -206,6 +282,20 @@ impl fmt::Display for Error {
                 "{name} is {:?}: 1 turns it on, 0 turns it off",
                 Shortened(text)
             ),
+            Cause::Listen { text, error } => {
+                write!(f, "{name} is {:?}: {error}", Shortened(text))
+            }
+            Cause::OpenToAll => write!(
+                f,
+                "{name} can be reached from other machines: set {} to a secret of your own, or \
+                 listen on 127.0.0.1",
+                env::LISTEN_TOKEN
+            ),
+            Cause::Megabytes { text } => write!(
+                f,
+                "{name} is {:?}: give whole MiB, from 1 to {LARGEST_MB}",
+                Shortened(text)
+            ),
         }
     }
 }
@@ -214,6 +304,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.cause {
             Cause::IndexUrl(error) => Some(error),
+            Cause::Listen { error, .. } => Some(error),
             _ => None,
         }
     }

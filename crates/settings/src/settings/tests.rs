@@ -26,6 +26,9 @@ fn nothing_set_is_the_defaults() {
     assert_eq!(unset.timeout, Duration::from_secs(5));
     assert_eq!(unset.exit_drain, Some(Duration::from_secs(2)));
     assert!(unset.journal);
+    assert_eq!((&unset.listen, &unset.log_file), (&None, &None));
+    assert_eq!(unset.log_file_limit, 64 << 20);
+    assert!(!unset.is_engaged());
 
     let empty = settings(&[
         (env::INDEX_URL, ""),
@@ -35,6 +38,10 @@ fn nothing_set_is_the_defaults() {
         (env::INDEX_TIMEOUT_MS, ""),
         (env::EXIT_DRAIN_MS, ""),
         (env::JOURNAL, ""),
+        (env::LISTEN, ""),
+        (env::LISTEN_TOKEN, ""),
+        (env::LOG_FILE, ""),
+        (env::LOG_FILE_MB, ""),
     ]);
     assert_eq!(empty, Ok(unset));
 }
@@ -49,6 +56,10 @@ fn reads_every_variable() {
         (env::INDEX_TIMEOUT_MS, "300"),
         (env::EXIT_DRAIN_MS, "0"),
         (env::JOURNAL, "0"),
+        (env::LISTEN, "0.0.0.0:8890"),
+        (env::LISTEN_TOKEN, "s3same"),
+        (env::LOG_FILE, "queries.jsonl"),
+        (env::LOG_FILE_MB, "2"),
     ])
     .unwrap();
     let index = settings.index.as_ref().map(ToString::to_string);
@@ -59,7 +70,13 @@ fn reads_every_variable() {
     assert_eq!(settings.timeout, Duration::from_millis(300));
     assert_eq!(settings.exit_drain, None);
     assert!(!settings.journal);
-    assert!(!format!("{settings:?}").contains("t0ken"));
+    assert_eq!(settings.listen, "0.0.0.0:8890".parse().ok());
+    let token = settings.listen_token.as_ref().map(Secret::expose);
+    assert_eq!(token, Some("s3same"));
+    assert_eq!(settings.log_file, Some(PathBuf::from("queries.jsonl")));
+    assert_eq!(settings.log_file_limit, 2 << 20);
+    let shown = format!("{settings:?}");
+    assert!(!shown.contains("t0ken") && !shown.contains("s3same"));
 }
 
 #[test]
@@ -81,6 +98,15 @@ fn errors_name_the_variable_and_the_remedy() {
         (env::EXIT_DRAIN_MS, "-1", "from 0 to"),
         (env::EXIT_DRAIN_MS, "99999999999999999999", "from 0 to"),
         (env::INDEX_TOKEN, "ab\ncd", "character at position 3"),
+        (env::LISTEN_TOKEN, "ab cd", "character at position 3"),
+        (env::LISTEN, "8890", "is \"8890\": no port; give one, as in"),
+        (
+            env::LISTEN,
+            "0.0.0.0:8890",
+            "set CONTEXTPILOT_LISTEN_TOKEN to a",
+        ),
+        (env::LOG_FILE_MB, "0", "whole MiB, from 1 to"),
+        (env::LOG_FILE_MB, "64M", "whole MiB, from 1 to"),
     ] {
         let error = settings(&[(name, value)]).unwrap_err();
         assert_eq!(error.variable(), name);
@@ -123,5 +149,23 @@ fn flags_are_one_or_zero() {
             shown.contains(env::STRICT) && shown.contains(wrong),
             "{shown}"
         );
+    }
+}
+
+#[test]
+fn any_of_three_variables_wants_the_hook() {
+    for (name, value) in [
+        (env::INDEX_URL, "http://127.0.0.1:1"),
+        (env::LISTEN, "unix:/run/x"),
+        (env::LOG_FILE, "x"),
+    ] {
+        assert!(is_wanted(lookup(&[(name, value)])));
+        assert!(!is_wanted(lookup(&[(name, "")])));
+        let settings = settings(&[(name, value)]).unwrap();
+        assert!(settings.is_engaged());
+        assert_eq!(settings.observes(), name != env::INDEX_URL);
+    }
+    for name in [env::LISTEN_TOKEN, env::LOG_FILE_MB, env::JOURNAL] {
+        assert!(!is_wanted(lookup(&[(name, "1")])));
     }
 }
