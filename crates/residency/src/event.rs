@@ -238,6 +238,9 @@ pub enum Event {
     /// Events were lost: nothing that was believed can be relied on. Every live
     /// id is given up, and every sequence counts as empty until the engine empties it.
     OutOfStep,
+    /// Whoever believed in the live ids has been told to forget them: each is given up. What the
+    /// engine holds is still known, so the requests that follow are tracked as ever.
+    Reset,
 }
 
 /// Why a request is no longer cached.
@@ -260,6 +263,8 @@ pub enum Reason {
     NeverCached,
     /// The hook lost sight of the engine and claims nothing any more.
     OutOfStep,
+    /// Everything was given up on demand.
+    Reset,
 }
 
 impl Reason {
@@ -275,6 +280,7 @@ impl Reason {
             Self::ContextFreed => "context_freed",
             Self::NeverCached => "never_cached",
             Self::OutOfStep => "out_of_step",
+            Self::Reset => "reset",
         }
     }
 }

@@ -12,9 +12,12 @@ use std::time::Duration;
 
 mod evaluate;
 mod memory;
+mod query;
 mod reach;
 #[cfg(test)]
 mod tests;
+
+pub use query::{Saved, Whereabouts};
 
 /// After this silence, a sequence that was emptied and has no task stays empty.
 /// The server empties a slot and gives it a task within one pass of its queue.
@@ -150,6 +153,7 @@ impl Ledger {
             }
             Event::Quiet { elapsed } => self.quiet(elapsed, effects),
             Event::OutOfStep => self.out_of_step(effects),
+            Event::Reset => self.give_up_all(Reason::Reset, effects),
             Event::Freed { buffer } => {
                 if let Some(holder) = self.buffers.remove(&buffer) {
                     self.release(holder, Reason::DroppedFromHost, Place::Host, effects);
@@ -398,10 +402,14 @@ impl Ledger {
         }
     }
 
-    fn out_of_step(&mut self, effects: &mut Vec<Effect>) {
+    fn give_up_all(&mut self, reason: Reason, effects: &mut Vec<Effect>) {
         for name in self.requests.live() {
-            self.end(name, Reason::OutOfStep, Place::Nowhere, effects);
+            self.end(name, reason, Place::Nowhere, effects);
         }
+    }
+
+    fn out_of_step(&mut self, effects: &mut Vec<Effect>) {
+        self.give_up_all(Reason::OutOfStep, effects);
         self.requests.clear();
         self.reaches.clear();
         *self = Self {

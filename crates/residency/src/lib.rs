@@ -16,4 +16,4 @@ pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
     SequenceId, TaskId, Token, media_token,
 };
-pub use ledger::Ledger;
+pub use ledger::{Ledger, Saved, Whereabouts};

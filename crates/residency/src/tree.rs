@@ -269,6 +269,27 @@ impl<M> Tree<M> {
         self.depth(holder) >= self.nodes[node].depth && self.is_above(node, holder)
     }
 
+    /// The labels of the marks at which a holder stands or below which it does, the lowest first.
+    pub(crate) fn labels_above(&self, holder: Holder) -> Vec<&M> {
+        let Stand {
+            mut node, depth, ..
+        } = self.holders[holder.0];
+        let mut labels = Vec::new();
+        if self.nodes[node].depth > depth {
+            node = self.nodes[node].parent;
+        }
+        while node != ROOT {
+            let mut mark = self.nodes[node].marks;
+            while mark != NONE {
+                let flag = &self.marks[mark];
+                labels.push(&flag.label);
+                mark = flag.next;
+            }
+            node = self.nodes[node].parent;
+        }
+        labels
+    }
+
     /// Takes a mark away and returns its label.
     pub(crate) fn unmark(&mut self, mark: Mark) -> M {
         let Flag {

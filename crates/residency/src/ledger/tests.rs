@@ -94,7 +94,7 @@ fn equal_events_give_equal_effects_in_equal_order() {
 #[test]
 fn random_events_lead_to_every_effect() {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-    for seed in 0..200 {
+    for seed in 0..300 {
         let mut choices = Random(seed);
         let mut generator = Generator::new(1);
         let mut double = naive::Naive::default();
@@ -125,6 +125,7 @@ fn random_events_lead_to_every_effect() {
         "out_of_step in a slot",
         "out_of_step",
         "never_cached",
+        "reset",
     ] {
         assert!(
             seen.get(effect).is_some_and(|&count| count >= 30),

@@ -63,7 +63,19 @@ impl Pair {
             (ledger.ids().collect(), naive.ids().collect());
         ours.sort_unstable();
         theirs.sort_unstable();
-        same("ids", &ours, &theirs, &event)
+        same("ids", &ours, &theirs, &event)?;
+        same("saved", &ledger.saved(), &naive.saved(), &event)?;
+        for id in ours {
+            let (here, there) = (ledger.whereabouts(id), naive.whereabouts(id));
+            same("whereabouts", &here, &there, &event)?;
+        }
+        for slot in 0..4 {
+            let (mut ours, mut theirs) = (ledger.requests_in(slot), naive.requests_in(slot));
+            ours.sort_unstable();
+            theirs.sort_unstable();
+            same("requests", &ours, &theirs, &event)?;
+        }
+        Ok(())
     }
 }
 

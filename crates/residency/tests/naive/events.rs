@@ -175,6 +175,7 @@ impl Generator {
                 ),
             },
             _ => match choices.below(16) {
+                0 if choices.once_in(4) => Event::Reset,
                 0 => Event::OutOfStep,
                 1 => Event::ContextFreed { context },
                 2..=4 => Event::ContextCreated { context },

@@ -8,8 +8,8 @@
 //! Used by the unit tests, by the integration tests and by the fuzz target.
 
 use contextpilot_residency::{
-    Arrival, BufferId, ContextId, Effect, Event, Place, Reason, RequestId, SequenceId, TaskId,
-    Token,
+    Arrival, BufferId, ContextId, Effect, Event, Place, Reason, RequestId, Saved, SequenceId,
+    TaskId, Token, Whereabouts,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -119,6 +119,7 @@ impl Naive {
             }
             Event::Quiet { elapsed } => self.quiet(elapsed),
             Event::OutOfStep => self.out_of_step(),
+            Event::Reset => self.give_up_all(Reason::Reset),
             ref other => {
                 if self.is_primary(other) {
                     self.engine(other);
@@ -140,6 +141,40 @@ impl Naive {
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = &RequestId> {
         self.requests.values().map(|request| &request.id)
+    }
+
+    /// Saved sequences and their tokens.
+    pub(crate) fn saved(&self) -> Saved {
+        Saved {
+            buffers: self.buffers.len(),
+            tokens: self.buffers.values().map(|list| list.len() as u64).sum(),
+        }
+    }
+
+    /// Each prompt that a slot holds whole, by its request's id.
+    pub(crate) fn requests_in(&self, slot: SequenceId) -> Vec<&RequestId> {
+        let held = self.content(slot);
+        let requests = self.requests.values();
+        let prompts = requests.flat_map(|r| r.prompts.iter().map(move |p| (&r.id, p)));
+        prompts
+            .filter(|(_, prompt)| !held.is_empty() && held.starts_with(prompt))
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    pub(crate) fn whereabouts(&self, id: &RequestId) -> Option<Whereabouts> {
+        let request = &self.requests[&self.find(id)?];
+        let Some(prompt) = request.prompts.first() else {
+            return Some(Whereabouts::default());
+        };
+        let slots = self.slots.iter();
+        Some(Whereabouts {
+            sequences: slots
+                .filter(|(_, slot)| slot.tokens.starts_with(prompt))
+                .map(|(&id, _)| id)
+                .collect(),
+            host: self.buffers.values().any(|list| list.starts_with(prompt)),
+        })
     }
 
     /// The number of nodes of the trie of all lists.
@@ -411,10 +446,14 @@ impl Naive {
         }
     }
 
-    fn out_of_step(&mut self) {
+    fn give_up_all(&mut self, reason: Reason) {
         for serial in self.requests.keys().copied().collect::<Vec<_>>() {
-            self.end(serial, Reason::OutOfStep, Place::Nowhere);
+            self.end(serial, reason, Place::Nowhere);
         }
+    }
+
+    fn out_of_step(&mut self) {
+        self.give_up_all(Reason::OutOfStep);
         *self = Self {
             contexts: std::mem::take(&mut self.contexts),
             gone: std::mem::take(&mut self.gone),

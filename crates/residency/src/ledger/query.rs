@@ -1,0 +1,84 @@
+//! What can be asked of the ledger beyond what it says by itself. Takes a walk each: for people
+//! who look, not for every event.
+
+use super::*;
+
+/// Where the prompts of a live request stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Slots that hold (the first of) its prompts whole, ascending.
+    pub sequences: Vec<SequenceId>,
+    /// Whether a buffer in host memory does.
+    pub host: bool,
+}
+
+/// Saved sequences, all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// How many.
+    pub buffers: usize,
+    /// Their lengths, added up.
+    pub tokens: u64,
+}
+
+impl Ledger {
+    /// The context whose sequences are the slots; `None`: there is no context.
+    #[must_use]
+    pub fn primary(&self) -> Option<ContextId> {
+        self.contexts.first().copied()
+    }
+
+    /// The slots that are known, ascending.
+    pub fn slots(&self) -> impl Iterator<Item = SequenceId> {
+        self.sequences.keys().copied()
+    }
+
+    /// What stands in host memory.
+    #[must_use]
+    pub fn saved(&self) -> Saved {
+        Saved {
+            buffers: self.buffers.len(),
+            tokens: self
+                .buffers
+                .values()
+                .map(|&holder| u64::from(self.tree.depth(holder)))
+                .sum(),
+        }
+    }
+
+    /// The live requests that have a prompt which a slot holds whole, in the order in which
+    /// their prompts end. One with several such prompts is there several times.
+    #[must_use]
+    pub fn requests_in(&self, sequence: SequenceId) -> Vec<&RequestId> {
+        let Some(sequence) = self.sequences.get(&sequence) else {
+            return Vec::new();
+        };
+        let mut labels = self.tree.labels_above(sequence.holder);
+        labels.reverse();
+        labels
+            .into_iter()
+            .filter_map(|label| self.requests.get(label.request))
+            .map(|request| &request.id)
+            .collect()
+    }
+
+    /// Where the first prompt of a live request stands: nowhere while it is on its way. `None`:
+    /// no live request has this id.
+    #[must_use]
+    pub fn whereabouts(&self, id: &str) -> Option<Whereabouts> {
+        let request = self.requests.get(self.requests.find(id)?)?;
+        let Some(&mark) = request.marks.iter().flatten().next() else {
+            return Some(Whereabouts::default());
+        };
+        let mut buffers = self.buffers.values();
+        Some(Whereabouts {
+            sequences: self
+                .sequences
+                .iter()
+                .filter(|(_, sequence)| self.tree.covers(sequence.holder, mark))
+                .map(|(&id, _)| id)
+                .collect(),
+            host: buffers.any(|&holder| self.tree.covers(holder, mark)),
+        })
+    }
+}
