@@ -7,7 +7,8 @@
 
 use serde_json::{Value, json};
 
-use super::http::{Request, Response};
+use contextpilot_http_server::{Request, Response};
+
 use super::print::Printer;
 
 pub(super) fn answer(request: &Request, printer: &Printer) -> Response {
@@ -16,11 +17,11 @@ pub(super) fn answer(request: &Request, printer: &Printer) -> Response {
             Ok(ids) => {
                 // Before the answer: who has it can rely on the lines being out.
                 printer.evicted(&ids);
-                evicted(&ids)
+                json(200, &evicted(&ids))
             }
             Err(why) => error(400, &why),
         },
-        ("GET" | "HEAD", "/health") => Response::new(200, &json!({"status": "ready"})),
+        ("GET" | "HEAD", "/health") => json(200, &json!({"status": "ready"})),
         (method, path) => error(
             404,
             &format!("nothing at {method} {path}; there are POST /evict and GET /health"),
@@ -29,21 +30,24 @@ pub(super) fn answer(request: &Request, printer: &Printer) -> Response {
 }
 
 pub(super) fn error(status: u16, why: &str) -> Response {
-    Response::new(status, &json!({ "detail": why }))
+    json(status, &json!({ "detail": why }))
 }
 
-fn evicted(ids: &[String]) -> Response {
+fn json(status: u16, body: &Value) -> Response {
+    Response::json(status, body.to_string())
+}
+
+fn evicted(ids: &[String]) -> Value {
     let mut distinct: Vec<&str> = Vec::with_capacity(ids.len());
     let mut seen = std::collections::HashSet::with_capacity(ids.len());
     distinct.extend(ids.iter().map(String::as_str).filter(|id| seen.insert(*id)));
-    let body = json!({
+    json!({
         "status": "success",
         "removed_count": distinct.len(),
         "evicted_count": distinct.len(),
         "evicted_request_ids": distinct,
         "not_found": [],
-    });
-    Response::new(200, &body)
+    })
 }
 
 fn request_ids(body: &[u8]) -> Result<Vec<String>, String> {
@@ -97,7 +101,7 @@ mod tests {
     #[test]
     fn counts_each_id_once() {
         let ids = ["a", "b", "a"].map(str::to_owned);
-        let body: Value = serde_json::from_slice(&evicted(&ids).body).unwrap();
+        let body = evicted(&ids);
         assert_eq!(body["removed_count"], 2);
         assert_eq!(body["evicted_request_ids"], json!(["a", "b"]));
     }

@@ -28,7 +28,14 @@ impl Write for Peer<'_> {
     }
 }
 
-fn connection(input: &[u8], step: usize) -> Connection<Peer<'_>> {
+const LIMITS: Limits = Limits {
+    body: 8 << 20,
+    patience: Duration::from_secs(60),
+    whole_request: Duration::from_secs(60),
+    connections: 1,
+};
+
+fn connection(input: &[u8], step: usize) -> Connection<'static, Peer<'_>> {
     let output = Vec::new();
     Connection {
         stream: Peer {
@@ -37,12 +44,14 @@ fn connection(input: &[u8], step: usize) -> Connection<Peer<'_>> {
             output,
         },
         unread: Vec::new(),
+        limits: &LIMITS,
+        begun: None,
     }
 }
 
 fn status_of(input: &[u8]) -> u16 {
     match connection(input, usize::MAX).next_request().unwrap() {
-        Next::Bad(response) => response.status,
+        Next::Bad(status, _) => status,
         Next::Request(_) => 200,
         Next::End => 0,
     }
@@ -62,6 +71,7 @@ fn requests_may_be_cut_anywhere_and_follow_each_other() {
             (first.body.as_slice(), first.keep_alive),
             (&b"abc"[..], true)
         );
+        assert_eq!(first.header("CONTENT-length").next(), Some(&b"3"[..]));
         let Next::Request(second) = connection.next_request().unwrap() else {
             panic!("no second request at step {step}");
         };
@@ -129,4 +139,23 @@ fn what_is_no_request_is_told_so() {
         "a: b\r\n".repeat(MOST_HEADERS + 1)
     );
     assert_eq!(status_of(many.as_bytes()), 431);
+}
+
+#[test]
+fn a_request_that_drips_in_for_too_long_is_refused() {
+    let limits = Limits {
+        whole_request: Duration::ZERO,
+        ..LIMITS
+    };
+    for input in [
+        &b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"[..],
+        b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nab",
+    ] {
+        let mut slow = connection(input, 1);
+        slow.limits = &limits;
+        let Next::Bad(status, _) = slow.next_request().unwrap() else {
+            panic!("it was waited for");
+        };
+        assert_eq!(status, 408);
+    }
 }

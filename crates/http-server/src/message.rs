@@ -1,0 +1,149 @@
+//! Requests and answers.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// A request, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// `GET`, as it was sent.
+    pub method: String,
+    /// Path and query, as they were sent.
+    pub target: String,
+    /// The client wants to send another one afterwards.
+    pub keep_alive: bool,
+    /// Names and values, in the order in which they came.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// Empty if there is none.
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// The target without its query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or_default()
+    }
+
+    /// The values of a header, in whatever case its name was written.
+    pub fn header<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.headers
+            .iter()
+            .filter(move |(given, _)| given.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_slice())
+    }
+}
+
+/// An answer.
+pub struct Response {
+    /// Such as 200.
+    pub status: u16,
+    /// `Content-Type`.
+    pub content_type: &'static str,
+    /// More headers, each a name and a value without line ends.
+    pub headers: Vec<(&'static str, String)>,
+    /// What is sent.
+    pub body: Body,
+}
+
+/// What an answer consists of.
+pub enum Body {
+    /// This, and then perhaps the next answer.
+    Whole(Vec<u8>),
+    /// Whatever comes, until it ends or the client leaves. The connection ends with it.
+    Endless(Box<dyn Follow>),
+}
+
+/// The source of an answer that goes on.
+pub trait Follow {
+    /// The next piece, which may be empty: then it is called again. Waits for `longest` at most.
+    /// `None` ends the answer.
+    fn next(&mut self, longest: Duration) -> Option<Vec<u8>>;
+}
+
+impl Response {
+    /// JSON.
+    #[must_use]
+    pub fn json(status: u16, body: String) -> Self {
+        Self::whole(status, "application/json", body.into_bytes())
+    }
+
+    /// Anything.
+    #[must_use]
+    pub fn whole(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
+        Self {
+            status,
+            content_type,
+            headers: Vec::new(),
+            body: Body::Whole(body),
+        }
+    }
+
+    /// With one more header.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    pub(crate) fn head(&self, keep_alive: bool) -> Vec<u8> {
+        let mut head = format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n",
+            self.status,
+            phrase(self.status),
+            self.content_type
+        );
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if let Body::Whole(body) = &self.body {
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        let connection = if keep_alive { "keep-alive" } else { "close" };
+        head.push_str(&format!("Connection: {connection}\r\n\r\n"));
+        head.into_bytes()
+    }
+
+    /// In one write where there is an end, so that one packet carries it.
+    pub(crate) fn send(
+        &mut self,
+        mut to: impl Write,
+        with_body: bool,
+        keep_alive: bool,
+        beat: Duration,
+    ) -> io::Result<()> {
+        let mut bytes = self.head(keep_alive);
+        match &mut self.body {
+            Body::Whole(body) if with_body => bytes.extend_from_slice(body),
+            Body::Endless(source) if with_body => {
+                to.write_all(&bytes)?;
+                while let Some(piece) = source.next(beat) {
+                    to.write_all(&piece)?;
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        to.write_all(&bytes)?;
+        to.flush()
+    }
+}
+
+fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        421 => "Misdirected Request",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        _ => "Bad Request",
+    }
+}

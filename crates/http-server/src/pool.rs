@@ -1,0 +1,112 @@
+//! A thread for each connection, and not too many.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::{Listener, Response, Stream};
+
+/// Counts the connections that are open.
+#[derive(Debug)]
+pub struct Pool {
+    open: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// The right to one connection, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Pool {
+    /// For so many connections at a time.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            open: Arc::default(),
+            most,
+        }
+    }
+
+    fn take(&self) -> Option<Place> {
+        // One thread takes, so nobody else can come in between.
+        if self.open.load(Ordering::Acquire) >= self.most {
+            return None;
+        }
+        self.open.fetch_add(1, Ordering::AcqRel);
+        Some(Place(Arc::clone(&self.open)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Accepts connections and hands each to `work` on a thread of its own, as long as the process
+/// lives. One too many gets the answer `full`, and is closed. `say` hears of what goes wrong.
+///
+/// The threads inherit the signal mask of this one.
+pub fn accept_for_ever(
+    listener: &Listener,
+    pool: &Pool,
+    full: impl Fn() -> Response,
+    say: impl Fn(std::fmt::Arguments<'_>),
+    work: impl Fn(&Stream) + Clone + Send + 'static,
+) -> ! {
+    // Such as no free file descriptors: it is said once, until it was better again.
+    let mut failing = false;
+    loop {
+        match listener.accept() {
+            Ok(stream) => {
+                failing = false;
+                let Some(place) = pool.take() else {
+                    turn_away(&stream, &full());
+                    continue;
+                };
+                let work = work.clone();
+                let thread = std::thread::Builder::new().name("connection".into());
+                let spawned = thread.spawn(move || {
+                    let _place = place;
+                    work(&stream);
+                });
+                if let Err(e) = spawned {
+                    say(format_args!(
+                        "A connection was dropped, no thread could be started ({e})"
+                    ));
+                }
+            }
+            Err(e) if is_the_peers_fault(&e) => {}
+            Err(e) => {
+                if !std::mem::replace(&mut failing, true) {
+                    say(format_args!(
+                        "A connection could not be accepted ({e}); trying again"
+                    ));
+                }
+                // It takes time to change.
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+    }
+}
+
+/// Without a thread, and so without waiting: a few hundred bytes fit in the socket's buffer.
+fn turn_away(stream: &Stream, full: &Response) {
+    if stream.set_timeouts(Duration::from_millis(10)).is_ok() {
+        let mut bytes = full.head(false);
+        if let crate::Body::Whole(body) = &full.body {
+            bytes.extend_from_slice(body);
+        }
+        let _ = (&mut &*stream).write_all(&bytes);
+    }
+}
+
+fn is_the_peers_fault(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
+}
