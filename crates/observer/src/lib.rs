@@ -1,0 +1,44 @@
+//! What people want to know of the cache, gathered from what the ledger is told and says.
+//!
+//! ```text
+//!             ┌──────────► ledger ───► effects ──┐
+//!  events ────┤                                  ▼
+//!  notes ─────┴───────────────────────────► [`Observer`] ──► residency events, log lines
+//!                                                │
+//!                                                └─ on demand: stats, a request, metrics
+//! ```
+//!
+//! Like the ledger it has no clock, no thread and no I/O: each call brings the time along, and
+//! what is to be sent or written is collected and handed over. It exists only if somebody asked
+//! for it (`CONTEXTPILOT_LISTEN`, `CONTEXTPILOT_LOG_FILE`), and the ledger does not know of it.
+//!
+//! **Tokens.** A prompt's tokens are the positions up to the entry whose output ended it.
+//! *Evaluated* are the entries that were submitted for its slot from the launch of its task
+//! to there, and evaluated without an error; *reused* are the others. These are the engine's own
+//! `prompt_n` and `cache_n`. A child of a request for several answers (`n`) takes over its
+//! parent's prompt and is counted as the engine counts it: with the parent's figures.
+//!
+//! **Time to first token** is from the complete receipt of a request to the end of the evaluation
+//! that completed its prompt. Sampling, and the way of the answer, are not in it.
+//!
+//! **Bounds.** One entry for each request under way and for each live id, the last
+//! [`MOST_GONE`] evictions, 60 seconds, the slots, the host's buffers.
+
+#![forbid(unsafe_code)]
+
+mod gone;
+mod histogram;
+mod metrics;
+mod minute;
+mod note;
+mod observer;
+mod prompt;
+mod ring;
+mod stats;
+mod work;
+
+pub use gone::MOST_GONE;
+pub use note::{Note, Now, Stamp};
+pub use observer::{After, Observer, Told};
+pub use ring::{Ring, Since};
+pub use stats::Outside;

@@ -1,0 +1,333 @@
+//! Prometheus' text format, version 0.0.4.
+
+use std::fmt::{self, Write};
+
+use contextpilot_control::{Reason, Stats};
+
+use crate::histogram::{BOUNDS, CLASSES};
+use crate::observer::Observer;
+
+/// What every name begins with.
+const PREFIX: &str = "contextpilot_llama_";
+
+impl Observer {
+    /// The same figures as `stats`, for Prometheus. Base units; each series has the labels
+    /// `engine`, `engine_version` and `model`.
+    #[must_use]
+    pub fn metrics(&self, stats: &Stats) -> String {
+        let mut page = Page::new(stats);
+        page.process(stats);
+        page.slots(stats);
+        page.cache(stats);
+        page.requests(stats);
+        page.delivery(stats);
+        self.first_token(&mut page);
+        page.text
+    }
+
+    fn first_token(&self, page: &mut Page) {
+        const NAME: &str = "time_to_first_token_seconds";
+        page.family(
+            NAME,
+            "histogram",
+            "From the complete receipt of a request by the server to the end of the evaluation \
+             that completes its prompt; sampling and the way of the answer are not in it. reuse: \
+             none, less than a tenth of the prompt came from the cache; full, nine tenths or more",
+        );
+        for (histogram, class) in self.counts.first_token.iter().zip(CLASSES) {
+            let mut count = 0;
+            for (nth, in_bucket) in histogram.counts.iter().enumerate() {
+                count += in_bucket;
+                let bound = BOUNDS.get(nth).map_or("+Inf".to_owned(), f64::to_string);
+                let labels = [("reuse", class), ("le", &bound)];
+                page.sample(&format!("{NAME}_bucket"), &labels, count as f64);
+            }
+            let labels = [("reuse", class)];
+            page.sample(&format!("{NAME}_sum"), &labels, histogram.sum);
+            page.sample(&format!("{NAME}_count"), &labels, histogram.count() as f64);
+        }
+    }
+}
+
+struct Page {
+    text: String,
+    /// The labels of every series.
+    common: String,
+}
+
+impl Page {
+    fn new(stats: &Stats) -> Self {
+        let unknown = || "unknown".to_owned();
+        let version = stats.engine.version.clone();
+        let model = stats.model.as_ref().map(|model| model.name.clone());
+        let common = format!(
+            "engine=\"{}\",engine_version=\"{}\",model=\"{}\"",
+            Escaped(&stats.engine.name),
+            Escaped(&version.unwrap_or_else(unknown)),
+            Escaped(&model.unwrap_or_else(unknown)),
+        );
+        Self {
+            text: String::new(),
+            common,
+        }
+    }
+
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.text, "# HELP {PREFIX}{name} {help}");
+        let _ = writeln!(self.text, "# TYPE {PREFIX}{name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let _ = write!(self.text, "{PREFIX}{name}{{{}", self.common);
+        for (label, text) in labels {
+            let _ = write!(self.text, ",{label}=\"{}\"", Escaped(text));
+        }
+        let _ = writeln!(self.text, "}} {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) {
+        if let Some(value) = value {
+            self.family(name, "gauge", help);
+            self.sample(name, &[], value);
+        }
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "counter", help);
+        self.sample(name, &[], value as f64);
+    }
+
+    fn counters(&mut self, name: &str, help: &str, label: &str, values: &[(&str, u64)]) {
+        self.family(name, "counter", help);
+        for &(text, value) in values {
+            self.sample(name, &[(label, text)], value as f64);
+        }
+    }
+
+    fn process(&mut self, stats: &Stats) {
+        self.family("info", "gauge", "The hook in this server; always 1");
+        self.sample("info", &[("hook_version", &stats.hook_version)], 1.0);
+        self.gauge(
+            "uptime_seconds",
+            "Time since the hook started",
+            Some(stats.uptime_seconds),
+        );
+    }
+
+    fn slots(&mut self, stats: &Stats) {
+        type Value = fn(&contextpilot_control::Slot) -> Option<f64>;
+        let families: [(&str, &str, Value); 5] = [
+            ("slot_tokens", "Tokens that the slot holds", |slot| {
+                Some(f64::from(slot.tokens))
+            }),
+            (
+                "slot_capacity_tokens",
+                "Tokens that the slot could hold",
+                |slot| slot.capacity.map(f64::from),
+            ),
+            (
+                "slot_bytes",
+                "Size of what the slot holds, from the engine's own sizes",
+                |slot| slot.bytes.map(|bytes| bytes as f64),
+            ),
+            (
+                "slot_requests",
+                "Live requests whose prompts the slot holds",
+                |slot| Some(slot.requests_total as f64),
+            ),
+            (
+                "slot_busy",
+                "1 while a task is at work in the slot",
+                |slot| Some(f64::from(u8::from(slot.busy))),
+            ),
+        ];
+        for (name, help, value) in families {
+            self.family(name, "gauge", help);
+            for slot in &stats.slots {
+                if let Some(value) = value(slot) {
+                    self.sample(name, &[("slot", &slot.slot.to_string())], value);
+                }
+            }
+        }
+    }
+
+    fn cache(&mut self, stats: &Stats) {
+        let host = &stats.host;
+        let gauges = [
+            (
+                "host_cache_entries",
+                "Saved sequences in the host prompt cache",
+                Some(host.entries),
+            ),
+            (
+                "host_cache_tokens",
+                "Their tokens, added up",
+                Some(host.tokens),
+            ),
+            (
+                "host_cache_bytes",
+                "Bytes of the buffers they are saved in",
+                Some(host.bytes),
+            ),
+            (
+                "host_cache_limit_bytes",
+                "What these may grow to",
+                host.limit_bytes,
+            ),
+            (
+                "checkpoint_bytes",
+                "Bytes of context checkpoints",
+                Some(host.checkpoint_bytes),
+            ),
+            (
+                "resident_tokens",
+                "Distinct tokens in slots and in host memory",
+                Some(stats.tokens.resident),
+            ),
+            (
+                "shared_tokens",
+                "Tokens held more than once: held by slots and host entries, less the distinct",
+                Some(stats.tokens.shared),
+            ),
+            (
+                "live_requests",
+                "Requests on their way or cached",
+                Some(stats.tokens.live_requests),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            self.gauge(name, help, value.map(|value| value as f64));
+        }
+        self.gauge(
+            "kv_bytes_per_token",
+            "Size of a sequence's state by its tokens, from the engine's own sizes",
+            stats.kv.bytes_per_token,
+        );
+        let reasons = Reason::ALL.map(|reason| {
+            let count = stats.evictions.get(&reason).copied();
+            (reason.as_str(), count.unwrap_or(0))
+        });
+        self.counters(
+            "evictions_total",
+            "Requests that fell out of the cache",
+            "reason",
+            &reasons,
+        );
+    }
+
+    fn requests(&mut self, stats: &Stats) {
+        let requests = &stats.requests;
+        self.counters(
+            "requests_total",
+            "Requests for inference that were received, by what they had for an id",
+            "id",
+            &[
+                ("with", requests.with_id),
+                ("without", requests.without_id),
+                ("refused", requests.refused_id),
+            ],
+        );
+        self.counter(
+            "requests_finished_total",
+            "Requests for inference that were answered, or left by their clients",
+            requests.finished,
+        );
+        let total = &stats.reuse.total;
+        self.counter(
+            "prompts_total",
+            "Prompts that were evaluated to their ends",
+            total.prompts,
+        );
+        self.counters(
+            "prompt_tokens_total",
+            "Tokens of these: from the cache (the engine's cache_n), or evaluated (prompt_n)",
+            "source",
+            &[("reused", total.reused), ("evaluated", total.evaluated)],
+        );
+        let losses = &stats.losses;
+        self.counters(
+            "losses_total",
+            "What went by without being noticed; zero in a healthy process",
+            "kind",
+            &[
+                ("events", losses.events),
+                ("gaps", losses.gaps),
+                ("ids", losses.ids),
+                ("untracked_batches", losses.untracked_batches),
+                ("untracked_buffers", losses.untracked_buffers),
+                ("unreadable_connections", losses.unreadable_connections),
+                ("log_lines", losses.log_lines),
+            ],
+        );
+    }
+
+    fn delivery(&mut self, stats: &Stats) {
+        let Some(delivery) = &stats.delivery else {
+            return;
+        };
+        self.gauge(
+            "delivery_waiting_ids",
+            "Evictions that the index has not confirmed",
+            Some((delivery.waiting + delivery.in_flight) as f64),
+        );
+        self.counters(
+            "delivery_ids_total",
+            "Evictions by how telling them to the index ended",
+            "result",
+            &[
+                ("sent", delivery.sent),
+                ("not_needed", delivery.not_needed),
+                ("rejected", delivery.rejected),
+                ("dropped", delivery.dropped),
+            ],
+        );
+        self.counter(
+            "delivery_failed_posts_total",
+            "POSTs to the index that failed and were tried again",
+            delivery.failed_posts,
+        );
+        self.gauge(
+            "delivery_failing",
+            "1 while the last POST to the index has failed",
+            Some(f64::from(u8::from(delivery.failures_in_a_row > 0))),
+        );
+        self.gauge(
+            "delivery_last_success_timestamp_seconds",
+            "When the index confirmed a POST last",
+            delivery
+                .last_success_at
+                .map(|at| at.unix_ms() as f64 / 1000.0),
+        );
+    }
+}
+
+/// A label's value as the format wants it.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                '\\' => f.write_str("\\\\")?,
+                '"' => f.write_str("\\\"")?,
+                '\n' => f.write_str("\\n")?,
+                other => f.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_values_are_escaped() {
+        assert_eq!(
+            Escaped("a\\b\"c\nd\u{e9}").to_string(),
+            "a\\\\b\\\"c\\nd\u{e9}"
+        );
+    }
+}

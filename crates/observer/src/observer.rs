@@ -1,0 +1,554 @@
+//! The observer: who is told what, in the order in which it happened.
+
+use std::collections::{BTreeMap, HashMap};
+
+use contextpilot_control::{
+    Change, Evicted, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState, ResidencyEvent,
+    Timestamp,
+};
+use contextpilot_residency::{
+    Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, Place, Reason, RequestId,
+    SequenceId, TaskId,
+};
+
+use crate::gone::{Gone, MOST_GONE, Memory};
+use crate::histogram::{CLASSES, Histogram, class_of};
+use crate::minute::Minute;
+use crate::note::{Note, Now, Stamp};
+use crate::prompt::{Prompt, Taken};
+use crate::work::{Launch, SlotWork, Work};
+
+/// Request ids that are named in one event.
+const MOST_NAMED: usize = 1000;
+
+/// Watches the ledger. Call [`before`](Self::before) with each event, then let the ledger apply
+/// it, then call [`effect`](Self::effect) with each effect and [`after`](Self::after).
+#[derive(Debug)]
+pub struct Observer {
+    pub(crate) epoch: String,
+    sequence: u64,
+    works: HashMap<Arrival, Work>,
+    tasks: HashMap<TaskId, Arrival>,
+    pub(crate) slots: BTreeMap<SequenceId, SlotWork>,
+    /// Slots of the batch that is being evaluated.
+    flying: Vec<SequenceId>,
+    live: HashMap<RequestId, Live>,
+    gone: Memory,
+    pub(crate) buffers: HashMap<BufferId, Buffer>,
+    pub(crate) contexts: HashMap<ContextId, Context>,
+    pub(crate) counts: Counts,
+    pub(crate) minute: Minute,
+    told: Told,
+}
+
+/// What is to be passed on.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// To readers of the stream.
+    pub events: Vec<ResidencyEvent>,
+    /// To the log file.
+    pub lines: Vec<LogLine>,
+}
+
+/// What remains to be looked at when the ledger has applied an event.
+#[derive(Debug)]
+#[must_use]
+pub enum After {
+    /// Nothing.
+    Nothing,
+    /// Whether the sequence was saved.
+    Saved(SequenceId, BufferId),
+    /// Whether the sequence was restored from a buffer that is known.
+    Restored(SequenceId, BufferId),
+}
+
+#[derive(Debug)]
+struct Live {
+    since_unix_ms: u64,
+    /// Of the longest prompt; `None`: not cached yet.
+    tokens: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Its size is known, and nothing else yet.
+    Sized,
+    Sequence,
+    Checkpoint,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Context {
+    pub(crate) capacity: Option<u32>,
+    pub(crate) model: Option<std::sync::Arc<str>>,
+    /// Tokens and bytes of the longest sequence that was measured.
+    pub(crate) measured: (u32, u64),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) prompts: u64,
+    pub(crate) taken: Taken,
+    pub(crate) finished: u64,
+    pub(crate) evictions: BTreeMap<ReasonOut, u64>,
+    pub(crate) first_token: [Histogram; CLASSES.len()],
+}
+
+impl Observer {
+    /// `epoch`: random, to tell this process from others.
+    #[must_use]
+    pub fn new(epoch: String) -> Self {
+        Self {
+            epoch,
+            sequence: 0,
+            works: HashMap::new(),
+            tasks: HashMap::new(),
+            slots: BTreeMap::new(),
+            flying: Vec::new(),
+            live: HashMap::new(),
+            gone: Memory::default(),
+            buffers: HashMap::new(),
+            contexts: HashMap::new(),
+            counts: Counts::default(),
+            minute: Minute::new(),
+            told: Told::default(),
+        }
+    }
+
+    /// What has gathered since this was last asked.
+    pub fn told(&mut self) -> Told {
+        std::mem::take(&mut self.told)
+    }
+
+    /// A note came, in order with the events.
+    pub fn note(&mut self, note: Note, at: Stamp, now: Now) {
+        match note {
+            Note::Received { arrival } => self.works.entry(arrival).or_default().received = at,
+            Note::Posted { arrival, task } => self.posted(arrival, task, None),
+            Note::Answered { arrival } => self.answered(arrival, None, at, now),
+            Note::Size { buffer, bytes } => {
+                let kind = Kind::Sized;
+                self.buffers.insert(buffer, Buffer { bytes, kind });
+            }
+            Note::Measured {
+                context,
+                tokens,
+                bytes,
+            } => self.measured(context, tokens, bytes),
+            Note::Context {
+                context,
+                capacity,
+                model,
+            } => {
+                let known = self.contexts.entry(context).or_default();
+                known.capacity = capacity;
+                known.model = model;
+            }
+        }
+    }
+
+    /// The ledger is about to apply an event.
+    pub fn before(&mut self, event: &Event, at: Stamp, now: Now, ledger: &Ledger) -> After {
+        let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
+        match *event {
+            Event::Posted {
+                arrival,
+                task,
+                ref id,
+            } => self.posted(arrival, task, Some(id)),
+            Event::Answered { arrival, ref id } => self.answered(arrival, Some(id), at, now),
+            Event::Launched { sequence, task } => self.launched(sequence, task, now),
+            Event::Submitted {
+                context,
+                ref entries,
+            } if is_primary(context) => self.submitted(entries),
+            Event::Evaluated {
+                context,
+                ref failed,
+            } if is_primary(context) => self.evaluated(!failed.is_empty(), at, now),
+            Event::Copied {
+                context,
+                source,
+                target,
+                ..
+            } if is_primary(context) => self.copied(source, target, now),
+            Event::Saved {
+                sequence, buffer, ..
+            } => return After::Saved(sequence, buffer),
+            Event::Checkpointed { buffer, .. } => {
+                if let Some(buffer) = self.buffers.get_mut(&buffer) {
+                    buffer.kind = Kind::Checkpoint;
+                }
+            }
+            Event::Restored {
+                sequence, buffer, ..
+            } if ledger.knows(buffer) => return After::Restored(sequence, buffer),
+            Event::Freed { buffer } => {
+                self.buffers.remove(&buffer);
+            }
+            Event::ContextFreed { context } => {
+                let primary = is_primary(context);
+                self.contexts.remove(&context);
+                if primary {
+                    self.lose_slots();
+                }
+            }
+            Event::OutOfStep => {
+                self.lose_slots();
+                self.works.clear();
+                self.tasks.clear();
+            }
+            _ => {}
+        }
+        After::Nothing
+    }
+
+    /// The ledger drew a conclusion from the event.
+    pub fn effect(&mut self, effect: &Effect, now: Now) {
+        match effect {
+            Effect::Awaited { id } => {
+                let live = Live {
+                    since_unix_ms: now.unix_ms,
+                    tokens: None,
+                };
+                self.live.insert(id.clone(), live);
+            }
+            Effect::Cached {
+                id,
+                sequence,
+                tokens,
+            } => {
+                if let Some(live) = self.live.get_mut(id) {
+                    live.since_unix_ms = now.unix_ms;
+                    live.tokens = live.tokens.max(Some(*tokens));
+                }
+                let change = Change::Cached {
+                    id: id.to_string(),
+                    slot: *sequence,
+                    tokens: *tokens,
+                };
+                self.change(change, now);
+            }
+            Effect::Evicted { id, reason, place } => self.evicted(id, *reason, *place, now),
+        }
+    }
+
+    /// The ledger has applied the event.
+    pub fn after(&mut self, after: After, now: Now, ledger: &Ledger) {
+        match after {
+            After::Nothing => {}
+            After::Saved(sequence, buffer) if ledger.knows(buffer) => {
+                let tokens = ledger.held(sequence);
+                let bytes = self.buffers.get_mut(&buffer).map(|buffer| {
+                    buffer.kind = Kind::Sequence;
+                    buffer.bytes
+                });
+                if let (Some(bytes), Some(context)) = (bytes, ledger.primary()) {
+                    self.measured(context, tokens, bytes);
+                }
+                let change = Change::MovedToHost {
+                    ids: names(ledger, sequence),
+                    slot: sequence,
+                    tokens,
+                    bytes,
+                };
+                self.change(change, now);
+            }
+            After::Saved(_, buffer) => {
+                self.buffers.remove(&buffer);
+            }
+            After::Restored(sequence, _) => {
+                let change = Change::Restored {
+                    ids: names(ledger, sequence),
+                    slot: sequence,
+                    tokens: ledger.held(sequence),
+                };
+                self.change(change, now);
+            }
+        }
+    }
+
+    /// The ledger is gone: of no request can it be said any more that it is cached.
+    pub fn lose_all(&mut self, now: Now) {
+        let ids: Vec<RequestId> = self.live.keys().cloned().collect();
+        for id in ids {
+            self.evicted(&id, Reason::OutOfStep, Place::Nowhere, now);
+        }
+        self.lose_slots();
+    }
+
+    /// Where a request is, or what became of it.
+    #[must_use]
+    pub fn request(&self, id: &str, ledger: Option<&Ledger>) -> RequestState {
+        let id = id.to_owned();
+        if let Some(live) = self.live.get(&*id) {
+            let since = Timestamp::from_unix_ms(live.since_unix_ms);
+            let Some(tokens) = live.tokens else {
+                return RequestState::Awaited { id, since };
+            };
+            let found = ledger.and_then(|ledger| ledger.whereabouts(&id));
+            let found = found.unwrap_or_default();
+            let slots = found.sequences.into_iter();
+            return RequestState::Cached {
+                places: slots
+                    .map(|slot| PlaceOut::Slot { slot })
+                    .chain(found.host.then_some(PlaceOut::Host))
+                    .collect(),
+                id,
+                tokens,
+                since,
+            };
+        }
+        match self.gone.get(&id) {
+            Some(gone) => RequestState::Evicted {
+                id,
+                at: Timestamp::from_unix_ms(gone.at_unix_ms),
+                reason: gone.reason,
+                from: gone.from,
+                by: gone.by.as_deref().map(str::to_owned),
+                tokens: gone.tokens,
+            },
+            None => RequestState::Unknown {
+                id,
+                hint: format!(
+                    "never seen by this process, or evicted more than {MOST_GONE} evictions ago"
+                ),
+            },
+        }
+    }
+
+    // ---- requests and slots --------------------------------------------
+
+    fn posted(&mut self, arrival: Arrival, task: TaskId, id: Option<&RequestId>) {
+        let work = self.works.entry(arrival).or_default();
+        work.id = id.cloned();
+        work.tasks.push(task);
+        self.tasks.insert(task, arrival);
+    }
+
+    fn launched(&mut self, sequence: SequenceId, task: TaskId, now: Now) {
+        let arrival = self.tasks.remove(&task);
+        let work = arrival.and_then(|arrival| self.works.get_mut(&arrival));
+        let id = work.and_then(|work| {
+            work.slot.get_or_insert(sequence);
+            work.id.clone()
+        });
+        self.end_prompt(sequence, now);
+        self.slots.entry(sequence).or_default().launch = Some(Launch {
+            arrival,
+            id,
+            at_unix_ms: now.unix_ms,
+            busy: arrival.is_some(),
+            prompt: Some(Prompt::default()),
+        });
+    }
+
+    fn submitted(&mut self, entries: &[Entry]) {
+        self.flying.clear();
+        for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
+            let Some(sequence) = run.first().map(|entry| entry.sequence) else {
+                continue;
+            };
+            let slot = self.slots.get_mut(&sequence);
+            let launch = slot.and_then(|slot| slot.launch.as_mut());
+            if let Some(prompt) = launch.and_then(|launch| launch.prompt.as_mut()) {
+                prompt.submitted(run);
+                if !self.flying.contains(&sequence) {
+                    self.flying.push(sequence);
+                }
+            }
+        }
+    }
+
+    fn evaluated(&mut self, failed: bool, at: Stamp, now: Now) {
+        for sequence in std::mem::take(&mut self.flying) {
+            let slot = self.slots.get_mut(&sequence);
+            let launch = slot.and_then(|slot| slot.launch.as_mut());
+            let prompt = launch.and_then(|launch| launch.prompt.as_mut());
+            if let Some((taken, at)) = prompt.and_then(|prompt| prompt.evaluated(failed, at)) {
+                self.completed(sequence, taken, at, now);
+            }
+        }
+    }
+
+    /// A child of a request for several answers takes over the prompt of its parent.
+    fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
+        let last = self.slots.get(&source).and_then(|slot| slot.last);
+        let target_slot = self.slots.get(&target);
+        let waits = target_slot
+            .and_then(|slot| slot.launch.as_ref()?.prompt.as_ref())
+            .is_some_and(Prompt::is_untouched);
+        if let (Some((taken, at)), true) = (last, waits) {
+            self.completed(target, taken, at, now);
+        }
+    }
+
+    /// If a slot's prompt came to an end that could not be told from a pause, this was it.
+    fn end_prompt(&mut self, sequence: SequenceId, now: Now) {
+        let slot = self.slots.get(&sequence);
+        let prompt = slot.and_then(|slot| slot.launch.as_ref()?.prompt.as_ref());
+        if let Some((taken, at)) = prompt.and_then(Prompt::over) {
+            self.completed(sequence, taken, at, now);
+        }
+    }
+
+    fn completed(&mut self, sequence: SequenceId, taken: Taken, at: Stamp, now: Now) {
+        let counts = &mut self.counts;
+        counts.prompts += 1;
+        counts.taken.tokens += taken.tokens;
+        counts.taken.reused += taken.reused;
+        counts.taken.evaluated += taken.evaluated;
+        self.minute.add(taken, now.stamp);
+        let Some(slot) = self.slots.get_mut(&sequence) else {
+            return;
+        };
+        slot.last = Some((taken, at));
+        let Some(launch) = slot.launch.as_mut() else {
+            return;
+        };
+        launch.prompt = None;
+        let work = launch.arrival.and_then(|a| self.works.get_mut(&a));
+        if let Some(seconds) = work.and_then(|work| work.completed(taken, at)) {
+            counts.first_token[class_of(taken)].observe(seconds);
+        }
+    }
+
+    fn answered(&mut self, arrival: Arrival, id: Option<&RequestId>, at: Stamp, now: Now) {
+        self.counts.finished += 1;
+        let of_it: Vec<SequenceId> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| {
+                let launch = slot.launch.as_ref();
+                launch.is_some_and(|launch| launch.arrival == Some(arrival) && launch.busy)
+            })
+            .map(|(&sequence, _)| sequence)
+            .collect();
+        for sequence in of_it {
+            self.end_prompt(sequence, now);
+            let slot = self.slots.get_mut(&sequence);
+            if let Some(launch) = slot.and_then(|slot| slot.launch.as_mut()) {
+                launch.busy = false;
+            }
+        }
+        let Some(mut work) = self.works.remove(&arrival) else {
+            return;
+        };
+        work.id = work.id.or(id.cloned());
+        for task in &work.tasks {
+            self.tasks.remove(task);
+        }
+        self.told.lines.push(work.line(at, now));
+    }
+
+    /// Slots and buffers are gone, or nothing is known of them any more.
+    fn lose_slots(&mut self) {
+        self.flying.clear();
+        self.slots.clear();
+        self.buffers.clear();
+    }
+
+    fn measured(&mut self, context: ContextId, tokens: u32, bytes: u64) {
+        let context = self.contexts.entry(context).or_default();
+        if tokens > context.measured.0 {
+            context.measured = (tokens, bytes);
+        }
+    }
+
+    // ---- what became of requests ---------------------------------------
+
+    fn evicted(&mut self, id: &RequestId, reason: Reason, place: Place, now: Now) {
+        let live = self.live.remove(id);
+        let launch = match place {
+            Place::Slot(sequence) => self.slots.get(&sequence).and_then(|s| s.launch.as_ref()),
+            _ => None,
+        };
+        // What overwrites or moves a slot's content is the task in it. One that is emptied is so
+        // for its own task, if it has one at work.
+        let by = launch.filter(|launch| match reason {
+            Reason::Overwritten | Reason::Shifted | Reason::OutOfReach => true,
+            Reason::Cleared => launch.busy,
+            _ => false,
+        });
+        let reason = reason_out(reason);
+        *self.counts.evictions.entry(reason).or_default() += 1;
+        let by_id = by.and_then(|launch| launch.id.clone());
+        if let Some(work) = by.and_then(|by| self.works.get_mut(&by.arrival?)) {
+            work.pushed_out(Evicted {
+                id: id.to_string(),
+                reason,
+            });
+        }
+        let from = place_out(place);
+        let change = Change::Evicted {
+            id: id.to_string(),
+            reason,
+            from,
+            by: by_id.as_deref().map(str::to_owned),
+        };
+        let gone = Gone {
+            at_unix_ms: now.unix_ms,
+            reason,
+            from,
+            by: by_id,
+            tokens: live.and_then(|live| live.tokens),
+        };
+        self.gone.remember(id, gone);
+        self.change(change, now);
+    }
+
+    fn change(&mut self, change: Change, now: Now) {
+        self.sequence += 1;
+        self.told.events.push(ResidencyEvent {
+            epoch: self.epoch.clone(),
+            sequence: self.sequence,
+            at: Timestamp::from_unix_ms(now.unix_ms),
+            change,
+        });
+    }
+}
+
+/// The requests whose prompts a slot holds, each once.
+fn names(ledger: &Ledger, sequence: SequenceId) -> Vec<String> {
+    each_once(ledger.requests_in(sequence), MOST_NAMED).0
+}
+
+/// The first `most` of some ids, and how many different ones there are.
+pub(crate) fn each_once(ids: Vec<&RequestId>, most: usize) -> (Vec<String>, u64) {
+    let mut seen = std::collections::HashSet::with_capacity(ids.len());
+    let mut names = Vec::new();
+    for id in ids {
+        if seen.insert(id) && names.len() < most {
+            names.push(id.to_string());
+        }
+    }
+    (names, seen.len() as u64)
+}
+
+fn reason_out(reason: Reason) -> ReasonOut {
+    match reason {
+        Reason::Overwritten => ReasonOut::Overwritten,
+        Reason::Cleared => ReasonOut::Cleared,
+        Reason::Shifted => ReasonOut::Shifted,
+        Reason::DroppedFromHost => ReasonOut::DroppedFromHost,
+        Reason::OutOfReach => ReasonOut::OutOfReach,
+        Reason::ContextFreed => ReasonOut::ContextFreed,
+        Reason::NeverCached => ReasonOut::NeverCached,
+        Reason::OutOfStep => ReasonOut::OutOfStep,
+        Reason::Reset => ReasonOut::Reset,
+    }
+}
+
+fn place_out(place: Place) -> PlaceOut {
+    match place {
+        Place::Slot(slot) => PlaceOut::Slot { slot },
+        Place::Host => PlaceOut::Host,
+        Place::Nowhere => PlaceOut::Nowhere,
+    }
+}

@@ -1,0 +1,142 @@
+//! Everything at one moment.
+
+use contextpilot_control::{
+    Delivery, Engine, HostCache, KvBytes, Losses, Mode, Model, Requests, Reuse, ReuseOver, Slot,
+    Stats, Timestamp, Tokens,
+};
+use contextpilot_residency::{Ledger, SequenceId};
+
+use crate::note::Now;
+use crate::observer::{Kind, Observer, each_once};
+
+/// Request ids that are named for a slot.
+const MOST_NAMED: usize = 1000;
+
+/// What the observer cannot know.
+#[derive(Clone, Debug)]
+pub struct Outside {
+    /// See [`Stats::process`].
+    pub process: u32,
+    /// See [`Stats::uptime_seconds`].
+    pub uptime_seconds: f64,
+    /// See [`Stats::hook_version`].
+    pub hook_version: String,
+    /// See [`Stats::mode`].
+    pub mode: Mode,
+    /// See [`Stats::engine`].
+    pub engine: Engine,
+    /// The model by the command line or the environment; otherwise the engine's word is taken.
+    pub model: Option<Model>,
+    /// See [`HostCache::limit_bytes`].
+    pub host_limit: Option<u64>,
+    /// See [`HostCache::limit_from`].
+    pub host_limit_from: String,
+    /// [`Requests::finished`] is the observer's to say.
+    pub requests: Requests,
+    /// See [`Stats::delivery`].
+    pub delivery: Option<Delivery>,
+    /// See [`Stats::losses`].
+    pub losses: Losses,
+}
+
+impl Observer {
+    /// Everything at this moment. Without a ledger (it panicked) the cache reads as empty.
+    #[must_use]
+    pub fn stats(&self, ledger: Option<&Ledger>, outside: Outside, now: Now) -> Stats {
+        let context = ledger.and_then(Ledger::primary);
+        let context = context.and_then(|context| self.contexts.get(&context));
+        let kv = kv_bytes(context.map_or((0, 0), |context| context.measured));
+        let slots = self.slots(ledger, context.and_then(|c| c.capacity), kv.bytes_per_token);
+        let host = self.host(ledger, &outside);
+        let held: u64 = slots.iter().map(|slot| u64::from(slot.tokens)).sum();
+        let resident = ledger.map_or(0, |ledger| ledger.tokens() as u64);
+        let said = context.and_then(|context| context.model.as_ref());
+        let counts = &self.counts;
+        Stats {
+            at: Timestamp::from_unix_ms(now.unix_ms),
+            epoch: self.epoch.clone(),
+            process: outside.process,
+            uptime_seconds: outside.uptime_seconds,
+            hook_version: outside.hook_version,
+            mode: outside.mode,
+            engine: outside.engine,
+            model: outside.model.or_else(|| {
+                said.map(|name| Model {
+                    name: name.to_string(),
+                    from: "engine".to_owned(),
+                })
+            }),
+            tokens: Tokens {
+                resident,
+                shared: (held + host.tokens).saturating_sub(resident),
+                live_requests: ledger.map_or(0, |ledger| ledger.live() as u64),
+            },
+            slots,
+            host,
+            kv,
+            requests: Requests {
+                finished: counts.finished,
+                ..outside.requests
+            },
+            reuse: Reuse {
+                total: ReuseOver::new(counts.prompts, counts.taken.reused, counts.taken.evaluated),
+                last_minute: self.minute.sum(now.stamp),
+            },
+            evictions: counts.evictions.clone(),
+            delivery: outside.delivery,
+            losses: outside.losses,
+        }
+    }
+
+    fn slots(
+        &self,
+        ledger: Option<&Ledger>,
+        capacity: Option<u32>,
+        bytes_per_token: Option<f64>,
+    ) -> Vec<Slot> {
+        let known = ledger.into_iter().flat_map(Ledger::slots);
+        let mut numbers: Vec<SequenceId> = known.chain(self.slots.keys().copied()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let slot = |number| {
+            let tokens = ledger.map_or(0, |ledger| ledger.held(number));
+            let ids = ledger.map(|ledger| ledger.requests_in(number));
+            let (requests, requests_total) = each_once(ids.unwrap_or_default(), MOST_NAMED);
+            let launch = self.slots.get(&number).and_then(|s| s.launch.as_ref());
+            Slot {
+                slot: number,
+                tokens,
+                capacity,
+                bytes: bytes_per_token.map(|bytes| (bytes * f64::from(tokens)).round() as u64),
+                busy: launch.is_some_and(|launch| launch.busy),
+                requests,
+                requests_total,
+                last_request: launch.and_then(|l| l.id.as_deref().map(str::to_owned)),
+                last_launch: launch.map(|l| Timestamp::from_unix_ms(l.at_unix_ms)),
+            }
+        };
+        numbers.into_iter().map(slot).collect()
+    }
+
+    fn host(&self, ledger: Option<&Ledger>, outside: &Outside) -> HostCache {
+        let saved = ledger.map(Ledger::saved).unwrap_or_default();
+        let of = |kind| self.buffers.values().filter(move |b| b.kind == kind);
+        HostCache {
+            entries: saved.buffers as u64,
+            tokens: saved.tokens,
+            bytes: of(Kind::Sequence).map(|buffer| buffer.bytes).sum(),
+            checkpoints: of(Kind::Checkpoint).count() as u64,
+            checkpoint_bytes: of(Kind::Checkpoint).map(|buffer| buffer.bytes).sum(),
+            limit_bytes: outside.host_limit,
+            limit_from: outside.host_limit_from.clone(),
+        }
+    }
+}
+
+fn kv_bytes((tokens, bytes): (u32, u64)) -> KvBytes {
+    KvBytes {
+        bytes_per_token: (tokens > 0).then(|| bytes as f64 / f64::from(tokens)),
+        measured_tokens: u64::from(tokens),
+        measured_bytes: bytes,
+    }
+}

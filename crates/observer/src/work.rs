@@ -1,0 +1,84 @@
+//! Requests under way, and slots at work on them.
+
+use contextpilot_control::{Evicted, LogLine, Outcome, Timestamp};
+use contextpilot_residency::{Arrival, RequestId, TaskId};
+
+use crate::note::{Now, Stamp};
+use crate::prompt::{Prompt, Taken};
+
+/// Evictions that are named in a line.
+const MOST_NAMED: usize = 1000;
+
+/// A request for inference that is not answered yet.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) id: Option<RequestId>,
+    pub(crate) received: Stamp,
+    pub(crate) tasks: Vec<TaskId>,
+    pub(crate) slot: Option<i32>,
+    prompts: u32,
+    taken: Taken,
+    first_token: Option<f64>,
+    evicted: Vec<Evicted>,
+}
+
+impl Work {
+    /// One of its prompts has been evaluated; returns the time that took since its receipt.
+    pub(crate) fn completed(&mut self, taken: Taken, at: Stamp) -> Option<f64> {
+        self.prompts += 1;
+        self.taken.tokens += taken.tokens;
+        self.taken.reused += taken.reused;
+        self.taken.evaluated += taken.evaluated;
+        let seconds = at.seconds_since(self.received);
+        if self.first_token.is_none() {
+            self.first_token = seconds;
+        }
+        seconds
+    }
+
+    pub(crate) fn pushed_out(&mut self, evicted: Evicted) {
+        if self.evicted.len() < MOST_NAMED {
+            self.evicted.push(evicted);
+        }
+    }
+
+    pub(crate) fn line(self, ended: Stamp, now: Now) -> LogLine {
+        let complete = self.prompts > 0 && self.prompts as usize >= self.tasks.len();
+        LogLine {
+            at: Timestamp::from_unix_ms(now.unix_ms),
+            id: self.id.as_deref().map(str::to_owned),
+            outcome: match complete {
+                true => Outcome::Answered,
+                false => Outcome::Unfinished,
+            },
+            slot: self.slot,
+            prompts: self.prompts,
+            prompt_tokens: self.taken.tokens,
+            reused: self.taken.reused,
+            evaluated: self.taken.evaluated,
+            time_to_first_token_seconds: self.first_token,
+            total_seconds: ended.seconds_since(self.received).unwrap_or(0.0),
+            evicted: self.evicted,
+        }
+    }
+}
+
+/// A slot, as far as tasks are concerned.
+#[derive(Debug, Default)]
+pub(crate) struct SlotWork {
+    pub(crate) launch: Option<Launch>,
+    /// What the last prompt took, for children that take it over.
+    pub(crate) last: Option<(Taken, Stamp)>,
+}
+
+/// The task that was launched in a slot last.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) arrival: Option<Arrival>,
+    pub(crate) id: Option<RequestId>,
+    pub(crate) at_unix_ms: u64,
+    /// Not answered yet.
+    pub(crate) busy: bool,
+    /// Not evaluated to its end yet.
+    pub(crate) prompt: Option<Prompt>,
+}
