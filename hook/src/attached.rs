@@ -8,8 +8,7 @@ use contextpilot_settings::Settings;
 use crate::imports;
 use crate::inside::{Inside, Ready};
 use crate::log;
-use crate::original::{self, ROWS, has, has_any, plain};
-use crate::table::{LAUNCH, MEMORY, NUMBERS, is_called};
+use crate::original::{self, ROWS, plain};
 
 /// Where the host has its engine.
 pub(crate) enum Host {
@@ -23,7 +22,7 @@ impl Host {
     /// If this process is a llama-server. Quick where it has libraries or is stripped, as
     /// everything is that a server and the scripts around it start.
     pub(crate) fn find() -> Option<Self> {
-        if has_any(MEMORY) {
+        if original::llama_memory_seq_rm().is_some() {
             return (has_server() || executable_is_llama_server()).then_some(Self::Libraries);
         }
         let inside = Inside::with_engine()?;
@@ -41,8 +40,7 @@ pub(crate) struct Attached {
     memory: bool,
     /// A required function that is missing.
     missing: Option<&'static str>,
-    /// None where the engine has none.
-    host_cache: Option<bool>,
+    host_cache: bool,
     request_ids: bool,
     slots: bool,
     /// OpenSSL, as a library.
@@ -92,19 +90,26 @@ impl Attached {
     }
 
     fn look(inside: bool) -> Self {
-        let missing = ROWS
-            .iter()
-            .filter(|row| row.need == "required" && is_called(row.generation, has))
-            .find(|row| !row.found())
-            .map(|row| row.name);
+        let found = |generation: &str| {
+            ROWS.iter()
+                .filter(|row| row.need == "required" && row.generation == generation)
+                .find(|row| !row.found())
+                .map(|row| row.name)
+        };
+        // An engine that has the newer way must have all of it: it is what the server uses.
+        let evaluation = match original::llama_process().is_some() {
+            true => found("extended"),
+            false => found("legacy"),
+        };
+        let missing = found("any").or(found("libc")).or(evaluation);
         Self {
             inside,
             memory: missing.is_none(),
             missing,
-            host_cache: original::llama_state_seq_get_data_ext()
-                .map(|_| original::_ZdlPvm().is_some()),
-            request_ids: has_any(NUMBERS),
-            slots: has_any(LAUNCH),
+            host_cache: original::llama_state_seq_get_data_ext().is_some()
+                && original::_ZdlPvm().is_some(),
+            request_ids: original::_ZN12server_queue10get_new_idEv().is_some(),
+            slots: launch_is_found(),
             tls: false,
         }
     }
@@ -127,28 +132,54 @@ impl Attached {
 
     /// The one line that says that we are here.
     pub(crate) fn announce(&self, settings: &Settings) {
-        let Some(index) = &settings.index else {
-            return;
+        let endpoint = settings.index.as_ref().map(|index| index.endpoint(""));
+        let (index, url) = match &endpoint {
+            Some(url) => ("index ", url.trim_end_matches('/')),
+            None => ("for observation only, as no index is set", ""),
         };
         log::line(format_args!(
-            "Active: llama.cpp {}{}, attached: {self}; index {}",
+            "Active: llama.cpp {}{}, attached: {self}; {index}{url}",
             Engine,
             if self.inside {
                 ", inside the executable"
             } else {
                 ""
             },
-            index.endpoint("").trim_end_matches('/')
         ));
     }
-}
 
-impl fmt::Display for Attached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
+    /// Whether copies in the host prompt cache are seen.
+    pub(crate) fn sees_host_cache(&self) -> bool {
+        self.host_cache
+    }
+
+    /// The same for programs.
+    pub(crate) fn describe(&self) -> contextpilot_control::Engine {
+        // SAFETY: no preconditions; a static text.
+        let version = plain::text(unsafe { plain::version() });
+        // SAFETY: as above.
+        let build = plain::text(unsafe { plain::build() });
+        let parts = self.parts();
+        let found = parts.iter().filter(|(found, ..)| *found);
+        let missing = parts.iter().filter(|(found, ..)| !found);
+        contextpilot_control::Engine {
+            name: "llama.cpp".to_owned(),
+            version: version.map(str::to_owned),
+            build: build.map(str::to_owned),
+            inside_executable: self.inside,
+            attached: found.map(|(_, name, _)| (*name).to_owned()).collect(),
+            missing: missing
+                .map(|(_, name, consequence)| format!("{name}: {consequence}"))
+                .collect(),
+        }
+    }
+
+    /// What there can be to attach to, whether it is there, and what follows if it is not.
+    fn parts(&self) -> Vec<(bool, &'static str, &'static str)> {
+        let mut parts = vec![
             (self.memory, "KV cache", "nothing is reported"),
             (
-                self.host_cache.unwrap_or(false),
+                self.host_cache,
                 "host prompt cache",
                 "prompts there count as gone",
             ),
@@ -158,17 +189,24 @@ impl fmt::Display for Attached {
                 "requests are not recognised",
             ),
             (self.slots, "slot assignment", "requests are not recognised"),
-            (self.tls, "TLS", "requests over https are not recognised"),
         ];
         // Of interest only where it is used.
-        let parts = &parts[..parts.len() - usize::from(!serves_tls())];
+        if serves_tls() {
+            parts.push((self.tls, "TLS", "requests over https are not recognised"));
+        }
+        parts
+    }
+}
+
+impl fmt::Display for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.parts();
         let mut comma = "";
         for (_, name, _) in parts.iter().filter(|(found, ..)| *found) {
             write!(f, "{comma}{name}")?;
             comma = ", ";
         }
-        let none = |name: &str| name == "host prompt cache" && self.host_cache.is_none();
-        for (_, name, consequence) in parts.iter().filter(|part| !part.0 && !none(part.1)) {
+        for (_, name, consequence) in parts.iter().filter(|(found, ..)| !found) {
             write!(f, "; without {name}: {consequence}")?;
         }
         Ok(())
@@ -220,7 +258,7 @@ unsafe fn attach_to_servers_own() {
     let Some(ready) = Inside::with_server().map(Inside::prepare_server) else {
         return;
     };
-    if !has_any(NUMBERS) || !has_any(LAUNCH) {
+    if original::_ZN12server_queue10get_new_idEv().is_none() || !launch_is_found() {
         // One without the other is of no use.
         Ready::abandon(ready);
         return;
@@ -231,7 +269,14 @@ unsafe fn attach_to_servers_own() {
 
 /// Whether one of the server's own functions is in a library.
 fn has_server() -> bool {
-    has_any(NUMBERS) || has_any(LAUNCH)
+    original::_ZN12server_queue10get_new_idEv().is_some() || launch_is_found()
+}
+
+fn launch_is_found() -> bool {
+    original::_ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task()
+        .is_some()
+        || original::_ZN14server_context21launch_slot_with_taskER11server_slotO11server_task()
+            .is_some()
 }
 
 /// Asked last, where the engine is there but not the server's own functions.

@@ -16,11 +16,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use contextpilot_observer::{Note, Stamp};
 use contextpilot_residency::{Arrival, Entry, Event, RequestId};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::status::STATUS;
-use crate::{faults, mode};
+use crate::{faults, mode, observe};
 
 /// Events that may wait: several seconds of a busy server, in about 4 MB.
 const CAPACITY: usize = 65_536;
@@ -33,6 +34,19 @@ const BEFORE_WORKER: usize = 1024;
 const MOST_STRANDED: usize = 16_384;
 /// Up to this long the worker may rest without hearing of events that can wait.
 pub(crate) const NAP: Duration = Duration::from_millis(5);
+
+/// What stands in the queue.
+pub(crate) struct Item {
+    pub(crate) what: What,
+    /// When it happened; only taken while somebody observes, and where it matters then.
+    pub(crate) at: Stamp,
+}
+
+/// For the ledger, or for who observes it.
+pub(crate) enum What {
+    Event(Event),
+    Note(Note),
+}
 
 /// What the worker wants to be woken for.
 struct Attention(AtomicU8);
@@ -49,8 +63,8 @@ type Stranded = (Arrival, RequestId);
 
 /// The queue and what surrounds it.
 pub(crate) struct Channel {
-    sender: Sender<Event>,
-    receiver: Mutex<Option<Receiver<Event>>>,
+    sender: Sender<Item>,
+    receiver: Mutex<Option<Receiver<Item>>>,
     worker: OnceLock<Thread>,
     attention: Attention,
     gap: AtomicBool,
@@ -73,6 +87,13 @@ pub(crate) fn get() -> &'static Channel {
 /// Tells the worker what happened. Call in [`observe`](crate::guard::observe) only.
 pub(crate) fn push(event: Event) {
     get().push(event);
+}
+
+/// Tells whoever observes, if somebody does. Wakes nobody, and is dropped where there is no room.
+pub(crate) fn note(note: impl FnOnce() -> Note) {
+    if observe::is_engaged() {
+        get().note(note(), observe::stamp());
+    }
 }
 
 /// Tells the worker of a request of which it has not heard before. Where there is no room for
@@ -121,7 +142,7 @@ impl Channel {
 
     fn push_or_strand(&self, event: Event, newcomer: Option<(Arrival, &RequestId)>) -> bool {
         let urgent = self.is_urgent(&event);
-        if self.enqueue(event).is_ok() {
+        if self.enqueue(event) {
             self.wake(urgent);
             return true;
         }
@@ -138,23 +159,38 @@ impl Channel {
         false
     }
 
-    /// Hands the event back if there is no room.
-    fn enqueue(&self, event: Event) -> Result<(), Event> {
-        if self.gap.load(Ordering::Acquire) {
-            return Err(event);
-        }
-        if !mode::is_running() && self.sender.len() >= BEFORE_WORKER {
-            return Err(event);
-        }
+    /// False if there is no room.
+    fn enqueue(&self, event: Event) -> bool {
         let entries = entries_of(&event);
+        if !self.has_room() {
+            return false;
+        }
         if entries > 0 && self.entries.fetch_add(entries, Ordering::Relaxed) > MOST_ENTRIES {
             self.entries.fetch_sub(entries, Ordering::Relaxed);
-            return Err(event);
+            return false;
         }
-        self.sender.try_send(event).map_err(|error| {
+        let at = match event {
+            Event::Evaluated { .. } | Event::Answered { .. } => observe::stamp(),
+            _ => Stamp::default(),
+        };
+        let what = What::Event(event);
+        let sent = self.sender.try_send(Item { what, at }).is_ok();
+        if !sent {
             self.entries.fetch_sub(entries, Ordering::Relaxed);
-            error.into_inner()
-        })
+        }
+        sent
+    }
+
+    fn note(&self, note: Note, at: Stamp) {
+        let what = What::Note(note);
+        if self.has_room() && self.sender.try_send(Item { what, at }).is_ok() {
+            self.wake(false);
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let open = !self.gap.load(Ordering::Acquire);
+        open && (mode::is_running() || self.sender.len() < BEFORE_WORKER)
     }
 
     /// Whether the worker must hear of this at once rather than within a [`NAP`].
@@ -215,7 +251,7 @@ impl Channel {
     // The worker's side.
 
     /// The receiving end, for the one worker.
-    pub(crate) fn take_receiver(&self) -> Option<Receiver<Event>> {
+    pub(crate) fn take_receiver(&self) -> Option<Receiver<Item>> {
         self.receiver
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -247,7 +283,7 @@ impl Channel {
     }
 
     /// Rests until there is something to do, or for this long (`None`: as long as it takes).
-    pub(crate) fn rest(&self, receiver: &Receiver<Event>, longest: Option<Duration>) {
+    pub(crate) fn rest(&self, receiver: &Receiver<Item>, longest: Option<Duration>) {
         let nap = longest.is_some_and(|longest| longest <= NAP);
         let attention = if nap { NAPPING } else { ASLEEP };
         self.attention.0.store(attention, Ordering::SeqCst);

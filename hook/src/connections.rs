@@ -7,12 +7,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use contextpilot_observer::Note;
 use contextpilot_request::{Identity, Request, RequestReader, Step};
 use contextpilot_residency::{Arrival, Event, RequestId, TaskId};
 
-use crate::channel::{introduce, push};
+use crate::channel::{introduce, note, push};
 use crate::status::STATUS;
-use crate::{faults, guard, recent};
+use crate::{faults, guard, observe, recent};
 
 /// Sockets beyond this number are not followed: their requests count as having no id.
 const MOST_SOCKETS: usize = 65_536;
@@ -150,13 +151,14 @@ struct Connection {
     generation: u32,
     layer: Layer,
     reader: RequestReader,
-    /// The request that was received last, if it has an id.
+    /// The request that was received last, if it is of interest: if it has an id, or while
+    /// somebody observes, if it is for inference.
     current: Option<Current>,
 }
 
 struct Current {
     arrival: Arrival,
-    id: RequestId,
+    id: Option<RequestId>,
     inference: bool,
     known: Known,
     answer: Answer,
@@ -216,26 +218,36 @@ impl Current {
             }
         };
         let id = match request.identity {
-            Identity::Id(id) => id,
+            Identity::Id(id) => {
+                counted(&STATUS.with_id);
+                Some(Arc::from(id))
+            }
             Identity::Refused(_) => {
                 counted(&STATUS.refused_id);
-                return None;
+                None
             }
             _ => {
                 counted(&STATUS.without_id);
-                return None;
+                None
             }
         };
-        counted(&STATUS.with_id);
+        let observed = inference && observe::is_engaged();
+        if id.is_none() && !observed {
+            return None;
+        }
+        let arrival = Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed));
+        if observed {
+            note(|| Note::Received { arrival });
+        }
         let current = Self {
-            arrival: Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed)),
-            id: Arc::from(id),
+            arrival,
+            id,
             inference,
             known: Known::Nothing,
             answer: Answer::None,
         };
-        if inference {
-            recent::note(current.arrival, &current.id);
+        if let (true, Some(id)) = (inference, &current.id) {
+            recent::note(arrival, id);
         }
         Some(current)
     }
@@ -252,33 +264,43 @@ impl Current {
 
     fn post(&mut self, task: TaskId) {
         faults::at_request();
-        let event = Event::Posted {
-            arrival: self.arrival,
-            task,
-            id: Arc::clone(&self.id),
-        };
-        self.tell(event);
+        let arrival = self.arrival;
+        match &self.id {
+            Some(id) => {
+                let id = Arc::clone(id);
+                self.tell(Event::Posted { arrival, task, id });
+            }
+            None => {
+                self.known = Known::Posted;
+                note(|| Note::Posted { arrival, task });
+            }
+        }
     }
 
     /// What is not inference and drew no number was never expected to be cached.
     fn answer(&mut self) {
         let begun = self.inference || self.known != Known::Nothing;
         if begun && std::mem::replace(&mut self.answer, Answer::Whole) != Answer::Whole {
-            let event = Event::Answered {
-                arrival: self.arrival,
-                id: Arc::clone(&self.id),
-            };
-            self.tell(event);
+            let arrival = self.arrival;
+            match &self.id {
+                Some(id) => {
+                    let id = Arc::clone(id);
+                    self.tell(Event::Answered { arrival, id });
+                }
+                None => note(|| Note::Answered { arrival }),
+            }
         }
     }
 
+    /// Of a request with an id.
     fn tell(&mut self, event: Event) {
+        let Some(id) = &self.id else { return };
         match self.known {
             Known::Nothing => {
                 if !self.inference {
-                    recent::note(self.arrival, &self.id);
+                    recent::note(self.arrival, id);
                 }
-                let told = introduce(event, self.arrival, &self.id);
+                let told = introduce(event, self.arrival, id);
                 self.known = if told { Known::Posted } else { Known::Lost };
             }
             Known::Posted => push(event),

@@ -22,10 +22,11 @@
 //! | [`hooks`] | the bodies, a few lines each |
 //! | [`guard`] | the border between the host and our code |
 //! | [`mode`], [`start`], [`attached`] | inert, active, out: decided once, announced in one line |
-//! | [`shadow`], [`legacy`], [`packed`], [`tasks`] | what is in a batch, a save file, a list of tasks |
+//! | [`shadow`], [`legacy`], [`packed`] | what is in a batch, or in a save file |
 //! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
 //! | [`channel`], [`worker`], [`silence`] | from the host's threads to the ledger |
 //! | [`beliefs`], [`recent`] | what the index believes, and has to be told; kept for the next start |
+//! | [`observe`] | for people: the control endpoint and the log file |
 //! | [`faults`] | errors on demand, for tests |
 //! | [`status`], [`trace`], [`log`] | for people |
 //!
@@ -58,6 +59,7 @@ mod inside;
 mod legacy;
 mod log;
 mod mode;
+mod observe;
 mod original;
 mod packed;
 mod recent;
@@ -66,6 +68,5 @@ mod shadow;
 mod silence;
 mod start;
 mod status;
-mod tasks;
 mod trace;
 mod worker;

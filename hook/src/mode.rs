@@ -54,6 +54,11 @@ pub(crate) fn note_panic(panic: &PanicHookInfo<'_>) {
     }
 }
 
+/// Where that was; empty if nowhere.
+pub(crate) fn place_of_panic() -> String {
+    PLACE.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// After a panic in our code: the server goes on as if we were not there, and nothing that was
 /// believed is relied upon any more.
 #[cold]
@@ -63,7 +68,7 @@ pub(crate) fn break_down() {
     }
     // What can still be done is done first: telling people may fail.
     channel::lose_step();
-    let place = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = place_of_panic();
     log::line(format_args!(
         "Stopped after an internal error at {place}. The server is not affected; all that was \
          reported as cached is taken back, and nothing is reported any more. Restart the server \

@@ -10,7 +10,6 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
-use crate::table::{Generations, newest};
 
 /// One function of the host's.
 pub(crate) struct Slot {
@@ -124,16 +123,6 @@ impl Row {
     }
 }
 
-/// Whether the host has the function of the table with this name.
-pub(crate) fn has(name: &str) -> bool {
-    ROWS.iter().any(|row| row.name == name && row.found())
-}
-
-/// Whether the host has any of these.
-pub(crate) fn has_any(generations: Generations) -> bool {
-    newest(generations, has).is_some()
-}
-
 macro_rules! slots {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
@@ -222,12 +211,8 @@ pub(crate) mod plain {
     }
 
     plain! {
-        last_in_memory, "llama_memory_seq_pos_max", fn(memory: Pointer, sequence: i32) -> i32;
-        last_in_self, "llama_kv_self_seq_pos_max", fn(context: Pointer, sequence: i32) -> i32;
-        last_in_cache, "llama_kv_cache_seq_pos_max", fn(context: Pointer, sequence: i32) -> i32;
-        first_in_memory, "llama_memory_seq_pos_min", fn(memory: Pointer, sequence: i32) -> i32;
-        first_in_self, "llama_kv_self_seq_pos_min", fn(context: Pointer, sequence: i32) -> i32;
-        kv_self, "llama_get_kv_self", fn(context: Pointer) -> Pointer;
+        last_position, "llama_memory_seq_pos_max", fn(memory: Pointer, sequence: i32) -> i32;
+        first_position, "llama_memory_seq_pos_min", fn(memory: Pointer, sequence: i32) -> i32;
         window, "llama_model_n_swa", fn(model: Pointer) -> i32;
         is_recurrent, "llama_model_is_recurrent", fn(model: Pointer) -> bool;
         is_hybrid, "llama_model_is_hybrid", fn(model: Pointer) -> bool;
@@ -235,6 +220,10 @@ pub(crate) mod plain {
         get_model, "llama_get_model", fn(context: Pointer) -> Pointer;
         embedding_size_in, "llama_model_n_embd_inp", fn(model: Pointer) -> i32;
         embedding_size, "llama_model_n_embd", fn(model: Pointer) -> i32;
+        context_size, "llama_n_ctx", fn(context: Pointer) -> u32;
+        context_size_of_one, "llama_n_ctx_seq", fn(context: Pointer) -> u32;
+        model_desc, "llama_model_desc", fn(model: Pointer, text: *mut c_char, size: usize) -> i32;
+        state_size, "llama_state_seq_get_size", fn(context: Pointer, sequence: i32) -> usize;
         version, "llama_version", fn() -> *const c_char;
         build, "_Z16llama_build_infov", fn() -> *const c_char;
         socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;

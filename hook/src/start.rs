@@ -15,7 +15,7 @@ use contextpilot_settings::Settings;
 
 use crate::attached::{Attached, Host};
 use crate::trace::{self, Trace};
-use crate::{channel, contexts, guard, inside, log, mode, recent, worker};
+use crate::{channel, contexts, guard, inside, log, mode, observe, recent, worker};
 
 /// What was decided and found when the library was loaded.
 struct Prepared {
@@ -27,7 +27,8 @@ static PREPARED: OnceLock<Prepared> = OnceLock::new();
 
 /// What is needed at the end.
 struct Running {
-    sender: Arc<Sender>,
+    /// `None`: there is no index.
+    sender: Option<Arc<Sender>>,
     exit_drain: Option<Duration>,
     journal: bool,
     process: u32,
@@ -48,11 +49,18 @@ static ON_EXIT: extern "C" fn() = on_exit;
 /// Decides whether this process is one for us. The preload variable is inherited by everything
 /// that the server starts, and by the shell script that starts the server.
 extern "C" fn on_load() {
-    if !is_set(c"CONTEXTPILOT_INDEX_URL") {
+    let wanted = is_set(c"CONTEXTPILOT_INDEX_URL")
+        || is_set(c"CONTEXTPILOT_LISTEN")
+        || is_set(c"CONTEXTPILOT_LOG_FILE");
+    if !wanted {
         return;
     }
     if let Ok(Some(prepared)) = panic::catch_unwind(prepare) {
+        let observes = prepared.settings.observes();
         if PREPARED.set(prepared).is_ok() {
+            if observes {
+                observe::engage();
+            }
             mode::arm();
         }
     }
@@ -62,7 +70,7 @@ extern "C" fn on_load() {
 fn prepare() -> Option<Prepared> {
     let host = Host::find()?;
     let settings = match Settings::from(|name| std::env::var_os(name)) {
-        Ok(settings) if settings.index.is_some() => settings,
+        Ok(settings) if settings.is_engaged() => settings,
         Ok(_) => return None,
         Err(error) => {
             log::line(format_args!("Inactive: {error}"));
@@ -98,7 +106,7 @@ pub(crate) fn ensure_running() {
         return;
     };
     panic::set_hook(Box::new(mode::note_panic));
-    let started = without_signals(|| run(&prepared.settings));
+    let started = without_signals(|| run(&prepared.settings, &prepared.attached));
     match started {
         Ok(()) => prepared.attached.announce(&prepared.settings),
         Err(error) => {
@@ -110,24 +118,29 @@ pub(crate) fn ensure_running() {
     }
 }
 
-fn run(settings: &Settings) -> io::Result<()> {
+fn run(settings: &Settings, attached: &Attached) -> io::Result<()> {
     let config = Config::from_settings(
         settings,
         |name| std::env::var(name).ok(),
         Arc::new(log::complete_line),
-    )
-    .ok_or_else(|| io::Error::other("no index is set"))?;
-    let config = Config {
-        keep_settled: settings.journal,
-        ..config
+    );
+    let index = match config {
+        Some(config) => Some(tell_index(settings, config)?),
+        None => None,
     };
-    let journal = open_journal(settings, config.endpoint.clone());
-    let sender = Arc::new(Sender::start(config, guard::enter_for_life)?);
+    let sender = index.as_ref().map(|(index, _)| Arc::clone(&index.sender));
     let trace = match std::env::var_os(trace::VARIABLE).filter(|path| !path.is_empty()) {
         Some(path) => Some(Trace::open(Path::new(&path))?),
         None => None,
     };
-    worker::start(Arc::clone(&sender), journal, trace)?;
+    let (index, endpoint) = index.unzip();
+    let attendant = observe::start(
+        settings,
+        attached.describe(),
+        attached.sees_host_cache(),
+        sender.clone().zip(endpoint),
+    )?;
+    worker::start(index, attendant, trace)?;
     worker::opened(Instant::now() + OPENING);
     let _ = RUNNING.set(Running {
         sender,
@@ -142,6 +155,18 @@ fn run(settings: &Settings) -> io::Result<()> {
 
 /// How long the server's start may wait for the journal, which takes some milliseconds.
 const OPENING: Duration = Duration::from_secs(1);
+
+/// Starts the thread that tells the index; also says where that is.
+fn tell_index(settings: &Settings, config: Config) -> io::Result<(worker::Index, String)> {
+    let config = Config {
+        keep_settled: settings.journal,
+        ..config
+    };
+    let endpoint = config.endpoint.clone();
+    let journal = open_journal(settings, endpoint.clone());
+    let sender = Arc::new(Sender::start(config, guard::enter_for_life)?);
+    Ok((worker::Index { sender, journal }, endpoint))
+}
 
 /// The journal of this instance: of this index, at this address.
 fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
@@ -189,13 +214,14 @@ extern "C" fn on_exit() {
     let Some(running) = RUNNING.get() else {
         return;
     };
-    let Some(longest) = running.exit_drain else {
-        return;
-    };
-    // In a child there are no threads.
+    // In a child there are no threads, and what lies on disk is the parent's.
     if running.process != std::process::id() {
         return;
     }
+    guard::observe_end(observe::remove_socket);
+    let Some(longest) = running.exit_drain else {
+        return;
+    };
     guard::observe_end(|| {
         if let Some(function) = inside::bypassed() {
             log::line(format_args!(
@@ -210,17 +236,20 @@ extern "C" fn on_exit() {
         let drain_until = deadline - CLOSING.min(longest / 2);
         worker::leave(drain_until);
         let left = drain_until.saturating_duration_since(Instant::now());
-        let drained = running.sender.drain(left);
+        let sender = running.sender.as_ref();
+        let untold = sender.map_or(0, |sender| sender.drain(left).left);
         worker::close(deadline);
-        if drained.left > 0 {
+        while !observe::log_is_written() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if untold > 0 {
             let then = if running.journal {
                 "the next start does"
             } else {
                 "reset it, as CONTEXTPILOT_JOURNAL=0 keeps the next start from telling them"
             };
             log::line(format_args!(
-                "{} evictions could not be told to the index before the end; {then}",
-                drained.left
+                "{untold} evictions could not be told to the index before the end; {then}"
             ));
         }
     });

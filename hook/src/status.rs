@@ -15,7 +15,6 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    #[allow(dead_code, reason = "the status page is yet to come")]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -44,6 +43,8 @@ pub(crate) struct Status {
     pub(crate) untracked_batches: Counter,
     /// Saved sequences whose release could not have been noticed.
     pub(crate) untracked_buffers: Counter,
+    /// Lines that the log file could not take.
+    pub(crate) log_lines_lost: Counter,
 }
 
 pub(crate) static STATUS: Status = Status {
@@ -57,4 +58,5 @@ pub(crate) static STATUS: Status = Status {
     contexts: Counter::new(),
     untracked_batches: Counter::new(),
     untracked_buffers: Counter::new(),
+    log_lines_lost: Counter::new(),
 };

@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
+use contextpilot_observer::Stamp;
 use contextpilot_residency::{Effect, Event, Ledger, RequestId};
 use crossbeam_channel::Receiver;
 
 use crate::beliefs::Beliefs;
-use crate::channel::{self, Channel};
+use crate::channel::{self, Channel, Item, What};
+use crate::observe::{Attendant, Question};
 use crate::silence::Silence;
 use crate::status::STATUS;
 use crate::trace::Trace;
@@ -43,10 +45,17 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 /// Opens the journal: on the worker thread, since it reads files.
 pub(crate) type OpenJournal = Box<dyn FnOnce() -> (Journal, Vec<RequestId>) + Send>;
 
-/// Starts the worker. The caller has blocked all signals: this thread handles none.
+/// Who is to be told of evictions.
+pub(crate) struct Index {
+    pub(crate) sender: Arc<Sender>,
+    pub(crate) journal: OpenJournal,
+}
+
+/// Starts the worker. The caller has blocked all signals: this thread handles none. Without an
+/// index, nobody is told anything; without an attendant, nobody observes.
 pub(crate) fn start(
-    sender: Arc<Sender>,
-    journal: OpenJournal,
+    index: Option<Index>,
+    attendant: Option<Attendant>,
     trace: Option<Trace>,
 ) -> std::io::Result<()> {
     let channel = channel::get();
@@ -59,11 +68,15 @@ pub(crate) fn start(
             guard::enter_for_life();
             channel.attend();
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                let (journal, lost) = journal();
+                let beliefs = index.map(|Index { sender, journal }| {
+                    let (journal, lost) = journal();
+                    Beliefs::new(sender, journal, lost)
+                });
                 let mut worker = Worker {
                     channel,
                     receiver,
-                    beliefs: Beliefs::new(sender, journal, lost),
+                    beliefs,
+                    attendant,
                     trace,
                     ledger: Some(Ledger::new()),
                     effects: Vec::new(),
@@ -75,7 +88,11 @@ pub(crate) fn start(
                     worker.give_up();
                     worker.run();
                 }
-                worker.beliefs.close();
+                // What waits for the log file is written when the attendant goes.
+                drop(worker.attendant);
+                if let Some(beliefs) = worker.beliefs {
+                    beliefs.close();
+                }
             }));
             if ended.is_err() {
                 mode::break_down();
@@ -106,6 +123,11 @@ pub(crate) fn close(deadline: Instant) {
     wait(deadline, || false);
 }
 
+/// Whether the worker is there no more.
+pub(crate) fn has_ended() -> bool {
+    ENDED.load(Ordering::SeqCst)
+}
+
 fn wait(deadline: Instant, done: impl Fn() -> bool) {
     while !done() && !ENDED.load(Ordering::SeqCst) && Instant::now() < deadline {
         channel::get().nudge();
@@ -115,8 +137,11 @@ fn wait(deadline: Instant, done: impl Fn() -> bool) {
 
 struct Worker {
     channel: &'static Channel,
-    receiver: Receiver<Event>,
-    beliefs: Beliefs,
+    receiver: Receiver<Item>,
+    /// `None`: there is no index.
+    beliefs: Option<Beliefs>,
+    /// `None`: nobody observes.
+    attendant: Option<Attendant>,
     trace: Option<Trace>,
     /// `None`: it panicked, and nothing is known any more.
     ledger: Option<Ledger>,
@@ -130,46 +155,63 @@ impl Worker {
         let mut silence = Silence::new(Instant::now());
         loop {
             faults::stall();
-            while let Ok(event) = self.receiver.try_recv() {
-                self.channel.taken(&event);
-                silence.note(&event, Instant::now());
-                self.apply(event);
+            while let Ok(Item { what, at }) = self.receiver.try_recv() {
+                match what {
+                    What::Event(event) => {
+                        self.channel.taken(&event);
+                        silence.note(&event, Instant::now());
+                        self.apply(event, at);
+                    }
+                    What::Note(note) => {
+                        if let Some(attendant) = &mut self.attendant {
+                            attendant.note(note, at);
+                        }
+                    }
+                }
             }
             if self.channel.close_gap() {
                 STATUS.gaps.add(1);
                 silence.note(&Event::OutOfStep, Instant::now());
-                self.apply(Event::OutOfStep);
+                self.apply(Event::OutOfStep, Stamp::default());
                 self.take_back_stranded();
                 continue;
             }
             let asked = ASKED.load(Ordering::SeqCst);
             if asked != NOTHING {
                 self.take_back_stranded();
-                self.beliefs.take_back_all();
+                if let Some(beliefs) = &mut self.beliefs {
+                    beliefs.take_back_all();
+                }
             }
+            self.answer_questions();
             let now = Instant::now();
-            self.beliefs.keep(now);
+            if let Some(beliefs) = &mut self.beliefs {
+                beliefs.keep(now);
+            }
             if asked == CLOSE {
                 return;
             }
             TURNS.fetch_add(1, Ordering::SeqCst);
             if let Some(elapsed) = silence.due(now) {
-                self.apply(Event::Quiet { elapsed });
+                self.apply(Event::Quiet { elapsed }, Stamp::default());
                 continue;
             }
-            let rests = silence.rest(now).into_iter().chain(self.beliefs.rest(now));
+            let keep = self.beliefs.as_ref().and_then(|beliefs| beliefs.rest(now));
+            let rests = silence.rest(now).into_iter().chain(keep);
             self.channel.rest(&self.receiver, rests.min());
         }
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: Event, at: Stamp) {
         if let Some(trace) = &mut self.trace {
             trace.event(&event);
         }
-        self.beliefs.about(match &event {
-            Event::Posted { arrival, .. } | Event::Answered { arrival, .. } => Some(*arrival),
-            _ => None,
-        });
+        if let Some(beliefs) = &mut self.beliefs {
+            beliefs.about(match &event {
+                Event::Posted { arrival, .. } | Event::Answered { arrival, .. } => Some(*arrival),
+                _ => None,
+            });
+        }
         let Some(ledger) = &mut self.ledger else {
             self.apply_blindly(event);
             return;
@@ -180,12 +222,22 @@ impl Worker {
         if !matches!(event, Event::Quiet { .. }) {
             faults::at_event();
         }
+        let attendant = &mut self.attendant;
+        let after = attendant.as_mut().map(|a| a.before(&event, at, ledger));
         ledger.apply(event, &mut self.effects);
         for effect in self.effects.drain(..) {
             if let Some(trace) = &mut self.trace {
                 trace.effect(&effect);
             }
-            self.beliefs.apply(effect);
+            if let Some(attendant) = attendant {
+                attendant.effect(&effect);
+            }
+            if let Some(beliefs) = &mut self.beliefs {
+                beliefs.apply(effect);
+            }
+        }
+        if let (Some(attendant), Some(after)) = (attendant, after) {
+            attendant.after(after, ledger);
         }
         self.at_hand = None;
     }
@@ -193,15 +245,36 @@ impl Worker {
     /// Without a ledger, whatever the index believes in is not certain, and so not cached.
     fn apply_blindly(&mut self, event: Event) {
         if let Event::Posted { id, .. } | Event::Answered { id, .. } = event {
-            self.beliefs.take_back(id);
+            self.take_back(id);
+        }
+    }
+
+    fn answer_questions(&mut self) {
+        while let Some(question) = self.attendant.as_ref().and_then(Attendant::next_question) {
+            if let Question::Reset(to) = question {
+                let count = self.ledger.as_ref().map_or(0, Ledger::live);
+                self.apply(Event::Reset, Stamp::default());
+                // Whoever asked may be gone by now.
+                let _ = to.send(count as u64);
+            } else if let Some(attendant) = &mut self.attendant {
+                attendant.answer(question, self.ledger.as_ref());
+            }
+        }
+    }
+
+    fn take_back(&mut self, id: RequestId) {
+        if let Some(beliefs) = &mut self.beliefs {
+            beliefs.take_back(id);
         }
     }
 
     /// Requests that came while there was no room to say so.
     fn take_back_stranded(&mut self) {
         for (arrival, id) in self.channel.stranded() {
-            self.beliefs.about(Some(arrival));
-            self.beliefs.take_back(id);
+            if let Some(beliefs) = &mut self.beliefs {
+                beliefs.about(Some(arrival));
+                beliefs.take_back(id);
+            }
         }
     }
 
@@ -210,11 +283,18 @@ impl Worker {
         self.ledger = None;
         self.trace = None;
         for effect in std::mem::take(&mut self.effects) {
-            self.beliefs.apply(effect);
+            if let Some(beliefs) = &mut self.beliefs {
+                beliefs.apply(effect);
+            }
         }
         if let Some(id) = self.at_hand.take() {
-            self.beliefs.take_back(id);
+            self.take_back(id);
         }
-        self.beliefs.take_back_all();
+        if let Some(beliefs) = &mut self.beliefs {
+            beliefs.take_back_all();
+        }
+        if let Some(attendant) = &mut self.attendant {
+            attendant.lose_all();
+        }
     }
 }

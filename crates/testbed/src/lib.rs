@@ -12,7 +12,6 @@
 
 mod completion;
 mod engine;
-mod flags;
 mod http;
 mod index;
 mod requests;

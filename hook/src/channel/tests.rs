@@ -34,6 +34,13 @@ fn posted(id: &RequestId) -> Event {
     }
 }
 
+fn event_in(item: Item) -> Event {
+    match item.what {
+        What::Event(event) => event,
+        What::Note(note) => panic!("nobody observes: {note:?}"),
+    }
+}
+
 const EVALUATED: Event = Event::Evaluated {
     context: CONTEXT,
     failed: Vec::new(),
@@ -77,7 +84,7 @@ fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
     let receiver = channel.take_receiver().expect("the first to ask gets it");
     // No worker runs, so the smaller bound holds.
     for _ in 0..BEFORE_WORKER {
-        assert!(channel.enqueue(EVALUATED).is_ok());
+        assert!(channel.enqueue(EVALUATED));
     }
     channel.push(EVALUATED);
     assert_eq!(receiver.try_iter().count(), BEFORE_WORKER);
@@ -103,11 +110,11 @@ fn batches_that_wait_are_bounded_in_size() {
     let channel = Channel::new();
     let receiver = channel.take_receiver().expect("the first to ask gets it");
     channel.entries.store(MOST_ENTRIES + 1, Ordering::Relaxed);
-    assert!(channel.enqueue(submitted(&[0])).is_err());
+    assert!(!channel.enqueue(submitted(&[0])));
     channel.entries.store(0, Ordering::Relaxed);
-    assert!(channel.enqueue(submitted(&[0, 1])).is_ok());
+    assert!(channel.enqueue(submitted(&[0, 1])));
     assert_eq!(channel.entries.load(Ordering::Relaxed), 2);
-    channel.taken(&receiver.try_recv().expect("it was sent"));
+    channel.taken(&event_in(receiver.try_recv().expect("it was sent")));
     assert_eq!(channel.entries.load(Ordering::Relaxed), 0);
 }
 
@@ -150,7 +157,8 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
         loop {
             // Asked first: what was sent before they were done is found below.
             let over = done.load(Ordering::SeqCst) == THREADS as usize;
-            while let Ok(event) = receiver.try_recv() {
+            while let Ok(item) = receiver.try_recv() {
+                let event = event_in(item);
                 channel.taken(&event);
                 if let Event::Posted { arrival, task, .. } = event {
                     seen.push(Seen::Event(task, arrival.0));

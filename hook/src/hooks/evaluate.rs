@@ -6,7 +6,8 @@ use contextpilot_residency::{ContextId, Entry, Event};
 use crate::abi::{Batch, Pointer};
 use crate::channel::push;
 use crate::guard::EngineCall;
-use crate::original::original;
+use crate::observe::{self, Longest};
+use crate::original::{original, plain};
 use crate::status::STATUS;
 use crate::{contexts, legacy, shadow};
 
@@ -38,6 +39,8 @@ struct Evaluation<'a> {
     context: Pointer,
     /// Of the batch, each once.
     sequences: Vec<i32>,
+    /// A sequence whose size is worth asking for, if somebody observes.
+    longest: Option<Longest>,
     /// Begun, but not brought to its end.
     open: bool,
 }
@@ -52,6 +55,7 @@ impl<'a> Evaluation<'a> {
             call,
             context,
             sequences: Vec::new(),
+            longest: None,
             open: false,
         };
         call.observe(|| {
@@ -65,6 +69,7 @@ impl<'a> Evaluation<'a> {
             match entries() {
                 Some(entries) => {
                     evaluation.sequences = sequences_of(&entries);
+                    evaluation.longest = observe::worth_measuring(context, &entries);
                     push(Event::Submitted {
                         context: id,
                         entries,
@@ -92,6 +97,9 @@ impl<'a> Evaluation<'a> {
                 for &sequence in &self.sequences {
                     note_reach(self.context, sequence);
                 }
+                if let Some(longest) = self.longest.take().filter(|_| result == 0) {
+                    observe::measure(self.context, longest);
+                }
                 push(Event::Evaluated {
                     context: ContextId(self.context.addr()),
                     failed,
@@ -103,11 +111,14 @@ impl<'a> Evaluation<'a> {
 
     /// What the engine holds of the batch's sequences after it failed.
     fn left_behind(&self) -> Vec<(i32, i32)> {
+        let memory = contexts::memory_of(self.context);
         self.sequences
             .iter()
             .map(|&sequence| {
-                // SAFETY: a living context, whose evaluation has returned.
-                let last = unsafe { contexts::last_position(self.context, sequence) };
+                let last = memory.and_then(|memory| {
+                    // SAFETY: the memory of a living context, whose evaluation has returned.
+                    unsafe { plain::last_position(memory, sequence) }
+                });
                 (sequence, last.unwrap_or(-1))
             })
             .collect()
@@ -130,11 +141,11 @@ impl Drop for Evaluation<'_> {
 
 /// Says from which position on a bounded context still has a sequence.
 pub(super) fn note_reach(context: Pointer, sequence: i32) {
-    if !contexts::is_bounded(context) {
+    let Some(memory) = contexts::bounded_memory_of(context) else {
         return;
-    }
-    // SAFETY: a living context that is not at work now.
-    if let Some(first) = unsafe { contexts::first_position(context, sequence) } {
+    };
+    // SAFETY: the memory of a living context that is not at work now.
+    if let Some(first) = unsafe { plain::first_position(memory, sequence) } {
         push(Event::Reaches {
             context: ContextId(context.addr()),
             sequence,

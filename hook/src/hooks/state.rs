@@ -2,12 +2,13 @@
 
 use std::ffi::c_char;
 
+use contextpilot_observer::Note;
 use contextpilot_residency::{BufferId, ContextId, Event};
 
 use crate::abi::Pointer;
-use crate::channel::push;
+use crate::channel::{note, push};
 use crate::guard::EngineCall;
-use crate::original::original;
+use crate::original::{original, plain};
 use crate::status::STATUS;
 use crate::{contexts, packed, saved};
 
@@ -132,6 +133,7 @@ fn note_save(context: Pointer, target: *mut u8, sequence: i32, flags: u32, writt
     }
     if flags == WHOLE && written > 0 {
         if saved::insert(buffer.0, written) {
+            note_size(buffer, written);
             push(Event::Saved {
                 context: ContextId(context.addr()),
                 sequence,
@@ -149,13 +151,13 @@ fn note_save(context: Pointer, target: *mut u8, sequence: i32, flags: u32, writt
 
 /// A checkpoint was written. False if it is of no interest.
 fn note_checkpoint(context: Pointer, buffer: BufferId, sequence: i32, size: usize) -> bool {
-    if !contexts::is_bounded(context) {
+    let Some(memory) = contexts::bounded_memory_of(context) else {
         return false;
-    }
-    // SAFETY: a living context, which has just been read.
-    let first = unsafe { contexts::first_position(context, sequence) };
+    };
+    // SAFETY: the memory of a living context, which has just been read.
+    let first = unsafe { plain::first_position(memory, sequence) };
     // SAFETY: see above.
-    let last = unsafe { contexts::last_position(context, sequence) };
+    let last = unsafe { plain::last_position(memory, sequence) };
     let (Some(first), Some(last)) = (first, last) else {
         return false;
     };
@@ -163,6 +165,7 @@ fn note_checkpoint(context: Pointer, buffer: BufferId, sequence: i32, size: usiz
         STATUS.untracked_buffers.add(1);
         return false;
     }
+    note_size(buffer, size);
     push(Event::Checkpointed {
         context: ContextId(context.addr()),
         sequence,
@@ -171,6 +174,13 @@ fn note_checkpoint(context: Pointer, buffer: BufferId, sequence: i32, size: usiz
         last,
     });
     true
+}
+
+fn note_size(buffer: BufferId, size: usize) {
+    note(|| Note::Size {
+        buffer,
+        bytes: size as u64,
+    });
 }
 
 fn note_restore(context: Pointer, source: *const u8, sequence: i32, flags: u32, done: bool) {
@@ -190,8 +200,10 @@ fn note_restore(context: Pointer, source: *const u8, sequence: i32, flags: u32, 
 }
 
 fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>) {
-    // SAFETY: a living context, which has just been written.
-    let last = unsafe { contexts::last_position(context, sequence) };
+    let last = contexts::memory_of(context).and_then(|memory| {
+        // SAFETY: the memory of a living context.
+        unsafe { plain::last_position(memory, sequence) }
+    });
     let held = last.and_then(|last| usize::try_from(last.saturating_add(1)).ok());
     match (loaded, held) {
         // The tokens are the server's word, their number the engine's.

@@ -162,8 +162,7 @@ fn llava_only() -> Vec<Case> {
             images(llama().args(["--cache-ram", "1", "-c", "4096", "--parallel", "2"])),
             many,
         )
-        .gone_at_least(4)
-        .host_cache(),
+        .gone_at_least(4),
         Case::new(
             "images: /completion",
             images(bare(1)).env("LLAMA_MEDIA_MARKER", "<image>"),

@@ -1,0 +1,189 @@
+//! The worker's side: has the observer watch, passes on what it says, answers questions.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use contextpilot_control::{Delivery, Engine, Losses, Mode, Model, Requests, Stats, Timestamp};
+use contextpilot_delivery::Sender;
+use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
+use contextpilot_residency::{Effect, Event, Ledger};
+use crossbeam_channel::Receiver;
+
+use super::ask::Question;
+use super::log_file::LogFile;
+use super::now;
+use super::stream::Stream;
+use crate::status::STATUS;
+use crate::{log, mode};
+
+/// What stays as it is while the process lives.
+pub(crate) struct Facts {
+    pub(crate) engine: Engine,
+    pub(crate) model: Option<Model>,
+    pub(crate) host_limit: (Option<u64>, String),
+    pub(crate) started: Instant,
+    /// Tells the index, at this URL; `None`: there is none.
+    pub(crate) index: Option<(Arc<Sender>, String)>,
+}
+
+/// Who observes.
+pub(crate) struct Attendant {
+    /// `None`: it panicked.
+    observer: Option<Observer>,
+    facts: Facts,
+    /// Where changes and questions go and come from; `None`: nothing listens.
+    endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
+    log: Option<LogFile>,
+}
+
+impl Attendant {
+    pub(crate) fn new(
+        epoch: String,
+        facts: Facts,
+        endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
+        log: Option<LogFile>,
+    ) -> Self {
+        Self {
+            observer: Some(Observer::new(epoch)),
+            facts,
+            endpoint,
+            log,
+        }
+    }
+
+    pub(crate) fn note(&mut self, note: Note, at: Stamp) {
+        self.watch(|observer, now| observer.note(note, at, now));
+        self.pass_on();
+    }
+
+    pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) -> After {
+        let after = self.watch(|observer, now| observer.before(event, at, now, ledger));
+        after.unwrap_or(After::Nothing)
+    }
+
+    pub(crate) fn effect(&mut self, effect: &Effect) {
+        self.watch(|observer, now| observer.effect(effect, now));
+    }
+
+    pub(crate) fn after(&mut self, after: After, ledger: &Ledger) {
+        self.watch(|observer, now| observer.after(after, now, ledger));
+        self.pass_on();
+    }
+
+    /// The ledger is gone, and with it every request.
+    pub(crate) fn lose_all(&mut self) {
+        self.watch(|observer, now| observer.lose_all(now));
+        self.pass_on();
+    }
+
+    pub(crate) fn next_question(&self) -> Option<Question> {
+        self.endpoint.as_ref()?.1.try_recv().ok()
+    }
+
+    /// Answers all but a reset, which is the worker's to do. Whoever asked may be gone by now;
+    /// and who gets no answer is told so.
+    pub(crate) fn answer(&mut self, question: Question, ledger: Option<&Ledger>) {
+        let outside = self.outside(ledger.is_some());
+        self.watch(|observer, now| match question {
+            Question::Stats(to) => {
+                let _ = to.send(Box::new(observer.stats(ledger, outside, now)));
+            }
+            Question::Metrics(to) => {
+                let stats: Stats = observer.stats(ledger, outside, now);
+                let _ = to.send(observer.metrics(&stats));
+            }
+            Question::Request(id, to) => {
+                let _ = to.send(observer.request(&id, ledger));
+            }
+            Question::Reset(_) => {}
+        });
+    }
+
+    /// A defect of the observer must not end what it observes.
+    fn watch<R>(&mut self, work: impl FnOnce(&mut Observer, Now) -> R) -> Option<R> {
+        let observer = self.observer.as_mut()?;
+        let result = catch_unwind(AssertUnwindSafe(|| work(observer, now())));
+        if result.is_err() {
+            self.observer = None;
+            log::line(format_args!(
+                "Observation stopped after an internal error at {}: /stats and the log file end \
+                 here, all else goes on. Please report this line",
+                mode::place_of_panic()
+            ));
+        }
+        result.ok()
+    }
+
+    fn pass_on(&mut self) {
+        let Some(observer) = &mut self.observer else {
+            return;
+        };
+        let told = observer.told();
+        if let Some((stream, _)) = &self.endpoint {
+            stream.push(told.events);
+        }
+        if let Some(log) = &self.log {
+            told.lines.into_iter().for_each(|line| log.write(line));
+        }
+    }
+
+    fn outside(&self, alive: bool) -> Outside {
+        let facts = &self.facts;
+        let (with_id, without_id) = (STATUS.with_id.get(), STATUS.without_id.get());
+        let refused_id = STATUS.refused_id.get();
+        Outside {
+            process: std::process::id(),
+            uptime_seconds: facts.started.elapsed().as_secs_f64(),
+            hook_version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: match (alive, &facts.index) {
+                (false, _) => Mode::Stopped,
+                (true, Some(_)) => Mode::Reporting,
+                (true, None) => Mode::Observing,
+            },
+            engine: facts.engine.clone(),
+            model: facts.model.clone(),
+            host_limit: facts.host_limit.0,
+            host_limit_from: facts.host_limit.1.clone(),
+            requests: Requests {
+                seen: with_id + without_id + refused_id,
+                with_id,
+                without_id,
+                refused_id,
+                finished: 0,
+            },
+            delivery: facts
+                .index
+                .as_ref()
+                .map(|(sender, endpoint)| delivery(sender, endpoint)),
+            losses: Losses {
+                events: STATUS.events_lost.get(),
+                gaps: STATUS.gaps.get(),
+                ids: STATUS.ids_lost.get(),
+                untracked_batches: STATUS.untracked_batches.get(),
+                untracked_buffers: STATUS.untracked_buffers.get(),
+                unreadable_connections: STATUS.unreadable_connections.get(),
+                log_lines: STATUS.log_lines_lost.get(),
+            },
+        }
+    }
+}
+
+fn delivery(sender: &Sender, endpoint: &str) -> Delivery {
+    let stats = sender.stats();
+    Delivery {
+        endpoint: endpoint.to_owned(),
+        waiting: stats.waiting as u64,
+        in_flight: stats.in_flight as u64,
+        sent: stats.sent,
+        not_needed: stats.not_needed,
+        rejected: stats.rejected,
+        dropped: stats.overflowed,
+        posts: stats.posts,
+        failed_posts: stats.failed_posts,
+        failures_in_a_row: stats.failures_in_a_row,
+        last_error: stats.last_error,
+        last_error_at: stats.last_error_unix_ms.map(Timestamp::from_unix_ms),
+        last_success_at: stats.last_success_unix_ms.map(Timestamp::from_unix_ms),
+    }
+}

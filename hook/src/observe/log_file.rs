@@ -1,0 +1,174 @@
+//! `CONTEXTPILOT_LOG_FILE`: a line of JSON for each finished request.
+//!
+//! Written by a thread of its own, so that a slow disk stalls nobody: what it cannot keep up
+//! with is dropped and counted. At its limit the file becomes `<file>.1`, in the place of the
+//! one before, and another is begun; so there are two at most.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use contextpilot_control::LogLine;
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::status::STATUS;
+use crate::{guard, log};
+
+/// Lines that may wait for the disk.
+const MOST: usize = 4096;
+
+/// Everything is written that will be.
+static ENDED: AtomicBool = AtomicBool::new(true);
+
+/// Takes lines. Dropped, it has the thread write what waits and end.
+pub(crate) struct LogFile(Sender<LogLine>);
+
+impl LogFile {
+    /// Starts the thread, which opens the file. The caller has blocked all signals.
+    pub(crate) fn start(path: PathBuf, limit: u64) -> io::Result<Self> {
+        let (sender, lines) = bounded(MOST);
+        ENDED.store(false, Ordering::SeqCst);
+        let thread = thread::Builder::new().name("contextpilot-log".to_owned());
+        let started = thread.spawn(move || {
+            guard::enter_for_life();
+            // A panic is a line less, and no reason to end anything.
+            let _ = std::panic::catch_unwind(|| write_all(&path, limit, &lines));
+            ENDED.store(true, Ordering::SeqCst);
+        });
+        if let Err(error) = started {
+            ENDED.store(true, Ordering::SeqCst);
+            return Err(error);
+        }
+        Ok(Self(sender))
+    }
+
+    pub(crate) fn write(&self, line: LogLine) {
+        if self.0.try_send(line).is_err() {
+            STATUS.log_lines_lost.add(1);
+        }
+    }
+}
+
+/// Whether everything is written that will be.
+pub(crate) fn has_ended() -> bool {
+    ENDED.load(Ordering::SeqCst)
+}
+
+fn write_all(path: &Path, limit: u64, lines: &Receiver<LogLine>) {
+    let mut file: Option<File> = None;
+    // A full disk is worth a line, not one for each request.
+    let mut failing = false;
+    for line in lines {
+        match write(path, limit, &mut file, &line) {
+            Ok(()) => failing = false,
+            Err(error) => {
+                STATUS.log_lines_lost.add(1);
+                file = None;
+                if !std::mem::replace(&mut failing, true) {
+                    log::line(format_args!(
+                        "Log file {} cannot be written ({error}): requests are not logged until \
+                         it can be; check CONTEXTPILOT_LOG_FILE and the disk",
+                        path.display()
+                    ));
+                }
+            }
+        }
+    }
+}
+
+fn write(path: &Path, limit: u64, file: &mut Option<File>, line: &LogLine) -> io::Result<()> {
+    let mut text = serde_json::to_string(line)?;
+    text.push('\n');
+    let open = match file {
+        Some(open) => open,
+        None => file.insert(open(path)?),
+    };
+    // One write: lines of several servers do not mix, and are whole if one is killed.
+    open.write_all(text.as_bytes())?;
+    if open.metadata()?.len() >= limit {
+        set_aside(path, open)?;
+        *file = None;
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Renames the file, unless another server with the same one has done so.
+fn set_aside(path: &Path, file: &File) -> io::Result<()> {
+    // SAFETY: an open file's descriptor. The lock goes when the file is closed.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (ours, there) = (file.metadata()?, fs::metadata(path));
+    let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
+    if !same {
+        return Ok(());
+    }
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".1");
+    fs::rename(path, aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_control::{Outcome, Timestamp};
+
+    use super::*;
+
+    fn line(id: &str) -> LogLine {
+        LogLine {
+            at: Timestamp::from_unix_ms(0),
+            id: Some(id.to_owned()),
+            outcome: Outcome::Answered,
+            slot: Some(0),
+            prompts: 1,
+            prompt_tokens: 1,
+            reused: 0,
+            evaluated: 1,
+            time_to_first_token_seconds: None,
+            total_seconds: 0.0,
+            evicted: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_file_is_set_aside_at_its_limit_and_no_line_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queries.jsonl");
+        let aside = folder.path().join("queries.jsonl.1");
+        let one = serde_json::to_string(&line("req-0")).unwrap().len() as u64 + 1;
+        // Two servers with the same file.
+        let (mut first, mut second) = (None, None);
+        for nth in 0..4 {
+            let file = if nth % 2 == 0 {
+                &mut first
+            } else {
+                &mut second
+            };
+            write(&path, 3 * one, file, &line(&format!("req-{nth}"))).unwrap();
+        }
+        let ids = |path: &Path| -> Vec<String> {
+            let text = fs::read_to_string(path).unwrap();
+            text.lines()
+                .map(|line| serde_json::from_str::<LogLine>(line).unwrap().id.unwrap())
+                .collect()
+        };
+        // The second had it open still, and found that it was set aside.
+        assert_eq!(ids(&aside), ["req-0", "req-1", "req-2", "req-3"]);
+        assert!(!path.exists());
+        write(&path, 3 * one, &mut second, &line("req-4")).unwrap();
+        assert_eq!(ids(&path), ["req-4"]);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+}

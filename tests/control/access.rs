@@ -1,0 +1,174 @@
+//! Who is answered, where it listens, and what happens if it cannot.
+
+use crate::support::{Hooked, LAUNCHER, ask, bare, endpoint, until};
+use contextpilot_testbed::{Connection, Response, Server};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+fn send(hooked: &Hooked, request: &str) -> Response {
+    let mut connection = Connection::open(hooked.control).unwrap();
+    connection.write(request.as_bytes()).unwrap();
+    connection.response().unwrap()
+}
+
+#[test]
+fn web_pages_are_not_answered() {
+    let hooked = Hooked::observing(&bare(1));
+    hooked.complete(&ask(1, 60).id("req-1"));
+    hooked.settled(1);
+    for headers in [
+        "Host: attacker.example:8890\r\n",
+        "Host: attacker.example\r\nHost: localhost\r\n",
+        "Host: localhost\r\nOrigin: http://attacker.example\r\n",
+        "Host: localhost\r\nOrigin: null\r\n",
+        "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n",
+    ] {
+        for request in ["POST /reset", "GET /stats"] {
+            let response = send(&hooked, &format!("{request} HTTP/1.1\r\n{headers}\r\n"));
+            assert!([403, 421].contains(&response.status), "{headers}");
+        }
+    }
+    assert_eq!(hooked.stats().tokens.live_requests, 1);
+    for host in ["127.0.0.1", "[::1]:1", "localhost:8890"] {
+        let response = send(
+            &hooked,
+            &format!("GET /stats HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+        );
+        assert_eq!(response.status, 200, "{host}");
+    }
+}
+
+#[test]
+fn paths_and_methods_that_are_none_say_so() {
+    let hooked = Hooked::observing(&bare(1));
+    for (method, path, status) in [
+        ("GET", "/", 200),
+        ("GET", "/stats?x=1", 200),
+        ("GET", "/reset", 405),
+        ("POST", "/stats", 405),
+        ("GET", "/slots", 404),
+        ("GET", "/requests/", 404),
+    ] {
+        let response = hooked.exchange(method, path);
+        assert_eq!(
+            response.status,
+            status,
+            "{method} {path}: {}",
+            response.text()
+        );
+    }
+    let refused = send(
+        &hooked,
+        "GET /stats HTTP/1.1\r\nContent-Length: 5000\r\n\r\n",
+    );
+    assert_eq!(refused.status, 413);
+}
+
+#[test]
+fn a_token_is_asked_of_everybody() {
+    let hooked = Hooked::observing(&bare(1).env("CONTEXTPILOT_LISTEN_TOKEN", "s3same"));
+    let ask = |headers: &str| {
+        let request = format!("GET /stats HTTP/1.1\r\nHost: any.example\r\n{headers}\r\n");
+        send(&hooked, &request).status
+    };
+    assert_eq!(ask(""), 401);
+    assert_eq!(ask("Authorization: Bearer s3samE\r\n"), 401);
+    assert_eq!(ask("Authorization: Bearer s3same\r\n"), 200);
+    assert!(!hooked.server.stderr().contains("s3same"));
+}
+
+#[test]
+fn a_unix_socket_is_private_and_goes_with_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control");
+    let builder = bare(1)
+        .launcher(LAUNCHER)
+        .env("CONTEXTPILOT_LISTEN", format!("unix:{}", path.display()));
+    let mut server = builder.spawn().unwrap();
+    let ask = || {
+        let mut stream = UnixStream::connect(&path).ok()?;
+        let request = "GET /health HTTP/1.1\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    };
+    let answer = until("it answers", ask);
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    // A killed server leaves it, and the next one takes its place.
+    server.stop(libc::SIGKILL).unwrap();
+    assert!(path.exists());
+    let mut server = builder.spawn().unwrap();
+    until("it answers again", ask);
+    server.stop(libc::SIGTERM).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_server_without_its_port_runs_on() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let server = bare(1)
+        .launcher(LAUNCHER)
+        .env("CONTEXTPILOT_LISTEN", address.to_string())
+        .spawn()
+        .unwrap();
+    let line = until("it says so", || {
+        let stderr = server.stderr();
+        let mut lines = stderr.lines();
+        lines
+            .find(|line| line.contains("cannot listen"))
+            .map(str::to_owned)
+    });
+    assert!(
+        line.starts_with("[ContextPilot] Control endpoint"),
+        "{line}"
+    );
+    assert!(line.contains(&address.to_string()), "{line}");
+    assert!(line.contains("in use"), "{line}");
+    server.complete(&ask(1, 60).id("req-1")).unwrap();
+    assert_eq!(endpoint(&server), None);
+}
+
+/// Each of its models has a server with the same environment; one of them gets the port.
+#[test]
+fn of_a_routers_servers_the_first_gets_the_port() {
+    let port = {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap()
+    };
+    let models = tempfile::tempdir().unwrap();
+    for name in ["tea", "sea"] {
+        let model = contextpilot_testbed::Model::tiny(contextpilot_testbed::Arch::Llama);
+        std::fs::copy(model.path(), models.path().join(format!("{name}.gguf"))).unwrap();
+    }
+    let router = Server::builder()
+        .args(["--models-dir".into(), models.path().as_os_str().to_owned()])
+        .launcher(LAUNCHER)
+        .env("CONTEXTPILOT_LISTEN", port.to_string())
+        .spawn()
+        .unwrap();
+    for name in ["tea", "sea"] {
+        let request = ask(1, 60).id(format!("req-{name}")).with("model", name);
+        until("the model answers", || router.complete(&request).ok());
+    }
+    let said = |what: &str| {
+        let all = format!("{}{}", router.stderr(), router.stdout());
+        all.lines()
+            .filter(|line| line.contains("[ContextPilot] Control endpoint"))
+            .filter(|line| line.contains(what))
+            .count()
+    };
+    until("both have tried", || {
+        (said("http://") == 1 && said("cannot listen") == 1).then_some(())
+    });
+    let mut connection = Connection::open(port).unwrap();
+    let stats = connection.exchange("GET", "/stats", b"").unwrap();
+    let model = stats.json().unwrap()["model"]["name"].clone();
+    assert_eq!(model, "tea");
+}

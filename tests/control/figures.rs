@@ -1,0 +1,158 @@
+//! `/stats` says what the engine says: `cache_n` and `prompt_n`, summed over traces.
+
+use crate::support::{Hooked, ask, bare, model, text};
+use contextpilot_control::{Mode, Stats};
+use contextpilot_testbed::{Arch, Builder, Completion, Request, Step, Trace};
+use serde_json::json;
+
+/// Runs a trace; the sums of the engine's own figures must be those of `/stats`.
+#[track_caller]
+fn agree(server: &Builder, trace: Trace) -> (Hooked, Stats) {
+    let hooked = Hooked::observing(server);
+    let outcomes = trace.run(&hooked.server).unwrap();
+    let said: Vec<&Completion> = outcomes.iter().flat_map(|o| &o.completions).collect();
+    let sum = |figure: fn(&Completion) -> usize| said.iter().map(|c| figure(c) as u64).sum::<u64>();
+    let stats = hooked.settled(trace.requests().count() as u64);
+    let ours = &stats.reuse.total;
+    assert_eq!(
+        (ours.prompts, ours.reused, ours.evaluated),
+        (said.len() as u64, sum(|c| c.cache_n), sum(|c| c.prompt_n)),
+        "{:?}\n{}",
+        said.iter()
+            .map(|c| (c.cache_n, c.prompt_n))
+            .collect::<Vec<_>>(),
+        hooked.server.stderr(),
+    );
+    assert!(sum(|c| c.prompt_n) > 0);
+    (hooked, stats)
+}
+
+fn conversations() -> Trace {
+    let mut trace = Trace::new();
+    for turn in 1..=4 {
+        for talker in 0..3 {
+            let request = ask(talker, 60 * turn);
+            // Those without an id count as well.
+            trace = trace.ask(match talker {
+                0 => request,
+                _ => request.id(format!("req-{talker}.{turn}")),
+            });
+        }
+        // A full hit.
+        trace = trace.ask(ask(2, 60 * turn).id(format!("req-again-{turn}")));
+    }
+    trace
+}
+
+#[test]
+fn conversations_over_few_slots() {
+    let (_, stats) = agree(&bare(2), conversations());
+    assert_eq!(stats.mode, Mode::Observing);
+    assert_eq!(stats.delivery, None);
+    assert_eq!(stats.requests.seen, 16);
+    assert_eq!((stats.requests.with_id, stats.requests.without_id), (12, 4));
+    assert_eq!(stats.reuse.total, stats.reuse.last_minute);
+    assert!(stats.reuse.total.reused > 0);
+}
+
+#[test]
+fn the_host_cache_and_prompts_that_share() {
+    let shared = text(9, 100);
+    let trace = (0..5).fold(conversations(), |trace, n| {
+        trace.ask(Request::completion(format!("{shared}{}", text(n, 30))))
+    });
+    let (hooked, stats) = agree(&model(Arch::Llama), trace);
+    assert!(stats.host.entries > 0, "{stats:?}");
+    assert!(stats.host.tokens > 0 && stats.host.bytes > 0, "{stats:?}");
+    assert_eq!(stats.host.limit_bytes, Some(8192 << 20));
+    drop(hooked);
+}
+
+#[test]
+fn checkpoints_of_a_sliding_window() {
+    let (_, stats) = agree(&model(Arch::Gemma2).bare_slots(2), conversations());
+    assert!(stats.host.checkpoints > 0, "{stats:?}");
+    assert!(stats.host.checkpoint_bytes > 0, "{stats:?}");
+}
+
+#[test]
+fn a_recurrent_model() {
+    agree(&model(Arch::Mamba).bare_slots(2), conversations());
+}
+
+#[test]
+fn many_evaluations_a_prompt_and_chunks_that_move() {
+    let (head, middle, tail) = (text(1, 40), text(2, 80), text(3, 90));
+    let trace = Trace::new()
+        .ask(Request::completion(format!("{head}{middle}{tail}")))
+        .ask(Request::completion(format!("{head}{tail}")))
+        .ask(ask(7, 301))
+        .ask(ask(7, 301));
+    let server = bare(1).args(["--cache-reuse", "16", "-b", "64", "-ub", "32"]);
+    agree(&server, trace);
+}
+
+#[test]
+fn several_prompts_several_answers_and_other_endpoints() {
+    let trace = Trace::new()
+        .ask(Request::completion(json!([text(1, 50), text(2, 60)])).id("req-1"))
+        .ask(ask(3, 70).id("req-2").with("n", 2))
+        .ask(Request::chat(&[("user", &text(4, 40))]).id("req-3"))
+        .ask(Request::chat(&[("user", &text(4, 40))]).streamed());
+    agree(&bare(4), trace);
+}
+
+#[test]
+fn requests_that_fail_or_are_left() {
+    let trace = Trace::new()
+        .ask(ask(1, 80).id("req-1"))
+        // Longer than its slot.
+        .ask(ask(2, 3000).id("req-2"))
+        .ask(ask(3, 3000))
+        .ask(Request::completion(json!({"not": "a prompt"})))
+        .then(Step::Erase(0))
+        .ask(ask(1, 80));
+    let (_, stats) = agree(&bare(1), trace);
+    assert_eq!(stats.requests.finished, 5);
+}
+
+/// The client leaves when its prompt has been evaluated: that counts, as it does for the engine,
+/// which says so in its own metrics.
+#[test]
+fn answers_that_nobody_waits_for() {
+    let server = bare(2).args(["--metrics"]);
+    let hooked = Hooked::observing(&server);
+    let trace = Trace::new()
+        .ask(ask(1, 80).id("req-1"))
+        .then(Step::Abandon(ask(1, 200).predict(400).streamed(), 3))
+        .then(Step::Abandon(
+            ask(2, 120).id("req-2").predict(400).streamed(),
+            2,
+        ))
+        .ask(ask(2, 120));
+    trace.run(&hooked.server).unwrap();
+    let stats = hooked.settled(4);
+    let metrics = hooked.server.get("/metrics").unwrap().text();
+    let evaluated = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("llamacpp:prompt_tokens_total "))
+        .unwrap();
+    assert_eq!(stats.reuse.total.evaluated.to_string(), evaluated);
+    assert_eq!(stats.reuse.total.prompts, 4);
+}
+
+#[test]
+fn embeddings_count_when_they_are_answered() {
+    let hooked = Hooked::observing(&bare(2).args(["--embeddings", "--pooling", "mean"]));
+    let body = json!({"input": text(1, 60)});
+    let request = Request::new("/v1/embeddings", body).id("req-1");
+    let tokens = hooked.complete(&request)["usage"]["prompt_tokens"]
+        .as_u64()
+        .unwrap();
+    let stats = hooked.settled(1);
+    let total = stats.reuse.total;
+    assert_eq!(
+        (total.prompts, total.reused, total.evaluated),
+        (1, 0, tokens)
+    );
+}

@@ -1,0 +1,125 @@
+//! `CONTEXTPILOT_LOG_FILE`: a line for each finished request.
+
+use crate::support::{LAUNCHER, ask, bare, endpoint, text, until};
+use contextpilot_control::{LogLine, Outcome, Reason};
+use contextpilot_testbed::{Request, Server};
+use serde_json::json;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+fn lines(path: &Path) -> Vec<LogLine> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn logging(path: &Path) -> Server {
+    bare(1)
+        .launcher(LAUNCHER)
+        .env("CONTEXTPILOT_LOG_FILE", path)
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn each_finished_request_is_a_line_without_its_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queries.jsonl");
+    let mut server = logging(&path);
+    let first = server.complete(&ask(1, 60).id("req-1")).unwrap();
+    let second = server.complete(&ask(1, 90).id("req-2")).unwrap();
+    let third = server.complete(&ask(2, 70)).unwrap();
+    server.send(&ask(3, 3000).id("req-long")).unwrap();
+    server
+        .send(&Request::completion(json!({"no": "prompt"})))
+        .unwrap();
+    let lines = until("all lines are written", || {
+        Some(lines(&path)).filter(|lines| lines.len() >= 5)
+    });
+    assert_eq!(lines.len(), 5);
+    let ids: Vec<_> = lines.iter().map(|line| line.id.as_deref()).collect();
+    assert_eq!(
+        ids,
+        [Some("req-1"), Some("req-2"), None, Some("req-long"), None]
+    );
+    for (line, said) in lines.iter().zip([first, second, third]) {
+        assert_eq!(line.outcome, Outcome::Answered);
+        assert_eq!((line.slot, line.prompts), (Some(0), 1));
+        assert_eq!(line.prompt_tokens, said.prompt_tokens as u64);
+        assert_eq!(line.reused, said.cache_n as u64);
+        assert_eq!(line.evaluated, said.prompt_n as u64);
+        let first_token = line.time_to_first_token_seconds.unwrap();
+        assert!(
+            first_token > 0.0 && first_token <= line.total_seconds,
+            "{line:?}"
+        );
+    }
+    // The second goes on where the first ends, and so they fall out together.
+    assert!(lines[0].evicted.is_empty() && lines[1].evicted.is_empty());
+    let mut gone: Vec<_> = lines[2]
+        .evicted
+        .iter()
+        .map(|e| (&*e.id, e.reason))
+        .collect();
+    gone.sort_unstable();
+    assert_eq!(
+        gone,
+        [
+            ("req-1", Reason::Overwritten),
+            ("req-2", Reason::Overwritten)
+        ]
+    );
+    for line in &lines[3..] {
+        assert_eq!((line.outcome, line.prompts), (Outcome::Unfinished, 0));
+        assert_eq!(line.time_to_first_token_seconds, None);
+    }
+    let whole = std::fs::read_to_string(&path).unwrap();
+    assert!(!whole.contains(&text(1, 8)), "{whole}");
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    // What is finished right before the end is written as well.
+    server.complete(&ask(4, 60).id("req-last")).unwrap();
+    server.stop(libc::SIGTERM).unwrap();
+    let last = self::lines(&path).pop().unwrap();
+    assert_eq!(last.id.as_deref(), Some("req-last"));
+    let stderr = server.stderr();
+    assert!(stderr.contains("for observation only"), "{stderr}");
+    assert_eq!(endpoint(&server), None);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_one_line_on_stderr() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = logging(&folder.path().join("none/queries.jsonl"));
+    for n in 0..3 {
+        server.complete(&ask(n, 60)).unwrap();
+    }
+    let said = || server.stderr().matches("cannot be written").count();
+    until("it says so", || (said() == 1).then_some(()));
+    server.complete(&ask(9, 60)).unwrap();
+    assert_eq!(said(), 1);
+}
+
+#[test]
+fn a_large_file_is_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queries.jsonl");
+    // As if it had been written to for days.
+    std::fs::write(&path, vec![b'\n'; 1 << 20]).unwrap();
+    let server = bare(1)
+        .launcher(LAUNCHER)
+        .env("CONTEXTPILOT_LOG_FILE", &path)
+        .env("CONTEXTPILOT_LOG_FILE_MB", "1")
+        .spawn()
+        .unwrap();
+    server.complete(&ask(1, 60).id("req-1")).unwrap();
+    let aside = folder.path().join("queries.jsonl.1");
+    until("it is set aside", || aside.exists().then_some(()));
+    server.complete(&ask(1, 60).id("req-2")).unwrap();
+    let lines = until("the next line is written", || {
+        Some(lines(&path)).filter(|lines| !lines.is_empty())
+    });
+    assert_eq!(lines[0].id.as_deref(), Some("req-2"));
+}

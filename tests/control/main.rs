@@ -1,0 +1,10 @@
+//! The control endpoint and the log file of a real llama-server under the launcher.
+
+mod access;
+mod events;
+mod figures;
+mod log;
+mod metrics;
+mod requests;
+mod states;
+mod support;

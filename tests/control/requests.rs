@@ -1,0 +1,132 @@
+//! `/requests/{id}` and `/reset`: where a prompt is, and what became of it.
+
+use crate::support::{Hooked, PATIENCE, ask, bare, model, until};
+use contextpilot_control::{Place, Reason, RequestState, Reset};
+use contextpilot_testbed::{Arch, Index};
+
+#[test]
+fn a_request_is_somewhere_until_another_takes_its_place() {
+    let hooked = Hooked::observing(&bare(1));
+    let tokens = hooked.complete(&ask(1, 60).id("req/1 \u{e9}"))["tokens_evaluated"].as_u64();
+    hooked.settled(1);
+    let id = "req%2F1%20%C3%A9";
+    let RequestState::Cached {
+        id: name,
+        places,
+        tokens: held,
+        since,
+    } = hooked.request(id)
+    else {
+        panic!("{:?}", hooked.request(id));
+    };
+    assert_eq!(name, "req/1 \u{e9}");
+    assert_eq!(places, [Place::Slot { slot: 0 }]);
+    assert_eq!(Some(u64::from(held)), tokens);
+
+    hooked.complete(&ask(2, 60).id("req-2"));
+    let stats = hooked.settled(2);
+    assert_eq!(stats.evictions[&Reason::Overwritten], 1);
+    let RequestState::Evicted {
+        at,
+        reason,
+        from,
+        by,
+        tokens: lost,
+        ..
+    } = hooked.request(id)
+    else {
+        panic!("{:?}", hooked.request(id));
+    };
+    assert_eq!(
+        (reason, from),
+        (Reason::Overwritten, Place::Slot { slot: 0 })
+    );
+    assert_eq!((by.as_deref(), lost), (Some("req-2"), Some(held)));
+    assert!(at >= since);
+
+    let slot = &stats.slots[0];
+    assert_eq!(slot.requests, ["req-2"]);
+    assert_eq!(slot.last_request.as_deref(), Some("req-2"));
+    assert_eq!(slot.capacity, Some(1024));
+    assert!(slot.tokens > 60 && !slot.busy, "{slot:?}");
+    let per_token = stats.kv.bytes_per_token.unwrap();
+    let bytes = (per_token * f64::from(slot.tokens)).round() as u64;
+    assert_eq!(slot.bytes, Some(bytes));
+    // Keys and values of 16 bits in all layers, and some bytes for positions.
+    assert!(per_token > 256.0, "{per_token}");
+}
+
+#[test]
+fn an_unknown_request_is_not_found() {
+    let hooked = Hooked::observing(&bare(1));
+    let response = hooked.get("/requests/req-0");
+    assert_eq!(response.status, 404);
+    let state: RequestState = serde_json::from_str(&response.text()).unwrap();
+    assert!(matches!(state, RequestState::Unknown { .. }), "{state:?}");
+    assert_eq!(state.id(), "req-0");
+    assert_eq!(hooked.get("/requests/%zz").status, 400);
+}
+
+#[test]
+fn idle_prompts_are_found_in_the_host_cache() {
+    let hooked = Hooked::observing(&model(Arch::Llama));
+    hooked.complete(&ask(1, 100).id("req-1"));
+    hooked.complete(&ask(2, 100).id("req-2"));
+    let stats = hooked.settled(2);
+    let RequestState::Cached { places, .. } = hooked.request("req-1") else {
+        panic!("{:?}", hooked.request("req-1"));
+    };
+    assert!(places.contains(&Place::Host), "{places:?}");
+    assert!(stats.host.entries > 0 && stats.host.bytes > 0, "{stats:?}");
+    assert!(stats.tokens.resident >= 200, "{stats:?}");
+    assert_eq!(stats.tokens.live_requests, 2);
+}
+
+#[test]
+fn a_reset_reports_everything_and_goes_on() {
+    let index = Index::start().unwrap();
+    let hooked = Hooked::telling(&bare(2), &index);
+    hooked.complete(&ask(1, 60).id("req-1"));
+    hooked.complete(&ask(2, 60).id("req-2"));
+    hooked.settled(2);
+    let response = hooked.exchange("POST", "/reset");
+    assert_eq!(response.status, 200, "{}", response.text());
+    let reset: Reset = serde_json::from_str(&response.text()).unwrap();
+    assert_eq!(reset.evicted, 2);
+    let both =
+        |ids: &std::collections::BTreeSet<String>| ids.contains("req-1") && ids.contains("req-2");
+    assert!(index.wait_until(both, PATIENCE));
+    let stats = hooked.stats();
+    assert_eq!(stats.evictions[&Reason::Reset], 2);
+    assert_eq!(stats.tokens.live_requests, 0);
+    // What the engine holds is still known: what follows is tracked as ever.
+    let tokens = |stats: &contextpilot_control::Stats| -> u32 {
+        stats.slots.iter().map(|slot| slot.tokens).sum()
+    };
+    assert!(tokens(&stats) > 120, "{stats:?}");
+    hooked.complete(&ask(1, 60).id("req-3"));
+    hooked.settled(3);
+    assert!(matches!(
+        hooked.request("req-3"),
+        RequestState::Cached { .. }
+    ));
+    assert_eq!(hooked.exchange("POST", "/reset").text(), r#"{"evicted":1}"#);
+}
+
+#[test]
+fn delivery_shows_what_the_index_was_told() {
+    let index = Index::start().unwrap();
+    let hooked = Hooked::telling(&bare(1), &index);
+    hooked.complete(&ask(1, 60).id("req-1"));
+    hooked.complete(&ask(2, 60).id("req-2"));
+    let delivery = until("the index has confirmed", || {
+        hooked
+            .stats()
+            .delivery
+            .filter(|delivery| delivery.sent == 1)
+    });
+    assert!(delivery.endpoint.starts_with(&index.url()), "{delivery:?}");
+    assert_eq!((delivery.waiting, delivery.failures_in_a_row), (0, 0));
+    assert!(delivery.last_success_at.is_some());
+    assert_eq!(delivery.last_error, None);
+}

@@ -1,0 +1,72 @@
+//! `/health` in good and bad times, and what goes on when something of ours fails.
+
+use crate::support::{Hooked, ask, bare, until};
+use contextpilot_control::{Health, HealthStatus, Mode};
+use contextpilot_testbed::{Behaviour, Index};
+
+fn health(hooked: &Hooked) -> (u16, Health) {
+    let response = hooked.get("/health");
+    let health = serde_json::from_str(&response.text()).unwrap();
+    (response.status, health)
+}
+
+#[test]
+fn an_index_that_fails_is_named_until_it_is_back() {
+    let index = Index::start().unwrap();
+    let hooked = Hooked::telling(&bare(1), &index);
+    let (status, good) = health(&hooked);
+    assert_eq!((status, good.status), (200, HealthStatus::Ok), "{good:?}");
+    index.behave(Behaviour::Status(500, String::new()));
+    hooked.complete(&ask(1, 60).id("req-1"));
+    hooked.complete(&ask(2, 60).id("req-2"));
+    let bad = until("the index fails", || {
+        let (status, bad) = health(&hooked);
+        (bad.status == HealthStatus::IndexFailing).then_some((status, bad.reason))
+    });
+    assert_eq!(bad.0, 503);
+    assert!(bad.1.contains("500"), "{}", bad.1);
+    let delivery = hooked.stats().delivery.unwrap();
+    assert!(delivery.failed_posts > 0 && delivery.last_error.is_some());
+    index.behave(Behaviour::Accept);
+    until("the index is back", || {
+        (health(&hooked).0 == 200).then_some(())
+    });
+}
+
+/// An error of ours in the ledger: the endpoint says so, and the server answers as ever.
+#[test]
+fn after_an_internal_error_the_endpoint_says_so() {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let hooked = Hooked::observing(&bare(1).env("CONTEXTPILOT_FAULT", "ledger:40"));
+    for n in 0..8 {
+        hooked.complete(&ask(n, 60).id(format!("req-{n}")));
+    }
+    let bad = until("it has stopped", || {
+        let (status, bad) = health(&hooked);
+        (bad.status == HealthStatus::Stopped).then_some((status, bad.reason))
+    });
+    assert_eq!(bad.0, 503);
+    assert!(bad.1.contains("restart"), "{}", bad.1);
+    let stats = until("the worker knows", || {
+        let stats = hooked.stats();
+        (stats.mode == Mode::Stopped).then_some(stats)
+    });
+    assert_eq!(stats.tokens.live_requests, 0);
+}
+
+#[test]
+fn a_sleeping_server_has_no_model() {
+    let hooked = Hooked::observing(&bare(1).args(["--sleep-idle-seconds", "1"]));
+    hooked.complete(&ask(1, 60).id("req-1"));
+    let (status, reason) = until("it sleeps", || {
+        let (status, bad) = health(&hooked);
+        (bad.status == HealthStatus::Loading).then_some((status, bad.reason))
+    });
+    assert_eq!(status, 503);
+    assert!(reason.contains("no model"), "{reason}");
+    hooked.complete(&ask(2, 60).id("req-2"));
+    // It may fall asleep again at any moment, but not without having been awake.
+    assert!(hooked.stats().requests.finished >= 1);
+}

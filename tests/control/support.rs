@@ -1,0 +1,187 @@
+//! A server under the launcher, and its control endpoint.
+
+use contextpilot_control::{RequestState, ResidencyEvent, Stats};
+use contextpilot_testbed::{Arch, Builder, Connection, Index, Model, Request, Response, Server};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+pub(crate) const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
+/// How long to wait for what must come: only a failure takes that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A tiny model without a host cache, with so many slots of 1024 tokens.
+pub(crate) fn bare(slots: u32) -> Builder {
+    model(Arch::Llama)
+        .bare_slots(slots)
+        .args(["-c", &(slots * 1024).to_string()])
+}
+
+pub(crate) fn model(arch: Arch) -> Builder {
+    Server::builder().model(&Model::tiny(arch))
+}
+
+/// `length` letters, others for another seed.
+pub(crate) fn text(seed: u64, length: usize) -> String {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut letter = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        char::from(b'a' + (state % 26) as u8)
+    };
+    (0..length).map(|_| letter()).collect()
+}
+
+pub(crate) fn ask(seed: u64, length: usize) -> Request {
+    Request::completion(text(seed, length))
+}
+
+pub(crate) struct Hooked {
+    pub(crate) server: Server,
+    pub(crate) control: SocketAddr,
+}
+
+impl Hooked {
+    /// Observing only, at a port of its own.
+    pub(crate) fn observing(builder: &Builder) -> Self {
+        Self::start(builder.clone())
+    }
+
+    /// Also telling the index.
+    pub(crate) fn telling(builder: &Builder, index: &Index) -> Self {
+        Self::start(builder.clone().index_url(index.url()))
+    }
+
+    fn start(builder: Builder) -> Self {
+        let server = builder
+            .launcher(LAUNCHER)
+            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+            .spawn()
+            .unwrap();
+        let control = until("it says where it listens", || endpoint(&server));
+        Self { server, control }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Response {
+        self.exchange("GET", path)
+    }
+
+    pub(crate) fn exchange(&self, method: &str, path: &str) -> Response {
+        let mut connection = Connection::open(self.control).unwrap();
+        connection.exchange(method, path, b"").unwrap()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let response = self.get("/stats");
+        assert_eq!(response.status, 200, "{}", response.text());
+        serde_json::from_str(&response.text()).unwrap()
+    }
+
+    /// What has been asked so far is done with: the ledger has heard that it was answered.
+    pub(crate) fn settled(&self, requests: u64) -> Stats {
+        until("all requests are finished", || {
+            let stats = self.stats();
+            (stats.requests.finished >= requests).then_some(stats)
+        })
+    }
+
+    pub(crate) fn request(&self, id: &str) -> RequestState {
+        serde_json::from_str(&self.get(&format!("/requests/{id}")).text()).unwrap()
+    }
+
+    /// Asks, and returns the parsed answer.
+    pub(crate) fn complete(&self, request: &Request) -> Value {
+        let response = self.server.send(request).unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json().unwrap()
+    }
+
+    pub(crate) fn events(&self, last: Option<&str>) -> Events {
+        let stream = TcpStream::connect(self.control).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let last = last.map_or(String::new(), |id| format!("Last-Event-ID: {id}\r\n"));
+        let request = format!("GET /events HTTP/1.1\r\nHost: localhost\r\n{last}\r\n");
+        (&stream).write_all(request.as_bytes()).unwrap();
+        let mut events = Events(BufReader::new(stream));
+        let status = events.line();
+        assert!(status.starts_with("HTTP/1.1 200"), "{status}");
+        while !events.line().is_empty() {}
+        // From here on, nothing is missed.
+        assert!(events.line().starts_with(": epoch "));
+        events
+    }
+}
+
+/// The control endpoint, as the server names it on stderr.
+pub(crate) fn endpoint(server: &Server) -> Option<SocketAddr> {
+    let stderr = server.stderr();
+    let line = stderr
+        .lines()
+        .find_map(|line| line.strip_prefix("[ContextPilot] Control endpoint: http://"))?;
+    line.parse().ok()
+}
+
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A reader of the stream.
+pub(crate) struct Events(BufReader<TcpStream>);
+
+/// One message.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Message {
+    pub(crate) event: String,
+    pub(crate) id: String,
+    pub(crate) data: String,
+}
+
+impl Message {
+    pub(crate) fn residency(&self) -> ResidencyEvent {
+        assert_eq!(self.event, "residency");
+        serde_json::from_str(&self.data).unwrap()
+    }
+}
+
+impl Events {
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.0.read_line(&mut line).unwrap();
+        assert!(read > 0, "the stream has ended");
+        line.trim_end_matches(['\r', '\n']).to_owned()
+    }
+
+    /// The next message; comments are skipped.
+    pub(crate) fn next(&mut self) -> Message {
+        let mut message = Message {
+            event: String::new(),
+            id: String::new(),
+            data: String::new(),
+        };
+        loop {
+            let line = self.line();
+            match line.split_once(": ") {
+                Some(("event", value)) => message.event = value.to_owned(),
+                Some(("id", value)) => message.id = value.to_owned(),
+                Some(("data", value)) => message.data = value.to_owned(),
+                _ if line.is_empty() && !message.data.is_empty() => return message,
+                _ => {}
+            }
+        }
+    }
+
+    /// The next change.
+    pub(crate) fn change(&mut self) -> ResidencyEvent {
+        self.next().residency()
+    }
+}
