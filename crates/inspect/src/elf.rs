@@ -1,6 +1,6 @@
 //! The parts of a 64-bit ELF file that matter here, read by seeking.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{Read, Seek};
 
 use object::Endianness;
@@ -177,7 +177,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
     /// # Errors
     /// [`Error::Malformed`] when the table points outside of the file.
     pub fn dynamic_symbols(&self, names: &[&str]) -> Result<Vec<Entry>, Error> {
-        self.look_up(elf::SHT_DYNSYM, names)
+        self.look_up(elf::SHT_DYNSYM, names, |_, _, _| {})
     }
 
     /// What `.symtab` says about each of `names`, in their order.
@@ -185,7 +185,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
     /// # Errors
     /// [`Error::Malformed`] when the table points outside of the file.
     pub fn symbols(&self, names: &[&str]) -> Result<Vec<Entry>, Error> {
-        self.look_up(elf::SHT_SYMTAB, names)
+        self.look_up(elf::SHT_SYMTAB, names, |_, _, _| {})
     }
 
     /// The parts into which the compiler split each of `names`, or the copies that it made for
@@ -195,22 +195,26 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
     /// # Errors
     /// [`Error::Malformed`] when the table points outside of the file.
     pub fn variants(&self, names: &[&str]) -> Result<Vec<Vec<(String, Symbol)>>, Error> {
-        let wanted = positions(names);
-        let mut found = vec![Vec::new(); names.len()];
-        self.each_symbol(elf::SHT_SYMTAB, names, |_, name, symbol| {
-            let Some(dot) = name.iter().position(|byte| *byte == b'.') else {
-                return;
-            };
-            if let (Some(places), Some(symbol)) =
-                (wanted.get(&name[..dot]), self.definition(symbol))
-            {
-                let name = String::from_utf8_lossy(name).into_owned();
-                for place in places {
-                    found[*place].push((name.clone(), symbol));
-                }
+        Ok(self.symbols_and_variants(names)?.1)
+    }
+
+    /// [`symbols`](Self::symbols) and [`variants`](Self::variants), in one go.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when the table points outside of the file.
+    #[allow(clippy::type_complexity)]
+    pub fn symbols_and_variants(
+        &self,
+        names: &[&str],
+    ) -> Result<(Vec<Entry>, Vec<Vec<(String, Symbol)>>), Error> {
+        let mut variants = vec![Vec::new(); names.len()];
+        let symbols = self.look_up(elf::SHT_SYMTAB, names, |name, places, symbol| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            for place in places {
+                variants[*place].push((name.clone(), symbol));
             }
         })?;
-        Ok(found)
+        Ok((symbols, variants))
     }
 
     /// Whether this file finds a symbol of its `.dynsym` through the dynamic linker: whether a
@@ -290,14 +294,28 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             .find(|section| section.sh_type(self.endian) == kind)
     }
 
-    fn look_up(&self, table: SectionType, names: &[&str]) -> Result<Vec<Entry>, Error> {
+    /// `variant` is told of definitions whose name begins with one of `names` and a dot: the whole
+    /// name, and the positions of its beginning in `names`.
+    fn look_up(
+        &self,
+        table: SectionType,
+        names: &[&str],
+        mut variant: impl FnMut(&[u8], &[usize], Symbol),
+    ) -> Result<Vec<Entry>, Error> {
         let wanted = positions(names);
         let mut found = vec![Entry::default(); names.len()];
         self.each_symbol(table, names, |index, name, symbol| {
+            let definition = self.definition(symbol);
+            if let (Some(dot), Some(definition)) =
+                (name.iter().position(|byte| *byte == b'.'), definition)
+            {
+                if let Some(places) = wanted.get(&name[..dot]) {
+                    variant(name, places, definition);
+                }
+            }
             let Some(places) = wanted.get(name) else {
                 return;
             };
-            let definition = self.definition(symbol);
             for place in places {
                 let entry = &mut found[*place];
                 match definition {
@@ -350,10 +368,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
         let strings = strings.data(self.endian, self.data)?;
         // Names of C++ are long, and there are a hundred thousand: most are told by their
         // beginnings.
-        let beginnings: HashSet<Beginning> = names
-            .iter()
-            .map(|name| beginning(name.as_bytes()))
-            .collect();
+        let beginnings = Beginnings::of(names);
         for (index, symbol) in (0..).zip(symbols) {
             let kind = symbol.st_type();
             if kind == elf::STT_SECTION || kind == elf::STT_FILE {
@@ -363,7 +378,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             let Some(rest) = strings.get(start..).filter(|_| start != 0) else {
                 continue;
             };
-            if !beginnings.contains(&beginning(rest)) {
+            if !beginnings.may_hold(rest) {
                 continue;
             }
             if let Some(end) = rest.iter().position(|byte| *byte == 0) {
@@ -378,18 +393,67 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
 const DF_SYMBOLIC: u64 = 0x2;
 const DF_1_PIE: u64 = 0x0800_0000;
 
-/// The first bytes of a name, up to the dot before a suffix of the compiler's, filled up with zeros.
-type Beginning = [u8; 16];
+/// The first bytes of some names, up to the dot before a suffix of the compiler's: enough to pass
+/// most others by. A server has tens of thousands, and waits while they are looked at.
+struct Beginnings {
+    /// By [`slot`](Self::slot): whether there is one.
+    slots: [bool; 1 << Self::BITS],
+}
 
-fn beginning(name: &[u8]) -> Beginning {
-    let mut beginning = [0; 16];
-    for (to, from) in beginning.iter_mut().zip(name) {
-        if matches!(from, 0 | b'.') {
-            break;
+impl Beginnings {
+    const BITS: u32 = 12;
+
+    fn of(names: &[&str]) -> Self {
+        let mut slots = [false; 1 << Self::BITS];
+        for name in names {
+            slots[Self::slot(name.as_bytes())] = true;
         }
-        *to = *from;
+        Self { slots }
     }
-    beginning
+
+    /// False: certainly not. `rest` is a name and what stands behind it in the table.
+    fn may_hold(&self, rest: &[u8]) -> bool {
+        self.slots[Self::slot(rest)]
+    }
+
+    fn slot(name: &[u8]) -> usize {
+        // An odd number of no pattern; the upper bits of a product depend on all bits.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let [first, second] = beginning(name);
+        let mixed = first.wrapping_mul(SPREAD) ^ second;
+        (mixed.wrapping_mul(SPREAD) >> (u64::BITS - Self::BITS)) as usize
+    }
+}
+
+/// 16 bytes, with zeros from the name's end or its first dot on.
+fn beginning(name: &[u8]) -> [u64; 2] {
+    let mut bytes = [0; 16];
+    match name.first_chunk() {
+        Some(chunk) => bytes = *chunk,
+        None => bytes[..name.len()].copy_from_slice(name),
+    }
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+    let (first, second) = (word(0), word(8));
+    match (length(first), length(second)) {
+        (8, 8) => [first, second],
+        (8, length) => [first, second & below(length)],
+        (length, _) => [first & below(length), 0],
+    }
+}
+
+/// How many bytes there are before a zero or a dot, the lowest first: at most 8.
+fn length(word: u64) -> u32 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const TOPS: u64 = ONES << 7;
+    const DOTS: u64 = ONES * b'.' as u64;
+    // The lowest byte that is zero is marked in its top bit; above it marks may be wrong.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
+    (zeros(word) | zeros(word ^ DOTS)).trailing_zeros() / 8
+}
+
+/// A mask for the lowest `length` bytes, fewer than 8.
+fn below(length: u32) -> u64 {
+    (1 << (8 * length)) - 1
 }
 
 fn positions<'a>(names: &[&'a str]) -> HashMap<&'a [u8], Vec<usize>> {
@@ -404,4 +468,54 @@ fn text_at(strings: &[u8], offset: u64) -> Option<&str> {
     let rest = strings.get(usize::try_from(offset).ok()?..)?;
     let end = rest.iter().position(|byte| *byte == 0)?;
     std::str::from_utf8(&rest[..end]).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_begins_before_its_end_or_a_dot() {
+        let of = |text: &str| beginning(text.as_bytes());
+        for (text, same) in [
+            ("recv\0send\0accept4\0and more", "recv"),
+            ("llama_decode.cold\0x", "llama_decode"),
+            ("llama_decode.isra.0", "llama_decode.cold"),
+            ("sixteen_bytes_it", "sixteen_bytes_it.part.0 and"),
+            ("sixteen_bytes_it_and_more", "sixteen_bytes_it"),
+            ("eight_by.x", "eight_by\0y"),
+            ("", ".x"),
+        ] {
+            assert_eq!(of(text), of(same), "{text:?}");
+        }
+        for (text, other) in [
+            ("recv", "recvfrom"),
+            ("llama_decode", "llama_decodf"),
+            ("a/b", "a.b"),
+            ("\u{1}x", "\0x"),
+        ] {
+            assert_ne!(of(text), of(other), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_wanted_are_never_passed_by() {
+        let names = [
+            "llama_process",
+            "_ZdlPvm",
+            "recv",
+            "_ZN12server_queue10get_new_idEv",
+        ];
+        let beginnings = Beginnings::of(&names);
+        for name in names {
+            for end in ["", "\0", "\0next\0", ".cold\0"] {
+                assert!(
+                    beginnings.may_hold(format!("{name}{end}").as_bytes()),
+                    "{name}{end}"
+                );
+            }
+        }
+        let others = (0..10_000).filter(|n| beginnings.may_hold(format!("_ZN{n}x").as_bytes()));
+        assert!(others.count() < 100, "it would be of no use");
+    }
 }

@@ -99,9 +99,8 @@ pub(crate) fn functions(
     elf: &Elf<'_, File>,
     names: &[&str],
 ) -> Result<Vec<Option<Extent>>, contextpilot_inspect::Error> {
-    let symbols = elf.symbols(names)?;
+    let (symbols, variants) = elf.symbols_and_variants(names)?;
     let exports = elf.dynamic_symbols(names)?;
-    let variants = elf.variants(names)?;
     let defined = |entry: &Entry| {
         entry
             .defined
