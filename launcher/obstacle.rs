@@ -114,10 +114,11 @@ fn exports_engine(program: &Program) -> bool {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),
         ..Search::default()
     };
-    let Ok(located) = program.locate(&[table::ANCHOR], &search) else {
+    let anchors = table::MEMORY.iter().map(|(_, anchor)| *anchor);
+    let Ok(located) = program.locate(&anchors.collect::<Vec<_>>(), &search) else {
         return true;
     };
-    located.hooking().missing.is_empty()
+    located.hooking().missing.len() < table::MEMORY.len()
 }
 
 fn is_large(program: &Program) -> bool {

@@ -4,8 +4,9 @@
 #[macro_use]
 mod hook;
 
-/// Every engine that the hook can follow has it.
-pub(crate) const ANCHOR: &str = "llama_memory_seq_rm";
+pub(crate) use hook::{
+    EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS, is_called, is_seen_elsewhere, newest,
+};
 
 /// One function of the table. Its documentation is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

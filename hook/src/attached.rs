@@ -8,7 +8,8 @@ use contextpilot_settings::Settings;
 use crate::imports;
 use crate::inside::{Inside, Ready};
 use crate::log;
-use crate::original::{self, ROWS, plain};
+use crate::original::{self, ROWS, has, has_any, plain};
+use crate::table::{LAUNCH, MEMORY, NUMBERS, is_called};
 
 /// Where the host has its engine.
 pub(crate) enum Host {
@@ -22,7 +23,7 @@ impl Host {
     /// If this process is a llama-server. Quick where it has libraries or is stripped, as
     /// everything is that a server and the scripts around it start.
     pub(crate) fn find() -> Option<Self> {
-        if original::llama_memory_seq_rm().is_some() {
+        if has_any(MEMORY) {
             return (has_server() || executable_is_llama_server()).then_some(Self::Libraries);
         }
         let inside = Inside::with_engine()?;
@@ -40,7 +41,8 @@ pub(crate) struct Attached {
     memory: bool,
     /// A required function that is missing.
     missing: Option<&'static str>,
-    host_cache: bool,
+    /// None where the engine has none.
+    host_cache: Option<bool>,
     request_ids: bool,
     slots: bool,
     /// OpenSSL, as a library.
@@ -90,26 +92,19 @@ impl Attached {
     }
 
     fn look(inside: bool) -> Self {
-        let found = |generation: &str| {
-            ROWS.iter()
-                .filter(|row| row.need == "required" && row.generation == generation)
-                .find(|row| !row.found())
-                .map(|row| row.name)
-        };
-        // An engine that has the newer way must have all of it: it is what the server uses.
-        let evaluation = match original::llama_process().is_some() {
-            true => found("extended"),
-            false => found("legacy"),
-        };
-        let missing = found("any").or(found("libc")).or(evaluation);
+        let missing = ROWS
+            .iter()
+            .filter(|row| row.need == "required" && is_called(row.generation, has))
+            .find(|row| !row.found())
+            .map(|row| row.name);
         Self {
             inside,
             memory: missing.is_none(),
             missing,
-            host_cache: original::llama_state_seq_get_data_ext().is_some()
-                && original::_ZdlPvm().is_some(),
-            request_ids: original::_ZN12server_queue10get_new_idEv().is_some(),
-            slots: launch_is_found(),
+            host_cache: original::llama_state_seq_get_data_ext()
+                .map(|_| original::_ZdlPvm().is_some()),
+            request_ids: has_any(NUMBERS),
+            slots: has_any(LAUNCH),
             tls: false,
         }
     }
@@ -150,7 +145,7 @@ impl Attached {
 
     /// Whether copies in the host prompt cache are seen.
     pub(crate) fn sees_host_cache(&self) -> bool {
-        self.host_cache
+        self.host_cache == Some(true)
     }
 
     /// The same for programs.
@@ -176,20 +171,14 @@ impl Attached {
 
     /// What there can be to attach to, whether it is there, and what follows if it is not.
     fn parts(&self) -> Vec<(bool, &'static str, &'static str)> {
-        let mut parts = vec![
-            (self.memory, "KV cache", "nothing is reported"),
-            (
-                self.host_cache,
-                "host prompt cache",
-                "prompts there count as gone",
-            ),
-            (
-                self.request_ids,
-                "request ids",
-                "requests are not recognised",
-            ),
-            (self.slots, "slot assignment", "requests are not recognised"),
-        ];
+        let unrecognised = "requests are not recognised";
+        let mut parts = vec![(self.memory, "KV cache", "nothing is reported")];
+        // Engines of before late 2025 have none.
+        if let Some(found) = self.host_cache {
+            parts.push((found, "host prompt cache", "prompts there count as gone"));
+        }
+        parts.push((self.request_ids, "request ids", unrecognised));
+        parts.push((self.slots, "slot assignment", unrecognised));
         // Of interest only where it is used.
         if serves_tls() {
             parts.push((self.tls, "TLS", "requests over https are not recognised"));
@@ -258,7 +247,7 @@ unsafe fn attach_to_servers_own() {
     let Some(ready) = Inside::with_server().map(Inside::prepare_server) else {
         return;
     };
-    if original::_ZN12server_queue10get_new_idEv().is_none() || !launch_is_found() {
+    if !has_any(NUMBERS) || !has_any(LAUNCH) {
         // One without the other is of no use.
         Ready::abandon(ready);
         return;
@@ -269,14 +258,7 @@ unsafe fn attach_to_servers_own() {
 
 /// Whether one of the server's own functions is in a library.
 fn has_server() -> bool {
-    original::_ZN12server_queue10get_new_idEv().is_some() || launch_is_found()
-}
-
-fn launch_is_found() -> bool {
-    original::_ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task()
-        .is_some()
-        || original::_ZN14server_context21launch_slot_with_taskER11server_slotO11server_task()
-            .is_some()
+    has_any(NUMBERS) || has_any(LAUNCH)
 }
 
 /// Asked last, where the engine is there but not the server's own functions.

@@ -2,7 +2,8 @@
 //!
 //! Memory functions are called with the `llama_memory_t` of a context. It belongs to the context
 //! and has one address for life, so a small table leads back. Read by every hook of the engine,
-//! written a few times in a process's life; no lock.
+//! written a few times in a process's life; no lock. Before mid-2025 they were called with the
+//! context itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -10,7 +11,7 @@ use contextpilot_residency::{ContextId, Event};
 
 use crate::abi::Pointer;
 use crate::channel::{lose_step, push};
-use crate::original::{original, plain};
+use crate::original::{self, original, plain};
 use crate::status::STATUS;
 use crate::{observe, start};
 
@@ -43,7 +44,7 @@ pub(crate) fn know(context: Pointer) {
     if address == 0 || find(address).is_some() {
         return;
     }
-    let memory: Pointer = original!(llama_get_memory(context));
+    let memory = memory_in(context);
     for row in &ROWS {
         if row
             .context
@@ -107,6 +108,21 @@ pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
     row.map(|row| ContextId(row.context.load(Ordering::Acquire)))
 }
 
+/// Where the engine keeps a new context's KV; null for an encoder, which keeps none.
+fn memory_in(context: Pointer) -> Pointer {
+    if original::llama_get_memory().is_some() {
+        return original!(llama_get_memory(context));
+    }
+    // SAFETY: a living context. Before there was a function to ask, every context had memory.
+    unsafe { plain::kv_self(context) }.unwrap_or(context)
+}
+
+/// The context of a function that is called with it, if it keeps anything.
+pub(crate) fn with_memory(context: Pointer) -> Option<ContextId> {
+    know(context);
+    memory_of(context).map(|_| ContextId(context.addr()))
+}
+
 /// The context's memory, if it has one.
 pub(crate) fn memory_of(context: Pointer) -> Option<Pointer> {
     let row = find(context.addr())?;
@@ -114,13 +130,38 @@ pub(crate) fn memory_of(context: Pointer) -> Option<Pointer> {
     (memory != 0).then_some(std::ptr::with_exposed_provenance_mut(memory))
 }
 
-/// The context's memory, if it is one that cannot go back to any position.
-pub(crate) fn bounded_memory_of(context: Pointer) -> Option<Pointer> {
-    find(context.addr())?
-        .bounded
-        .load(Ordering::Acquire)
-        .then(|| memory_of(context))
-        .flatten()
+/// Whether the context cannot go back to any position that it has been at.
+pub(crate) fn is_bounded(context: Pointer) -> bool {
+    find(context.addr()).is_some_and(|row| row.bounded.load(Ordering::Acquire))
+}
+
+/// The last position of a sequence, -1 for an empty one; `None` if the engine cannot be asked.
+///
+/// # Safety
+/// The context is alive and not at work now.
+pub(crate) unsafe fn last_position(context: Pointer, sequence: i32) -> Option<i32> {
+    let memory = memory_of(context)?;
+    // SAFETY: the caller's promise, here and below; a context's memory lives as long.
+    unsafe { plain::last_in_memory(memory, sequence) }
+        // SAFETY: see above.
+        .or_else(|| unsafe { plain::last_in_self(context, sequence) })
+        // SAFETY: see above.
+        .or_else(|| unsafe { plain::last_in_cache(context, sequence) })
+}
+
+/// The first position that there still is of a sequence; `None` if the engine cannot be asked.
+/// Before it could be, bounded contexts were recurrent ones, which hold their last position only.
+///
+/// # Safety
+/// The context is alive and not at work now.
+pub(crate) unsafe fn first_position(context: Pointer, sequence: i32) -> Option<i32> {
+    let memory = memory_of(context)?;
+    // SAFETY: the caller's promise, here and below; a context's memory lives as long.
+    unsafe { plain::first_in_memory(memory, sequence) }
+        // SAFETY: see above.
+        .or_else(|| unsafe { plain::first_in_self(context, sequence) })
+        // SAFETY: see above.
+        .or_else(|| unsafe { last_position(context, sequence) })
 }
 
 /// The length of the longest sequence of a context whose size was asked for.

@@ -12,13 +12,7 @@ use contextpilot_inline::{Batch, Function, Image, Refusal};
 
 use crate::hooks::REPLACEMENTS;
 use crate::original::{ROWS, Row, Slot, plain};
-
-/// What every engine has, by its name of today and by those before 2025's summer.
-const ENGINE: [&str; 3] = [
-    "llama_memory_seq_rm",
-    "llama_kv_self_seq_rm",
-    "llama_kv_cache_seq_rm",
-];
+use crate::table::{Generations, LAUNCH, MEMORY, NUMBERS, is_seen_elsewhere};
 
 /// Functions of the table that are linked into the executable.
 pub(crate) struct Inside {
@@ -33,7 +27,7 @@ impl Inside {
     /// If the executable contains an engine. For an executable that was stripped, the answer takes
     /// a tenth of a millisecond.
     pub(crate) fn with_engine() -> Option<Self> {
-        Self::with_any_of(&ENGINE)
+        Self::with_any_of(&MEMORY.iter().map(|(_, name)| *name).collect::<Vec<_>>())
     }
 
     /// If the executable contains the server's own functions.
@@ -60,12 +54,13 @@ impl Inside {
 
     /// Whether it contains one of the server's own functions, too.
     pub(crate) fn has_server(&self) -> bool {
-        self.has(is_servers)
+        let mut rows = ROWS.iter().zip(&self.rows);
+        rows.any(|(row, function)| is_servers(row) && function.is_some())
     }
 
-    fn has(&self, which: impl Fn(&Row) -> bool) -> bool {
+    fn has(&self, name: &str) -> bool {
         let mut rows = ROWS.iter().zip(&self.rows);
-        rows.any(|(row, function)| which(row) && function.is_some())
+        rows.any(|(row, function)| row.name == name && function.is_some())
     }
 
     /// Prepares all that there is, for a server that contains its engine.
@@ -79,7 +74,7 @@ impl Inside {
                 continue;
             };
             if let Err(refusal) = ready.add(&self.image, row, function, (replacement.code)()) {
-                if !self.can_be_called_unseen(row) {
+                if !is_seen_elsewhere(row.name, row.generation, |name| self.has(name)) {
                     ready.abandon();
                     return Err(format!("{} {refusal}", row.name));
                 }
@@ -105,23 +100,6 @@ impl Inside {
         }
         ready
     }
-
-    /// Whether everything that the function does is seen by another hook as well.
-    fn can_be_called_unseen(&self, row: &Row) -> bool {
-        let through = match row.name {
-            // Every context was seen when it was made.
-            "llama_get_memory" | "llama_new_context_with_model" => "llama_init_from_model",
-            "llama_state_seq_get_data" => "llama_state_seq_get_data_ext",
-            "llama_state_seq_set_data" => "llama_state_seq_set_data_ext",
-            "llama_decode" => "llama_process",
-            // Buffers are vectors, which are not released as arrays.
-            "_ZdaPv" | "_ZdaPvm" => return true,
-            // It says what an image is. The evaluation beneath it is seen all the same.
-            "mtmd_helper_decode_image_chunk" => return true,
-            _ => return false,
-        };
-        self.has(|row| row.name == through)
-    }
 }
 
 /// The functions that were hooked, by name.
@@ -131,25 +109,26 @@ static HOOKED: OnceLock<Vec<&'static str>> = OnceLock::new();
 /// put copies of it into its callers (link-time optimisation does), which nobody can hook.
 pub(crate) fn bypassed() -> Option<&'static str> {
     // Each request takes this way: it gets a number, then a slot, which makes room for it.
-    if !was_called("launch_slot_with_task")? {
+    if !was_called(LAUNCH)? {
         return None;
     }
     [
-        ("get_new_id", "server_queue::get_new_id"),
-        ("llama_memory_seq_rm", "llama_memory_seq_rm"),
+        (NUMBERS, "server_queue::get_new_id"),
+        (MEMORY, "llama_memory_seq_rm"),
     ]
     .into_iter()
-    .find(|(part, _)| was_called(part) == Some(false))
+    .find(|(generations, _)| was_called(generations) == Some(false))
     .map(|(_, name)| name)
 }
 
 /// None if no such function was hooked.
-fn was_called(part_of_name: &str) -> Option<bool> {
+fn was_called(generations: Generations) -> Option<bool> {
     let hooked = HOOKED.get()?;
     let calls = ROWS
         .iter()
         .zip(REPLACEMENTS)
-        .filter(|(row, _)| row.name.contains(part_of_name) && hooked.contains(&row.name))
+        .filter(|(row, _)| generations.iter().any(|(_, name)| *name == row.name))
+        .filter(|(row, _)| hooked.contains(&row.name))
         .map(|(_, replacement)| replacement.called.load(Ordering::Relaxed));
     calls.reduce(|one, other| one || other)
 }

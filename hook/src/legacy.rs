@@ -69,10 +69,8 @@ fn consecutive(context: Pointer, sequence: i32, next: &mut Vec<(i32, i32)>) -> i
         *position += 1;
         return *position;
     }
-    let last = contexts::memory_of(context).and_then(|memory| {
-        // SAFETY: the memory of a living context.
-        unsafe { plain::last_position(memory, sequence) }
-    });
+    // SAFETY: the context that a batch is about to be evaluated in.
+    let last = unsafe { contexts::last_position(context, sequence) };
     let position = last.unwrap_or(-1) + 1;
     next.push((sequence, position));
     position

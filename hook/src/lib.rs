@@ -22,7 +22,7 @@
 //! | [`hooks`] | the bodies, a few lines each |
 //! | [`guard`] | the border between the host and our code |
 //! | [`mode`], [`start`], [`attached`] | inert, active, out: decided once, announced in one line |
-//! | [`shadow`], [`legacy`], [`packed`] | what is in a batch, or in a save file |
+//! | [`shadow`], [`legacy`], [`packed`], [`tasks`] | what is in a batch, a save file, a list of tasks |
 //! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
 //! | [`channel`], [`worker`], [`silence`] | from the host's threads to the ledger |
 //! | [`beliefs`], [`recent`] | what the index believes, and has to be told; kept for the next start |
@@ -68,5 +68,6 @@ mod shadow;
 mod silence;
 mod start;
 mod status;
+mod tasks;
 mod trace;
 mod worker;

@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
+use crate::table::{Generations, newest};
 
 /// One function of the host's.
 pub(crate) struct Slot {
@@ -123,6 +124,16 @@ impl Row {
     }
 }
 
+/// Whether the host has the function of the table with this name.
+pub(crate) fn has(name: &str) -> bool {
+    ROWS.iter().any(|row| row.name == name && row.found())
+}
+
+/// Whether the host has any of these.
+pub(crate) fn has_any(generations: Generations) -> bool {
+    newest(generations, has).is_some()
+}
+
 macro_rules! slots {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
@@ -211,8 +222,12 @@ pub(crate) mod plain {
     }
 
     plain! {
-        last_position, "llama_memory_seq_pos_max", fn(memory: Pointer, sequence: i32) -> i32;
-        first_position, "llama_memory_seq_pos_min", fn(memory: Pointer, sequence: i32) -> i32;
+        last_in_memory, "llama_memory_seq_pos_max", fn(memory: Pointer, sequence: i32) -> i32;
+        last_in_self, "llama_kv_self_seq_pos_max", fn(context: Pointer, sequence: i32) -> i32;
+        last_in_cache, "llama_kv_cache_seq_pos_max", fn(context: Pointer, sequence: i32) -> i32;
+        first_in_memory, "llama_memory_seq_pos_min", fn(memory: Pointer, sequence: i32) -> i32;
+        first_in_self, "llama_kv_self_seq_pos_min", fn(context: Pointer, sequence: i32) -> i32;
+        kv_self, "llama_get_kv_self", fn(context: Pointer) -> Pointer;
         window, "llama_model_n_swa", fn(model: Pointer) -> i32;
         is_recurrent, "llama_model_is_recurrent", fn(model: Pointer) -> bool;
         is_hybrid, "llama_model_is_hybrid", fn(model: Pointer) -> bool;

@@ -3,21 +3,101 @@
 //! A row reads `module generation need fn name(arguments) -> result;`:
 //!
 //! - **module**: the file in `hooks/` that holds the function's body;
-//! - **generation**: the API that has it. `any` llama.cpp since 2025; `legacy`: evaluation of a
-//!   `llama_batch` by value; `extended`: evaluation of an opaque `llama_batch_ext` (0.5 and
-//!   later); `server25`, `server26`: the server's own C++ functions by the year of their names;
-//!   `cxx`: the C++ runtime; `libc`: the C library;
-//! - **need**: `required` functions must be there for the library to attach at all (within their
-//!   generation, where there are two), `optional` ones are done without, which the banner names.
+//! - **generation**: the API that has it. `any` llama.cpp since 2025; one of those listed below
+//!   ([`MEMORY`], [`EVALUATION`], [`NUMBERS`], [`LAUNCH`]); `cxx`: the C++ runtime; `libc`: the
+//!   C library;
+//! - **need**: `required` functions must be there for the library to attach at all (of several
+//!   generations, those of the newest that the engine has), `optional` ones are done without,
+//!   which the banner names.
 //!
 //! From these rows come the exported functions (`hooks/mod.rs`), the originals behind them
-//! (`original.rs`) and the test that compares both with what the built library exports.
+//! (`original.rs`) and the test that compares both with what the built library exports. What
+//! follows from a function that is not to be had is in the lists and functions below, for the
+//! hook and for `contextpilot-llama doctor` alike.
+//!
+//! A name that became a wrapper of a newer one is called by nobody, or comes back through the
+//! newer one and is noted once: see `guard::EngineCall`.
 //!
 //! The second table has functions that are not exported, see there.
 //!
 //! Left out on purpose: `llama_encode` and encoding `llama_process` calls, which use no KV cache;
-//! `llama_state_seq_save_file` and `llama_state_get_data`, which change nothing; deprecated names,
-//! which are wrappers that come back through the names below.
+//! `llama_state_seq_save_file` and `llama_state_get_data`, which change nothing.
+
+/// Generations of one thing, the newest first: each with the function that tells that an engine
+/// or a server is of it.
+pub(crate) type Generations = &'static [(&'static str, &'static str)];
+
+/// How the KV cache is changed: through the memory of a context (since mid-2025), or through the
+/// context, under two names.
+pub(crate) const MEMORY: Generations = &[
+    ("memory", "llama_memory_seq_rm"),
+    ("kv_self", "llama_kv_self_seq_rm"),
+    ("kv_cache", "llama_kv_cache_seq_rm"),
+];
+
+/// How batches are evaluated: an opaque `llama_batch_ext` (0.5 and later), or a `llama_batch` by
+/// value.
+pub(crate) const EVALUATION: Generations =
+    &[("extended", "llama_process"), ("legacy", "llama_decode")];
+
+/// Where a request learns the numbers of its tasks. In the servers of 2025, which are one file,
+/// compilers put the queue's function into its callers; what is left is where a request says
+/// which tasks it is about to wait for.
+pub(crate) const NUMBERS: Generations = &[
+    ("server_queue", "_ZN12server_queue10get_new_idEv"),
+    (
+        "server_waiting",
+        "_ZN15server_response17add_waiting_tasksERKSt6vectorI11server_taskSaIS1_EE",
+    ),
+];
+
+/// Where a slot takes on a task, by the year of the name.
+pub(crate) const LAUNCH: Generations = &[
+    (
+        "server26",
+        "_ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task",
+    ),
+    (
+        "server25",
+        "_ZN14server_context21launch_slot_with_taskER11server_slotO11server_task",
+    ),
+];
+
+/// The newest of `generations` that there is.
+pub(crate) fn newest(generations: Generations, has: impl Fn(&str) -> bool) -> Option<&'static str> {
+    let mut found = generations.iter().filter(|(_, anchor)| has(anchor));
+    found.next().map(|(generation, _)| *generation)
+}
+
+/// Whether functions of this generation are what a server calls that `has` some.
+pub(crate) fn is_called(generation: &str, has: impl Fn(&str) -> bool) -> bool {
+    for generations in [MEMORY, EVALUATION, NUMBERS, LAUNCH] {
+        if generations.iter().any(|(name, _)| *name == generation) {
+            // Without any, the newest are those that are missing.
+            let newest = newest(generations, &has).unwrap_or(generations[0].0);
+            return newest == generation;
+        }
+    }
+    true
+}
+
+/// Whether everything that the function does, where it cannot be hooked, is seen by another hook
+/// in a server that `has` some; or whether nobody calls it.
+pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str) -> bool) -> bool {
+    let through = match name {
+        // Every context was seen when it was made.
+        "llama_get_memory" | "llama_new_context_with_model" => "llama_init_from_model",
+        "llama_state_seq_get_data" => "llama_state_seq_get_data_ext",
+        "llama_state_seq_set_data" => "llama_state_seq_set_data_ext",
+        // Buffers are vectors, which are not released as arrays.
+        "_ZdaPv" | "_ZdaPvm" => return true,
+        // It says what an image is. The evaluation beneath it is seen all the same.
+        "mtmd_helper_decode_image_chunk" => return true,
+        // Old names in a newer engine, whose server calls the newer ones.
+        _ => return !is_called(generation, has),
+    };
+    has(through)
+}
 
 macro_rules! for_each_interposed {
     ($then:ident) => {
@@ -25,14 +105,28 @@ macro_rules! for_each_interposed {
             contexts  any       required fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer;
             contexts  any       optional fn llama_new_context_with_model(model: Pointer, params: ContextParams) -> Pointer;
             contexts  any       required fn llama_free(context: Pointer);
-            contexts  any       required fn llama_get_memory(context: Pointer) -> Pointer;
+            contexts  memory    required fn llama_get_memory(context: Pointer) -> Pointer;
 
-            memory    any       required fn llama_memory_clear(memory: Pointer, data: bool);
-            memory    any       required fn llama_memory_seq_rm(memory: Pointer, sequence: i32, from: i32, to: i32) -> bool;
-            memory    any       required fn llama_memory_seq_cp(memory: Pointer, source: i32, target: i32, from: i32, to: i32);
-            memory    any       required fn llama_memory_seq_keep(memory: Pointer, sequence: i32);
-            memory    any       required fn llama_memory_seq_add(memory: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
-            memory    any       required fn llama_memory_seq_div(memory: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
+            memory    memory    required fn llama_memory_clear(memory: Pointer, data: bool);
+            memory    memory    required fn llama_memory_seq_rm(memory: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    memory    required fn llama_memory_seq_cp(memory: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    memory    required fn llama_memory_seq_keep(memory: Pointer, sequence: i32);
+            memory    memory    required fn llama_memory_seq_add(memory: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    memory    required fn llama_memory_seq_div(memory: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
+
+            memory    kv_self   required fn llama_kv_self_clear(context: Pointer);
+            memory    kv_self   required fn llama_kv_self_seq_rm(context: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    kv_self   required fn llama_kv_self_seq_cp(context: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    kv_self   required fn llama_kv_self_seq_keep(context: Pointer, sequence: i32);
+            memory    kv_self   required fn llama_kv_self_seq_add(context: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    kv_self   required fn llama_kv_self_seq_div(context: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
+
+            memory    kv_cache  required fn llama_kv_cache_clear(context: Pointer);
+            memory    kv_cache  required fn llama_kv_cache_seq_rm(context: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    kv_cache  required fn llama_kv_cache_seq_cp(context: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    kv_cache  required fn llama_kv_cache_seq_keep(context: Pointer, sequence: i32);
+            memory    kv_cache  required fn llama_kv_cache_seq_add(context: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    kv_cache  required fn llama_kv_cache_seq_div(context: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
 
             batch     extended  required fn llama_batch_ext_init(context: Pointer) -> Pointer;
             batch     extended  required fn llama_batch_ext_free(batch: Pointer);
@@ -59,9 +153,10 @@ macro_rules! for_each_interposed {
             state     any       required fn llama_state_set_data(context: Pointer, source: *const u8, size: usize) -> usize;
             state     any       required fn llama_state_load_file(context: Pointer, path: *const c_char, tokens: *mut i32, capacity: usize, count: *mut usize) -> bool;
 
-            server    server26  optional fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32;
-            server    server26  optional fn _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(server: Pointer, slot: *const i32, task: *const i32) -> bool;
-            server    server25  optional fn _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(server: Pointer, slot: *const i32, task: *const i32) -> bool;
+            server    server_queue   optional fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32;
+            server    server_waiting optional fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11server_taskSaIS1_EE(responses: Pointer, tasks: Pointer);
+            server    server26       optional fn _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(server: Pointer, slot: *const i32, task: *const i32) -> bool;
+            server    server25       optional fn _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(server: Pointer, slot: *const i32, task: *const i32) -> bool;
 
             buffers   cxx       optional fn _ZdlPv(memory: Pointer);
             buffers   cxx       optional fn _ZdlPvm(memory: Pointer, size: usize);

@@ -1,187 +1,300 @@
-//! Real processes under the real library, with an engine that does next to nothing.
-#![cfg(target_os = "linux")]
+//! Real processes under the real library, with an engine that does next to nothing: what a server
+//! does, in all generations of the engine and all ways of linking it. Nothing that is told may
+//! depend on either.
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 
 mod support;
 
 use std::process::Command;
 use std::time::Duration;
 
-use support::{Fixture, Index, Manner, finish, plain_program, preloaded, stderr, stdout};
+use support::{
+    Fixture, Generation, Index, Linking, Manner, finish, plain_program, preloaded, stderr, stdout,
+};
 
 /// Nobody listens there.
 const NOWHERE: &str = "http://127.0.0.1:9";
 
+fn latest() -> Fixture {
+    Fixture::new(Generation::Extended, Linking::Library)
+}
+
 #[test]
 fn exceptions_of_the_engine_reach_their_catch() {
-    let fixture = Fixture::build(&[]);
-    let (output, _) = finish(
-        fixture
-            .host("throw", NOWHERE)
-            .env("CONTEXTPILOT_EXIT_DRAIN_MS", "100"),
-    );
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(stdout(&output), "caught 31 of 31\n", "{}", stderr(&output));
-    assert!(
-        !stderr(&output).contains("internal error"),
-        "{}",
-        stderr(&output)
-    );
-    // After each of them, the next call was observed again.
-    assert_eq!(fixture.trace().matches("source: 6, target: 7").count(), 31);
-    // An evaluation that threw has no known outcome.
-    assert!(fixture.trace().contains("Obscured"), "{}", fixture.trace());
+    for fixture in Fixture::all() {
+        let name = fixture.name();
+        let (output, _) = finish(
+            fixture
+                .host("throw", NOWHERE)
+                .env("CONTEXTPILOT_EXIT_DRAIN_MS", "100"),
+        );
+        assert!(output.status.success(), "{name}: {output:?}");
+        let functions = match fixture.generation {
+            Generation::Extended => 31,
+            Generation::Memory => 19,
+            Generation::KvSelf | Generation::KvCache => 16,
+        };
+        let caught = format!("caught {functions} of {functions}\n");
+        assert_eq!(stdout(&output), caught, "{name}: {}", stderr(&output));
+        assert_eq!(
+            stderr(&output).lines().count(),
+            1,
+            "{name}: {}",
+            stderr(&output)
+        );
+        // After each of them, the next call was observed again.
+        let trace = fixture.trace();
+        assert_eq!(
+            trace.matches("source: 6, target: 7").count(),
+            functions,
+            "{name}"
+        );
+        // An evaluation that threw has no known outcome.
+        assert!(trace.contains("Obscured"), "{name}: {trace}");
+    }
 }
 
 #[test]
 fn a_request_that_is_overwritten_is_told_at_once_and_the_rest_at_the_end() {
-    let fixture = Fixture::build(&[]);
-    let index = Index::start(Manner::Answers);
-    let (output, _) = finish(&mut fixture.host("evict", &index.url));
-    assert!(output.status.success(), "{output:?}");
-    // The program's own, the worker and the sender.
-    assert_eq!(stdout(&output), "threads 3\n");
-    let banner = stderr(&output);
-    assert!(
-        banner.starts_with("[ContextPilot] Active: llama.cpp 0.0.0-fixture"),
-        "{banner}"
-    );
-    assert_eq!(banner.lines().count(), 1, "{banner}");
-    let heard = index.heard();
-    assert!(
-        heard.contains(r#""first""#) && heard.contains(r#""second""#),
-        "{heard}"
-    );
-    let trace = fixture.trace();
-    for expected in [
-        r#"Posted { arrival: Arrival(1), task: 0, id: "first" }"#,
-        "Launched { sequence: 0, task: 1 }",
-        "entries: 8, seq 0: 0..=7!",
-        r#"Answered { arrival: Arrival(2), id: "second" }"#,
-        r#"Evicted { id: "first", reason: Overwritten"#,
-        r#"Evicted { id: "second", reason: ContextFreed"#,
-    ] {
-        assert!(trace.contains(expected), "no {expected} in\n{trace}");
+    for fixture in Fixture::all() {
+        let name = fixture.name();
+        let index = Index::start(Manner::Answers);
+        let (output, _) = finish(&mut fixture.host("evict", &index.url));
+        assert!(output.status.success(), "{name}: {output:?}");
+        // The program's own, the worker and the sender.
+        assert_eq!(stdout(&output), "threads 3\n", "{name}");
+        let banner = stderr(&output);
+        let engine = match fixture.generation {
+            Generation::Extended => "0.0.0-fixture",
+            _ => "(version unknown)",
+        };
+        let place = match fixture.linking {
+            Linking::Inside => ", inside the executable",
+            Linking::Library | Linking::Own => "",
+        };
+        let host_cache = match fixture.generation {
+            Generation::Extended | Generation::Memory => "host prompt cache, ",
+            Generation::KvSelf | Generation::KvCache => "",
+        };
+        let expected = format!(
+            "[ContextPilot] Active: llama.cpp {engine}{place}, attached: KV cache, {host_cache}\
+             request ids, slot assignment; index "
+        );
+        assert!(banner.starts_with(&expected), "{name}: {banner}");
+        assert_eq!(banner.lines().count(), 1, "{name}: {banner}");
+        let heard = index.heard();
+        assert!(
+            heard.contains(r#""first""#) && heard.contains(r#""second""#),
+            "{name}: {heard}"
+        );
+        let trace = fixture.trace();
+        for expected in [
+            r#"Posted { arrival: Arrival(1), task: 0, id: "first" }"#,
+            "Launched { sequence: 0, task: 1 }",
+            "sequence: 0, from: 0, to: -1",
+            "entries: 8, seq 0: 0..=7!",
+            r#"Answered { arrival: Arrival(2), id: "second" }"#,
+            r#"Evicted { id: "first", reason: Overwritten"#,
+            r#"Evicted { id: "second", reason: ContextFreed"#,
+        ] {
+            assert!(
+                trace.contains(expected),
+                "{name}: no {expected} in\n{trace}"
+            );
+        }
     }
 }
 
 #[test]
 fn what_the_engine_calls_of_itself_is_not_told_twice() {
-    let fixture = Fixture::build(&[]);
-    let (output, _) = finish(&mut fixture.host("contexts", NOWHERE));
-    assert!(output.status.success(), "{}", stderr(&output));
-    let trace = fixture.trace();
-    let count = |what| trace.matches(what).count();
-    assert_eq!(count("ContextCreated"), 2, "{trace}");
-    assert_eq!(count("ContextFreed"), 2, "{trace}");
-    assert_eq!(count("Submitted"), 2, "{trace}");
-    // Without positions of its own, the batch goes on where the engine says: after 4.
-    assert_eq!(count("entries: 1, seq 0: 5!"), 2, "{trace}");
-    assert_eq!(count("failed: []"), 1, "{trace}");
-    assert_eq!(count("failed: [(0, 4)]"), 1, "{trace}");
+    for fixture in Fixture::all() {
+        let name = fixture.name();
+        let (output, _) = finish(&mut fixture.host("contexts", NOWHERE));
+        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        let trace = fixture.trace();
+        let older_name = match fixture.generation {
+            Generation::KvSelf | Generation::Memory => 1,
+            Generation::KvCache | Generation::Extended => 0,
+        };
+        for (what, count) in [
+            ("ContextCreated", 2),
+            ("ContextFreed", 2),
+            ("Submitted", 2),
+            // Without positions of its own, the batch goes on where the engine says: after 4.
+            ("entries: 1, seq 0: 5!", 2),
+            ("failed: []", 1),
+            ("failed: [(0, 4)]", 1),
+            ("source: 6, target: 7, from: 0, to: 77", older_name),
+        ] {
+            assert_eq!(
+                trace.matches(what).count(),
+                count,
+                "{name}: {what} in\n{trace}"
+            );
+        }
+    }
+}
+
+/// A `llama_batch` may leave out everything but the tokens; what it means then is in the comment
+/// of the engine's header.
+#[test]
+fn what_a_batch_leaves_out_has_its_default() {
+    for fixture in Fixture::all() {
+        let name = fixture.name();
+        let (output, _) = finish(&mut fixture.host("batches", NOWHERE));
+        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        let trace = fixture.trace();
+        let batches: Vec<_> = trace
+            .lines()
+            .filter_map(|line| line.split_once("entries: "))
+            .map(|(_, entries)| entries.trim_end_matches(" }"))
+            .collect();
+        let expected = [
+            // After what the engine has of the sequence, in sequence 0, and the last one's output.
+            "3, seq 0: 5..=7!",
+            "3, seq 0: 20..=22!",
+            "4, seq 1: 20, seq 2: 21, seq 3: 21, seq 1: 22!",
+            "4, seq 1: 20!, seq 2: 21, seq 3: 21, seq 1: 22",
+            "4, seq 1: 5!, seq 2: 5, seq 3: 5, seq 1: 6",
+        ];
+        assert_eq!(batches, expected, "{name}");
+    }
 }
 
 #[test]
 fn host_buffers_are_followed_to_their_release() {
-    let fixture = Fixture::build(&[]);
-    let (output, _) = finish(&mut fixture.host("buffers", NOWHERE));
-    assert!(output.status.success(), "{}", stderr(&output));
-    let trace = fixture.trace();
-    let lines: Vec<&str> = trace
-        .lines()
-        .filter(|line| {
-            ["Saved", "Restored", "Freed {", "Replaced", "Obscured"]
-                .iter()
-                .any(|w| line.contains(w))
-        })
-        .filter(|line| !line.contains("ContextFreed"))
-        .collect();
-    let [saved, restored, freed, replaced] = lines[..] else {
-        panic!("four events, not {lines:#?}");
-    };
-    let buffer = |line: &str| {
-        line.split("BufferId(")
-            .nth(1)
-            .map(|rest| rest.split(')').next().map(str::to_owned))
-    };
-    assert!(
-        saved.contains("Saved") && saved.contains("sequence: 3"),
-        "{saved}"
-    );
-    assert!(
-        restored.contains("Restored") && restored.contains("sequence: 5"),
-        "{restored}"
-    );
-    assert!(freed.contains("Freed"), "{freed}");
-    assert_eq!(buffer(saved), buffer(restored));
-    assert_eq!(buffer(saved), buffer(freed));
-    assert!(
-        replaced.contains("Replaced") && replaced.contains("sequence: 6, tokens: 5"),
-        "{replaced}"
-    );
+    for fixture in Fixture::all() {
+        let name = fixture.name();
+        let (output, _) = finish(&mut fixture.host("buffers", NOWHERE));
+        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        let trace = fixture.trace();
+        let kinds = ["Saved", "Restored", "Freed {", "Replaced", "Obscured"];
+        let mut lines = trace
+            .lines()
+            .filter(|line| kinds.iter().any(|kind| line.contains(kind)))
+            .filter(|line| !line.contains("ContextFreed"))
+            .rev()
+            .collect::<Vec<_>>();
+        let replaced = lines.remove(0);
+        assert!(
+            replaced.contains("Replaced") && replaced.contains("sequence: 6, tokens: 5"),
+            "{name}: {replaced}"
+        );
+        if matches!(fixture.generation, Generation::KvSelf | Generation::KvCache) {
+            assert!(lines.is_empty(), "{name}: {lines:#?}");
+            continue;
+        }
+        let [freed, restored, saved] = lines[..] else {
+            panic!("{name}: three events, not {lines:#?}");
+        };
+        let buffer = |line: &str| {
+            line.split("BufferId(")
+                .nth(1)
+                .map(|rest| rest.split(')').next().map(str::to_owned))
+        };
+        assert!(
+            saved.contains("Saved") && saved.contains("sequence: 3"),
+            "{name}: {saved}"
+        );
+        assert!(
+            restored.contains("Restored") && restored.contains("sequence: 5"),
+            "{name}: {restored}"
+        );
+        assert!(freed.contains("Freed"), "{name}: {freed}");
+        assert_eq!(buffer(saved), buffer(restored), "{name}");
+        assert_eq!(buffer(saved), buffer(freed), "{name}");
+    }
 }
 
 #[test]
 fn forked_children_are_left_alone() {
-    let fixture = Fixture::build(&[]);
-    let index = Index::start(Manner::Answers);
-    let (output, _) = finish(&mut fixture.host("fork", &index.url));
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
-    let heard = index.heard();
-    assert!(
-        heard.contains(r#""parent""#) && heard.contains(r#""after""#),
-        "{heard}"
-    );
-    assert!(!heard.contains(r#""child""#), "{heard}");
+    for linking in [Linking::Library, Linking::Inside] {
+        let fixture = Fixture::new(Generation::Extended, linking);
+        let index = Index::start(Manner::Answers);
+        let (output, _) = finish(&mut fixture.host("fork", &index.url));
+        assert!(output.status.success(), "{linking:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        let heard = index.heard();
+        assert!(
+            heard.contains(r#""parent""#) && heard.contains(r#""after""#),
+            "{linking:?}: {heard}"
+        );
+        assert!(!heard.contains(r#""child""#), "{linking:?}: {heard}");
+    }
 }
 
 #[test]
 fn exit_from_another_thread_while_sending_keeps_its_code_and_its_time() {
-    let fixture = Fixture::build(&[]);
-    for manner in [Manner::Answers, Manner::Hangs] {
-        let index = Index::start(manner);
-        let mut host = fixture.host("exit", &index.url);
-        let (output, time) = finish(host.env("CONTEXTPILOT_EXIT_DRAIN_MS", "500"));
-        assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
-        assert!(time < Duration::from_secs(3), "took {time:?}");
-        if manner == Manner::Answers {
-            assert!(index.heard().contains(r#""id-0""#), "{}", index.heard());
+    for linking in [Linking::Library, Linking::Inside] {
+        let fixture = Fixture::new(Generation::Extended, linking);
+        for manner in [Manner::Answers, Manner::Hangs] {
+            let index = Index::start(manner);
+            let mut host = fixture.host("exit", &index.url);
+            let (output, time) = finish(host.env("CONTEXTPILOT_EXIT_DRAIN_MS", "500"));
+            assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+            assert!(time < Duration::from_secs(10), "{linking:?} took {time:?}");
+            if manner == Manner::Answers {
+                assert!(index.heard().contains(r#""id-0""#), "{}", index.heard());
+            }
         }
     }
 }
 
 #[test]
 fn errno_is_the_hosts() {
-    let fixture = Fixture::build(&[]);
-    let (output, _) = finish(&mut fixture.host("errno", NOWHERE));
-    assert_eq!(stdout(&output), "kept\n", "{}", stderr(&output));
+    for fixture in Fixture::all() {
+        let (output, _) = finish(&mut fixture.host("errno", NOWHERE));
+        let name = fixture.name();
+        assert_eq!(stdout(&output), "kept\n", "{name}: {}", stderr(&output));
+    }
 }
 
 #[test]
 fn a_server_without_a_context_has_no_threads_of_ours() {
-    let fixture = Fixture::build(&[]);
-    let (output, _) = finish(&mut fixture.host("idle", NOWHERE));
-    assert_eq!(stdout(&output), "threads 1\n", "{}", stderr(&output));
-    assert_eq!(stderr(&output), "");
-    assert_eq!(fixture.trace(), "");
+    for fixture in Fixture::all() {
+        let (output, _) = finish(&mut fixture.host("idle", NOWHERE));
+        let name = fixture.name();
+        assert_eq!(
+            stdout(&output),
+            "threads 1\n",
+            "{name}: {}",
+            stderr(&output)
+        );
+        assert_eq!(stderr(&output), "", "{name}");
+        assert_eq!(fixture.trace(), "", "{name}");
+    }
 }
 
 #[test]
 fn an_engine_that_lacks_a_function_runs_without_us() {
-    let fixture = Fixture::build(&["WITHOUT_KEEP"]);
-    let (output, _) = finish(&mut fixture.host("contexts", NOWHERE));
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(
-        stderr(&output),
-        "[ContextPilot] Inactive: this llama.cpp lacks llama_memory_seq_keep; \
-         nothing is reported to the index\n"
-    );
-    assert_eq!(fixture.trace(), "");
+    for (generation, linking, lacking) in [
+        (Generation::Extended, Linking::Library, "llama_memory"),
+        (Generation::KvSelf, Linking::Own, "llama_kv_self"),
+    ] {
+        let fixture = Fixture::with(generation, linking, &["-DWITHOUT_KEEP"]);
+        let (output, _) = finish(&mut fixture.host("contexts", NOWHERE));
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(
+            stderr(&output),
+            format!(
+                "[ContextPilot] Inactive: this llama.cpp lacks {lacking}_seq_keep; \
+                 nothing is reported to the index\n"
+            )
+        );
+        assert_eq!(fixture.trace(), "");
+    }
 }
 
 #[test]
 fn an_engine_without_the_server_is_no_llama_server() {
-    let fixture = Fixture::build(&["WITHOUT_SERVER"]);
+    let fixture = Fixture::with(
+        Generation::Extended,
+        Linking::Library,
+        &["-DWITHOUT_SERVER"],
+    );
     let (output, _) = finish(&mut fixture.host("contexts", NOWHERE));
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(stderr(&output), "");
@@ -190,7 +303,7 @@ fn an_engine_without_the_server_is_no_llama_server() {
 
 #[test]
 fn an_unusable_setting_is_named() {
-    let fixture = Fixture::build(&[]);
+    let fixture = latest();
     let (output, _) = finish(&mut fixture.host("contexts", "ftp://host"));
     assert!(output.status.success(), "{}", stderr(&output));
     let message = stderr(&output);
@@ -218,7 +331,7 @@ fn other_programs_do_not_notice() {
 
 #[test]
 fn without_an_index_nothing_happens_in_a_llama_server_either() {
-    let fixture = Fixture::build(&[]);
+    let fixture = latest();
     let mut host: Command = fixture.host("contexts", "");
     let (output, _) = finish(&mut host);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -231,7 +344,7 @@ fn without_an_index_nothing_happens_in_a_llama_server_either() {
 #[ignore = "a measurement: the numbers are for people"]
 #[allow(clippy::disallowed_macros, reason = "a test may print")]
 fn speed() {
-    let fixture = Fixture::build(&[]);
+    let fixture = latest();
     let index = Index::start(Manner::Answers);
     let (without, _) = finish(fixture.host("speed", "").env_remove("LD_PRELOAD"));
     let (with, _) = finish(&mut fixture.host("speed", &index.url));

@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::process::Command;
 
+#[allow(dead_code, reason = "only the names matter here")]
 #[path = "../src/table.rs"]
 #[macro_use]
 mod table;

@@ -4,11 +4,11 @@
 
 mod support;
 
-use support::{Fixture, Index, Manner, finish, stderr};
+use support::{Fixture, Generation, Index, Linking, Manner, finish, stderr};
 
 /// `flags` say when the dynamic linker looks for what is imported.
 fn evicts(flags: &[&str]) {
-    let fixture = Fixture::build_with_tls(flags);
+    let fixture = Fixture::with_tls(flags);
     let index = Index::start(Manner::Answers);
     let (output, _) = finish(fixture.host("", &index.url).args(["--ssl-cert-file", "x"]));
     assert!(output.status.success(), "{flags:?}: {output:?}");
@@ -56,7 +56,7 @@ fn imports_that_are_called_without_a_stub() {
 
 #[test]
 fn a_server_with_tls_that_is_not_seen_says_so() {
-    let fixture = Fixture::build(&[]);
+    let fixture = Fixture::new(Generation::Extended, Linking::Library);
     let index = Index::start(Manner::Answers);
     let mut host = fixture.host("evict", &index.url);
     let (output, _) = finish(host.env("LLAMA_ARG_SSL_CERT_FILE", "x"));

@@ -35,6 +35,7 @@ pub(super) use report::{Finding, Grade};
   ok     KV cache      followed
   ok     host cache    followed
   ok     request ids   read from HTTP, tied to slots
+  ok     prompts       as text, chat or token arrays: exact; infill: exact; images: exact
   ok     TLS           ids are read within it: OpenSSL is a library
   ok     hook          /home/me/.cache/contextpilot-llama/libcontextpilot_llama_hook-….so
   ok     state folder  /home/me/.local/state/contextpilot-llama

@@ -12,6 +12,7 @@
 
 mod completion;
 mod engine;
+mod flags;
 mod http;
 mod index;
 mod requests;

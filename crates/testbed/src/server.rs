@@ -15,6 +15,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::flags::Flags;
 use crate::{
     Completion, Connection, Endpoint, Error, Model, ProjectorKind, Request, Response, Result,
     engine, llama_server, tls::Certificate,
@@ -163,15 +164,29 @@ impl Builder {
         self.args.iter().any(option)
     }
 
+    /// What this asks for and the server does not have: an argument. Always `None` with the
+    /// server that the tests are written for.
+    pub fn lacking(&self) -> Option<String> {
+        self.flags().lacking(&self.args)
+    }
+
+    fn flags(&self) -> Flags {
+        Flags::of(&self.program.clone().unwrap_or_else(llama_server))
+    }
+
     /// Whether what leaves a slot may go to the host prompt cache.
-    pub(crate) fn has_host_cache(&self) -> bool {
+    pub fn has_host_cache(&self) -> bool {
+        if !self.flags().has("--cache-ram") {
+            return false;
+        }
         let mut pairs = self.args.iter().zip(self.args.iter().skip(1));
         !pairs.any(|(name, value)| (name == "--cache-ram" || name == "-cram") && value == "0")
     }
 
     /// Whether a request in one slot can leave the KV of the others alone.
     pub(crate) fn has_separate_slots(&self) -> bool {
-        !self.has_host_cache() && self.has(&["--no-kv-unified", "-no-kvu"])
+        let separate = self.has(&["--no-kv-unified", "-no-kvu"]);
+        !self.has_host_cache() && (separate || !self.flags().has("--no-kv-unified"))
     }
 
     pub(crate) fn keeps_any_prefix(&self) -> bool {
@@ -226,7 +241,12 @@ impl Builder {
                 command.arg(names[0]).arg(value);
             }
         }
-        command.args(&self.args).current_dir(folder);
+        let flags = self.flags();
+        // Those without a host cache do not show their slots unless they are told to.
+        if !flags.has("--cache-ram") {
+            command.arg("--slots");
+        }
+        command.args(flags.fitting(&self.args)).current_dir(folder);
         // Its journal is its own, unless a test has two lives share one.
         command.env("XDG_STATE_HOME", folder);
         if let Some(hook) = &self.preload {

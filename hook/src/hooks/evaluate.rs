@@ -7,7 +7,7 @@ use crate::abi::{Batch, Pointer};
 use crate::channel::push;
 use crate::guard::EngineCall;
 use crate::observe::{self, Longest};
-use crate::original::{original, plain};
+use crate::original::original;
 use crate::status::STATUS;
 use crate::{contexts, legacy, shadow};
 
@@ -111,14 +111,11 @@ impl<'a> Evaluation<'a> {
 
     /// What the engine holds of the batch's sequences after it failed.
     fn left_behind(&self) -> Vec<(i32, i32)> {
-        let memory = contexts::memory_of(self.context);
         self.sequences
             .iter()
             .map(|&sequence| {
-                let last = memory.and_then(|memory| {
-                    // SAFETY: the memory of a living context, whose evaluation has returned.
-                    unsafe { plain::last_position(memory, sequence) }
-                });
+                // SAFETY: a living context, whose evaluation has returned.
+                let last = unsafe { contexts::last_position(self.context, sequence) };
                 (sequence, last.unwrap_or(-1))
             })
             .collect()
@@ -141,11 +138,11 @@ impl Drop for Evaluation<'_> {
 
 /// Says from which position on a bounded context still has a sequence.
 pub(super) fn note_reach(context: Pointer, sequence: i32) {
-    let Some(memory) = contexts::bounded_memory_of(context) else {
+    if !contexts::is_bounded(context) {
         return;
-    };
-    // SAFETY: the memory of a living context that is not at work now.
-    if let Some(first) = unsafe { plain::first_position(memory, sequence) } {
+    }
+    // SAFETY: a living context that is not at work now.
+    if let Some(first) = unsafe { contexts::first_position(context, sequence) } {
         push(Event::Reaches {
             context: ContextId(context.addr()),
             sequence,

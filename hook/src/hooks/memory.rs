@@ -1,4 +1,6 @@
 //! Changes to the KV cache other than evaluation. Noted when they have happened.
+//!
+//! Each under the names of three generations, of which two take the context.
 
 use contextpilot_residency::{ContextId, Event};
 
@@ -8,92 +10,88 @@ use crate::contexts;
 use crate::guard::EngineCall;
 use crate::original::original;
 
-fn note(call: &EngineCall, memory: Pointer, event: impl FnOnce(ContextId) -> Event) {
+type Whose = fn(Pointer) -> Option<ContextId>;
+
+fn note(call: &EngineCall, target: Pointer, whose: Whose, event: impl FnOnce(ContextId) -> Event) {
     call.observe(|| {
-        if let Some(context) = contexts::of_memory(memory) {
+        if let Some(context) = whose(target) {
             push(event(context));
         }
     });
 }
 
-pub(super) unsafe fn llama_memory_clear(memory: Pointer, data: bool) {
-    let call = EngineCall::enter();
-    original!(llama_memory_clear(memory, data));
-    note(&call, memory, |context| Event::Cleared { context });
+macro_rules! generation {
+    ($whose:path: $clear:ident($($data:ident)?), $remove:ident, $copy:ident, $keep:ident, $add:ident, $divide:ident) => {
+        pub(super) unsafe fn $clear(target: Pointer $(, $data: bool)?) {
+            let call = EngineCall::enter();
+            original!($clear(target $(, $data)?));
+            note(&call, target, $whose, |context| Event::Cleared { context });
+        }
+
+        pub(super) unsafe fn $remove(target: Pointer, sequence: i32, from: i32, to: i32) -> bool {
+            let call = EngineCall::enter();
+            let removed = original!($remove(target, sequence, from, to));
+            if removed {
+                note(&call, target, $whose, |context| Event::Removed {
+                    context,
+                    sequence,
+                    from,
+                    to,
+                });
+            }
+            removed
+        }
+
+        pub(super) unsafe fn $copy(target: Pointer, source: i32, copy: i32, from: i32, to: i32) {
+            let call = EngineCall::enter();
+            original!($copy(target, source, copy, from, to));
+            note(&call, target, $whose, |context| Event::Copied {
+                context,
+                source,
+                target: copy,
+                from,
+                to,
+            });
+        }
+
+        pub(super) unsafe fn $keep(target: Pointer, sequence: i32) {
+            let call = EngineCall::enter();
+            original!($keep(target, sequence));
+            note(&call, target, $whose, |context| Event::Kept { context, sequence });
+        }
+
+        pub(super) unsafe fn $add(target: Pointer, sequence: i32, from: i32, to: i32, delta: i32) {
+            let call = EngineCall::enter();
+            original!($add(target, sequence, from, to, delta));
+            note(&call, target, $whose, |context| Event::Shifted {
+                context,
+                sequence,
+                from,
+                to,
+                delta,
+            });
+        }
+
+        pub(super) unsafe fn $divide(
+            target: Pointer,
+            sequence: i32,
+            from: i32,
+            to: i32,
+            divisor: i32,
+        ) {
+            let call = EngineCall::enter();
+            original!($divide(target, sequence, from, to, divisor));
+            note(&call, target, $whose, |context| Event::Obscured {
+                context,
+                sequence,
+            });
+        }
+    };
 }
 
-pub(super) unsafe fn llama_memory_seq_rm(
-    memory: Pointer,
-    sequence: i32,
-    from: i32,
-    to: i32,
-) -> bool {
-    let call = EngineCall::enter();
-    let removed = original!(llama_memory_seq_rm(memory, sequence, from, to));
-    if removed {
-        note(&call, memory, |context| Event::Removed {
-            context,
-            sequence,
-            from,
-            to,
-        });
-    }
-    removed
-}
-
-pub(super) unsafe fn llama_memory_seq_cp(
-    memory: Pointer,
-    source: i32,
-    target: i32,
-    from: i32,
-    to: i32,
-) {
-    let call = EngineCall::enter();
-    original!(llama_memory_seq_cp(memory, source, target, from, to));
-    note(&call, memory, |context| Event::Copied {
-        context,
-        source,
-        target,
-        from,
-        to,
-    });
-}
-
-pub(super) unsafe fn llama_memory_seq_keep(memory: Pointer, sequence: i32) {
-    let call = EngineCall::enter();
-    original!(llama_memory_seq_keep(memory, sequence));
-    note(&call, memory, |context| Event::Kept { context, sequence });
-}
-
-pub(super) unsafe fn llama_memory_seq_add(
-    memory: Pointer,
-    sequence: i32,
-    from: i32,
-    to: i32,
-    delta: i32,
-) {
-    let call = EngineCall::enter();
-    original!(llama_memory_seq_add(memory, sequence, from, to, delta));
-    note(&call, memory, |context| Event::Shifted {
-        context,
-        sequence,
-        from,
-        to,
-        delta,
-    });
-}
-
-pub(super) unsafe fn llama_memory_seq_div(
-    memory: Pointer,
-    sequence: i32,
-    from: i32,
-    to: i32,
-    divisor: i32,
-) {
-    let call = EngineCall::enter();
-    original!(llama_memory_seq_div(memory, sequence, from, to, divisor));
-    note(&call, memory, |context| Event::Obscured {
-        context,
-        sequence,
-    });
-}
+generation!(contexts::of_memory: llama_memory_clear(data), llama_memory_seq_rm,
+    llama_memory_seq_cp, llama_memory_seq_keep, llama_memory_seq_add, llama_memory_seq_div);
+generation!(contexts::with_memory: llama_kv_self_clear(), llama_kv_self_seq_rm,
+    llama_kv_self_seq_cp, llama_kv_self_seq_keep, llama_kv_self_seq_add, llama_kv_self_seq_div);
+generation!(contexts::with_memory: llama_kv_cache_clear(), llama_kv_cache_seq_rm,
+    llama_kv_cache_seq_cp, llama_kv_cache_seq_keep, llama_kv_cache_seq_add, llama_kv_cache_seq_div);

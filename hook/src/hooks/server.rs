@@ -4,15 +4,31 @@ use contextpilot_residency::Event;
 
 use crate::abi::Pointer;
 use crate::channel::push;
-use crate::connections;
 use crate::guard::observe;
 use crate::original::original;
+use crate::{connections, tasks};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
 pub(super) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
     let task = original!(_ZN12server_queue10get_new_idEv(queue));
     observe(|| connections::posted(task));
     task
+}
+
+/// `server_response::add_waiting_tasks(const std::vector<server_task> &)`, called on the thread of
+/// the request before it posts them.
+pub(super) unsafe fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11server_taskSaIS1_EE(
+    responses: Pointer,
+    tasks: Pointer,
+) {
+    observe(|| {
+        // SAFETY: the tasks are the caller's, who waits for us.
+        let tasks = unsafe { tasks::numbers(tasks) };
+        tasks.into_iter().for_each(connections::posted);
+    });
+    original!(
+        _ZN15server_response17add_waiting_tasksERKSt6vectorI11server_taskSaIS1_EE(responses, tasks)
+    )
 }
 
 /// `server_context_impl::launch_slot_with_task(server_slot &, server_task &&)`.

@@ -8,7 +8,7 @@ use contextpilot_residency::{BufferId, ContextId, Event};
 use crate::abi::Pointer;
 use crate::channel::{note, push};
 use crate::guard::EngineCall;
-use crate::original::{original, plain};
+use crate::original::original;
 use crate::status::STATUS;
 use crate::{contexts, packed, saved};
 
@@ -151,13 +151,13 @@ fn note_save(context: Pointer, target: *mut u8, sequence: i32, flags: u32, writt
 
 /// A checkpoint was written. False if it is of no interest.
 fn note_checkpoint(context: Pointer, buffer: BufferId, sequence: i32, size: usize) -> bool {
-    let Some(memory) = contexts::bounded_memory_of(context) else {
+    if !contexts::is_bounded(context) {
         return false;
-    };
-    // SAFETY: the memory of a living context, which has just been read.
-    let first = unsafe { plain::first_position(memory, sequence) };
+    }
+    // SAFETY: a living context, which has just been read.
+    let first = unsafe { contexts::first_position(context, sequence) };
     // SAFETY: see above.
-    let last = unsafe { plain::last_position(memory, sequence) };
+    let last = unsafe { contexts::last_position(context, sequence) };
     let (Some(first), Some(last)) = (first, last) else {
         return false;
     };
@@ -200,10 +200,8 @@ fn note_restore(context: Pointer, source: *const u8, sequence: i32, flags: u32, 
 }
 
 fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>) {
-    let last = contexts::memory_of(context).and_then(|memory| {
-        // SAFETY: the memory of a living context.
-        unsafe { plain::last_position(memory, sequence) }
-    });
+    // SAFETY: a living context, which has just been written.
+    let last = unsafe { contexts::last_position(context, sequence) };
     let held = last.and_then(|last| usize::try_from(last.saturating_add(1)).ok());
     match (loaded, held) {
         // The tokens are the server's word, their number the engine's.

@@ -1,6 +1,7 @@
 //! Builds the library and the fixtures, and runs the latter under the former.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,116 +41,199 @@ pub(crate) fn hook_library() -> &'static Path {
     })
 }
 
-/// A program that poses as llama-server, with a libllama.so that poses as the engine.
+/// What the engine offers, and what its server calls. The numbers are those of
+/// `fixtures/engine.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Generation {
+    /// `llama_kv_cache_*`
+    KvCache = 1,
+    /// `llama_kv_self_*`
+    KvSelf,
+    /// `llama_memory_*` and `llama_decode`
+    Memory,
+    /// `llama_memory_*` and `llama_process`
+    Extended,
+}
+
+/// Where the functions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linking {
+    /// All in a library, as Debian has it since 2026: found by the dynamic linker.
+    Library,
+    /// The engine in a library, the server's own functions in the executable: shared builds of
+    /// 2025.
+    Own,
+    /// All in the executable, which calls its own functions directly: static builds.
+    Inside,
+}
+
+/// A program that poses as llama-server.
+#[derive(Debug)]
 pub(crate) struct Fixture {
+    pub(crate) generation: Generation,
+    pub(crate) linking: Linking,
     folder: tempfile::TempDir,
+    program: PathBuf,
 }
 
 impl Fixture {
-    /// `defines` leave functions out of the engine; see `fixtures/llama.cpp`.
-    pub(crate) fn build(defines: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let fixture = Self { folder };
-        fixture.build_library(defines);
-        fixture.build_program(&[]);
-        fixture
+    pub(crate) fn new(generation: Generation, linking: Linking) -> Self {
+        Self::with(generation, linking, &[])
     }
 
-    /// A program that contains the server's own functions, with the engine in a library.
-    pub(crate) fn build_with_own_server() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let fixture = Self { folder };
-        fixture.build_library(&["WITHOUT_SERVER"]);
-        fixture.build_program(&[source("server.cpp")]);
-        fixture
+    /// All generations, in each way that they are linked in.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        use Generation::{Extended, KvCache, KvSelf, Memory};
+        let library = [(Extended, Linking::Library)];
+        let others = [Extended, Memory, KvSelf, KvCache]
+            .into_iter()
+            .flat_map(|generation| [(generation, Linking::Own), (generation, Linking::Inside)]);
+        let all = library.into_iter().chain(others);
+        all.map(|(generation, linking)| Self::new(generation, linking))
+    }
+
+    /// `flags` are for the compiler; see `fixtures` for what they leave out.
+    pub(crate) fn with(generation: Generation, linking: Linking, flags: &[&str]) -> Self {
+        let built = built(generation, linking, flags);
+        // On the same file system, so that what was built can be linked to. (A copy could not be
+        // executed while another thread of ours starts a process, which inherits it for a moment.)
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let name = match linking {
+            // All that its file tells.
+            Linking::Own => "llama-server",
+            Linking::Library | Linking::Inside => "host",
+        };
+        let program = folder.path().join(name);
+        fs::hard_link(built.join("host"), &program).expect("it was built");
+        let library = built.join("libllama.so");
+        if library.exists() {
+            fs::hard_link(library, folder.path().join("libllama.so")).expect("so was this");
+        }
+        Self {
+            generation,
+            linking,
+            folder,
+            program,
+        }
     }
 
     /// A program with TLS, with the engine and what poses as OpenSSL in a library each. `flags`
     /// are for the compiler.
-    pub(crate) fn build_with_tls(flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let fixture = Self { folder };
-        fixture.build_library(&[]);
+    pub(crate) fn with_tls(flags: &[&str]) -> Self {
+        let mut fixture = Self::new(Generation::Extended, Linking::Library);
+        let folder = fixture.folder.path();
         let mut library = compiler();
         library
-            .args(["-shared", "-fPIC", "-Wl,-soname,libssl.so", "-o"])
-            .arg(fixture.path("libssl.so"))
+            .current_dir(folder)
+            .args([
+                "-shared",
+                "-fPIC",
+                "-Wl,-soname,libssl.so",
+                "-o",
+                "libssl.so",
+            ])
             .arg(source("ssl.cpp"));
         run_to_success(&mut library);
         let mut program = compiler();
         program
+            .current_dir(folder)
             .args(flags)
-            .arg("-o")
-            .arg(fixture.path("host"))
+            .args(["-o", "tls-host"])
             .arg(source("tls_host.cpp"))
-            .args(["-L".as_ref(), fixture.folder.path().as_os_str()])
-            .args(["-lllama", "-lssl", "-Wl,-rpath,$ORIGIN"]);
+            .args(["-L.", "-lllama", "-lssl", "-Wl,-rpath,$ORIGIN"]);
         run_to_success(&mut program);
-        fixture
-    }
-
-    fn build_library(&self, defines: &[&str]) {
-        let mut library = compiler();
-        library
-            .args(defines.iter().map(|define| format!("-D{define}")))
-            .args(["-shared", "-fPIC", "-o"])
-            .arg(self.path("libllama.so"))
-            .arg(source("llama.cpp"));
-        run_to_success(&mut library);
-    }
-
-    fn build_program(&self, sources: &[PathBuf]) {
-        let mut program = compiler();
-        program
-            .arg("-o")
-            .arg(self.path("host"))
-            .arg(source("host.cpp"))
-            .args(sources)
-            .args(["-L".as_ref(), self.folder.path().as_os_str()])
-            .args(["-lllama", "-lpthread", "-Wl,-rpath,$ORIGIN"]);
-        run_to_success(&mut program);
-    }
-
-    /// One program that contains the engine. `flags` are for the compiler.
-    pub(crate) fn build_in_one(flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let fixture = Self { folder };
-        let mut program = compiler();
-        program
-            .args(flags)
-            .arg("-o")
-            .arg(fixture.path("host"))
-            .args([source("host.cpp"), source("llama.cpp")])
-            .arg("-lpthread");
-        run_to_success(&mut program);
+        fixture.program = folder.join("tls-host");
         fixture
     }
 
     /// Gives the program another file name.
-    pub(crate) fn called(self, name: &str) -> Self {
-        fs::rename(self.path("host"), self.path(name)).expect("it can be renamed");
-        std::os::unix::fs::symlink(name, self.path("host")).expect("and found");
+    pub(crate) fn called(mut self, name: &str) -> Self {
+        let renamed = self.folder.path().join(name);
+        fs::rename(&self.program, &renamed).expect("it can be renamed");
+        self.program = renamed;
         self
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
     }
 
     /// The program, to be run under the library with this index.
     pub(crate) fn host(&self, task: &str, index: &str) -> Command {
-        let mut command = preloaded(self.path("host"), index);
+        let mut command = preloaded(&self.program, index);
         command
             .arg(task)
             .env("XDG_STATE_HOME", self.folder.path())
-            .env("CONTEXTPILOT_TRACE_FILE", self.path("trace"));
+            .env("CONTEXTPILOT_TRACE_FILE", self.folder.path().join("trace"));
         command
     }
 
     /// What the ledger learned, as lines.
     pub(crate) fn trace(&self) -> String {
-        std::fs::read_to_string(self.path("trace")).unwrap_or_default()
+        fs::read_to_string(self.folder.path().join("trace")).unwrap_or_default()
     }
+
+    /// For messages.
+    pub(crate) fn name(&self) -> String {
+        format!("{:?}, {:?}", self.generation, self.linking)
+    }
+}
+
+/// The folder with the program, built once in a test run.
+fn built(generation: Generation, linking: Linking, flags: &[&str]) -> PathBuf {
+    once(&format!("{generation:?}-{linking:?}"), flags, |folder| {
+        let objects = compiled(generation, flags);
+        let (library, program): (&[&str], &[&str]) = match linking {
+            Linking::Library => (&["llama.o", "server.o"], &["host.o"]),
+            Linking::Own => (&["llama.o"], &["host.o", "server.o"]),
+            Linking::Inside => (&[], &["host.o", "llama.o", "server.o"]),
+        };
+        let mut host = compiler();
+        host.current_dir(folder).args(flags).args(["-o", "host"]);
+        host.args(program.iter().map(|object| objects.join(object)));
+        if !library.is_empty() {
+            let mut llama = compiler();
+            llama
+                .current_dir(folder)
+                .args(flags)
+                .args(["-shared", "-o", "libllama.so"])
+                .args(library.iter().map(|object| objects.join(object)));
+            run_to_success(&mut llama);
+            host.args(["-L.", "-lllama", "-Wl,-rpath,$ORIGIN"]);
+        }
+        run_to_success(host.arg("-lpthread"));
+    })
+}
+
+/// The folder with the objects, which are the same however they are linked. (Code for a library
+/// that is linked into a program calls there as directly as any other.)
+fn compiled(generation: Generation, flags: &[&str]) -> PathBuf {
+    once(&format!("{generation:?}"), flags, |folder| {
+        let sources = ["host.cpp", "llama.cpp", "server.cpp"].map(source);
+        run_to_success(
+            compiler()
+                .current_dir(folder)
+                .arg(format!("-DGENERATION={}", generation as i32))
+                .args(["-c", "-fPIC"])
+                .args(flags)
+                .args(sources),
+        );
+    })
+}
+
+/// A folder that `fill` fills the first time that it is asked for.
+fn once(name: &str, flags: &[&str], fill: impl FnOnce(&Path)) -> PathBuf {
+    static DONE: Mutex<BTreeMap<String, Arc<OnceLock<()>>>> = Mutex::new(BTreeMap::new());
+    let key = format!("{name}{}", flags.concat()).replace(['/', '='], "_");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("fixtures-{}", env!("CARGO_CRATE_NAME")))
+        .join(&key);
+    let cell = {
+        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(done.entry(key).or_default())
+    };
+    cell.get_or_init(|| {
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        fill(&folder);
+    });
+    folder
 }
 
 /// A C++ program of one file that has nothing to do with llama-server.

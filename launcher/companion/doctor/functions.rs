@@ -3,7 +3,10 @@
 use contextpilot_inspect::{Calls, Located, Place, Program};
 use serde_json::{Value, json};
 
-use crate::table::{ANCHOR, REDIRECTED, ROWS, Row};
+use crate::table::{
+    EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS, REDIRECTED, ROWS, Row, is_called,
+    is_seen_elsewhere, newest,
+};
 
 use super::report::Report;
 use super::{Finding, Grade};
@@ -38,7 +41,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     for (row, way) in &functions.0 {
         if let Way::Refused(why) = way {
             let text = format!("{} {why}", row.name);
-            let grade = match seen_elsewhere(row.name, &functions) {
+            let grade = match functions.sees_elsewhere(row) {
                 true => Grade::Good,
                 false => Grade::Fails,
             };
@@ -51,6 +54,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     report.add(functions.kv_cache());
     report.add(functions.host_cache());
     report.add(functions.request_ids());
+    report.add(functions.prompts());
     report.add(tls(located));
 }
 
@@ -99,36 +103,33 @@ impl Functions {
         *self.way(name) != Way::Missing
     }
 
-    /// The required functions of a generation that are not there.
-    fn lacks(&self, generation: &str) -> Vec<&'static str> {
-        let missing = self.0.iter().filter(|(row, way)| {
-            row.required && row.generation == generation && *way == Way::Missing
-        });
-        missing.map(|(row, _)| row.name).collect()
+    fn has_any(&self, generations: Generations) -> bool {
+        newest(generations, |name| self.has(name)).is_some()
+    }
+
+    /// As in the hook: what cannot be hooked does not matter.
+    fn sees_elsewhere(&self, row: &Row) -> bool {
+        is_seen_elsewhere(row.name, row.generation, |name| self.has(name))
     }
 
     fn kv_cache(&self) -> Finding {
         const SUBJECT: &str = "KV cache";
-        if !self.has(ANCHOR) {
+        if !self.has_any(MEMORY) {
             let text = "not followed: nothing in it is an engine that the hook knows \
-                        (llama.cpp since mid-2025); nothing is reported";
+                        (llama.cpp since May 2025); nothing is reported";
             return Finding::new(SUBJECT, Grade::Fails, text);
         }
-        // An engine that has the newer way must have all of it.
-        let evaluation = match self.has("llama_process") {
-            true => "extended",
-            false => "legacy",
-        };
-        let missing: Vec<_> = ["any", "libc", evaluation]
-            .iter()
-            .flat_map(|generation| self.lacks(generation))
-            .collect();
-        match missing.is_empty() {
+        let lacking = self.0.iter().filter(|(row, way)| {
+            let called = is_called(row.generation, |name| self.has(name));
+            row.required && called && *way == Way::Missing
+        });
+        let lacking: Vec<_> = lacking.map(|(row, _)| row.name).collect();
+        match lacking.is_empty() {
             true => Finding::new(SUBJECT, Grade::Good, "followed"),
             false => {
                 let text = format!(
                     "not followed: {} missing; nothing is reported",
-                    missing.join(", ")
+                    lacking.join(", ")
                 );
                 Finding::new(SUBJECT, Grade::Fails, text)
             }
@@ -149,13 +150,7 @@ impl Functions {
 
     fn request_ids(&self) -> Finding {
         const SUBJECT: &str = "request ids";
-        let launches = |(row, way): &(&Row, Way)| {
-            row.name.contains("launch_slot_with_task") && *way != Way::Missing
-        };
-        let missing = match (
-            self.has("_ZN12server_queue10get_new_idEv"),
-            self.0.iter().any(launches),
-        ) {
+        let missing = match (self.has_any(NUMBERS), self.has_any(LAUNCH)) {
             (true, true) => {
                 return Finding::new(SUBJECT, Grade::Good, "read from HTTP, tied to slots");
             }
@@ -167,6 +162,23 @@ impl Functions {
              nothing is reported, use a newer llama.cpp or a shared build"
         );
         Finding::new(SUBJECT, Grade::Fails, text)
+    }
+
+    /// What follows for the prompts of requests, by how they are given. All are compared as what
+    /// stands in the KV cache, so most kinds share one fate.
+    fn prompts(&self) -> Finding {
+        const SUBJECT: &str = "prompts";
+        let tracked = [self.kv_cache(), self.request_ids()];
+        if tracked.iter().any(|finding| finding.grade == Grade::Fails) {
+            let text = "as text, chat or token arrays, infill, images: not tracked";
+            return Finding::new(SUBJECT, Grade::Fails, text);
+        }
+        let images = match self.has("mtmd_helper_decode_image_chunk") {
+            true => "exact",
+            false => "by their content, if it takes any",
+        };
+        let text = format!("as text, chat or token arrays: exact; infill: exact; images: {images}");
+        Finding::new(SUBJECT, Grade::Good, text)
     }
 
     fn names(&self, wanted: fn(&Way) -> bool) -> Vec<String> {
@@ -191,31 +203,41 @@ impl Functions {
         rows.collect()
     }
 
-    fn consequence(&self, row: &Row, way: &Way) -> &'static str {
+    fn consequence(&self, row: &Row, way: &Way) -> String {
         const NOTHING: &str = "nothing is reported";
         if *way != Way::Missing {
-            return match seen_elsewhere(row.name, self) {
-                true => "seen through another function",
-                false => NOTHING,
+            return match self.sees_elsewhere(row) {
+                true => "seen through another function".into(),
+                false => NOTHING.into(),
             };
         }
+        if let Some(instead) = self.instead_of(row) {
+            return format!("not needed, this version has {instead}");
+        }
         match row.generation {
-            "extended" if !self.has("llama_process") => "not needed, this version has llama_decode",
-            "legacy" if self.has("llama_process") => "not needed, this version has llama_process",
-            "server25" | "server26" => match self.request_ids().grade {
-                Grade::Good => "not needed, this version has another name for it",
-                _ => "requests are not recognised, nothing is reported",
-            },
+            "cxx" if row.name == "_ZdlPvm" => "prompts in the host cache count as gone",
+            "cxx" => "not needed, buffers are released by another function",
+            generation if generation.starts_with("server") => {
+                "requests are not recognised, nothing is reported"
+            }
             _ if row.required => NOTHING,
             _ if row.name.starts_with("llama_state_seq_") => "this version has no host cache",
-            "cxx" if row.name == "_ZdlPvm" => "prompts in the host cache count as gone",
             _ if row.module == "media" => "images and sounds are told apart by their content only",
             _ if row.name == "llama_new_context_with_model" => {
                 "not needed, an old name of llama_init_from_model"
             }
-            "cxx" => "not needed, buffers are released by another function",
             _ => "done without",
         }
+        .into()
+    }
+
+    /// What a server of another generation has in place of this function.
+    fn instead_of(&self, row: &Row) -> Option<&'static str> {
+        let mut all = [MEMORY, EVALUATION, NUMBERS, LAUNCH].into_iter();
+        let generations = all.find(|all| all.iter().any(|(name, _)| *name == row.generation))?;
+        let newest = newest(generations, |name| self.has(name))?;
+        let (_, anchor) = generations.iter().find(|(name, _)| *name == newest)?;
+        (newest != row.generation).then_some(anchor)
     }
 
     fn json(&self) -> Value {
@@ -253,20 +275,6 @@ fn way(place: &Place, refusal: Option<String>) -> Way {
         Place::Dynamic { .. } => Way::Interposed,
         Place::Inside(_) => refusal.map_or(Way::Inline, Way::Refused),
     }
-}
-
-/// As in the hook: all that this function does goes through another one that is hooked, too, or
-/// the server does not use it.
-fn seen_elsewhere(name: &str, functions: &Functions) -> bool {
-    let through = match name {
-        "llama_get_memory" | "llama_new_context_with_model" => "llama_init_from_model",
-        "llama_state_seq_get_data" => "llama_state_seq_get_data_ext",
-        "llama_state_seq_set_data" => "llama_state_seq_set_data_ext",
-        "llama_decode" => "llama_process",
-        "_ZdaPv" | "_ZdaPvm" => return true,
-        _ => return false,
-    };
-    functions.has(through)
 }
 
 /// For each of `names` that is inside the program and cannot be hooked: why.

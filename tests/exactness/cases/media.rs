@@ -162,7 +162,8 @@ fn llava_only() -> Vec<Case> {
             images(llama().args(["--cache-ram", "1", "-c", "4096", "--parallel", "2"])),
             many,
         )
-        .gone_at_least(4),
+        .gone_at_least(4)
+        .host_cache(),
         Case::new(
             "images: /completion",
             images(bare(1)).env("LLAMA_MEDIA_MARKER", "<image>"),

@@ -1,37 +1,47 @@
 use super::*;
 
-/// A server in which every function of the table is interposed, but for those of other
-/// generations and `absent`.
-fn functions(absent: &[&str]) -> Functions {
-    let way = |row: &Row| match row.generation == "server25" || absent.contains(&row.name) {
+/// A server in which every function of the table is interposed, but for those of the
+/// `generations` and the `absent`.
+fn without(generations: &[&str], absent: &[&str]) -> Functions {
+    let way = |row: &Row| match generations.contains(&row.generation) || absent.contains(&row.name)
+    {
         true => Way::Missing,
         false => Way::Interposed,
     };
     Functions(ROWS.iter().map(|row| (row, way(row))).collect())
 }
 
+/// A server of 2026.
+fn functions(absent: &[&str]) -> Functions {
+    without(
+        &["kv_self", "kv_cache", "server_waiting", "server25"],
+        absent,
+    )
+}
+
 /// A function that is renamed in the hook's table would otherwise count as missing here.
 #[test]
 fn the_names_here_are_the_tables() {
+    let anchors = [MEMORY, EVALUATION, NUMBERS, LAUNCH].into_iter().flatten();
+    for (generation, name) in anchors {
+        let row = ROWS.iter().find(|row| row.name == *name);
+        assert_eq!(row.map(|row| row.generation), Some(*generation), "{name}");
+    }
     for name in [
-        ANCHOR,
-        "llama_process",
         "llama_state_seq_get_data_ext",
         "_ZdlPvm",
-        "_ZN12server_queue10get_new_idEv",
         "llama_init_from_model",
         "llama_get_memory",
-        "llama_decode",
         "_ZdaPv",
+        "mtmd_helper_decode_image_chunk",
     ] {
         assert!(ROWS.iter().any(|row| row.name == name), "{name}");
     }
-    let required = |generation: &str| {
+    let generations = [MEMORY, EVALUATION].into_iter().flatten();
+    for generation in generations.map(|(name, _)| *name).chain(["any", "libc"]) {
         let mut rows = ROWS.iter();
-        rows.any(|row| row.required && row.generation == generation)
-    };
-    for generation in ["any", "libc", "extended", "legacy"] {
-        assert!(required(generation), "{generation}");
+        let required = rows.any(|row| row.required && row.generation == generation);
+        assert!(required, "{generation}");
     }
 }
 
@@ -41,6 +51,33 @@ fn a_complete_server_is_good() {
     assert_eq!(functions.kv_cache().grade, Grade::Good);
     assert_eq!(functions.host_cache().grade, Grade::Good);
     assert_eq!(functions.request_ids().grade, Grade::Good);
+    assert!(functions.prompts().text.contains("images: exact"));
+}
+
+#[test]
+fn each_generation_is_good_without_the_others() {
+    let newer = ["memory", "extended", "server_queue", "server26"];
+    for memory in ["kv_self", "kv_cache"] {
+        let absent: Vec<_> = ["kv_self", "kv_cache"]
+            .into_iter()
+            .filter(|other| *other != memory)
+            .chain(newer)
+            .collect();
+        let functions = without(&absent, &["llama_state_seq_get_data_ext"]);
+        assert_eq!(functions.kv_cache().grade, Grade::Good, "{memory}");
+        assert_eq!(functions.host_cache().text, "none in this version");
+        assert_eq!(functions.prompts().grade, Grade::Good, "{memory}");
+        let missing = functions.consequences();
+        let clear = format!(
+            "llama_memory_clear is not there: not needed, this version has llama_{memory}_seq_rm"
+        );
+        assert!(missing.contains(&clear), "{missing:#?}");
+        // And it has to be complete.
+        let absent_too = format!("llama_{memory}_seq_add");
+        let functions = without(&absent, &[&absent_too]);
+        assert_eq!(functions.kv_cache().grade, Grade::Fails, "{memory}");
+        assert!(functions.prompts().text.contains("not tracked"));
+    }
 }
 
 #[test]
@@ -67,7 +104,15 @@ fn what_is_missing_has_its_consequence() {
 
 #[test]
 fn a_refusal_matters_unless_another_hook_sees_the_same() {
-    let functions = functions(&[]);
-    assert!(seen_elsewhere("llama_decode", &functions));
-    assert!(!seen_elsewhere(ANCHOR, &functions));
+    let functions = without(&[], &[]);
+    let sees_elsewhere = |name: &str| {
+        let row = ROWS.iter().find(|row| row.name == name);
+        functions.sees_elsewhere(row.expect(name))
+    };
+    for name in ["llama_decode", "llama_get_memory", "llama_kv_self_clear"] {
+        assert!(sees_elsewhere(name), "{name}");
+    }
+    for name in ["llama_process", "llama_memory_seq_rm", "llama_free"] {
+        assert!(!sees_elsewhere(name), "{name}");
+    }
 }
