@@ -29,8 +29,11 @@ mod whereis;
 /// index which requests have fallen out of its KV cache. All its arguments are
 /// llama-server's. It is configured by environment variables:
 ///
-///   CONTEXTPILOT_INDEX_URL   where the index is; without it, the hook is not used
+///   CONTEXTPILOT_INDEX_URL   where the index is
 ///   CONTEXTPILOT_INDEX_TOKEN bearer token for the index
+///   CONTEXTPILOT_LISTEN      where the control endpoint listens: 127.0.0.1:8890, unix:/path
+///   CONTEXTPILOT_LOG_FILE    file for a line of JSON a finished request
+///                            (without any of these but the token, the hook is not used)
 ///   CONTEXTPILOT_HOOK_LIB    hook library to use instead of the built-in one
 ///   CONTEXTPILOT_STRICT      1: exit 3 instead of running without the hook
 ///   LLAMA_SERVER_BIN         llama-server to run instead of the one on PATH

@@ -1,6 +1,6 @@
 //! Whether a preload would do anything in the server that was found.
 //!
-//! Asked only with `CONTEXTPILOT_INDEX_URL` set: it opens the server's file and reads its
+//! Asked only where the hook is wanted: it opens the server's file and reads its
 //! headers, which takes some 50 µs. What cannot be read or is not understood goes on as if
 //! nothing had been asked; the dynamic linker and the hook have the last word anyway.
 

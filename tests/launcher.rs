@@ -179,6 +179,7 @@ fn without_an_index_the_environment_is_untouched_and_nothing_is_printed() {
             .env("STRANGE", OsStr::from_bytes(b"\xff=\n"))
             // Wrong, and none of anybody's business without an index.
             .env("CONTEXTPILOT_INDEX_TIMEOUT_MS", "soon")
+            .env("CONTEXTPILOT_LISTEN_TOKEN", "not a token")
             .envs(url.map(|url| ("CONTEXTPILOT_INDEX_URL", url)));
         command.output().unwrap()
     };
@@ -192,6 +193,65 @@ fn without_an_index_the_environment_is_untouched_and_nothing_is_printed() {
         assert_eq!(stderr(&launched), "");
         assert!(!machine.path("home/.cache").exists());
     }
+}
+
+#[test]
+fn who_only_observes_has_the_hook_too() {
+    let machine = Machine::new();
+    for (name, value) in [
+        ("CONTEXTPILOT_LISTEN", "127.0.0.1:0"),
+        ("CONTEXTPILOT_LISTEN", "unix:/tmp/none"),
+        ("CONTEXTPILOT_LOG_FILE", "queries.jsonl"),
+    ] {
+        let output = machine
+            .launcher()
+            .arg("/proc/self/environ")
+            .env(name, value)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("Launching with LD_PRELOAD"));
+        let library = preloaded(&output).expect("it is preloaded");
+        assert_eq!(PathBuf::from(library), machine.library());
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_at_is_refused_before_the_server_starts() {
+    let machine = Machine::new();
+    for (address, why) in [
+        ("8890", "no port; give one, as in 127.0.0.1:8890"),
+        ("http://127.0.0.1:8890", "a URL"),
+        ("::1:8890", "brackets"),
+        ("127.0.0.1:88900", "its port is not a number"),
+        ("unix:relative", "absolute path"),
+        ("0.0.0.0:8890", "CONTEXTPILOT_LISTEN_TOKEN"),
+        ("[::]:8890", "CONTEXTPILOT_LISTEN_TOKEN"),
+    ] {
+        let set = |mut command: Command| {
+            let output = command.env("CONTEXTPILOT_LISTEN", address).output();
+            output.unwrap()
+        };
+        assert_refused(&set(machine.launcher()), 2, &["CONTEXTPILOT_LISTEN", why]);
+        assert_refused(&set(machine.hooked()), 2, &["CONTEXTPILOT_LISTEN", why]);
+    }
+    let with_token = machine
+        .launcher()
+        .arg("/dev/null")
+        .env("CONTEXTPILOT_LISTEN", "0.0.0.0:8890")
+        .env("CONTEXTPILOT_LISTEN_TOKEN", "s3same")
+        .output()
+        .unwrap();
+    assert!(with_token.status.success(), "{}", stderr(&with_token));
+    assert!(!stderr(&with_token).contains("s3same"));
+    let bad_token = machine
+        .launcher()
+        .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+        .env("CONTEXTPILOT_LISTEN_TOKEN", "s3 same")
+        .output()
+        .unwrap();
+    assert_refused(&bad_token, 2, &["CONTEXTPILOT_LISTEN_TOKEN", "position 3"]);
+    assert!(!stderr(&bad_token).contains("s3 same"));
 }
 
 #[test]
@@ -267,6 +327,8 @@ fn without_an_index_no_file_is_opened() {
         .arg("/dev/null")
         .env("PATH", machine.path("bin"))
         .env_remove("CONTEXTPILOT_INDEX_URL")
+        .env_remove("CONTEXTPILOT_LISTEN")
+        .env_remove("CONTEXTPILOT_LOG_FILE")
         .env_remove("LLAMA_SERVER_BIN")
         .output();
     let Ok(traced) = traced else {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::{channel, log};
 
-/// Hands everything through: before the constructor, in other programs, without an index.
+/// Hands everything through: before the constructor, in other programs, where nobody wants it.
 const INERT: u8 = 0;
 /// Takes note; no thread runs yet.
 const ARMED: u8 = 1;
