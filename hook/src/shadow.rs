@@ -103,19 +103,42 @@ pub(crate) unsafe fn with<R>(batch: Pointer, work: impl FnOnce(&mut Shadow) -> R
     Some(work(shadow))
 }
 
+/// Where the batch was that was asked for last: a server fills one at a time, entry by entry.
+static LAST: AtomicUsize = AtomicUsize::new(0);
+
 #[inline]
 fn find(address: usize) -> Option<&'static Place> {
-    probe(address).find(|place| place.batch.load(Ordering::Acquire) == address)
+    // A hint only: whoever follows it looks whose place it is.
+    let last = &PLACES[LAST.load(Ordering::Relaxed) % MOST];
+    if address != 0 && last.batch.load(Ordering::Acquire) == address {
+        return Some(last);
+    }
+    look_for(address)
+}
+
+#[cold]
+fn look_for(address: usize) -> Option<&'static Place> {
+    if address == 0 {
+        // Marks what is free.
+        return None;
+    }
+    let start = start(address);
+    let found = (start..start + MOST)
+        .find(|place| PLACES[place % MOST].batch.load(Ordering::Acquire) == address)?;
+    LAST.store(found % MOST, Ordering::Relaxed);
+    Some(&PLACES[found % MOST])
 }
 
 /// All places, from the one where the address belongs. Free ones do not end the search, so that
 /// they may come about anywhere.
-#[inline]
 fn probe(address: usize) -> impl Iterator<Item = &'static Place> {
-    // Addresses of allocations are multiples of 16.
-    let start =
-        (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as usize) >> (usize::BITS - 6);
+    let start = start(address);
     (0..MOST).map(move |step| &PLACES[(start + step) % MOST])
+}
+
+/// Where an address belongs. Those of allocations are multiples of 16.
+fn start(address: usize) -> usize {
+    (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as usize) >> (usize::BITS - 6)
 }
 
 impl Shadow {
@@ -148,6 +171,16 @@ impl Shadow {
                 output: false,
             });
         }
+    }
+
+    /// As [`Shadow::add`], but only if that needs no memory; `false`: it does.
+    #[inline]
+    pub(crate) fn add_if_there_is_room(&mut self, index: i32, sequence: i32, token: i32) -> bool {
+        let room = self.entries.len() < self.entries.capacity();
+        if room {
+            self.add(index, sequence, token);
+        }
+        room
     }
 
     pub(crate) fn add_without_token(&mut self, index: i32, sequence: i32) {

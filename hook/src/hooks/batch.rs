@@ -15,6 +15,24 @@ unsafe fn note(call: &EngineCall, batch: Pointer, work: impl FnOnce(&mut Shadow)
     });
 }
 
+/// For what changes an entry and nothing else: no memory is needed and nothing can fail, so nothing
+/// has to be guarded against. Says what became of the work; `None` if nothing is to be noted.
+///
+/// # Safety
+/// As for [`note`].
+#[inline]
+unsafe fn note_in_place<R>(
+    call: &EngineCall,
+    batch: Pointer,
+    work: impl FnOnce(&mut Shadow) -> R,
+) -> Option<R> {
+    if !call.counts() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { shadow::with(batch, work) }
+}
+
 pub(super) unsafe fn llama_batch_ext_init(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
     let batch = original!(llama_batch_ext_init(context));
@@ -50,8 +68,12 @@ pub(super) unsafe fn llama_batch_ext_add(batch: Pointer, sequence: i32) -> i32 {
 pub(super) unsafe fn llama_batch_ext_add_token(batch: Pointer, sequence: i32, token: i32) -> i32 {
     let call = EngineCall::enter();
     let index = original!(llama_batch_ext_add_token(batch, sequence, token));
+    let add = |s: &mut Shadow| s.add_if_there_is_room(index, sequence, token);
     // SAFETY: the caller uses the batch.
-    unsafe { note(&call, batch, |s| s.add(index, sequence, token)) };
+    if unsafe { note_in_place(&call, batch, add) } == Some(false) {
+        // SAFETY: as above.
+        unsafe { note(&call, batch, |s| s.add(index, sequence, token)) };
+    }
     index
 }
 
@@ -106,7 +128,7 @@ pub(super) unsafe fn llama_batch_ext_set_pos(
         // SAFETY: the engine has read it; of several (M-RoPE), the first is the KV cache's.
         let position = unsafe { *position };
         // SAFETY: the caller uses the batch.
-        unsafe { note(&call, batch, |s| s.set_position(index, position)) };
+        unsafe { note_in_place(&call, batch, |s| s.set_position(index, position)) };
     }
     done
 }
@@ -120,7 +142,7 @@ pub(super) unsafe fn llama_batch_ext_set_output_logits(
     let done = original!(llama_batch_ext_set_output_logits(batch, index, value));
     if done {
         // SAFETY: the caller uses the batch.
-        unsafe { note(&call, batch, |s| s.set_output(index, value)) };
+        unsafe { note_in_place(&call, batch, |s| s.set_output(index, value)) };
     }
     done
 }
@@ -135,7 +157,7 @@ pub(super) unsafe fn llama_batch_ext_set_output_embd(
     let done = original!(llama_batch_ext_set_output_embd(batch, index, value));
     if done {
         // SAFETY: the caller uses the batch.
-        unsafe { note(&call, batch, |s| s.set_output(index, value)) };
+        unsafe { note_in_place(&call, batch, |s| s.set_output(index, value)) };
     }
     done
 }
