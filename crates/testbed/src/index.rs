@@ -188,7 +188,26 @@ impl Index {
         self.wait_for(|state| wish(&state.posts), patience)
     }
 
-    fn wait_for(&self, wish: impl Fn(&State) -> bool, patience: Duration) -> bool {
+    /// Waits until a post with this id has arrived, accepted or not, and says when its first byte
+    /// was there. `None`: it did not come in time.
+    pub fn wait_for_id(&self, id: &str, patience: Duration) -> Option<Instant> {
+        let mut found = None;
+        let mut seen = 0;
+        self.wait_for(
+            |state| {
+                // Each post once: whoever looks keeps the next one waiting.
+                let mut news = state.posts[seen..].iter().rev();
+                let post = news.find(|post| post.ids.iter().any(|told| told == id));
+                found = post.map(|post| post.at);
+                seen = state.posts.len();
+                found.is_some()
+            },
+            patience,
+        );
+        found
+    }
+
+    fn wait_for(&self, mut wish: impl FnMut(&State) -> bool, patience: Duration) -> bool {
         let state = self.shared.state();
         let waited = self
             .shared

@@ -182,6 +182,18 @@ impl Trace {
     /// Those of connections and of slot actions. Requests may be refused: that
     /// is an outcome.
     pub fn run(&self, server: &Server) -> Result<Vec<Outcome>> {
+        self.run_watched(server, |_| Ok(()))
+    }
+
+    /// As [`Trace::run`]; hands over what came of each step before the next one begins.
+    ///
+    /// # Errors
+    /// As [`Trace::run`], and those of `watch`.
+    pub fn run_watched(
+        &self,
+        server: &Server,
+        mut watch: impl FnMut(&Outcome) -> Result<()>,
+    ) -> Result<Vec<Outcome>> {
         let run = |(number, step): (usize, &Step)| {
             let response = step
                 .run(server)
@@ -191,11 +203,13 @@ impl Trace {
                 _ => Vec::new(),
             };
             let id = step.request().and_then(Request::request_id);
-            Ok(Outcome {
+            let outcome = Outcome {
                 id: id.map(str::to_owned),
                 response,
                 completions,
-            })
+            };
+            watch(&outcome)?;
+            Ok(outcome)
         };
         self.steps.iter().enumerate().map(run).collect()
     }

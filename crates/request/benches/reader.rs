@@ -1,5 +1,5 @@
 //! How fast bodies of 10 MB stream past, in reads of 16 KiB as on the server.
-//! `cargo run --release -p contextpilot-request --example throughput`
+//! `cargo bench -p contextpilot-request`
 
 use contextpilot_request::{Identity, RequestReader, Step};
 use std::time::{Duration, Instant};

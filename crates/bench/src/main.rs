@@ -1,0 +1,99 @@
+//! What the hook and the launcher cost, and what they bring, next to a plain llama-server and to
+//! what else there is. Writes `docs/benchmarks.md` and the plots beside it.
+//!
+//! Run it by `scripts/bench`, which builds what is measured and hands over where it is.
+//!
+//! ```text
+//! bench LAUNCHER PAGE [--quick] [--ledger FILE] [--python PYTHON] [--only PART]...
+//! ```
+
+mod lab;
+mod page;
+mod parts;
+mod plot;
+mod probe;
+mod sample;
+
+/// The traces of the exactness test, and what they are made of.
+#[allow(dead_code, reason = "only the test wants to know all of a trace")]
+#[path = "../../../tests/exactness"]
+mod exactness {
+    pub(crate) mod cases;
+    pub(crate) mod prompts;
+}
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use contextpilot_testbed::Result;
+
+use exactness::{cases, prompts};
+use lab::{Lab, failed};
+use page::Page;
+
+struct Options {
+    launcher: PathBuf,
+    page: PathBuf,
+    quick: bool,
+    /// The figures of the ledger's own benchmark.
+    ledger: Option<PathBuf>,
+    /// A Python that has the package `contextpilot`.
+    python: Option<PathBuf>,
+    /// Parts to run; all if empty.
+    only: Vec<String>,
+}
+
+impl Options {
+    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
+        let usage = || failed("run scripts/bench");
+        let mut options = Self {
+            launcher: arguments.next().ok_or_else(usage)?.into(),
+            page: arguments.next().ok_or_else(usage)?.into(),
+            quick: false,
+            ledger: None,
+            python: None,
+            only: Vec::new(),
+        };
+        while let Some(option) = arguments.next() {
+            let mut value = || arguments.next().ok_or_else(usage);
+            match option.as_str() {
+                "--quick" => options.quick = true,
+                "--ledger" => options.ledger = Some(value()?.into()),
+                "--python" => options.python = Some(value()?.into()),
+                "--only" => options.only.push(value()?),
+                _ => return Err(usage()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn main() -> ExitCode {
+    match Options::read(std::env::args().skip(1)).and_then(|options| run(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("[ContextPilot] The measurement stopped: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    let machine = lab::machine();
+    let lab = Lab::new(&options.launcher, options.quick)?;
+    let mut page = Page::new(&options.page)?;
+    for (name, part) in parts::all(options.ledger.as_deref(), options.python.as_deref()) {
+        if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
+            continue;
+        }
+        let start = Instant::now();
+        part(&lab, &mut page).map_err(|error| failed(format!("{name}: {error}")))?;
+        eprintln!("{name}: {:.0} s", start.elapsed().as_secs_f64());
+    }
+    let text = page.write(&machine)?;
+    if !options.quick {
+        println!("{text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! What the launcher adds to the start of a server.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use contextpilot_testbed::Result;
+
+use crate::lab::{Lab, failed};
+use crate::page::{Aim, Page};
+use crate::plot::{Plot, shares};
+use crate::sample::Comparison;
+
+/// Nobody listens there, and nobody is asked anything before the server is up.
+pub(super) const NOWHERE: &str = "http://127.0.0.1:9";
+
+const DISABLED: usize = 2;
+const ENABLED: usize = 3;
+/// Targets, ms.
+const MORE_DISABLED: f64 = 2.0;
+const MORE_ENABLED: f64 = 10.0;
+
+pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
+    let commands = || {
+        let version = |program: &Path| {
+            let mut command = lab.command(program);
+            command.arg("--version");
+            command
+        };
+        let mut enabled = version(&lab.launcher);
+        enabled.env("CONTEXTPILOT_INDEX_URL", NOWHERE);
+        vec![
+            version(&lab.server),
+            version(&lab.server),
+            version(&lab.launcher),
+            enabled,
+        ]
+    };
+    let names = [
+        "llama-server",
+        "llama-server, again",
+        "launcher, disabled",
+        "launcher, enabled",
+    ];
+    let times = in_turn(&names, commands, lab.rounds(200, 3))?;
+    let more = [DISABLED, ENABLED].map(|side| times.difference(side));
+    page.section("Launching");
+    page.say(
+        "Wall time of `--version`, from starting the process to its end. The launcher becomes the\n\
+         server by `exec`, so this is all that it ever costs. Enabled, the hook library is in its\n\
+         cache already and is compared byte by byte with the one inside the launcher; most of the\n\
+         rest is the dynamic linker loading it.",
+    );
+    page.say(times.table("ms"));
+    page.figure(
+        "launching",
+        &Plot {
+            title: "Launching --version",
+            x: "ms",
+            y: "% of launches that took no longer",
+            logarithmic: false,
+            from_zero: true,
+            lines: shares(&times.samples()),
+        },
+    )?;
+    for (name, more, target) in [
+        ("Launcher, disabled", more[0], MORE_DISABLED),
+        ("Launcher, enabled", more[1], MORE_ENABLED),
+    ] {
+        let aim = Aim::met_if(more.middle <= target);
+        let found = format!("{} ms", more.show(2));
+        page.aim(name, &format!("at most {target} ms more"), &found, aim);
+    }
+    page.in_short(
+        "Launching",
+        &format!(
+            "takes {:.1} ms more than llama-server when no index is set, {:.1} ms with one.",
+            more[0].middle, more[1].middle
+        ),
+    );
+    Ok(())
+}
+
+/// Runs commands one after the other, round after round; each begins as many rounds as the others.
+pub(super) fn in_turn(
+    names: &[&str],
+    commands: impl Fn() -> Vec<Command>,
+    rounds: usize,
+) -> Result<Comparison> {
+    let mut times = Comparison::new(names);
+    for round in 0..rounds {
+        let mut commands = commands();
+        let count = commands.len();
+        for turn in 0..count {
+            let side = (round + turn) % count;
+            let start = Instant::now();
+            let status = commands[side].status()?;
+            times.add(side, start.elapsed().as_secs_f64() * 1e3);
+            if !status.success() {
+                return Err(failed(format!("{:?}: {status}", commands[side])));
+            }
+        }
+    }
+    Ok(times)
+}

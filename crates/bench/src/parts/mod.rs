@@ -1,0 +1,41 @@
+//! What is measured, part by part. Each writes a section of the page.
+
+mod instructions;
+mod launch;
+mod ledger;
+mod memory;
+mod opened;
+mod others;
+mod serving;
+mod signal;
+
+use std::path::{Path, PathBuf};
+
+use contextpilot_testbed::Result;
+
+use crate::lab::Lab;
+use crate::page::Page;
+
+type Part = Box<dyn Fn(&Lab, &mut Page) -> Result<()>>;
+
+/// All parts, by the names under which they can be asked for, in the order of the page.
+pub(crate) fn all(ledger: Option<&Path>, python: Option<&Path>) -> Vec<(&'static str, Part)> {
+    let ledger = ledger.map(Path::to_owned);
+    let python = python.map(PathBuf::from);
+    vec![
+        ("launch", Box::new(launch::run)),
+        ("opened", Box::new(opened::run)),
+        ("instructions", Box::new(instructions::run)),
+        ("serving", Box::new(serving::run)),
+        ("signal", Box::new(signal::run)),
+        (
+            "ledger",
+            Box::new(move |_, page| ledger::run(ledger.as_deref(), page)),
+        ),
+        ("memory", Box::new(memory::run)),
+        (
+            "others",
+            Box::new(move |lab, page| others::run(python.as_deref(), lab, page)),
+        ),
+    ]
+}

@@ -1,0 +1,202 @@
+//! The real server with and without the hook: the time to the first token, and to the last; with
+//! an index that listens, with none, and with one that hangs.
+
+use std::time::Instant;
+
+use contextpilot_testbed::{Arch, Behaviour, Builder, Index, Model, Request, Result, Server, Spec};
+
+use super::launch::NOWHERE;
+use crate::lab::{Lab, failed};
+use crate::page::{Aim, Page};
+use crate::plot::{Plot, shares};
+use crate::sample::{Comparison, Verdict};
+
+pub(super) const NAMES: [&str; 5] = [
+    "plain",
+    "plain, again",
+    "hooked",
+    "hooked, nothing listens",
+    "hooked, the index hangs",
+];
+const HOOKED: usize = 2;
+/// Target: at most that much of the plain server's time.
+pub(super) const MOST: f64 = 1.02;
+
+/// A model, and requests that suit it.
+struct Load {
+    tiny: bool,
+    title: &'static str,
+    name: &'static str,
+    spec: Spec,
+    prompt: usize,
+    predict: u32,
+    rounds: usize,
+}
+
+pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
+    let tiny = Spec::new(Arch::Llama);
+    let large = match lab.quick {
+        true => tiny.clone(),
+        // 12 million parameters a layer, of 4 bytes each.
+        false => Spec {
+            layers: 8,
+            width: 1024,
+            ..tiny.clone()
+        },
+    };
+    let mebibytes = std::fs::metadata(Model::of(&large).path())?.len() >> 20;
+    page.section("Serving");
+    page.say(
+        "Streamed completions, one at a time, of prompts that have nothing in common: each pushes an\n\
+         earlier one out of its slot, so that there is an eviction to tell for each request. The five\n\
+         servers run side by side and are asked in turns.",
+    );
+    for load in [
+        Load {
+            tiny: true,
+            title: "The tiny model, where nothing hides the cost: 200 tokens of prompt, 64 of answer",
+            name: "the tiny model",
+            spec: tiny,
+            prompt: 200,
+            predict: 64,
+            rounds: lab.rounds(300, 4),
+        },
+        Load {
+            tiny: false,
+            title: "Random weights of some hundred MB: 24 tokens of prompt, 8 of answer",
+            name: "a model of some hundred MB",
+            spec: large,
+            prompt: 24,
+            predict: 8,
+            rounds: lab.rounds(24, 1),
+        },
+    ] {
+        serve(lab, page, &load)?;
+    }
+    page.say(format!("The larger model has {mebibytes} MiB."));
+    Ok(())
+}
+
+fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
+    let index = Index::start()?;
+    let hanging = Index::start()?;
+    hanging.behave(Behaviour::Hang);
+    let plain = Server::builder()
+        .model(&Model::of(&load.spec))
+        .bare_slots(2);
+    let hooked = |url: &str| {
+        // Who does not answer is not waited for at the end.
+        lab.hooked(&plain, url)
+            .env("CONTEXTPILOT_EXIT_DRAIN_MS", "0")
+    };
+    let builders = [
+        plain.clone(),
+        plain.clone(),
+        hooked(&index.url()),
+        hooked(NOWHERE),
+        hooked(&hanging.url()),
+    ];
+    let servers = start(&builders)?;
+    let mut first = Comparison::new(&NAMES);
+    let mut whole = Comparison::new(&NAMES);
+    for round in 0..load.rounds {
+        for turn in 0..servers.len() {
+            let side = (round + turn) % servers.len();
+            let request = Request::completion(prompt(round, load.prompt))
+                .id(format!("req-{round}"))
+                .predict(load.predict)
+                .streamed();
+            let times = ask(&servers[side], &request)?;
+            first.add(side, times[0]);
+            whole.add(side, times[1]);
+        }
+    }
+    let told = load.rounds.saturating_sub(2);
+    let patience = std::time::Duration::from_secs(60);
+    if !index.wait_until(|ids| ids.len() >= told, patience) {
+        return Err(failed("the hooked server did not tell of its evictions"));
+    }
+
+    page.say(format!("### {}", load.title));
+    page.say("Time to the first token:");
+    page.say(first.table("ms"));
+    page.say("Time to the end of the answer, which is what throughput follows from:");
+    page.say(whole.table("ms"));
+    let figure = match load.tiny {
+        true => "first-token",
+        false => "first-token-large",
+    };
+    page.figure(
+        figure,
+        &Plot {
+            title: &format!("Time to the first token, {}", load.name),
+            x: "ms",
+            y: "% of requests",
+            logarithmic: false,
+            from_zero: true,
+            lines: shares(&first.samples()),
+        },
+    )?;
+    for (what, times) in [("First token", &first), ("Whole answer", &whole)] {
+        for (side, name) in NAMES.iter().enumerate().skip(HOOKED) {
+            let ratio = times.ratio(side);
+            let (target, aim) = match (load.tiny, times.verdict(side)) {
+                (true, _) if ratio.middle <= MOST => ("at most 1.02", Aim::Met),
+                (true, Verdict::Noise) => ("at most 1.02", Aim::Noise),
+                (true, _) => ("at most 1.02", Aim::Missed),
+                (false, verdict) => ("no difference", Aim::met_if(verdict != Verdict::Slower)),
+            };
+            let what = format!("{what}, {}, {name}", load.name);
+            page.aim(&what, target, &ratio.show(3), aim);
+        }
+    }
+    if load.tiny {
+        let ratio = |times: &Comparison| format!("{:.3}", times.ratio(HOOKED).middle);
+        page.in_short(
+            "Serving",
+            &format!(
+                "takes {} times as long to the first token, {} times to the last, on a model so tiny \
+                 that little else is measured ({:.1} ms for 200 tokens of prompt).",
+                ratio(&first),
+                ratio(&whole),
+                first.samples()[0].1.median()
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// One after the other, so that none starts while another computes its way up.
+pub(super) fn start(builders: &[Builder]) -> Result<Vec<Server>> {
+    builders.iter().map(Builder::spawn).collect()
+}
+
+/// Begins with the number, last digit first, so that prompts differ from the first token on.
+pub(super) fn prompt(number: usize, tokens: usize) -> String {
+    let number: String = format!("{number:06}").chars().rev().collect();
+    number
+        .chars()
+        .chain(std::iter::repeat('x'))
+        .take(tokens - 1)
+        .collect()
+}
+
+/// Milliseconds until the first token and until the end.
+pub(super) fn ask(server: &Server, request: &Request) -> Result<[f64; 2]> {
+    let body = request.wire_body();
+    let bytes =
+        contextpilot_testbed::Connection::request_bytes("POST", request.path(), body.as_bytes());
+    let mut connection = server.connect()?;
+    let start = Instant::now();
+    connection.write(&bytes)?;
+    let response = connection.head()?;
+    let mut first = None;
+    while let Some(part) = connection.part(&response)? {
+        if first.is_none() && part.starts_with(b"data: ") {
+            first = Some(start.elapsed());
+        }
+    }
+    let whole = start.elapsed();
+    let first = first.ok_or_else(|| failed(format!("no token came ({})", response.status)))?;
+    Ok([first, whole].map(|time| time.as_secs_f64() * 1e3))
+}
