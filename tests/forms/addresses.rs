@@ -1,8 +1,11 @@
 //! Where a server listens, and what is spoken there.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::thread;
 
-use contextpilot_testbed::{Connection, Endpoint, Index, Request};
+use contextpilot_testbed::{Connection, Endpoint, Index, ProjectorKind, Request};
+use serde_json::json;
 
 use crate::support::hooked;
 use crate::{assert_exact, assert_told, lines, server};
@@ -72,4 +75,44 @@ fn ipv6() {
     let mut server = hooked(&server().args(["--host", "::1"]), &index);
     assert!(server.address().is_ipv6());
     assert_exact(&mut server, &index);
+}
+
+/// In the middle of a request the server is a client itself, over a descriptor that was one of
+/// its own clients' before. What it hears there is no request.
+#[test]
+fn an_image_that_the_server_fetches() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/image.ppm", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut asked = [0; 4096];
+            let _ = stream.read(&mut asked);
+            let image = [b"P6 56 56 255\n".as_slice(), &[90; 56 * 56 * 3]].concat();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", image.len());
+            let _ = stream.write_all(&[head.as_bytes(), &image].concat());
+        }
+    });
+    let index = Index::start().unwrap();
+    let server = hooked(&server().projector(ProjectorKind::Llava), &index);
+    // Several at once, so that there are as many descriptors.
+    let mut clients = [(); 4].map(|()| server.connect().unwrap());
+    for client in &mut clients {
+        assert_eq!(client.exchange("GET", "/health", b"").unwrap().status, 200);
+    }
+    drop(clients);
+    let content = json!([
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": "What is this?"},
+    ]);
+    let image = Request::chat(&[])
+        .with("messages", json!([{"role": "user", "content": content}]))
+        .id("req-image")
+        .slot(0);
+    let answer = server.complete(&image).unwrap();
+    assert!(answer.prompt_tokens > 10, "{:?}", answer.raw);
+    assert_told(&index, &[]);
+    let next = Request::completion("Something else").id("req-next").slot(0);
+    server.complete(&next).unwrap();
+    assert_told(&index, &["req-image"]);
 }
