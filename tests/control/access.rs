@@ -1,11 +1,13 @@
 //! Who is answered, where it listens, and what happens if it cannot.
 
 use crate::support::{Hooked, LAUNCHER, ask, bare, endpoint, until};
-use contextpilot_testbed::{Connection, Response, Server};
+use contextpilot_control::Stats;
+use contextpilot_testbed::{Arch, Connection, Model, Response, Server};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 fn send(hooked: &Hooked, request: &str) -> Response {
     let mut connection = Connection::open(hooked.control).unwrap();
@@ -79,6 +81,15 @@ fn a_token_is_asked_of_everybody() {
     assert!(!hooked.server.stderr().contains("s3same"));
 }
 
+fn get(socket: &Path, target: &str) -> Option<String> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    let request = format!("GET {target} HTTP/1.1\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
 #[test]
 fn a_unix_socket_is_private_and_goes_with_the_server() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,15 +98,8 @@ fn a_unix_socket_is_private_and_goes_with_the_server() {
         .launcher(LAUNCHER)
         .env("CONTEXTPILOT_LISTEN", format!("unix:{}", path.display()));
     let mut server = builder.spawn().unwrap();
-    let ask = || {
-        let mut stream = UnixStream::connect(&path).ok()?;
-        let request = "GET /health HTTP/1.1\r\nConnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
-    };
-    let answer = until("it answers", ask);
+    let health = || get(&path, "/health");
+    let answer = until("it answers", health);
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -104,7 +108,9 @@ fn a_unix_socket_is_private_and_goes_with_the_server() {
     server.stop(libc::SIGKILL).unwrap();
     assert!(path.exists());
     let mut server = builder.spawn().unwrap();
-    until("it answers again", ask);
+    until("it answers again", health);
+    // A llama-server that has not served anything yet may miss the signal.
+    server.complete(&ask(1, 60)).unwrap();
     server.stop(libc::SIGTERM).unwrap();
     assert!(!path.exists());
 }
@@ -135,40 +141,39 @@ fn a_server_without_its_port_runs_on() {
     assert_eq!(endpoint(&server), None);
 }
 
-/// Each of its models has a server with the same environment; one of them gets the port.
+/// Each of its models has a server with the same environment; one of them gets the address.
 #[test]
-fn of_a_routers_servers_the_first_gets_the_port() {
-    let port = {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap()
-    };
-    let models = tempfile::tempdir().unwrap();
+fn of_a_routers_servers_the_first_gets_the_address() {
+    let folder = tempfile::tempdir().unwrap();
     for name in ["tea", "sea"] {
-        let model = contextpilot_testbed::Model::tiny(contextpilot_testbed::Arch::Llama);
-        std::fs::copy(model.path(), models.path().join(format!("{name}.gguf"))).unwrap();
+        let model = Model::tiny(Arch::Llama);
+        std::fs::copy(model.path(), folder.path().join(format!("{name}.gguf"))).unwrap();
     }
+    let socket = folder.path().join("control");
     let router = Server::builder()
-        .args(["--models-dir".into(), models.path().as_os_str().to_owned()])
+        .args(["--models-dir".into(), folder.path().as_os_str().to_owned()])
         .launcher(LAUNCHER)
-        .env("CONTEXTPILOT_LISTEN", port.to_string())
+        .env("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()))
         .spawn()
         .unwrap();
     for name in ["tea", "sea"] {
         let request = ask(1, 60).id(format!("req-{name}")).with("model", name);
         until("the model answers", || router.complete(&request).ok());
+        // Before the next one tries.
+        until("one of them listens", || get(&socket, "/health"));
     }
     let said = |what: &str| {
         let all = format!("{}{}", router.stderr(), router.stdout());
         all.lines()
-            .filter(|line| line.contains("[ContextPilot] Control endpoint"))
+            .filter(|line| line.contains("[ContextPilot] Control endpoint: "))
             .filter(|line| line.contains(what))
             .count()
     };
     until("both have tried", || {
-        (said("http://") == 1 && said("cannot listen") == 1).then_some(())
+        (said("endpoint: unix:") == 1 && said("cannot listen") == 1).then_some(())
     });
-    let mut connection = Connection::open(port).unwrap();
-    let stats = connection.exchange("GET", "/stats", b"").unwrap();
-    let model = stats.json().unwrap()["model"]["name"].clone();
-    assert_eq!(model, "tea");
+    let stats = until("it answers", || get(&socket, "/stats"));
+    let body = stats.split_once("\r\n\r\n").unwrap().1;
+    let stats: Stats = serde_json::from_str(body).unwrap();
+    assert_eq!(stats.model.unwrap().name, "tea");
 }
