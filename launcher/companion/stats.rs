@@ -129,6 +129,7 @@ fn slots(slots: &[Slot]) -> String {
 /// The host prompt cache in words.
 pub(super) fn host(host: &HostCache) -> String {
     let limit = match host.limit_bytes {
+        Some(0) => return "off".to_owned(),
         Some(limit) => format!(" of {}", bytes(limit)),
         None if host.limit_from == "unlimited" => " without limit".to_owned(),
         None if host.limit_from == "off" => return "off".to_owned(),

@@ -24,6 +24,10 @@ const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"
 /// How long to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
+/// Longest silence within an answer without an end. The control endpoint says
+/// something every five seconds.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// Speaks to one address.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
@@ -160,7 +164,9 @@ impl Http {
         let config = request.config().timeout_connect(Some(CONNECT));
         match patience {
             Patience::Whole(limit) => config.timeout_global(Some(limit)),
-            Patience::Head(limit) => config.timeout_recv_response(Some(limit)),
+            Patience::Head(limit) => config
+                .timeout_recv_response(Some(limit))
+                .timeout_per_read(Some(SILENCE)),
         }
         .build()
     }

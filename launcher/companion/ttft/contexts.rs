@@ -15,8 +15,8 @@ const WORDS: [&str; 48] = [
 
 const QUESTION: &str = "Question: which of these words comes first in the alphabet?\nAnswer:";
 
-/// A source of contexts of about one size, each unlike all others from its
-/// first word on.
+/// A source of contexts of about one size, each unlike all others but for a word
+/// or two at the beginning, by chance.
 pub(super) struct Contexts {
     words: usize,
     /// Measured, of one context and of the question.

@@ -1,0 +1,70 @@
+//! The Grafana dashboard asks for what there is.
+
+use std::collections::BTreeSet;
+
+use contextpilot_client::{Control, Metrics};
+use contextpilot_testbed::{Index, Request};
+
+use crate::support::{Watched, two_slots, until};
+
+const DASHBOARD: &str = include_str!("../../docs/grafana/kv-cache.json");
+const PREFIX: &str = "contextpilot_llama_";
+
+/// Every name with our prefix that stands in a query.
+fn names() -> BTreeSet<String> {
+    let starts = DASHBOARD
+        .match_indices(PREFIX)
+        .map(|(at, _)| &DASHBOARD[at..]);
+    starts
+        .map(|text| {
+            let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            text[..end.unwrap_or(text.len())].to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn every_metric_of_the_dashboard_is_exported() {
+    let index = Index::start().unwrap();
+    let watched = Watched::start(two_slots().index_url(index.url()));
+    let control = Control::new(&watched.control).unwrap();
+    for text in ["Tea is picked in spring.", "The sea is salt."] {
+        watched.complete(Request::completion(text).id(text).slot(0));
+    }
+    // With the default flags there is a limit to the host cache.
+    let defaults = contextpilot_testbed::Server::builder().model(
+        &contextpilot_testbed::Model::tiny(contextpilot_testbed::Arch::Llama),
+    );
+    let defaults = Watched::start(defaults);
+    defaults.complete(Request::completion("Owls turn their heads.").id("owl"));
+    let other = Control::new(&defaults.control).unwrap();
+    let names = names();
+    assert!(names.len() >= 12, "{names:?}");
+    let has = |metrics: &Metrics, name: &str| metrics.of(name).next().is_some();
+    until("everything is exported", || {
+        let (metrics, others) = (control.metrics().unwrap(), other.metrics().unwrap());
+        let missing: Vec<&String> = names
+            .iter()
+            .filter(|name| !has(&metrics, name) && !has(&others, name))
+            .collect();
+        if !missing.is_empty() {
+            eprintln!("not yet: {missing:?}");
+        }
+        missing.is_empty().then_some(())
+    });
+    let metrics = control.metrics().unwrap();
+    // The labels by which it groups and selects.
+    for (name, label) in [
+        ("slot_tokens", "slot"),
+        ("prompt_tokens_total", "source"),
+        ("evictions_total", "reason"),
+        ("requests_total", "id"),
+        ("time_to_first_token_seconds_bucket", "reuse"),
+        ("info", "model"),
+    ] {
+        let name = format!("{PREFIX}{name}");
+        let sample = metrics.of(&name).next();
+        let sample = sample.unwrap_or_else(|| panic!("{name}"));
+        assert!(sample.labels.contains_key(label), "{name}: {sample:?}");
+    }
+}

@@ -1,0 +1,11 @@
+//! The commands of contextpilot-llama on a real llama-server under the launcher.
+#![cfg(target_os = "linux")]
+
+mod cache;
+mod client;
+mod dashboard;
+mod generated;
+mod screen;
+mod slots;
+mod support;
+mod ttft;

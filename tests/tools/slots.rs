@@ -1,0 +1,133 @@
+use contextpilot_testbed::Request;
+
+use crate::support::{Watched, companion, fails, good, json, nowhere, two_slots};
+
+const TEA: &str = "Tea is picked in spring, on slopes that face the morning sun.";
+
+#[test]
+fn server_and_ledger_stand_side_by_side_and_agree() {
+    let watched = Watched::start(two_slots());
+    watched.complete(Request::completion(TEA).id("tea").slot(1));
+    watched.wait_state("tea", "cached");
+    watched.server.wait_idle().unwrap();
+    // The ledger follows what the engine does; it is asked until it has.
+    let said = crate::support::until("both say the same", || {
+        let said = watched.json(&["slots"]);
+        let theirs = said["server"]["slots"][1]["tokens"].clone();
+        let ours = said["hook"].as_array().unwrap();
+        let ours = ours.iter().find(|slot| slot["slot"] == 1)?;
+        (ours["tokens"] == theirs).then_some(said)
+    });
+    assert_eq!(said["server"]["health"]["status"], "ready");
+    assert_eq!(said["server"]["props"]["total_slots"], 2);
+    assert_eq!(said["hook_error"], serde_json::Value::Null);
+
+    let text = watched.text(&["slots"]);
+    let mut lines = text.lines();
+    assert!(lines.next().unwrap().contains("  ready, "), "{text}");
+    assert!(lines.next().unwrap().contains("llama.cpp"), "{text}");
+    let row = text.lines().last().unwrap();
+    assert!(row.trim_start().starts_with("1  idle"), "{text}");
+    assert!(row.ends_with("  tea"), "{text}");
+}
+
+#[test]
+fn without_a_hook_the_server_speaks_alone() {
+    let server = two_slots().spawn().unwrap();
+    let url = format!("http://{}", server.address());
+    let nobody = nowhere();
+    let slots = |more: &[&str]| {
+        let mut command = companion(&["slots", "--server", &url, "--control", &nobody]);
+        command.args(more);
+        command
+    };
+    let output = slots(&[]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        stderr.starts_with("[ContextPilot] No hook answers"),
+        "{stderr}"
+    );
+    assert!(good(&output).contains("2 slots of 2,048 tokens"));
+    let said = json(&good(&slots(&["--json"]).output().unwrap()));
+    assert_eq!(said["hook"], serde_json::Value::Null);
+    assert!(
+        said["hook_error"]
+            .as_str()
+            .unwrap()
+            .contains("nothing listens")
+    );
+}
+
+#[test]
+fn slots_are_saved_restored_and_erased() {
+    let watched = Watched::start(two_slots());
+    watched.complete(Request::completion(TEA).id("tea").slot(0));
+    let saved = watched.json(&["slots", "save", "0", "tea.bin"]);
+    let tokens = saved["n_saved"].as_u64().unwrap();
+    assert!(watched.server.folder().join("tea.bin").is_file());
+    let erased = watched.text(&["slots", "erase", "0"]);
+    assert_eq!(erased, format!("Slot 0: {tokens} tokens erased\n"));
+    watched.wait_state("tea", "evicted");
+    let restored = watched.text(&["slots", "restore", "1", "tea.bin", "--wait", "60"]);
+    let start = format!("Slot 1: {tokens} tokens restored from tea.bin, ");
+    assert!(restored.starts_with(&start), "{restored}");
+    let again = watched.complete(Request::completion(TEA).slot(1));
+    assert_eq!(again.prompt_n, 1);
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let watched = Watched::start(two_slots());
+    for (arguments, part) in [
+        (
+            &["slots", "erase", "2"][..],
+            "there is no slot 2: they are 0 to 1",
+        ),
+        (&["slots", "restore", "0", "no.bin"], "is empty now"),
+        (&["slots", "save", "0", "../x"], "plain file name"),
+    ] {
+        let said = fails(watched.command(arguments));
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+    let plain = two_slots().no_saved_slots().spawn().unwrap();
+    let url = format!("http://{}", plain.address());
+    let said = fails(companion(&["slots", "save", "0", "x", "--server", &url]));
+    assert!(
+        said.contains("start it with --slot-save-path <folder>"),
+        "{said}"
+    );
+    let nobody = format!("http://{}", nowhere());
+    let said = fails(companion(&["slots", "--server", &nobody]));
+    assert!(said.contains("No llama-server answers at"), "{said}");
+}
+
+/// Until it is caught at work: on a machine that stood still meanwhile there is nothing to
+/// be seen.
+#[test]
+fn a_slot_that_works_is_left_alone() {
+    let watched = Watched::start(two_slots());
+    let long = Request::completion("go on")
+        .slot(0)
+        .predict(1900)
+        .with("ignore_eos", true);
+    crate::support::until("the slot is caught at work", || {
+        std::thread::scope(|scope| {
+            let working = scope.spawn(|| watched.server.complete(&long).unwrap());
+            let busy = || {
+                let slots = watched.server.get("/slots").unwrap().json().unwrap();
+                slots[0]["is_processing"] == true
+            };
+            while !working.is_finished() && !busy() {}
+            let output = watched.command(&["slots", "erase", "0"]).output().unwrap();
+            let waited = watched.text(&["slots", "erase", "0", "--wait", "60"]);
+            assert!(waited.ends_with(" tokens erased\n"), "{waited}");
+            working.join().unwrap();
+            if output.status.success() {
+                return None;
+            }
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(stderr.contains("Slot 0 works on a request"), "{stderr}");
+            Some(())
+        })
+    });
+}

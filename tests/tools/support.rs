@@ -1,0 +1,140 @@
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server};
+use serde_json::Value;
+
+pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
+/// How long to wait for what must come: only a failure takes that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two slots of 2048 tokens whose KV is there or nowhere.
+pub(crate) fn two_slots() -> Builder {
+    Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(2)
+}
+
+/// A server that is only watched, and where its hook listens.
+pub(crate) struct Watched {
+    pub(crate) server: Server,
+    pub(crate) control: String,
+}
+
+impl Watched {
+    pub(crate) fn start(builder: Builder) -> Self {
+        Self::listening(builder, "127.0.0.1:0")
+    }
+
+    pub(crate) fn listening(builder: Builder, address: &str) -> Self {
+        let server = builder
+            .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+            .env("CONTEXTPILOT_LISTEN", address)
+            .spawn()
+            .unwrap();
+        let control = until("the hook says where it listens", || {
+            const SAYS: &str = "[ContextPilot] Control endpoint: ";
+            let log = server.stderr();
+            let said = log.lines().find_map(|line| line.strip_prefix(SAYS))?;
+            Some(said.trim_start_matches("http://").to_owned())
+        });
+        Self { server, control }
+    }
+
+    /// A command that asks this server and this hook.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = companion(arguments);
+        let server = format!("http://{}", self.server.address());
+        command.args(["--control", &self.control]);
+        if matches!(arguments[0], "slots" | "ttft") {
+            command.args(["--server", &server]);
+        }
+        command
+    }
+
+    /// What it prints, which must end well.
+    #[track_caller]
+    pub(crate) fn text(&self, arguments: &[&str]) -> String {
+        good(&self.command(arguments).output().unwrap())
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        json(&self.text(&[arguments, &["--json"]].concat()))
+    }
+
+    pub(crate) fn complete(&self, request: Request) -> Completion {
+        self.server.complete(&request).unwrap()
+    }
+
+    /// Waits until the hook says that a request is in this state.
+    pub(crate) fn wait_state(&self, id: &str, state: &str) {
+        until(&format!("{id} is {state}"), || {
+            let output = self.command(&["where", id, "--json"]).output().unwrap();
+            let said = json(&String::from_utf8_lossy(&output.stdout));
+            (said["state"] == state).then_some(())
+        });
+    }
+}
+
+/// The companion without anything of ours in its environment.
+pub(crate) fn companion(arguments: &[&str]) -> Command {
+    let mut command = Command::new(COMPANION);
+    command.args(arguments).stdin(Stdio::null());
+    for name in [
+        "CONTEXTPILOT_LISTEN",
+        "CONTEXTPILOT_LISTEN_TOKEN",
+        "LLAMA_API_KEY",
+        "NO_COLOR",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+#[track_caller]
+pub(crate) fn good(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The one line on stderr of a command that fails.
+#[track_caller]
+pub(crate) fn fails(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("[ContextPilot] "), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+#[track_caller]
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "it did not happen that {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A port on which nothing listens.
+pub(crate) fn nowhere() -> String {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().to_string()
+}
+
+pub(crate) fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}

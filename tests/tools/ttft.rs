@@ -1,0 +1,84 @@
+use contextpilot_testbed::{Arch, Builder, Model, Server};
+
+use crate::support::{Watched, companion, fails, good, nowhere, read, two_slots};
+
+fn experiment(builder: Builder) {
+    let watched = Watched::start(builder);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("result");
+    let said = watched.json(&[
+        "ttft",
+        "--trials",
+        "3",
+        "--context-tokens",
+        "300",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    let trials = said["trials"].as_array().unwrap();
+    assert_eq!(trials.len(), 3);
+    for trial in trials {
+        let (hit, miss) = (&trial["hit"], &trial["miss"]);
+        assert_eq!(trial["slot"], 0);
+        let number = |value: &serde_json::Value| value.as_u64().unwrap();
+        // What was warmed is reused, and nothing without it.
+        assert!(number(&hit["cached"]) > 500, "{trial:#}");
+        // By chance, contexts may begin with the same words.
+        assert!(number(&miss["cached"]) < 100, "{trial:#}");
+        assert!(number(&miss["evaluated"]) > 250, "{trial:#}");
+        assert_eq!(trial["before"]["said"]["state"], "cached");
+        assert_eq!(trial["after"]["right"], true, "{trial:#}");
+    }
+    assert_eq!(
+        (&said["hook"]["asked"], &said["hook"]["right"]),
+        (&6.into(), &6.into())
+    );
+    assert!(said["ratio"].as_f64().unwrap() > 0.0, "{:#}", said["ratio"]);
+    let csv = read(&out.with_extension("csv"));
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+    let columns = |line: &str| line.split(',').count();
+    let first = csv.lines().next().unwrap();
+    assert!(
+        csv.lines().all(|line| columns(line) == columns(first)),
+        "{csv}"
+    );
+    let svg = read(&out.with_extension("svg"));
+    assert!(svg.starts_with("<svg") && svg.contains("Time to first token"));
+}
+
+#[test]
+fn a_cached_context_is_worth_something_and_the_hook_knows() {
+    experiment(two_slots());
+}
+
+/// Where what leaves a slot goes to host memory.
+#[test]
+fn the_hook_is_right_with_default_flags_as_well() {
+    experiment(Server::builder().model(&Model::tiny(Arch::Llama)));
+}
+
+#[test]
+fn it_runs_without_a_hook_and_says_so() {
+    let server = two_slots().spawn().unwrap();
+    let url = format!("http://{}", server.address());
+    let folder = tempfile::tempdir().unwrap();
+    let ttft = |more: &[&str]| {
+        let mut command = companion(&["ttft", "--trials", "2", "--server", &url]);
+        command.args(["--control", &nowhere()]);
+        command.args(more).current_dir(folder.path());
+        command
+    };
+    let output = ttft(&["--context-tokens", "100"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("No hook answers"), "{stderr}");
+    let text = good(&output);
+    for part in ["not asked", "times as fast"] {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    for name in ["ttft.csv", "ttft.svg"] {
+        assert!(folder.path().join(name).is_file(), "{name}");
+    }
+    let large = fails(ttft(&["--context-tokens", "5000"]));
+    assert!(large.contains("take --context-tokens "), "{large}");
+    assert!(fails(ttft(&["--slot", "9"])).contains("there is no slot 9"));
+}
