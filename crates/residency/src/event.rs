@@ -38,6 +38,19 @@ pub const fn media_token(content_hash: u32) -> Token {
     (content_hash | 0x8000_0000) as Token
 }
 
+/// Makes the token that stands at a position of the `nth` content that was written unseen.
+///
+/// No vocabulary is so large, so it is no other kind of token; and two of its own kind are the
+/// same but for one chance in 2³⁰.
+#[must_use]
+pub const fn unseen_token(nth: u32, position: Position) -> Token {
+    // The last step of SplitMix64.
+    let mut z = ((nth as u64) << 32) | (position as u32 as u64);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    0x4000_0000 | ((z ^ (z >> 31)) & 0x3fff_ffff) as Token
+}
+
 /// One entry of a batch that was handed to the engine for evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -236,7 +249,8 @@ pub enum Event {
         elapsed: Duration,
     },
     /// Events were lost: nothing that was believed can be relied on. Every live
-    /// id is given up, and every sequence counts as empty until the engine empties it.
+    /// id is given up. What a sequence holds is known again from the next batch on (see the
+    /// crate's page on what is *written unseen*).
     OutOfStep,
     /// Whoever believed in the live ids has been told to forget them: each is given up. What the
     /// engine holds is still known, so the requests that follow are tracked as ever.

@@ -48,6 +48,12 @@ pub struct Ledger {
     evaluating: bool,
     /// Whether tasks can be seen to be launched. Not with every server.
     launches: bool,
+    /// It was out of step before: the engine may bring back what was saved before that.
+    stepped_out: bool,
+    /// Sequences of which nothing was heard since may hold something.
+    unheard: bool,
+    /// How many contents were found that had been written unseen.
+    unseen: u32,
     /// Labels of lost marks, kept to spare allocations.
     lost: Vec<Label>,
 }
@@ -72,6 +78,9 @@ impl Ledger {
             flights: Vec::new(),
             evaluating: false,
             launches: false,
+            stepped_out: false,
+            unheard: false,
+            unseen: 0,
             lost: Vec::new(),
         }
     }
@@ -194,6 +203,7 @@ impl Ledger {
             self.empty_all(Reason::ContextFreed, effects);
             self.flights.clear();
             self.evaluating = false;
+            self.unheard = false;
             self.reaches.clear();
             // No slot outlives its context, nor does a task at work on it.
             for (_, mut sequence) in std::mem::take(&mut self.sequences) {
@@ -416,6 +426,9 @@ impl Ledger {
             contexts: std::mem::take(&mut self.contexts),
             requests: std::mem::replace(&mut self.requests, Requests::new()),
             reaches: std::mem::take(&mut self.reaches),
+            stepped_out: true,
+            unheard: true,
+            unseen: self.unseen,
             ..Self::new()
         };
     }
@@ -423,9 +436,10 @@ impl Ledger {
     // ---- sequences -----------------------------------------------------
 
     fn sequence(&mut self, id: SequenceId) -> &mut Sequence {
-        self.sequences
-            .entry(id)
-            .or_insert_with(|| Sequence::new(self.tree.hold_root()))
+        self.sequences.entry(id).or_insert_with(|| Sequence {
+            unknown: self.unheard,
+            ..Sequence::new(self.tree.hold_root())
+        })
     }
 
     fn is_empty(&self, sequence: &Sequence) -> bool {

@@ -14,6 +14,6 @@ mod tree;
 
 pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
-    SequenceId, TaskId, Token, media_token,
+    SequenceId, TaskId, Token, media_token, unseen_token,
 };
 pub use ledger::{Ledger, Saved, Whereabouts};

@@ -18,6 +18,8 @@ pub(crate) struct Sequence {
     pub(crate) launch: Option<Launch>,
     /// Index in the batch that is being evaluated.
     pub(crate) flight: Option<usize>,
+    /// It may hold something of which the ledger knows nothing: `holder` stands at the root.
+    pub(crate) unknown: bool,
 }
 
 impl Sequence {
@@ -28,6 +30,7 @@ impl Sequence {
             tail: Vec::new(),
             launch: None,
             flight: None,
+            unknown: false,
         }
     }
 }

@@ -105,16 +105,6 @@ fn out_of_step_gives_everything_up() {
     assert_eq!((server.ledger.live(), server.ledger.tokens()), (0, 0));
     server.answer(queued);
     assert_eq!(server.lost(), NOTHING, "told already");
-    // What the slot really holds is not known until it is emptied.
-    let request = server.post("d");
-    server.launch(0, request.task);
-    server.submit_entries(entries(0, 11, &text(" and on"), true));
-    server.done();
-    server.answer(request);
-    assert_eq!(server.lost(), ["d evicted: never_cached, nowhere"]);
-    server.remove(0, -1, -1);
-    server.prompt(0, "e", "clear again");
-    assert_eq!(server.said(), ["e awaited", "e cached in slot 0"]);
 }
 
 // ---- media -------------------------------------------------------------

@@ -5,6 +5,8 @@ use super::*;
 /// A gap that a media chunk leaves between positions: chunks of more positions
 /// than this do not exist, a larger gap is a defect.
 const WIDEST_GAP: i64 = 1 << 16;
+/// No slot is longer.
+const LONGEST_UNSEEN: Position = 1 << 22;
 /// Stands in the positions that a media chunk takes beyond its rows.
 const FILLER: Token = crate::media_token(0x6669_6c6c);
 
@@ -177,6 +179,9 @@ impl Ledger {
         let sequence = self.sequence(id);
         sequence.tail.clear();
         let holder = sequence.holder;
+        if std::mem::take(&mut sequence.unknown) {
+            self.begin_unseen(holder, position);
+        }
         let held = i64::from(self.tree.depth(holder));
         let position = i64::from(position);
         let after_media = self.tree.last(holder).is_some_and(|token| token < 0);
@@ -191,6 +196,21 @@ impl Ledger {
         }
         self.walk(id, tokens, effects);
         true
+    }
+
+    /// What a sequence goes on from was written unseen: up to this position it stands for
+    /// itself, and agrees with nothing else. Not where the ways back are unknown too.
+    fn begin_unseen(&mut self, holder: Holder, position: Position) {
+        let held = self.tree.depth(holder);
+        if held > 0 || !(1..=LONGEST_UNSEEN).contains(&position) || self.window().is_some() {
+            return;
+        }
+        self.unseen = self.unseen.wrapping_add(1);
+        let nth = self.unseen;
+        let tokens: Vec<Token> = (0..position)
+            .map(|position| crate::unseen_token(nth, position))
+            .collect();
+        self.tree.extend(holder, &tokens);
     }
 
     /// Appends tokens to a sequence, deciding the branch that it has left.

@@ -19,18 +19,26 @@ impl Ledger {
                 sequence, from, to, ..
             } => {
                 let (from, to) = range(from, to);
+                if (from, to) == (0, END) {
+                    self.heard(sequence);
+                }
                 for id in self.named(sequence) {
                     self.remove(id, from, to, effects);
                 }
             }
             Event::Kept { sequence, .. } => {
+                self.heard(sequence);
+                self.heard(-1);
                 for id in self.named(-1) {
                     if id != sequence {
                         self.empty(id, Reason::Cleared, effects);
                     }
                 }
             }
-            Event::Cleared { .. } => self.empty_all(Reason::Cleared, effects),
+            Event::Cleared { .. } => {
+                self.heard(-1);
+                self.empty_all(Reason::Cleared, effects);
+            }
             Event::Obscured { sequence, .. } => {
                 for id in self.named(sequence) {
                     self.obscure(id, effects);
@@ -80,6 +88,7 @@ impl Ledger {
                 None => {
                     self.sequence(sequence);
                     self.obscure(sequence, effects);
+                    self.sequence(sequence).unknown = self.stepped_out;
                 }
             },
             Event::Reaches {
@@ -103,6 +112,15 @@ impl Ledger {
         }
     }
 
+    /// An event is about this sequence, or about all of them.
+    fn heard(&mut self, id: SequenceId) {
+        if id < 0 {
+            self.unheard = false;
+        } else if self.unheard {
+            self.sequence(id);
+        }
+    }
+
     /// The sequences an event names: one, or all if it is negative.
     fn named(&self, id: SequenceId) -> Vec<SequenceId> {
         if id < 0 {
@@ -122,6 +140,7 @@ impl Ledger {
         if to <= from {
             return;
         }
+        sequence.unknown &= (from, to) != (0, END);
         let holder = sequence.holder;
         let held = i64::from(self.tree.depth(holder));
         sequence.tail = std::mem::take(&mut sequence.tail)
@@ -244,6 +263,7 @@ impl Ledger {
         self.release_ghost(id, Reason::Overwritten, effects);
         let sequence = self.sequence(id);
         sequence.tail.clear();
+        sequence.unknown = false;
         let before = std::mem::replace(&mut sequence.holder, holder);
         self.reaches.emptied(id);
         self.release(before, Reason::Overwritten, Place::Slot(id), effects);
@@ -254,6 +274,7 @@ impl Ledger {
         self.release_ghost(id, reason, effects);
         let sequence = self.sequence(id);
         sequence.tail.clear();
+        sequence.unknown = false;
         let holder = sequence.holder;
         self.reaches.emptied(id);
         self.tree.retreat(holder, 0, &mut self.lost);

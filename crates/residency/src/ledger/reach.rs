@@ -165,7 +165,7 @@ impl Reaches {
 
 impl Ledger {
     /// The window of the primary context, if it is bounded.
-    fn window(&self) -> Option<u32> {
+    pub(super) fn window(&self) -> Option<u32> {
         self.reaches.windows.get(self.contexts.first()?).copied()
     }
 

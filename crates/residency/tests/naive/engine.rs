@@ -1,7 +1,9 @@
 //! What the engine does to slots and host buffers.
 
 use super::{InBatch, Left, Naive, media};
-use contextpilot_residency::{Entry, Event, Place, Position, Reason, SequenceId, Token};
+use contextpilot_residency::{
+    Entry, Event, Place, Position, Reason, SequenceId, Token, unseen_token,
+};
 
 impl Naive {
     pub(super) fn engine(&mut self, event: &Event) {
@@ -11,11 +13,18 @@ impl Naive {
             Event::Removed {
                 sequence, from, to, ..
             } => {
+                if low(from) == 0 && high(to) == i64::MAX {
+                    self.emptied(sequence);
+                }
                 for id in self.named(sequence) {
                     self.remove(id, low(from), high(to));
                 }
             }
             Event::Kept { sequence, .. } => {
+                if sequence >= 0 {
+                    self.slot(sequence);
+                }
+                self.emptied(-1);
                 for id in self.ids_of_slots() {
                     if id != sequence {
                         self.clear(id, Reason::Cleared);
@@ -46,6 +55,7 @@ impl Naive {
                 }
             }
             Event::Cleared { .. } => {
+                self.emptied(-1);
                 for id in self.ids_of_slots() {
                     self.clear(id, Reason::Cleared);
                 }
@@ -63,7 +73,10 @@ impl Naive {
                 sequence, buffer, ..
             } => match self.buffers.get(&buffer.0).cloned() {
                 Some(tokens) => self.replace(sequence, tokens),
-                None => self.obscure(sequence),
+                None => {
+                    self.obscure(sequence);
+                    self.slot(sequence).unknown = self.stepped_out;
+                }
             },
             Event::Replaced {
                 sequence,
@@ -74,14 +87,25 @@ impl Naive {
         }
     }
 
+    /// Slots that were not seen hold nothing any more.
+    fn emptied(&mut self, id: SequenceId) {
+        if id < 0 {
+            self.unheard = false;
+        } else if self.unheard {
+            self.slot(id).unknown = false;
+        }
+    }
+
     /// Another content takes the place of a slot's own.
     fn replace(&mut self, id: SequenceId, tokens: Vec<Token>) {
         // What comes is there before anything goes.
         self.arriving = tokens;
         self.decide(id, Reason::Overwritten);
-        let slot = self.slots.entry(id).or_default();
+        let arriving = std::mem::take(&mut self.arriving);
+        let slot = self.slot(id);
         slot.beyond.clear();
-        slot.tokens = std::mem::take(&mut self.arriving);
+        slot.unknown = false;
+        slot.tokens = arriving;
         self.lose(Reason::Overwritten, Place::Slot(id));
     }
 
@@ -104,6 +128,7 @@ impl Naive {
             return;
         }
         let slot = self.slots.get_mut(&id).expect("a slot that was seen");
+        slot.unknown &= from > 0 || to < i64::MAX;
         slot.beyond.retain(|&p, _| p < from || p >= to);
         if from >= slot.tokens.len() as i64 {
             return;
@@ -165,7 +190,7 @@ impl Naive {
     }
 
     fn append(&mut self, id: SequenceId, tokens: &[Token]) {
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slot(id);
         slot.tokens.extend_from_slice(tokens);
         let on_the_way = slot.left.as_ref().is_some_and(|left| {
             left.tokens.len() > slot.tokens.len() && left.tokens.starts_with(&slot.tokens)
@@ -179,7 +204,7 @@ impl Naive {
         let mut batch: Vec<InBatch> = Vec::new();
         for row in media::merged(entries) {
             let id = row.sequence;
-            self.slots.entry(id).or_default();
+            self.slot(id);
             let index = batch.iter().position(|b| b.slot == id).unwrap_or_else(|| {
                 batch.push(InBatch {
                     slot: id,
@@ -224,6 +249,14 @@ impl Naive {
     fn write(&mut self, id: SequenceId, position: i64, rows: &[Token]) -> bool {
         let slot = self.slots.get_mut(&id).expect("a slot that was seen");
         slot.beyond.clear();
+        let unseen = 1..=1 << 22;
+        if std::mem::take(&mut slot.unknown) && slot.tokens.is_empty() && unseen.contains(&position)
+        {
+            // Whatever it is, it is like nothing else.
+            self.unseen += 1;
+            let token = |position| unseen_token(self.unseen, position as Position);
+            slot.tokens = (0..position).map(token).collect();
+        }
         let held = slot.tokens.len() as i64;
         let after = slot.tokens.last().copied().filter(|&token| token < 0);
         if position < 0

@@ -40,6 +40,12 @@ pub(crate) struct Naive {
     posted: Serial,
     /// Tasks have been seen to be launched.
     launches: bool,
+    /// Something went unseen before.
+    stepped_out: bool,
+    /// Slots of which nothing was heard since may hold something.
+    unheard: bool,
+    /// Numbers what was found so.
+    unseen: u32,
     effects: Vec<Effect>,
 }
 
@@ -52,6 +58,8 @@ struct Slot {
     /// What the slot has left and may yet come back to.
     left: Option<Left>,
     launch: Option<Launch>,
+    /// May hold something that was written unseen.
+    unknown: bool,
 }
 
 struct Left {
@@ -127,6 +135,14 @@ impl Naive {
             }
         }
         std::mem::take(&mut self.effects)
+    }
+
+    fn slot(&mut self, id: SequenceId) -> &mut Slot {
+        let unknown = self.unheard;
+        self.slots.entry(id).or_insert_with(|| Slot {
+            unknown,
+            ..Slot::default()
+        })
     }
 
     // ---- what can be asked ---------------------------------------------
@@ -247,7 +263,7 @@ impl Naive {
 
     /// A slot can no longer come back to what it has left.
     fn decide(&mut self, id: SequenceId, reason: Reason) {
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slot(id);
         if let Some(left) = slot.left.take() {
             let reason = if left.shifted {
                 Reason::Shifted
@@ -260,9 +276,10 @@ impl Naive {
 
     fn clear(&mut self, id: SequenceId, reason: Reason) {
         self.decide(id, reason);
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slot(id);
         slot.tokens.clear();
         slot.beyond.clear();
+        slot.unknown = false;
         self.lose(reason, Place::Slot(id));
     }
 
@@ -345,7 +362,7 @@ impl Naive {
             request.running += 1;
             request.launched = true;
         }
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slot(id);
         let before = slot.launch.replace(Launch {
             request,
             every_output: false,
@@ -459,6 +476,9 @@ impl Naive {
             gone: std::mem::take(&mut self.gone),
             effects: std::mem::take(&mut self.effects),
             posted: self.posted,
+            stepped_out: true,
+            unheard: true,
+            unseen: self.unseen,
             ..Self::default()
         };
     }
@@ -479,6 +499,7 @@ impl Naive {
             self.lose(Reason::ContextFreed, Place::Host);
         }
         self.batch = None;
+        self.unheard = false;
     }
 
     fn is_primary(&mut self, event: &Event) -> bool {
