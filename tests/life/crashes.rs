@@ -212,6 +212,7 @@ fn nobody_else_can_read_it_and_no_prompt_is_in_it() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let server = home.server(&index, 4).spawn().unwrap();
     ask(&server, 0, "req-a");
+    wait_until_kept(&home, "req-a");
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     let journal = home.journal();
     assert_eq!((mode(&home.folder()), mode(&journal)), (0o700, 0o600));
