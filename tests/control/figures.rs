@@ -2,7 +2,7 @@
 
 use crate::support::{Hooked, ask, bare, model, text};
 use contextpilot_control::{Mode, Stats};
-use contextpilot_testbed::{Arch, Builder, Completion, Request, Step, Trace};
+use contextpilot_testbed::{Arch, Builder, Completion, Model, ProjectorKind, Request, Step, Trace};
 use serde_json::json;
 
 /// Runs a trace; the sums of the engine's own figures must be those of `/stats`.
@@ -139,6 +139,87 @@ fn answers_that_nobody_waits_for() {
         .unwrap();
     assert_eq!(stats.reuse.total.evaluated.to_string(), evaluated);
     assert_eq!(stats.reuse.total.prompts, 4);
+}
+
+#[test]
+fn a_draft_model_counts_for_nothing() {
+    let draft = Model::tiny(Arch::Draft);
+    let server = bare(2)
+        .args(["-md".into(), draft.path().as_os_str().to_owned()])
+        .args(["--spec-type", "draft-simple"]);
+    let trace = (0..4).fold(Trace::new(), |trace, n| {
+        trace.ask(ask(n % 2, 60 + 20 * n as usize).predict(30))
+    });
+    agree(&server, trace);
+}
+
+/// A request that shows a square of one colour, between some text.
+fn look(colour: &str, length: usize) -> Request {
+    // "P6 56  56  255\n", and three bytes a pixel.
+    let file = format!("UDYgNTYgIDU2ICAyNTUK{}", colour.repeat(56 * 56));
+    let url = format!("data:image/x-portable-pixmap;base64,{file}");
+    let content = json!([
+        {"type": "text", "text": text(1, 20)},
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": text(2, length)},
+    ]);
+    Request::chat(&[]).with("messages", json!([{"role": "user", "content": content}]))
+}
+
+#[test]
+fn images_count_as_the_engine_counts_them() {
+    const LIGHT: &str = "YWFh";
+    const DARK: &str = "YmJi";
+    for (arch, kind) in [
+        (Arch::Llama, ProjectorKind::Llava),
+        (Arch::Qwen2Vl, ProjectorKind::Qwen2Vl),
+    ] {
+        let bare = model(arch).projector(kind).bare_slots(1);
+        // Where images go to host memory and come back.
+        let saving = model(arch).projector(kind).args(["--parallel", "1"]);
+        let trace = Trace::new()
+            .ask(look(LIGHT, 20))
+            .ask(look(LIGHT, 20))
+            .ask(look(LIGHT, 40).id("req-1"))
+            .ask(look(DARK, 40))
+            .ask(ask(1, 60))
+            .ask(look(DARK, 40))
+            .ask(look(LIGHT, 40));
+        agree(&bare, trace.clone());
+        let (_, stats) = agree(&saving, trace);
+        assert!(stats.host.entries > 0, "{stats:?}");
+    }
+}
+
+/// Several clients at once, over fewer slots.
+#[test]
+fn clients_at_once() {
+    let hooked = Hooked::observing(&bare(2));
+    let said: Vec<(u64, u64)> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|client| {
+                let hooked = &hooked;
+                scope.spawn(move || {
+                    let requests = (1..=8).map(|turn| ask(client % 3, 30 * turn));
+                    requests
+                        .map(|request| hooked.server.complete(&request).unwrap())
+                        .map(|answer| (answer.cache_n as u64, answer.prompt_n as u64))
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        clients
+            .into_iter()
+            .flat_map(|c| c.join().unwrap())
+            .collect()
+    });
+    let total = hooked.settled(32).reuse.total;
+    let reused = said.iter().map(|(reused, _)| reused).sum::<u64>();
+    let evaluated = said.iter().map(|(_, evaluated)| evaluated).sum::<u64>();
+    assert_eq!(
+        (total.prompts, total.reused, total.evaluated),
+        (32, reused, evaluated)
+    );
 }
 
 #[test]

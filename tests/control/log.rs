@@ -87,6 +87,8 @@ fn each_finished_request_is_a_line_without_its_text() {
     let stderr = server.stderr();
     assert!(stderr.contains("for observation only"), "{stderr}");
     assert_eq!(endpoint(&server), None);
+    // There is no index, and so no journal.
+    assert!(!server.folder().join("contextpilot-llama").exists());
 }
 
 #[test]

@@ -12,11 +12,12 @@
 //! what is to be sent or written is collected and handed over. It exists only if somebody asked
 //! for it (`CONTEXTPILOT_LISTEN`, `CONTEXTPILOT_LOG_FILE`), and the ledger does not know of it.
 //!
-//! **Tokens.** A prompt's tokens are the positions up to the entry whose output ended it.
-//! *Evaluated* are the entries that were submitted for its slot from the launch of its task
-//! to there, and evaluated without an error; *reused* are the others. These are the engine's own
-//! `prompt_n` and `cache_n`. A child of a request for several answers (`n`) takes over its
-//! parent's prompt and is counted as the engine counts it: with the parent's figures.
+//! **Tokens.** *Evaluated* are the entries that were submitted for a slot from the launch of a task
+//! to the one whose output ended its prompt, and evaluated without an error; *reused* are the
+//! tokens that the slot had before the first of them, and the prompt is both. These are the
+//! engine's own `prompt_n` and `cache_n`, also where the rows of an image share positions. A child
+//! of a request for several answers (`n`) takes over its parent's prompt and is counted as the
+//! engine counts it: with the parent's figures.
 //!
 //! **Time to first token** is from the complete receipt of a request to the end of the evaluation
 //! that completed its prompt. Sampling, and the way of the answer, are not in it.

@@ -15,7 +15,7 @@ use crate::gone::{Gone, MOST_GONE, Memory};
 use crate::histogram::{CLASSES, Histogram, class_of};
 use crate::minute::Minute;
 use crate::note::{Note, Now, Stamp};
-use crate::prompt::{Prompt, Taken};
+use crate::prompt::{Prompt, Surplus, Taken};
 use crate::work::{Launch, SlotWork, Work};
 
 /// Request ids that are named in one event.
@@ -69,10 +69,12 @@ struct Live {
     tokens: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
+    /// Of the sequence that was saved.
+    surplus: Surplus,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +135,12 @@ impl Observer {
             Note::Posted { arrival, task } => self.posted(arrival, task, None),
             Note::Answered { arrival } => self.answered(arrival, None, at, now),
             Note::Size { buffer, bytes } => {
-                let kind = Kind::Sized;
-                self.buffers.insert(buffer, Buffer { bytes, kind });
+                let sized = Buffer {
+                    bytes,
+                    kind: Kind::Sized,
+                    surplus: Surplus::default(),
+                };
+                self.buffers.insert(buffer, sized);
             }
             Note::Measured {
                 context,
@@ -245,8 +251,10 @@ impl Observer {
             After::Nothing => {}
             After::Saved(sequence, buffer) if ledger.knows(buffer) => {
                 let tokens = ledger.held(sequence);
+                let slot = self.slots.get(&sequence);
                 let bytes = self.buffers.get_mut(&buffer).map(|buffer| {
                     buffer.kind = Kind::Sequence;
+                    buffer.surplus = slot.map_or_else(Surplus::default, |s| s.surplus.clone());
                     buffer.bytes
                 });
                 if let (Some(bytes), Some(context)) = (bytes, ledger.primary()) {
@@ -263,7 +271,10 @@ impl Observer {
             After::Saved(_, buffer) => {
                 self.buffers.remove(&buffer);
             }
-            After::Restored(sequence, _) => {
+            After::Restored(sequence, buffer) => {
+                let surplus = self.buffers.get(&buffer).map(|b| b.surplus.clone());
+                let slot = self.slots.entry(sequence).or_default();
+                slot.surplus = surplus.unwrap_or_default();
                 let change = Change::Restored {
                     ids: names(ledger, sequence),
                     slot: sequence,
@@ -355,10 +366,15 @@ impl Observer {
             let Some(sequence) = run.first().map(|entry| entry.sequence) else {
                 continue;
             };
-            let slot = self.slots.get_mut(&sequence);
-            let launch = slot.and_then(|slot| slot.launch.as_mut());
-            if let Some(prompt) = launch.and_then(|launch| launch.prompt.as_mut()) {
-                prompt.submitted(run);
+            let Some(SlotWork {
+                launch, surplus, ..
+            }) = self.slots.get_mut(&sequence)
+            else {
+                continue;
+            };
+            let prompt = launch.as_mut().and_then(|launch| launch.prompt.as_mut());
+            if let Some(prompt) = prompt {
+                prompt.submitted(run, surplus);
                 if !self.flying.contains(&sequence) {
                     self.flying.push(sequence);
                 }
@@ -368,10 +384,15 @@ impl Observer {
 
     fn evaluated(&mut self, failed: bool, at: Stamp, now: Now) {
         for sequence in std::mem::take(&mut self.flying) {
-            let slot = self.slots.get_mut(&sequence);
-            let launch = slot.and_then(|slot| slot.launch.as_mut());
-            let prompt = launch.and_then(|launch| launch.prompt.as_mut());
-            if let Some((taken, at)) = prompt.and_then(|prompt| prompt.evaluated(failed, at)) {
+            let Some(SlotWork {
+                launch, surplus, ..
+            }) = self.slots.get_mut(&sequence)
+            else {
+                continue;
+            };
+            let prompt = launch.as_mut().and_then(|launch| launch.prompt.as_mut());
+            let ended = prompt.and_then(|prompt| prompt.evaluated(failed, at, surplus));
+            if let Some((taken, at)) = ended {
                 self.completed(sequence, taken, at, now);
             }
         }
@@ -379,11 +400,16 @@ impl Observer {
 
     /// A child of a request for several answers takes over the prompt of its parent.
     fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
-        let last = self.slots.get(&source).and_then(|slot| slot.last);
-        let target_slot = self.slots.get(&target);
-        let waits = target_slot
-            .and_then(|slot| slot.launch.as_ref()?.prompt.as_ref())
-            .is_some_and(Prompt::is_untouched);
+        let source = self.slots.get(&source);
+        let last = source.and_then(|slot| slot.last);
+        let surplus = source.map_or_else(Surplus::default, |slot| slot.surplus.clone());
+        let Some(slot) = self.slots.get_mut(&target) else {
+            return;
+        };
+        slot.surplus = surplus;
+        let launch = slot.launch.as_ref();
+        let prompt = launch.and_then(|launch| launch.prompt.as_ref());
+        let waits = prompt.is_some_and(Prompt::is_untouched);
         if let (Some((taken, at)), true) = (last, waits) {
             self.completed(target, taken, at, now);
         }

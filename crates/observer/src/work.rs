@@ -4,7 +4,7 @@ use contextpilot_control::{Evicted, LogLine, Outcome, Timestamp};
 use contextpilot_residency::{Arrival, RequestId, TaskId};
 
 use crate::note::{Now, Stamp};
-use crate::prompt::{Prompt, Taken};
+use crate::prompt::{Prompt, Surplus, Taken};
 
 /// Evictions that are named in a line.
 const MOST_NAMED: usize = 1000;
@@ -69,6 +69,7 @@ pub(crate) struct SlotWork {
     pub(crate) launch: Option<Launch>,
     /// What the last prompt took, for children that take it over.
     pub(crate) last: Option<(Taken, Stamp)>,
+    pub(crate) surplus: Surplus,
 }
 
 /// The task that was launched in a slot last.

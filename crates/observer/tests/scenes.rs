@@ -1,0 +1,256 @@
+//! Ledger and observer together, on events as the hook sends them.
+
+use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
+use contextpilot_observer::{Note, Now, Observer, Stamp, Told};
+use contextpilot_residency::{
+    Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, RequestId,
+};
+
+const CONTEXT: ContextId = ContextId(1);
+
+struct Scene {
+    ledger: Ledger,
+    observer: Observer,
+    clock: u64,
+    arrivals: u64,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut scene = Self {
+            ledger: Ledger::new(),
+            observer: Observer::new("e".to_owned()),
+            clock: 0,
+            arrivals: 0,
+        };
+        scene.apply(Event::ContextCreated { context: CONTEXT });
+        scene
+    }
+
+    /// Each call is a millisecond later.
+    fn now(&mut self) -> Now {
+        self.clock += 1;
+        Now {
+            stamp: Stamp(self.clock * 1_000_000),
+            unix_ms: self.clock,
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        let now = self.now();
+        let after = self.observer.before(&event, now.stamp, now, &self.ledger);
+        let mut effects: Vec<Effect> = Vec::new();
+        self.ledger.apply(event, &mut effects);
+        for effect in &effects {
+            self.observer.effect(effect, now);
+        }
+        self.observer.after(after, now, &self.ledger);
+    }
+
+    fn note(&mut self, note: Note) {
+        let now = self.now();
+        self.observer.note(note, now.stamp, now);
+    }
+
+    /// A request arrives and has its prompt, one token repeated, evaluated in a slot from
+    /// `reused` tokens on.
+    fn begin(
+        &mut self,
+        id: Option<&str>,
+        slot: i32,
+        token: i32,
+        reused: i32,
+        tokens: i32,
+    ) -> Arrival {
+        self.arrivals += 1;
+        let arrival = Arrival(self.arrivals);
+        let task = self.arrivals as i32;
+        self.note(Note::Received { arrival });
+        match id {
+            Some(id) => self.apply(Event::Posted {
+                arrival,
+                task,
+                id: RequestId::from(id),
+            }),
+            None => self.note(Note::Posted { arrival, task }),
+        }
+        self.apply(Event::Launched {
+            sequence: slot,
+            task,
+        });
+        self.apply(Event::Removed {
+            context: CONTEXT,
+            sequence: slot,
+            from: reused,
+            to: -1,
+        });
+        let entry = |position| Entry {
+            sequence: slot,
+            position,
+            token,
+            output: position + 1 == tokens,
+        };
+        self.apply(Event::Submitted {
+            context: CONTEXT,
+            entries: (reused..tokens).map(entry).collect(),
+        });
+        self.apply(Event::Evaluated {
+            context: CONTEXT,
+            failed: Vec::new(),
+        });
+        arrival
+    }
+
+    fn end(&mut self, arrival: Arrival, id: Option<&str>) {
+        match id.map(RequestId::from) {
+            Some(id) => self.apply(Event::Answered { arrival, id }),
+            None => self.note(Note::Answered { arrival }),
+        }
+    }
+
+    fn ask(&mut self, id: Option<&str>, slot: i32, token: i32, reused: i32, tokens: i32) {
+        let arrival = self.begin(id, slot, token, reused, tokens);
+        self.end(arrival, id);
+    }
+
+    fn told(&mut self) -> Told {
+        self.observer.told()
+    }
+
+    fn request(&self, id: &str) -> RequestState {
+        self.observer.request(id, Some(&self.ledger))
+    }
+}
+
+#[test]
+fn a_line_has_what_the_request_took_and_pushed_out() {
+    let mut scene = Scene::new();
+    scene.ask(Some("a"), 0, 7, 0, 20);
+    // Not by this one: it goes on where the first ends.
+    scene.ask(Some("b"), 0, 7, 20, 30);
+    scene.ask(None, 0, 8, 0, 10);
+    let told = scene.told();
+    let figures: Vec<_> = told
+        .lines
+        .iter()
+        .map(|line| (line.prompt_tokens, line.reused, line.evaluated))
+        .collect();
+    assert_eq!(figures, [(20, 0, 20), (30, 20, 10), (10, 0, 10)]);
+    assert!(
+        told.lines
+            .iter()
+            .all(|line| line.outcome == Outcome::Answered)
+    );
+    // Six milliseconds, one for each call, and one more to the answer.
+    let times: Vec<_> = told
+        .lines
+        .iter()
+        .map(|line| (line.time_to_first_token_seconds, line.total_seconds))
+        .collect();
+    assert_eq!(times, [(Some(0.005), 0.006); 3]);
+    let gone: Vec<_> = told.lines[2].evicted.iter().map(|e| &*e.id).collect();
+    assert_eq!(gone.len(), 2, "{gone:?}");
+    let numbers: Vec<_> = told.events.iter().map(|event| event.sequence).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    assert!(matches!(
+        scene.request("a"),
+        RequestState::Evicted {
+            reason: Reason::Overwritten,
+            from: Place::Slot { slot: 0 },
+            by: None,
+            tokens: Some(20),
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_slot_is_busy_until_its_request_is_answered() {
+    let mut scene = Scene::new();
+    let arrival = scene.begin(Some("a"), 3, 7, 0, 20);
+    let busy = |scene: &mut Scene| {
+        let now = scene.now();
+        let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+        (stats.slots[0].slot, stats.slots[0].busy)
+    };
+    assert_eq!(busy(&mut scene), (3, true));
+    scene.end(arrival, Some("a"));
+    assert_eq!(busy(&mut scene), (3, false));
+}
+
+#[test]
+fn after_a_gap_nothing_is_left_of_what_was_under_way() {
+    let mut scene = Scene::new();
+    let arrival = scene.begin(Some("a"), 0, 7, 0, 20);
+    scene.apply(Event::OutOfStep);
+    assert!(matches!(
+        scene.request("a"),
+        RequestState::Evicted {
+            reason: Reason::OutOfStep,
+            ..
+        }
+    ));
+    // Its answer is counted, but there is no telling what it took.
+    scene.end(arrival, Some("a"));
+    let told = scene.told();
+    assert_eq!(told.lines.len(), 0);
+    scene.ask(Some("a"), 0, 7, 0, 20);
+    assert_eq!(scene.told().lines.len(), 1);
+}
+
+#[test]
+fn buffers_go_when_they_are_freed_and_with_their_context() {
+    let mut scene = Scene::new();
+    scene.ask(Some("a"), 0, 7, 0, 20);
+    for buffer in [BufferId(100), BufferId(200)] {
+        scene.note(Note::Size {
+            buffer,
+            bytes: 1000,
+        });
+        scene.apply(Event::Saved {
+            context: CONTEXT,
+            sequence: 0,
+            buffer,
+        });
+    }
+    let host = |scene: &mut Scene| {
+        let now = scene.now();
+        let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+        (
+            stats.host.entries,
+            stats.host.bytes,
+            stats.kv.bytes_per_token,
+        )
+    };
+    assert_eq!(host(&mut scene), (2, 2000, Some(50.0)));
+    scene.apply(Event::Freed {
+        buffer: BufferId(100),
+    });
+    assert_eq!(host(&mut scene), (1, 1000, Some(50.0)));
+    let moves = |told: Told| {
+        let changes = told.events.into_iter().map(|event| event.change);
+        changes
+            .filter(|change| matches!(change, Change::MovedToHost { ids, .. } if ids == &["a"]))
+            .count()
+    };
+    assert_eq!(moves(scene.told()), 2);
+    scene.apply(Event::ContextFreed { context: CONTEXT });
+    assert_eq!(host(&mut scene).0, 0);
+    assert_eq!(host(&mut scene).1, 0);
+}
+
+fn outside() -> contextpilot_observer::Outside {
+    contextpilot_observer::Outside {
+        process: 1,
+        uptime_seconds: 1.0,
+        hook_version: String::new(),
+        mode: contextpilot_control::Mode::Observing,
+        engine: contextpilot_control::Engine::default(),
+        model: None,
+        host_limit: None,
+        host_limit_from: String::new(),
+        requests: contextpilot_control::Requests::default(),
+        delivery: None,
+        losses: contextpilot_control::Losses::default(),
+    }
+}
