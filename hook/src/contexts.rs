@@ -13,6 +13,7 @@ use crate::abi::Pointer;
 use crate::channel::{lose_step, push};
 use crate::original::{self, original, plain};
 use crate::status::STATUS;
+use crate::table::{LAUNCH, newest};
 use crate::{observe, start};
 
 /// A server has one context, or two with a draft model.
@@ -27,6 +28,8 @@ struct Row {
     bounded: AtomicBool,
     /// Length of the longest sequence whose size was asked for.
     measured: AtomicU32,
+    /// The server asks less of its sliding window than those of 2026 do.
+    looks_back_far: AtomicBool,
 }
 
 #[allow(clippy::declare_interior_mutable_const)]
@@ -35,6 +38,7 @@ const FREE: Row = Row {
     memory: AtomicUsize::new(0),
     bounded: AtomicBool::new(false),
     measured: AtomicU32::new(0),
+    looks_back_far: AtomicBool::new(false),
 };
 static ROWS: [Row; MOST] = [FREE; MOST];
 
@@ -55,6 +59,10 @@ pub(crate) fn know(context: Pointer) {
             let window = window_of(context);
             row.bounded.store(window.is_some(), Ordering::Release);
             row.measured.store(0, Ordering::Relaxed);
+            let slides = window.is_some_and(|window| window > 0);
+            let of_2025 = newest(LAUNCH, original::has) == Some("server25");
+            row.looks_back_far
+                .store(slides && of_2025, Ordering::Release);
             STATUS.contexts.add(1);
             start::ensure_running();
             push(Event::ContextCreated {
@@ -156,12 +164,27 @@ pub(crate) unsafe fn last_position(context: Pointer, sequence: i32) -> Option<i3
 /// The context is alive and not at work now.
 pub(crate) unsafe fn first_position(context: Pointer, sequence: i32) -> Option<i32> {
     let memory = memory_of(context)?;
+    let looks_back_far = find(context.addr())?.looks_back_far.load(Ordering::Acquire);
     // SAFETY: the caller's promise, here and below; a context's memory lives as long.
-    unsafe { plain::first_in_memory(memory, sequence) }
+    let windowed = unsafe { plain::first_in_memory(memory, sequence) }
         // SAFETY: see above.
         .or_else(|| unsafe { plain::first_in_self(context, sequence) })
-        // SAFETY: see above.
-        .or_else(|| unsafe { last_position(context, sequence) })
+        .map(|first| match looks_back_far {
+            true => as_if_of_2026(first),
+            false => first,
+        });
+    // SAFETY: see above.
+    windowed.or_else(|| unsafe { last_position(context, sequence) })
+}
+
+/// A server of 2025 goes on after `n` tokens if the first position is no later than `n - window`,
+/// or is 0. One of 2026, whose rule the ledger has, wants it to be earlier than `n - window - 1`.
+fn as_if_of_2026(first: i32) -> i32 {
+    match first {
+        ..=0 => -2,
+        // What is later than 0 stays so.
+        1.. => (first - 2).max(1),
+    }
 }
 
 /// The length of the longest sequence of a context whose size was asked for.
@@ -195,4 +218,23 @@ fn keeps_whole_window() -> bool {
 fn find(address: usize) -> Option<&'static Row> {
     ROWS.iter()
         .find(|row| address != 0 && row.context.load(Ordering::Acquire) == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Never more than the server would serve, and less only next to the window's edge.
+    #[test]
+    fn the_rule_of_2025_is_told_in_terms_of_the_ledgers() {
+        for (window, tokens, first) in (0..60)
+            .flat_map(|tokens| (0..60).map(move |first| (tokens, first)))
+            .flat_map(|(tokens, first)| [8, 32].map(|window| (window, tokens, first)))
+        {
+            let served = first <= (tokens - window).max(0);
+            let told = as_if_of_2026(first) < (tokens - window - 1).max(0);
+            let edge = (1..=2).contains(&first) && tokens - window <= 2;
+            assert!(told == served || edge && !told, "{window} {tokens} {first}");
+        }
+    }
 }

@@ -103,8 +103,13 @@ fn run(case: &Case) -> contextpilot_testbed::Result<Verdict> {
         return Ok(Verdict::DoesNotApply("host prompt cache".into()));
     }
     let other_server = std::env::var_os("LLAMA_SERVER_BIN").is_some();
-    if other_server && case.server.plain().spawn().is_err() {
-        return Ok(Verdict::DoesNotApply("model of this kind".into()));
+    if other_server {
+        let Ok(plain) = case.server.plain().spawn() else {
+            return Ok(Verdict::DoesNotApply("model of this kind".into()));
+        };
+        if case.trace.run(&plain).is_err() {
+            return Ok(Verdict::DoesNotApply("answer without the hook".into()));
+        }
     }
     let index = Index::start()?;
     let hooked = case

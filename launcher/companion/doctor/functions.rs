@@ -31,11 +31,13 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
         let ways = functions.0.iter().map(|(_, way)| way);
         ways.filter(|way| wanted(way)).count()
     };
+    let others = functions.0.iter().filter(|one| functions.is_others(one));
+    let others = others.count();
     let text = format!(
-        "{} interposed, {} inline, {} not hooked",
+        "{} interposed, {} inline, {} not hooked ({others} more are other versions')",
         count(|way| *way == Way::Interposed),
         count(|way| *way == Way::Inline),
-        count(|way| matches!(way, Way::Refused(_) | Way::Missing)),
+        count(|way| matches!(way, Way::Refused(_) | Way::Missing)) - others,
     );
     report.add(Finding::new("functions", Grade::Good, text));
     for (row, way) in &functions.0 {
@@ -186,9 +188,15 @@ impl Functions {
         rows.map(|(row, _)| row.name.to_owned()).collect()
     }
 
-    /// What follows from each function that is not hooked.
+    /// Whether it is not there because this version has something else in its place.
+    fn is_others(&self, (row, way): &(&'static Row, Way)) -> bool {
+        *way == Way::Missing && self.instead_of(row).is_some()
+    }
+
+    /// What follows from each function that is not hooked, unless it is another version's.
     fn consequences(&self) -> Vec<String> {
-        let rows = self.0.iter().filter_map(|(row, way)| {
+        let rows = self.0.iter().filter(|one| !self.is_others(one));
+        let rows = rows.filter_map(|(row, way)| {
             let why = match way {
                 Way::Interposed | Way::Inline => return None,
                 Way::Refused(why) => why,
