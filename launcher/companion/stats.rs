@@ -153,7 +153,7 @@ pub(super) fn host(host: &HostCache) -> String {
 
 fn reuse(reuse: &ReuseOver) -> String {
     format!(
-        "{} of prompt tokens ({} reused, {} evaluated, {} prompts)",
+        "{} of prompt tokens ({} reused, {} evaluated; prompts: {})",
         percent(reuse.hit_ratio),
         count(reuse.reused),
         count(reuse.evaluated),
@@ -168,7 +168,10 @@ pub(super) fn evictions(stats: &Stats) -> String {
     let total: u64 = by.iter().map(|(_, number)| **number).sum();
     let parts: Vec<String> = by
         .iter()
-        .map(|(reason, number)| format!("{} {}", reason.as_str(), count(**number)))
+        .map(|(reason, number)| {
+            let word = reason.as_str().replace('_', " ");
+            format!("{word} {}", count(**number))
+        })
         .collect();
     match parts.is_empty() {
         true => "none".to_owned(),

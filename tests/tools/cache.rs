@@ -29,7 +29,7 @@ fn what_is_cached_is_told() {
     let (text, json) = (text, watched.json(&["stats"]));
     assert_eq!(json["slots"][0]["requests"][0], "tea");
     assert_eq!(json["reuse"]["total"]["evaluated"], tea.prompt_n);
-    let reuse = format!("(0 reused, {tokens} evaluated, 1 prompts)");
+    let reuse = format!("(0 reused, {tokens} evaluated; prompts: 1)");
     for part in [
         "hook 0.1.0 observing",
         "CONTEXTPILOT_INDEX_URL is not set",

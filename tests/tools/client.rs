@@ -70,3 +70,40 @@ fn a_stream_that_was_broken_goes_on_where_it_ended() {
         .collect();
     assert_eq!(ids, ["two", "three"]);
 }
+
+#[path = "../../crates/client/examples/evictions.rs"]
+mod evictions;
+#[path = "../../crates/client/examples/slots.rs"]
+mod slots;
+
+#[test]
+fn the_examples_of_the_library_run() {
+    let watched = Watched::start(two_slots());
+    let url = format!("http://{}", watched.server.address());
+    let server = LlamaServer::new(&url).unwrap();
+    let ask = |id: &str| {
+        let prompt = Prompt::new(format!("{id} {id} {id}")).id(id).slot(0);
+        server.complete(&prompt).unwrap();
+    };
+    let lines = slots::slots(&url).unwrap();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].starts_with("slot 0: idle, "), "{lines:?}");
+
+    let control = watched.control.clone();
+    let first = std::thread::spawn(move || {
+        let mut first = String::new();
+        let taken = evictions::evictions(&control, |id| {
+            first = id.to_owned();
+            false
+        });
+        taken.map(|()| first)
+    });
+    let mut number = 0;
+    until("an eviction is handed over", || {
+        number += 1;
+        ask(&format!("{number}-req"));
+        first.is_finished().then_some(())
+    });
+    let first = first.join().unwrap().unwrap();
+    assert!(first.ends_with("-req"), "{first}");
+}

@@ -20,7 +20,8 @@ pub(super) fn svg(screen: &Buffer) -> String {
     );
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, \
+         viewBox=\"0 0 {width:.0} {height:.0}\" shape-rendering=\"crispEdges\" \
+         font-family=\"DejaVu Sans Mono, Menlo, Consolas, \
          monospace\" font-size=\"14\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#1b1f24\"/>\n"
     );
