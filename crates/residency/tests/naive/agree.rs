@@ -8,6 +8,7 @@ pub(crate) struct Pair {
     pub(crate) ledger: Ledger,
     pub(crate) naive: Naive,
     effects: Vec<Effect>,
+    applied: usize,
 }
 
 impl Pair {
@@ -64,8 +65,14 @@ impl Pair {
         ours.sort_unstable();
         theirs.sort_unstable();
         same("ids", &ours, &theirs, &event)?;
+        // What follows costs more than the event: not each time.
+        self.applied += 1;
+        if self.applied % 8 != 0 {
+            return Ok(());
+        }
+        let (ledger, naive) = (&self.ledger, &self.naive);
         same("saved", &ledger.saved(), &naive.saved(), &event)?;
-        for id in ours {
+        for id in ledger.ids() {
             let (here, there) = (ledger.whereabouts(id), naive.whereabouts(id));
             same("whereabouts", &here, &there, &event)?;
         }
