@@ -113,7 +113,8 @@ impl Page {
              figures that were taken within the same seconds. Behind a median stands, in\n\
              parentheses, where it is with 95 % certainty. One side of most comparisons is the\n\
              plain server *again*: how far two equal things differ is the noise, and a difference\n\
-             that is no larger, or not certain, is called *inside the noise*.\n\n\
+             that is no larger, or not certain, is called *inside the noise*. Plots leave out the last\n\
+             hundredth.\n\n\
              ## In short\n\n{short}\n\
              ## Targets\n\n| | target | measured | |\n|---|--:|--:|---|\n{aims}{text}"
         );

@@ -34,10 +34,12 @@ pub(crate) struct Plot<'a> {
 }
 
 /// The share of figures that lie at or below a value: a line that is further left is faster.
+/// Without the last of a hundred, which would make the rest too small to see.
 pub(crate) fn shares(samples: &[(String, Sample)]) -> Vec<Line> {
     let line = |(name, sample): &(String, Sample)| {
         let count = sample.len() as f64;
-        let points = sample.sorted().iter().enumerate();
+        let shown = sample.len() - sample.len() / 100;
+        let points = sample.sorted().iter().take(shown).enumerate();
         let points = points.map(|(nth, &value)| (value, (nth + 1) as f64 / count * 100.0));
         (name.clone(), points.collect())
     };

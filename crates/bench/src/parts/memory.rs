@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Arch, Index, Model, Request, Result, Server};
 
@@ -16,6 +16,8 @@ const CLIENTS: usize = 4;
 const SLOTS: u32 = 4;
 /// The server closes a connection after 100 requests.
 const ON_A_CONNECTION: usize = 90;
+/// How long to wait for an eviction that must come.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Target for the library, MiB.
 const LIBRARY: f64 = 3.0;
 const HOOKED: usize = 2;
@@ -128,9 +130,9 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
         without[0], with[0], with[1]
     ));
     // Or the hooked server would not have done what is measured here.
-    match index.reports().is_empty() {
-        true => Err(failed("the hooked server told of no eviction")),
-        false => Ok(()),
+    match index.wait_until(|told| !told.is_empty(), PATIENCE) {
+        true => Ok(()),
+        false => Err(failed("the hooked server told of no eviction")),
     }
 }
 
