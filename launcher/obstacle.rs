@@ -64,8 +64,8 @@ fn is_musl(library: &str) -> bool {
 
 /// What the matter is and what to do, to follow the server's name.
 pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
-    if !cfg!(target_os = "linux") {
-        return None;
+    if cfg!(target_os = "macos") {
+        return obstacle_on_macos(program, library);
     }
     let found = program.obstacles(library.machine);
     let found = found.iter().find(|obstacle| match obstacle {
@@ -74,7 +74,7 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
         Obstacle::ForeignLinker(_) => !library.musl,
         // Exec is about to say it, or to know better.
         Obstacle::NoLinker(_) | Obstacle::UnknownFormat => false,
-        Obstacle::Machine { .. } | Obstacle::Privileged(_) | Obstacle::MachO => true,
+        _ => true,
     });
     if let Some(obstacle) = found {
         return Some(obstacle.to_string());
@@ -96,6 +96,21 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
     is_stripped(program, executable).then(|| {
         "has llama.cpp inside and was stripped, so that its functions cannot be found; \
          use a shared build, or one that is not stripped"
+            .into()
+    })
+}
+
+fn obstacle_on_macos(program: &Program, library: &Library) -> Option<String> {
+    let found = program.obstacles_on_macos(library.machine);
+    // Exec knows better what it runs.
+    let mut found = found.iter().filter(|it| **it != Obstacle::UnknownFormat);
+    if let Some(obstacle) = found.next() {
+        return Some(obstacle.to_string());
+    }
+    let slice = program.slice(library.machine)?;
+    (!slice.needs_engine() && is_large(program)).then(|| {
+        "has llama.cpp inside, whose calls within one file nothing can be put between on macOS; \
+         use a build with shared libraries"
             .into()
     })
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use contextpilot_inspect::{Error, Machine, Program, Search};
+use contextpilot_inspect::{Error, Format, Machine, Program, Search};
 
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -17,6 +17,13 @@ fn main() -> Result<(), Error> {
     println!("{:?} ({:?})", program.format, start.elapsed());
     for obstacle in program.obstacles(Machine::OURS) {
         println!("obstacle: {obstacle}");
+    }
+    if let Format::MachO(slices) = &program.format {
+        for slice in slices {
+            for obstacle in program.obstacles_on_macos(slice.machine) {
+                println!("on macOS, {}: {obstacle}", slice.machine);
+            }
+        }
     }
     let search = Search {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::path::PathBuf;
 
 use crate::{Machine, Privilege};
 
@@ -25,6 +26,16 @@ pub enum Obstacle {
     Privileged(Privilege),
     /// A Mach-O file: not for this system.
     MachO,
+    /// An ELF file: not for this system.
+    Elf,
+    /// Lies in one of macOS's own folders, for whose programs dyld drops its variables.
+    Protected,
+    /// A script for such a program: the variables end there, before the server starts.
+    ProtectedInterpreter(PathBuf),
+    /// Signed, or marked, such that dyld drops its variables.
+    DropsVariables,
+    /// Signed such that an inserted library of another signer ends it.
+    DemandsSigner,
     /// Neither ELF, script nor Mach-O.
     UnknownFormat,
 }
@@ -39,6 +50,11 @@ impl fmt::Display for Obstacle {
             Self::Machine { server, hook } => write!(f, "is built for {server}, and this hook for {hook}; use a server for {hook}, or the hook for {server}"),
             Self::Privileged(privilege) => write!(f, "has the {privilege}, for which the dynamic linker ignores preloads; remove it (setcap -r, chmod ug-s)"),
             Self::MachO => f.write_str("is a Mach-O file, which this system does not run"),
+            Self::Elf => f.write_str("is an ELF file, which this system does not run"),
+            Self::Protected => f.write_str("is one of macOS's own programs, into which nothing can be inserted; use a llama-server from elsewhere"),
+            Self::ProtectedInterpreter(interpreter) => write!(f, "is a script for {}, a program of macOS's own that keeps DYLD_INSERT_LIBRARIES from the server; set LLAMA_SERVER_BIN to the server itself", interpreter.display()),
+            Self::DropsVariables => f.write_str("was signed for the hardened runtime, or restricted, without the entitlement com.apple.security.cs.allow-dyld-environment-variables, so that nothing can be inserted; sign it anew (codesign --force --sign -), or use a build of your own"),
+            Self::DemandsSigner => f.write_str("was signed to load libraries of its own signer only (without the entitlement com.apple.security.cs.disable-library-validation), and would not start with another; sign it anew (codesign --force --sign -), or use a build of your own"),
             Self::UnknownFormat => f.write_str("is neither an ELF file nor a script"),
         }
     }

@@ -1,10 +1,11 @@
 //! What a file is, from its first bytes and a few headers.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use crate::elf::{Dynamic, Elf, Source};
+use crate::mach_o::{self, Slice};
 use crate::{Error, Machine, Obstacle, Privilege, Script, privilege, script};
 
 /// A file that somebody wants to run.
@@ -27,8 +28,8 @@ pub enum Format {
     Elf32(Machine),
     /// A script.
     Script(Script),
-    /// macOS's format, thin or universal.
-    MachO,
+    /// macOS's format, thin or universal. Empty: for none of the machines known here, or damaged.
+    MachO(Vec<Slice>),
     /// None of these.
     Other,
 }
@@ -92,7 +93,8 @@ impl Program {
             file.take(script::EXAMINED).read_to_end(&mut start)?;
             Script::parse(&start).map_or(Format::Other, Format::Script)
         } else if is_mach_o(&start) {
-            Format::MachO
+            file.rewind()?;
+            Format::MachO(mach_o::slices(file).unwrap_or_default())
         } else {
             Format::Other
         };
@@ -124,7 +126,7 @@ impl Program {
             Format::Elf(executable) => Some(executable.machine),
             Format::Elf32(machine) => Some(*machine),
             Format::Script(_) => None,
-            Format::MachO => {
+            Format::MachO(_) => {
                 obstacles.push(Obstacle::MachO);
                 None
             }
@@ -153,6 +155,44 @@ impl Program {
         }
         obstacles.extend(self.privilege.map(Obstacle::Privileged));
         obstacles
+    }
+}
+
+impl Program {
+    /// Why a library for `hook`, inserted on macOS, would not be loaded; the gravest first.
+    pub fn obstacles_on_macos(&self, hook: Machine) -> Vec<Obstacle> {
+        let mut obstacles = Vec::new();
+        match &self.format {
+            Format::Elf(_) | Format::Elf32(_) => obstacles.push(Obstacle::Elf),
+            Format::Other => obstacles.push(Obstacle::UnknownFormat),
+            Format::Script(script) => {
+                if mach_o::is_protected(&script.interpreter) {
+                    let interpreter = script.interpreter.clone();
+                    obstacles.push(Obstacle::ProtectedInterpreter(interpreter));
+                }
+                return obstacles;
+            }
+            Format::MachO(slices) => match slices.iter().find(|slice| slice.machine == hook) {
+                Some(slice) => obstacles.extend(slice.obstacle()),
+                None => obstacles.extend(slices.first().map(|slice| Obstacle::Machine {
+                    server: slice.machine,
+                    hook,
+                })),
+            },
+        }
+        if mach_o::is_protected(&self.path) {
+            obstacles.push(Obstacle::Protected);
+        }
+        obstacles.extend(self.privilege.map(Obstacle::Privileged));
+        obstacles
+    }
+
+    /// What runs on `machine`, if this is a Mach-O program.
+    pub fn slice(&self, machine: Machine) -> Option<&Slice> {
+        match &self.format {
+            Format::MachO(slices) => slices.iter().find(|slice| slice.machine == machine),
+            _ => None,
+        }
     }
 }
 

@@ -377,11 +377,11 @@ fn what_is_no_program_is_recognised() {
         Format::Other
     );
     let universal = folder.file("universal", b"\xca\xfe\xba\xbe\0\0\0\x02");
-    assert_eq!(universal.format, Format::MachO);
+    assert_eq!(universal.format, Format::MachO(Vec::new()));
     assert_eq!(universal.obstacles(Machine::OURS), [Obstacle::MachO]);
     assert_eq!(
         folder.file("thin", b"\xcf\xfa\xed\xfe\x0c\0\0\x01").format,
-        Format::MachO
+        Format::MachO(Vec::new())
     );
     let script = folder.file("script", b"#!/bin/sh\nexec env -i llama-server\n");
     assert!(matches!(script.format, Format::Script(_)));

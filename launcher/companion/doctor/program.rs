@@ -30,9 +30,12 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
             report.add(Finding::new("server", Grade::Limited, text));
             return;
         }
-        Format::Elf(_) | Format::Elf32(_) | Format::MachO => {
+        Format::Elf(_) | Format::Elf32(_) | Format::MachO(_) => {
             report.add(Finding::new("server", Grade::Good, shown));
         }
+    }
+    if let Format::MachO(_) = program.format {
+        return inserted(&program, library, report);
     }
     let interposed = ROWS.iter().map(|row| row.name);
     let names: Vec<&str> = interposed.chain(REDIRECTED.iter().copied()).collect();
@@ -71,6 +74,17 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
         report.add(Finding::new("libraries", Grade::Limited, text));
     }
     functions::examine(&program, &located, report);
+}
+
+/// A Mach-O file, of which only the obstacles are known.
+fn inserted(program: &Program, library: &Library, report: &mut Report) {
+    if let Some(why) = obstacle(program, library) {
+        report.add(Finding::new("preload", Grade::Fails, format!("it {why}")));
+        return;
+    }
+    let text = "not looked up in Mach-O files: the server's first line under the launcher says \
+                what is attached";
+    report.add(Finding::new("functions", Grade::Limited, text));
 }
 
 /// A script: what it says about itself, and the server that it seems to start.
