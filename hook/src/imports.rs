@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::hooks;
+use crate::hooks::replacements;
 use crate::original::redirected::ROWS;
 
 /// Has the functions of the second table called through ours. True if each is imported by
@@ -22,7 +22,7 @@ pub(crate) unsafe fn redirect() -> bool {
         functions: Vec::new(),
         providers: 0,
     };
-    for (row, replacement) in ROWS.iter().zip(hooks::redirected::REPLACEMENTS) {
+    for (row, replacement) in ROWS.iter().zip(replacements::redirected::REPLACEMENTS) {
         // Called by us from now on; not looked for with the others, where an object that was
         // preloaded before us would not be found.
         let Some(original) = row.slot.set_to_everybodys() else {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use contextpilot_inline::{Batch, Function, Image, Refusal};
 
-use crate::hooks::REPLACEMENTS;
+use crate::hooks::replacements::REPLACEMENTS;
 use crate::original::{ROWS, Row, Slot, plain};
 use crate::table::{Generations, LAUNCH, MEMORY, NUMBERS, is_seen_elsewhere};
 

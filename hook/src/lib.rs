@@ -20,6 +20,7 @@
 //! | [`inside`] | the same where they are linked into the executable |
 //! | [`imports`] | the same for functions that are not to be exported: OpenSSL's |
 //! | [`hooks`] | the bodies, a few lines each |
+//! | [`hooks::linker`] | how calls by name come to them: one file for ELF, one for macOS |
 //! | [`guard`] | the border between the host and our code |
 //! | [`mode`], [`start`], [`attached`] | inert, active, out: decided once, announced in one line |
 //! | [`shadow`], [`legacy`], [`packed`], [`tasks`] | what is in a batch, a save file, a list of tasks |
@@ -36,6 +37,13 @@
 
 // The symbols' names are given, not chosen.
 #![allow(non_snake_case)]
+#![cfg_attr(
+    target_os = "macos",
+    allow(
+        dead_code,
+        reason = "functions inside a file are hooked in ELF files only"
+    )
+)]
 
 #[macro_use]
 mod table;

@@ -1,15 +1,15 @@
 //! The functions behind ours: what the host would have called without us.
 //!
-//! Found with `dlsym(RTLD_NEXT)`, never by linking: a direct call would come back to our own
-//! export. A slot is resolved at its first use, since constructors of other libraries may call
-//! us before ours has run. What is linked into the executable is put into its slot by
-//! [`inside`](crate::inside) instead, before anything calls us there.
+//! Found by the [linker]. A slot is resolved at its first use, since constructors of other
+//! libraries may call us before ours has run. What is linked into the executable is put into its
+//! slot by [`inside`](crate::inside) instead, before anything calls us there.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
+use crate::hooks::linker;
 use crate::table::{Generations, newest};
 
 /// One function of the host's.
@@ -73,12 +73,9 @@ impl Slot {
         self.address.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// May allocate with `malloc`, but never through `operator delete`, so that the latter may
-    /// be resolved in its own first call.
     #[cold]
     fn resolve(&self) -> *mut c_void {
-        // SAFETY: the name is a C string; dlsym may be called at any time, constructors included.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = linker::behind(self.name);
         let address = if found.is_null() { MISSING } else { found };
         self.address.store(address, Ordering::Relaxed);
         address
@@ -118,9 +115,9 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Whether the host has the function.
+    /// Whether the host has the function, and we are called in its place.
     pub(crate) fn found(&self) -> bool {
-        self.slot.get().is_some()
+        self.slot.get().is_some() && linker::hears(self)
     }
 }
 

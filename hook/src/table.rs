@@ -164,7 +164,8 @@ macro_rules! for_each_interposed {
             buffers   cxx       optional fn _ZdaPvm(memory: Pointer, size: usize);
 
             http      libc      required fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int;
-            http      libc      required fn accept4(listener: c_int, address: Pointer, length: Pointer, flags: c_int) -> c_int;
+            // macOS has none.
+            http      libc      optional fn accept4(listener: c_int, address: Pointer, length: Pointer, flags: c_int) -> c_int;
             http      libc      required fn recv(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize;
             http      libc      required fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize;
             http      libc      required fn shutdown(socket: c_int, how: c_int) -> c_int;

@@ -296,7 +296,7 @@ impl JournalFile {
         let mut new = create_new(folder, &temporary, self.identity)?;
         let done = new
             .append(&records(&self.identity, ids))
-            .and_then(|()| Ok(rustix::fs::fdatasync(&new.file)?))
+            .and_then(|()| new.file.sync_data())
             .and_then(|()| {
                 let renamed = rustix::fs::renameat(folder, &temporary, folder, &self.name);
                 renamed.map_err(io::Error::from)

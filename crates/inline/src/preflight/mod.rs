@@ -47,6 +47,7 @@ pub struct Extent {
     pub parts: Vec<(u64, u64)>,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Extent {
     fn contains(&self, address: u64) -> bool {
         let within = |start: u64, size: u64| address.wrapping_sub(start) < size;

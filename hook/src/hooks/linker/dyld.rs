@@ -1,0 +1,95 @@
+//! How calls by name come to us on macOS: dyld reads pairs of (ours, theirs) from the section
+//! `__DATA,__interpose` of an inserted library, and binds whoever asks for theirs to ours. In this
+//! library itself theirs stays theirs (or is that of another inserted library), so that a pair's
+//! second half is the function behind ours. `dlsym` would answer with our own.
+//!
+//! A weak reference is null, and its pair without effect, where nobody has the function: this
+//! library is loaded into everything that the server starts, and engines differ.
+
+use std::arch::global_asm;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+
+use super::*;
+use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
+use crate::original::{ROWS, Row};
+
+macro_rules! pairs {
+    ($( $module:ident $generation:ident $need:ident
+        fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
+        mod ours {
+            use super::*;
+            $(
+                pub(super) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                    // SAFETY: called in place of the function of this name, with its contract.
+                    unsafe { $module::$name($($argument),*) }
+                }
+            )*
+        }
+        global_asm!(
+            ".section __DATA,__interpose,regular,no_dead_strip",
+            ".p2align 3",
+            ".globl _contextpilot_pairs",
+            ".private_extern _contextpilot_pairs",
+            "_contextpilot_pairs:",
+            $(
+                concat!(".weak_reference _", stringify!($name)),
+                concat!(".quad {", stringify!($name), "}"),
+                concat!(".quad _", stringify!($name)),
+            )*
+            ".text",
+            $($name = sym ours::$name,)*
+        );
+
+        const COUNT: usize = [$(stringify!($name)),*].len();
+    };
+}
+for_each_interposed!(pairs);
+
+unsafe extern "C" {
+    /// (ours, theirs), in the table's order.
+    #[link_name = "contextpilot_pairs"]
+    static PAIRS: [[*mut c_void; 2]; COUNT];
+}
+
+/// What the host would have called by this name; null: nothing.
+pub(crate) fn behind(name: &CStr) -> *mut c_void {
+    let row = ROWS
+        .iter()
+        .position(|row| row.name.as_bytes() == name.to_bytes());
+    match row {
+        // SAFETY: dyld has filled the pairs before any of this library's code runs, and leaves
+        // them alone from then on.
+        Some(row) => unsafe { PAIRS[row][1] },
+        // SAFETY: the name is a C string; dlsym may be called at any time.
+        None => unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) },
+    }
+}
+
+/// Whether calls of what is behind a row come to us. Calls within one file do not: not those of
+/// an engine inside the executable, nor those of the server's own functions, which its library
+/// calls itself.
+pub(crate) fn hears(row: &Row) -> bool {
+    let is_servers = row.generation.starts_with("server");
+    !is_servers
+        && row
+            .slot
+            .get()
+            .is_some_and(|theirs| !is_in_executable(theirs))
+}
+
+fn is_in_executable(address: *const c_void) -> bool {
+    /// `MH_EXECUTE` of `mach-o/loader.h`: the program, not a library.
+    const PROGRAM: u32 = 2;
+    let mut file = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked about, and there is room for the answer.
+    if unsafe { libc::dladdr(address, file.as_mut_ptr()) } == 0 {
+        return false;
+    }
+    // SAFETY: filled in by the call.
+    let file = unsafe { file.assume_init() };
+    // Magic number, two of the machine, kind of file.
+    let header: *const [u32; 4] = file.dli_fbase.cast();
+    // SAFETY: the file is loaded, and begins with its header.
+    !header.is_null() && unsafe { *header }[3] == PROGRAM
+}

@@ -1,0 +1,76 @@
+//! The library for macOS, which cannot be run here: whether dyld would read from it what it has to.
+//! `scripts/check-macos` links one and runs this.
+
+use std::collections::BTreeSet;
+
+use object::macho::{self, MachHeader64};
+use object::read::macho::{MachHeader, Nlist, Section, Segment};
+use object::{LittleEndian, Object};
+
+#[path = "../src/table.rs"]
+#[macro_use]
+#[allow(dead_code, unused_macros, reason = "only the names are needed")]
+mod table;
+
+macro_rules! names {
+    ($( $module:ident $generation:ident $need:ident
+        fn $name:ident $arguments:tt $(-> $result:ty)?; )*) => {
+        [$(concat!("_", stringify!($name))),*]
+    };
+}
+
+type Header = MachHeader64<LittleEndian>;
+
+#[test]
+#[ignore = "scripts/check-macos says where the library is"]
+fn the_table_is_interposed_and_nothing_in_it_has_to_be_there() {
+    let path = std::env::var_os("CONTEXTPILOT_DYLIB").expect("the path of the library");
+    let file = std::fs::read(path).expect("the library");
+    let names = for_each_interposed!(names);
+
+    let header = Header::parse(&*file, 0).expect("a Mach-O file");
+    let mut commands = header
+        .load_commands(LittleEndian, &*file, 0)
+        .expect("sound");
+    let mut sections = Vec::new();
+    let mut weak = BTreeSet::new();
+    while let Some(command) = commands.next().expect("sound") {
+        if let Some((segment, rest)) = command.segment_64().expect("sound") {
+            for section in segment.sections(LittleEndian, rest).expect("sound") {
+                let name = String::from_utf8_lossy(section.name()).into_owned();
+                let kind = section.flags(LittleEndian).0 & 0xff;
+                sections.push((name, kind, section.size.get(LittleEndian)));
+            }
+        }
+        if let Some(table) = command.symtab().expect("sound") {
+            let symbols = table
+                .symbols::<Header, _>(LittleEndian, &*file)
+                .expect("sound");
+            for symbol in symbols.iter() {
+                let name = symbol.name(LittleEndian, symbols.strings()).expect("sound");
+                let is_weak = symbol.n_desc(LittleEndian).0 & macho::N_WEAK_REF.0 != 0;
+                if symbol.is_undefined() && is_weak {
+                    weak.insert(String::from_utf8_lossy(name).into_owned());
+                }
+            }
+        }
+    }
+    let find = |wanted: &str| sections.iter().find(|(name, ..)| name == wanted);
+
+    // A pair of pointers for each row.
+    let (_, _, size) = find("__interpose").expect("the section that dyld looks for");
+    assert_eq!(*size, 16 * names.len() as u64);
+    // Otherwise dyld would end every program that lacks one of them.
+    let strong: Vec<_> = names.iter().filter(|name| !weak.contains(**name)).collect();
+    assert!(strong.is_empty(), "{strong:?}");
+    // On Linux the names are ours. Here the pairs' second halves would become our own functions.
+    let file = object::File::parse(&*file).expect("sound");
+    for export in file.exports().expect("sound") {
+        let export = export.expect("sound");
+        let name = String::from_utf8_lossy(export.name().name().unwrap_or_default()).into_owned();
+        assert!(!names.contains(&name.as_str()), "{name}");
+    }
+    // Their kinds, not their names, tell dyld to call what is in them.
+    assert_eq!(find("__mod_init_func").map(|section| section.1), Some(0x9));
+    assert_eq!(find("__mod_term_func").map(|section| section.1), Some(0xa));
+}
