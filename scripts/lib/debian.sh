@@ -77,7 +77,7 @@ download() {
         printf '\n'
     done >"$work/apt/parts/debian.sources"
     [[ -s $work/apt/parts/debian.sources ]] ||
-        give_up "no llama-server here, and no Debian archive in this machine's apt sources to fetch one from"
+        give_up "no Debian archive in this machine's apt sources to fetch packages from"
     # Read after the machine's own configuration, whose proxies, certificates
     # and credentials stay in force. The clean-up commands of the machine are
     # for its own cache. Only root could hand the download to another user,
