@@ -10,7 +10,7 @@
 //!   generations, those of the newest that the engine has), `optional` ones are done without,
 //!   which the banner names.
 //!
-//! From these rows come the exported functions (`hooks/mod.rs`), the originals behind them
+//! From these rows come the exported functions (`hooks/linker.rs`), the originals behind them
 //! (`original.rs`) and the test that compares both with what the built library exports. What
 //! follows from a function that is not to be had is in the lists and functions below, for the
 //! hook and for `contextpilot-llama doctor` alike.
