@@ -70,6 +70,22 @@ impl Interval {
     }
 }
 
+/// In which order to ask the sides in a round: another one each time, or whoever always comes after
+/// a slow one would suffer from what that leaves behind.
+pub(crate) fn order(round: usize, sides: usize) -> Vec<usize> {
+    let mut state = round as u64;
+    let mut next = || {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    };
+    let mut order: Vec<usize> = (0..sides).collect();
+    order.sort_by_cached_key(|_| next());
+    order
+}
+
 /// One side of a comparison, round by round.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
@@ -222,6 +238,19 @@ mod tests {
         assert!(Sample::new(Vec::new()).median().is_nan());
         let one = Sample::new(vec![3.0]).interval();
         assert_eq!((one.low, one.middle, one.high), (3.0, 3.0, 3.0));
+    }
+
+    #[test]
+    fn each_side_has_its_turn_and_every_neighbour() {
+        let mut neighbours = std::collections::BTreeSet::new();
+        for round in 0..100 {
+            let order = order(round, 3);
+            neighbours.extend(order.windows(2).map(|pair| (pair[0], pair[1])));
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2]);
+        }
+        assert_eq!(neighbours.len(), 6, "{neighbours:?}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use contextpilot_testbed::Result;
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
 use crate::plot::{Plot, shares};
-use crate::sample::Comparison;
+use crate::sample::{Comparison, order};
 
 /// Nobody listens there, and nobody is asked anything before the server is up.
 pub(super) const NOWHERE: &str = "http://127.0.0.1:9";
@@ -94,8 +94,7 @@ pub(super) fn in_turn(
     for round in 0..rounds {
         let mut commands = commands();
         let count = commands.len();
-        for turn in 0..count {
-            let side = (round + turn) % count;
+        for side in order(round, count) {
             let start = Instant::now();
             let status = commands[side].status()?;
             times.add(side, start.elapsed().as_secs_f64() * 1e3);

@@ -10,7 +10,7 @@ use super::serving::{MOST, prompt};
 use crate::lab::{Lab, failed, processor_time, resident};
 use crate::page::{Aim, Page};
 use crate::plot::Plot;
-use crate::sample::{Comparison, Sample, Verdict};
+use crate::sample::{Comparison, Sample, Verdict, order};
 
 const CLIENTS: usize = 4;
 const SLOTS: u32 = 4;
@@ -45,8 +45,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     let next = AtomicUsize::new(0);
     for round in 0..rounds {
-        for turn in 0..servers.len() {
-            let side = (round + turn) % servers.len();
+        for side in order(round, servers.len()) {
             // The second plain server only shows how far two of them differ.
             let share = if side == 1 { 10 } else { 1 };
             let count = (requests / rounds / share).max(CLIENTS);

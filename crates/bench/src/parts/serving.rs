@@ -9,7 +9,7 @@ use super::launch::NOWHERE;
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
 use crate::plot::{Plot, shares};
-use crate::sample::{Comparison, Verdict};
+use crate::sample::{Comparison, Verdict, order};
 
 pub(super) const NAMES: [&str; 5] = [
     "plain",
@@ -100,8 +100,7 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
     let mut first = Comparison::new(&NAMES);
     let mut whole = Comparison::new(&NAMES);
     for round in 0..load.rounds {
-        for turn in 0..servers.len() {
-            let side = (round + turn) % servers.len();
+        for side in order(round, servers.len()) {
             let request = Request::completion(prompt(round, load.prompt))
                 .id(format!("req-{round}"))
                 .predict(load.predict)

@@ -18,7 +18,7 @@ use super::signal::{request, watched_server};
 use crate::lab::{Lab, failed, has};
 use crate::page::Page;
 use crate::probe::{Clock, Probe, Submissions};
-use crate::sample::{Comparison, Sample};
+use crate::sample::{Comparison, Sample, order};
 
 use package::Package;
 use polling::{INTERVAL, Watcher, poll};
@@ -82,8 +82,7 @@ fn first_token(lab: &Lab, page: &mut Page, package: Option<&Package>) -> Result<
     thread::scope(|scope| {
         let poller = scope.spawn(|| poll(polled, &index, &watcher, &stop));
         let asked: Result<()> = (0..lab.rounds(200, 2)).try_for_each(|round| {
-            for turn in 0..servers.len() {
-                let side = (round + turn) % servers.len();
+            for side in order(round, servers.len()) {
                 let request = Request::completion(prompt(round, 200))
                     .id(format!("req-{round}"))
                     .predict(4)
@@ -186,6 +185,9 @@ fn overwritten(
         if let Some(watcher) = watcher {
             let mut watcher = watcher.lock().map_err(|_| failed("the poller panicked"))?;
             watcher.register(server, Some(&id))?;
+            drop(watcher);
+            // At any moment between two looks: the last eviction was told at one.
+            thread::sleep(INTERVAL * (round as u32 * 37 % 100) / 100);
         }
         let before = submissions.count()?;
         server.complete(&request('A', round))?;
