@@ -17,7 +17,6 @@ use crate::say::say;
 /// The server's word is its own /health, /props and /slots; the ledger's is the
 /// hook's, if one listens. With save, restore or erase: does that to a slot.
 #[derive(Args)]
-#[command(args_conflicts_with_subcommands = false)]
 #[command(after_help = "Examples:
   contextpilot-llama slots
   contextpilot-llama slots save 0 tea.bin

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::one_line;
 use crate::http::{Http, Patience};
-use crate::{Error, Result, http, sse};
+use crate::{Error, Result, answer, sse};
 
 /// What to complete.
 ///
@@ -123,7 +123,7 @@ pub(crate) fn complete(http: &Http, prompt: &Prompt, patience: Duration) -> Resu
         if event.name == "error" || !said["error"].is_null() {
             return Err(Error::Refused {
                 status: said["error"]["code"].as_u64().unwrap_or(500) as u16,
-                message: http::message(&event.data),
+                message: answer::message(&event.data),
             });
         }
         content.push_str(said["content"].as_str().unwrap_or_default());

@@ -1,23 +1,18 @@
 //! One exchange over a kept-alive connection, and what went wrong with it.
 
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::http::{HeaderValue, StatusCode, Uri, header};
+use ureq::http::{HeaderValue, Uri, header};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, Body};
 
+use crate::answer::Answer;
 use crate::error::one_line;
 use crate::{Error, Result};
-
-/// Most that is read of an answer that is read whole. A slot's state with a
-/// prompt of a million tokens is some megabytes.
-const MAX_BODY: u64 = 64 << 20;
 
 const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"));
 
@@ -178,11 +173,7 @@ impl Http {
         match result {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
-                Ok(Answer {
-                    status: parts.status,
-                    body,
-                    address: self.shown.clone(),
-                })
+                Ok(Answer::new(parts.status, body, self.shown.clone()))
             }
             Err(error) => Err(self.told(&error)),
         }
@@ -241,97 +232,6 @@ fn is_broken(error: &ureq::Error) -> bool {
     )
 }
 
-/// The head of an answer; the body stays to be read.
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    body: Body,
-    address: String,
-}
-
-impl Answer {
-    /// The body of a success, as JSON.
-    pub(crate) fn json<T: DeserializeOwned>(self) -> Result<T> {
-        self.success()?.json_whatever_the_status()
-    }
-
-    /// The body as JSON, where the status only repeats what it says.
-    pub(crate) fn json_whatever_the_status<T: DeserializeOwned>(self) -> Result<T> {
-        let address = self.address.clone();
-        let text = self.text()?;
-        serde_json::from_str(&text).map_err(|e| Error::Unexpected {
-            address,
-            why: format!(
-                "{e} in {:?}",
-                one_line(&text.chars().take(80).collect::<String>())
-            ),
-        })
-    }
-
-    /// The body, whatever the status.
-    pub(crate) fn text(mut self) -> Result<String> {
-        let mut bytes = Vec::new();
-        let read = self.body.as_reader().take(MAX_BODY).read_to_end(&mut bytes);
-        match read {
-            Ok(_) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(e) => Err(Error::Unreachable {
-                address: self.address,
-                why: one_line(&format!("the answer broke off: {e}")),
-            }),
-        }
-    }
-
-    /// The body as it arrives.
-    pub(crate) fn reader(self) -> (impl Read + Send + 'static, String) {
-        (self.body.into_reader(), self.address)
-    }
-
-    /// Itself, unless its status tells of an error.
-    pub(crate) fn success(self) -> Result<Self> {
-        let status = self.status;
-        if status.is_success() {
-            return Ok(self);
-        }
-        let text = self.text()?;
-        Err(refused(status.as_u16(), &message(&text)))
-    }
-}
-
-/// What an error's body says: llama-server and OpenAI put it into
-/// `error.message`, the control endpoint and others into `error` or `detail`.
-pub(crate) fn message(body: &str) -> String {
-    let value: Value = serde_json::from_str(body).unwrap_or_default();
-    let said = [
-        &value["error"]["message"],
-        &value["error"],
-        &value["message"],
-        &value["detail"],
-    ]
-    .into_iter()
-    .find_map(Value::as_str)
-    .map(str::to_owned);
-    one_line(said.as_deref().unwrap_or(body).trim())
-}
-
-fn refused(status: u16, message: &str) -> Error {
-    let message = message.to_owned();
-    match status {
-        401 | 403 => Error::Unauthorized { message },
-        503 if message.to_ascii_lowercase().contains("loading model") => Error::Loading,
-        501 => Error::Disabled {
-            flag: match () {
-                () if message.contains("--slot-save-path") => "--slot-save-path <folder>",
-                () if message.contains("--metrics") => "--metrics",
-                () if message.contains("--slots") => "--slots",
-                () => return Error::Refused { status, message },
-            },
-        },
-        400 if message.contains("exceed") && message.contains("context") => {
-            Error::TooLong { message }
-        }
-        _ => Error::Refused { status, message },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -356,28 +256,5 @@ mod tests {
         ] {
             assert!(matches!(base(wrong), Err(Error::Address { .. })), "{wrong}");
         }
-    }
-
-    #[test]
-    fn what_an_error_says_is_found() {
-        for body in [
-            r#"{"error":{"code":400,"message":"so"}}"#,
-            r#"{"error":"so"}"#,
-            r#"{"detail":"so"}"#,
-            "so\n",
-        ] {
-            assert_eq!(message(body), "so", "{body}");
-        }
-        assert_eq!(message("a\u{1b}[2J\nb"), "a [2J b");
-    }
-
-    #[test]
-    fn errors_name_what_to_do() {
-        let loading = refused(503, "Loading model");
-        assert_eq!(loading, Error::Loading);
-        let metrics = refused(501, "Start it with `--metrics`").to_string();
-        assert!(metrics.ends_with("start it with --metrics"), "{metrics}");
-        let key = refused(401, "Invalid API Key").to_string();
-        assert!(key.contains("give the key or token"), "{key}");
     }
 }

@@ -37,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod completion;
 mod control_client;
 mod error;
