@@ -39,6 +39,11 @@ pub struct Observer {
     pub(crate) counts: Counts,
     pub(crate) minute: Minute,
     told: Told,
+    /// The event under way changes a slot for no task that is known: its content comes from a
+    /// file, or from the host cache for a task that is launched afterwards.
+    restoring: bool,
+    /// Where the requests stand that the event under way, a reset, makes the ledger forget.
+    forgotten: HashMap<RequestId, Place>,
 }
 
 /// What is to be passed on.
@@ -120,6 +125,8 @@ impl Observer {
             counts: Counts::default(),
             minute: Minute::new(),
             told: Told::default(),
+            restoring: false,
+            forgotten: HashMap::new(),
         }
     }
 
@@ -162,6 +169,8 @@ impl Observer {
     /// The ledger is about to apply an event.
     pub fn before(&mut self, event: &Event, at: Stamp, now: Now, ledger: &Ledger) -> After {
         let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
+        self.forgotten.clear();
+        self.restoring = matches!(event, Event::Restored { .. } | Event::Replaced { .. });
         match *event {
             Event::Posted {
                 arrival,
@@ -204,6 +213,10 @@ impl Observer {
                 if primary {
                     self.lose_slots();
                 }
+            }
+            Event::Reset => {
+                let place = |id: &RequestId| (id.clone(), place_of(ledger, id));
+                self.forgotten = self.live.keys().map(place).collect();
             }
             Event::OutOfStep => {
                 self.lose_slots();
@@ -491,6 +504,7 @@ impl Observer {
 
     fn evicted(&mut self, id: &RequestId, reason: Reason, place: Place, now: Now) {
         let live = self.live.remove(id);
+        let place = self.forgotten.remove(id).unwrap_or(place);
         let launch = match place {
             Place::Slot(sequence) => self.slots.get(&sequence).and_then(|s| s.launch.as_ref()),
             _ => None,
@@ -498,6 +512,7 @@ impl Observer {
         // What overwrites or moves a slot's content is the task in it. One that is emptied is so
         // for its own task, if it has one at work.
         let by = launch.filter(|launch| match reason {
+            _ if self.restoring => false,
             Reason::Overwritten | Reason::Shifted | Reason::OutOfReach => true,
             Reason::Cleared => launch.busy,
             _ => false,
@@ -568,6 +583,16 @@ fn reason_out(reason: Reason) -> ReasonOut {
         Reason::NeverCached => ReasonOut::NeverCached,
         Reason::OutOfStep => ReasonOut::OutOfStep,
         Reason::Reset => ReasonOut::Reset,
+    }
+}
+
+/// Where a live request stands: in a slot rather than in host memory if it is in both.
+fn place_of(ledger: &Ledger, id: &str) -> Place {
+    let found = ledger.whereabouts(id).unwrap_or_default();
+    match found.sequences.first() {
+        Some(&sequence) => Place::Slot(sequence),
+        None if found.host => Place::Host,
+        None => Place::Nowhere,
     }
 }
 

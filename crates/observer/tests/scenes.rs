@@ -165,6 +165,36 @@ fn a_line_has_what_the_request_took_and_pushed_out() {
 }
 
 #[test]
+fn a_restored_file_is_nobodys_doing() {
+    let mut scene = Scene::new();
+    scene.ask(Some("a"), 0, 7, 0, 20);
+    scene.apply(Event::Replaced {
+        context: CONTEXT,
+        sequence: 0,
+        tokens: vec![8; 20],
+    });
+    let RequestState::Evicted {
+        by, from, reason, ..
+    } = scene.request("a")
+    else {
+        panic!("{:?}", scene.request("a"));
+    };
+    assert_eq!((reason, by), (Reason::Overwritten, None));
+    assert_eq!(from, Place::Slot { slot: 0 });
+}
+
+#[test]
+fn a_reset_says_where_things_were() {
+    let mut scene = Scene::new();
+    scene.ask(Some("a"), 1, 7, 0, 20);
+    scene.apply(Event::Reset);
+    let RequestState::Evicted { from, reason, .. } = scene.request("a") else {
+        panic!("{:?}", scene.request("a"));
+    };
+    assert_eq!((reason, from), (Reason::Reset, Place::Slot { slot: 1 }));
+}
+
+#[test]
 fn a_slot_is_busy_until_its_request_is_answered() {
     let mut scene = Scene::new();
     let arrival = scene.begin(Some("a"), 3, 7, 0, 20);
