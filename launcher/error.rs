@@ -80,7 +80,8 @@ impl fmt::Display for Error {
 pub(crate) enum HookError {
     /// Nothing that is preloaded has an effect in this server.
     Server { path: PathBuf, why: String },
-    /// The library lies where no program may be loaded from.
+    /// The library lies where no program may be loaded from. Elsewhere that is not looked at.
+    #[cfg(target_os = "linux")]
     NoExec { path: PathBuf },
     /// `CONTEXTPILOT_HOOK_LIB` names no readable file.
     Library { path: PathBuf, source: io::Error },
@@ -104,6 +105,7 @@ impl fmt::Display for HookError {
         let variable = env::HOOK_LIB;
         match self {
             Self::Server { path, why } => write!(f, "{path:?} {why}"),
+            #[cfg(target_os = "linux")]
             Self::NoExec { path } => write!(
                 f,
                 "{path:?} is on a file system that is mounted noexec, from which no library \

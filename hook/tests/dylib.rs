@@ -21,6 +21,21 @@ macro_rules! names {
 
 type Header = MachHeader64<LittleEndian>;
 
+/// A name's number of the library that has it, for those that may be in any: as zig writes it, and
+/// as Apple's linker does (`DYNAMIC_LOOKUP_ORDINAL`).
+const IN_NO_LIBRARY: [u16; 2] = [0, 0xfe];
+
+/// What the names in CoreFoundation and Security begin with.
+const FRAMEWORKS: [&str; 7] = [
+    "_Authorization",
+    "_CF",
+    "_CMS",
+    "_SSL",
+    "_Sec",
+    "_kCF",
+    "_kSec",
+];
+
 #[test]
 #[ignore = "scripts/check-macos says where the library is"]
 fn the_table_is_interposed_and_nothing_in_it_has_to_be_there() {
@@ -34,6 +49,7 @@ fn the_table_is_interposed_and_nothing_in_it_has_to_be_there() {
         .expect("sound");
     let mut sections = Vec::new();
     let mut weak = BTreeSet::new();
+    let mut open = BTreeSet::new();
     while let Some(command) = commands.next().expect("sound") {
         if let Some((segment, rest)) = command.segment_64().expect("sound") {
             for section in segment.sections(LittleEndian, rest).expect("sound") {
@@ -48,9 +64,15 @@ fn the_table_is_interposed_and_nothing_in_it_has_to_be_there() {
                 .expect("sound");
             for symbol in symbols.iter() {
                 let name = symbol.name(LittleEndian, symbols.strings()).expect("sound");
-                let is_weak = symbol.n_desc(LittleEndian).0 & macho::N_WEAK_REF.0 != 0;
-                if symbol.is_undefined() && is_weak {
-                    weak.insert(String::from_utf8_lossy(name).into_owned());
+                if !symbol.is_undefined() {
+                    continue;
+                }
+                let name = String::from_utf8_lossy(name).into_owned();
+                let description = symbol.n_desc(LittleEndian).0;
+                if description & macho::N_WEAK_REF.0 != 0 {
+                    weak.insert(name);
+                } else if IN_NO_LIBRARY.contains(&(description >> 8)) {
+                    open.insert(name);
                 }
             }
         }
@@ -63,6 +85,9 @@ fn the_table_is_interposed_and_nothing_in_it_has_to_be_there() {
     // Otherwise dyld would end every program that lacks one of them.
     let strong: Vec<_> = names.iter().filter(|name| !weak.contains(**name)).collect();
     assert!(strong.is_empty(), "{strong:?}");
+    // Linked without the frameworks: anything else would be missing on a Mac, too.
+    open.retain(|name| !FRAMEWORKS.iter().any(|prefix| name.starts_with(prefix)));
+    assert!(open.is_empty(), "{open:?}");
     // On Linux the names are ours. Here the pairs' second halves would become our own functions.
     let file = object::File::parse(&*file).expect("sound");
     for export in file.exports().expect("sound") {
