@@ -184,7 +184,7 @@ fn overwritten(
         server.complete(&request('a', round).id(&id))?;
         if let Some(watcher) = watcher {
             let mut watcher = watcher.lock().map_err(|_| failed("the poller panicked"))?;
-            watcher.register(server, Some(&id))?;
+            watcher.register_at(server, 0, &id)?;
             drop(watcher);
             // At any moment between two looks: the last eviction was told at one.
             thread::sleep(INTERVAL * (round as u32 * 37 % 100) / 100);

@@ -70,6 +70,13 @@ impl Watcher {
         Ok(news)
     }
 
+    /// A request has been at this slot. Looks first.
+    pub(super) fn register_at(&mut self, server: &Server, slot: i64, request: &str) -> Result<()> {
+        self.look(server)?;
+        self.slots.entry(slot).or_default().request = Some(request.to_owned());
+        Ok(())
+    }
+
     /// A request has been at whatever slots have a new task since the last look, of which it is
     /// told as the package's proxy would: by the slot's number. Looks first.
     pub(super) fn register(&mut self, server: &Server, request: Option<&str>) -> Result<Vec<i64>> {
