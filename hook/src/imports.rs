@@ -35,12 +35,18 @@ pub(crate) unsafe fn redirect() -> bool {
             redirected: 0,
         });
     }
-    let data: *mut Search = &mut search;
-    // SAFETY: the callback has the signature that is asked for and gets `data`, which outlives
-    // the call.
-    unsafe { libc::dl_iterate_phdr(Some(count_providers), data.cast()) };
-    // SAFETY: as above.
-    unsafe { libc::dl_iterate_phdr(Some(redirect_in), data.cast()) };
+    for_each_loaded(|info| search.providers += usize::from(is_provider(info)));
+    for_each_loaded(|info| {
+        // SAFETY: the object is loaded, and stays so during the call.
+        let Some(object) = (unsafe { Object::new(info) }) else {
+            return;
+        };
+        let has_them = |one: &Function| object.extent.contains(&one.original);
+        if !search.functions.iter().any(has_them) {
+            // SAFETY: the caller's promise.
+            unsafe { object.redirect(&mut search) };
+        }
+    });
     search.functions.iter().all(|one| one.redirected > 0)
 }
 
@@ -58,42 +64,35 @@ struct Function {
     redirected: usize,
 }
 
-unsafe extern "C" fn count_providers(
-    info: *mut libc::dl_phdr_info,
-    _: libc::size_t,
-    data: *mut c_void,
-) -> c_int {
-    // SAFETY: `dl_iterate_phdr` hands out a valid description for the time of the call.
-    let info = unsafe { &*info };
-    // SAFETY: `redirect` passes its own, which nobody else refers to meanwhile.
-    let search = unsafe { &mut *data.cast::<Search>() };
-    if !info.dlpi_name.is_null() {
-        // SAFETY: a path, ended by a zero.
-        let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-        let name = path.rsplit(|byte| *byte == b'/').next();
-        search.providers += usize::from(name.is_some_and(|name| name.starts_with(b"libssl")));
+/// Shows `work` the executable and each library. It must not panic.
+fn for_each_loaded<F: FnMut(&libc::dl_phdr_info)>(mut work: F) {
+    unsafe extern "C" fn show<F: FnMut(&libc::dl_phdr_info)>(
+        info: *mut libc::dl_phdr_info,
+        _: libc::size_t,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `dl_iterate_phdr` hands out a valid description for the time of the call.
+        let info = unsafe { &*info };
+        // SAFETY: what is handed over below, which nobody else refers to meanwhile.
+        let work = unsafe { &mut *data.cast::<F>() };
+        work(info);
+        0
     }
-    0
+    let data: *mut F = &mut work;
+    // SAFETY: the callback has the signature that is asked for and gets `data`, which outlives
+    // the call.
+    unsafe { libc::dl_iterate_phdr(Some(show::<F>), data.cast()) };
 }
 
-unsafe extern "C" fn redirect_in(
-    info: *mut libc::dl_phdr_info,
-    _: libc::size_t,
-    data: *mut c_void,
-) -> c_int {
-    // SAFETY: as in `count_providers`.
-    let info = unsafe { &*info };
-    // SAFETY: as in `count_providers`.
-    let search = unsafe { &mut *data.cast::<Search>() };
-    // SAFETY: the object is loaded, and stays so during the call.
-    if let Some(object) = unsafe { Object::new(info) } {
-        let has_them = |one: &Function| object.extent.contains(&one.original);
-        if !search.functions.iter().any(has_them) {
-            // SAFETY: as `redirect` promises.
-            unsafe { object.redirect(search) };
-        }
+/// Whether it has the functions, as far as its name tells.
+fn is_provider(info: &libc::dl_phdr_info) -> bool {
+    if info.dlpi_name.is_null() {
+        return false;
     }
-    0
+    // SAFETY: a path, ended by a zero.
+    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    let name = path.rsplit(|byte| *byte == b'/').next();
+    name.is_some_and(|name| name.starts_with(b"libssl"))
 }
 
 /// What is loaded: the executable or a library.
