@@ -18,8 +18,8 @@ use crate::note::{Note, Now, Stamp};
 use crate::prompt::{Prompt, Surplus, Taken};
 use crate::work::{Launch, SlotWork, Work};
 
-/// Request ids that are named in one event.
-const MOST_NAMED: usize = 1000;
+/// Request ids that are named at one place: in an event, for a slot, in a line of the log.
+pub(crate) const MOST_NAMED: usize = 1000;
 
 /// Watches the ledger. Call [`before`](Self::before) with each event, then let the ledger apply
 /// it, then call [`effect`](Self::effect) with each effect and [`after`](Self::after).
@@ -42,8 +42,6 @@ pub struct Observer {
     /// The event under way changes a slot for no task that is known: its content comes from a
     /// file, or from the host cache for a task that is launched afterwards.
     restoring: bool,
-    /// Where the requests stand that the event under way, a reset, makes the ledger forget.
-    forgotten: HashMap<RequestId, Place>,
 }
 
 /// What is to be passed on.
@@ -126,7 +124,6 @@ impl Observer {
             minute: Minute::new(),
             told: Told::default(),
             restoring: false,
-            forgotten: HashMap::new(),
         }
     }
 
@@ -169,7 +166,6 @@ impl Observer {
     /// The ledger is about to apply an event.
     pub fn before(&mut self, event: &Event, at: Stamp, now: Now, ledger: &Ledger) -> After {
         let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
-        self.forgotten.clear();
         self.restoring = matches!(event, Event::Restored { .. } | Event::Replaced { .. });
         match *event {
             Event::Posted {
@@ -213,10 +209,6 @@ impl Observer {
                 if primary {
                     self.lose_slots();
                 }
-            }
-            Event::Reset => {
-                let place = |id: &RequestId| (id.clone(), place_of(ledger, id));
-                self.forgotten = self.live.keys().map(place).collect();
             }
             Event::OutOfStep => {
                 self.lose_slots();
@@ -379,14 +371,8 @@ impl Observer {
             let Some(sequence) = run.first().map(|entry| entry.sequence) else {
                 continue;
             };
-            let Some(SlotWork {
-                launch, surplus, ..
-            }) = self.slots.get_mut(&sequence)
-            else {
-                continue;
-            };
-            let prompt = launch.as_mut().and_then(|launch| launch.prompt.as_mut());
-            if let Some(prompt) = prompt {
+            let slot = self.slots.get_mut(&sequence);
+            if let Some((prompt, surplus)) = slot.and_then(SlotWork::prompt) {
                 prompt.submitted(run, surplus);
                 if !self.flying.contains(&sequence) {
                     self.flying.push(sequence);
@@ -397,14 +383,10 @@ impl Observer {
 
     fn evaluated(&mut self, failed: bool, at: Stamp, now: Now) {
         for sequence in std::mem::take(&mut self.flying) {
-            let Some(SlotWork {
-                launch, surplus, ..
-            }) = self.slots.get_mut(&sequence)
-            else {
-                continue;
-            };
-            let prompt = launch.as_mut().and_then(|launch| launch.prompt.as_mut());
-            let ended = prompt.and_then(|prompt| prompt.evaluated(failed, at, surplus));
+            let slot = self.slots.get_mut(&sequence);
+            let ended = slot
+                .and_then(SlotWork::prompt)
+                .and_then(|(prompt, surplus)| prompt.evaluated(failed, at, surplus));
             if let Some((taken, at)) = ended {
                 self.completed(sequence, taken, at, now);
             }
@@ -504,7 +486,6 @@ impl Observer {
 
     fn evicted(&mut self, id: &RequestId, reason: Reason, place: Place, now: Now) {
         let live = self.live.remove(id);
-        let place = self.forgotten.remove(id).unwrap_or(place);
         let launch = match place {
             Place::Slot(sequence) => self.slots.get(&sequence).and_then(|s| s.launch.as_ref()),
             _ => None,
@@ -557,15 +538,15 @@ impl Observer {
 
 /// The requests whose prompts a slot holds, each once.
 fn names(ledger: &Ledger, sequence: SequenceId) -> Vec<String> {
-    each_once(ledger.requests_in(sequence), MOST_NAMED).0
+    each_once(ledger.requests_in(sequence)).0
 }
 
-/// The first `most` of some ids, and how many different ones there are.
-pub(crate) fn each_once(ids: Vec<&RequestId>, most: usize) -> (Vec<String>, u64) {
+/// The first [`MOST_NAMED`] of some ids, and how many different ones there are.
+pub(crate) fn each_once(ids: Vec<&RequestId>) -> (Vec<String>, u64) {
     let mut seen = std::collections::HashSet::with_capacity(ids.len());
     let mut names = Vec::new();
     for id in ids {
-        if seen.insert(id) && names.len() < most {
+        if seen.insert(id) && names.len() < MOST_NAMED {
             names.push(id.to_string());
         }
     }
@@ -583,16 +564,6 @@ fn reason_out(reason: Reason) -> ReasonOut {
         Reason::NeverCached => ReasonOut::NeverCached,
         Reason::OutOfStep => ReasonOut::OutOfStep,
         Reason::Reset => ReasonOut::Reset,
-    }
-}
-
-/// Where a live request stands: in a slot rather than in host memory if it is in both.
-fn place_of(ledger: &Ledger, id: &str) -> Place {
-    let found = ledger.whereabouts(id).unwrap_or_default();
-    match found.sequences.first() {
-        Some(&sequence) => Place::Slot(sequence),
-        None if found.host => Place::Host,
-        None => Place::Nowhere,
     }
 }
 

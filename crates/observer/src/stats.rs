@@ -9,9 +9,6 @@ use contextpilot_residency::{Ledger, SequenceId};
 use crate::note::Now;
 use crate::observer::{Kind, Observer, each_once};
 
-/// Request ids that are named for a slot.
-const MOST_NAMED: usize = 1000;
-
 /// What the observer cannot know.
 #[derive(Clone, Debug)]
 pub struct Outside {
@@ -101,7 +98,7 @@ impl Observer {
         let slot = |number| {
             let tokens = ledger.map_or(0, |ledger| ledger.held(number));
             let ids = ledger.map(|ledger| ledger.requests_in(number));
-            let (requests, requests_total) = each_once(ids.unwrap_or_default(), MOST_NAMED);
+            let (requests, requests_total) = each_once(ids.unwrap_or_default());
             let launch = self.slots.get(&number).and_then(|s| s.launch.as_ref());
             Slot {
                 slot: number,

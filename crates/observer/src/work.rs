@@ -4,10 +4,8 @@ use contextpilot_control::{Evicted, LogLine, Outcome, Timestamp};
 use contextpilot_residency::{Arrival, RequestId, TaskId};
 
 use crate::note::{Now, Stamp};
+use crate::observer::MOST_NAMED;
 use crate::prompt::{Prompt, Surplus, Taken};
-
-/// Evictions that are named in a line.
-const MOST_NAMED: usize = 1000;
 
 /// A request for inference that is not answered yet.
 #[derive(Debug, Default)]
@@ -70,6 +68,14 @@ pub(crate) struct SlotWork {
     /// What the last prompt took, for children that take it over.
     pub(crate) last: Option<(Taken, Stamp)>,
     pub(crate) surplus: Surplus,
+}
+
+impl SlotWork {
+    /// The prompt that is being evaluated, and the surplus of the slot it is in.
+    pub(crate) fn prompt(&mut self) -> Option<(&mut Prompt, &mut Surplus)> {
+        let prompt = self.launch.as_mut()?.prompt.as_mut()?;
+        Some((prompt, &mut self.surplus))
+    }
 }
 
 /// The task that was launched in a slot last.

@@ -162,7 +162,7 @@ impl Ledger {
             }
             Event::Quiet { elapsed } => self.quiet(elapsed, effects),
             Event::OutOfStep => self.out_of_step(effects),
-            Event::Reset => self.give_up_all(Reason::Reset, effects),
+            Event::Reset => self.reset(effects),
             Event::Freed { buffer } => {
                 if let Some(holder) = self.buffers.remove(&buffer) {
                     self.release(holder, Reason::DroppedFromHost, Place::Host, effects);
@@ -412,14 +412,19 @@ impl Ledger {
         }
     }
 
-    fn give_up_all(&mut self, reason: Reason, effects: &mut Vec<Effect>) {
+    fn reset(&mut self, effects: &mut Vec<Effect>) {
         for name in self.requests.live() {
-            self.end(name, reason, Place::Nowhere, effects);
+            let request = self.requests.get(name);
+            let found = request.and_then(|request| self.whereabouts(&request.id));
+            let place = found.unwrap_or_default().place();
+            self.end(name, Reason::Reset, place, effects);
         }
     }
 
     fn out_of_step(&mut self, effects: &mut Vec<Effect>) {
-        self.give_up_all(Reason::OutOfStep, effects);
+        for name in self.requests.live() {
+            self.end(name, Reason::OutOfStep, Place::Nowhere, effects);
+        }
         self.requests.clear();
         self.reaches.clear();
         *self = Self {

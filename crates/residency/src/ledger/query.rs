@@ -12,6 +12,18 @@ pub struct Whereabouts {
     pub host: bool,
 }
 
+impl Whereabouts {
+    /// One place for all: a slot rather than host memory.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        match self.sequences.first() {
+            Some(&sequence) => Place::Slot(sequence),
+            None if self.host => Place::Host,
+            None => Place::Nowhere,
+        }
+    }
+}
+
 /// Saved sequences, all together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saved {

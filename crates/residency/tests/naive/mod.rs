@@ -127,7 +127,7 @@ impl Naive {
             }
             Event::Quiet { elapsed } => self.quiet(elapsed),
             Event::OutOfStep => self.out_of_step(),
-            Event::Reset => self.give_up_all(Reason::Reset),
+            Event::Reset => self.reset(),
             ref other => {
                 if self.is_primary(other) {
                     self.engine(other);
@@ -463,14 +463,18 @@ impl Naive {
         }
     }
 
-    fn give_up_all(&mut self, reason: Reason) {
+    fn reset(&mut self) {
         for serial in self.requests.keys().copied().collect::<Vec<_>>() {
-            self.end(serial, reason, Place::Nowhere);
+            let id = self.requests[&serial].id.clone();
+            let place = self.whereabouts(&id).unwrap_or_default().place();
+            self.end(serial, Reason::Reset, place);
         }
     }
 
     fn out_of_step(&mut self) {
-        self.give_up_all(Reason::OutOfStep);
+        for serial in self.requests.keys().copied().collect::<Vec<_>>() {
+            self.end(serial, Reason::OutOfStep, Place::Nowhere);
+        }
         *self = Self {
             contexts: std::mem::take(&mut self.contexts),
             gone: std::mem::take(&mut self.gone),
