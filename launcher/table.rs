@@ -5,7 +5,8 @@
 mod hook;
 
 pub(crate) use hook::{
-    EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS, is_called, is_seen_elsewhere, newest,
+    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, UNCACHED, is_called,
+    is_seen_elsewhere, newest,
 };
 
 /// One function of the table. Its documentation is there.

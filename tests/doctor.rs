@@ -234,6 +234,42 @@ fn functions_inside_the_program_are_hooked_inline_where_that_is_safe() {
     );
 }
 
+/// Versions are known by what they have, so a server is not said to have what is younger.
+#[test]
+fn what_a_version_does_not_have_is_not_claimed() {
+    let home = Home::new();
+    let source = |names: &[&str]| {
+        let mut text = "int x; int main(int c, char **v) { return c; }\n".to_owned();
+        for name in names {
+            text += &format!("int {name}(int a) {{ x += a; x *= a; x ^= 77; return x; }}\n");
+        }
+        text
+    };
+    let memory = "llama_memory_seq_rm";
+    let save = "llama_state_seq_get_data_ext";
+    let image = "mtmd_helper_decode_image_chunk";
+    for (names, host_cache, images) in [
+        // May 2025, August 2025, late 2025.
+        (&["llama_kv_self_seq_rm"][..], "none", "takes no images"),
+        (&["llama_kv_self_seq_rm", image, memory, save], "none", ""),
+        (
+            &[image, memory, save, "llama_n_ctx_seq"],
+            "not followed (_ZdlPvm missing)",
+            "",
+        ),
+    ] {
+        let server = home.program("server", &source(names), &[]);
+        let report = json(&mut home.doctor(&[&server]));
+        let text = finding(&report, "host cache")["text"].as_str().unwrap();
+        assert!(text.starts_with(host_cache), "{names:?}: {text}");
+        let functions = report["functions"].as_array().unwrap();
+        let image = functions.iter().find(|function| function["name"] == image);
+        let consequence = image.unwrap()["consequence"].as_str().unwrap_or_default();
+        assert!(consequence.contains(images), "{names:?}: {consequence}");
+        assert_eq!(consequence.is_empty(), images.is_empty(), "{consequence}");
+    }
+}
+
 #[test]
 fn a_server_that_cannot_be_reached_is_told() {
     let home = Home::new();

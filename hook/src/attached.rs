@@ -5,11 +5,12 @@ use std::fmt;
 
 use contextpilot_settings::Settings;
 
+use crate::connections;
 use crate::imports;
 use crate::inside::{Inside, Ready};
 use crate::log;
 use crate::original::{self, ROWS, has, has_any, plain};
-use crate::table::{LAUNCH, MEMORY, NUMBERS, is_called};
+use crate::table::{FORGOTTEN, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, UNCACHED, is_called, newest};
 
 /// Where the host has its engine.
 pub(crate) enum Host {
@@ -65,7 +66,7 @@ impl Attached {
             return match attached.missing {
                 Some(missing) => Err(lacks(missing)),
                 // SAFETY: the caller's promise.
-                None => Ok(unsafe { attached.with_tls() }),
+                None => Ok(unsafe { attached.finished() }),
             };
         };
         let ready = inside
@@ -80,14 +81,17 @@ impl Attached {
         unsafe { ready.install() }
             .map_err(|refused| format!("the code of this llama-server {refused}; {USE_SHARED}"))?;
         // SAFETY: the caller's promise.
-        Ok(unsafe { attached.with_tls() })
+        Ok(unsafe { attached.finished() })
     }
 
     /// # Safety
     /// From the library's constructor only.
-    unsafe fn with_tls(self) -> Self {
+    unsafe fn finished(self) -> Self {
         // SAFETY: the caller's promise.
         let tls = unsafe { imports::redirect() };
+        if newest(UNCACHED, has) == Some(FORGOTTEN) {
+            connections::expect_forgetting();
+        }
         Self { tls, ..self }
     }
 
@@ -101,8 +105,10 @@ impl Attached {
             inside,
             memory: missing.is_none(),
             missing,
-            host_cache: original::llama_state_seq_get_data_ext()
-                .map(|_| original::_ZdlPvm().is_some()),
+            host_cache: plain::has(HOST_CACHE).then(|| {
+                let saved = original::llama_state_seq_get_data_ext();
+                saved.is_some() && original::_ZdlPvm().is_some()
+            }),
             request_ids: has_any(NUMBERS),
             slots: has_any(LAUNCH),
             tls: false,
@@ -173,7 +179,7 @@ impl Attached {
     fn parts(&self) -> Vec<(bool, &'static str, &'static str)> {
         let unrecognised = "requests are not recognised";
         let mut parts = vec![(self.memory, "KV cache", "nothing is reported")];
-        // Engines of before late 2025 have none.
+        // Servers of before late 2025 have none.
         if let Some(found) = self.host_cache {
             parts.push((found, "host prompt cache", "prompts there count as gone"));
         }

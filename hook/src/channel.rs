@@ -216,7 +216,7 @@ impl Channel {
             }
             // On an HTTP thread: an eviction of the same id may be about to be told.
             Event::Posted { .. } | Event::ContextFreed { .. } => true,
-            Event::Answered { .. } => false,
+            Event::Answered { .. } | Event::Uncached { .. } => false,
             _ => {
                 self.news.store(true, Ordering::Relaxed);
                 false

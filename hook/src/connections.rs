@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use contextpilot_observer::Note;
 use contextpilot_request::{Identity, Request, RequestReader, Step};
@@ -27,7 +27,16 @@ static ACCEPTED: [AtomicU32; MOST_SOCKETS] = {
     [NEVER; MOST_SOCKETS]
 };
 
+/// The server forgets prompts that are not to be cached without a call.
+static FORGETS: AtomicBool = AtomicBool::new(false);
+
 static NEXT_ARRIVAL: AtomicU64 = AtomicU64::new(1);
+
+/// Of each request that says `"cache_prompt": false` the ledger has to be told so: the server is of
+/// the kind that forgets such prompts without a call (see the table's `UNCACHED`).
+pub(crate) fn expect_forgetting() {
+    FORGETS.store(true, Ordering::Relaxed);
+}
 
 /// A connection was accepted.
 pub(crate) fn accepted(socket: i32) {
@@ -151,8 +160,8 @@ struct Connection {
     generation: u32,
     layer: Layer,
     reader: RequestReader,
-    /// The request that was received last, if it is of interest: if it has an id, or while
-    /// somebody observes, if it is for inference.
+    /// The request that was received last, if it is of interest: if it has an id, if its prompt
+    /// will be forgotten, or while somebody observes, if it is for inference.
     current: Option<Current>,
 }
 
@@ -160,6 +169,8 @@ struct Current {
     arrival: Arrival,
     id: Option<RequestId>,
     inference: bool,
+    /// The server will forget its prompts.
+    forgotten: bool,
     known: Known,
     answer: Answer,
 }
@@ -212,6 +223,7 @@ impl Connection {
 impl Current {
     fn of(request: Request) -> Option<Self> {
         let inference = request.is_inference();
+        let forbids_cache = request.forbids_cache();
         let counted = |counter: &crate::status::Counter| {
             if inference {
                 counter.add(1);
@@ -232,7 +244,8 @@ impl Current {
             }
         };
         let observed = inference && observe::is_engaged();
-        if id.is_none() && !observed {
+        let forgotten = forbids_cache && FORGETS.load(Ordering::Relaxed);
+        if id.is_none() && !observed && !forgotten {
             return None;
         }
         let arrival = Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed));
@@ -243,6 +256,7 @@ impl Current {
             arrival,
             id,
             inference,
+            forgotten,
             known: Known::Nothing,
             answer: Answer::None,
         };
@@ -264,6 +278,9 @@ impl Current {
 
     fn post(&mut self, task: TaskId) {
         faults::at_request();
+        if self.forgotten {
+            push(Event::Uncached { task });
+        }
         let arrival = self.arrival;
         match &self.id {
             Some(id) => {

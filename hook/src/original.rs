@@ -241,6 +241,13 @@ pub(crate) mod plain {
         socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
     }
 
+    /// Whether the host has the function with this name.
+    pub(crate) fn has(name: &str) -> bool {
+        SLOTS
+            .iter()
+            .any(|slot| slot.name() == name && slot.get().is_some())
+    }
+
     /// A text that the host keeps for ever.
     pub(crate) fn text(pointer: Option<*const c_char>) -> Option<&'static str> {
         let pointer = pointer.filter(|p| !p.is_null())?;

@@ -35,7 +35,10 @@ impl Silence {
     pub(crate) fn note(&mut self, event: &Event, now: Instant) {
         match event {
             // Of the server, and of ourselves.
-            Event::Posted { .. } | Event::Answered { .. } | Event::Quiet { .. } => {}
+            Event::Posted { .. }
+            | Event::Uncached { .. }
+            | Event::Answered { .. }
+            | Event::Quiet { .. } => {}
             _ => {
                 self.since = now;
                 self.told = 0;

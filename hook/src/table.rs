@@ -63,6 +63,24 @@ pub(crate) const LAUNCH: Generations = &[
     ),
 ];
 
+/// What a server remembers of a prompt that it evaluated with `"cache_prompt": false` (the default
+/// is true in all of them). Since it has libmtmd (May 2025, b5332) all of it, as of any other. Before
+/// that nothing, and it tells the engine no more than that it begins at position 0.
+pub(crate) const UNCACHED: Generations = &[
+    ("remembered", "llama_memory_seq_rm"),
+    ("remembered", "mtmd_helper_decode_image_chunk"),
+    (FORGOTTEN, "llama_kv_self_seq_rm"),
+    (FORGOTTEN, "llama_kv_cache_seq_rm"),
+];
+
+/// Of a server that has a host prompt cache (October 2025). Saving a sequence to memory is older:
+/// checkpoints are kept so. (This one came with slots that share a cache, three weeks later. Builds
+/// from between are followed, and no more is lost than a word about it.)
+pub(crate) const HOST_CACHE: &str = "llama_n_ctx_seq";
+
+/// See [`UNCACHED`].
+pub(crate) const FORGOTTEN: &str = "forgotten";
+
 /// The newest of `generations` that there is.
 pub(crate) fn newest(generations: Generations, has: impl Fn(&str) -> bool) -> Option<&'static str> {
     let mut found = generations.iter().filter(|(_, anchor)| has(anchor));

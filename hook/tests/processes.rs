@@ -76,8 +76,8 @@ fn a_request_that_is_overwritten_is_told_at_once_and_the_rest_at_the_end() {
             Linking::Library | Linking::Own => "",
         };
         let host_cache = match fixture.generation {
-            Generation::Extended | Generation::Memory => "host prompt cache, ",
-            Generation::KvSelf | Generation::KvCache => "",
+            Generation::Extended => "host prompt cache, ",
+            Generation::Memory | Generation::KvSelf | Generation::KvCache => "",
         };
         let expected = format!(
             "[ContextPilot] Active: llama.cpp {engine}{place}, attached: KV cache, {host_cache}\
@@ -105,6 +105,46 @@ fn a_request_that_is_overwritten_is_told_at_once_and_the_rest_at_the_end() {
                 "{name}: no {expected} in\n{trace}"
             );
         }
+    }
+}
+
+/// All prompts are the same, two of them with `"cache_prompt": false`, and the calls to the engine
+/// are the same in all generations. What they mean is not.
+#[test]
+fn a_prompt_that_the_server_forgets_without_a_call_is_gone() {
+    for fixture in Fixture::all() {
+        let name = fixture.name();
+        let (output, _) = finish(&mut fixture.host("uncached", NOWHERE));
+        assert!(output.status.success(), "{name}: {output:?}");
+        let trace = fixture.trace();
+        let evicted: Vec<(&str, &str)> = trace
+            .lines()
+            .filter_map(|line| {
+                let (id, rest) = line
+                    .split_once("Evicted { id: \"")?
+                    .1
+                    .split_once("\", reason: ")?;
+                Some((id, rest.split_once(',')?.0))
+            })
+            .collect();
+        let forgets = matches!(fixture.generation, Generation::KvSelf | Generation::KvCache);
+        let ids = |wanted: fn(&str) -> bool| -> Vec<&str> {
+            let wanted = evicted.iter().filter(|(_, reason)| wanted(reason));
+            wanted.map(|(id, _)| *id).collect()
+        };
+        if forgets {
+            let all = ids(|_| true);
+            assert_eq!(all, ["second", "first", "third", "last"], "{name}: {trace}");
+            assert_eq!(ids(|r| r == "NeverCached"), ["second"], "{name}: {trace}");
+            assert_eq!(ids(|r| r == "ContextFreed"), ["last"], "{name}: {trace}");
+        } else {
+            // (Before a request without an id, a machine that stands still for a second decides.)
+            let at_the_end = ids(|reason| reason == "ContextFreed");
+            for id in ["first", "second", "last"] {
+                assert!(at_the_end.contains(&id), "{name}: {trace}");
+            }
+        }
+        assert_eq!(trace.contains("Uncached"), forgets, "{name}: {trace}");
     }
 }
 

@@ -30,6 +30,20 @@ impl Endpoint {
         !matches!(self, Endpoint::Other)
     }
 
+    /// Whether tokens are sampled there, by parameters that stand in the body.
+    pub(crate) const fn generates(self) -> bool {
+        match self {
+            Endpoint::Completion
+            | Endpoint::Chat
+            | Endpoint::Responses
+            | Endpoint::Messages
+            | Endpoint::Infill => true,
+            Endpoint::Embedding | Endpoint::Rerank | Endpoint::Transcription | Endpoint::Other => {
+                false
+            }
+        }
+    }
+
     /// Classifies a decoded path, or the last 32 bytes of one. Only the end
     /// counts: `--api-prefix` may put anything before it.
     pub fn of_path(path: &[u8]) -> Self {

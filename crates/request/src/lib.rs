@@ -5,7 +5,8 @@
 //! bytes to that connection's [`RequestReader`]. The reader follows HTTP/1.x
 //! framing the way cpp-httplib, the server's HTTP library, does, and looks for
 //! the request id in the JSON body as it streams past: the top-level `rid`,
-//! else `request_id`, a string of 1 to [`MAX_ID_BYTES`] bytes.
+//! else `request_id`, a string of 1 to [`MAX_ID_BYTES`] bytes. On the way it reads the one
+//! parameter that old servers act upon without a call to the engine: `cache_prompt`.
 //!
 //! ```text
 //! recv ──► RequestReader ──► request line + headers ──► body framing ──► JSON scanner

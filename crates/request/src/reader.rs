@@ -25,12 +25,21 @@ pub struct Request {
     /// The request id. Always absent when the method is not POST and when the
     /// body is a multipart form.
     pub identity: Identity,
+    /// The top-level `cache_prompt` of the body: true unless it says `false`. Always true when the
+    /// body is not read.
+    pub cache_prompt: bool,
 }
 
 impl Request {
     /// Whether the server would start inference for it, unless it rejects it.
     pub fn is_inference(&self) -> bool {
         self.method == Method::Post && self.endpoint.is_inference()
+    }
+
+    /// Whether the server reads `cache_prompt` from its body and finds that the prompt is not to
+    /// be cached.
+    pub fn forbids_cache(&self) -> bool {
+        self.is_inference() && !self.cache_prompt && self.endpoint.generates()
     }
 }
 
@@ -234,6 +243,7 @@ impl RequestReader {
         Request {
             method: head.method,
             endpoint: head.endpoint,
+            cache_prompt: json.caches_prompt(),
             identity: match head.compressed && head.method == Method::Post {
                 true => Identity::Refused(Refusal::Compressed),
                 false => json.finish(),

@@ -11,6 +11,7 @@ fn key() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => Just("rid".to_owned()),
         3 => Just("request_id".to_owned()),
+        3 => Just("cache_prompt".to_owned()),
         1 => "(request_|r)id?.?",
         2 => any::<String>(),
     ]
@@ -72,8 +73,8 @@ fn write(members: &[(String, Value)], choices: &[u8]) -> String {
     out
 }
 
-/// What a full parser makes of the body.
-fn expected(body: &str) -> Identity {
+/// What a full parser makes of the body: the id, and whether the prompt may be cached.
+fn expected(body: &str) -> (Identity, bool) {
     let object: Map<String, Value> = match serde_json::from_str(body) {
         Ok(object) => object,
         Err(error) => panic!("the test wrote invalid JSON: {error}\n{body}"),
@@ -85,10 +86,11 @@ fn expected(body: &str) -> Identity {
         Some(Value::String(s)) => Identity::Id(s.as_str().into()),
         Some(_) => Identity::Refused(Refusal::NotAString),
     };
-    match (read("rid"), read("request_id")) {
+    let id = match (read("rid"), read("request_id")) {
         (id @ Identity::Id(_), _) | (_, id @ Identity::Id(_)) => id,
         (Identity::Absent, other) | (other, _) => other,
-    }
+    };
+    (id, object.get("cache_prompt") != Some(&Value::Bool(false)))
 }
 
 fn request(body: &str) -> Vec<u8> {
@@ -184,14 +186,15 @@ proptest! {
         cuts in cuts(),
     ) {
         let body = write(&members, &choices);
-        let expected = expected(&body);
+        let (id, cache_prompt) = expected(&body);
         for stream in [request(&body), chunked(&body, &sizes)] {
             let steps = steps(&stream, &cuts);
             prop_assert_eq!(steps.len(), 1);
             let Step::Complete(request) = &steps[0] else {
                 return Err(TestCaseError::fail("not complete"));
             };
-            prop_assert_eq!(&request.identity, &expected);
+            prop_assert_eq!(&request.identity, &id);
+            prop_assert_eq!(request.cache_prompt, cache_prompt);
         }
     }
 

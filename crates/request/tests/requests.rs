@@ -45,6 +45,7 @@ fn complete(identity: Identity) -> Step {
         method: Method::Post,
         endpoint: Endpoint::Completion,
         identity,
+        cache_prompt: true,
     })
 }
 
@@ -117,6 +118,7 @@ fn many_requests_on_one_connection() {
             method,
             endpoint: Endpoint::Other,
             identity: Identity::Absent,
+            cache_prompt: true,
         })
     };
     assert_eq!(
@@ -131,6 +133,45 @@ fn many_requests_on_one_connection() {
             id("r-3"),
         ]
     );
+}
+
+#[test]
+fn prompts_that_are_not_to_be_cached() {
+    let ask = |path: &str, body: &str| {
+        let length = body.len();
+        let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
+        match read(stream.as_bytes()).as_slice() {
+            [Step::Complete(request)] => request.forbids_cache(),
+            other => panic!("{body}: {other:?}"),
+        }
+    };
+    for (body, forbids) in [
+        (r#"{"cache_prompt":false}"#, true),
+        (r#"{"rid":"a","cache_prompt": false }"#, true),
+        (r#"{"cache_prompt":false,"rid":"a"}"#, true),
+        (r#"{"cache\u005fprompt":false}"#, true),
+        // The last one counts.
+        (r#"{"cache_prompt":true,"cache_prompt":false}"#, true),
+        (r#"{"cache_prompt":false,"cache_prompt":true}"#, false),
+        (r#"{"cache_prompt":false,"cache_prompt":null}"#, false),
+        (r#"{"cache_prompt":false,"cache_prompt":"false"}"#, false),
+        // What is no boolean is no answer.
+        (r#"{"cache_prompt":"false"}"#, false),
+        (r#"{"cache_prompt":0}"#, false),
+        (r#"{"cache_prompt":[false]}"#, false),
+        (r#"{"cache_prompt":{"cache_prompt":false}}"#, false),
+        (
+            r#"{"x":{"cache_prompt":false},"cache_prompts":false}"#,
+            false,
+        ),
+        (r#"{"prompt":"\"cache_prompt\":false"}"#, false),
+        ("{}", false),
+    ] {
+        assert_eq!(ask("/v1/chat/completions", body), forbids, "{body}");
+        assert_eq!(ask("/infill", body), forbids, "{body}");
+        assert!(!ask("/embedding", body), "its parameters are not read");
+        assert!(!ask("/tokenize", body), "no inference");
+    }
 }
 
 #[test]

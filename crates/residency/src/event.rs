@@ -97,6 +97,13 @@ pub enum Event {
         /// The request's id.
         id: RequestId,
     },
+    /// The prompt of a numbered task is not to be cached (`"cache_prompt": false`), and the server
+    /// is one that forgets it without a call: the slot will hold its tokens, and none of them will
+    /// be found again. Sent before the task is launched; with or without an id.
+    Uncached {
+        /// The number.
+        task: TaskId,
+    },
     /// The server has answered a request, or its client is gone; once for
     /// each arrival. Without a task this means that it was rejected.
     Answered {

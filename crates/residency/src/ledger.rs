@@ -2,12 +2,12 @@
 
 use crate::event::{
     BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId, SequenceId,
-    Token,
+    TaskId, Token,
 };
 use crate::requests::{Label, Posted, RequestKey, Requests};
 use crate::sequence::{Launch, Sequence};
 use crate::tree::{Holder, Tree};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 mod evaluate;
@@ -28,6 +28,8 @@ const IDLE: Duration = Duration::from_millis(100);
 /// After this silence, a task of which nothing else is known is not at work any
 /// more. Longer, because the encoding of an image is silent too.
 const ABANDONED: Duration = Duration::from_secs(1);
+/// Tasks that are not to be cached and wait for a slot: beyond that the oldest was given up.
+const MOST_UNCACHED: usize = 4096;
 
 /// What the engine holds, which requests that means, and what it has just lost.
 ///
@@ -42,6 +44,8 @@ pub struct Ledger {
     sequences: BTreeMap<SequenceId, Sequence>,
     buffers: HashMap<BufferId, Holder>,
     requests: Requests,
+    /// Tasks not launched yet whose prompts the server will forget.
+    uncached: BTreeSet<TaskId>,
     reaches: reach::Reaches,
     /// The batch that is being evaluated.
     flights: Vec<evaluate::Flight>,
@@ -74,6 +78,7 @@ impl Ledger {
             sequences: BTreeMap::new(),
             buffers: HashMap::new(),
             requests: Requests::new(),
+            uncached: BTreeSet::new(),
             reaches: reach::Reaches::default(),
             flights: Vec::new(),
             evaluating: false,
@@ -149,6 +154,12 @@ impl Ledger {
                 }),
                 None => {}
             },
+            Event::Uncached { task } => {
+                self.uncached.insert(task);
+                if self.uncached.len() > MOST_UNCACHED {
+                    self.uncached.pop_first();
+                }
+            }
             Event::Launched { sequence, task } => self.launched(sequence, task, effects),
             Event::Submitted { context, entries } => {
                 if self.is_primary(context) {
@@ -236,16 +247,29 @@ impl Ledger {
 
     // ---- requests ------------------------------------------------------
 
-    fn launched(&mut self, id: SequenceId, task: i32, effects: &mut Vec<Effect>) {
+    fn launched(&mut self, id: SequenceId, task: TaskId, effects: &mut Vec<Effect>) {
         self.launches = true;
-        let request = self.requests.launch(task);
+        let mut request = self.requests.launch(task);
+        let forgotten = self.uncached.remove(&task).then(|| self.next_unseen());
+        if forgotten.is_some() {
+            if let Some(name) = request.take() {
+                self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+            }
+        }
         let sequence = self.sequence(id);
+        sequence.forgotten = forgotten;
         let before = sequence.launch.replace(Launch {
             request,
             every_output: false,
             mark: None,
         });
         self.abandon(before, effects);
+    }
+
+    /// The number of another content that is like no other.
+    fn next_unseen(&mut self) -> u32 {
+        self.unseen = self.unseen.wrapping_add(1);
+        self.unseen
     }
 
     /// A task lost its slot before its prompt was evaluated.
@@ -430,6 +454,7 @@ impl Ledger {
         *self = Self {
             contexts: std::mem::take(&mut self.contexts),
             requests: std::mem::replace(&mut self.requests, Requests::new()),
+            uncached: std::mem::take(&mut self.uncached),
             reaches: std::mem::take(&mut self.reaches),
             stepped_out: true,
             unheard: true,

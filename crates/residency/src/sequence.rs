@@ -20,6 +20,9 @@ pub(crate) struct Sequence {
     pub(crate) flight: Option<usize>,
     /// It may hold something of which the ledger knows nothing: `holder` stands at the root.
     pub(crate) unknown: bool,
+    /// The number of the content that is written now and will be forgotten: its tokens are like
+    /// no others (see [`unseen_token`](crate::unseen_token)).
+    pub(crate) forgotten: Option<u32>,
 }
 
 impl Sequence {
@@ -31,6 +34,7 @@ impl Sequence {
             launch: None,
             flight: None,
             unknown: false,
+            forgotten: None,
         }
     }
 }

@@ -4,8 +4,8 @@ use contextpilot_inspect::{Calls, Located, Place, Program};
 use serde_json::{Value, json};
 
 use crate::table::{
-    EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS, REDIRECTED, ROWS, Row, is_called,
-    is_seen_elsewhere, newest,
+    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, REDIRECTED, ROWS, Row,
+    UNCACHED, is_called, is_seen_elsewhere, newest,
 };
 
 use super::report::Report;
@@ -21,17 +21,21 @@ enum Way {
     Missing,
 }
 
-/// Row by row, what becomes of it.
-struct Functions(Vec<(&'static Row, Way)>);
+struct Functions {
+    /// Row by row, what becomes of it.
+    ways: Vec<(&'static Row, Way)>,
+    /// The server has a host prompt cache.
+    host_cache: bool,
+}
 
 pub(super) fn examine(program: &Program, located: &Located, report: &mut Report) {
     let functions = Functions::new(program, located);
     report.detail("functions", functions.json());
     let count = |wanted: fn(&Way) -> bool| {
-        let ways = functions.0.iter().map(|(_, way)| way);
+        let ways = functions.ways.iter().map(|(_, way)| way);
         ways.filter(|way| wanted(way)).count()
     };
-    let others = functions.0.iter().filter(|one| functions.is_others(one));
+    let others = functions.ways.iter().filter(|one| functions.is_others(one));
     let others = others.count();
     let text = format!(
         "{} interposed, {} inline, {} not hooked ({others} more are other versions')",
@@ -40,7 +44,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
         count(|way| matches!(way, Way::Refused(_) | Way::Missing)) - others,
     );
     report.add(Finding::new("functions", Grade::Good, text));
-    for (row, way) in &functions.0 {
+    for (row, way) in &functions.ways {
         if let Way::Refused(why) = way {
             let text = format!("{} {why}", row.name);
             let grade = match functions.sees_elsewhere(row) {
@@ -63,6 +67,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
 /// The functions of the second table, which come after those of the first.
 fn tls(located: &Located) -> Finding {
     let functions = located.functions.iter().skip(ROWS.len());
+    let functions = functions.take(REDIRECTED.len());
     let places: Vec<&Place> = functions.map(|(_, place)| place).collect();
     let is_imported = |place: &&Place| {
         let calls = Calls::Imported;
@@ -89,14 +94,18 @@ impl Functions {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         let verdicts = verdicts(program, &names);
         let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
-        Self(
-            ways.map(|((row, (_, place)), refusal)| (row, way(place, refusal)))
+        let mut marks = located.functions.iter().skip(ROWS.len() + REDIRECTED.len());
+        Self {
+            ways: ways
+                .map(|((row, (_, place)), refusal)| (row, way(place, refusal)))
                 .collect(),
-        )
+            host_cache: marks
+                .any(|(name, place)| name == HOST_CACHE && !matches!(place, Place::Missing { .. })),
+        }
     }
 
     fn way(&self, name: &str) -> &Way {
-        let found = self.0.iter().find(|(row, _)| row.name == name);
+        let found = self.ways.iter().find(|(row, _)| row.name == name);
         found.map_or(&Way::Missing, |(_, way)| way)
     }
 
@@ -121,7 +130,7 @@ impl Functions {
                         (llama.cpp since May 2025); nothing is reported";
             return Finding::new(SUBJECT, Grade::Fails, text);
         }
-        let lacking = self.0.iter().filter(|(row, way)| {
+        let lacking = self.ways.iter().filter(|(row, way)| {
             let called = is_called(row.generation, |name| self.has(name));
             row.required && called && *way == Way::Missing
         });
@@ -140,14 +149,22 @@ impl Functions {
 
     fn host_cache(&self) -> Finding {
         const SUBJECT: &str = "host cache";
-        if self.has("llama_state_seq_get_data_ext") && self.has("_ZdlPvm") {
-            return Finding::new(SUBJECT, Grade::Good, "followed");
+        if !self.host_cache {
+            return Finding::new(SUBJECT, Grade::Good, "none in this version");
         }
-        if self.has("llama_state_seq_get_data_ext") {
-            let text = "not followed (_ZdlPvm missing): prompts in it count as gone";
-            return Finding::new(SUBJECT, Grade::Limited, text);
+        let needed = ["llama_state_seq_get_data_ext", "_ZdlPvm"];
+        match needed.into_iter().find(|name| !self.has(name)) {
+            None => Finding::new(SUBJECT, Grade::Good, "followed"),
+            Some(missing) => {
+                let text = format!("not followed ({missing} missing): prompts in it count as gone");
+                Finding::new(SUBJECT, Grade::Limited, text)
+            }
         }
-        Finding::new(SUBJECT, Grade::Good, "none in this version")
+    }
+
+    /// Whether the server forgets prompts that are not to be cached; it is older than images, too.
+    fn forgets(&self) -> bool {
+        newest(UNCACHED, |name| self.has(name)) == Some(FORGOTTEN)
     }
 
     fn request_ids(&self) -> Finding {
@@ -177,6 +194,7 @@ impl Functions {
         }
         let images = match self.has("mtmd_helper_decode_image_chunk") {
             true => "exact",
+            false if self.forgets() => "none in this version",
             false => "by their content, if it takes any",
         };
         let text = format!("as text, chat or token arrays: exact; infill: exact; images: {images}");
@@ -184,7 +202,7 @@ impl Functions {
     }
 
     fn names(&self, wanted: fn(&Way) -> bool) -> Vec<String> {
-        let rows = self.0.iter().filter(|(_, way)| wanted(way));
+        let rows = self.ways.iter().filter(|(_, way)| wanted(way));
         rows.map(|(row, _)| row.name.to_owned()).collect()
     }
 
@@ -195,7 +213,7 @@ impl Functions {
 
     /// What follows from each function that is not hooked, unless it is another version's.
     fn consequences(&self) -> Vec<String> {
-        let rows = self.0.iter().filter(|one| !self.is_others(one));
+        let rows = self.ways.iter().filter(|one| !self.is_others(one));
         let rows = rows.filter_map(|(row, way)| {
             let why = match way {
                 Way::Interposed | Way::Inline => return None,
@@ -230,6 +248,7 @@ impl Functions {
             }
             _ if row.required => NOTHING,
             _ if row.name.starts_with("llama_state_seq_") => "this version has no host cache",
+            _ if row.module == "media" && self.forgets() => "this version takes no images",
             _ if row.module == "media" => "images and sounds are told apart by their content only",
             _ if row.name == "llama_new_context_with_model" => {
                 "not needed, an old name of llama_init_from_model"
@@ -269,7 +288,7 @@ impl Functions {
                 },
             })
         };
-        self.0.iter().map(one).collect()
+        self.ways.iter().map(one).collect()
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) struct JsonScanner {
     skipper: StringSkipper,
     rid: Value,
     request_id: Value,
+    cache_prompt: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,7 @@ enum State {
 enum Member {
     Rid,
     RequestId,
+    CachePrompt,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +111,7 @@ enum Value {
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 const RID: &[u8] = b"rid";
 const REQUEST_ID: &[u8] = b"request_id";
+const CACHE_PROMPT: &[u8] = b"cache_prompt";
 
 impl JsonScanner {
     pub(crate) const fn new() -> Self {
@@ -120,6 +123,7 @@ impl JsonScanner {
             skipper: StringSkipper::new(),
             rid: Value::Absent,
             request_id: Value::Absent,
+            cache_prompt: true,
         }
     }
 
@@ -131,7 +135,13 @@ impl JsonScanner {
         }
     }
 
-    /// What the body says, once all of it was fed.
+    /// Whether the prompt may come from the cache and stay there: unless the body says
+    /// `"cache_prompt": false`. What is no boolean is passed over, as it is by the server.
+    pub(crate) fn caches_prompt(&self) -> bool {
+        self.cache_prompt
+    }
+
+    /// Who the body says it is, once all of it was fed.
     pub(crate) fn finish(self) -> Identity {
         match (self.rid, self.request_id) {
             (Value::Good(id), _) | (_, Value::Good(id)) => Identity::Id(id),
@@ -152,6 +162,8 @@ impl JsonScanner {
                         Some(Member::Rid)
                     } else if self.text.is(REQUEST_ID) {
                         Some(Member::RequestId)
+                    } else if self.text.is(CACHE_PROMPT) {
+                        Some(Member::CachePrompt)
                     } else {
                         None
                     };
@@ -218,14 +230,14 @@ impl JsonScanner {
         self.state = match (self.state, byte) {
             (State::Start, b'{') => State::KeyOrEnd,
             (State::KeyOrEnd, b'"') => {
-                self.text.start(REQUEST_ID.len());
+                self.text.start(CACHE_PROMPT.len());
                 State::Key
             }
             (State::Colon, b':') => State::Value,
             (State::Value, b'"') => {
                 // Stands if the body ends inside the string.
                 self.set(Value::Bad(Refusal::Malformed));
-                if self.member.is_some() {
+                if matches!(self.member, Some(Member::Rid | Member::RequestId)) {
                     self.text.start(MAX_ID_BYTES);
                     State::IdText
                 } else {
@@ -244,6 +256,9 @@ impl JsonScanner {
                     b'n' => Value::Absent,
                     _ => Value::Bad(Refusal::NotAString),
                 });
+                if self.member == Some(Member::CachePrompt) {
+                    self.cache_prompt = first != b'f';
+                }
                 State::Scalar
             }
             (State::AfterValue, b',') => State::KeyOrEnd,
@@ -296,6 +311,8 @@ impl JsonScanner {
         match self.member {
             Some(Member::Rid) => self.rid = value,
             Some(Member::RequestId) => self.request_id = value,
+            // The last one counts; only `false` says anything.
+            Some(Member::CachePrompt) => self.cache_prompt = true,
             None => {}
         }
     }

@@ -194,7 +194,14 @@ impl Ledger {
         } else if position > held {
             self.walk(id, &vec![FILLER; (position - held) as usize], effects);
         }
-        self.walk(id, tokens, effects);
+        match self.sequence(id).forgotten {
+            Some(nth) => {
+                let places = position..position + tokens.len() as i64;
+                let unseen = places.map(|at| crate::unseen_token(nth, at as Position));
+                self.walk(id, &unseen.collect::<Vec<_>>(), effects);
+            }
+            None => self.walk(id, tokens, effects),
+        }
         true
     }
 
@@ -205,8 +212,7 @@ impl Ledger {
         if held > 0 || !(1..=LONGEST_UNSEEN).contains(&position) || self.window().is_some() {
             return;
         }
-        self.unseen = self.unseen.wrapping_add(1);
-        let nth = self.unseen;
+        let nth = self.next_unseen();
         let tokens: Vec<Token> = (0..position)
             .map(|position| crate::unseen_token(nth, position))
             .collect();

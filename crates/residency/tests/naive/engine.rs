@@ -270,6 +270,9 @@ impl Naive {
         if let (Some(before), true) = (after, rows[0] < 0 && position == held - 1) {
             token = rows.iter().fold(before, media::fold_two);
         }
+        if let Some(number) = slot.forgotten {
+            token = unseen_token(number, position as Position);
+        }
         if position < held {
             self.remove(id, position, i64::MAX);
         }

@@ -101,7 +101,14 @@ impl Generator {
                 }
                 Event::Submitted { context, entries }
             }
-            20..=25 => self.posted(choices),
+            20 => Event::Uncached {
+                task: match choices.below(4) {
+                    0 => self.some_posted(choices).map_or(77, |(_, task, _)| task),
+                    // Most probably the next that is posted.
+                    _ => 100 + self.posted.len() as TaskId,
+                },
+            },
+            21..=25 => self.posted(choices),
             26..=30 => Event::Launched {
                 sequence,
                 task: self.some_posted(choices).map_or(77, |(_, task, _)| task),

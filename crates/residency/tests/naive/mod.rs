@@ -34,6 +34,8 @@ pub(crate) struct Naive {
     arriving: Vec<Token>,
     requests: BTreeMap<Serial, Request>,
     tasks: BTreeMap<TaskId, Serial>,
+    /// Tasks whose prompts will be forgotten.
+    uncached: BTreeSet<TaskId>,
     /// Requests that posted a task and were over before they were answered.
     gone: BTreeSet<Arrival>,
     batch: Option<Vec<InBatch>>,
@@ -60,6 +62,8 @@ struct Slot {
     launch: Option<Launch>,
     /// May hold something that was written unseen.
     unknown: bool,
+    /// What is written now is forgotten: it is like nothing else.
+    forgotten: Option<u32>,
 }
 
 struct Left {
@@ -120,6 +124,7 @@ impl Naive {
                 ref id,
             } => self.post(arrival, task, id),
             Event::Answered { arrival, ref id } => self.answer(arrival, id),
+            Event::Uncached { task } => drop(self.uncached.insert(task)),
             Event::Launched { sequence, task } => self.launch(sequence, task),
             Event::Freed { buffer } => {
                 self.buffers.remove(&buffer.0);
@@ -356,13 +361,22 @@ impl Naive {
 
     fn launch(&mut self, id: SequenceId, task: TaskId) {
         self.launches = true;
-        let request = self.tasks.remove(&task);
+        let mut request = self.tasks.remove(&task);
+        let forgotten = self.uncached.remove(&task);
+        if forgotten {
+            self.unseen += 1;
+            if let Some(serial) = request.take() {
+                self.end(serial, Reason::NeverCached, Place::Nowhere);
+            }
+        }
+        let number = forgotten.then_some(self.unseen);
         if let Some(request) = request.and_then(|serial| self.requests.get_mut(&serial)) {
             request.waiting.retain(|&waiting| waiting != task);
             request.running += 1;
             request.launched = true;
         }
         let slot = self.slot(id);
+        slot.forgotten = number;
         let before = slot.launch.replace(Launch {
             request,
             every_output: false,
@@ -478,6 +492,7 @@ impl Naive {
         *self = Self {
             contexts: std::mem::take(&mut self.contexts),
             gone: std::mem::take(&mut self.gone),
+            uncached: std::mem::take(&mut self.uncached),
             effects: std::mem::take(&mut self.effects),
             posted: self.posted,
             stepped_out: true,

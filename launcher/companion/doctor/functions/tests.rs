@@ -8,7 +8,10 @@ fn without(generations: &[&str], absent: &[&str]) -> Functions {
         true => Way::Missing,
         false => Way::Interposed,
     };
-    Functions(ROWS.iter().map(|row| (row, way(row))).collect())
+    Functions {
+        ways: ROWS.iter().map(|row| (row, way(row))).collect(),
+        host_cache: !generations.contains(&"memory"),
+    }
 }
 
 /// A server of 2026.
@@ -26,6 +29,9 @@ fn the_names_here_are_the_tables() {
     for (generation, name) in anchors {
         let row = ROWS.iter().find(|row| row.name == *name);
         assert_eq!(row.map(|row| row.generation), Some(*generation), "{name}");
+    }
+    for (_, name) in UNCACHED {
+        assert!(ROWS.iter().any(|row| row.name == *name), "{name}");
     }
     for name in [
         "llama_state_seq_get_data_ext",
@@ -63,10 +69,12 @@ fn each_generation_is_good_without_the_others() {
             .filter(|other| *other != memory)
             .chain(newer)
             .collect();
-        let functions = without(&absent, &["llama_state_seq_get_data_ext"]);
+        let image = "mtmd_helper_decode_image_chunk";
+        let functions = without(&absent, &["llama_state_seq_get_data_ext", image]);
         assert_eq!(functions.kv_cache().grade, Grade::Good, "{memory}");
         assert_eq!(functions.host_cache().text, "none in this version");
         assert_eq!(functions.prompts().grade, Grade::Good, "{memory}");
+        assert!(functions.prompts().text.contains("images: none"));
         // The others are no loss, and not worth a line.
         let missing = functions.consequences();
         assert!(
@@ -102,7 +110,11 @@ fn what_is_missing_has_its_consequence() {
             .grade,
         Grade::Good
     );
-    assert_eq!(functions(&["_ZdlPvm"]).host_cache().grade, Grade::Limited);
+    for name in ["_ZdlPvm", "llama_state_seq_get_data_ext"] {
+        let host_cache = functions(&[name]).host_cache();
+        assert_eq!(host_cache.grade, Grade::Limited);
+        assert!(host_cache.text.contains(name), "{}", host_cache.text);
+    }
     let queue = functions(&["_ZN12server_queue10get_new_idEv"]).request_ids();
     assert_eq!(queue.grade, Grade::Fails);
     assert!(queue.text.contains("get_new_id"), "{}", queue.text);
