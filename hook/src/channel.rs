@@ -32,8 +32,9 @@ const MOST_ENTRIES: usize = 4 << 20;
 const BEFORE_WORKER: usize = 1024;
 /// Ids that may be stranded. Beyond that they are lost, and counted.
 const MOST_STRANDED: usize = 16_384;
-/// Up to this long the worker may rest without hearing of events that can wait.
-pub(crate) const NAP: Duration = Duration::from_millis(5);
+/// Up to this long the worker may rest without hearing of events that can wait. Each look costs
+/// a core some 20 microseconds, which a server that generates may want itself.
+pub(crate) const NAP: Duration = Duration::from_millis(25);
 
 /// What stands in the queue.
 pub(crate) struct Item {

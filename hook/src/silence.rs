@@ -57,16 +57,17 @@ impl Silence {
         Some(age)
     }
 
-    /// How long the worker may rest if nothing happens; `None`: for ever.
-    pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
+    /// How long the worker may rest if nothing happens; `None`: for ever. `awaited`: something
+    /// hangs on the next remark.
+    pub(crate) fn rest(&self, now: Instant, awaited: bool) -> Option<Duration> {
         let age = now.saturating_duration_since(self.since);
+        // While the engine may go on at any moment, a nap: it spares it waking us.
+        let nap = (age < NAP).then_some(NAP);
         if self.computing {
-            // Slow evaluations need no one to look every few milliseconds.
-            return (age < AGES[1]).then_some(NAP);
+            return nap;
         }
         let left = AGES.get(self.told)?.saturating_sub(age);
-        // While the engine may go on at any moment, short naps: they spare it waking us.
-        Some(if age < AGES[1] { left.min(NAP) } else { left })
+        Some(nap.filter(|_| !awaited).unwrap_or(left))
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
             told.extend(silence.due(after(start, ms)));
         }
         assert_eq!(told, AGES);
-        assert_eq!(silence.rest(after(start, 3000)), None);
+        assert_eq!(silence.rest(after(start, 3000), true), None);
     }
 
     #[test]
@@ -108,8 +109,8 @@ mod tests {
         let context = CONTEXT;
         silence.note(&Event::Submitted { context, entries }, start);
         assert_eq!(silence.due(after(start, 2000)), None);
-        assert_eq!(silence.rest(after(start, 1)), Some(NAP));
-        assert_eq!(silence.rest(after(start, 2000)), None);
+        assert_eq!(silence.rest(after(start, 1), true), Some(NAP));
+        assert_eq!(silence.rest(after(start, 2000), true), None);
         let failed = Vec::new();
         silence.note(&Event::Evaluated { context, failed }, after(start, 2000));
         assert_eq!(silence.due(after(start, 2009)), None);
@@ -121,16 +122,13 @@ mod tests {
         let start = Instant::now();
         let mut silence = Silence::new(start);
         silence.note(&Event::Cleared { context: CONTEXT }, start);
-        assert_eq!(silence.rest(start), Some(NAP));
-        assert_eq!(
-            silence.rest(after(start, 8)),
-            Some(Duration::from_millis(2))
-        );
-        assert!(silence.due(after(start, 10)).is_some());
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(silence.rest(start, true), ms(10));
+        assert_eq!(silence.rest(after(start, 8), true), ms(2));
+        assert_eq!(silence.rest(after(start, 8), false), Some(NAP));
+        assert!(silence.due(after(start, 33)).is_some());
+        assert_eq!(silence.rest(after(start, 33), false), ms(67));
         assert!(silence.due(after(start, 100)).is_some());
-        assert_eq!(
-            silence.rest(after(start, 100)),
-            Some(Duration::from_millis(900))
-        );
+        assert_eq!(silence.rest(after(start, 100), false), ms(900));
     }
 }

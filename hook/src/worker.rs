@@ -197,7 +197,8 @@ impl Worker {
                 continue;
             }
             let keep = self.beliefs.as_ref().and_then(|beliefs| beliefs.rest(now));
-            let rests = silence.rest(now).into_iter().chain(keep);
+            let awaited = self.ledger.as_ref().is_some_and(Ledger::awaits_silence);
+            let rests = silence.rest(now, awaited).into_iter().chain(keep);
             self.channel.rest(&self.receiver, rests.min());
         }
     }

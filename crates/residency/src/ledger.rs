@@ -430,7 +430,7 @@ impl Ledger {
         }
         self.review_changed(effects);
         if idle {
-            for name in self.requests.answered_incomplete() {
+            for name in self.requests.answered_incomplete().collect::<Vec<_>>() {
                 self.end(name, Reason::NeverCached, Place::Nowhere, effects);
             }
         }

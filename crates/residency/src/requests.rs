@@ -210,12 +210,9 @@ impl Requests {
     }
 
     /// Those that are answered and not complete.
-    pub(crate) fn answered_incomplete(&self) -> Vec<RequestKey> {
-        self.incomplete
-            .iter()
-            .copied()
-            .filter(|&name| self.get(name).is_some_and(|request| request.answered))
-            .collect()
+    pub(crate) fn answered_incomplete(&self) -> impl Iterator<Item = RequestKey> {
+        let names = self.incomplete.iter().copied();
+        names.filter(|&name| self.get(name).is_some_and(|request| request.answered))
     }
 
     /// Forgets a request.

@@ -45,6 +45,14 @@ impl Ledger {
         self.sequences.keys().copied()
     }
 
+    /// Whether [`Event::Quiet`] could decide something.
+    #[must_use]
+    pub fn awaits_silence(&self) -> bool {
+        let mut sequences = self.sequences.values();
+        sequences.any(|sequence| sequence.ghost.is_some())
+            || self.requests.answered_incomplete().next().is_some()
+    }
+
     /// What stands in host memory.
     #[must_use]
     pub fn saved(&self) -> Saved {
