@@ -14,6 +14,7 @@ use contextpilot_residency::Event;
 use contextpilot_settings::Settings;
 
 use crate::attached::{Attached, Host};
+use crate::hooks::buffers;
 use crate::trace::{self, Trace};
 use crate::{channel, contexts, guard, inside, log, mode, observe, recent, worker};
 
@@ -61,6 +62,7 @@ extern "C" fn on_load() {
             if observes {
                 observe::engage();
             }
+            buffers::shorten();
             mode::arm();
         }
     }

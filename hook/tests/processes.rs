@@ -12,7 +12,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::{
-    Fixture, Generation, Index, Linking, Manner, finish, plain_program, preloaded, stderr, stdout,
+    Fixture, Generation, Index, Linking, Manner, finish, hook_library, plain_program, preloaded,
+    stderr, stdout,
 };
 
 /// Nobody listens there.
@@ -55,6 +56,30 @@ fn exceptions_of_the_engine_reach_their_catch() {
         // An evaluation that threw has no known outcome.
         assert!(trace.contains("Obscured"), "{name}: {trace}");
     }
+}
+
+#[test]
+fn an_allocator_is_called_as_it_would_be_without_us() {
+    let fixture = latest();
+    let allocator = fixture.allocator();
+    let asked = |preload: &str| {
+        let (output, _) = finish(
+            fixture
+                .host("evict", NOWHERE)
+                .env("LD_PRELOAD", preload)
+                .env("CONTEXTPILOT_EXIT_DRAIN_MS", "0"),
+        );
+        assert!(output.status.success(), "{output:?}");
+        let stderr = stderr(&output);
+        let line = stderr.lines().find(|line| line.starts_with("sized "));
+        line.expect("the allocator speaks").to_owned()
+    };
+    let allocator = allocator.display();
+    let without = asked(&allocator.to_string());
+    let with = asked(&format!("{}:{allocator}", hook_library().display()));
+    assert_eq!(with, without);
+    assert!(!with.starts_with("sized 0,"), "{with}");
+    assert!(!with.ends_with("unsized 0"), "{with}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! that an unwinding would not put back.
 
 mod batch;
-mod buffers;
+pub(crate) mod buffers;
 mod contexts;
 mod evaluate;
 mod http;

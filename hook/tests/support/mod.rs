@@ -164,6 +164,15 @@ impl Fixture {
         command
     }
 
+    /// A library with an allocator of its own that says what it was asked for.
+    pub(crate) fn allocator(&self) -> PathBuf {
+        let library = self.folder.path().join("liballocator.so");
+        let mut compiler = compiler();
+        compiler.args(["-shared", "-fPIC", "-o"]).arg(&library);
+        run_to_success(compiler.arg(source("allocator.cpp")));
+        library
+    }
+
     /// What the ledger learned, as lines.
     pub(crate) fn trace(&self) -> String {
         fs::read_to_string(self.folder.path().join("trace")).unwrap_or_default()
