@@ -20,6 +20,8 @@
 //!   behind whatever else that disk has to do, for ids of which most are cached for
 //!   less than those seconds. A file that is compacted is synchronised before it
 //!   takes the old one's place, so that what *was* safe stays safe.
+//! - **The container is killed and started again**: its `/dev/shm` is a new one, so of what
+//!   was only in [`Recent`] nothing is left: at most the last 250 ms.
 //! - **A clean end**: the file is removed if nothing is left to tell.
 //! - An id may be told twice (told, and the process dies before that is flushed);
 //!   never an id that was not noted by this instance, as far as a checksum reaches.
