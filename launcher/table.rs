@@ -5,8 +5,8 @@
 mod hook;
 
 pub(crate) use hook::{
-    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, UNCACHED, is_called,
-    is_seen_elsewhere, newest,
+    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, SESSIONS_SOCKET,
+    UNCACHED, is_called, is_seen_elsewhere, newest,
 };
 
 /// One function of the table. Its documentation is there.
@@ -39,7 +39,8 @@ for_each_interposed!(rows);
 macro_rules! names {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident $arguments:tt $(-> $result:ty)?; )*) => {
-        /// The functions that are not exported, but have the imports of others pointed to them.
+        /// The functions that are not exported, but have the imports of others pointed to them, or
+        /// are inside the executable.
         pub(crate) static REDIRECTED: &[&str] = &[$(stringify!($name)),*];
     };
 }

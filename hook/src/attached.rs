@@ -7,7 +7,7 @@ use contextpilot_settings::Settings;
 
 use crate::connections;
 use crate::imports;
-use crate::inside::{Inside, Ready};
+use crate::inside::Inside;
 use crate::log;
 use crate::original::{self, ROWS, has, has_any, plain};
 use crate::table::{FORGOTTEN, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, UNCACHED, is_called, newest};
@@ -46,7 +46,7 @@ pub(crate) struct Attached {
     host_cache: Option<bool>,
     request_ids: bool,
     slots: bool,
-    /// OpenSSL, as a library.
+    /// OpenSSL.
     tls: bool,
 }
 
@@ -61,12 +61,12 @@ impl Attached {
     pub(crate) unsafe fn to(host: Host) -> Result<Self, String> {
         let Host::Executable(inside) = host else {
             // SAFETY: the caller's promise.
-            unsafe { attach_to_servers_own() };
+            let tls = unsafe { attach_to_servers_own() };
             let attached = Self::look(false);
             return match attached.missing {
                 Some(missing) => Err(lacks(missing)),
                 // SAFETY: the caller's promise.
-                None => Ok(unsafe { attached.finished() }),
+                None => Ok(unsafe { attached.finished(tls) }),
             };
         };
         let ready = inside
@@ -77,18 +77,22 @@ impl Attached {
             ready.abandon();
             return Err(obstacle);
         }
+        let tls = ready.tls;
         // SAFETY: the caller's promise.
         unsafe { ready.install() }
             .map_err(|refused| format!("the code of this llama-server {refused}; {USE_SHARED}"))?;
         // SAFETY: the caller's promise.
-        Ok(unsafe { attached.finished() })
+        Ok(unsafe { attached.finished(tls) })
     }
 
+    /// `tls`: whether the server's OpenSSL is seen, where that is inside the executable. Then one
+    /// that was loaded for somebody else is none of ours.
+    ///
     /// # Safety
     /// From the library's constructor only.
-    unsafe fn finished(self) -> Self {
+    unsafe fn finished(self, tls: Option<bool>) -> Self {
         // SAFETY: the caller's promise.
-        let tls = unsafe { imports::redirect() };
+        let tls = tls.unwrap_or_else(|| unsafe { imports::redirect() });
         if newest(UNCACHED, has) == Some(FORGOTTEN) {
             connections::expect_forgetting();
         }
@@ -242,24 +246,27 @@ fn lacks(function: &str) -> String {
     format!("this llama.cpp lacks {function}; nothing is reported to the index")
 }
 
-/// Older servers with libraries for their engine have their own functions in the executable.
+/// Older servers with libraries for their engine have their own functions in the executable. Says
+/// whether OpenSSL is seen, where that is there, too.
 ///
 /// # Safety
 /// From the library's constructor only.
-unsafe fn attach_to_servers_own() {
+unsafe fn attach_to_servers_own() -> Option<bool> {
     if has_server() {
-        return;
+        return None;
     }
-    let Some(ready) = Inside::with_server().map(Inside::prepare_server) else {
-        return;
-    };
+    let ready = Inside::with_server().map(Inside::prepare_server)?;
     if !has_any(NUMBERS) || !has_any(LAUNCH) {
         // One without the other is of no use.
-        Ready::abandon(ready);
-        return;
+        ready.abandon();
+        return None;
     }
+    let tls = ready.tls;
     // SAFETY: the caller's promise. The banner says what could not be attached.
-    let _ = unsafe { ready.install() };
+    match unsafe { ready.install() } {
+        Ok(()) => tls,
+        Err(_) => None,
+    }
 }
 
 /// Whether one of the server's own functions is in a library.

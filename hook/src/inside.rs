@@ -10,15 +10,17 @@ use std::sync::atomic::Ordering;
 
 use contextpilot_inline::{Batch, Function, Image, Refusal};
 
-use crate::hooks::replacements::REPLACEMENTS;
-use crate::original::{ROWS, Row, Slot, plain};
-use crate::table::{Generations, LAUNCH, MEMORY, NUMBERS, is_seen_elsewhere};
+use crate::hooks::replacements::{self, REPLACEMENTS};
+use crate::original::{ROWS, Row, Slot, plain, redirected};
+use crate::table::{Generations, LAUNCH, MEMORY, NUMBERS, SESSIONS_SOCKET, is_seen_elsewhere};
 
 /// Functions of the table that are linked into the executable.
 pub(crate) struct Inside {
     image: Image,
     /// In the order of [`ROWS`].
     rows: Vec<Option<Function>>,
+    /// OpenSSL's, in the order of [`redirected::ROWS`].
+    tls: Vec<Option<Function>>,
     /// In the order of [`plain::SLOTS`].
     plain: Vec<Option<Function>>,
 }
@@ -39,7 +41,7 @@ impl Inside {
     /// All names at once: what takes time is to read the table.
     fn with_any_of(wanted: &[&str]) -> Option<Self> {
         let image = Image::of_self().ok()?;
-        let rows = ROWS.iter().map(|row| row.name);
+        let rows = ROWS.iter().chain(redirected::ROWS).map(|row| row.name);
         let plain = plain::SLOTS.iter().map(|slot| slot.name());
         let mut names: Vec<&str> = rows.chain(plain).collect();
         let ours = names.len();
@@ -48,8 +50,14 @@ impl Inside {
         if rows.split_off(ours).iter().all(Option::is_none) {
             return None;
         }
-        let plain = rows.split_off(ROWS.len());
-        Some(Self { image, rows, plain })
+        let plain = rows.split_off(ROWS.len() + redirected::ROWS.len());
+        let tls = rows.split_off(ROWS.len());
+        Some(Self {
+            image,
+            rows,
+            tls,
+            plain,
+        })
     }
 
     /// Whether it contains one of the server's own functions, too.
@@ -86,11 +94,41 @@ impl Inside {
                 ready.set(slot, function.address as *const ());
             }
         }
+        self.prepare_tls(&mut ready);
         Ok(ready)
     }
 
-    /// Prepares the server's own functions only, for one that has its engine in libraries. What
-    /// is refused is done without.
+    /// Prepares OpenSSL's functions, where it is linked in, too: all of them or none.
+    fn prepare_tls(&self, ready: &mut Ready) {
+        if self.tls.iter().all(Option::is_none) {
+            return;
+        }
+        let before = ready.mark();
+        for (slot, function) in plain::SLOTS.iter().copied().zip(&self.plain) {
+            if let Some(function) = function.as_ref().filter(|_| slot.name() == SESSIONS_SOCKET) {
+                ready.set(slot, function.address as *const ());
+            }
+        }
+        let rows = redirected::ROWS
+            .iter()
+            .zip(replacements::redirected::REPLACEMENTS)
+            .zip(&self.tls);
+        let mut all = plain::has(SESSIONS_SOCKET);
+        for ((row, replacement), function) in rows {
+            all = all
+                && function.as_ref().is_some_and(|function| {
+                    let code = (replacement.code)();
+                    ready.add(&self.image, row, function, code).is_ok()
+                });
+        }
+        if !all {
+            ready.return_to(before);
+        }
+        ready.tls = Some(all);
+    }
+
+    /// Prepares the server's own functions and OpenSSL's only, for one that has its engine in
+    /// libraries. What is refused is done without.
     pub(crate) fn prepare_server(self) -> Ready {
         let mut ready = Ready::default();
         for ((row, replacement), function) in ROWS.iter().zip(REPLACEMENTS).zip(&self.rows) {
@@ -98,6 +136,7 @@ impl Inside {
                 let _ = ready.add(&self.image, row, function, (replacement.code)());
             }
         }
+        self.prepare_tls(&mut ready);
         ready
     }
 }
@@ -144,6 +183,8 @@ pub(crate) struct Ready {
     batch: Batch,
     slots: Vec<&'static Slot>,
     hooked: Vec<&'static str>,
+    /// Whether what OpenSSL does is seen, where it is inside.
+    pub(crate) tls: Option<bool>,
 }
 
 impl Ready {
@@ -170,6 +211,18 @@ impl Ready {
         self.slots.push(slot);
     }
 
+    /// How many slots and hooks there are so far.
+    fn mark(&self) -> (usize, usize) {
+        (self.slots.len(), self.hooked.len())
+    }
+
+    /// Takes back what was prepared since.
+    fn return_to(&mut self, (slots, hooked): (usize, usize)) {
+        take_back(&self.slots.split_off(slots));
+        self.hooked.truncate(hooked);
+        self.batch.truncate(hooked);
+    }
+
     /// Hooks all of them.
     ///
     /// # Errors
@@ -182,6 +235,7 @@ impl Ready {
             batch,
             slots,
             hooked,
+            tls: _,
         } = self;
         // SAFETY: the caller's promise; the trampolines are in their slots.
         let installed = unsafe { batch.install() };

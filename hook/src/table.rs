@@ -78,6 +78,9 @@ pub(crate) const UNCACHED: Generations = &[
 /// from between are followed, and no more is lost than a word about it.)
 pub(crate) const HOST_CACHE: &str = "llama_n_ctx_seq";
 
+/// How a TLS session's connection is known. Without it, nothing in the session is of use.
+pub(crate) const SESSIONS_SOCKET: &str = "SSL_get_fd";
+
 /// See [`UNCACHED`].
 pub(crate) const FORGOTTEN: &str = "forgotten";
 
@@ -192,7 +195,7 @@ macro_rules! for_each_interposed {
 }
 
 /// Functions that are hooked in a llama-server only, by pointing the imports of its libraries to
-/// us (`imports.rs`). An export would stand between every program that inherits the preload and
+/// us (`imports.rs`) or, where they are linked into the executable, as the others there. An export would stand between every program that inherits the preload and
 /// its OpenSSL; and a Python, say, may well have two versions of it at once, each for those that
 /// were linked with it, while behind an export there can be only one.
 macro_rules! for_each_redirected {

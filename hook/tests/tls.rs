@@ -1,5 +1,5 @@
-//! Sessions of an OpenSSL that is a library of its own. The real one is in `tests/forms`; here is
-//! what that build of a server does not show.
+//! Sessions of an OpenSSL that is a library of its own, or inside the executable. The real one is
+//! in `tests/forms`; here is what that build of a server does not show.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -8,7 +8,10 @@ use support::{Fixture, Generation, Index, Linking, Manner, finish, stderr};
 
 /// `flags` say when the dynamic linker looks for what is imported.
 fn evicts(flags: &[&str]) {
-    let fixture = Fixture::with_tls(flags);
+    is_followed(&Fixture::with_tls(flags), flags);
+}
+
+fn is_followed(fixture: &Fixture, flags: &[&str]) {
     let index = Index::start(Manner::Answers);
     let (output, _) = finish(fixture.host("", &index.url).args(["--ssl-cert-file", "x"]));
     assert!(output.status.success(), "{flags:?}: {output:?}");
@@ -52,6 +55,32 @@ fn imports_that_are_found_when_they_are_needed() {
 #[test]
 fn imports_that_are_called_without_a_stub() {
     evicts(&["-fno-plt", "-Wl,-z,now,-z,relro"]);
+}
+
+#[test]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn what_is_linked_into_the_executable() {
+    for flags in [&[][..], &["-no-pie", "-fno-pie"]] {
+        is_followed(&Fixture::with_tls_inside(flags), flags);
+    }
+}
+
+/// It is not taken for another that somebody may have loaded.
+#[test]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn what_is_inside_and_cannot_be_hooked_is_said() {
+    let (flag, branch) = match cfg!(target_arch = "x86_64") {
+        true => ("-DSHORT_WRITE", "-fcf-protection=none"),
+        false => ("-DSHORT_WRITE", "-mbranch-protection=none"),
+    };
+    let fixture = Fixture::with_tls_inside(&[flag, branch]);
+    let index = Index::start(Manner::Answers);
+    let (output, _) = finish(fixture.host("", &index.url).args(["--ssl-cert-file", "x"]));
+    assert!(output.status.success(), "{output:?}");
+    let banner = stderr(&output);
+    let expected = "; without TLS: requests over https are not recognised; index ";
+    assert!(banner.contains(expected), "{banner}");
+    assert!(!index.heard().contains("first"), "{}", index.heard());
 }
 
 #[test]

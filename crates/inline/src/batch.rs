@@ -92,6 +92,11 @@ impl Batch {
         Ok(trampoline)
     }
 
+    /// Leaves out all but the first `len`: their trampolines are gone.
+    pub fn truncate(&mut self, len: usize) {
+        self.hooks.truncate(len);
+    }
+
     /// How many functions are ready.
     pub fn len(&self) -> usize {
         self.hooks.len()

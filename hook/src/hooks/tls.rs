@@ -1,4 +1,4 @@
-//! The server's TLS sessions, where OpenSSL is a library of its own.
+//! The server's TLS sessions, where OpenSSL is a library of its own or inside the executable.
 //!
 //! OpenSSL reads and writes its sockets itself; what the client and the server say to each other
 //! is seen here only.

@@ -146,6 +146,21 @@ impl Fixture {
         fixture
     }
 
+    /// The same in one executable, and nothing in libraries.
+    pub(crate) fn with_tls_inside(flags: &[&str]) -> Self {
+        let mut fixture = Self::with(Generation::Extended, Linking::Inside, flags);
+        let objects = compiled(Generation::Extended, flags);
+        let folder = fixture.folder.path();
+        let mut program = compiler();
+        program.current_dir(folder).args(flags);
+        program.args(["-o", "tls-host"]);
+        program.args([source("tls_host.cpp"), source("ssl.cpp")]);
+        program.args(["llama.o", "server.o"].map(|object| objects.join(object)));
+        run_to_success(program.arg("-lpthread"));
+        fixture.program = folder.join("tls-host");
+        fixture
+    }
+
     /// Gives the program another file name.
     pub(crate) fn called(mut self, name: &str) -> Self {
         let renamed = self.folder.path().join(name);

@@ -11,6 +11,8 @@ use crate::table::{
 use super::report::Report;
 use super::{Finding, Grade};
 
+mod tls;
+
 /// What becomes of one function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
@@ -61,32 +63,14 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     report.add(functions.host_cache());
     report.add(functions.request_ids());
     report.add(functions.prompts());
-    report.add(tls(located));
+    report.add(tls::finding(program, located));
 }
 
-/// The functions of the second table, which come after those of the first.
-fn tls(located: &Located) -> Finding {
-    let functions = located.functions.iter().skip(ROWS.len());
-    let functions = functions.take(REDIRECTED.len());
-    let places: Vec<&Place> = functions.map(|(_, place)| place).collect();
-    let is_imported = |place: &&Place| {
-        let calls = Calls::Imported;
-        matches!(place, Place::Dynamic { calls: found, .. } if *found == calls)
-    };
-    let (grade, text) = if places.len() == REDIRECTED.len() && places.iter().all(is_imported) {
-        let text = "ids are read within it: OpenSSL is a library";
-        (Grade::Good, text)
-    } else if places.iter().any(|place| matches!(place, Place::Inside(_))) {
-        let text = "OpenSSL is linked in: ids of requests over https (--ssl-cert-file) are not \
-                    read; let a proxy do the TLS, or use a shared build";
-        (Grade::Limited, text)
-    } else {
-        (
-            Grade::Good,
-            "no OpenSSL that is known: ids of requests over https are not read",
-        )
-    };
-    Finding::new("TLS", grade, text)
+/// Whether a function is there that is not hooked, but tells of what is.
+fn has_mark(located: &Located, mark: &str) -> bool {
+    let hooked = ROWS.len() + REDIRECTED.len();
+    let mut marks = located.functions.iter().skip(hooked);
+    marks.any(|(name, place)| name == mark && !matches!(place, Place::Missing { .. }))
 }
 
 impl Functions {
@@ -94,13 +78,11 @@ impl Functions {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         let verdicts = verdicts(program, &names);
         let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
-        let mut marks = located.functions.iter().skip(ROWS.len() + REDIRECTED.len());
         Self {
             ways: ways
                 .map(|((row, (_, place)), refusal)| (row, way(place, refusal)))
                 .collect(),
-            host_cache: marks
-                .any(|(name, place)| name == HOST_CACHE && !matches!(place, Place::Missing { .. })),
+            host_cache: has_mark(located, HOST_CACHE),
         }
     }
 

@@ -6,7 +6,7 @@ use contextpilot_inspect::{Executable, Format, Libc, Linkage, Program, Script, S
 use serde_json::json;
 
 use crate::obstacle::{Library, obstacle};
-use crate::table::{HOST_CACHE, REDIRECTED, ROWS};
+use crate::table::{HOST_CACHE, REDIRECTED, ROWS, SESSIONS_SOCKET};
 
 use super::report::Report;
 use super::{Finding, Grade, functions};
@@ -39,7 +39,8 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     }
     let interposed = ROWS.iter().map(|row| row.name);
     let redirected = REDIRECTED.iter().copied();
-    let names: Vec<&str> = interposed.chain(redirected).chain([HOST_CACHE]).collect();
+    let marks = [HOST_CACHE, SESSIONS_SOCKET];
+    let names: Vec<&str> = interposed.chain(redirected).chain(marks).collect();
     let search = Search {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),
         ..Search::default()
