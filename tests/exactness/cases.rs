@@ -455,8 +455,9 @@ fn endings() -> Vec<Case> {
                     json!("root ::= ("),
                 ),
                 "req-type",
-                "n_predict",
-                json!("many"),
+                // Of other parameters, older servers take a wrong type for none.
+                "prompt",
+                json!({"no": "text"}),
             ),
         )
         .gone_at_least(1),
