@@ -60,9 +60,7 @@ fn imports_that_are_called_without_a_stub() {
 #[test]
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn what_is_linked_into_the_executable() {
-    for flags in [&[][..], &["-no-pie", "-fno-pie"]] {
-        is_followed(&Fixture::with_tls_inside(flags), flags);
-    }
+    is_followed(&Fixture::with_tls_inside(&[]), &[]);
 }
 
 /// It is not taken for another that somebody may have loaded.

@@ -146,10 +146,10 @@ impl Fixture {
         fixture
     }
 
-    /// The same in one executable, and nothing in libraries.
+    /// The same in one executable, which needs no library.
     pub(crate) fn with_tls_inside(flags: &[&str]) -> Self {
-        let mut fixture = Self::with(Generation::Extended, Linking::Inside, flags);
-        let objects = compiled(Generation::Extended, flags);
+        let mut fixture = Self::new(Generation::Extended, Linking::Library);
+        let objects = compiled(Generation::Extended, &[]);
         let folder = fixture.folder.path();
         let mut program = compiler();
         program.current_dir(folder).args(flags);
