@@ -36,6 +36,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod assembly;
 mod chunked;
 mod endpoint;
 mod fields;
@@ -44,6 +45,7 @@ mod json;
 mod reader;
 mod scan;
 
+pub use assembly::Assembly;
 pub use endpoint::Endpoint;
-pub use json::{Identity, MAX_ID_BYTES, Refusal};
+pub use json::{Identity, MAX_ID_BYTES, Piece, Refusal};
 pub use reader::{Loss, Method, Request, RequestReader, Step};

@@ -4,7 +4,7 @@ use crate::chunked::{Chunked, Part};
 use crate::endpoint::Endpoint;
 use crate::fields::{Event, Fields};
 use crate::head::{Framing, Head, RequestLine};
-use crate::json::{Identity, JsonScanner, Refusal};
+use crate::json::{Identity, JsonScanner, Piece, Refusal};
 
 /// The method of a request, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,6 +28,9 @@ pub struct Request {
     /// The top-level `cache_prompt` of the body: true unless it says `false`. Always true when the
     /// body is not read.
     pub cache_prompt: bool,
+    /// The prompts in the member `prompt`, each with what it is made of; `None` where there is no
+    /// text and no list of that name, and where nobody [asked](RequestReader::with_prompts).
+    pub prompts: Option<Vec<Vec<Piece>>>,
 }
 
 impl Request {
@@ -120,6 +123,14 @@ impl RequestReader {
             phase: Phase::Line(RequestLine::new()),
             json: JsonScanner::new(),
             unannounced: false,
+        }
+    }
+
+    /// The same, and what the prompts in the bodies are made of: for [`Assembly`](crate::Assembly).
+    pub fn with_prompts() -> Self {
+        Self {
+            json: JsonScanner::with_prompts(),
+            ..Self::new()
         }
     }
 
@@ -235,7 +246,8 @@ impl RequestReader {
     }
 
     fn complete(&mut self, head: &Head) -> Request {
-        let json = std::mem::replace(&mut self.json, JsonScanner::new());
+        let next = self.json.renewed();
+        let mut json = std::mem::replace(&mut self.json, next);
         self.phase = match head.closes() {
             true => Phase::Lost(Loss::Closed),
             false => Phase::Line(RequestLine::new()),
@@ -244,6 +256,7 @@ impl RequestReader {
             method: head.method,
             endpoint: head.endpoint,
             cache_prompt: json.caches_prompt(),
+            prompts: json.take_prompts(),
             identity: match head.compressed && head.method == Method::Post {
                 true => Identity::Refused(Refusal::Compressed),
                 false => json.finish(),

@@ -46,6 +46,7 @@ fn complete(identity: Identity) -> Step {
         endpoint: Endpoint::Completion,
         identity,
         cache_prompt: true,
+        prompts: None,
     })
 }
 
@@ -119,6 +120,7 @@ fn many_requests_on_one_connection() {
             endpoint: Endpoint::Other,
             identity: Identity::Absent,
             cache_prompt: true,
+            prompts: None,
         })
     };
     assert_eq!(

@@ -1,8 +1,11 @@
 //! Finds the request id in a JSON body without building or keeping the body.
 
+mod prompt;
 mod text;
 
 use crate::scan::{StringSkipper, find, find_quote_or_bracket};
+use prompt::List;
+pub use prompt::Piece;
 use text::Text;
 
 /// The longest request id that is honoured, in bytes of UTF-8.
@@ -70,6 +73,19 @@ pub(crate) struct JsonScanner {
     rid: Value,
     request_id: Value,
     cache_prompt: bool,
+    prompts: Prompts,
+}
+
+/// What is known of the member `prompt`.
+#[derive(Debug, Clone)]
+enum Prompts {
+    /// It is of no interest.
+    Ignored,
+    /// There is none, or it is something else than what follows.
+    None,
+    /// Or an object, which has a text.
+    Text,
+    List(List),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +115,7 @@ enum Member {
     Rid,
     RequestId,
     CachePrompt,
+    Prompt,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +129,7 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 const RID: &[u8] = b"rid";
 const REQUEST_ID: &[u8] = b"request_id";
 const CACHE_PROMPT: &[u8] = b"cache_prompt";
+const PROMPT: &[u8] = b"prompt";
 
 impl JsonScanner {
     pub(crate) const fn new() -> Self {
@@ -124,6 +142,32 @@ impl JsonScanner {
             rid: Value::Absent,
             request_id: Value::Absent,
             cache_prompt: true,
+            prompts: Prompts::Ignored,
+        }
+    }
+
+    /// One that also reads what the member `prompt` is made of.
+    pub(crate) fn with_prompts() -> Self {
+        Self {
+            prompts: Prompts::None,
+            ..Self::new()
+        }
+    }
+
+    /// One like this, for the next body.
+    pub(crate) fn renewed(&self) -> Self {
+        match self.prompts {
+            Prompts::Ignored => Self::new(),
+            _ => Self::with_prompts(),
+        }
+    }
+
+    /// The prompts, each with what it is made of, once the body was fed.
+    pub(crate) fn take_prompts(&mut self) -> Option<Vec<Vec<Piece>>> {
+        match std::mem::replace(&mut self.prompts, Prompts::None) {
+            Prompts::Text => Some(vec![vec![Piece::Text]]),
+            Prompts::List(list) => list.prompts(),
+            Prompts::Ignored | Prompts::None => None,
         }
     }
 
@@ -164,6 +208,8 @@ impl JsonScanner {
                         Some(Member::RequestId)
                     } else if self.text.is(CACHE_PROMPT) {
                         Some(Member::CachePrompt)
+                    } else if self.text.is(PROMPT) && !matches!(self.prompts, Prompts::Ignored) {
+                        Some(Member::Prompt)
                     } else {
                         None
                     };
@@ -184,8 +230,18 @@ impl JsonScanner {
                 }
             },
             State::OtherText => self.skip_text(bytes, State::AfterValue),
-            State::NestedText => self.skip_text(bytes, State::Nested),
-            State::Nested => self.nested(bytes),
+            State::NestedText | State::Nested => {
+                let used = match self.state {
+                    State::Nested => self.nested(bytes),
+                    _ => self.skip_text(bytes, State::Nested),
+                };
+                if let (Prompts::List(list), Some(Member::Prompt)) =
+                    (&mut self.prompts, self.member)
+                {
+                    list.feed(&bytes[..used]);
+                }
+                used
+            }
             State::Scalar => {
                 let end = |b| matches!(b, b',' | b'}' | b'"' | b'{' | b'[' | b']' | b':');
                 match find(bytes, end) {
@@ -237,7 +293,8 @@ impl JsonScanner {
             (State::Value, b'"') => {
                 // Stands if the body ends inside the string.
                 self.set(Value::Bad(Refusal::Malformed));
-                if matches!(self.member, Some(Member::Rid | Member::RequestId)) {
+                self.set_prompts(Prompts::Text);
+                if let Some(Member::Rid | Member::RequestId) = self.member {
                     self.text.start(MAX_ID_BYTES);
                     State::IdText
                 } else {
@@ -245,8 +302,12 @@ impl JsonScanner {
                     State::OtherText
                 }
             }
-            (State::Value, b'{' | b'[') => {
+            (State::Value, bracket @ (b'{' | b'[')) => {
                 self.set(Value::Bad(Refusal::NotAString));
+                self.set_prompts(match bracket {
+                    b'[' => Prompts::List(List::new()),
+                    _ => Prompts::Text,
+                });
                 self.depth = 2;
                 State::Nested
             }
@@ -259,6 +320,7 @@ impl JsonScanner {
                 if self.member == Some(Member::CachePrompt) {
                     self.cache_prompt = first != b'f';
                 }
+                self.set_prompts(Prompts::None);
                 State::Scalar
             }
             (State::AfterValue, b',') => State::KeyOrEnd,
@@ -313,7 +375,13 @@ impl JsonScanner {
             Some(Member::RequestId) => self.request_id = value,
             // The last one counts; only `false` says anything.
             Some(Member::CachePrompt) => self.cache_prompt = true,
-            None => {}
+            Some(Member::Prompt) | None => {}
+        }
+    }
+
+    fn set_prompts(&mut self, prompts: Prompts) {
+        if self.member == Some(Member::Prompt) {
+            self.prompts = prompts;
         }
     }
 }

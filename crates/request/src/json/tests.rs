@@ -200,3 +200,100 @@ fn depth_has_no_limit() {
     scanner.feed(&body);
     assert_eq!(scanner.finish(), id("a"));
 }
+
+/// The pieces of each prompt, such as `t` for a text and `5,6` for tokens.
+fn prompts(body: &str) -> Option<Vec<String>> {
+    let shown = |body: &[&[u8]]| {
+        let mut scanner = JsonScanner::with_prompts();
+        body.iter().for_each(|bytes| scanner.feed(bytes));
+        let piece = |piece: &Piece| match piece {
+            Piece::Text => "t".to_owned(),
+            Piece::Tokens(tokens) => {
+                let tokens: Vec<String> = tokens.iter().map(i32::to_string).collect();
+                tokens.join(",")
+            }
+        };
+        let prompt = |prompt: &Vec<Piece>| {
+            let pieces: Vec<String> = prompt.iter().map(piece).collect();
+            pieces.join(" ")
+        };
+        Some(scanner.take_prompts()?.iter().map(prompt).collect())
+    };
+    let bytes = body.as_bytes();
+    let whole = shown(&[bytes]);
+    for split in 0..=bytes.len() {
+        let (one, two) = bytes.split_at(split);
+        assert_eq!(shown(&[one, two]), whole, "{body} split at {split}");
+    }
+    let each: Vec<&[u8]> = bytes.chunks(1).collect();
+    assert_eq!(shown(&each), whole, "{body} byte by byte");
+    whole
+}
+
+#[test]
+fn tells_what_prompts_are_made_of() {
+    for (body, expected) in [
+        (r#"{"prompt":"a"}"#, &["t"][..]),
+        (r#"{"prompt":""}"#, &["t"]),
+        (r#"{"prompt":[5,66, 7 ]}"#, &["5,66,7"]),
+        (r#"{"prompt":[0]}"#, &["0"]),
+        (r#"{"prompt":[2147483647]}"#, &["2147483647"]),
+        (r#"{"prompt":["a","b\"],["]}"#, &["t", "t"]),
+        (r#"{"prompt":["a",5,6,"b"]}"#, &["t 5,6 t"]),
+        (r#"{"prompt":[5,"b",6]}"#, &["5 t 6"]),
+        (r#"{"prompt":[[5,6],[7]]}"#, &["5,6", "7"]),
+        (r#"{"prompt":["a",[5,"b"],[6]]}"#, &["t", "5 t", "6"]),
+        (r#"{"prompt":{"prompt_string":"a","x":[1]}}"#, &["t"]),
+        (
+            r#"{"prompt":[{"prompt_string":"}]","x":[1,{"y":2}]},"b",[3]]}"#,
+            &["t", "t", "3"],
+        ),
+        (r#"{"prompt":[5],"x":[6],"prompt":"a"}"#, &["t"]),
+        (r#"{"prompt":"a","prompt":[5]}"#, &["5"]),
+        (
+            "{\"x\":[1],\"prompt\" :\n [ 5 ,\t6 ] ,\"rid\":\"a\"}",
+            &["5,6"],
+        ),
+    ] {
+        let found = prompts(body);
+        assert_eq!(
+            found.as_deref(),
+            Some(&expected.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()[..]),
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn of_what_is_no_prompt_nothing_is_told() {
+    for body in [
+        r#"{}"#,
+        r#"{"x":{"prompt":"a"}}"#,
+        r#"{"Prompt":"a","prompts":["a"]}"#,
+        r#"{"prompt":5}"#,
+        r#"{"prompt":null}"#,
+        r#"{"prompt":[]}"#,
+        r#"{"prompt":[5.0]}"#,
+        r#"{"prompt":[-5]}"#,
+        r#"{"prompt":[1e3]}"#,
+        r#"{"prompt":[2147483648]}"#,
+        r#"{"prompt":[99999999999999999999]}"#,
+        r#"{"prompt":["a",true]}"#,
+        r#"{"prompt":[5,[6]]}"#,
+        r#"{"prompt":[5,{}]}"#,
+        r#"{"prompt":[[5,[6]]]}"#,
+        r#"{"prompt":[5,6"#,
+        r#"{"prompt":"a","prompt":null}"#,
+        r#"["prompt","a"]"#,
+    ] {
+        assert_eq!(prompts(body), None, "{body}");
+    }
+    let mut scanner = JsonScanner::new();
+    scanner.feed(br#"{"prompt":"a"}"#);
+    assert_eq!(scanner.take_prompts(), None, "nobody asked");
+    let mut long = JsonScanner::with_prompts();
+    long.feed(b"{\"prompt\":[");
+    (0..3 << 20).for_each(|_| long.feed(b"5,"));
+    long.feed(b"]}");
+    assert_eq!(long.take_prompts(), None, "longer than any prompt");
+}

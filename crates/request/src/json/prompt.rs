@@ -1,0 +1,174 @@
+//! What a body's `prompt` is made of, where it is a list.
+
+use crate::scan::StringSkipper;
+
+/// Tokens and texts of one request that are kept; a request with more is not followed.
+const MOST: usize = 1 << 20;
+
+/// Part of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Text, which the server makes tokens of: as it is, or with media in an object, which is a
+    /// prompt of its own.
+    Text,
+    /// Tokens as they are.
+    Tokens(Vec<i32>),
+}
+
+/// Reads a list from after its bracket on: of tokens and texts (one prompt), or of prompts.
+#[derive(Debug, Clone)]
+pub(super) struct List {
+    state: State,
+    /// In a list within the list.
+    inside: bool,
+    /// Open brackets of an object in the list, and in it.
+    object: u32,
+    skipper: StringSkipper,
+    /// All that stands in the list itself, should it be one prompt.
+    one: Vec<Piece>,
+    /// Its elements as prompts, should they be several.
+    several: Vec<Vec<Piece>>,
+    has_tokens: bool,
+    /// Or objects.
+    has_lists: bool,
+    size: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Between,
+    Number(i32),
+    Text,
+    /// The list has ended.
+    Whole,
+    /// Something that is no prompt, or too much.
+    Odd,
+}
+
+impl List {
+    pub(super) const fn new() -> Self {
+        Self {
+            state: State::Between,
+            inside: false,
+            object: 0,
+            skipper: StringSkipper::new(),
+            one: Vec::new(),
+            several: Vec::new(),
+            has_tokens: false,
+            has_lists: false,
+            size: 0,
+        }
+    }
+
+    /// Its prompts, by the server's own rule: a list with a number in it is one prompt.
+    pub(super) fn prompts(self) -> Option<Vec<Vec<Piece>>> {
+        match (self.state, self.has_tokens, self.has_lists) {
+            (State::Whole, true, false) => Some(vec![self.one]),
+            (State::Whole, false, _) if !self.several.is_empty() => Some(self.several),
+            _ => None,
+        }
+    }
+
+    pub(super) fn feed(&mut self, mut bytes: &[u8]) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            match self.state {
+                State::Whole | State::Odd => return,
+                State::Text => match self.skipper.feed(bytes) {
+                    None => return,
+                    Some(used) => {
+                        self.state = State::Between;
+                        bytes = &bytes[used..];
+                    }
+                },
+                State::Number(before) => {
+                    let digit = byte.is_ascii_digit().then(|| i32::from(byte - b'0'));
+                    self.state = match digit {
+                        Some(digit) => before
+                            .checked_mul(10)
+                            .and_then(|tens| tens.checked_add(digit))
+                            .map_or(State::Odd, State::Number),
+                        None => {
+                            self.add_token(before);
+                            self.between(byte)
+                        }
+                    };
+                    bytes = rest;
+                }
+                State::Between => {
+                    self.state = self.between(byte);
+                    bytes = rest;
+                }
+            }
+        }
+    }
+
+    /// A byte outside of texts and numbers, or right after a number.
+    fn between(&mut self, byte: u8) -> State {
+        self.size += usize::from(!matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+        if self.object > 0 {
+            return self.within_object(byte);
+        }
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\r' | b',' => State::Between,
+            // Every element adds a byte or two that is counted here.
+            _ if self.size > 2 * MOST => State::Odd,
+            b'0'..=b'9' => State::Number(i32::from(byte - b'0')),
+            b'"' => {
+                self.skipper = StringSkipper::new();
+                if !self.inside {
+                    self.several.push(vec![Piece::Text]);
+                }
+                self.pieces().push(Piece::Text);
+                State::Text
+            }
+            b'{' if !self.inside => {
+                self.object = 1;
+                self.has_lists = true;
+                self.several.push(vec![Piece::Text]);
+                State::Between
+            }
+            b'[' if !self.inside => {
+                self.inside = true;
+                self.has_lists = true;
+                self.several.push(Vec::new());
+                State::Between
+            }
+            b']' if self.inside => {
+                self.inside = false;
+                State::Between
+            }
+            b']' => State::Whole,
+            _ => State::Odd,
+        }
+    }
+
+    /// Brackets that do not match are the server's to find.
+    fn within_object(&mut self, byte: u8) -> State {
+        match byte {
+            b'{' | b'[' => self.object += 1,
+            b'}' | b']' => self.object -= 1,
+            b'"' => {
+                self.skipper = StringSkipper::new();
+                return State::Text;
+            }
+            _ => {}
+        }
+        State::Between
+    }
+
+    fn add_token(&mut self, token: i32) {
+        self.has_tokens |= !self.inside;
+        let pieces = self.pieces();
+        match pieces.last_mut() {
+            Some(Piece::Tokens(tokens)) => tokens.push(token),
+            _ => pieces.push(Piece::Tokens(vec![token])),
+        }
+    }
+
+    fn pieces(&mut self) -> &mut Vec<Piece> {
+        match self.several.last_mut() {
+            Some(last) if self.inside => last,
+            _ => &mut self.one,
+        }
+    }
+}
