@@ -316,6 +316,11 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             let Some(places) = wanted.get(name) else {
                 return;
             };
+            // For the file's own use only, wherever it is still named.
+            let hidden = matches!(symbol.st_visibility(), elf::STV_HIDDEN | elf::STV_INTERNAL);
+            if table == elf::SHT_DYNSYM && hidden {
+                return;
+            }
             for place in places {
                 let entry = &mut found[*place];
                 match definition {
