@@ -8,7 +8,7 @@ use contextpilot_control::{
 };
 use contextpilot_residency::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, Place, Reason, RequestId,
-    SequenceId, TaskId,
+    SequenceId, TaskId, UNTIED,
 };
 
 use crate::gone::{Gone, MOST_GONE, Memory};
@@ -356,12 +356,18 @@ impl Observer {
             work.id.clone()
         });
         self.end_prompt(sequence, now);
-        self.slots.entry(sequence).or_default().launch = Some(Launch {
+        let slot = self.slots.entry(sequence).or_default();
+        // The end of a prompt tells whose it is: its beginning was seen already.
+        let begun = slot.launch.take().filter(|launch| launch.untied);
+        let untied = task == UNTIED;
+        let prompt = begun.filter(|_| !untied).and_then(|launch| launch.prompt);
+        slot.launch = Some(Launch {
             arrival,
             id,
             at_unix_ms: now.unix_ms,
             busy: arrival.is_some(),
-            prompt: Some(Prompt::default()),
+            untied,
+            prompt: Some(prompt.unwrap_or_default()),
         });
     }
 

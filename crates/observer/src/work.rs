@@ -86,6 +86,8 @@ pub(crate) struct Launch {
     pub(crate) at_unix_ms: u64,
     /// Not answered yet.
     pub(crate) busy: bool,
+    /// Known by its work on the slot only: see [`UNTIED`](contextpilot_residency::UNTIED).
+    pub(crate) untied: bool,
     /// Not evaluated to its end yet.
     pub(crate) prompt: Option<Prompt>,
 }

@@ -38,6 +38,16 @@ pub const fn media_token(content_hash: u32) -> Token {
     (content_hash | 0x8000_0000) as Token
 }
 
+/// Stands in the positions that media take beyond their rows.
+pub(crate) const FILLER: Token = media_token(0x6669_6c6c);
+
+/// The tokens of media with one token for all rows, as the ledger has them: a token for each of
+/// `positions`, but where the rows share a position, fillers after the first.
+pub fn media_run(token: Token, positions: usize, shared: bool) -> impl Iterator<Item = Token> {
+    let of = move |nth| if nth > 0 && shared { FILLER } else { token };
+    (0..positions).map(of)
+}
+
 /// Makes the token that stands at a position of the `nth` content that was written unseen.
 ///
 /// No vocabulary is so large, so it is no other kind of token; and two of its own kind are the
@@ -49,6 +59,11 @@ pub const fn unseen_token(nth: u32, position: Position) -> Token {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     0x4000_0000 | ((z ^ (z >> 31)) & 0x3fff_ffff) as Token
+}
+
+/// Whether it is one that [`unseen_token`] makes.
+pub(crate) const fn is_unseen(token: Token) -> bool {
+    token >= 0x4000_0000
 }
 
 /// One entry of a batch that was handed to the engine for evaluation.

@@ -17,7 +17,7 @@ mod reach;
 #[cfg(test)]
 mod tests;
 
-pub use query::{Saved, Whereabouts};
+pub use query::{Likeness, Saved, Whereabouts};
 
 /// After this silence, a sequence that was emptied and has no task stays empty.
 /// The server empties a slot and gives it a task within one pass of its queue.

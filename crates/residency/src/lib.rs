@@ -7,6 +7,7 @@ extern crate self as contextpilot_residency;
 
 mod event;
 mod ledger;
+mod prompts;
 mod requests;
 mod sequence;
 mod slab;
@@ -14,6 +15,7 @@ mod tree;
 
 pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
-    SequenceId, TaskId, Token, media_token, unseen_token,
+    SequenceId, TaskId, Token, media_run, media_token, unseen_token,
 };
-pub use ledger::{Ledger, Saved, Whereabouts};
+pub use ledger::{Ledger, Likeness, Saved, Whereabouts};
+pub use prompts::{Prompts, UNTIED};

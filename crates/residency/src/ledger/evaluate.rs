@@ -1,14 +1,13 @@
 //! Batches: what they write, and when a prompt has ended.
 
 use super::*;
+use crate::event::FILLER;
 
 /// A gap that a media chunk leaves between positions: chunks of more positions
 /// than this do not exist, a larger gap is a defect.
 const WIDEST_GAP: i64 = 1 << 16;
 /// No slot is longer.
 const LONGEST_UNSEEN: Position = 1 << 22;
-/// Stands in the positions that a media chunk takes beyond its rows.
-const FILLER: Token = crate::media_token(0x6669_6c6c);
 
 /// What one batch does to one sequence.
 #[derive(Debug)]

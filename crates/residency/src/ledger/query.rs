@@ -2,6 +2,7 @@
 //! who look, not for every event.
 
 use super::*;
+use crate::event::{FILLER, is_unseen};
 
 /// Where the prompts of a live request stand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +34,53 @@ pub struct Saved {
     pub tokens: u64,
 }
 
+/// How what a slot holds compares with some tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Likeness {
+    /// It begins with them.
+    Same,
+    /// It may: some of it was written unseen, and the rest agrees.
+    Unseen,
+    /// It does not.
+    Different,
+}
+
 impl Ledger {
+    /// Whether a slot begins with these tokens.
+    #[must_use]
+    pub fn likeness(&self, sequence: SequenceId, tokens: &[Token]) -> Likeness {
+        if tokens.is_empty() {
+            return Likeness::Same;
+        }
+        let Some(sequence) = self.sequences.get(&sequence) else {
+            return match self.unheard {
+                true => Likeness::Unseen,
+                false => Likeness::Different,
+            };
+        };
+        if sequence.unknown {
+            return Likeness::Unseen;
+        }
+        let held = self.tree.read(sequence.holder, 0);
+        if let Some(rest) = tokens.get(held.len()..) {
+            // The positions that media take beyond their rows are filled when something follows.
+            let after_media = held.last().is_some_and(|&token| token < 0);
+            let filled = after_media && rest.iter().all(|&token| token == FILLER);
+            if !rest.is_empty() && !filled {
+                return Likeness::Different;
+            }
+        }
+        let mut likeness = Likeness::Same;
+        for (&ours, &theirs) in held.iter().zip(tokens) {
+            if is_unseen(ours) {
+                likeness = Likeness::Unseen;
+            } else if ours != theirs {
+                return Likeness::Different;
+            }
+        }
+        likeness
+    }
+
     /// The context whose sequences are the slots; `None`: there is no context.
     #[must_use]
     pub fn primary(&self) -> Option<ContextId> {
