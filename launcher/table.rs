@@ -5,8 +5,8 @@
 mod hook;
 
 pub(crate) use hook::{
-    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, SESSIONS_SOCKET,
-    UNCACHED, is_called, is_seen_elsewhere, newest,
+    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, PROMPTS,
+    SESSIONS_SOCKET, UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
 };
 
 /// One function of the table. Its documentation is there.

@@ -8,9 +8,11 @@ use contextpilot_settings::Settings;
 use crate::connections;
 use crate::imports;
 use crate::inside::Inside;
-use crate::log;
 use crate::original::{self, ROWS, has, has_any, plain};
-use crate::table::{FORGOTTEN, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, UNCACHED, is_called, newest};
+use crate::table::{
+    FORGOTTEN, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, UNCACHED, is_called, newest, ties_by_prompts,
+};
+use crate::{log, prompts};
 
 /// Where the host has its engine.
 pub(crate) enum Host {
@@ -46,6 +48,8 @@ pub(crate) struct Attached {
     host_cache: Option<bool>,
     request_ids: bool,
     slots: bool,
+    /// In place of the last two, if one is missing: by their prompts.
+    by_prompts: bool,
     /// OpenSSL.
     tls: bool,
 }
@@ -91,6 +95,9 @@ impl Attached {
     /// # Safety
     /// From the library's constructor only.
     unsafe fn finished(self, tls: Option<bool>) -> Self {
+        if self.by_prompts {
+            prompts::engage();
+        }
         // SAFETY: the caller's promise.
         let tls = tls.unwrap_or_else(|| unsafe { imports::redirect() });
         if newest(UNCACHED, has) == Some(FORGOTTEN) {
@@ -115,6 +122,7 @@ impl Attached {
             }),
             request_ids: has_any(NUMBERS),
             slots: has_any(LAUNCH),
+            by_prompts: ties_by_prompts(has),
             tls: false,
         }
     }
@@ -125,6 +133,7 @@ impl Attached {
             return Some(lacks(missing));
         }
         let function = match (self.request_ids, self.slots) {
+            _ if self.by_prompts => return None,
             (true, true) => return None,
             (false, _) => "server_queue::get_new_id",
             (true, false) => "server_context::launch_slot_with_task",
@@ -187,8 +196,18 @@ impl Attached {
         if let Some(found) = self.host_cache {
             parts.push((found, "host prompt cache", "prompts there count as gone"));
         }
-        parts.push((self.request_ids, "request ids", unrecognised));
-        parts.push((self.slots, "slot assignment", unrecognised));
+        if self.by_prompts {
+            parts.push((true, "requests tied by their prompts", ""));
+            let images = ["mtmd_tokenize", "mtmd_helper_decode_image_chunk"];
+            let limit = match images.into_iter().all(has) {
+                true => "infill is not tracked",
+                false => "infill and images are not tracked",
+            };
+            parts.push((false, "slot assignment", limit));
+        } else {
+            parts.push((self.request_ids, "request ids", unrecognised));
+            parts.push((self.slots, "slot assignment", unrecognised));
+        }
         // Of interest only where it is used.
         if serves_tls() {
             parts.push((self.tls, "TLS", "requests over https are not recognised"));

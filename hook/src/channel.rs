@@ -20,6 +20,7 @@ use contextpilot_observer::{Note, Stamp};
 use contextpilot_residency::{Arrival, Entry, Event, RequestId};
 use crossbeam_channel::{Receiver, Sender};
 
+use crate::prompts::Waiting;
 use crate::status::STATUS;
 use crate::{faults, mode, observe};
 
@@ -43,10 +44,11 @@ pub(crate) struct Item {
     pub(crate) at: Stamp,
 }
 
-/// For the ledger, or for who observes it.
+/// For the ledger, for who observes it, or for who ties requests to it.
 pub(crate) enum What {
     Event(Event),
     Note(Note),
+    Waiting(Waiting),
 }
 
 /// What the worker wants to be woken for.
@@ -95,6 +97,12 @@ pub(crate) fn note(note: impl FnOnce() -> Note) {
     if observe::is_engaged() {
         get().note(note(), observe::stamp());
     }
+}
+
+/// Tells the worker with which prompt a request waits. Where there is no room for that, the
+/// request will count as never cached.
+pub(crate) fn tell_waiting(waiting: Waiting) {
+    get().wait(waiting);
 }
 
 /// Tells the worker of a request of which it has not heard before. Where there is no room for
@@ -163,11 +171,7 @@ impl Channel {
     /// False if there is no room.
     fn enqueue(&self, event: Event) -> bool {
         let entries = entries_of(&event);
-        if !self.has_room() {
-            return false;
-        }
-        if entries > 0 && self.entries.fetch_add(entries, Ordering::Relaxed) > MOST_ENTRIES {
-            self.entries.fetch_sub(entries, Ordering::Relaxed);
+        if !self.has_room() || !self.take_room(entries) {
             return false;
         }
         let at = match event {
@@ -177,7 +181,7 @@ impl Channel {
         let what = What::Event(event);
         let sent = self.sender.try_send(Item { what, at }).is_ok();
         if !sent {
-            self.entries.fetch_sub(entries, Ordering::Relaxed);
+            self.give_room(entries);
         }
         sent
     }
@@ -186,6 +190,34 @@ impl Channel {
         let what = What::Note(note);
         if self.has_room() && self.sender.try_send(Item { what, at }).is_ok() {
             self.wake(false);
+        }
+    }
+
+    fn wait(&self, waiting: Waiting) {
+        let tokens = tokens_of(&waiting);
+        if !self.has_room() || !self.take_room(tokens) {
+            return;
+        }
+        let (what, at) = (What::Waiting(waiting), Stamp::default());
+        if self.sender.try_send(Item { what, at }).is_ok() {
+            self.wake(false);
+        } else {
+            self.give_room(tokens);
+        }
+    }
+
+    /// For so many entries; false if there is none.
+    fn take_room(&self, entries: usize) -> bool {
+        let full = entries > 0 && self.entries.fetch_add(entries, Ordering::Relaxed) > MOST_ENTRIES;
+        if full {
+            self.give_room(entries);
+        }
+        !full
+    }
+
+    fn give_room(&self, entries: usize) {
+        if entries > 0 {
+            self.entries.fetch_sub(entries, Ordering::Relaxed);
         }
     }
 
@@ -264,11 +296,12 @@ impl Channel {
         let _ = self.worker.set(thread::current());
     }
 
-    /// An event has left the queue.
-    pub(crate) fn taken(&self, event: &Event) {
-        let entries = entries_of(event);
-        if entries > 0 {
-            self.entries.fetch_sub(entries, Ordering::Relaxed);
+    /// Something has left the queue.
+    pub(crate) fn taken(&self, what: &What) {
+        match what {
+            What::Event(event) => self.give_room(entries_of(event)),
+            What::Waiting(waiting) => self.give_room(tokens_of(waiting)),
+            What::Note(_) => {}
         }
     }
 
@@ -303,6 +336,13 @@ fn entries_of(event: &Event) -> usize {
         Event::Submitted { entries, .. } => entries.len(),
         Event::Replaced { tokens, .. } => tokens.len(),
         _ => 0,
+    }
+}
+
+fn tokens_of(waiting: &Waiting) -> usize {
+    match waiting {
+        Waiting::Prompt { tokens, .. } => tokens.len(),
+        Waiting::Over(_) => 0,
     }
 }
 

@@ -1,17 +1,19 @@
 //! Which request an HTTP thread of the server is at.
 //!
 //! One thread serves a connection from `accept` to its end (cpp-httplib), so what it receives,
-//! which task numbers it draws and when it has answered belong together.
+//! which task numbers it draws and when it has answered belong together. Where these numbers are
+//! not to be seen, what it makes tokens of stands in for them: see [`prompts`].
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use contextpilot_observer::Note;
-use contextpilot_request::{Identity, Request, RequestReader, Step};
-use contextpilot_residency::{Arrival, Event, RequestId, TaskId};
+use contextpilot_request::{Assembly, Identity, Request, RequestReader, Step};
+use contextpilot_residency::{Arrival, Event, RequestId, TaskId, Token};
 
-use crate::channel::{introduce, note, push};
+use crate::channel::{introduce, note, push, tell_waiting};
+use crate::prompts::{self, Waiting};
 use crate::status::STATUS;
 use crate::{faults, guard, observe, recent};
 
@@ -132,9 +134,44 @@ pub(crate) fn sending(socket: i32, layer: Layer, bytes: &[u8]) {
 
 /// The server drew a task number on this thread.
 pub(crate) fn posted(task: TaskId) {
+    // One half of the link only.
+    if prompts::are_engaged() {
+        return;
+    }
+    current(|current| current.post(task));
+}
+
+/// The server made these tokens of a text on this thread, with or without special ones.
+pub(crate) fn tokenized(special: bool, tokens: &[Token]) {
+    current(|current| {
+        if let (Some(prompts), false) = (&mut current.prompts, current.within_media) {
+            prompts.text(special, tokens);
+            current.wait();
+        }
+    });
+}
+
+/// A prompt that may have media is being tokenized on this thread: its texts say nothing.
+pub(crate) fn tokenizing_media() {
+    current(|current| current.within_media = true);
+}
+
+/// It is this one, if that can be known.
+pub(crate) fn tokenized_media(tokens: Option<&[Token]>) {
+    current(|current| {
+        current.within_media = false;
+        if let (Some(prompts), Some(tokens)) = (&mut current.prompts, tokens) {
+            prompts.text(true, tokens);
+            current.wait();
+        }
+    });
+}
+
+/// With the request that this thread is at, if it is of interest.
+fn current(work: impl FnOnce(&mut Current)) {
     with(|connection| {
         if let Some(current) = connection.as_mut().and_then(|c| c.current.as_mut()) {
-            current.post(task);
+            work(current);
         }
     });
 }
@@ -161,7 +198,8 @@ struct Connection {
     layer: Layer,
     reader: RequestReader,
     /// The request that was received last, if it is of interest: if it has an id, if its prompt
-    /// will be forgotten, or while somebody observes, if it is for inference.
+    /// will be forgotten; if it is for inference, also while somebody observes, or where its prompt
+    /// may be another's, too.
     current: Option<Current>,
 }
 
@@ -171,6 +209,10 @@ struct Current {
     inference: bool,
     /// The server will forget its prompts.
     forgotten: bool,
+    /// To be put together, where there is no other way to know the request.
+    prompts: Option<Assembly>,
+    /// What is tokenized is part of a prompt that will be told as a whole.
+    within_media: bool,
     known: Known,
     answer: Answer,
 }
@@ -202,7 +244,10 @@ impl Connection {
             socket,
             generation,
             layer: Layer::Socket,
-            reader: RequestReader::new(),
+            reader: match prompts::are_engaged() {
+                true => RequestReader::with_prompts(),
+                false => RequestReader::new(),
+            },
             current: None,
         }
     }
@@ -229,6 +274,8 @@ impl Current {
                 counter.add(1);
             }
         };
+        let by_prompts = inference && prompts::are_engaged();
+        let prompts = by_prompts.then(|| Assembly::of(&request));
         let id = match request.identity {
             Identity::Id(id) => {
                 counted(&STATUS.with_id);
@@ -245,24 +292,27 @@ impl Current {
         };
         let observed = inference && observe::is_engaged();
         let forgotten = forbids_cache && FORGETS.load(Ordering::Relaxed);
-        if id.is_none() && !observed && !forgotten {
+        if id.is_none() && !observed && !forgotten && prompts.is_none() {
             return None;
         }
         let arrival = Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed));
         if observed {
             note(|| Note::Received { arrival });
         }
-        let current = Self {
+        let mut current = Self {
             arrival,
             id,
             inference,
             forgotten,
+            prompts,
+            within_media: false,
             known: Known::Nothing,
             answer: Answer::None,
         };
         if let (true, Some(id)) = (inference, &current.id) {
             recent::note(arrival, id);
         }
+        current.wait();
         Some(current)
     }
 
@@ -273,6 +323,19 @@ impl Current {
             Answer::None if is_head_of_chunks(bytes) => self.answer = Answer::Streamed,
             Answer::Streamed if !bytes.starts_with(b"0\r\n") => {}
             _ => self.answer(),
+        }
+    }
+
+    /// Waits with the prompts that are whole, before the server posts any of them.
+    fn wait(&mut self) {
+        while let Some(tokens) = self.prompts.as_mut().and_then(Assembly::next) {
+            let (arrival, task) = (self.arrival, prompts::next_task());
+            self.post(task);
+            tell_waiting(Waiting::Prompt {
+                arrival,
+                task,
+                tokens,
+            });
         }
     }
 
@@ -299,12 +362,19 @@ impl Current {
         let begun = self.inference || self.known != Known::Nothing;
         if begun && std::mem::replace(&mut self.answer, Answer::Whole) != Answer::Whole {
             let arrival = self.arrival;
+            if self.prompts.is_some() && self.id.is_some() && self.known == Known::Nothing {
+                // With a prompt that cannot be known: still, an older one of this id is over.
+                self.post(prompts::next_task());
+            }
             match &self.id {
                 Some(id) => {
                     let id = Arc::clone(id);
                     self.tell(Event::Answered { arrival, id });
                 }
                 None => note(|| Note::Answered { arrival }),
+            }
+            if self.prompts.take().is_some() {
+                tell_waiting(Waiting::Over(arrival));
             }
         }
     }

@@ -12,7 +12,9 @@ use contextpilot_inline::{Batch, Function, Image, Refusal};
 
 use crate::hooks::replacements::{self, REPLACEMENTS};
 use crate::original::{ROWS, Row, Slot, plain, redirected};
-use crate::table::{Generations, LAUNCH, MEMORY, NUMBERS, SESSIONS_SOCKET, is_seen_elsewhere};
+use crate::table::{
+    Generations, LAUNCH, MEMORY, NUMBERS, PROMPTS, SESSIONS_SOCKET, is_called, is_seen_elsewhere,
+};
 
 /// Functions of the table that are linked into the executable.
 pub(crate) struct Inside {
@@ -81,6 +83,10 @@ impl Inside {
             let Some(function) = function else {
                 continue;
             };
+            // In a server that does without, it is left as it is.
+            if row.generation == PROMPTS.0 && !is_called(PROMPTS.0, |name| self.has(name)) {
+                continue;
+            }
             if let Err(refusal) = ready.add(&self.image, row, function, (replacement.code)()) {
                 if !is_seen_elsewhere(row.name, row.generation, |name| self.has(name)) {
                     ready.abandon();

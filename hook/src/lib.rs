@@ -25,6 +25,7 @@
 //! | [`mode`], [`start`], [`attached`] | inert, active, out: decided once, announced in one line |
 //! | [`shadow`], [`legacy`], [`packed`], [`tasks`] | what is in a batch, a save file, a list of tasks |
 //! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
+//! | [`prompts`] | whether requests are known by their prompts only |
 //! | [`channel`], [`worker`], [`silence`] | from the host's threads to the ledger |
 //! | [`beliefs`], [`recent`] | what the index believes, and has to be told; kept for the next start |
 //! | [`observe`] | for people: the control endpoint and the log file |
@@ -70,6 +71,7 @@ mod mode;
 mod observe;
 mod original;
 mod packed;
+mod prompts;
 mod recent;
 mod saved;
 mod shadow;

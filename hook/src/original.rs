@@ -238,6 +238,11 @@ pub(crate) mod plain {
         state_size, "llama_state_seq_get_size", fn(context: Pointer, sequence: i32) -> usize;
         version, "llama_version", fn() -> *const c_char;
         build, "_Z16llama_build_infov", fn() -> *const c_char;
+        chunk_count, "mtmd_input_chunks_size", fn(chunks: Pointer) -> usize;
+        chunk, "mtmd_input_chunks_get", fn(chunks: Pointer, index: usize) -> Pointer;
+        chunk_text, "mtmd_input_chunk_get_tokens_text", fn(chunk: Pointer, count: *mut usize) -> *const i32;
+        chunk_positions, "mtmd_input_chunk_get_n_pos", fn(chunk: Pointer) -> i32;
+        shares_positions, "mtmd_decode_use_mrope", fn(projector: Pointer) -> bool;
         socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
     }
 

@@ -302,7 +302,7 @@ pub(crate) struct Named {
 impl Named {
     pub(crate) fn begin(name: &[u8]) -> Self {
         Self {
-            before: NAMED.replace(Some(opaque(hash(name)))),
+            before: NAMED.replace(Some(token_of_name(name))),
         }
     }
 }
@@ -317,6 +317,11 @@ impl Drop for Named {
 /// [name](Named), or else for its content.
 pub(crate) fn media(row: &[u8]) -> i32 {
     NAMED.get().unwrap_or_else(|| opaque(hash(row)))
+}
+
+/// The token of media of this name.
+pub(crate) fn token_of_name(name: &[u8]) -> i32 {
+    opaque(hash(name))
 }
 
 fn opaque(hash: u32) -> i32 {

@@ -4,8 +4,9 @@
 //!
 //! - **module**: the file in `hooks/` that holds the function's body;
 //! - **generation**: the API that has it. `any` llama.cpp since 2025; one of those listed below
-//!   ([`MEMORY`], [`EVALUATION`], [`NUMBERS`], [`LAUNCH`]); `cxx`: the C++ runtime; `libc`: the
-//!   C library;
+//!   ([`MEMORY`], [`EVALUATION`], [`NUMBERS`], [`LAUNCH`]); `prompts`: in place of the last two
+//!   where they are not to be had ([`ties_by_prompts`]); `cxx`: the C++ runtime; `libc`: the C
+//!   library;
 //! - **need**: `required` functions must be there for the library to attach at all (of several
 //!   generations, those of the newest that the engine has), `optional` ones are done without,
 //!   which the banner names.
@@ -90,8 +91,21 @@ pub(crate) fn newest(generations: Generations, has: impl Fn(&str) -> bool) -> Op
     found.next().map(|(generation, _)| *generation)
 }
 
+/// Where a request has tokens made of its prompt. Tells which request a slot is at, less well than
+/// [`NUMBERS`] and [`LAUNCH`] together: it stands in where one of these is missing.
+pub(crate) const PROMPTS: (&str, &str) = ("prompts", "llama_tokenize");
+
+/// Whether requests are tied to slots by their prompts in a server that `has` some.
+pub(crate) fn ties_by_prompts(has: impl Fn(&str) -> bool) -> bool {
+    let directly = newest(NUMBERS, &has).is_some() && newest(LAUNCH, &has).is_some();
+    !directly && has(PROMPTS.1)
+}
+
 /// Whether functions of this generation are what a server calls that `has` some.
 pub(crate) fn is_called(generation: &str, has: impl Fn(&str) -> bool) -> bool {
+    if generation == PROMPTS.0 {
+        return ties_by_prompts(has);
+    }
     for generations in [MEMORY, EVALUATION, NUMBERS, LAUNCH] {
         if generations.iter().any(|(name, _)| *name == generation) {
             // Without any, the newest are those that are missing.
@@ -114,6 +128,8 @@ pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str)
         "_ZdaPv" | "_ZdaPvm" => return true,
         // It says what an image is. The evaluation beneath it is seen all the same.
         "mtmd_helper_decode_image_chunk" => return true,
+        // It says what a prompt with images is. Those without are seen all the same.
+        "mtmd_tokenize" => return true,
         // Old names in a newer engine, whose server calls the newer ones.
         _ => return !is_called(generation, has),
     };
@@ -178,6 +194,9 @@ macro_rules! for_each_interposed {
             server    server_waiting optional fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11server_taskSaIS1_EE(responses: Pointer, tasks: Pointer);
             server    server26       optional fn _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(server: Pointer, slot: *const i32, task: *const i32) -> bool;
             server    server25       optional fn _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(server: Pointer, slot: *const i32, task: *const i32) -> bool;
+
+            prompts   prompts   optional fn llama_tokenize(vocabulary: Pointer, text: *const c_char, length: i32, tokens: *mut i32, capacity: i32, special: bool, parse: bool) -> i32;
+            prompts   prompts   optional fn mtmd_tokenize(projector: Pointer, chunks: Pointer, text: Pointer, media: Pointer, count: usize) -> i32;
 
             buffers   cxx       optional fn _ZdlPv(memory: Pointer);
             buffers   cxx       optional fn _ZdlPvm(memory: Pointer, size: usize);

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
 use contextpilot_observer::Stamp;
-use contextpilot_residency::{Effect, Event, Ledger, RequestId};
+use contextpilot_residency::{Effect, Event, Ledger, Prompts, RequestId};
 use crossbeam_channel::Receiver;
 
 use crate::beliefs::Beliefs;
 use crate::channel::{self, Channel, Item, What};
 use crate::observe::{Attendant, Question};
+use crate::prompts::{self, Waiting};
 use crate::silence::Silence;
 use crate::status::STATUS;
 use crate::trace::Trace;
@@ -79,6 +80,8 @@ pub(crate) fn start(
                     attendant,
                     trace,
                     ledger: Some(Ledger::new()),
+                    prompts: prompts::are_engaged().then(Prompts::new),
+                    passed: Vec::new(),
                     effects: Vec::new(),
                     at_hand: None,
                 };
@@ -145,6 +148,10 @@ struct Worker {
     trace: Option<Trace>,
     /// `None`: it panicked, and nothing is known any more.
     ledger: Option<Ledger>,
+    /// `None`: the server can be seen to launch tasks.
+    prompts: Option<Prompts>,
+    /// What `prompts` lets pass, kept to spare allocations.
+    passed: Vec<Event>,
     effects: Vec<Effect>,
     /// The request that the event under way is about: lost with the ledger, if that panics.
     at_hand: Option<RequestId>,
@@ -156,9 +163,9 @@ impl Worker {
         loop {
             faults::stall();
             while let Ok(Item { what, at }) = self.receiver.try_recv() {
+                self.channel.taken(&what);
                 match what {
                     What::Event(event) => {
-                        self.channel.taken(&event);
                         silence.note(&event, Instant::now());
                         self.apply(event, at);
                     }
@@ -167,6 +174,7 @@ impl Worker {
                             attendant.note(note, at);
                         }
                     }
+                    What::Waiting(waiting) => self.wait(waiting),
                 }
             }
             if self.channel.close_gap() {
@@ -203,7 +211,35 @@ impl Worker {
         }
     }
 
+    fn wait(&mut self, waiting: Waiting) {
+        let Some(prompts) = &mut self.prompts else {
+            return;
+        };
+        match waiting {
+            Waiting::Prompt {
+                arrival,
+                task,
+                tokens,
+            } => {
+                prompts.expect(arrival, task, tokens);
+            }
+            Waiting::Over(arrival) => prompts.forget(arrival),
+        }
+    }
+
+    /// An event, with what is known only through it.
     fn apply(&mut self, event: Event, at: Stamp) {
+        let (Some(prompts), Some(ledger)) = (&mut self.prompts, &self.ledger) else {
+            self.apply_one(event, at);
+            return;
+        };
+        let mut passed = std::mem::take(&mut self.passed);
+        prompts.pass(event, ledger, &mut passed);
+        passed.drain(..).for_each(|event| self.apply_one(event, at));
+        self.passed = passed;
+    }
+
+    fn apply_one(&mut self, event: Event, at: Stamp) {
         if let Some(trace) = &mut self.trace {
             trace.event(&event);
         }

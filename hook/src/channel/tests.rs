@@ -38,6 +38,7 @@ fn event_in(item: Item) -> Event {
     match item.what {
         What::Event(event) => event,
         What::Note(note) => panic!("nobody observes: {note:?}"),
+        What::Waiting(_) => panic!("nobody waits"),
     }
 }
 
@@ -114,7 +115,7 @@ fn batches_that_wait_are_bounded_in_size() {
     channel.entries.store(0, Ordering::Relaxed);
     assert!(channel.enqueue(submitted(&[0, 1])));
     assert_eq!(channel.entries.load(Ordering::Relaxed), 2);
-    channel.taken(&event_in(receiver.try_recv().expect("it was sent")));
+    channel.taken(&receiver.try_recv().expect("it was sent").what);
     assert_eq!(channel.entries.load(Ordering::Relaxed), 0);
 }
 
@@ -158,8 +159,8 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
             // Asked first: what was sent before they were done is found below.
             let over = done.load(Ordering::SeqCst) == THREADS as usize;
             while let Ok(item) = receiver.try_recv() {
+                channel.taken(&item.what);
                 let event = event_in(item);
-                channel.taken(&event);
                 if let Event::Posted { arrival, task, .. } = event {
                     seen.push(Seen::Event(task, arrival.0));
                 }

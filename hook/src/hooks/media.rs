@@ -34,7 +34,7 @@ pub(super) unsafe fn mtmd_helper_decode_image_chunk(
 ///
 /// # Safety
 /// The chunk is alive.
-unsafe fn name<'a>(chunk: Pointer) -> Option<&'a [u8]> {
+pub(super) unsafe fn name<'a>(chunk: Pointer) -> Option<&'a [u8]> {
     // SAFETY: the caller's promise.
     let name = unsafe { plain::media_name(chunk) }.filter(|name| !name.is_null())?;
     // SAFETY: a C string of the chunk's.

@@ -13,6 +13,7 @@ mod http;
 pub(crate) mod linker;
 mod media;
 mod memory;
+mod prompts;
 pub(crate) mod replacements;
 mod server;
 mod state;

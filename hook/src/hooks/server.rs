@@ -6,7 +6,7 @@ use crate::abi::Pointer;
 use crate::channel::push;
 use crate::guard::observe;
 use crate::original::original;
-use crate::{connections, tasks};
+use crate::{connections, prompts, tasks};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
 pub(super) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
@@ -64,6 +64,10 @@ pub(super) unsafe fn _ZN14server_context21launch_slot_with_taskER11server_slotO1
 /// # Safety
 /// Both point to an object that begins with its number.
 unsafe fn note_launch(slot: *const i32, task: *const i32) {
+    // One half of the link only.
+    if prompts::are_engaged() {
+        return;
+    }
     observe(|| {
         // SAFETY: the caller's promise.
         let sequence = unsafe { *slot };

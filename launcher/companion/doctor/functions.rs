@@ -4,8 +4,8 @@ use contextpilot_inspect::{Calls, Located, Place, Program};
 use serde_json::{Value, json};
 
 use crate::table::{
-    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, REDIRECTED, ROWS, Row,
-    UNCACHED, is_called, is_seen_elsewhere, newest,
+    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, PROMPTS, REDIRECTED,
+    ROWS, Row, UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
 };
 
 use super::report::Report;
@@ -78,12 +78,25 @@ impl Functions {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         let verdicts = verdicts(program, &names);
         let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
-        Self {
-            ways: ways
-                .map(|((row, (_, place)), refusal)| (row, way(place, refusal)))
-                .collect(),
-            host_cache: has_mark(located, HOST_CACHE),
+        let ways = ways.map(|((row, (_, place)), refusal)| (row, way(place, refusal)));
+        Self::of(ways, has_mark(located, HOST_CACHE))
+    }
+
+    /// Without those that the hook has no use for in such a server.
+    fn of(ways: impl Iterator<Item = (&'static Row, Way)>, host_cache: bool) -> Self {
+        let mut functions = Self {
+            ways: ways.collect(),
+            host_cache,
+        };
+        if !functions.ties_by_prompts() {
+            let of_use = |(row, _): &(&Row, Way)| row.generation != PROMPTS.0;
+            functions.ways.retain(of_use);
         }
+        functions
+    }
+
+    fn ties_by_prompts(&self) -> bool {
+        ties_by_prompts(|name| self.has(name))
     }
 
     fn way(&self, name: &str) -> &Way {
@@ -158,6 +171,12 @@ impl Functions {
             (false, _) => "server_queue::get_new_id",
             (true, false) => "server_context::launch_slot_with_task",
         };
+        if self.ties_by_prompts() {
+            let text = format!(
+                "read from HTTP, tied to slots by their prompts ({missing} cannot be hooked here)"
+            );
+            return Finding::new(SUBJECT, Grade::Limited, text);
+        }
         let text = format!(
             "not recognised: {missing} is no function of its own in this build; \
              nothing is reported, use a newer llama.cpp or a shared build"
@@ -174,7 +193,19 @@ impl Functions {
             let text = "as text, chat or token arrays, infill, images: not tracked";
             return Finding::new(SUBJECT, Grade::Fails, text);
         }
-        let images = match self.has("mtmd_helper_decode_image_chunk") {
+        let named = self.has("mtmd_helper_decode_image_chunk");
+        if self.ties_by_prompts() {
+            let images = match named && self.has("mtmd_tokenize") {
+                true => "exact",
+                false => "not tracked",
+            };
+            let text = format!(
+                "as text, chat or token arrays: exact; infill: not tracked, its ids are told as \
+                 gone when it is answered; images: {images}"
+            );
+            return Finding::new(SUBJECT, Grade::Limited, text);
+        }
+        let images = match named {
             true => "exact",
             false if self.forgets() => "none in this version",
             false => "by their content, if it takes any",
@@ -225,9 +256,11 @@ impl Functions {
         match row.generation {
             "cxx" if row.name == "_ZdlPvm" => "prompts in the host cache count as gone",
             "cxx" => "not needed, buffers are released by another function",
-            generation if generation.starts_with("server") => {
-                "requests are not recognised, nothing is reported"
-            }
+            generation if generation.starts_with("server") => match self.ties_by_prompts() {
+                true => "requests are tied to slots by their prompts",
+                false => "requests are not recognised, nothing is reported",
+            },
+            _ if row.generation == PROMPTS.0 => "requests with images are not tracked",
             _ if row.required => NOTHING,
             _ if row.name.starts_with("llama_state_seq_") => "this version has no host cache",
             _ if row.module == "media" && self.forgets() => "this version takes no images",

@@ -8,10 +8,8 @@ fn without(generations: &[&str], absent: &[&str]) -> Functions {
         true => Way::Missing,
         false => Way::Interposed,
     };
-    Functions {
-        ways: ROWS.iter().map(|row| (row, way(row))).collect(),
-        host_cache: !generations.contains(&"memory"),
-    }
+    let host_cache = !generations.contains(&"memory");
+    Functions::of(ROWS.iter().map(|row| (row, way(row))), host_cache)
 }
 
 /// A server of 2026.
@@ -115,9 +113,39 @@ fn what_is_missing_has_its_consequence() {
         assert_eq!(host_cache.grade, Grade::Limited);
         assert!(host_cache.text.contains(name), "{}", host_cache.text);
     }
-    let queue = functions(&["_ZN12server_queue10get_new_idEv"]).request_ids();
+    let queue = "_ZN12server_queue10get_new_idEv";
+    let queue = functions(&[queue, "llama_tokenize"]).request_ids();
     assert_eq!(queue.grade, Grade::Fails);
     assert!(queue.text.contains("get_new_id"), "{}", queue.text);
+}
+
+#[test]
+fn prompts_stand_in_for_the_servers_own_functions_and_for_nothing_else() {
+    let name = |functions: &Functions| functions.names(|way| *way == Way::Interposed);
+    let tokenize = "llama_tokenize".to_owned();
+    assert!(!name(&functions(&[])).contains(&tokenize));
+    for generation in ["server_queue", "server26"] {
+        let absent = [
+            "kv_self",
+            "kv_cache",
+            "server_waiting",
+            "server25",
+            generation,
+        ];
+        let functions = without(&absent, &[]);
+        assert!(name(&functions).contains(&tokenize), "{generation}");
+        let (ids, prompts) = (functions.request_ids(), functions.prompts());
+        assert_eq!((ids.grade, prompts.grade), (Grade::Limited, Grade::Limited));
+        assert!(ids.text.contains("by their prompts"), "{}", ids.text);
+        assert!(
+            prompts.text.contains("infill: not tracked"),
+            "{}",
+            prompts.text
+        );
+        assert!(prompts.text.contains("images: exact"), "{}", prompts.text);
+        let functions = without(&absent, &["mtmd_tokenize"]);
+        assert!(functions.prompts().text.contains("images: not tracked"));
+    }
 }
 
 #[test]
