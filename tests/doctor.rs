@@ -156,6 +156,8 @@ fn a_real_server_is_good() {
             ("  llama_memory_seq_rm", "", ""),
         ],
     );
+    // There are better ways, so it is left alone.
+    assert!(!text(&doctor().output().unwrap()).contains("llama_tokenize"));
     let report = json(&mut doctor());
     assert_eq!(report["exit_code"], 0);
     assert_eq!(report["verdict"], "All good");
@@ -168,6 +170,32 @@ fn a_real_server_is_good() {
     };
     assert_ne!(how("llama_memory_seq_rm"), Some("missing".into()));
     assert_eq!(how("recv"), Some("interposed".into()));
+}
+
+/// As in an executable that was stripped.
+#[test]
+fn a_server_whose_own_functions_are_hidden_works_with_limits() {
+    let Some(server) = contextpilot_testbed::unseen_server().unwrap() else {
+        return;
+    };
+    let (home, index) = (Home::new(), Index::start());
+    let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+    doctor.env("CONTEXTPILOT_INDEX_URL", &index.url);
+    assert_says(
+        &doctor.output().unwrap(),
+        1,
+        &[
+            ("ok", "KV cache", "followed"),
+            ("limit", "request ids", "tied to slots by their prompts"),
+            (
+                "limit",
+                "prompts",
+                "token arrays: exact; infill: not tracked",
+            ),
+            ("Works with limits", "", ""),
+            ("  llama_tokenize", "", ""),
+        ],
+    );
 }
 
 /// The one that contextpilot-llama-server would run.

@@ -12,15 +12,19 @@
 //! cargo test --test exactness [-- NAME...]
 //! ```
 //!
+//! Each is then run on a copy of the server whose own functions are hidden: see `by_prompts`.
+//!
 //! With `LLAMA_SERVER_BIN`, the same of an older server: cases that need a flag
 //! or an endpoint that it does not have are left out, and nothing is written.
 
+mod by_prompts;
 mod cases;
 mod prompts;
 
 use cases::Case;
-use contextpilot_testbed::{Index, Outcome, Score, truth, truth_of};
+use contextpilot_testbed::{Index, Outcome, Score, truth, truth_of, unseen_server};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -34,6 +38,8 @@ const LISTEN: Duration = Duration::from_millis(250);
 enum Verdict {
     Known {
         score: Score,
+        /// The same where requests are tied by their prompts.
+        by_prompts: Option<Score>,
         problem: Option<String>,
     },
     /// The server does not have what the case needs.
@@ -52,19 +58,31 @@ fn main() -> ExitCode {
             wanted.is_empty() || wanted.iter().any(|name| case.name.contains(name.as_str()))
         })
         .collect();
+    let unseen = match unseen_server() {
+        Ok(unseen) => unseen,
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let mut rows = Vec::new();
     let mut total = Score::default();
+    let mut total_by_prompts = Score::default();
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
     for case in &chosen {
         let started = Instant::now();
-        let (score, problem) = match run(case) {
-            Ok(Verdict::Known { score, problem }) => (score, problem),
+        let (score, by_prompts, problem) = match run(case, unseen.as_deref()) {
+            Ok(Verdict::Known {
+                score,
+                by_prompts,
+                problem,
+            }) => (score, by_prompts, problem),
             Ok(Verdict::DoesNotApply(lacking)) => {
                 left_out += 1;
                 println!("test {} ... left out: no {lacking}", case.name);
                 continue;
             }
-            Err(error) => (Score::default(), Some(error.to_string())),
+            Err(error) => (Score::default(), None, Some(error.to_string())),
         };
         let good = problem.is_none() && score.is_perfect();
         println!(
@@ -82,11 +100,15 @@ fn main() -> ExitCode {
         }
         rows.push(score.row(case.name));
         total.add(case.name, &score);
+        total_by_prompts.add(case.name, &by_prompts.unwrap_or_default());
     }
     if wanted.is_empty() && failed == 0 && left_out == 0 {
-        write_table(&rows, &total);
+        write_table(&rows, &total, &total_by_prompts);
     }
     println!("\n{}", total.row("**all**"));
+    if unseen.is_some() {
+        println!("{}", total_by_prompts.row("by prompts"));
+    }
     println!("{passed} passed, {failed} failed, {left_out} left out");
     if failed == 0 {
         ExitCode::SUCCESS
@@ -95,7 +117,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(case: &Case) -> contextpilot_testbed::Result<Verdict> {
+fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdict> {
     if let Some(flag) = case.server.lacking() {
         return Ok(Verdict::DoesNotApply(flag));
     }
@@ -122,7 +144,14 @@ fn run(case: &Case) -> contextpilot_testbed::Result<Verdict> {
     if let Some(path) = unknown_endpoint(case, &answers) {
         return Ok(Verdict::DoesNotApply(path));
     }
-    let gone = gone(case)?;
+    // At once: the truth takes many replays, most of whose time is waiting.
+    let (gone, by_prompts) = std::thread::scope(|scope| {
+        let run = unseen.map(|server| scope.spawn(move || by_prompts::run(case, server)));
+        let gone = gone(case);
+        let run = run.map(|run| run.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        (gone, run)
+    });
+    let gone = gone?;
     index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE);
     std::thread::sleep(LISTEN);
     let ids: BTreeSet<String> = case.trace.ids().into_iter().collect();
@@ -172,7 +201,17 @@ fn run(case: &Case) -> contextpilot_testbed::Result<Verdict> {
                 .join("\n")
         );
     }
-    Ok(Verdict::Known { score, problem })
+    let mut known = None;
+    if let Some(run) = by_prompts {
+        let (score, other) = by_prompts::judge(case, &run?, &gone, &answers);
+        known = Some(score);
+        problem = problem.or(other.map(|other| format!("by prompts: {other}")));
+    }
+    Ok(Verdict::Known {
+        score,
+        by_prompts: known,
+        problem,
+    })
 }
 
 /// Of a request that should have been answered. Only a server that the cases were not written
@@ -202,7 +241,7 @@ fn gone(case: &Case) -> contextpilot_testbed::Result<BTreeSet<String>> {
     Ok(gone)
 }
 
-fn write_table(rows: &[String], total: &Score) {
+fn write_table(rows: &[String], total: &Score, by_prompts: &Score) {
     let mut text = String::from(
         "# Exactness\n\n\
          Written by `cargo test --test exactness`. Each row is a trace of requests against a real\n\
@@ -216,6 +255,7 @@ fn write_table(rows: &[String], total: &Score) {
         text.push_str(row);
     }
     text.push('\n');
+    text += &by_prompts::page(by_prompts);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/exactness.md");
     // Only when it says something new: a checkout stays clean.
     if std::fs::read_to_string(path).ok().as_deref() != Some(&text) {

@@ -12,7 +12,7 @@ pub use contextpilot_tiny_model::{Arch, ProjectorKind, Spec};
 
 use crate::{Error, Result};
 
-fn repository() -> PathBuf {
+pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 

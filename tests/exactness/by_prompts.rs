@@ -1,0 +1,96 @@
+//! The same traces against a server whose own functions cannot be hooked.
+//!
+//! There the hook ties requests to slots by their prompts. That must be as exact, but for what is
+//! listed here, and it must never miss an eviction.
+
+use crate::cases::Case;
+use crate::{LAUNCHER, LISTEN, PATIENCE};
+use contextpilot_testbed::{Index, Outcome, Result, Score, Server};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// What is told as gone although it is not, and why.
+const UNTIED: [(&str, &[&str], &str); 1] = [(
+    "infill",
+    &["req-3", "req-4"],
+    "the server puts the prompt together from parts, by rules of its own",
+)];
+
+/// A case that was run on such a server.
+pub(crate) struct Run {
+    /// Ended before the index, to which it says goodbye.
+    server: Server,
+    index: Index,
+    answers: Vec<Outcome>,
+}
+
+/// Runs a case.
+pub(crate) fn run(case: &Case, server: &Path) -> Result<Run> {
+    let index = Index::start()?;
+    let hooked = case.server.clone().program(server);
+    let server = hooked.launcher(LAUNCHER).index_url(index.url()).spawn()?;
+    let answers = case.trace.run(&server)?;
+    Ok(Run {
+        index,
+        server,
+        answers,
+    })
+}
+
+/// The score of a run, and what is wrong with it.
+pub(crate) fn judge(
+    case: &Case,
+    run: &Run,
+    gone: &BTreeSet<String>,
+    expected: &[Outcome],
+) -> (Score, Option<String>) {
+    let Run {
+        index,
+        server,
+        answers,
+    } = run;
+    index.wait_until(|evicted| evicted.is_superset(gone), PATIENCE);
+    std::thread::sleep(LISTEN);
+    let ids: BTreeSet<String> = case.trace.ids().into_iter().collect();
+    let score = Score::of(&ids, gone, &index.evicted());
+    let untied = UNTIED.iter().find(|(name, ..)| *name == case.name);
+    let may_be_false: BTreeSet<String> = untied
+        .iter()
+        .flat_map(|(_, ids, _)| ids.iter().map(|id| (*id).to_owned()))
+        .collect();
+    let mut pairs = answers.iter().zip(expected).enumerate();
+    let problem = if !server.stderr().contains("requests tied by their prompts") {
+        Some("the banner does not say how requests are tied".into())
+    } else if !score.missed.is_empty() || score.false_ != may_be_false {
+        Some(score.to_string())
+    } else {
+        pairs
+            .find(|(number, (ours, theirs))| {
+                ours.timeless() != theirs.timeless() && !case.is_abandoned(*number)
+            })
+            .map(|(number, (ours, _))| format!("step {number} was answered {}", ours.timeless()))
+    };
+    (score, problem)
+}
+
+/// For the page.
+pub(crate) fn page(total: &Score) -> String {
+    let mut text = String::from(
+        "\n## Requests tied by their prompts\n\n\
+         The same traces against the same server with its own functions hidden, as they are in\n\
+         executables that were stripped, and on macOS. Not exact is:\n\n",
+    );
+    for (name, ids, why) in UNTIED {
+        text += &format!(
+            "* {name}: {why}; {} ids are told as gone when they are answered, while the engine \
+             has them.\n",
+            ids.len()
+        );
+    }
+    text += "\n";
+    text += Score::HEAD;
+    text += "\n";
+    text += &total.row("**all**");
+    text += "\n";
+    text
+}
