@@ -160,12 +160,18 @@ impl Connection {
         if stream.set_read_timeout(patience).is_err() {
             return true;
         }
-        let closed = match self.stream.fill_buf() {
-            Ok(bytes) => bytes.is_empty(),
-            Err(error) => !matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-            ),
+        let closed = loop {
+            match self.stream.fill_buf() {
+                Ok(bytes) => break bytes.is_empty(),
+                // A wait with an end to it is interrupted when the process was stopped meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    break !matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    );
+                }
+            }
         };
         // Failing to go back to the long timeout only makes later reads fail sooner.
         let _ = self.stream.get_ref().set_read_timeout(SILENCE);
