@@ -65,13 +65,9 @@ fn what_is_linked_into_the_executable() {
 
 /// It is not taken for another that somebody may have loaded.
 #[test]
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(target_arch = "x86_64")]
 fn what_is_inside_and_cannot_be_hooked_is_said() {
-    let (flag, branch) = match cfg!(target_arch = "x86_64") {
-        true => ("-DSHORT_WRITE", "-fcf-protection=none"),
-        false => ("-DSHORT_WRITE", "-mbranch-protection=none"),
-    };
-    let fixture = Fixture::with_tls_inside(&[flag, branch]);
+    let fixture = Fixture::with_tls_inside(&["-DSHORT_WRITE", "-fcf-protection=none"]);
     let index = Index::start(Manner::Answers);
     let (output, _) = finish(fixture.host("", &index.url).args(["--ssl-cert-file", "x"]));
     assert!(output.status.success(), "{output:?}");

@@ -140,7 +140,14 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
         .launcher(LAUNCHER)
         .index_url(index.url());
     let server = hooked.spawn()?;
-    let answers = case.trace.run(&server)?;
+    let answers = case.trace.run(&server).inspect_err(|_| {
+        let said = server.stderr();
+        let from = said.lines().count().saturating_sub(12);
+        println!("with the hook, the server said last:");
+        said.lines()
+            .skip(from)
+            .for_each(|line| println!("  {line}"));
+    })?;
     if let Some(path) = unknown_endpoint(case, &answers) {
         return Ok(Verdict::DoesNotApply(path));
     }

@@ -208,7 +208,10 @@ impl<'a> Engine<'a> {
     /// A fresh server in the state that the trace leaves.
     fn replay(&self) -> Result<Server> {
         let server = self.server.spawn()?;
-        let outcomes = self.trace.run(&server)?;
+        let outcomes = self
+            .trace
+            .run(&server)
+            .map_err(|error| Error::new(format!("without the hook, {error}")))?;
         for (number, step) in self.trace.steps.iter().enumerate() {
             let contents = |outcome: &Outcome| -> Vec<(String, usize)> {
                 let answers = outcome.completions.iter();
