@@ -13,7 +13,7 @@ use crate::abi::Pointer;
 use crate::channel::{lose_step, push};
 use crate::original::{self, original, plain};
 use crate::status::STATUS;
-use crate::table::{LAUNCH, newest};
+use crate::table::{HOST_CACHE, LAUNCH, newest};
 use crate::{observe, start};
 
 /// A server has one context, or two with a draft model.
@@ -60,7 +60,12 @@ pub(crate) fn know(context: Pointer) {
             row.bounded.store(window.is_some(), Ordering::Release);
             row.measured.store(0, Ordering::Relaxed);
             let slides = window.is_some_and(|window| window > 0);
-            let of_2025 = newest(LAUNCH, original::has) == Some("server25");
+            let of_2025 = match newest(LAUNCH, original::has) {
+                Some(launch) => launch == "server25",
+                // Out of sight. At the end of that year it is one or the other: then of 2026, whose
+                // rule claims less.
+                None => !plain::has(HOST_CACHE),
+            };
             row.looks_back_far
                 .store(slides && of_2025, Ordering::Release);
             STATUS.contexts.add(1);
