@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
+use contextpilot_testbed::{Unseen, unseen_server};
 use serde_json::Value;
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -172,30 +173,31 @@ fn a_real_server_is_good() {
     assert_eq!(how("recv"), Some("interposed".into()));
 }
 
-/// As in an executable that was stripped.
 #[test]
-fn a_server_whose_own_functions_are_hidden_works_with_limits() {
-    let Some(server) = contextpilot_testbed::unseen_server().unwrap() else {
-        return;
-    };
+fn a_server_whose_own_functions_are_out_of_reach_works_with_limits() {
     let (home, index) = (Home::new(), Index::start());
-    let mut doctor = home.doctor(&[server.to_str().unwrap()]);
-    doctor.env("CONTEXTPILOT_INDEX_URL", &index.url);
-    assert_says(
-        &doctor.output().unwrap(),
-        1,
-        &[
-            ("ok", "KV cache", "followed"),
-            ("limit", "request ids", "tied to slots by their prompts"),
-            (
-                "limit",
-                "prompts",
-                "token arrays: exact; infill: not tracked",
-            ),
-            ("Works with limits", "", ""),
-            ("  llama_tokenize", "", ""),
-        ],
-    );
+    for why in [Unseen::Hidden, Unseen::Symbolic] {
+        let Some(server) = unseen_server(why).unwrap() else {
+            continue;
+        };
+        let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+        doctor.env("CONTEXTPILOT_INDEX_URL", &index.url);
+        assert_says(
+            &doctor.output().unwrap(),
+            1,
+            &[
+                ("ok", "KV cache", "followed"),
+                ("limit", "request ids", "tied to slots by their prompts"),
+                (
+                    "limit",
+                    "prompts",
+                    "token arrays: exact; infill: not tracked",
+                ),
+                ("Works with limits", "", ""),
+                ("  llama_tokenize", "", ""),
+            ],
+        );
+    }
 }
 
 /// The one that contextpilot-llama-server would run.

@@ -50,6 +50,25 @@ pub(crate) unsafe fn redirect() -> bool {
     search.functions.iter().all(|one| one.redirected > 0)
 }
 
+/// Whether a library's function, which is at this address, is called by its name. A library that
+/// was linked with `-Bsymbolic-functions` calls its own directly, though it exports them.
+pub(crate) fn is_called_by_name(name: &CStr, address: usize) -> bool {
+    let (mut called, mut exported) = (false, false);
+    for_each_loaded(|info| {
+        // SAFETY: the object is loaded, and stays so during the call.
+        let object = unsafe { Object::new(info) };
+        let Some(object) = object.filter(|_| !called) else {
+            return;
+        };
+        let own = object.extent.contains(&address);
+        exported |= own;
+        // SAFETY: it is loaded.
+        called = !(own && object.symbolic) && unsafe { object.imports(name) };
+    });
+    // What is in no file is our way to a function that was hooked in its place.
+    called || !exported
+}
+
 struct Search {
     functions: Vec<Function>,
     /// Objects that have the functions, as far as their names tell.
@@ -105,6 +124,8 @@ struct Object {
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
     relocations: [Table; 2],
+    /// Finds its own functions before those of all others.
+    symbolic: bool,
 }
 
 /// Where relocations are, and how many bytes of them.
@@ -136,7 +157,10 @@ const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_PLTREL: i64 = 20;
+const DT_SYMBOLIC: i64 = 16;
 const DT_JMPREL: i64 = 23;
+const DT_FLAGS: i64 = 30;
+const DF_SYMBOLIC: u64 = 2;
 
 /// The kinds of relocation that hold the address of an imported function: `GLOB_DAT` and
 /// `JUMP_SLOT`.
@@ -172,6 +196,7 @@ impl Object {
             symbols: std::ptr::null(),
             names: std::ptr::null(),
             relocations: [Table::default(); 2],
+            symbolic: false,
             extent,
         };
         let mut at = range(of(libc::PT_DYNAMIC).next()?).start as *const Dynamic;
@@ -187,6 +212,8 @@ impl Object {
                 DT_PLTRELSZ => object.relocations[0].size = entry.value as usize,
                 DT_RELA => object.relocations[1].address = address,
                 DT_RELASZ => object.relocations[1].size = entry.value as usize,
+                DT_SYMBOLIC => object.symbolic = true,
+                DT_FLAGS => object.symbolic |= entry.value & DF_SYMBOLIC != 0,
                 DT_PLTREL if entry.value != DT_RELA as u64 => return None,
                 _ => {}
             }
@@ -208,23 +235,58 @@ impl Object {
     /// As for [`redirect`].
     unsafe fn redirect(&self, search: &mut Search) {
         for table in self.relocations {
-            let end = table.address.wrapping_add(table.size);
-            let is_inside = self.extent.contains(&table.address) && end <= self.extent.end;
-            if table.size == 0 || !is_inside || end < table.address {
-                continue;
-            }
-            let count = table.size / size_of::<Relocation>();
-            // SAFETY: the table is mapped, and nobody changes it.
-            let entries =
-                unsafe { slice::from_raw_parts(table.address as *const Relocation, count) };
-            let imports = entries
-                .iter()
-                .filter(|entry| IMPORTS.contains(&(entry.info as u32)));
-            for import in imports {
+            // SAFETY: the object is loaded.
+            for import in unsafe { self.imports_in(table) } {
                 // SAFETY: an entry of the table.
                 unsafe { self.consider(import, search) };
             }
         }
+    }
+
+    /// Whether it asks for a function of this name.
+    ///
+    /// # Safety
+    /// The object is loaded.
+    unsafe fn imports(&self, name: &CStr) -> bool {
+        self.relocations.into_iter().any(|table| {
+            // SAFETY: the caller's promise.
+            let mut imports = unsafe { self.imports_in(table) };
+            // SAFETY: an entry of the table.
+            imports.any(|import| unsafe { self.name_of(import) } == name)
+        })
+    }
+
+    /// # Safety
+    /// The object is loaded.
+    unsafe fn imports_in(&self, table: Table) -> impl Iterator<Item = &Relocation> {
+        let end = table.address.wrapping_add(table.size);
+        let is_inside = self.extent.contains(&table.address) && end <= self.extent.end;
+        let is_sound = is_inside && end >= table.address;
+        let count = match is_sound {
+            true => table.size / size_of::<Relocation>(),
+            false => 0,
+        };
+        let entries = match count {
+            0 => &[],
+            // SAFETY: the table is mapped, and nobody changes it or takes it away.
+            _ => unsafe { slice::from_raw_parts(table.address as *const Relocation, count) },
+        };
+        entries
+            .iter()
+            .filter(|entry| IMPORTS.contains(&(entry.info as u32)))
+    }
+
+    /// # Safety
+    /// The object is loaded, and the relocation one of its own.
+    unsafe fn name_of(&self, import: &Relocation) -> &CStr {
+        // SAFETY: the relocation's number is that of one of the object's symbols.
+        let symbol = unsafe { self.symbols.add((import.info >> 32) as usize) };
+        // SAFETY: as above.
+        let name = unsafe { (*symbol).st_name } as usize;
+        // SAFETY: the symbol's name stands in the object's table of names.
+        let name = unsafe { self.names.add(name) };
+        // SAFETY: it is a text, ended by a zero.
+        unsafe { CStr::from_ptr(name) }
     }
 
     /// # Safety
@@ -243,14 +305,8 @@ impl Object {
         if !is_lazy && search.functions.iter().all(|one| one.original != now) {
             return;
         }
-        // SAFETY: the relocation's number is that of one of the object's symbols.
-        let symbol = unsafe { self.symbols.add((import.info >> 32) as usize) };
-        // SAFETY: as above.
-        let name = unsafe { (*symbol).st_name } as usize;
-        // SAFETY: the symbol's name stands in the object's table of names.
-        let name = unsafe { self.names.add(name) };
-        // SAFETY: it is a text, ended by a zero.
-        let name = unsafe { CStr::from_ptr(name) };
+        // SAFETY: the relocation is one of this object's.
+        let name = unsafe { self.name_of(import) };
         let wanted = search.functions.iter_mut().find(|one| one.name == name);
         if let Some(function) = wanted.filter(|one| is_lazy || one.original == now) {
             if self.write(word, function.replacement) {

@@ -22,7 +22,7 @@ mod cases;
 mod prompts;
 
 use cases::Case;
-use contextpilot_testbed::{Index, Outcome, Score, truth, truth_of, unseen_server};
+use contextpilot_testbed::{Index, Outcome, Score, Unseen, truth, truth_of, unseen_server};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             wanted.is_empty() || wanted.iter().any(|name| case.name.contains(name.as_str()))
         })
         .collect();
-    let unseen = match unseen_server() {
+    let unseen = match unseen_server(Unseen::Hidden) {
         Ok(unseen) => unseen,
         Err(error) => {
             println!("{error}");

@@ -7,6 +7,7 @@ mod bare;
 mod routers;
 #[path = "../support/mod.rs"]
 mod support;
+mod unseen;
 mod wrappers;
 
 use std::collections::BTreeSet;

@@ -36,7 +36,7 @@ pub use server::{Builder, Server};
 pub use stream::Endpoint;
 pub use trace::{Outcome, Step, Trace};
 pub use truth::{Probe, Residency, Truth, residency, truth, truth_of};
-pub use unseen::unseen_server;
+pub use unseen::{Unseen, unseen_server};
 
 /// Why something could not be done, for a person to read.
 #[derive(Clone, PartialEq, Eq)]

@@ -1,8 +1,4 @@
-//! A real llama-server whose own functions nobody can see or hook, as in an executable that was
-//! stripped, or anywhere on macOS: a copy in which their names are hidden.
-//!
-//! `STV_HIDDEN` in the dynamic symbol table does it: the dynamic linker then binds the library's
-//! own calls to its own functions, and answers nobody who asks for them.
+//! A real llama-server whose own functions nobody can hook: a copy that is a little different.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,11 +14,24 @@ const OWN_FUNCTIONS: [&str; 2] = [
 /// What has them in Debian's package.
 const LIBRARY: &str = "libllama-server-impl.so";
 
+/// Why they cannot be hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// Their names are hidden, as in an executable that was stripped, and as anywhere on macOS.
+    ///
+    /// `STV_HIDDEN` in the dynamic symbol table does it: the dynamic linker then binds the
+    /// library's own calls to its own functions, and answers nobody who asks for them.
+    Hidden,
+    /// The library prefers its own functions to those of a preload (`-Bsymbolic`), though everybody
+    /// may call them. By `DF_SYMBOLIC`.
+    Symbolic,
+}
+
 /// Such a copy of [`llama_server`], below `target/`. `None`: that one is not built like Debian's.
 ///
 /// # Errors
 /// It cannot be made.
-pub fn unseen_server() -> Result<Option<PathBuf>> {
+pub fn unseen_server(why: Unseen) -> Result<Option<PathBuf>> {
     let server = llama_server();
     let (Some(folder), Some(name)) = (server.parent(), server.file_name()) else {
         return Ok(None);
@@ -33,11 +42,11 @@ pub fn unseen_server() -> Result<Option<PathBuf>> {
     let age = state.modified()?.duration_since(UNIX_EPOCH);
     let version = age.map_or(0, |age| age.as_millis()) ^ u128::from(state.len());
     let parent = repository().join("target/testbed");
-    let home = parent.join(format!("unseen-{version}"));
+    let home = parent.join(format!("{why:?}-{version}").to_lowercase());
     if !home.is_dir() {
         fs::create_dir_all(&parent)?;
         let new = tempfile::tempdir_in(&parent)?;
-        copy(folder, new.path())?;
+        copy(folder, new.path(), why)?;
         // Another test may have been faster.
         if fs::rename(new.path(), &home).is_ok() {
             let _ = new.keep();
@@ -46,17 +55,19 @@ pub fn unseen_server() -> Result<Option<PathBuf>> {
     Ok(Some(home.join(name)))
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+fn copy(from: &Path, to: &Path, why: Unseen) -> Result<()> {
     for file in fs::read_dir(from)? {
         let file = file?;
         let (old, new) = (file.path(), to.join(file.file_name()));
         if file.file_name() == LIBRARY {
             let mut bytes = fs::read(&old)?;
-            if hide(&mut bytes, &OWN_FUNCTIONS) != Some(OWN_FUNCTIONS.len()) {
+            let done = match why {
+                Unseen::Hidden => hide(&mut bytes) == Some(OWN_FUNCTIONS.len()),
+                Unseen::Symbolic => prefer_own(&mut bytes).is_some(),
+            };
+            if !done {
                 let path = old.display();
-                return Err(Error::new(format!(
-                    "{path} has not the functions to be hidden"
-                )));
+                return Err(Error::new(format!("{path} is not as expected")));
             }
             fs::write(new, bytes)?;
         } else if file.file_type()?.is_file() && fs::hard_link(&old, &new).is_err() {
@@ -66,34 +77,63 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Hides names in a 64-bit little-endian ELF file; returns how many. `None`: it is no such file.
-fn hide(file: &mut [u8], names: &[&str]) -> Option<usize> {
+/// Hides the functions in a 64-bit little-endian ELF file; returns how many. `None`: it is no such
+/// file.
+fn hide(file: &mut [u8]) -> Option<usize> {
     const DYNAMIC_SYMBOLS: usize = 11;
     const HIDDEN: u8 = 2;
-    let number = |file: &[u8], at: usize, size: usize| {
-        let bytes = file.get(at..at + size)?;
-        let number = |all: usize, byte: &u8| all << 8 | usize::from(*byte);
-        Some(bytes.iter().rev().fold(0, number))
-    };
-    let (table, size) = (number(file, 0x28, 8)?, number(file, 0x3a, 2)?);
-    let count = number(file, 0x3c, 2)?;
-    let section = |index: usize| table + index * size;
     let mut hidden = 0;
-    for index in 0..count {
-        let header = section(index);
-        if number(file, header + 4, 4)? != DYNAMIC_SYMBOLS {
-            continue;
-        }
-        let strings = number(file, section(number(file, header + 40, 4)?) + 24, 8)?;
-        let (start, length) = (number(file, header + 24, 8)?, number(file, header + 32, 8)?);
+    for [start, length, strings] in sections(file, DYNAMIC_SYMBOLS)? {
         for symbol in (start..start + length).step_by(24) {
             let name = file.get(strings + number(file, symbol, 4)?..)?;
             let end = name.iter().position(|byte| *byte == 0)?;
-            if names.iter().any(|wanted| wanted.as_bytes() == &name[..end]) {
+            let mut own = OWN_FUNCTIONS.iter();
+            if own.any(|own| own.as_bytes() == &name[..end]) {
                 *file.get_mut(symbol + 5)? |= HIDDEN;
                 hidden += 1;
             }
         }
     }
     Some(hidden)
+}
+
+/// Sets the flag. `None`: it is no such file, or has no flags.
+fn prefer_own(file: &mut [u8]) -> Option<()> {
+    const DYNAMIC: usize = 6;
+    const FLAGS: usize = 30;
+    const SYMBOLIC: u8 = 2;
+    for [start, length, _] in sections(file, DYNAMIC)? {
+        for entry in (start..start + length).step_by(16) {
+            if number(file, entry, 8)? == FLAGS {
+                *file.get_mut(entry + 8)? |= SYMBOLIC;
+                return Some(());
+            }
+        }
+    }
+    None
+}
+
+/// Where the sections of a kind are, how long, and where their names are.
+fn sections(file: &[u8], kind: usize) -> Option<Vec<[usize; 3]>> {
+    let (table, size) = (number(file, 0x28, 8)?, number(file, 0x3a, 2)?);
+    let count = number(file, 0x3c, 2)?;
+    let header = |index: usize| table + index * size;
+    let of_kind = (0..count)
+        .map(header)
+        .filter(|header| number(file, header + 4, 4) == Some(kind));
+    let extent = |at: usize| {
+        let strings = header(number(file, at + 40, 4)?);
+        Some([
+            number(file, at + 24, 8)?,
+            number(file, at + 32, 8)?,
+            number(file, strings + 24, 8)?,
+        ])
+    };
+    of_kind.map(extent).collect()
+}
+
+fn number(file: &[u8], at: usize, size: usize) -> Option<usize> {
+    let bytes = file.get(at..at + size)?;
+    let number = |all: usize, byte: &u8| all << 8 | usize::from(*byte);
+    Some(bytes.iter().rev().fold(0, number))
 }

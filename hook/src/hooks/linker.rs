@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::*;
 use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
+use crate::imports;
 use crate::original::Row;
 
 macro_rules! exports {
@@ -31,8 +32,10 @@ pub(crate) fn behind(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Whether calls of what is behind a row come to us. Here they all do, unless the host was linked
-/// with `-Bsymbolic`.
-pub(crate) fn hears(_: &Row) -> bool {
-    true
+/// Whether calls of what is behind a row come to us: those from file to file do. The server's own
+/// functions are called within one file, which may do without the dynamic linker.
+pub(crate) fn hears(row: &Row) -> bool {
+    let is_servers = row.generation.starts_with("server");
+    let called = |theirs: *mut c_void| imports::is_called_by_name(row.slot.c_name(), theirs.addr());
+    !is_servers || row.slot.get().is_some_and(called)
 }

@@ -78,7 +78,7 @@ impl Functions {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         let verdicts = verdicts(program, &names);
         let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
-        let ways = ways.map(|((row, (_, place)), refusal)| (row, way(place, refusal)));
+        let ways = ways.map(|((row, (_, place)), refusal)| (row, way(row, place, refusal)));
         Self::of(ways, has_mark(located, HOST_CACHE))
     }
 
@@ -307,13 +307,18 @@ impl Functions {
     }
 }
 
-fn way(place: &Place, refusal: Option<String>) -> Way {
+fn way(row: &Row, place: &Place, refusal: Option<String>) -> Way {
     match place {
         Place::Dynamic {
             exporter: None,
             calls: Calls::Unseen,
         }
         | Place::Missing { .. } => Way::Missing,
+        // Exported, but called directly.
+        Place::Dynamic {
+            calls: Calls::Unseen,
+            ..
+        } if row.module == "server" => Way::Missing,
         Place::Dynamic { .. } => Way::Interposed,
         Place::Inside(_) => refusal.map_or(Way::Inline, Way::Refused),
     }
