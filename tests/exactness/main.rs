@@ -102,7 +102,8 @@ fn main() -> ExitCode {
         total.add(case.name, &score);
         total_by_prompts.add(case.name, &by_prompts.unwrap_or_default());
     }
-    if wanted.is_empty() && failed == 0 && left_out == 0 {
+    let ours = std::env::var_os("LLAMA_SERVER_BIN").is_none();
+    if ours && wanted.is_empty() && failed == 0 && left_out == 0 {
         write_table(&rows, &total, &total_by_prompts);
     }
     println!("\n{}", total.row("**all**"));
