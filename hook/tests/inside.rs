@@ -21,7 +21,7 @@ fn inside(flags: &[&str]) -> Fixture {
 fn is_followed(flags: &[&str]) {
     let fixture = inside(flags);
     let index = Index::start(Manner::Answers);
-    let (output, _) = finish(&mut fixture.host("evict", &index.url));
+    let (output, _) = finish(&mut fixture.told("evict", &index));
     assert!(output.status.success(), "{flags:?}: {output:?}");
     let banner = stderr(&output);
     assert!(
@@ -89,11 +89,11 @@ fn without_the_numbers_of_tasks_nothing_is_hooked() {
 fn calls_that_do_not_come_by_are_missed_aloud() {
     let fixture = inside(&["-DINLINED_IDS"]);
     let index = Index::start(Manner::Answers);
-    let (output, _) = finish(&mut fixture.host("evict", &index.url));
+    let (output, _) = finish(&mut fixture.told("evict", &index));
     assert!(output.status.success(), "{}", stderr(&output));
     let messages = stderr(&output);
     assert!(
-        messages.lines().last().is_some_and(|line| line.starts_with(
+        messages.lines().any(|line| line.starts_with(
             "[ContextPilot] This llama-server has copies of server_queue::get_new_id"
         )),
         "{messages}"

@@ -87,7 +87,7 @@ fn a_request_that_is_overwritten_is_told_at_once_and_the_rest_at_the_end() {
     for fixture in Fixture::all() {
         let name = fixture.name();
         let index = Index::start(Manner::Answers);
-        let (output, _) = finish(&mut fixture.host("evict", &index.url));
+        let (output, _) = finish(&mut fixture.told("evict", &index));
         assert!(output.status.success(), "{name}: {output:?}");
         // The program's own, the worker and the sender.
         assert_eq!(stdout(&output), "threads 3\n", "{name}");

@@ -13,7 +13,7 @@ fn evicts(flags: &[&str]) {
 
 fn is_followed(fixture: &Fixture, flags: &[&str]) {
     let index = Index::start(Manner::Answers);
-    let (output, _) = finish(fixture.host("", &index.url).args(["--ssl-cert-file", "x"]));
+    let (output, _) = finish(fixture.told("", &index).args(["--ssl-cert-file", "x"]));
     assert!(output.status.success(), "{flags:?}: {output:?}");
     let banner = stderr(&output);
     assert!(
@@ -69,7 +69,7 @@ fn what_is_linked_into_the_executable() {
 fn what_is_inside_and_cannot_be_hooked_is_said() {
     let fixture = Fixture::with_tls_inside(&["-DSHORT_WRITE", "-fcf-protection=none"]);
     let index = Index::start(Manner::Answers);
-    let (output, _) = finish(fixture.host("", &index.url).args(["--ssl-cert-file", "x"]));
+    let (output, _) = finish(fixture.told("", &index).args(["--ssl-cert-file", "x"]));
     assert!(output.status.success(), "{output:?}");
     let banner = stderr(&output);
     let expected = "; without TLS: requests over https are not recognised; index ";
@@ -81,7 +81,7 @@ fn what_is_inside_and_cannot_be_hooked_is_said() {
 fn a_server_with_tls_that_is_not_seen_says_so() {
     let fixture = Fixture::new(Generation::Extended, Linking::Library);
     let index = Index::start(Manner::Answers);
-    let mut host = fixture.host("evict", &index.url);
+    let mut host = fixture.told("evict", &index);
     let (output, _) = finish(host.env("LLAMA_ARG_SSL_CERT_FILE", "x"));
     assert!(output.status.success(), "{output:?}");
     let banner = stderr(&output);

@@ -188,6 +188,13 @@ impl Fixture {
         library
     }
 
+    /// The same with an index that answers, which is told everything, however slow the machine is.
+    pub(crate) fn told(&self, task: &str, index: &Index) -> Command {
+        let mut command = self.host(task, &index.url);
+        command.env("CONTEXTPILOT_EXIT_DRAIN_MS", "15000");
+        command
+    }
+
     /// What the ledger learned, as lines.
     pub(crate) fn trace(&self) -> String {
         fs::read_to_string(self.folder.path().join("trace")).unwrap_or_default()
