@@ -2,8 +2,10 @@
 
 use crate::scan::StringSkipper;
 
-/// Tokens and texts of one request that are kept; a request with more is not followed.
-const MOST: usize = 1 << 20;
+/// Tokens of one request that are kept; a request with more is not followed.
+const MOST_TOKENS: usize = 1 << 20;
+/// The same for its texts and prompts, which take more room.
+const MOST_PIECES: usize = 1 << 12;
 
 /// Part of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +33,9 @@ pub(super) struct List {
     has_tokens: bool,
     /// Or objects.
     has_lists: bool,
-    size: usize,
+    tokens: usize,
+    /// Texts and lists.
+    pieces: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +60,8 @@ impl List {
             several: Vec::new(),
             has_tokens: false,
             has_lists: false,
-            size: 0,
+            tokens: 0,
+            pieces: 0,
         }
     }
 
@@ -104,14 +109,15 @@ impl List {
 
     /// A byte outside of texts and numbers, or right after a number.
     fn between(&mut self, byte: u8) -> State {
-        self.size += usize::from(!matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+        self.tokens += usize::from(byte.is_ascii_digit());
+        self.pieces += usize::from(matches!(byte, b'"' | b'[' | b'{'));
         if self.object > 0 {
             return self.within_object(byte);
         }
         match byte {
             b' ' | b'\t' | b'\n' | b'\r' | b',' => State::Between,
-            // Every element adds a byte or two that is counted here.
-            _ if self.size > 2 * MOST => State::Odd,
+            _ if self.tokens > MOST_TOKENS => State::Odd,
+            b'"' | b'[' | b'{' if self.pieces > MOST_PIECES => State::Odd,
             b'0'..=b'9' => State::Number(i32::from(byte - b'0')),
             b'"' => {
                 self.skipper = StringSkipper::new();

@@ -291,9 +291,20 @@ fn of_what_is_no_prompt_nothing_is_told() {
     let mut scanner = JsonScanner::new();
     scanner.feed(br#"{"prompt":"a"}"#);
     assert_eq!(scanner.take_prompts(), None, "nobody asked");
-    let mut long = JsonScanner::with_prompts();
-    long.feed(b"{\"prompt\":[");
-    (0..3 << 20).for_each(|_| long.feed(b"5,"));
-    long.feed(b"]}");
-    assert_eq!(long.take_prompts(), None, "longer than any prompt");
+    for (element, count) in [
+        ("5,", 2 << 20),
+        ("\"\",", 8192),
+        ("[5],", 8192),
+        ("{},", 8192),
+    ] {
+        let mut long = JsonScanner::with_prompts();
+        long.feed(b"{\"prompt\":[");
+        (0..count).for_each(|_| long.feed(element.as_bytes()));
+        long.feed(b"]}");
+        assert_eq!(
+            long.take_prompts(),
+            None,
+            "more of {element} than any server takes"
+        );
+    }
 }
