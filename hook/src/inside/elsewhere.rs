@@ -6,7 +6,10 @@ use std::convert::Infallible;
 pub(crate) struct Inside(Infallible);
 
 /// There is none.
-pub(crate) struct Ready(Infallible);
+pub(crate) struct Ready {
+    pub(crate) tls: Option<bool>,
+    never: Infallible,
+}
 
 pub(crate) fn bypassed() -> Option<&'static str> {
     None
@@ -36,10 +39,10 @@ impl Inside {
 
 impl Ready {
     pub(crate) unsafe fn install(self) -> Result<(), Infallible> {
-        match self.0 {}
+        match self.never {}
     }
 
     pub(crate) fn abandon(self) {
-        match self.0 {}
+        match self.never {}
     }
 }
