@@ -4,10 +4,12 @@
 //! For functions that are not to be exported (see the [table](crate::table)). Other processes are
 //! left alone, and within this one everybody who does not import a function by its name.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ops::Range;
+use std::ffi::{CStr, c_char, c_void};
+use std::ops::{ControlFlow, Range};
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use contextpilot_inline::visit_loaded;
 
 use crate::hooks::replacements;
 use crate::original::redirected::ROWS;
@@ -35,17 +37,21 @@ pub(crate) unsafe fn redirect() -> bool {
             redirected: 0,
         });
     }
-    for_each_loaded(|info| search.providers += usize::from(is_provider(info)));
-    for_each_loaded(|info| {
+    visit_loaded(|info| {
+        search.providers += usize::from(is_provider(info));
+        ControlFlow::Continue(())
+    });
+    visit_loaded(|info| {
         // SAFETY: the object is loaded, and stays so during the call.
         let Some(object) = (unsafe { Object::new(info) }) else {
-            return;
+            return ControlFlow::Continue(());
         };
         let has_them = |one: &Function| object.extent.contains(&one.original);
         if !search.functions.iter().any(has_them) {
             // SAFETY: the caller's promise.
             unsafe { object.redirect(&mut search) };
         }
+        ControlFlow::Continue(())
     });
     search.functions.iter().all(|one| one.redirected > 0)
 }
@@ -54,16 +60,19 @@ pub(crate) unsafe fn redirect() -> bool {
 /// was linked with `-Bsymbolic-functions` calls its own directly, though it exports them.
 pub(crate) fn is_called_by_name(name: &CStr, address: usize) -> bool {
     let (mut called, mut exported) = (false, false);
-    for_each_loaded(|info| {
+    visit_loaded(|info| {
         // SAFETY: the object is loaded, and stays so during the call.
-        let object = unsafe { Object::new(info) };
-        let Some(object) = object.filter(|_| !called) else {
-            return;
+        let Some(object) = (unsafe { Object::new(info) }) else {
+            return ControlFlow::Continue(());
         };
         let own = object.extent.contains(&address);
         exported |= own;
         // SAFETY: it is loaded.
         called = !(own && object.symbolic) && unsafe { object.imports(name) };
+        match called {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     });
     // What is in no file is our way to a function that was hooked in its place.
     called || !exported
@@ -81,26 +90,6 @@ struct Function {
     replacement: usize,
     /// Imports that were pointed to the replacement.
     redirected: usize,
-}
-
-/// Shows `work` the executable and each library. It must not panic.
-fn for_each_loaded<F: FnMut(&libc::dl_phdr_info)>(mut work: F) {
-    unsafe extern "C" fn show<F: FnMut(&libc::dl_phdr_info)>(
-        info: *mut libc::dl_phdr_info,
-        _: libc::size_t,
-        data: *mut c_void,
-    ) -> c_int {
-        // SAFETY: `dl_iterate_phdr` hands out a valid description for the time of the call.
-        let info = unsafe { &*info };
-        // SAFETY: what is handed over below, which nobody else refers to meanwhile.
-        let work = unsafe { &mut *data.cast::<F>() };
-        work(info);
-        0
-    }
-    let data: *mut F = &mut work;
-    // SAFETY: the callback has the signature that is asked for and gets `data`, which outlives
-    // the call.
-    unsafe { libc::dl_iterate_phdr(Some(show::<F>), data.cast()) };
 }
 
 /// Whether it has the functions, as far as its name tells.

@@ -1,14 +1,14 @@
 //! The executable of this process: its file for the names, its memory for the code.
 
-use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::fs::File;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::slice;
 
 use contextpilot_inspect::Error;
 use contextpilot_inspect::elf::Source;
 
+use crate::loaded::visit_loaded;
 use crate::maps;
 use crate::preflight::{self, Code, Extent};
 
@@ -155,57 +155,49 @@ impl Code for Image {
 impl Layout {
     fn of_self() -> Self {
         let mut layout = Self::default();
-        let data: *mut Self = &mut layout;
-        // SAFETY: the callback has the signature that is asked for, and gets the pointer that is
-        // given here, to something that lives until the call returns.
-        unsafe { libc::dl_iterate_phdr(Some(take_first), data.cast()) };
+        // The first that is shown is the executable.
+        visit_loaded(|info| {
+            layout.read(info);
+            ControlFlow::Break(())
+        });
         layout
+    }
+
+    /// Takes the executable's description, as `dl_iterate_phdr` hands it out.
+    fn read(&mut self, info: &libc::dl_phdr_info) {
+        if info.dlpi_phdr.is_null() {
+            return;
+        }
+        // SAFETY: the program headers are mapped, as many as are told.
+        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        // SAFETY: the same bytes; the structure has no padding.
+        let bytes = unsafe {
+            slice::from_raw_parts(
+                headers.as_ptr().cast::<u8>(),
+                std::mem::size_of_val(headers),
+            )
+        };
+        self.bias = info.dlpi_addr as usize;
+        self.headers = bytes.to_vec();
+        self.headers_at = headers.as_ptr() as usize;
+        for header in headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD)
+        {
+            let start = self.address(header.p_vaddr);
+            let segment = start..start.wrapping_add(header.p_memsz as usize);
+            if header.p_flags & (libc::PF_R | libc::PF_W) == libc::PF_R {
+                self.constant.push(segment.clone());
+            }
+            if header.p_flags & libc::PF_X != 0 {
+                self.executable.push(segment);
+            }
+        }
     }
 
     fn address(&self, in_file: u64) -> usize {
         self.bias.wrapping_add(in_file as usize)
     }
-}
-
-/// The first object that is told of is the executable.
-unsafe extern "C" fn take_first(
-    info: *mut libc::dl_phdr_info,
-    _: libc::size_t,
-    data: *mut c_void,
-) -> c_int {
-    // SAFETY: `dl_iterate_phdr` hands out a valid description for the time of the call.
-    let info = unsafe { &*info };
-    // SAFETY: `Layout::of_self` passes its own layout, which nobody else refers to meanwhile.
-    let layout = unsafe { &mut *data.cast::<Layout>() };
-    if info.dlpi_phdr.is_null() {
-        return 1;
-    }
-    // SAFETY: the program headers are mapped, as many as are told.
-    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    // SAFETY: the same bytes; the structure has no padding.
-    let bytes = unsafe {
-        slice::from_raw_parts(
-            headers.as_ptr().cast::<u8>(),
-            std::mem::size_of_val(headers),
-        )
-    };
-    layout.bias = info.dlpi_addr as usize;
-    layout.headers = bytes.to_vec();
-    layout.headers_at = headers.as_ptr() as usize;
-    for header in headers
-        .iter()
-        .filter(|header| header.p_type == libc::PT_LOAD)
-    {
-        let start = layout.address(header.p_vaddr);
-        let segment = start..start.wrapping_add(header.p_memsz as usize);
-        if header.p_flags & (libc::PF_R | libc::PF_W) == libc::PF_R {
-            layout.constant.push(segment.clone());
-        }
-        if header.p_flags & libc::PF_X != 0 {
-            layout.executable.push(segment);
-        }
-    }
-    1
 }
 
 impl From<Error> for ImageError {

@@ -25,10 +25,12 @@
 
 mod batch;
 mod image;
+mod loaded;
 mod maps;
 pub mod preflight;
 mod refusal;
 
 pub use batch::{Batch, Trampoline};
 pub use image::{Function, Image, ImageError};
+pub use loaded::visit_loaded;
 pub use refusal::Refusal;
