@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_macros, reason = "cargo reads what this prints")]
 
-#[path = "src/table.rs"]
+#[path = "src/attach/table.rs"]
 #[macro_use]
 #[allow(dead_code, unused_macros, reason = "only the names are needed")]
 mod table;
@@ -16,7 +16,7 @@ macro_rules! names {
 }
 
 fn main() {
-    println!("cargo::rerun-if-changed=src/table.rs");
+    println!("cargo::rerun-if-changed=src/attach/table.rs");
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "macos") {
         for name in for_each_interposed!(names) {
             println!("cargo::rustc-cdylib-link-arg=-Wl,-U,_{name}");

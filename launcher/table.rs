@@ -1,6 +1,6 @@
 //! The hook's own table of functions, as far as it can be told without the functions.
 
-#[path = "../hook/src/table.rs"]
+#[path = "../hook/src/attach/table.rs"]
 #[macro_use]
 mod hook;
 
@@ -39,12 +39,14 @@ for_each_interposed!(rows);
 macro_rules! names {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident $arguments:tt $(-> $result:ty)?; )*) => {
-        /// The functions that are not exported, but have the imports of others pointed to them, or
-        /// are inside the executable.
-        pub(crate) static REDIRECTED: &[&str] = &[$(stringify!($name)),*];
+        /// The rows' names, and those of OpenSSL's functions after them.
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
-for_each_redirected!(names);
+for_each_hooked!(names);
+
+/// OpenSSL's functions, which are hooked all together or not at all.
+pub(crate) static OPENSSL: &[&str] = NAMES.split_at(ROWS.len()).1;
 
 const fn is_required(need: &str) -> bool {
     matches!(need.as_bytes(), b"required")

@@ -153,7 +153,7 @@ fn a_real_server_is_good() {
             ("ok", "state folder", "contextpilot-llama"),
             ("ok", "index", "answers: ready"),
             ("All good", "", ""),
-            ("Interposed", "", ""),
+            ("Imported", "", ""),
             ("  llama_memory_seq_rm", "", ""),
         ],
     );
@@ -170,7 +170,7 @@ fn a_real_server_is_good() {
         found.map(|function| function["how"].clone())
     };
     assert_ne!(how("llama_memory_seq_rm"), Some("missing".into()));
-    assert_eq!(how("recv"), Some("interposed".into()));
+    assert_eq!(how("recv"), Some("imported".into()));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use contextpilot_observer::Note;
 use contextpilot_request::{Assembly, Identity, Request, RequestReader, Step};
 use contextpilot_residency::{Arrival, Event, RequestId, TaskId, Token};
 
+use crate::attach::{claims, evidence};
 use crate::channel::{introduce, note, push, tell_waiting};
 use crate::prompts::{self, Waiting};
 use crate::status::STATUS;
@@ -207,6 +208,8 @@ struct Current {
     arrival: Arrival,
     id: Option<RequestId>,
     inference: bool,
+    /// The server samples tokens for it, unless it rejects it.
+    generates: bool,
     /// The server will forget its prompts.
     forgotten: bool,
     /// To be put together, where there is no other way to know the request.
@@ -215,6 +218,8 @@ struct Current {
     within_media: bool,
     known: Known,
     answer: Answer,
+    /// The answer begins with 200, to a request that generates.
+    succeeds: bool,
 }
 
 /// What the worker knows of a request.
@@ -259,7 +264,12 @@ impl Connection {
         }
         match self.reader.feed_recv(bytes) {
             Step::More => {}
-            Step::Complete(request) => self.current = Current::of(request),
+            Step::Complete(request) => {
+                if request.is_inference() {
+                    evidence::serving();
+                }
+                self.current = Current::of(request);
+            }
             Step::Lost(_) => STATUS.unreadable_connections.add(1),
         }
     }
@@ -268,6 +278,7 @@ impl Connection {
 impl Current {
     fn of(request: Request) -> Option<Self> {
         let inference = request.is_inference();
+        let generates = request.generates();
         let forbids_cache = request.forbids_cache();
         let counted = |counter: &crate::status::Counter| {
             if inference {
@@ -303,11 +314,13 @@ impl Current {
             arrival,
             id,
             inference,
+            generates,
             forgotten,
             prompts,
             within_media: false,
             known: Known::Nothing,
             answer: Answer::None,
+            succeeds: false,
         };
         if let (true, Some(id)) = (inference, &current.id) {
             recent::note(arrival, id);
@@ -319,6 +332,9 @@ impl Current {
     /// Part of the answer. The server writes the head in one piece, then each chunk in one, and
     /// last the empty one (cpp-httplib, `write_response_core`, `write_content_chunked`).
     fn send(&mut self, bytes: &[u8]) {
+        if self.generates && bytes.starts_with(b"HTTP/1.1 200") {
+            self.succeeds = true;
+        }
         match self.answer {
             Answer::None if is_head_of_chunks(bytes) => self.answer = Answer::Streamed,
             Answer::Streamed if !bytes.starts_with(b"0\r\n") => {}
@@ -361,6 +377,9 @@ impl Current {
     fn answer(&mut self) {
         let begun = self.inference || self.known != Known::Nothing;
         if begun && std::mem::replace(&mut self.answer, Answer::Whole) != Answer::Whole {
+            if self.succeeds {
+                claims::answered();
+            }
             let arrival = self.arrival;
             if self.prompts.is_some() && self.id.is_some() && self.known == Known::Nothing {
                 // With a prompt that cannot be known: still, an older one of this id is over.

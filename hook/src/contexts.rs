@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use contextpilot_residency::{ContextId, Event};
 
 use crate::abi::Pointer;
+use crate::attach::original::{self, original, plain};
+use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
 use crate::channel::{lose_step, push};
-use crate::original::{self, original, plain};
 use crate::status::STATUS;
-use crate::table::{HOST_CACHE, LAUNCH, newest};
 use crate::{observe, start};
 
 /// A server has one context, or two with a draft model.

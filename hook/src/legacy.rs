@@ -5,8 +5,8 @@ use std::ptr;
 use contextpilot_residency::Entry;
 
 use crate::abi::{Batch, Pointer};
+use crate::attach::original::plain;
 use crate::contexts;
-use crate::original::plain;
 use crate::shadow;
 
 /// The entries of a batch; `None` if they cannot be told. What null pointers mean is written in

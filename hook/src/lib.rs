@@ -46,11 +46,9 @@
     )
 )]
 
-#[macro_use]
-mod table;
-
 mod abi;
-mod attached;
+#[macro_use]
+mod attach;
 mod beliefs;
 mod channel;
 mod connections;
@@ -58,18 +56,10 @@ mod contexts;
 mod faults;
 mod guard;
 mod hooks;
-#[cfg_attr(
-    not(all(target_os = "linux", target_pointer_width = "64")),
-    path = "imports/elsewhere.rs"
-)]
-mod imports;
-#[cfg_attr(not(target_os = "linux"), path = "inside/elsewhere.rs")]
-mod inside;
 mod legacy;
 mod log;
 mod mode;
 mod observe;
-mod original;
 mod packed;
 mod prompts;
 mod recent;

@@ -6,7 +6,7 @@
 //! them is exact: each address stands there once, and is taken out by the one release that finds
 //! it.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Eight addresses: a cache line.
 #[repr(align(64))]
@@ -47,18 +47,57 @@ pub(crate) fn may_be(address: usize) -> bool {
     kind(address).load(Ordering::Relaxed) != 0
 }
 
-/// A sequence was saved to this buffer. False if there is no room to remember it.
-pub(crate) fn insert(address: usize, size: usize) -> bool {
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A checkpoint, over which the server may write the next.
+    Checkpoint,
+    /// A whole sequence, in memory that was got for it.
+    Whole,
+}
+
+/// In an address's lowest bit: what is there is a whole sequence. Addresses are multiples of 16.
+const WHOLE: usize = 1;
+
+/// Releases are not seen, so no buffer is remembered.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+/// Memory of a whole sequence was got again, and its release was not seen.
+static REUSED: AtomicBool = AtomicBool::new(false);
+/// A release of a buffer was seen.
+static FREED: AtomicBool = AtomicBool::new(false);
+/// Whole sequences that were saved, bytes.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// A sequence was saved to this buffer. False if it cannot be remembered: its release would go
+/// unnoticed.
+pub(crate) fn insert(address: usize, size: usize, content: Content) -> bool {
+    if REFUSED.load(Ordering::SeqCst) {
+        return false;
+    }
     SMALLEST.fetch_min(size, Ordering::Relaxed);
-    if slots(address).any(|slot| slot.load(Ordering::Relaxed) == address) {
+    let mut value = address;
+    if content == Content::Whole {
+        value |= WHOLE;
+        BYTES.fetch_add(size as u64, Ordering::Relaxed);
+    }
+    if let Some(slot) = slots(address).find(|slot| holds(slot, address)) {
+        let before = slot.swap(value, Ordering::Relaxed);
+        if before & value & WHOLE != 0 {
+            REUSED.store(true, Ordering::Relaxed);
+        }
         return true;
     }
     let inserted = slots(address).any(|slot| {
-        slot.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed)
+        slot.compare_exchange(0, value, Ordering::SeqCst, Ordering::Relaxed)
             .is_ok()
     });
     if inserted {
         kind(address).fetch_add(1, Ordering::Relaxed);
+    }
+    // Either the sweep finds it, or we see that there was one.
+    if inserted && REFUSED.load(Ordering::SeqCst) {
+        remove(address);
+        return false;
     }
     inserted
 }
@@ -67,15 +106,53 @@ pub(crate) fn insert(address: usize, size: usize) -> bool {
 pub(crate) fn remove(address: usize) -> bool {
     let removed = address != 0
         && slots(address).any(|slot| {
-            slot.load(Ordering::Relaxed) == address
+            let value = slot.load(Ordering::Relaxed);
+            value & !WHOLE == address
                 && slot
-                    .compare_exchange(address, 0, Ordering::Relaxed, Ordering::Relaxed)
+                    .compare_exchange(value, 0, Ordering::SeqCst, Ordering::Relaxed)
                     .is_ok()
         });
     if removed {
         kind(address).fetch_sub(1, Ordering::Relaxed);
     }
     removed
+}
+
+/// Forgets a buffer that is being released. True if it was one.
+pub(crate) fn release(address: usize) -> bool {
+    let removed = remove(address);
+    if removed && !FREED.load(Ordering::Relaxed) {
+        FREED.store(true, Ordering::Relaxed);
+    }
+    removed
+}
+
+/// From now on no buffer is remembered. Returns those that were.
+pub(crate) fn refuse() -> Vec<usize> {
+    REFUSED.store(true, Ordering::SeqCst);
+    let all = TABLE.iter().flat_map(|bucket| &bucket.0);
+    let held = all.map(|slot| slot.load(Ordering::SeqCst) & !WHOLE);
+    held.filter(|address| *address != 0 && remove(*address))
+        .collect()
+}
+
+/// Whether memory of a whole sequence was got again, and its release was not seen.
+pub(crate) fn was_reused() -> bool {
+    REUSED.load(Ordering::Relaxed)
+}
+
+/// Whether a release of some buffer was seen.
+pub(crate) fn was_any_freed() -> bool {
+    FREED.load(Ordering::Relaxed)
+}
+
+/// How much was saved so far as whole sequences, bytes.
+pub(crate) fn bytes() -> u64 {
+    BYTES.load(Ordering::Relaxed)
+}
+
+fn holds(slot: &AtomicUsize, address: usize) -> bool {
+    slot.load(Ordering::Relaxed) & !WHOLE == address
 }
 
 #[inline]
@@ -112,8 +189,9 @@ mod tests {
             .collect();
         assert!(!addresses.iter().any(|&address| may_be(address)));
         for &address in &addresses {
-            assert!(insert(address, 1000), "room for half of what it can take");
-            assert!(insert(address, 1000));
+            let kept = insert(address, 1000, Content::Checkpoint);
+            assert!(kept, "room for half of what it can take");
+            assert!(insert(address, 1000, Content::Whole));
         }
         assert!(may_matter(1000) && !may_matter(999));
         assert!(!remove(0));
@@ -123,6 +201,24 @@ mod tests {
             assert!(remove(address));
             assert!(!remove(address), "it stood there once");
         }
+        assert!(!addresses.iter().any(|&address| may_be(address)));
+
+        // Two whole sequences in one place: somebody has released the first unseen.
+        assert!(!was_reused());
+        let address = addresses[0];
+        assert!(insert(address, 1000, Content::Whole));
+        assert!(!was_reused());
+        assert!(insert(address, 1000, Content::Whole));
+        assert!(was_reused());
+        assert!(!was_any_freed());
+        assert!(release(address) && was_any_freed());
+
+        assert!(insert(addresses[1], 1000, Content::Checkpoint));
+        assert!(insert(addresses[2], 1000, Content::Whole));
+        let mut swept = refuse();
+        swept.sort_unstable();
+        assert_eq!(swept, addresses[1..3]);
+        assert!(!insert(addresses[1], 1000, Content::Checkpoint));
         assert!(!addresses.iter().any(|&address| may_be(address)));
     }
 }

@@ -13,10 +13,9 @@ use contextpilot_journal::{Identity, Journal, Place};
 use contextpilot_residency::Event;
 use contextpilot_settings::Settings;
 
-use crate::attached::{Attached, Host};
-use crate::hooks::buffers;
+use crate::attach::{self, Attached, Host, claims};
 use crate::trace::{self, Trace};
-use crate::{channel, contexts, guard, inside, log, mode, observe, recent, worker};
+use crate::{channel, contexts, guard, log, mode, observe, recent, worker};
 
 /// What was decided and found when the library was loaded.
 struct Prepared {
@@ -62,7 +61,6 @@ extern "C" fn on_load() {
             if observes {
                 observe::engage();
             }
-            buffers::shorten();
             mode::arm();
         }
     }
@@ -80,7 +78,7 @@ fn prepare() -> Option<Prepared> {
         }
     };
     // SAFETY: this is called from the constructor.
-    match unsafe { Attached::to(host) } {
+    match unsafe { host.attach() } {
         Ok(attached) => Some(Prepared { settings, attached }),
         Err(why) => {
             log::line(format_args!("Inactive: {why}"));
@@ -108,6 +106,7 @@ pub(crate) fn ensure_running() {
         return;
     };
     panic::set_hook(Box::new(mode::note_panic));
+    attach::patch_late();
     let started = without_signals(|| run(&prepared.settings, &prepared.attached));
     match started {
         Ok(()) => prepared.attached.announce(&prepared.settings),
@@ -136,12 +135,10 @@ fn run(settings: &Settings, attached: &Attached) -> io::Result<()> {
         None => None,
     };
     let (index, endpoint) = index.unzip();
-    let attendant = observe::start(
-        settings,
-        attached.describe(),
-        attached.sees_host_cache(),
-        sender.clone().zip(endpoint),
-    )?;
+    let attendant = observe::start(settings, *attached, sender.clone().zip(endpoint))?;
+    if let Some(bytes) = observe::host_limit(attached) {
+        claims::expect_host_limit(bytes);
+    }
     worker::start(index, attendant, trace)?;
     worker::opened(Instant::now() + OPENING);
     let _ = RUNNING.set(Running {
@@ -225,12 +222,6 @@ extern "C" fn on_exit() {
         return;
     };
     guard::observe_end(|| {
-        if let Some(function) = inside::bypassed() {
-            log::line(format_args!(
-                "This llama-server has copies of {function} that cannot be hooked (link-time \
-                 optimisation does that), so not everything was noticed; use a build without it"
-            ));
-        }
         let deadline = Instant::now() + longest;
         for context in contexts::all() {
             channel::push(Event::ContextFreed { context });

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
 use contextpilot_observer::Stamp;
-use contextpilot_residency::{Effect, Event, Ledger, Prompts, RequestId};
+use contextpilot_residency::{BufferId, Effect, Event, Ledger, Prompts, RequestId};
 use crossbeam_channel::Receiver;
 
+use crate::attach::claims::{self, Claim};
 use crate::beliefs::Beliefs;
 use crate::channel::{self, Channel, Item, What};
 use crate::observe::{Attendant, Question};
@@ -24,7 +25,7 @@ use crate::prompts::{self, Waiting};
 use crate::silence::Silence;
 use crate::status::STATUS;
 use crate::trace::Trace;
-use crate::{faults, guard, mode};
+use crate::{faults, guard, log, mode, saved};
 
 /// Raised each time the worker has found the queue empty, for those who wait for that.
 static TURNS: AtomicU64 = AtomicU64::new(0);
@@ -191,6 +192,7 @@ impl Worker {
                     beliefs.take_back_all();
                 }
             }
+            self.review_claims();
             self.answer_questions();
             let now = Instant::now();
             if let Some(beliefs) = &mut self.beliefs {
@@ -283,6 +285,24 @@ impl Worker {
     fn apply_blindly(&mut self, event: Event) {
         if let Event::Posted { id, .. } | Event::Answered { id, .. } = event {
             self.take_back(id);
+        }
+    }
+
+    /// Withdraws what does not hold any more: what was believed on its strength is gone.
+    fn review_claims(&mut self) {
+        while let Some(withdrawn) = claims::review() {
+            log::line(format_args!("{withdrawn}"));
+            match withdrawn.claim {
+                Claim::HostCache => {
+                    for address in saved::refuse() {
+                        let buffer = BufferId(address);
+                        self.apply(Event::Freed { buffer }, Stamp::default());
+                    }
+                }
+                Claim::KvCache | Claim::Requests => {
+                    self.apply(Event::OutOfStep, Stamp::default());
+                }
+            }
         }
     }
 

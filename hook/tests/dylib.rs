@@ -7,7 +7,7 @@ use object::macho::{self, MachHeader64};
 use object::read::macho::{MachHeader, Nlist, Section, Segment};
 use object::{LittleEndian, Object};
 
-#[path = "../src/table.rs"]
+#[path = "../src/attach/table.rs"]
 #[macro_use]
 #[allow(dead_code, unused_macros, reason = "only the names are needed")]
 mod table;

@@ -25,7 +25,7 @@ fn is_followed(flags: &[&str]) {
     assert!(output.status.success(), "{flags:?}: {output:?}");
     let banner = stderr(&output);
     assert!(
-        banner.contains("Active") && banner.contains(", inside the executable, attached: KV cache"),
+        banner.contains("Active") && banner.contains(", inside the executable, hooked: KV cache"),
         "{flags:?}: {banner}"
     );
     assert_eq!(banner.lines().count(), 1, "{banner}");

@@ -105,10 +105,14 @@ fn a_request_that_is_overwritten_is_told_at_once_and_the_rest_at_the_end() {
             Generation::Memory | Generation::KvSelf | Generation::KvCache => "",
         };
         let expected = format!(
-            "[ContextPilot] Active: llama.cpp {engine}{place}, attached: KV cache, {host_cache}\
-             request ids, slot assignment; index "
+            "[ContextPilot] Active: llama.cpp {engine}{place}, hooked: KV cache, {host_cache}\
+             request ids, slot assignment ("
         );
         assert!(banner.starts_with(&expected), "{name}: {banner}");
+        let places = banner.split(" functions in ").nth(1);
+        let places = places.and_then(|text| text.split_once(" places); index "));
+        let places: Option<u32> = places.and_then(|(count, _)| count.parse().ok());
+        assert!(places.is_some_and(|count| count > 20), "{name}: {banner}");
         assert_eq!(banner.lines().count(), 1, "{name}: {banner}");
         let heard = index.heard();
         assert!(

@@ -17,7 +17,7 @@ fn is_followed(fixture: &Fixture, flags: &[&str]) {
     assert!(output.status.success(), "{flags:?}: {output:?}");
     let banner = stderr(&output);
     assert!(
-        banner.contains("slot assignment, TLS; index "),
+        banner.contains("slot assignment, TLS ("),
         "{flags:?}: {banner}"
     );
     assert_eq!(banner.lines().count(), 1, "{banner}");
@@ -72,7 +72,7 @@ fn what_is_inside_and_cannot_be_hooked_is_said() {
     let (output, _) = finish(fixture.told("", &index).args(["--ssl-cert-file", "x"]));
     assert!(output.status.success(), "{output:?}");
     let banner = stderr(&output);
-    let expected = "; without TLS: requests over https are not recognised; index ";
+    let expected = "; without TLS: requests over https are not recognised (";
     assert!(banner.contains(expected), "{banner}");
     assert!(!index.heard().contains("first"), "{}", index.heard());
 }
@@ -85,7 +85,7 @@ fn a_server_with_tls_that_is_not_seen_says_so() {
     let (output, _) = finish(host.env("LLAMA_ARG_SSL_CERT_FILE", "x"));
     assert!(output.status.success(), "{output:?}");
     let banner = stderr(&output);
-    let expected = "; without TLS: requests over https are not recognised; index ";
+    let expected = "; without TLS: requests over https are not recognised (";
     assert!(banner.contains(expected), "{banner}");
     assert!(
         index.heard().contains(r#""first""#),

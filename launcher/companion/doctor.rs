@@ -31,7 +31,7 @@ pub(super) use report::{Finding, Grade};
   ok     server        /usr/bin/llama-server
   ok     version       0.7.0 (b11669-Debian)
   ok     linked        for x86-64, glibc, llama.cpp in libraries
-  ok     functions     42 interposed, 0 inline, 0 not hooked (14 more are other versions')
+  ok     functions     42 imported, 0 inline, 0 not hooked (14 more are other versions')
   ok     KV cache      followed
   ok     host cache    followed
   ok     request ids   read from HTTP, tied to slots

@@ -210,6 +210,7 @@ fn losses(losses: &Losses) -> String {
         (losses.untracked_buffers, "saved sequences not tracked"),
         (losses.unreadable_connections, "connections not readable"),
         (losses.log_lines, "lines of the log"),
+        (losses.claims, "claims that were withdrawn"),
     ]
     .into_iter()
     .filter(|(number, _)| *number > 0)

@@ -78,6 +78,26 @@ pub struct Engine {
     pub attached: Vec<String>,
     /// What it does not see, and what follows from that.
     pub missing: Vec<String>,
+    /// Each function of the engine, of its server and of the libraries below them that the hook
+    /// knows and this server has.
+    pub functions: Vec<HookedFunction>,
+}
+
+/// What is known of a function that the hook stands in front of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HookedFunction {
+    /// As the linker knows it.
+    pub name: String,
+    /// How the hook gets in front of it: `import` (the words through which others call it),
+    /// `inline` (its own first instructions), `none` (nothing that could be patched calls it).
+    pub way: String,
+    /// Places that lead to it.
+    pub found: u32,
+    /// Places that were patched, read back, and now lead to the hook.
+    pub patched: u32,
+    /// Whether a call was seen.
+    pub called: bool,
 }
 
 /// A model, by name.
@@ -269,4 +289,6 @@ pub struct Losses {
     pub unreadable_connections: u64,
     /// Lines that the log file could not take.
     pub log_lines: u64,
+    /// Claims that were withdrawn, as calls on which they hang did not come.
+    pub claims: u64,
 }

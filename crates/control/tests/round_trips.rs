@@ -1,7 +1,7 @@
 //! What one end writes, the other end reads; and JSON looks as the docs say.
 
 use contextpilot_control::{
-    Change, Delivery, Engine, EventId, Evicted, Health, HealthStatus, HostCache, KvBytes, LogLine,
+    Change, Delivery, Engine, HookedFunction, EventId, Evicted, Health, HealthStatus, HostCache, KvBytes, LogLine,
     Losses, Missed, Mode, Model, Outcome, Place, Reason, Refusal, RequestState, Requests, Reset,
     ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
 };
@@ -38,6 +38,13 @@ fn stats() -> Stats {
             inside_executable: false,
             attached: vec!["KV cache".to_owned()],
             missing: vec![],
+            functions: vec![HookedFunction {
+                name: "llama_decode".to_owned(),
+                way: "import".to_owned(),
+                found: 2,
+                patched: 2,
+                called: true,
+            }],
         },
         model: Some(Model {
             name: "m.gguf".to_owned(),

@@ -108,11 +108,36 @@ impl Page {
     fn process(&mut self, stats: &Stats) {
         self.family("info", "gauge", "The hook in this server; always 1");
         self.sample("info", &[("hook_version", &stats.hook_version)], 1.0);
+        self.functions(stats);
         self.gauge(
             "uptime_seconds",
             "Time since the hook started",
             Some(stats.uptime_seconds),
         );
+    }
+
+    fn functions(&mut self, stats: &Stats) {
+        self.family(
+            "hooked_function",
+            "gauge",
+            "What is known of a function that the hook stands in front of: places that lead to it \
+             (found), places that were patched and read back (patched), 1 if a call was seen \
+             (called)",
+        );
+        for function in &stats.engine.functions {
+            for (known, value) in [
+                ("found", function.found),
+                ("patched", function.patched),
+                ("called", function.called.into()),
+            ] {
+                let labels = [
+                    ("function", function.name.as_str()),
+                    ("way", &function.way),
+                    ("known", known),
+                ];
+                self.sample("hooked_function", &labels, value.into());
+            }
+        }
     }
 
     fn slots(&mut self, stats: &Stats) {
@@ -258,6 +283,7 @@ impl Page {
                 ("untracked_buffers", losses.untracked_buffers),
                 ("unreadable_connections", losses.unreadable_connections),
                 ("log_lines", losses.log_lines),
+                ("claims", losses.claims),
             ],
         );
     }

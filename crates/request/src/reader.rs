@@ -39,6 +39,11 @@ impl Request {
         self.method == Method::Post && self.endpoint.is_inference()
     }
 
+    /// Whether tokens are sampled for it, unless the server rejects it.
+    pub fn generates(&self) -> bool {
+        self.method == Method::Post && self.endpoint.generates()
+    }
+
     /// Whether the server reads `cache_prompt` from its body and finds that the prompt is not to
     /// be cached.
     pub fn forbids_cache(&self) -> bool {

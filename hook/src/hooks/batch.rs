@@ -1,8 +1,8 @@
 //! Extended batches are filled. A handful of nanoseconds each: this happens for every token.
 
 use crate::abi::{Embeddings, Pointer};
+use crate::attach::original::original;
 use crate::guard::EngineCall;
-use crate::original::original;
 use crate::shadow::{self, Shadow};
 
 /// # Safety
@@ -33,7 +33,7 @@ unsafe fn note_in_place<R>(
     unsafe { shadow::with(batch, work) }
 }
 
-pub(super) unsafe fn llama_batch_ext_init(context: Pointer) -> Pointer {
+pub(crate) unsafe fn llama_batch_ext_init(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
     let batch = original!(llama_batch_ext_init(context));
     // SAFETY: nobody else has it yet.
@@ -41,7 +41,7 @@ pub(super) unsafe fn llama_batch_ext_init(context: Pointer) -> Pointer {
     batch
 }
 
-pub(super) unsafe fn llama_batch_ext_free(batch: Pointer) {
+pub(crate) unsafe fn llama_batch_ext_free(batch: Pointer) {
     let call = EngineCall::enter();
     // Before: afterwards the address may be another batch's. The caller owns the batch.
     // SAFETY: its owner gives it up.
@@ -49,7 +49,7 @@ pub(super) unsafe fn llama_batch_ext_free(batch: Pointer) {
     original!(llama_batch_ext_free(batch))
 }
 
-pub(super) unsafe fn llama_batch_ext_clear(batch: Pointer) {
+pub(crate) unsafe fn llama_batch_ext_clear(batch: Pointer) {
     let call = EngineCall::enter();
     original!(llama_batch_ext_clear(batch));
     // An empty batch is known, whatever was known of it before.
@@ -57,7 +57,7 @@ pub(super) unsafe fn llama_batch_ext_clear(batch: Pointer) {
     call.observe(|| unsafe { shadow::begin(batch) });
 }
 
-pub(super) unsafe fn llama_batch_ext_add(batch: Pointer, sequence: i32) -> i32 {
+pub(crate) unsafe fn llama_batch_ext_add(batch: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
     let index = original!(llama_batch_ext_add(batch, sequence));
     // SAFETY: the caller uses the batch.
@@ -65,7 +65,7 @@ pub(super) unsafe fn llama_batch_ext_add(batch: Pointer, sequence: i32) -> i32 {
     index
 }
 
-pub(super) unsafe fn llama_batch_ext_add_token(batch: Pointer, sequence: i32, token: i32) -> i32 {
+pub(crate) unsafe fn llama_batch_ext_add_token(batch: Pointer, sequence: i32, token: i32) -> i32 {
     let call = EngineCall::enter();
     let index = original!(llama_batch_ext_add_token(batch, sequence, token));
     let add = |s: &mut Shadow| s.add_if_there_is_room(index, sequence, token);
@@ -77,7 +77,7 @@ pub(super) unsafe fn llama_batch_ext_add_token(batch: Pointer, sequence: i32, to
     index
 }
 
-pub(super) unsafe fn llama_batch_ext_add_embd(
+pub(crate) unsafe fn llama_batch_ext_add_embd(
     batch: Pointer,
     sequence: i32,
     row: Embeddings,
@@ -91,7 +91,7 @@ pub(super) unsafe fn llama_batch_ext_add_embd(
     index
 }
 
-pub(super) unsafe fn llama_batch_ext_add_seq(batch: Pointer, index: i32, sequence: i32) -> bool {
+pub(crate) unsafe fn llama_batch_ext_add_seq(batch: Pointer, index: i32, sequence: i32) -> bool {
     let call = EngineCall::enter();
     let done = original!(llama_batch_ext_add_seq(batch, index, sequence));
     if done {
@@ -101,7 +101,7 @@ pub(super) unsafe fn llama_batch_ext_add_seq(batch: Pointer, index: i32, sequenc
     done
 }
 
-pub(super) unsafe fn llama_batch_ext_set_embd_token(
+pub(crate) unsafe fn llama_batch_ext_set_embd_token(
     batch: Pointer,
     index: i32,
     row: Embeddings,
@@ -117,7 +117,7 @@ pub(super) unsafe fn llama_batch_ext_set_embd_token(
     done
 }
 
-pub(super) unsafe fn llama_batch_ext_set_pos(
+pub(crate) unsafe fn llama_batch_ext_set_pos(
     batch: Pointer,
     index: i32,
     position: *const i32,
@@ -133,7 +133,7 @@ pub(super) unsafe fn llama_batch_ext_set_pos(
     done
 }
 
-pub(super) unsafe fn llama_batch_ext_set_output_logits(
+pub(crate) unsafe fn llama_batch_ext_set_output_logits(
     batch: Pointer,
     index: i32,
     value: bool,
@@ -148,7 +148,7 @@ pub(super) unsafe fn llama_batch_ext_set_output_logits(
 }
 
 /// The same thing as the former, says the engine.
-pub(super) unsafe fn llama_batch_ext_set_output_embd(
+pub(crate) unsafe fn llama_batch_ext_set_output_embd(
     batch: Pointer,
     index: i32,
     value: bool,

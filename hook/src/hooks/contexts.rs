@@ -1,11 +1,11 @@
 //! Contexts come and go.
 
 use crate::abi::{ContextParams, Pointer};
+use crate::attach::original::original;
 use crate::contexts;
 use crate::guard::EngineCall;
-use crate::original::original;
 
-pub(super) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
+pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();
     let context = original!(llama_init_from_model(model, params));
     call.observe(|| contexts::know(context));
@@ -13,7 +13,7 @@ pub(super) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams
 }
 
 /// The old name, which may or may not come back through the new one.
-pub(super) unsafe fn llama_new_context_with_model(
+pub(crate) unsafe fn llama_new_context_with_model(
     model: Pointer,
     params: ContextParams,
 ) -> Pointer {
@@ -23,7 +23,7 @@ pub(super) unsafe fn llama_new_context_with_model(
     context
 }
 
-pub(super) unsafe fn llama_free(context: Pointer) {
+pub(crate) unsafe fn llama_free(context: Pointer) {
     let call = EngineCall::enter();
     // Before: afterwards the address may be somebody else's.
     call.observe(|| contexts::forget(context));
@@ -31,7 +31,7 @@ pub(super) unsafe fn llama_free(context: Pointer) {
 }
 
 /// Leads to every memory, so no context goes unnoticed, however it was made.
-pub(super) unsafe fn llama_get_memory(context: Pointer) -> Pointer {
+pub(crate) unsafe fn llama_get_memory(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
     call.observe(|| contexts::know(context));
     original!(llama_get_memory(context))

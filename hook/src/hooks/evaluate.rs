@@ -4,17 +4,17 @@
 use contextpilot_residency::{ContextId, Entry, Event};
 
 use crate::abi::{Batch, Pointer};
+use crate::attach::original::original;
 use crate::channel::push;
 use crate::guard::EngineCall;
 use crate::observe::{self, Longest};
-use crate::original::original;
 use crate::status::STATUS;
 use crate::{contexts, legacy, shadow};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
 
-pub(super) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) -> i32 {
+pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) -> i32 {
     let call = EngineCall::enter();
     if kind != DECODE {
         return original!(llama_process(context, kind, batch));
@@ -25,7 +25,7 @@ pub(super) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
     evaluation.end(original!(llama_process(context, kind, batch)))
 }
 
-pub(super) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
+pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     let call = EngineCall::enter();
     // SAFETY: the caller hands over a batch that the engine may read.
     let entries = || unsafe { legacy::entries(context, &batch) };

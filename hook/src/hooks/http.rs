@@ -3,17 +3,17 @@
 use std::ffi::c_int;
 
 use crate::abi::Pointer;
+use crate::attach::original::original;
 use crate::connections::{self, Layer};
 use crate::guard::{errno, observe};
-use crate::original::original;
 
-pub(super) unsafe fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int {
+pub(crate) unsafe fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int {
     let socket = original!(accept(listener, address, length));
     observe(|| connections::accepted(socket));
     socket
 }
 
-pub(super) unsafe fn accept4(
+pub(crate) unsafe fn accept4(
     listener: c_int,
     address: Pointer,
     length: Pointer,
@@ -24,7 +24,7 @@ pub(super) unsafe fn accept4(
     socket
 }
 
-pub(super) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
+pub(crate) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
     let received = original!(recv(socket, buffer, length, flags));
     // A look ahead takes nothing from the connection.
     if flags & libc::MSG_PEEK == 0 {
@@ -45,7 +45,7 @@ pub(super) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: 
 }
 
 /// Noted before: the client must not be able to see the answer first.
-pub(super) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
+pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
     observe(|| {
         if !buffer.is_null() {
             // SAFETY: our caller hands over so many bytes to be sent.
@@ -57,7 +57,7 @@ pub(super) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: 
 }
 
 /// How the server ends a connection: before `close`, which other code calls for other reasons.
-pub(super) unsafe fn shutdown(socket: c_int, how: c_int) -> c_int {
+pub(crate) unsafe fn shutdown(socket: c_int, how: c_int) -> c_int {
     observe(|| {
         connections::ended(socket);
         if how != libc::SHUT_WR {

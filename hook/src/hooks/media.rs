@@ -3,14 +3,14 @@
 use std::ffi::CStr;
 
 use crate::abi::Pointer;
+use crate::attach::original::{original, plain};
 use crate::guard::observe;
-use crate::original::{original, plain};
 use crate::shadow::Named;
 
 /// Fills batches with the rows of one chunk and has them evaluated, on this thread. Older ones
 /// have no `callback` and no `data`; what we hand on in their place is looked at by nobody.
 #[allow(clippy::too_many_arguments)]
-pub(super) unsafe fn mtmd_helper_decode_image_chunk(
+pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     projector: Pointer,
     context: Pointer,
     chunk: Pointer,
@@ -34,7 +34,7 @@ pub(super) unsafe fn mtmd_helper_decode_image_chunk(
 ///
 /// # Safety
 /// The chunk is alive.
-pub(super) unsafe fn name<'a>(chunk: Pointer) -> Option<&'a [u8]> {
+pub(crate) unsafe fn name<'a>(chunk: Pointer) -> Option<&'a [u8]> {
     // SAFETY: the caller's promise.
     let name = unsafe { plain::media_name(chunk) }.filter(|name| !name.is_null())?;
     // SAFETY: a C string of the chunk's.

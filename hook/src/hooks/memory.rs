@@ -5,10 +5,10 @@
 use contextpilot_residency::{ContextId, Event};
 
 use crate::abi::Pointer;
+use crate::attach::original::original;
 use crate::channel::push;
 use crate::contexts;
 use crate::guard::EngineCall;
-use crate::original::original;
 
 type Whose = fn(Pointer) -> Option<ContextId>;
 
@@ -22,13 +22,13 @@ fn note(call: &EngineCall, target: Pointer, whose: Whose, event: impl FnOnce(Con
 
 macro_rules! generation {
     ($whose:path: $clear:ident($($data:ident)?), $remove:ident, $copy:ident, $keep:ident, $add:ident, $divide:ident) => {
-        pub(super) unsafe fn $clear(target: Pointer $(, $data: bool)?) {
+        pub(crate) unsafe fn $clear(target: Pointer $(, $data: bool)?) {
             let call = EngineCall::enter();
             original!($clear(target $(, $data)?));
             note(&call, target, $whose, |context| Event::Cleared { context });
         }
 
-        pub(super) unsafe fn $remove(target: Pointer, sequence: i32, from: i32, to: i32) -> bool {
+        pub(crate) unsafe fn $remove(target: Pointer, sequence: i32, from: i32, to: i32) -> bool {
             let call = EngineCall::enter();
             let removed = original!($remove(target, sequence, from, to));
             if removed {
@@ -42,7 +42,7 @@ macro_rules! generation {
             removed
         }
 
-        pub(super) unsafe fn $copy(target: Pointer, source: i32, copy: i32, from: i32, to: i32) {
+        pub(crate) unsafe fn $copy(target: Pointer, source: i32, copy: i32, from: i32, to: i32) {
             let call = EngineCall::enter();
             original!($copy(target, source, copy, from, to));
             note(&call, target, $whose, |context| Event::Copied {
@@ -54,13 +54,13 @@ macro_rules! generation {
             });
         }
 
-        pub(super) unsafe fn $keep(target: Pointer, sequence: i32) {
+        pub(crate) unsafe fn $keep(target: Pointer, sequence: i32) {
             let call = EngineCall::enter();
             original!($keep(target, sequence));
             note(&call, target, $whose, |context| Event::Kept { context, sequence });
         }
 
-        pub(super) unsafe fn $add(target: Pointer, sequence: i32, from: i32, to: i32, delta: i32) {
+        pub(crate) unsafe fn $add(target: Pointer, sequence: i32, from: i32, to: i32, delta: i32) {
             let call = EngineCall::enter();
             original!($add(target, sequence, from, to, delta));
             note(&call, target, $whose, |context| Event::Shifted {
@@ -72,7 +72,7 @@ macro_rules! generation {
             });
         }
 
-        pub(super) unsafe fn $divide(
+        pub(crate) unsafe fn $divide(
             target: Pointer,
             sequence: i32,
             from: i32,

@@ -1,20 +1,18 @@
-//! The functions that the host finds in place of its own.
+//! What is done when the host calls one of the functions of the
+//! [table](crate::attach::table).
 //!
-//! Each does three things: call the original, note what happened, return. Exceptions of the
+//! Each body does three things: call the original, note what happened, return. Exceptions of the
 //! engine pass through: every function here may unwind, and holds nothing across the original
 //! that an unwinding would not put back.
 
-mod batch;
+pub(crate) mod batch;
 pub(crate) mod buffers;
-mod contexts;
-mod evaluate;
-mod http;
-#[cfg_attr(target_os = "macos", path = "linker/dyld.rs")]
-pub(crate) mod linker;
-mod media;
-mod memory;
-mod prompts;
-pub(crate) mod replacements;
-mod server;
-mod state;
-mod tls;
+pub(crate) mod contexts;
+pub(crate) mod evaluate;
+pub(crate) mod http;
+pub(crate) mod media;
+pub(crate) mod memory;
+pub(crate) mod prompts;
+pub(crate) mod server;
+pub(crate) mod state;
+pub(crate) mod tls;

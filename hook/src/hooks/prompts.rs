@@ -6,15 +6,15 @@ use contextpilot_residency::{Token, media_run};
 
 use super::media;
 use crate::abi::Pointer;
+use crate::attach::original::{original, plain};
 use crate::connections;
 use crate::guard::observe;
-use crate::original::{original, plain};
 use crate::{prompts, shadow};
 
 /// A prompt with media that takes more positions is not followed: no slot is as long.
 const LONGEST: usize = 1 << 22;
 
-pub(super) unsafe fn llama_tokenize(
+pub(crate) unsafe fn llama_tokenize(
     vocabulary: Pointer,
     text: *const c_char,
     length: i32,
@@ -42,7 +42,7 @@ pub(super) unsafe fn llama_tokenize(
 }
 
 /// A whole prompt, of a server with a projector; the texts in it are tokenized beneath.
-pub(super) unsafe fn mtmd_tokenize(
+pub(crate) unsafe fn mtmd_tokenize(
     projector: Pointer,
     chunks: Pointer,
     text: Pointer,

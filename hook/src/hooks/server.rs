@@ -3,13 +3,13 @@
 use contextpilot_residency::Event;
 
 use crate::abi::Pointer;
+use crate::attach::original::original;
 use crate::channel::push;
 use crate::guard::observe;
-use crate::original::original;
 use crate::{connections, prompts, tasks};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
-pub(super) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
+pub(crate) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
     let task = original!(_ZN12server_queue10get_new_idEv(queue));
     observe(|| connections::posted(task));
     task
@@ -17,7 +17,7 @@ pub(super) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
 
 /// `server_response::add_waiting_tasks(const std::vector<server_task> &)`, called on the thread of
 /// the request before it posts them.
-pub(super) unsafe fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11server_taskSaIS1_EE(
+pub(crate) unsafe fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11server_taskSaIS1_EE(
     responses: Pointer,
     tasks: Pointer,
 ) {
@@ -32,7 +32,7 @@ pub(super) unsafe fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11serve
 }
 
 /// `server_context_impl::launch_slot_with_task(server_slot &, server_task &&)`.
-pub(super) unsafe fn _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(
+pub(crate) unsafe fn _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(
     server: Pointer,
     slot: *const i32,
     task: *const i32,
@@ -47,7 +47,7 @@ pub(super) unsafe fn _ZN19server_context_impl21launch_slot_with_taskER11server_s
 }
 
 /// The same under its name of 2025.
-pub(super) unsafe fn _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(
+pub(crate) unsafe fn _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(
     server: Pointer,
     slot: *const i32,
     task: *const i32,

@@ -6,9 +6,10 @@ use contextpilot_observer::Note;
 use contextpilot_residency::{BufferId, ContextId, Event};
 
 use crate::abi::Pointer;
+use crate::attach::original::original;
 use crate::channel::{note, push};
 use crate::guard::EngineCall;
-use crate::original::original;
+use crate::saved::Content;
 use crate::status::STATUS;
 use crate::{contexts, packed, saved};
 
@@ -18,7 +19,7 @@ const WHOLE: u32 = 0;
 /// state cannot give back otherwise.
 const PARTIAL: u32 = 1;
 
-pub(super) unsafe fn llama_state_seq_get_data(
+pub(crate) unsafe fn llama_state_seq_get_data(
     context: Pointer,
     target: *mut u8,
     size: usize,
@@ -30,7 +31,7 @@ pub(super) unsafe fn llama_state_seq_get_data(
     written
 }
 
-pub(super) unsafe fn llama_state_seq_get_data_ext(
+pub(crate) unsafe fn llama_state_seq_get_data_ext(
     context: Pointer,
     target: *mut u8,
     size: usize,
@@ -45,7 +46,7 @@ pub(super) unsafe fn llama_state_seq_get_data_ext(
     written
 }
 
-pub(super) unsafe fn llama_state_seq_set_data(
+pub(crate) unsafe fn llama_state_seq_set_data(
     context: Pointer,
     source: *const u8,
     size: usize,
@@ -57,7 +58,7 @@ pub(super) unsafe fn llama_state_seq_set_data(
     read
 }
 
-pub(super) unsafe fn llama_state_seq_set_data_ext(
+pub(crate) unsafe fn llama_state_seq_set_data_ext(
     context: Pointer,
     source: *const u8,
     size: usize,
@@ -74,7 +75,7 @@ pub(super) unsafe fn llama_state_seq_set_data_ext(
 
 /// Newer servers call it twice, the first time without room for tokens to learn their number:
 /// that loads nothing.
-pub(super) unsafe fn llama_state_seq_load_file(
+pub(crate) unsafe fn llama_state_seq_load_file(
     context: Pointer,
     path: *const c_char,
     sequence: i32,
@@ -100,7 +101,7 @@ pub(super) unsafe fn llama_state_seq_load_file(
     read
 }
 
-pub(super) unsafe fn llama_state_set_data(
+pub(crate) unsafe fn llama_state_set_data(
     context: Pointer,
     source: *const u8,
     size: usize,
@@ -111,7 +112,7 @@ pub(super) unsafe fn llama_state_set_data(
     read
 }
 
-pub(super) unsafe fn llama_state_load_file(
+pub(crate) unsafe fn llama_state_load_file(
     context: Pointer,
     path: *const c_char,
     tokens: *mut i32,
@@ -132,7 +133,7 @@ fn note_save(context: Pointer, target: *mut u8, sequence: i32, flags: u32, writt
         return;
     }
     if flags == WHOLE && written > 0 {
-        if saved::insert(buffer.0, written) {
+        if saved::insert(buffer.0, written, Content::Whole) {
             note_size(buffer, written);
             push(Event::Saved {
                 context: ContextId(context.addr()),
@@ -161,7 +162,7 @@ fn note_checkpoint(context: Pointer, buffer: BufferId, sequence: i32, size: usiz
     let (Some(first), Some(last)) = (first, last) else {
         return false;
     };
-    if !saved::insert(buffer.0, size) {
+    if !saved::insert(buffer.0, size, Content::Checkpoint) {
         STATUS.untracked_buffers.add(1);
         return false;
     }

@@ -6,22 +6,22 @@
 use std::ffi::c_int;
 
 use crate::abi::Pointer;
+use crate::attach::original::{original, plain};
 use crate::connections::{self, Layer};
 use crate::guard::observe;
-use crate::original::{original, plain};
 
 /// The server's side of a handshake, called again until it is done. Clients have another one.
-pub(super) unsafe fn SSL_accept(session: Pointer) -> c_int {
+pub(crate) unsafe fn SSL_accept(session: Pointer) -> c_int {
     observe(|| {
         if let Some(socket) = socket_of(session) {
             connections::encrypted(socket);
         }
     });
-    original!(redirected::SSL_accept(session))
+    original!(SSL_accept(session))
 }
 
-pub(super) unsafe fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) -> c_int {
-    let received = original!(redirected::SSL_read(session, buffer, length));
+pub(crate) unsafe fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) -> c_int {
+    let received = original!(SSL_read(session, buffer, length));
     // The end is seen when the socket is shut down.
     if let Ok(count @ 1..) = usize::try_from(received) {
         observe(|| {
@@ -37,7 +37,7 @@ pub(super) unsafe fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) 
 }
 
 /// Noted before: the client must not be able to see the answer first.
-pub(super) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int) -> c_int {
+pub(crate) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int) -> c_int {
     observe(|| {
         if let (Some(socket), Ok(count), false) = (
             socket_of(session),
@@ -49,7 +49,7 @@ pub(super) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int)
             connections::sending(socket, Layer::Tls, bytes);
         }
     });
-    original!(redirected::SSL_write(session, buffer, length))
+    original!(SSL_write(session, buffer, length))
 }
 
 /// None for a session over something else than a socket.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use contextpilot_control::{Engine, EventId, Health, HealthStatus, Refusal, RequestState, Reset};
+use contextpilot_control::{EventId, Health, HealthStatus, Refusal, RequestState, Reset};
 use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
 use contextpilot_settings::{ListenAddress, Secret};
@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use super::ask::{Asker, NoAnswer, Question};
 use super::stream::{Reader, Stream};
+use crate::attach::Attached;
 use crate::{contexts, mode};
 
 mod decode;
@@ -35,7 +36,7 @@ pub(crate) struct Answers {
     pub(crate) token: Option<Secret>,
     pub(crate) asker: Asker,
     pub(crate) stream: Arc<Stream>,
-    pub(crate) engine: Engine,
+    pub(crate) attached: Attached,
     pub(crate) sender: Option<Arc<Sender>>,
     pub(crate) readers: Arc<AtomicUsize>,
 }
@@ -198,8 +199,9 @@ impl Answers {
             let reason = format!("stopped after an internal error at {place}; restart the server");
             return (HealthStatus::Stopped, reason);
         }
-        if !self.engine.missing.is_empty() {
-            let missing = self.engine.missing.join("; ");
+        let missing = self.attached.missing();
+        if !missing.is_empty() {
+            let missing = missing.join("; ");
             return (HealthStatus::NotAttached, format!("without {missing}"));
         }
         if contexts::all().next().is_none() {

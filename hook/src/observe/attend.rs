@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_control::{Delivery, Engine, Losses, Mode, Model, Requests, Stats, Timestamp};
+use contextpilot_control::{Delivery, Losses, Mode, Model, Requests, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
 use contextpilot_residency::{Effect, Event, Ledger};
@@ -14,12 +14,13 @@ use super::ask::Question;
 use super::log_file::LogFile;
 use super::now;
 use super::stream::Stream;
+use crate::attach::{Attached, claims};
 use crate::status::STATUS;
 use crate::{log, mode};
 
 /// What stays as it is while the process lives.
 pub(crate) struct Facts {
-    pub(crate) engine: Engine,
+    pub(crate) attached: Attached,
     pub(crate) model: Option<Model>,
     pub(crate) host_limit: (Option<u64>, String),
     pub(crate) started: Instant,
@@ -141,7 +142,7 @@ impl Attendant {
                 (true, Some(_)) => Mode::Reporting,
                 (true, None) => Mode::Observing,
             },
-            engine: facts.engine.clone(),
+            engine: facts.attached.describe(),
             model: facts.model.clone(),
             host_limit: facts.host_limit.0,
             host_limit_from: facts.host_limit.1.clone(),
@@ -164,6 +165,7 @@ impl Attendant {
                 untracked_buffers: STATUS.untracked_buffers.get(),
                 unreadable_connections: STATUS.unreadable_connections.get(),
                 log_lines: STATUS.log_lines_lost.get(),
+                claims: claims::count_withdrawn(),
             },
         }
     }

@@ -28,23 +28,23 @@ mod log_file;
 mod stream;
 
 use std::collections::hash_map::RandomState;
-use std::ffi::c_char;
+use std::ffi::{OsString, c_char};
 use std::hash::BuildHasher;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use contextpilot_control::Engine;
 use contextpilot_delivery::Sender;
 use contextpilot_observer::{Note, Now, Stamp};
 use contextpilot_residency::{ContextId, Entry};
 use contextpilot_settings::Settings;
 
 use crate::abi::Pointer;
+use crate::attach::Attached;
+use crate::attach::original::plain;
 use crate::channel::note;
 use crate::contexts;
-use crate::original::plain;
 use answers::Answers;
 use attend::Facts;
 use facts::CommandLine;
@@ -97,8 +97,7 @@ pub(crate) fn now() -> Now {
 /// No thread can be had.
 pub(crate) fn start(
     settings: &Settings,
-    engine: Engine,
-    host_cache: bool,
+    attached: Attached,
     index: Option<(Arc<Sender>, String)>,
 ) -> io::Result<Option<Attendant>> {
     if !settings.observes() {
@@ -118,7 +117,7 @@ pub(crate) fn start(
                 token: settings.listen_token.clone(),
                 asker,
                 stream: Arc::clone(&stream),
-                engine: engine.clone(),
+                attached,
                 sender: index.as_ref().map(|(sender, _)| Arc::clone(sender)),
                 readers: Arc::default(),
             };
@@ -127,15 +126,26 @@ pub(crate) fn start(
         }
         None => None,
     };
-    let command = CommandLine::new(std::env::args_os(), |name: &str| std::env::var_os(name));
+    let command = command_line();
     let facts = Facts {
-        engine,
+        attached,
         model: command.model(),
-        host_limit: command.host_limit(host_cache),
+        host_limit: command.host_limit(attached.sees_host_cache()),
         started: Instant::now(),
         index,
     };
     Ok(Some(Attendant::new(epoch, facts, endpoint, log)))
+}
+
+/// What the server was told, as far as we look at it.
+fn command_line() -> CommandLine<impl Fn(&str) -> Option<OsString>> {
+    CommandLine::new(std::env::args_os(), |name: &str| std::env::var_os(name))
+}
+
+/// Bytes that the host prompt cache may take; `None` if there is no limit, or no cache.
+pub(crate) fn host_limit(attached: &Attached) -> Option<u64> {
+    let (limit, _) = command_line().host_limit(attached.sees_host_cache());
+    limit.filter(|bytes| *bytes > 0)
 }
 
 /// Another one for each process. `RandomState` is seeded by the system.

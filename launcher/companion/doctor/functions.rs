@@ -4,7 +4,7 @@ use contextpilot_inspect::{Calls, Located, Place, Program};
 use serde_json::{Value, json};
 
 use crate::table::{
-    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, PROMPTS, REDIRECTED,
+    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, PROMPTS, OPENSSL,
     ROWS, Row, UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
 };
 
@@ -16,7 +16,8 @@ mod tls;
 /// What becomes of one function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
-    Interposed,
+    /// Called through words that can be patched.
+    Imported,
     Inline,
     /// It is there, and cannot be hooked.
     Refused(String),
@@ -40,8 +41,8 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     let others = functions.ways.iter().filter(|one| functions.is_others(one));
     let others = others.count();
     let text = format!(
-        "{} interposed, {} inline, {} not hooked ({others} more are other versions')",
-        count(|way| *way == Way::Interposed),
+        "{} imported, {} inline, {} not hooked ({others} more are other versions')",
+        count(|way| *way == Way::Imported),
         count(|way| *way == Way::Inline),
         count(|way| matches!(way, Way::Refused(_) | Way::Missing)) - others,
     );
@@ -56,7 +57,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
             report.add(Finding::new("not inline", grade, text));
         }
     }
-    report.list("Interposed", functions.names(|way| *way == Way::Interposed));
+    report.list("Imported", functions.names(|way| *way == Way::Imported));
     report.list("Hooked inline", functions.names(|way| *way == Way::Inline));
     report.list("Not hooked", functions.consequences());
     report.add(functions.kv_cache());
@@ -68,7 +69,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
 
 /// Whether a function is there that is not hooked, but tells of what is.
 fn has_mark(located: &Located, mark: &str) -> bool {
-    let hooked = ROWS.len() + REDIRECTED.len();
+    let hooked = ROWS.len() + OPENSSL.len();
     let mut marks = located.functions.iter().skip(hooked);
     marks.any(|(name, place)| name == mark && !matches!(place, Place::Missing { .. }))
 }
@@ -229,7 +230,7 @@ impl Functions {
         let rows = self.ways.iter().filter(|one| !self.is_others(one));
         let rows = rows.filter_map(|(row, way)| {
             let why = match way {
-                Way::Interposed | Way::Inline => return None,
+                Way::Imported | Way::Inline => return None,
                 Way::Refused(why) => why,
                 Way::Missing => "is not there",
             };
@@ -285,7 +286,7 @@ impl Functions {
     fn json(&self) -> Value {
         let one = |(row, way): &(&Row, Way)| {
             let (how, why) = match way {
-                Way::Interposed => ("interposed", None),
+                Way::Imported => ("imported", None),
                 Way::Inline => ("inline", None),
                 Way::Refused(why) => ("refused", Some(why)),
                 Way::Missing => ("missing", None),
@@ -298,7 +299,7 @@ impl Functions {
                 "how": how,
                 "why": why,
                 "consequence": match way {
-                    Way::Interposed | Way::Inline => None,
+                    Way::Imported | Way::Inline => None,
                     _ => Some(self.consequence(row, way)),
                 },
             })
@@ -319,7 +320,7 @@ fn way(row: &Row, place: &Place, refusal: Option<String>) -> Way {
             calls: Calls::Unseen,
             ..
         } if row.module == "server" => Way::Missing,
-        Place::Dynamic { .. } => Way::Interposed,
+        Place::Dynamic { .. } => Way::Imported,
         Place::Inside(_) => refusal.map_or(Way::Inline, Way::Refused),
     }
 }

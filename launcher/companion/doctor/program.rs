@@ -6,7 +6,7 @@ use contextpilot_inspect::{Executable, Format, Libc, Linkage, Program, Script, S
 use serde_json::json;
 
 use crate::obstacle::{Library, obstacle};
-use crate::table::{HOST_CACHE, REDIRECTED, ROWS, SESSIONS_SOCKET};
+use crate::table::{HOST_CACHE, OPENSSL, ROWS, SESSIONS_SOCKET};
 
 use super::report::Report;
 use super::{Finding, Grade, functions};
@@ -37,10 +37,10 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     if let Format::MachO(_) = program.format {
         return inserted(&program, library, report);
     }
-    let interposed = ROWS.iter().map(|row| row.name);
-    let redirected = REDIRECTED.iter().copied();
+    let rows = ROWS.iter().map(|row| row.name);
+    let openssl = OPENSSL.iter().copied();
     let marks = [HOST_CACHE, SESSIONS_SOCKET];
-    let names: Vec<&str> = interposed.chain(redirected).chain(marks).collect();
+    let names: Vec<&str> = rows.chain(openssl).chain(marks).collect();
     let search = Search {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),
         ..Search::default()

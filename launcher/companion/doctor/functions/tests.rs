@@ -1,12 +1,12 @@
 use super::*;
 
-/// A server in which every function of the table is interposed, but for those of the
+/// A server in which every function of the table is imported, but for those of the
 /// `generations` and the `absent`.
 fn without(generations: &[&str], absent: &[&str]) -> Functions {
     let way = |row: &Row| match generations.contains(&row.generation) || absent.contains(&row.name)
     {
         true => Way::Missing,
-        false => Way::Interposed,
+        false => Way::Imported,
     };
     let host_cache = !generations.contains(&"memory");
     Functions::of(ROWS.iter().map(|row| (row, way(row))), host_cache)
@@ -121,7 +121,7 @@ fn what_is_missing_has_its_consequence() {
 
 #[test]
 fn prompts_stand_in_for_the_servers_own_functions_and_for_nothing_else() {
-    let name = |functions: &Functions| functions.names(|way| *way == Way::Interposed);
+    let name = |functions: &Functions| functions.names(|way| *way == Way::Imported);
     let tokenize = "llama_tokenize".to_owned();
     assert!(!name(&functions(&[])).contains(&tokenize));
     for generation in ["server_queue", "server26"] {

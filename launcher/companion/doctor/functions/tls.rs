@@ -3,21 +3,21 @@
 use contextpilot_inspect::{Calls, Located, Place, Program};
 
 use crate::companion::doctor::{Finding, Grade};
-use crate::table::{REDIRECTED, ROWS, SESSIONS_SOCKET};
+use crate::table::{OPENSSL, ROWS, SESSIONS_SOCKET};
 
 use super::{has_mark, verdicts};
 
 /// Of the functions of the second table, which come after those of the first.
 pub(super) fn finding(program: &Program, located: &Located) -> Finding {
     let functions = located.functions.iter().skip(ROWS.len());
-    let functions = functions.take(REDIRECTED.len());
+    let functions = functions.take(OPENSSL.len());
     let places: Vec<&Place> = functions.map(|(_, place)| place).collect();
     let is_imported = |place: &&Place| {
         let calls = Calls::Imported;
         matches!(place, Place::Dynamic { calls: found, .. } if *found == calls)
     };
     let is_inside = |place: &&Place| matches!(place, Place::Inside(_));
-    let is_complete = places.len() == REDIRECTED.len() && has_mark(located, SESSIONS_SOCKET);
+    let is_complete = places.len() == OPENSSL.len() && has_mark(located, SESSIONS_SOCKET);
     let (grade, text) = if is_complete && places.iter().all(is_imported) {
         (
             Grade::Good,
@@ -36,7 +36,7 @@ pub(super) fn finding(program: &Program, located: &Located) -> Finding {
 }
 
 fn inside(program: &Program) -> (Grade, String) {
-    let mut refused = REDIRECTED.iter().zip(verdicts(program, REDIRECTED));
+    let mut refused = OPENSSL.iter().zip(verdicts(program, OPENSSL));
     match refused.find_map(|(name, why)| Some(format!("{name} {}", why?))) {
         None => (
             Grade::Good,

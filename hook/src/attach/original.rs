@@ -1,16 +1,18 @@
 //! The functions behind ours: what the host would have called without us.
 //!
-//! Found by the [linker]. A slot is resolved at its first use, since constructors of other
-//! libraries may call us before ours has run. What is linked into the executable is put into its
-//! slot by [`inside`](crate::inside) instead, before anything calls us there.
+//! A slot is filled in when the library attaches, before anything leads to us: with the definition
+//! that the server calls ([`got`](super::got)), or with the way around our jump into it
+//! ([`inline`](super::inline)). What is called and not hooked is looked for at its first use. On
+//! macOS dyld leads callers to us before our constructor runs, so there all are.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::evidence::Places;
+use super::linker;
+use super::table::{Generations, newest};
 use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
-use crate::hooks::linker;
-use crate::table::{Generations, newest};
 
 /// One function of the host's.
 pub(crate) struct Slot {
@@ -53,24 +55,15 @@ impl Slot {
         self.name
     }
 
-    /// Sets it to what calls by this name reach, if anything: for a function that we do not
-    /// export, and so are not asked to find behind ours.
-    pub(crate) fn set_to_everybodys(&self) -> Option<*mut c_void> {
-        // SAFETY: as in `resolve`.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
-        self.set(found.cast_const().cast());
-        (!found.is_null()).then_some(found)
-    }
-
-    /// What the dynamic linker would not find.
+    /// Fills it in.
     pub(crate) fn set(&self, address: *const ()) {
         self.address
             .store(address.cast_mut().cast(), Ordering::Relaxed);
     }
 
-    /// Takes [`set`](Self::set) back: what is behind is looked for again.
-    pub(crate) fn unset(&self) {
-        self.address.store(ptr::null_mut(), Ordering::Relaxed);
+    /// What it holds: null before it was filled in.
+    pub(crate) fn raw(&self) -> *const () {
+        self.address.load(Ordering::Relaxed).cast_const().cast()
     }
 
     #[cold]
@@ -106,18 +99,35 @@ impl Absent for Pointer {
     const VALUE: Self = ptr::null_mut();
 }
 
-/// A row of the [table](crate::table), to be looked at while the process runs.
+/// A row of the [table](super::table), to be looked at while the process runs.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) generation: &'static str,
     pub(crate) need: &'static str,
     pub(crate) slot: &'static Slot,
+    pub(crate) places: &'static Places,
 }
 
 impl Row {
-    /// Whether the host has the function, and we are called in its place.
+    /// Whether the host has the function, and whoever calls it can be made to call us.
     pub(crate) fn found(&self) -> bool {
         self.slot.get().is_some() && linker::hears(self)
+    }
+
+    /// Whether it is one of the server's own functions.
+    pub(crate) fn is_servers(&self) -> bool {
+        self.generation.starts_with("server")
+    }
+
+    /// Whether it is a function of the engine or of its server, and not of a library that others
+    /// use as well.
+    pub(crate) fn is_engines(&self) -> bool {
+        !matches!(self.generation, "cxx" | "libc" | "openssl")
+    }
+
+    /// Whether it can be done without.
+    pub(crate) fn is_optional(&self) -> bool {
+        self.need == "optional"
     }
 }
 
@@ -140,6 +150,11 @@ macro_rules! slots {
             $(pub(super) static $name: super::Slot =
                 super::Slot::new(concat!(stringify!($name), "\0"));)*
         }
+        /// One for each row.
+        #[allow(non_upper_case_globals)]
+        mod places {
+            $(pub(super) static $name: super::Places = super::Places::new();)*
+        }
         $(
             /// The host's function of this name.
             #[allow(clippy::type_complexity)]
@@ -159,27 +174,20 @@ macro_rules! slots {
                 generation: stringify!($generation),
                 need: stringify!($need),
                 slot: &slot::$name,
+                places: &places::$name,
             },
         )*];
     };
 }
-for_each_interposed!(slots);
-
-/// Those that are not exported. Their slots are set when imports are pointed to us.
-pub(crate) mod redirected {
-    use super::{Pointer, Row, Slot};
-    use std::ffi::c_int;
-
-    for_each_redirected!(slots);
-}
+for_each_hooked!(slots);
 
 /// Calls the host's function behind the hook of the same name.
 macro_rules! original {
     ($($name:ident)::+($($argument:expr),* $(,)?)) => {
-        match $crate::original::$($name)::+() {
+        match $crate::attach::original::$($name)::+() {
             // SAFETY: we hand on what our caller, who meant to call this very function, gave us.
             Some(original) => unsafe { original($($argument),*) },
-            None => $crate::original::Absent::VALUE,
+            None => $crate::attach::original::Absent::VALUE,
         }
     };
 }

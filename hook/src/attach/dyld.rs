@@ -7,25 +7,15 @@
 //! library is loaded into everything that the server starts, and engines differ.
 
 use std::arch::global_asm;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 
-use super::*;
-use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
-use crate::original::{ROWS, Row};
+use super::original::{ROWS, Row};
+use super::replacements::replacement as ours;
 
 macro_rules! pairs {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
-        mod ours {
-            use super::*;
-            $(
-                pub(super) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
-                    // SAFETY: called in place of the function of this name, with its contract.
-                    unsafe { $module::$name($($argument),*) }
-                }
-            )*
-        }
         global_asm!(
             ".section __DATA,__interpose,regular,no_dead_strip",
             ".p2align 3",
@@ -53,11 +43,11 @@ unsafe extern "C" {
 }
 
 /// What the host would have called by this name; null: nothing.
-pub(crate) fn behind(name: &CStr) -> *mut c_void {
+pub(super) fn behind(name: &CStr) -> *mut c_void {
     let row = ROWS
         .iter()
         .position(|row| row.name.as_bytes() == name.to_bytes());
-    match row {
+    match row.filter(|row| *row < COUNT) {
         // SAFETY: dyld has filled the pairs before any of this library's code runs, and leaves
         // them alone from then on.
         Some(row) => unsafe { PAIRS[row][1] },
@@ -66,12 +56,17 @@ pub(crate) fn behind(name: &CStr) -> *mut c_void {
     }
 }
 
+/// Whether dyld leads callers of the row's function to us.
+pub(super) fn is_paired(row: &Row) -> bool {
+    let place = ROWS.iter().position(|other| other.name == row.name);
+    place.is_some_and(|place| place < COUNT) && row.slot.get().is_some() && hears(row)
+}
+
 /// Whether calls of what is behind a row come to us. Calls within one file do not: not those of
 /// an engine inside the executable, nor those of the server's own functions, which its library
 /// calls itself.
-pub(crate) fn hears(row: &Row) -> bool {
-    let is_servers = row.generation.starts_with("server");
-    !is_servers
+pub(super) fn hears(row: &Row) -> bool {
+    !row.is_servers()
         && row
             .slot
             .get()

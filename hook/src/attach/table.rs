@@ -11,15 +11,12 @@
 //!   generations, those of the newest that the engine has), `optional` ones are done without,
 //!   which the banner names.
 //!
-//! From these rows come the exported functions (`hooks/linker.rs`), the originals behind them
-//! (`original.rs`) and the test that compares both with what the built library exports. What
-//! follows from a function that is not to be had is in the lists and functions below, for the
-//! hook and for `contextpilot-llama doctor` alike.
+//! From these rows come the functions that are called in place of the host's (`replacements.rs`)
+//! and the originals behind them (`original.rs`). What follows from a function that is not to be
+//! had is in the lists and functions below, for the hook and for `contextpilot-llama doctor` alike.
 //!
 //! A name that became a wrapper of a newer one is called by nobody, or comes back through the
 //! newer one and is noted once: see `guard::EngineCall`.
-//!
-//! The second table has functions that are not exported, see there.
 //!
 //! Left out on purpose: `llama_encode` and encoding `llama_process` calls, which use no KV cache;
 //! `llama_state_seq_save_file` and `llama_state_get_data`, which change nothing.
@@ -136,8 +133,9 @@ pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str)
     has(through)
 }
 
+/// The functions that can be hooked on every platform, and `$more` after them.
 macro_rules! for_each_interposed {
-    ($then:ident) => {
+    ($then:ident $($more:tt)*) => {
         $then! {
             contexts  any       required fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer;
             contexts  any       optional fn llama_new_context_with_model(model: Pointer, params: ContextParams) -> Pointer;
@@ -209,17 +207,18 @@ macro_rules! for_each_interposed {
             http      libc      required fn recv(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize;
             http      libc      required fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize;
             http      libc      required fn shutdown(socket: c_int, how: c_int) -> c_int;
+
+            $($more)*
         }
     };
 }
 
-/// Functions that are hooked in a llama-server only, by pointing the imports of its libraries to
-/// us (`imports.rs`) or, where they are linked into the executable, as the others there. An export would stand between every program that inherits the preload and
-/// its OpenSSL; and a Python, say, may well have two versions of it at once, each for those that
-/// were linked with it, while behind an export there can be only one.
-macro_rules! for_each_redirected {
+/// Every function of the table, on every platform that can hook it: OpenSSL's are left out on
+/// macOS. An interpose pair stands between every program that inherits the preload and its OpenSSL,
+/// and a Python, say, may have two versions of it at once, each for those that were linked with it.
+macro_rules! for_each_hooked {
     ($then:ident) => {
-        $then! {
+        for_each_interposed! { $then
             tls       openssl   optional fn SSL_accept(session: Pointer) -> c_int;
             tls       openssl   optional fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) -> c_int;
             tls       openssl   optional fn SSL_write(session: Pointer, buffer: Pointer, length: c_int) -> c_int;

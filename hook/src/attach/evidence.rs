@@ -1,0 +1,159 @@
+//! What is known of each function: *found* is how many places there are that lead to it, *patched*
+//! how many of them were read back and lead to us, *called* whether a call was seen.
+//!
+//! A place is a word of the global offset table or of a table of functions, the function's own
+//! first instructions where it is hooked inline, or a pair of dyld's.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use contextpilot_control::HookedFunction;
+
+use super::original::{ROWS, Row};
+use super::replacements::REPLACEMENTS;
+
+/// How a row's function is hooked, and in how many places.
+pub(crate) struct Places {
+    way: AtomicU8,
+    found: AtomicU32,
+    patched: AtomicU32,
+    /// Places in the server's own objects that lead to another definition of the function, which
+    /// is not hooked.
+    strays: AtomicU32,
+}
+
+const BY_WORDS: u8 = 0;
+const INLINE: u8 = 1;
+
+/// What the words that lead to a function were counted as.
+#[derive(Clone, Copy)]
+pub(super) struct Counts {
+    /// Words that lead to the function.
+    pub(super) found: u32,
+    /// Words of the server's own objects that lead to another definition of it.
+    pub(super) strays: u32,
+}
+
+impl Places {
+    pub(super) const fn new() -> Self {
+        Self {
+            way: AtomicU8::new(BY_WORDS),
+            found: AtomicU32::new(0),
+            patched: AtomicU32::new(0),
+            strays: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn set_words(&self, counts: Counts) {
+        self.found.store(counts.found, Ordering::Relaxed);
+        self.strays.store(counts.strays, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_word(&self) {
+        self.found.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_patched(&self) {
+        self.patched.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its first instructions lead to us, whoever calls it. Returns what was counted before.
+    pub(super) fn set_inline(&self) -> Counts {
+        self.way.store(INLINE, Ordering::Relaxed);
+        self.patched.store(1, Ordering::Relaxed);
+        Counts {
+            found: self.found.swap(1, Ordering::Relaxed),
+            strays: self.strays.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Takes [`set_inline`](Self::set_inline) back.
+    pub(super) fn restore(&self, counts: Counts) {
+        self.way.store(BY_WORDS, Ordering::Relaxed);
+        self.patched.store(0, Ordering::Relaxed);
+        self.set_words(counts);
+    }
+
+    pub(super) fn is_inline(&self) -> bool {
+        self.way.load(Ordering::Relaxed) == INLINE
+    }
+
+    pub(super) fn found(&self) -> u32 {
+        self.found.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn patched(&self) -> u32 {
+        self.patched.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn strays(&self) -> u32 {
+        self.strays.load(Ordering::Relaxed)
+    }
+}
+
+/// When a function was called last, as far as that is told apart.
+pub(super) struct Called(AtomicU8);
+
+/// What calls are noted as now: [`LOADING`] until a request has come.
+static PHASE: AtomicU8 = AtomicU8::new(LOADING);
+const NEVER: u8 = 0;
+const LOADING: u8 = 1;
+const SERVING: u8 = 2;
+
+impl Called {
+    pub(super) const fn new() -> Self {
+        Self(AtomicU8::new(NEVER))
+    }
+
+    /// A load or two, and a store once in a phase: this is in front of everything else.
+    #[inline]
+    pub(super) fn note(&self) {
+        let phase = PHASE.load(Ordering::Relaxed);
+        if self.0.load(Ordering::Relaxed) != phase {
+            self.0.store(phase, Ordering::Relaxed);
+        }
+    }
+
+    fn ever(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != NEVER
+    }
+
+    fn while_serving(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == SERVING
+    }
+}
+
+/// A request has come: what is called from now on is called for requests.
+pub(crate) fn serving() {
+    if PHASE.load(Ordering::Relaxed) != SERVING {
+        PHASE.store(SERVING, Ordering::Relaxed);
+    }
+}
+
+/// Whether the function of this name was called since the first request.
+pub(super) fn is_called(name: &str) -> bool {
+    let mut rows = ROWS.iter().zip(REPLACEMENTS);
+    rows.any(|(row, replacement)| row.name == name && replacement.called.while_serving())
+}
+
+/// What is known of each function that the host has.
+pub(crate) fn functions() -> Vec<HookedFunction> {
+    let rows = ROWS.iter().zip(REPLACEMENTS);
+    let there = rows.filter(|(row, _)| row.slot.get().is_some());
+    there
+        .map(|(row, replacement)| HookedFunction {
+            name: row.name.to_owned(),
+            way: way(row).to_owned(),
+            found: row.places.found(),
+            patched: row.places.patched(),
+            called: replacement.called.ever(),
+        })
+        .collect()
+}
+
+fn way(row: &Row) -> &'static str {
+    match row.places.is_inline() {
+        true => "inline",
+        false if row.places.found() == 0 => "none",
+        false => "import",
+    }
+}

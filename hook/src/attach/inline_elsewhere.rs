@@ -1,0 +1,61 @@
+//! Where executables are no ELF files, only what the dynamic linker sees can be hooked.
+
+use std::convert::Infallible;
+
+/// There is none.
+pub(super) struct Inside(Infallible);
+
+/// Nothing is ever ready.
+#[derive(Default)]
+pub(super) struct Ready {
+    pub(super) tls: Option<bool>,
+}
+
+impl Inside {
+    pub(super) fn with_engine() -> Option<Self> {
+        None
+    }
+
+    pub(super) fn with_server() -> Option<Self> {
+        None
+    }
+
+    pub(super) fn with_runtime() -> Option<Self> {
+        None
+    }
+
+    pub(super) fn has_server(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(super) fn prepare_all(self) -> Result<Ready, String> {
+        match self.0 {}
+    }
+
+    pub(super) fn prepare_server(&self, _: &mut Ready) {
+        match self.0 {}
+    }
+
+    pub(super) fn prepare_runtime(&self, _: &mut Ready) {
+        match self.0 {}
+    }
+}
+
+impl Ready {
+    pub(super) fn has_runtime(&self) -> bool {
+        false
+    }
+
+    /// There is nothing to install.
+    ///
+    /// # Errors
+    /// None.
+    ///
+    /// # Safety
+    /// None is needed.
+    pub(super) unsafe fn install(self) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    pub(super) fn abandon(self) {}
+}

@@ -1,0 +1,144 @@
+//! What was attached to, in the words of the banner and of `/stats`.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use contextpilot_settings::Settings;
+
+use super::claims::{self, Claim};
+use super::original::{ROWS, has, plain};
+use super::{Attached, evidence};
+use crate::log;
+
+impl Attached {
+    /// The one line that says that we are here.
+    pub(crate) fn announce(&self, settings: &Settings) {
+        let endpoint = settings.index.as_ref().map(|index| index.endpoint(""));
+        let (index, url) = match &endpoint {
+            Some(url) => ("index ", url.trim_end_matches('/')),
+            None => ("for observation only, as no index is set", ""),
+        };
+        let patched = || ROWS.iter().map(|row| row.places.patched());
+        log::line(format_args!(
+            "Active: llama.cpp {}{}, hooked: {self} ({} functions in {} places); {index}{url}",
+            Engine,
+            if self.inside {
+                ", inside the executable"
+            } else {
+                ""
+            },
+            patched().filter(|places| *places > 0).count(),
+            patched().sum::<u32>(),
+        ));
+    }
+
+    /// Whether copies in the host prompt cache are seen.
+    pub(crate) fn sees_host_cache(&self) -> bool {
+        self.host_cache == Some(true)
+    }
+
+    /// The same for programs.
+    pub(crate) fn describe(&self) -> contextpilot_control::Engine {
+        // SAFETY: no preconditions; a static text.
+        let version = plain::text(unsafe { plain::version() });
+        // SAFETY: as above.
+        let build = plain::text(unsafe { plain::build() });
+        let parts = self.parts();
+        let found = parts.iter().filter(|(found, ..)| *found);
+        contextpilot_control::Engine {
+            name: "llama.cpp".to_owned(),
+            version: version.map(str::to_owned),
+            build: build.map(str::to_owned),
+            inside_executable: self.inside,
+            attached: found.map(|(_, name, _)| (*name).to_owned()).collect(),
+            missing: self.missing(),
+            functions: evidence::functions(),
+        }
+    }
+
+    /// What is not seen, and what follows from that.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let parts = self.parts().into_iter();
+        let missing = parts.filter(|(found, ..)| !found);
+        missing
+            .map(|(_, name, consequence)| format!("{name}: {consequence}"))
+            .collect()
+    }
+
+    /// What there can be to attach to, whether it is there, and what follows if it is not.
+    fn parts(&self) -> Vec<(bool, &'static str, &'static str)> {
+        let unrecognised = "requests are not recognised";
+        let holds = |claim| !claims::is_withdrawn(claim);
+        let mut parts = vec![(
+            holds(Claim::KvCache),
+            "KV cache",
+            "nothing counts as cached",
+        )];
+        // Servers of before late 2025 have none.
+        if let Some(seen) = self.host_cache {
+            let holds = seen && holds(Claim::HostCache);
+            parts.push((holds, "host prompt cache", "prompts there count as gone"));
+        }
+        let requests = holds(Claim::Requests);
+        if self.by_prompts {
+            parts.push((true, "requests tied by their prompts", ""));
+            let images = ["mtmd_tokenize", "mtmd_helper_decode_image_chunk"];
+            let limit = match images.into_iter().all(has) {
+                true => "infill is not tracked",
+                false => "infill and images are not tracked",
+            };
+            parts.push((false, "slot assignment", limit));
+        } else {
+            let (ids, slots) = (self.request_ids && requests, self.slots && requests);
+            parts.push((ids, "request ids", unrecognised));
+            parts.push((slots, "slot assignment", unrecognised));
+        }
+        // Of interest only where it is used.
+        if serves_tls() {
+            parts.push((self.tls, "TLS", "requests over https are not recognised"));
+        }
+        parts
+    }
+}
+
+impl fmt::Display for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.parts();
+        let mut comma = "";
+        for (_, name, _) in parts.iter().filter(|(found, ..)| *found) {
+            write!(f, "{comma}{name}")?;
+            comma = ", ";
+        }
+        for (_, name, consequence) in parts.iter().filter(|(found, ..)| !found) {
+            write!(f, "; without {name}: {consequence}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the server was asked to speak TLS.
+fn serves_tls() -> bool {
+    let asks = |argument: OsString| {
+        let argument = argument.to_string_lossy().replace('_', "-");
+        argument == "--ssl-cert-file"
+    };
+    std::env::args_os().any(asks) || std::env::var_os("LLAMA_ARG_SSL_CERT_FILE").is_some()
+}
+
+/// The engine's version, in its own words.
+struct Engine;
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // SAFETY: no preconditions; a static text.
+        let version = plain::text(unsafe { plain::version() });
+        // SAFETY: as above.
+        let build = plain::text(unsafe { plain::build() });
+        match (version, build) {
+            (Some(version), Some(build)) => write!(f, "{version} (build {build})"),
+            (Some(version), None) => f.write_str(version),
+            (None, Some(build)) => write!(f, "build {build}"),
+            (None, None) => f.write_str("(version unknown)"),
+        }
+    }
+}

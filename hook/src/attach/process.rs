@@ -1,0 +1,137 @@
+//! Whether this process is a llama-server, and where its engine is.
+//!
+//! The preload variable is inherited by everything that the server starts, and by the script that
+//! starts the server: a shell, a download, a tool, another program with an engine of its own.
+//! Nothing is patched, opened or said there.
+
+use std::ffi::{CString, OsString, c_void};
+use std::path::Path;
+
+use super::inline::Inside;
+use super::linker;
+use super::table::MEMORY;
+
+/// Where the process has an engine.
+pub(super) enum Engine {
+    /// In libraries that were loaded with the process.
+    Libraries,
+    /// Linked into the executable.
+    Executable(Box<Inside>),
+}
+
+impl Engine {
+    /// None in most processes: quickly so in those that do not wait for connections, as no server
+    /// can do without. Where the executable's own symbols are not looked at, no file is opened.
+    pub(super) fn find() -> Option<Self> {
+        let mut anchors = MEMORY.iter().filter_map(|(_, name)| {
+            let name = CString::new(*name).ok()?;
+            let address = linker::behind(&name);
+            (!address.is_null()).then_some(address)
+        });
+        let program = Program::look();
+        let inside = || Inside::with_engine().map(|inside| Self::Executable(Box::new(inside)));
+        match anchors.next() {
+            // Exported by the executable, which calls it directly all the same.
+            Some(anchor) if program.contains(anchor) => inside().or(Some(Self::Libraries)),
+            Some(_) => Some(Self::Libraries),
+            None if program.accepts_connections() => inside(),
+            None => None,
+        }
+    }
+}
+
+/// The executable, as far as its memory tells.
+#[cfg(target_os = "linux")]
+struct Program(Option<super::elf::Object>);
+
+#[cfg(target_os = "linux")]
+impl Program {
+    fn look() -> Self {
+        Self(super::elf::program())
+    }
+
+    fn contains(&self, address: *const c_void) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|program| program.contains(address.addr()))
+    }
+
+    fn accepts_connections(&self) -> bool {
+        self.0.as_ref().is_some_and(|program| {
+            let calls = |name| program.words().any(|word| word.name() == name);
+            calls(c"listen") && calls(c"recv") && (calls(c"accept4") || calls(c"accept"))
+        })
+    }
+}
+
+/// Elsewhere nothing is looked for in it.
+#[cfg(not(target_os = "linux"))]
+struct Program;
+
+#[cfg(not(target_os = "linux"))]
+impl Program {
+    fn look() -> Self {
+        Self
+    }
+
+    fn contains(&self, _: *const c_void) -> bool {
+        false
+    }
+
+    fn accepts_connections(&self) -> bool {
+        false
+    }
+}
+
+/// Whether a process that has an engine is a llama-server. `has_server`: it has the server's own
+/// functions, too; other commands of llama.cpp bring them along as well.
+pub(super) fn is_llama_server(has_server: bool) -> bool {
+    let program = std::env::current_exe().unwrap_or_default();
+    let name = file_name(&program);
+    let command = std::env::args_os().nth(1);
+    is_named_server(&name) || has_server && !is_other_command(&name, command)
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn is_named_server(name: &str) -> bool {
+    name.contains("llama-server")
+}
+
+/// `llama-cli` and the like, or `llama`, the one program for all of them, for another command than
+/// `serve` (also known as `server`).
+fn is_other_command(name: &str, command: Option<OsString>) -> bool {
+    match name {
+        "llama" => !command.is_some_and(|command| command == "serve" || command == "server"),
+        name => name.starts_with("llama-"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_commands_of_llama_cpp_are_none_of_ours() {
+        let other = |name: &str, command: Option<&str>| {
+            !is_named_server(name) && is_other_command(name, command.map(OsString::from))
+        };
+        for name in ["llama-cli", "llama-bench", "llama-mtmd-cli"] {
+            assert!(other(name, Some("serve")), "{name}");
+        }
+        assert!(other("llama", None) && other("llama", Some("cli")));
+        for (name, command) in [
+            ("llama", Some("serve")),
+            ("llama", Some("server")),
+            ("llama-server", None),
+            ("llama-server-cuda", Some("-m")),
+            ("server", None),
+            ("host", Some("evict")),
+        ] {
+            assert!(!other(name, command), "{name} {command:?}");
+        }
+    }
+}
