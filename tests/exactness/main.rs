@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             wanted.is_empty() || wanted.iter().any(|name| case.name.contains(name.as_str()))
         })
         .collect();
-    let unseen = match unseen_server(Unseen::Hidden) {
+    let unseen = match unseen_server(Unseen::Nameless) {
         Ok(unseen) => unseen,
         Err(error) => {
             println!("{error}");

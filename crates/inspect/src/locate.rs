@@ -52,22 +52,22 @@ pub enum Place {
     },
 }
 
-/// Who calls an exported function such that a preload hears of it.
+/// Who calls an exported function through a word that can be pointed elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
     /// Another file imports it.
     Imported,
-    /// Only the library that has it, which leaves even its own calls to the dynamic linker.
+    /// Only the library that has it, which calls even its own functions so.
     FromItself,
-    /// Nobody: either it is not used, or its own library calls it directly and a preload is not
-    /// heard (`-Bsymbolic`, hidden visibility).
+    /// Nobody: either it is not used, or its own library calls it directly (`-Bsymbolic`, hidden
+    /// visibility).
     Unseen,
 }
 
 /// The same, sorted by what can be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hooking {
-    /// By a preload that defines them.
+    /// By the words through which they are called.
     pub interposed: Vec<Interposed>,
     /// By patching their first instructions, if those allow it.
     pub inline: Vec<Inline>,
@@ -309,7 +309,7 @@ impl Walk<'_> {
             finding.imported |= entry.undefined;
             if finding.exporter.is_none() && entry.defined.is_some() {
                 finding.exporter = Some(path.to_owned());
-                finding.calls_itself = !dynamic.symbolic && elf.relocates(entry);
+                finding.calls_itself = elf.relocates(entry);
             }
         }
         Ok(dynamic)

@@ -17,14 +17,12 @@ const LIBRARY: &str = "libllama-server-impl.so";
 /// Why they cannot be hooked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unseen {
-    /// Their names are hidden, as in an executable that was stripped, and as anywhere on macOS.
+    /// They have no names, as in an executable that was stripped, and as anywhere on macOS.
     ///
-    /// `STV_HIDDEN` in the dynamic symbol table does it: the dynamic linker then binds the
-    /// library's own calls to its own functions, and answers nobody who asks for them.
-    Hidden,
-    /// The library prefers its own functions to those of a preload (`-Bsymbolic`), though everybody
-    /// may call them. By `DF_SYMBOLIC`.
-    Symbolic,
+    /// Other names and `STV_HIDDEN` in the dynamic symbol table do it: the dynamic linker then binds
+    /// the library's own calls to its own functions without looking at the name, and answers nobody
+    /// who asks for them.
+    Nameless,
 }
 
 /// Such a copy of [`llama_server`], below `target/`. `None`: that one is not built like Debian's.
@@ -62,8 +60,7 @@ fn copy(from: &Path, to: &Path, why: Unseen) -> Result<()> {
         if file.file_name() == LIBRARY {
             let mut bytes = fs::read(&old)?;
             let done = match why {
-                Unseen::Hidden => hide(&mut bytes) == Some(OWN_FUNCTIONS.len()),
-                Unseen::Symbolic => prefer_own(&mut bytes).is_some(),
+                Unseen::Nameless => hide(&mut bytes) == Some(OWN_FUNCTIONS.len()),
             };
             if !done {
                 let path = old.display();
@@ -77,40 +74,26 @@ fn copy(from: &Path, to: &Path, why: Unseen) -> Result<()> {
     Ok(())
 }
 
-/// Hides the functions in a 64-bit little-endian ELF file; returns how many. `None`: it is no such
-/// file.
+/// Hides the functions in a 64-bit little-endian ELF file, and gives them names that nobody looks
+/// for; returns how many. `None`: it is no such file.
 fn hide(file: &mut [u8]) -> Option<usize> {
     const DYNAMIC_SYMBOLS: usize = 11;
     const HIDDEN: u8 = 2;
     let mut hidden = 0;
     for [start, length, strings] in sections(file, DYNAMIC_SYMBOLS)? {
         for symbol in (start..start + length).step_by(24) {
-            let name = file.get(strings + number(file, symbol, 4)?..)?;
+            let at = strings + number(file, symbol, 4)?;
+            let name = file.get(at..)?;
             let end = name.iter().position(|byte| *byte == 0)?;
             let mut own = OWN_FUNCTIONS.iter();
             if own.any(|own| own.as_bytes() == &name[..end]) {
                 *file.get_mut(symbol + 5)? |= HIDDEN;
+                *file.get_mut(at)? = b'-';
                 hidden += 1;
             }
         }
     }
     Some(hidden)
-}
-
-/// Sets the flag. `None`: it is no such file, or has no flags.
-fn prefer_own(file: &mut [u8]) -> Option<()> {
-    const DYNAMIC: usize = 6;
-    const FLAGS: usize = 30;
-    const SYMBOLIC: u8 = 2;
-    for [start, length, _] in sections(file, DYNAMIC)? {
-        for entry in (start..start + length).step_by(16) {
-            if number(file, entry, 8)? == FLAGS {
-                *file.get_mut(entry + 8)? |= SYMBOLIC;
-                return Some(());
-            }
-        }
-    }
-    None
 }
 
 /// Where the sections of a kind are, how long, and where their names are.

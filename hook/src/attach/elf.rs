@@ -228,7 +228,7 @@ impl Object {
         let filter = unsafe { self.hash.add(4) }.cast::<u64>();
         let at = (hash / BITS) & (words - 1);
         // SAFETY: the filter has so many words, which are a power of two.
-        let word = unsafe { *filter.add(at as usize) };
+        let word = unsafe { element(filter, at) };
         let wanted = 1_u64 << (hash % BITS) | 1_u64 << ((hash >> (shift & 31)) % BITS);
         if word & wanted != wanted {
             return None;
@@ -238,17 +238,17 @@ impl Object {
         // SAFETY: as above.
         let chains = unsafe { bucket.add(buckets as usize) };
         // SAFETY: one of the buckets.
-        let mut index = unsafe { *bucket.add((hash % buckets) as usize) };
+        let mut index = unsafe { element(bucket, hash % buckets) };
         if index < first {
             return None;
         }
         loop {
             // SAFETY: each symbol from the first on has a word in the chains; the last word of a
             // chain is odd.
-            let chained = unsafe { *chains.add((index - first) as usize) };
+            let chained = unsafe { element(chains, index - first) };
             if chained | 1 == hash | 1 {
                 // SAFETY: the table has a symbol for each word of the chains.
-                let symbol = unsafe { &*self.symbols.add(index as usize) };
+                let symbol = unsafe { self.symbol(index) };
                 // SAFETY: one of the object's symbols.
                 if unsafe { self.name(symbol) } == name {
                     return self.definition(symbol);
@@ -294,14 +294,14 @@ impl Object {
 
     fn word(&self, relocation: &Relocation) -> Option<Word<'_>> {
         let kind = relocation.info as u32;
-        let symbol = (relocation.info >> 32) as usize;
+        let symbol = (relocation.info >> 32) as u32;
         let at = self.bias.wrapping_add(relocation.offset as usize);
         let is_sound = self.contains(at) && at % align_of::<usize>() == 0;
         if !CALLS.contains(&kind) || symbol == 0 || relocation.addend != 0 || !is_sound {
             return None;
         }
         // SAFETY: the relocation's number is that of one of the object's symbols.
-        let symbol = unsafe { &*self.symbols.add(symbol) };
+        let symbol = unsafe { self.symbol(symbol) };
         Some(Word {
             // SAFETY: the word that the relocation is about, which stays mapped as long as the
             // object does; the dynamic linker may write to it, too, in one piece.
@@ -313,6 +313,15 @@ impl Object {
     }
 
     /// # Safety
+    /// The object has a symbol of this number.
+    unsafe fn symbol(&self, number: u32) -> &libc::Elf64_Sym {
+        // SAFETY: the caller's promise.
+        let symbol = unsafe { self.symbols.add(number as usize) };
+        // SAFETY: the table is mapped as long as the object is, and nobody changes it.
+        unsafe { &*symbol }
+    }
+
+    /// # Safety
     /// It is one of the object's symbols.
     unsafe fn name(&self, symbol: &libc::Elf64_Sym) -> &CStr {
         // SAFETY: the symbol's name stands in the object's table of names.
@@ -320,6 +329,15 @@ impl Object {
         // SAFETY: it is a text, ended by a zero.
         unsafe { CStr::from_ptr(name) }
     }
+}
+
+/// # Safety
+/// The table has more than `index` elements.
+unsafe fn element<T: Copy>(table: *const T, index: u32) -> T {
+    // SAFETY: the caller's promise.
+    let element = unsafe { table.add(index as usize) };
+    // SAFETY: as above.
+    unsafe { *element }
 }
 
 /// The start of the page that the address lies in.
