@@ -13,8 +13,9 @@ use crate::abi::Pointer;
 use crate::attach::original::{self, original, plain};
 use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
 use crate::channel::{lose_step, push};
+use crate::guard::EngineCall;
 use crate::status::STATUS;
-use crate::{observe, start};
+use crate::{attach, observe, start};
 
 /// A server has one context, or two with a draft model.
 const MOST: usize = 64;
@@ -42,21 +43,64 @@ const FREE: Row = Row {
 };
 static ROWS: [Row; MOST] = [FREE; MOST];
 
-/// A context is there; if it is a new one, says so to the ledger.
-pub(crate) fn know(context: Pointer) {
-    let address = context.addr();
-    if address == 0 || find(address).is_some() {
+/// What the engine says of a context that was not known.
+struct Answers {
+    memory: Pointer,
+    recurrent: bool,
+    hybrid: bool,
+    /// Of its sliding-window layers, tokens; 0 if there are none.
+    window: i32,
+    observed: Option<observe::ContextFacts>,
+}
+
+/// A context is there; if it is a new one, says so to the ledger. Not to be called within the
+/// [guard](crate::guard), since the engine is asked.
+pub(crate) fn know(call: &EngineCall, context: Pointer) {
+    if context.is_null() || !call.counts() || find(context.addr()).is_some() {
         return;
     }
-    let memory = memory_in(context);
+    attach::ask_version();
+    let answers = Answers::of(context);
+    call.observe(|| add(context, &answers));
+}
+
+impl Answers {
+    fn of(context: Pointer) -> Self {
+        // SAFETY: a living context.
+        let model = unsafe { plain::get_model(context) };
+        // SAFETY: a living context's model, here and below.
+        let recurrent = model.and_then(|model| unsafe { plain::is_recurrent(model) });
+        // SAFETY: see above.
+        let hybrid = model.and_then(|model| unsafe { plain::is_hybrid(model) });
+        // SAFETY: see above.
+        let window = model.and_then(|model| unsafe { plain::window(model) });
+        Self {
+            memory: memory_in(context),
+            recurrent: recurrent == Some(true),
+            hybrid: hybrid == Some(true),
+            window: window.unwrap_or(0),
+            observed: observe::ask_context(context, model),
+        }
+    }
+
+    /// How far the layers of a bounded context look back, tokens: 0 where they carry a state along.
+    /// None for a context that keeps every position.
+    fn reach(&self) -> Option<u32> {
+        let window = if keeps_whole_window() { 0 } else { self.window };
+        (self.recurrent || self.hybrid || window > 0).then(|| u32::try_from(window).unwrap_or(0))
+    }
+}
+
+fn add(context: Pointer, answers: &Answers) {
+    let address = context.addr();
     for row in &ROWS {
         if row
             .context
             .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            row.memory.store(memory.addr(), Ordering::Release);
-            let window = window_of(context);
+            row.memory.store(answers.memory.addr(), Ordering::Release);
+            let window = answers.reach();
             row.bounded.store(window.is_some(), Ordering::Release);
             row.measured.store(0, Ordering::Relaxed);
             let slides = window.is_some_and(|window| window > 0);
@@ -79,7 +123,7 @@ pub(crate) fn know(context: Pointer) {
                     window,
                 });
             }
-            observe::note_context(context);
+            observe::note_context(context, answers.observed.as_ref());
             return;
         }
     }
@@ -132,7 +176,6 @@ fn memory_in(context: Pointer) -> Pointer {
 
 /// The context of a function that is called with it, if it keeps anything.
 pub(crate) fn with_memory(context: Pointer) -> Option<ContextId> {
-    know(context);
     memory_of(context).map(|_| ContextId(context.addr()))
 }
 
@@ -148,7 +191,8 @@ pub(crate) fn is_bounded(context: Pointer) -> bool {
     find(context.addr()).is_some_and(|row| row.bounded.load(Ordering::Acquire))
 }
 
-/// The last position of a sequence, -1 for an empty one; `None` if the engine cannot be asked.
+/// The last position of a sequence, -1 for an empty one; `None` if the engine cannot be asked. Not
+/// to be called within the [guard](crate::guard).
 ///
 /// # Safety
 /// The context is alive and not at work now.
@@ -163,7 +207,8 @@ pub(crate) unsafe fn last_position(context: Pointer, sequence: i32) -> Option<i3
 }
 
 /// The first position that there still is of a sequence; `None` if the engine cannot be asked.
-/// Before it could be, bounded contexts were recurrent ones, which hold their last position only.
+/// Before it could be, bounded contexts were recurrent ones, which hold their last position only. Not
+/// to be called within the [guard](crate::guard).
 ///
 /// # Safety
 /// The context is alive and not at work now.
@@ -195,21 +240,6 @@ fn as_if_of_2026(first: i32) -> i32 {
 /// The length of the longest sequence of a context whose size was asked for.
 pub(crate) fn measured(context: Pointer) -> Option<&'static AtomicU32> {
     find(context.addr()).map(|row| &row.measured)
-}
-
-/// How far the layers of a bounded context look back, tokens: 0 where they carry a state along.
-/// None for a context that keeps every position.
-fn window_of(context: Pointer) -> Option<u32> {
-    // SAFETY: a living context.
-    let model = unsafe { plain::get_model(context) }?;
-    // SAFETY: a living context's model, here and below.
-    let recurrent = unsafe { plain::is_recurrent(model) } == Some(true);
-    // SAFETY: see above.
-    let hybrid = unsafe { plain::is_hybrid(model) } == Some(true);
-    // SAFETY: see above.
-    let window = unsafe { plain::window(model) }.unwrap_or(0);
-    let window = if keeps_whole_window() { 0 } else { window };
-    (recurrent || hybrid || window > 0).then(|| u32::try_from(window).unwrap_or(0))
 }
 
 /// Whether the server was told to keep all positions of sliding-window layers. The context knows,

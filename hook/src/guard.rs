@@ -1,7 +1,9 @@
 //! Between the host and our own code.
 //!
 //! [`observe`] is the only way into our code from a hook: it keeps us out where we have no
-//! business, our panics in, and `errno` as it was. [`EngineCall`] tells the host's own calls of
+//! business, our panics in, and `errno` as it was. The engine is never asked within it: an exception
+//! of the engine's would end the process there, and goes on to the engine's caller otherwise. So
+//! hooks ask first (`ask…`, `…::of`), in code that cannot panic, and note afterwards. [`EngineCall`] tells the host's own calls of
 //! the engine from those that the engine makes of itself.
 
 use std::cell::Cell;

@@ -9,19 +9,72 @@ use crate::attach::original::plain;
 use crate::contexts;
 use crate::shadow;
 
-/// The entries of a batch; `None` if they cannot be told. What null pointers mean is written in
-/// the engine's header.
+/// What the engine says of a batch that leaves something out.
+pub(crate) struct Answers {
+    /// Numbers in a row of embeddings, if there are rows.
+    row_size: Option<usize>,
+    /// Of each sequence, where no positions are given: the last position that the engine holds.
+    ends: Vec<(i32, i32)>,
+}
+
+impl Answers {
+    /// Not to be called within the [guard](crate::guard). What null pointers mean is written in the
+    /// engine's header.
+    ///
+    /// # Safety
+    /// The batch is one that the engine may read, in a living context that is not at work now.
+    pub(crate) unsafe fn of(context: Pointer, batch: &Batch) -> Self {
+        let mut answers = Self {
+            row_size: None,
+            ends: Vec::new(),
+        };
+        if batch.token.is_null() {
+            // SAFETY: the caller's promise.
+            answers.row_size = unsafe { row_size(context) };
+        }
+        if batch.position.is_null() {
+            for index in 0..usize::try_from(batch.len).unwrap_or(0) {
+                // SAFETY: the caller's promise.
+                for sequence in unsafe { sequences(batch, index) } {
+                    if answers.ends.iter().all(|(known, _)| *known != sequence) {
+                        // SAFETY: the caller's promise.
+                        let last = unsafe { contexts::last_position(context, sequence) };
+                        answers.ends.push((sequence, last.unwrap_or(-1)));
+                    }
+                }
+            }
+        }
+        answers
+    }
+}
+
+/// The sequences of an entry.
 ///
 /// # Safety
-/// The batch is one that the engine may read.
-pub(crate) unsafe fn entries(context: Pointer, batch: &Batch) -> Option<Vec<Entry>> {
+/// The batch is one that the engine may read, and has such an entry.
+unsafe fn sequences(batch: &Batch, index: usize) -> impl Iterator<Item = i32> {
+    // SAFETY: each array that is there has an element for each entry.
+    let list = unsafe { element(batch.sequence, index) }.unwrap_or(ptr::null());
+    // SAFETY: as above.
+    let count = unsafe { element(batch.sequences, index) }.unwrap_or(1);
+    let count = if list.is_null() { 1 } else { count };
+    (0..usize::try_from(count).unwrap_or(0)).map(move |which| {
+        // SAFETY: each list has as many elements as is said of it.
+        unsafe { element(list, which) }.unwrap_or(0)
+    })
+}
+
+/// The entries of a batch; `None` if they cannot be told.
+///
+/// # Safety
+/// The batch is one that the engine may read; `answers` are about it.
+pub(crate) unsafe fn entries(batch: &Batch, answers: &Answers) -> Option<Vec<Entry>> {
     let len = usize::try_from(batch.len).ok()?;
     let row_size = match batch.token.is_null() {
-        // SAFETY: the engine is about to use the context.
-        true => unsafe { row_size(context) }?,
+        true => answers.row_size?,
         false => 0,
     };
-    let mut next = Vec::new();
+    let mut ends = answers.ends.clone();
     let mut entries = Vec::with_capacity(len);
     for index in 0..len {
         // SAFETY: each array that is there has `len` elements.
@@ -43,15 +96,9 @@ pub(crate) unsafe fn entries(context: Pointer, batch: &Batch) -> Option<Vec<Entr
         };
         // SAFETY: as above.
         let given = unsafe { element(batch.position, index) };
-        // SAFETY: as above.
-        let list = unsafe { element(batch.sequence, index) }.unwrap_or(ptr::null());
-        // SAFETY: as above.
-        let count = unsafe { element(batch.sequences, index) }.unwrap_or(1);
-        let count = if list.is_null() { 1 } else { count };
-        for which in 0..usize::try_from(count).ok()? {
-            // SAFETY: each list has as many elements as is said of it.
-            let sequence = unsafe { element(list, which) }.unwrap_or(0);
-            let position = given.unwrap_or_else(|| consecutive(context, sequence, &mut next));
+        // SAFETY: the caller's promise.
+        for sequence in unsafe { sequences(batch, index) } {
+            let position = given.or_else(|| consecutive(sequence, &mut ends))?;
             entries.push(Entry {
                 sequence,
                 position,
@@ -64,16 +111,10 @@ pub(crate) unsafe fn entries(context: Pointer, batch: &Batch) -> Option<Vec<Entr
 }
 
 /// The next position of a sequence, counted on from what the engine holds of it.
-fn consecutive(context: Pointer, sequence: i32, next: &mut Vec<(i32, i32)>) -> i32 {
-    if let Some((_, position)) = next.iter_mut().find(|(s, _)| *s == sequence) {
-        *position += 1;
-        return *position;
-    }
-    // SAFETY: the context that a batch is about to be evaluated in.
-    let last = unsafe { contexts::last_position(context, sequence) };
-    let position = last.unwrap_or(-1) + 1;
-    next.push((sequence, position));
-    position
+fn consecutive(sequence: i32, ends: &mut [(i32, i32)]) -> Option<i32> {
+    let (_, last) = ends.iter_mut().find(|(known, _)| *known == sequence)?;
+    *last += 1;
+    Some(*last)
 }
 
 /// Numbers in a row of embeddings.

@@ -49,6 +49,7 @@ use self::table::{
 use crate::{connections, prompts, saved};
 
 pub(crate) use self::got::patch_late;
+pub(crate) use self::parts::ask_version;
 
 /// What was attached to.
 #[derive(Debug, Clone, Copy)]

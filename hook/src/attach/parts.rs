@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::sync::OnceLock;
 
 use contextpilot_settings::Settings;
 
@@ -39,10 +40,7 @@ impl Attached {
 
     /// The same for programs.
     pub(crate) fn describe(&self) -> contextpilot_control::Engine {
-        // SAFETY: no preconditions; a static text.
-        let version = plain::text(unsafe { plain::version() });
-        // SAFETY: as above.
-        let build = plain::text(unsafe { plain::build() });
+        let Version { version, build } = version();
         let parts = self.parts();
         let found = parts.iter().filter(|(found, ..)| *found);
         contextpilot_control::Engine {
@@ -125,15 +123,38 @@ fn serves_tls() -> bool {
     std::env::args_os().any(asks) || std::env::var_os("LLAMA_ARG_SSL_CERT_FILE").is_some()
 }
 
+/// In the engine's words, which it keeps for ever.
+#[derive(Clone, Copy, Default)]
+struct Version {
+    version: Option<&'static str>,
+    build: Option<&'static str>,
+}
+
+static VERSION: OnceLock<Version> = OnceLock::new();
+
+/// Asks the engine for its version, the first time. Not to be called within the
+/// [guard](crate::guard).
+pub(crate) fn ask_version() {
+    if VERSION.get().is_some() {
+        return;
+    }
+    // SAFETY: no preconditions; a static text.
+    let version = plain::text(unsafe { plain::version() });
+    // SAFETY: as above.
+    let build = plain::text(unsafe { plain::build() });
+    let _ = VERSION.set(Version { version, build });
+}
+
+fn version() -> Version {
+    VERSION.get().copied().unwrap_or_default()
+}
+
 /// The engine's version, in its own words.
 struct Engine;
 
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: no preconditions; a static text.
-        let version = plain::text(unsafe { plain::version() });
-        // SAFETY: as above.
-        let build = plain::text(unsafe { plain::build() });
+        let Version { version, build } = version();
         match (version, build) {
             (Some(version), Some(build)) => write!(f, "{version} (build {build})"),
             (Some(version), None) => f.write_str(version),

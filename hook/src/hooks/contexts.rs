@@ -8,7 +8,7 @@ use crate::guard::EngineCall;
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();
     let context = original!(llama_init_from_model(model, params));
-    call.observe(|| contexts::know(context));
+    contexts::know(&call, context);
     context
 }
 
@@ -19,7 +19,7 @@ pub(crate) unsafe fn llama_new_context_with_model(
 ) -> Pointer {
     let call = EngineCall::enter();
     let context = original!(llama_new_context_with_model(model, params));
-    call.observe(|| contexts::know(context));
+    contexts::know(&call, context);
     context
 }
 
@@ -33,6 +33,6 @@ pub(crate) unsafe fn llama_free(context: Pointer) {
 /// Leads to every memory, so no context goes unnoticed, however it was made.
 pub(crate) unsafe fn llama_get_memory(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
-    call.observe(|| contexts::know(context));
+    contexts::know(&call, context);
     original!(llama_get_memory(context))
 }

@@ -27,8 +27,12 @@ pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
 
 pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     let call = EngineCall::enter();
-    // SAFETY: the caller hands over a batch that the engine may read.
-    let entries = || unsafe { legacy::entries(context, &batch) };
+    let asked = call.counts().then(|| {
+        // SAFETY: the caller hands over a batch that the engine may read.
+        unsafe { legacy::Answers::of(context, &batch) }
+    });
+    // SAFETY: as above.
+    let entries = || unsafe { legacy::entries(&batch, asked.as_ref()?) };
     let evaluation = Evaluation::begin(&call, context, entries);
     evaluation.end(original!(llama_decode(context, batch)))
 }
@@ -58,8 +62,8 @@ impl<'a> Evaluation<'a> {
             longest: None,
             open: false,
         };
+        contexts::know(call, context);
         call.observe(|| {
-            contexts::know(context);
             if contexts::memory_of(context).is_none() {
                 // Evaluates, but keeps nothing.
                 return;
@@ -88,17 +92,22 @@ impl<'a> Evaluation<'a> {
     }
 
     fn end(mut self, result: i32) -> i32 {
-        if std::mem::take(&mut self.open) {
+        // Not ended before the engine has answered: it may throw instead.
+        if self.open && self.call.counts() {
+            let longest = self.longest.take().filter(|_| result == 0);
+            let size = longest.map(|longest| (longest, observe::ask_size(self.context, longest)));
+            let failed = match result {
+                0 => Vec::new(),
+                _ => self.left_behind(),
+            };
+            let reaches = self.reaches();
+            self.open = false;
             self.call.observe(|| {
-                let failed = match result {
-                    0 => Vec::new(),
-                    _ => self.left_behind(),
-                };
-                for &sequence in &self.sequences {
-                    note_reach(self.context, sequence);
+                for &(sequence, first) in &reaches {
+                    note_reach(self.context, sequence, first);
                 }
-                if let Some(longest) = self.longest.take().filter(|_| result == 0) {
-                    observe::measure(self.context, longest);
+                if let Some((longest, size)) = size {
+                    observe::note_size(self.context, longest, size);
                 }
                 push(Event::Evaluated {
                     context: ContextId(self.context.addr()),
@@ -120,6 +129,17 @@ impl<'a> Evaluation<'a> {
             })
             .collect()
     }
+
+    /// From which position on a bounded context still has each of them.
+    fn reaches(&self) -> Vec<(i32, Option<i32>)> {
+        if !contexts::is_bounded(self.context) {
+            return Vec::new();
+        }
+        let sequences = self.sequences.iter();
+        sequences
+            .map(|&sequence| (sequence, ask_reach(self.context, sequence)))
+            .collect()
+    }
 }
 
 impl Drop for Evaluation<'_> {
@@ -136,13 +156,19 @@ impl Drop for Evaluation<'_> {
     }
 }
 
-/// Says from which position on a bounded context still has a sequence.
-pub(super) fn note_reach(context: Pointer, sequence: i32) {
+/// From which position on a bounded context still has a sequence. None for others. Not to be called
+/// within the guard.
+pub(super) fn ask_reach(context: Pointer, sequence: i32) -> Option<i32> {
     if !contexts::is_bounded(context) {
-        return;
+        return None;
     }
     // SAFETY: a living context that is not at work now.
-    if let Some(first) = unsafe { contexts::first_position(context, sequence) } {
+    unsafe { contexts::first_position(context, sequence) }
+}
+
+/// Says so.
+pub(super) fn note_reach(context: Pointer, sequence: i32, first: Option<i32>) {
+    if let Some(first) = first {
         push(Event::Reaches {
             context: ContextId(context.addr()),
             sequence,

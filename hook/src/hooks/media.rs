@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use crate::abi::Pointer;
 use crate::attach::original::{original, plain};
 use crate::guard::observe;
+use crate::mode;
 use crate::shadow::Named;
 
 /// Fills batches with the rows of one chunk and has them evaluated, on this thread. Older ones
@@ -22,15 +23,17 @@ pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     callback: Pointer,
     data: Pointer,
 ) -> i32 {
-    let mut named = None;
     // SAFETY: the caller hands over a living chunk.
-    observe(|| named = unsafe { name(chunk) }.map(Named::begin));
+    let name = mode::is_active().then(|| unsafe { name(chunk) }).flatten();
+    let mut named = None;
+    observe(|| named = name.map(Named::begin));
     original!(mtmd_helper_decode_image_chunk(
         projector, context, chunk, rows, position, sequence, most, end, callback, data
     ))
 }
 
-/// What the server takes for the identity of a chunk: the hash of the file that it came from.
+/// What the server takes for the identity of a chunk: the hash of the file that it came from. Not to
+/// be called within the guard.
 ///
 /// # Safety
 /// The chunk is alive.

@@ -10,29 +10,41 @@ use crate::channel::push;
 use crate::contexts;
 use crate::guard::EngineCall;
 
-type Whose = fn(Pointer) -> Option<ContextId>;
+/// What a generation's functions are called with.
+#[derive(Clone, Copy)]
+enum Target {
+    Memory,
+    Context,
+}
 
-fn note(call: &EngineCall, target: Pointer, whose: Whose, event: impl FnOnce(ContextId) -> Event) {
+fn note(call: &EngineCall, target: Pointer, kind: Target, event: impl FnOnce(ContextId) -> Event) {
+    if let Target::Context = kind {
+        contexts::know(call, target);
+    }
     call.observe(|| {
-        if let Some(context) = whose(target) {
+        let context = match kind {
+            Target::Memory => contexts::of_memory(target),
+            Target::Context => contexts::with_memory(target),
+        };
+        if let Some(context) = context {
             push(event(context));
         }
     });
 }
 
 macro_rules! generation {
-    ($whose:path: $clear:ident($($data:ident)?), $remove:ident, $copy:ident, $keep:ident, $add:ident, $divide:ident) => {
+    ($kind:path: $clear:ident($($data:ident)?), $remove:ident, $copy:ident, $keep:ident, $add:ident, $divide:ident) => {
         pub(crate) unsafe fn $clear(target: Pointer $(, $data: bool)?) {
             let call = EngineCall::enter();
             original!($clear(target $(, $data)?));
-            note(&call, target, $whose, |context| Event::Cleared { context });
+            note(&call, target, $kind, |context| Event::Cleared { context });
         }
 
         pub(crate) unsafe fn $remove(target: Pointer, sequence: i32, from: i32, to: i32) -> bool {
             let call = EngineCall::enter();
             let removed = original!($remove(target, sequence, from, to));
             if removed {
-                note(&call, target, $whose, |context| Event::Removed {
+                note(&call, target, $kind, |context| Event::Removed {
                     context,
                     sequence,
                     from,
@@ -45,7 +57,7 @@ macro_rules! generation {
         pub(crate) unsafe fn $copy(target: Pointer, source: i32, copy: i32, from: i32, to: i32) {
             let call = EngineCall::enter();
             original!($copy(target, source, copy, from, to));
-            note(&call, target, $whose, |context| Event::Copied {
+            note(&call, target, $kind, |context| Event::Copied {
                 context,
                 source,
                 target: copy,
@@ -57,13 +69,13 @@ macro_rules! generation {
         pub(crate) unsafe fn $keep(target: Pointer, sequence: i32) {
             let call = EngineCall::enter();
             original!($keep(target, sequence));
-            note(&call, target, $whose, |context| Event::Kept { context, sequence });
+            note(&call, target, $kind, |context| Event::Kept { context, sequence });
         }
 
         pub(crate) unsafe fn $add(target: Pointer, sequence: i32, from: i32, to: i32, delta: i32) {
             let call = EngineCall::enter();
             original!($add(target, sequence, from, to, delta));
-            note(&call, target, $whose, |context| Event::Shifted {
+            note(&call, target, $kind, |context| Event::Shifted {
                 context,
                 sequence,
                 from,
@@ -81,7 +93,7 @@ macro_rules! generation {
         ) {
             let call = EngineCall::enter();
             original!($divide(target, sequence, from, to, divisor));
-            note(&call, target, $whose, |context| Event::Obscured {
+            note(&call, target, $kind, |context| Event::Obscured {
                 context,
                 sequence,
             });
@@ -89,9 +101,9 @@ macro_rules! generation {
     };
 }
 
-generation!(contexts::of_memory: llama_memory_clear(data), llama_memory_seq_rm,
+generation!(Target::Memory: llama_memory_clear(data), llama_memory_seq_rm,
     llama_memory_seq_cp, llama_memory_seq_keep, llama_memory_seq_add, llama_memory_seq_div);
-generation!(contexts::with_memory: llama_kv_self_clear(), llama_kv_self_seq_rm,
+generation!(Target::Context: llama_kv_self_clear(), llama_kv_self_seq_rm,
     llama_kv_self_seq_cp, llama_kv_self_seq_keep, llama_kv_self_seq_add, llama_kv_self_seq_div);
-generation!(contexts::with_memory: llama_kv_cache_clear(), llama_kv_cache_seq_rm,
+generation!(Target::Context: llama_kv_cache_clear(), llama_kv_cache_seq_rm,
     llama_kv_cache_seq_cp, llama_kv_cache_seq_keep, llama_kv_cache_seq_add, llama_kv_cache_seq_div);

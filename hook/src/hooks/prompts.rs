@@ -9,7 +9,7 @@ use crate::abi::Pointer;
 use crate::attach::original::{original, plain};
 use crate::connections;
 use crate::guard::observe;
-use crate::{prompts, shadow};
+use crate::{mode, prompts, shadow};
 
 /// A prompt with media that takes more positions is not followed: no slot is as long.
 const LONGEST: usize = 1 << 22;
@@ -54,21 +54,31 @@ pub(crate) unsafe fn mtmd_tokenize(
     }
     let result = original!(mtmd_tokenize(projector, chunks, text, media, count));
     if prompts::are_engaged() {
+        let is_read = result == 0 && mode::is_active();
+        // SAFETY: the caller's, who waits for us; the engine has just filled the chunks.
+        let chunks = is_read.then(|| unsafe { ask(projector, chunks) }).flatten();
         observe(|| {
-            let read = result == 0;
-            // SAFETY: the caller's, who waits for us; the engine has just filled the chunks.
-            let tokens = read.then(|| unsafe { tokens(projector, chunks) }).flatten();
+            // SAFETY: as above.
+            let tokens = chunks.and_then(|chunks| unsafe { tokens(&chunks) });
             connections::tokenized_media(tokens.as_deref());
         });
     }
     result
 }
 
-/// All chunks as they will stand in the KV cache; `None` if that cannot be known.
+/// What the engine says of a chunk.
+enum Chunk<'a> {
+    /// Null where there are none.
+    Text(*const i32, usize),
+    /// What stands for it, and the positions that it takes.
+    Media(&'a [u8], i32),
+}
+
+/// All chunks, and whether those of media share their positions; `None` if that cannot be known.
 ///
 /// # Safety
 /// Both are alive, and nobody changes them.
-unsafe fn tokens(projector: Pointer, chunks: Pointer) -> Option<Vec<Token>> {
+unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>, bool)> {
     // SAFETY: the caller's promise.
     let shared = unsafe { plain::shares_positions(projector) }?;
     // SAFETY: the caller's promise.
@@ -77,28 +87,43 @@ unsafe fn tokens(projector: Pointer, chunks: Pointer) -> Option<Vec<Token>> {
     for index in 0..count {
         // SAFETY: there are so many.
         let chunk = unsafe { plain::chunk(chunks, index) }.filter(|chunk| !chunk.is_null())?;
-        // SAFETY: one of the chunks.
-        all.extend_from_slice(&unsafe { tokens_of_chunk(chunk, shared) }?);
+        let mut count = 0;
+        // SAFETY: one of the chunks; null for what is no text.
+        let text = unsafe { plain::chunk_text(chunk, &raw mut count) }?;
+        all.push(match text.is_null() {
+            false => Chunk::Text(text, count),
+            true => Chunk::Media(
+                // SAFETY: one of the chunks.
+                unsafe { media::name(chunk) }?,
+                // SAFETY: as above.
+                unsafe { plain::chunk_positions(chunk) }?,
+            ),
+        });
+    }
+    Some((all, shared))
+}
+
+/// All chunks as they will stand in the KV cache; `None` if they are too long.
+///
+/// # Safety
+/// They are alive, and nobody changes them.
+unsafe fn tokens((chunks, shared): &(Vec<Chunk<'_>>, bool)) -> Option<Vec<Token>> {
+    let mut all = Vec::new();
+    for chunk in chunks {
+        match *chunk {
+            Chunk::Text(text, count) => {
+                // SAFETY: so many tokens, says the engine.
+                all.extend_from_slice(unsafe { std::slice::from_raw_parts(text, count) });
+            }
+            Chunk::Media(name, positions) => {
+                let positions = usize::try_from(positions).ok();
+                let positions = positions.filter(|positions| *positions <= LONGEST)?;
+                all.extend(media_run(shadow::token_of_name(name), positions, *shared));
+            }
+        }
         if all.len() > LONGEST {
             return None;
         }
     }
     Some(all)
-}
-
-/// # Safety
-/// The chunk is alive, and nobody changes it.
-unsafe fn tokens_of_chunk(chunk: Pointer, shared: bool) -> Option<Vec<Token>> {
-    let mut count = 0;
-    // SAFETY: the caller's promise; null for what is no text.
-    let text = unsafe { plain::chunk_text(chunk, &raw mut count) }?;
-    if !text.is_null() {
-        // SAFETY: so many tokens, says the engine.
-        return Some(unsafe { std::slice::from_raw_parts(text, count) }.to_vec());
-    }
-    // SAFETY: the caller's promise.
-    let token = shadow::token_of_name(unsafe { media::name(chunk) }?);
-    // SAFETY: the caller's promise.
-    let positions = usize::try_from(unsafe { plain::chunk_positions(chunk) }?).ok()?;
-    (positions <= LONGEST).then(|| media_run(token, positions, shared).collect())
 }

@@ -5,6 +5,7 @@ use std::ffi::c_char;
 use contextpilot_observer::Note;
 use contextpilot_residency::{BufferId, ContextId, Event};
 
+use super::evaluate::{ask_reach, note_reach};
 use crate::abi::Pointer;
 use crate::attach::original::original;
 use crate::channel::{note, push};
@@ -27,7 +28,7 @@ pub(crate) unsafe fn llama_state_seq_get_data(
 ) -> usize {
     let call = EngineCall::enter();
     let written = original!(llama_state_seq_get_data(context, target, size, sequence));
-    call.observe(|| note_save(context, target, sequence, WHOLE, written));
+    call.observe(|| note_save(context, target, sequence, WHOLE, written, Ends::default()));
     written
 }
 
@@ -42,7 +43,11 @@ pub(crate) unsafe fn llama_state_seq_get_data_ext(
     let written = original!(llama_state_seq_get_data_ext(
         context, target, size, sequence, flags
     ));
-    call.observe(|| note_save(context, target, sequence, flags, written));
+    let ends = match flags & PARTIAL != 0 && written > 0 && call.counts() {
+        true => Ends::of(context, sequence),
+        false => Ends::default(),
+    };
+    call.observe(|| note_save(context, target, sequence, flags, written, ends));
     written
 }
 
@@ -54,7 +59,8 @@ pub(crate) unsafe fn llama_state_seq_set_data(
 ) -> usize {
     let call = EngineCall::enter();
     let read = original!(llama_state_seq_set_data(context, source, size, sequence));
-    call.observe(|| note_restore(context, source, sequence, WHOLE, read == size));
+    let reach = ask_reach_after(&call, context, sequence);
+    call.observe(|| note_restore(context, source, sequence, WHOLE, read == size, reach));
     read
 }
 
@@ -69,7 +75,8 @@ pub(crate) unsafe fn llama_state_seq_set_data_ext(
     let read = original!(llama_state_seq_set_data_ext(
         context, source, size, sequence, flags
     ));
-    call.observe(|| note_restore(context, source, sequence, flags, read == size));
+    let reach = ask_reach_after(&call, context, sequence);
+    call.observe(|| note_restore(context, source, sequence, flags, read == size, reach));
     read
 }
 
@@ -87,6 +94,11 @@ pub(crate) unsafe fn llama_state_seq_load_file(
     let read = original!(llama_state_seq_load_file(
         context, path, sequence, tokens, capacity, count
     ));
+    let last = match tokens.is_null() || !call.counts() {
+        true => None,
+        // SAFETY: a living context, which has just been written.
+        false => unsafe { contexts::last_position(context, sequence) },
+    };
     call.observe(|| {
         if tokens.is_null() {
             return;
@@ -96,7 +108,7 @@ pub(crate) unsafe fn llama_state_seq_load_file(
             // SAFETY: the engine has written so many tokens there, and their number.
             _ => unsafe { loaded_tokens(tokens, capacity, count) },
         };
-        note_load(context, sequence, loaded);
+        note_load(context, sequence, loaded, last);
     });
     read
 }
@@ -127,9 +139,40 @@ pub(crate) unsafe fn llama_state_load_file(
     done
 }
 
-fn note_save(context: Pointer, target: *mut u8, sequence: i32, flags: u32, written: usize) {
+/// The positions between which a context holds a sequence, where that matters: if it is bounded.
+#[derive(Clone, Copy, Default)]
+struct Ends(Option<(i32, i32)>);
+
+impl Ends {
+    fn of(context: Pointer, sequence: i32) -> Self {
+        let Some(first) = ask_reach(context, sequence) else {
+            return Self(None);
+        };
+        // SAFETY: a living context, which has just been read.
+        let last = unsafe { contexts::last_position(context, sequence) };
+        Self(last.map(|last| (first, last)))
+    }
+}
+
+/// Of a sequence that has just been restored.
+fn ask_reach_after(call: &EngineCall, context: Pointer, sequence: i32) -> Option<i32> {
+    match call.counts() {
+        true => ask_reach(context, sequence),
+        false => None,
+    }
+}
+
+fn note_save(
+    context: Pointer,
+    target: *mut u8,
+    sequence: i32,
+    flags: u32,
+    written: usize,
+    ends: Ends,
+) {
     let buffer = BufferId(target.addr());
-    if flags & PARTIAL != 0 && written > 0 && note_checkpoint(context, buffer, sequence, written) {
+    let is_checkpoint = flags & PARTIAL != 0 && written > 0;
+    if is_checkpoint && note_checkpoint(context, buffer, sequence, written, ends) {
         return;
     }
     if flags == WHOLE && written > 0 {
@@ -151,15 +194,14 @@ fn note_save(context: Pointer, target: *mut u8, sequence: i32, flags: u32, writt
 }
 
 /// A checkpoint was written. False if it is of no interest.
-fn note_checkpoint(context: Pointer, buffer: BufferId, sequence: i32, size: usize) -> bool {
-    if !contexts::is_bounded(context) {
-        return false;
-    }
-    // SAFETY: a living context, which has just been read.
-    let first = unsafe { contexts::first_position(context, sequence) };
-    // SAFETY: see above.
-    let last = unsafe { contexts::last_position(context, sequence) };
-    let (Some(first), Some(last)) = (first, last) else {
+fn note_checkpoint(
+    context: Pointer,
+    buffer: BufferId,
+    sequence: i32,
+    size: usize,
+    ends: Ends,
+) -> bool {
+    let Some((first, last)) = ends.0 else {
         return false;
     };
     if !saved::insert(buffer.0, size, Content::Checkpoint) {
@@ -184,7 +226,14 @@ fn note_size(buffer: BufferId, size: usize) {
     });
 }
 
-fn note_restore(context: Pointer, source: *const u8, sequence: i32, flags: u32, done: bool) {
+fn note_restore(
+    context: Pointer,
+    source: *const u8,
+    sequence: i32,
+    flags: u32,
+    done: bool,
+    reach: Option<i32>,
+) {
     if flags & PARTIAL != 0 {
         return;
     }
@@ -194,15 +243,14 @@ fn note_restore(context: Pointer, source: *const u8, sequence: i32, flags: u32, 
             sequence,
             buffer: BufferId(source.addr()),
         });
-        super::evaluate::note_reach(context, sequence);
+        note_reach(context, sequence, reach);
     } else {
         obscure(context, sequence);
     }
 }
 
-fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>) {
-    // SAFETY: a living context, which has just been written.
-    let last = unsafe { contexts::last_position(context, sequence) };
+/// `last`: the last position that the engine now holds.
+fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>, last: Option<i32>) {
     let held = last.and_then(|last| usize::try_from(last.saturating_add(1)).ok());
     match (loaded, held) {
         // The tokens are the server's word, their number the engine's.

@@ -177,14 +177,20 @@ pub(crate) fn worth_measuring(context: Pointer, entries: &[Entry]) -> Option<Lon
     })
 }
 
-/// Asks the engine for the size of a sequence, right after it was evaluated.
-pub(crate) fn measure(context: Pointer, longest: Longest) {
-    let Longest { sequence, tokens } = longest;
+/// Asks the engine for the size of a sequence, right after it was evaluated; bytes. Not to be called
+/// within the guard.
+pub(crate) fn ask_size(context: Pointer, longest: Longest) -> Option<usize> {
+    // SAFETY: a living context that is not at work now, on the thread that uses it.
+    unsafe { plain::state_size(context, longest.sequence) }
+}
+
+/// The engine has said how large a sequence is.
+pub(crate) fn note_size(context: Pointer, longest: Longest, size: Option<usize>) {
+    let Longest { tokens, .. } = longest;
     if let Some(measured) = contexts::measured(context) {
         measured.store(tokens, Ordering::Relaxed);
     }
-    // SAFETY: a living context that is not at work now, on the thread that uses it.
-    if let Some(bytes) = unsafe { plain::state_size(context, sequence) } {
+    if let Some(bytes) = size {
         note(|| Note::Measured {
             context: ContextId(context.addr()),
             tokens,
@@ -193,29 +199,47 @@ pub(crate) fn measure(context: Pointer, longest: Longest) {
     }
 }
 
+/// What the engine says of a context to whoever observes.
+pub(crate) struct ContextFacts {
+    capacity: Option<u32>,
+    /// What it calls the model, ended by a zero.
+    model: [u8; 128],
+}
+
+/// Asks it, if somebody observes. Not to be called within the guard.
+pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<ContextFacts> {
+    if !is_engaged() {
+        return None;
+    }
+    // SAFETY: a living context, here and below.
+    let of_one = unsafe { plain::context_size_of_one(context) };
+    // SAFETY: see above.
+    let capacity = of_one.or_else(|| unsafe { plain::context_size(context) });
+    let mut text = [0_u8; 128];
+    if let Some(model) = model {
+        // SAFETY: a living context's model, and a buffer of that size, which is ended by a zero.
+        unsafe { plain::model_desc(model, text.as_mut_ptr().cast::<c_char>(), text.len()) };
+    }
+    Some(ContextFacts {
+        capacity,
+        model: text,
+    })
+}
+
 /// A context was made.
-pub(crate) fn note_context(context: Pointer) {
-    note(|| {
-        // SAFETY: a living context, here and below.
-        let of_one = unsafe { plain::context_size_of_one(context) };
-        // SAFETY: see above.
-        let of_all = || unsafe { plain::context_size(context) };
-        Note::Context {
+pub(crate) fn note_context(context: Pointer, facts: Option<&ContextFacts>) {
+    if let Some(facts) = facts {
+        note(|| Note::Context {
             context: ContextId(context.addr()),
-            capacity: of_one.or_else(of_all),
-            model: model_of(context),
-        }
-    });
+            capacity: facts.capacity,
+            model: model_of(facts),
+        });
+    }
 }
 
 /// What the engine calls the context's model.
-fn model_of(context: Pointer) -> Option<Arc<str>> {
-    let mut text = [0_u8; 128];
-    // SAFETY: a living context.
-    let model = unsafe { plain::get_model(context) }?;
-    // SAFETY: a living context's model, and a buffer of that size, which is ended by a zero.
-    unsafe { plain::model_desc(model, text.as_mut_ptr().cast::<c_char>(), text.len()) }?;
-    let text = text.split(|&byte| byte == 0).next()?;
+fn model_of(facts: &ContextFacts) -> Option<Arc<str>> {
+    let text = facts.model.split(|&byte| byte == 0).next()?;
     let text = String::from_utf8_lossy(text);
     (!text.is_empty()).then(|| Arc::from(&*text))
 }
