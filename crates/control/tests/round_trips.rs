@@ -1,9 +1,9 @@
 //! What one end writes, the other end reads; and JSON looks as the docs say.
 
 use contextpilot_control::{
-    Change, Delivery, Engine, HookedFunction, EventId, Evicted, Health, HealthStatus, HostCache, KvBytes, LogLine,
-    Losses, Missed, Mode, Model, Outcome, Place, Reason, Refusal, RequestState, Requests, Reset,
-    ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
+    Change, Delivery, Engine, EventId, Evicted, Health, HealthStatus, HookedFunction, HostCache,
+    KvBytes, LogLine, Losses, Missed, Mode, Model, Outcome, Place, Reason, Refusal, RequestState,
+    Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;

@@ -67,7 +67,7 @@ fn copy(from: &Path, to: &Path, why: Unseen) -> Result<()> {
                 return Err(Error::new(format!("{path} is not as expected")));
             }
             fs::write(new, bytes)?;
-        } else if file.file_type()?.is_file() && fs::hard_link(&old, &new).is_err() {
+        } else if fs::metadata(&old)?.is_file() && fs::hard_link(&old, &new).is_err() {
             fs::copy(old, new)?;
         }
     }

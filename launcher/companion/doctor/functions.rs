@@ -4,7 +4,7 @@ use contextpilot_inspect::{Calls, Located, Place, Program};
 use serde_json::{Value, json};
 
 use crate::table::{
-    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, PROMPTS, OPENSSL,
+    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, OPENSSL, PROMPTS,
     ROWS, Row, UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
 };
 
