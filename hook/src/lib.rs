@@ -7,22 +7,18 @@
 //! ```text
 //!  host's threads                                         worker thread          sender thread
 //!  hooks/  ──► guard ──► shadow, contexts, connections
-//!  (exported   (our       (what is in a batch, whose
-//!   functions)  code       memory it is, whose request)
-//!               only          │
-//!               here)         └──► channel ── Event ──► ledger ── Effect ──► POST /evict
+//!  (called in  (our       (what is in a batch, whose
+//!   place of    code       memory it is, whose request)
+//!   the host's  only          │
+//!   functions)  here)         └──► channel ── Event ──► ledger ── Effect ──► POST /evict
 //! ```
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`table`] | every interposed function, declared once |
-//! | [`original`] | the functions behind ours |
-//! | [`inside`] | the same where they are linked into the executable |
-//! | [`imports`] | the same for functions that are not to be exported: OpenSSL's |
-//! | [`hooks`] | the bodies, a few lines each |
-//! | [`hooks::linker`] | how calls by name come to them: one file for ELF, one for macOS |
+//! | [`attach`] | whether this is a llama-server, how we get in front of its functions, what is known of each |
+//! | [`hooks`] | what is done in place of them, a few lines each |
 //! | [`guard`] | the border between the host and our code |
-//! | [`mode`], [`start`], [`attached`] | inert, active, out: decided once, announced in one line |
+//! | [`mode`], [`start`] | inert, active, out: decided once, announced in one line |
 //! | [`shadow`], [`legacy`], [`packed`], [`tasks`] | what is in a batch, a save file, a list of tasks |
 //! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
 //! | [`prompts`] | whether requests are known by their prompts only |

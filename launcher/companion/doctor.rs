@@ -16,13 +16,15 @@ mod functions;
 mod index;
 mod program;
 mod report;
+mod running;
 
 pub(super) use report::{Finding, Grade};
 
 /// Check a server, the index and the folders, without starting a model
 ///
 /// Tells which llama.cpp it is, how it is linked, which functions will be
-/// hooked and how, and what follows from those that will not.
+/// hooked and how, and what follows from those that will not. With
+/// CONTEXTPILOT_LISTEN, also which of them a running server has called.
 ///
 /// Exit code: 0 all good, 1 works with limits, 2 will not work.
 #[derive(Args)]
@@ -73,6 +75,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         Ok(settings) => {
             report.add(folders::state(of_process, settings.journal));
             report.add(index::check(&settings));
+            running::examine(&settings, &mut report);
         }
         Err(why) => report.add(Finding::new("settings", Grade::Fails, why.to_string())),
     }

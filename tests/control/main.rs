@@ -3,6 +3,7 @@
 mod access;
 mod events;
 mod figures;
+mod functions;
 mod log;
 mod metrics;
 mod requests;

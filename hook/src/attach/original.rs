@@ -193,7 +193,7 @@ macro_rules! original {
 }
 pub(crate) use original;
 
-/// Functions that are called but not interposed.
+/// Functions that are called but not hooked.
 pub(crate) mod plain {
     use super::{Pointer, Slot};
     use std::ffi::{CStr, c_char, c_int};
@@ -214,7 +214,7 @@ pub(crate) mod plain {
                 /// What the function itself asks of its arguments.
                 pub(crate) unsafe fn $name($($argument: $type),*) -> Option<$result> {
                     slot::$name.get().map(|address| {
-                        // SAFETY: as for the interposed ones: the name stands for the signature.
+                        // SAFETY: as for the hooked ones: the name stands for the signature.
                         let function = unsafe {
                             std::mem::transmute::<Pointer, unsafe extern "C-unwind" fn($($type),*) -> $result>(address)
                         };

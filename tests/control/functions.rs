@@ -1,0 +1,81 @@
+//! What is known of each hooked function: found, patched, called.
+
+use std::process::Command;
+
+use crate::support::{Hooked, ask, bare};
+use contextpilot_control::HookedFunction;
+
+/// Functions that no answer of a server of 2026 comes about without.
+const ALWAYS_CALLED: [&str; 8] = [
+    "llama_init_from_model",
+    "llama_get_memory",
+    "llama_memory_seq_rm",
+    "llama_process",
+    "_ZN12server_queue10get_new_idEv",
+    "_ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task",
+    "recv",
+    "send",
+];
+
+fn functions(hooked: &Hooked) -> Vec<HookedFunction> {
+    hooked.stats().engine.functions
+}
+
+#[track_caller]
+fn named<'a>(functions: &'a [HookedFunction], name: &str) -> &'a HookedFunction {
+    let found = functions.iter().find(|function| function.name == name);
+    found.unwrap_or_else(|| panic!("{name} is not among {functions:?}"))
+}
+
+#[test]
+fn what_an_answer_needs_was_called_and_the_rest_is_not_claimed() {
+    let hooked = Hooked::observing(&bare(1));
+    hooked.complete(&ask(1, 60).id("req-1"));
+    let functions = functions(&hooked);
+    for name in ALWAYS_CALLED {
+        let function = named(&functions, name);
+        assert!(function.called, "{function:?}");
+        assert!(function.found > 0, "{function:?}");
+        assert_eq!(function.patched, function.found, "{function:?}");
+        assert_ne!(function.way, "none", "{function:?}");
+    }
+    // Nobody has asked for these.
+    for name in ["llama_state_seq_load_file", "llama_memory_seq_cp"] {
+        assert!(!named(&functions, name).called, "{name}");
+    }
+    // A server without TLS: its OpenSSL is patched, and has nothing to do.
+    assert!(!named(&functions, "SSL_read").called);
+    let stats = hooked.stats();
+    assert_eq!(stats.losses.claims, 0);
+    assert!(stats.engine.missing.is_empty(), "{:?}", stats.engine);
+}
+
+#[test]
+fn the_metrics_and_doctor_say_the_same() {
+    let hooked = Hooked::observing(&bare(1));
+    hooked.complete(&ask(1, 60).id("req-1"));
+    let functions = functions(&hooked);
+    let page = hooked.get("/metrics").text();
+    let recv = named(&functions, "recv");
+    for (known, value) in [
+        ("found", recv.found),
+        ("patched", recv.patched),
+        ("called", 1),
+    ] {
+        let labels = format!(r#"function="recv",way="import",known="{known}"}} {value}"#);
+        assert!(page.contains(&labels), "{labels} in {page}");
+    }
+    let doctor = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"))
+        .arg("doctor")
+        .arg(contextpilot_testbed::llama_server())
+        .env("CONTEXTPILOT_LISTEN", hooked.control.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(doctor.stdout).unwrap();
+    let patched = functions.iter().filter(|function| function.patched > 0);
+    let places: u32 = patched.clone().map(|function| function.patched).sum();
+    let told = format!("{} functions patched in {places} places, ", patched.count());
+    assert!(said.contains(&told), "{told} in {said}");
+    let called = said.split("\nCalled\n").nth(1).unwrap_or_default();
+    assert!(called.contains("  llama_process\n"), "{said}");
+}
