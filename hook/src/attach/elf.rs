@@ -99,6 +99,8 @@ const CALLS: [u32; 3] = if cfg!(target_arch = "aarch64") {
     [JUMP_SLOT, 6, 1]
 };
 
+const STV_INTERNAL: u8 = 1;
+const STV_HIDDEN: u8 = 2;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 
@@ -262,8 +264,9 @@ impl Object {
     }
 
     fn definition(&self, symbol: &libc::Elf64_Sym) -> Option<Defined> {
+        let is_offered = !matches!(symbol.st_other & 3, STV_INTERNAL | STV_HIDDEN);
         match symbol.st_info & 0xf {
-            _ if symbol.st_shndx == 0 => None,
+            _ if symbol.st_shndx == 0 || !is_offered => None,
             STT_FUNC => Some(Defined::At(
                 self.bias.wrapping_add(symbol.st_value as usize),
             )),

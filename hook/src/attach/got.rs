@@ -263,6 +263,16 @@ impl Survey {
         self.callers(name).any(|object| object == 0)
     }
 
+    /// The function of this name of the very object that has the row's.
+    pub(super) fn beside(&self, row: &str, name: &CStr) -> Option<usize> {
+        let row = ROWS.iter().position(|one| one.name == row)?;
+        let object = self.definitions[self.chosen[row]?].object;
+        match self.objects[object].defined(name, gnu_hash(name))? {
+            Defined::At(address) => Some(address),
+            Defined::Chosen => None,
+        }
+    }
+
     /// Points the words of each row that is `wanted` to its replacement.
     ///
     /// # Errors
@@ -320,9 +330,14 @@ pub(crate) fn patch_late() {
     {
         for word in object.words() {
             let now = word.at.load(Ordering::Relaxed);
+            // What such a word will lead to is certain for the engine's functions only: a plugin
+            // may bring a C++ runtime of its own.
             let is_lazy = word.may_be_lazy && object.contains(now);
             let row = ROWS.iter().position(|row| {
-                let leads = is_lazy || row.slot.get().is_some_and(|f| f.addr() == now);
+                let leads = match is_lazy {
+                    true => row.is_engines(),
+                    false => row.slot.get().is_some_and(|f| f.addr() == now),
+                };
                 row.places.patched() > 0
                     && !row.places.is_inline()
                     && leads

@@ -1,6 +1,8 @@
 //! Where executables are no ELF files, words stay as they are: dyld has led whom it should to us
 //! before any of our code runs.
 
+use std::ffi::CStr;
+
 use super::evidence::Counts;
 use super::linker;
 use super::original::{ROWS, Row};
@@ -33,6 +35,11 @@ impl Survey {
     /// There are no such words.
     pub(super) fn is_called_by_executable(&self, _: &str) -> bool {
         false
+    }
+
+    /// Nothing is known of it.
+    pub(super) fn beside(&self, _: &str, _: &CStr) -> Option<usize> {
+        None
     }
 
     /// Has been done.

@@ -44,7 +44,8 @@ use self::inline::{Inside, Ready};
 use self::original::{ROWS, Row, has, has_any, plain};
 use self::process::Engine;
 use self::table::{
-    FORGOTTEN, HOST_CACHE, LAUNCH, NUMBERS, PROMPTS, UNCACHED, is_called, newest, ties_by_prompts,
+    FORGOTTEN, HOST_CACHE, LAUNCH, NUMBERS, PROMPTS, SESSIONS_SOCKET, UNCACHED, is_called, newest,
+    ties_by_prompts,
 };
 use crate::{connections, prompts, saved};
 
@@ -184,7 +185,9 @@ unsafe fn finish(
 ) -> Result<Attached, String> {
     let by_prompts = ties_by_prompts(has);
     let mut tls_rows = ROWS.iter().filter(|row| row.generation == "openssl");
-    let tls_by_words = tls.is_none() && tls_rows.all(|row| row.found() && row.places.found() > 0);
+    let tls_by_words = tls.is_none()
+        && tls_rows.all(|row| row.found() && row.places.found() > 0)
+        && plain::set(SESSIONS_SOCKET, |name| survey.beside("SSL_read", name));
     let wanted = |row: &Row| match row.generation {
         "openssl" => tls_by_words,
         generation => generation != PROMPTS.0 || by_prompts,

@@ -261,6 +261,17 @@ pub(crate) mod plain {
             .any(|slot| slot.name() == name && slot.get().is_some())
     }
 
+    /// Has the function with this name be the one at the address that is found for it. False if
+    /// none is.
+    pub(crate) fn set(name: &str, find: impl FnOnce(&CStr) -> Option<usize>) -> bool {
+        let slot = SLOTS.iter().find(|slot| slot.name() == name);
+        let found = slot.and_then(|slot| Some((slot, find(slot.c_name())?)));
+        if let Some((slot, address)) = found {
+            slot.set(std::ptr::with_exposed_provenance(address));
+        }
+        found.is_some()
+    }
+
     /// A text that the host keeps for ever.
     pub(crate) fn text(pointer: Option<*const c_char>) -> Option<&'static str> {
         let pointer = pointer.filter(|p| !p.is_null())?;
