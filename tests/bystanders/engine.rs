@@ -1,0 +1,104 @@
+//! Programs that have the engine as a library, as the Python package does: all that can be done
+//! with a context has the results that it has without us.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use contextpilot_testbed::{Arch, Model, llama_server};
+
+use crate::runs::Bystander;
+use crate::tools::{fixture, left_out, python};
+
+/// The real server's engine, and how to run a program with it.
+pub(crate) struct Engine {
+    library: PathBuf,
+    /// The dynamic loader that belongs to it: the machine's own may be too old.
+    loader: PathBuf,
+}
+
+impl Engine {
+    /// `None` after saying so: the server has its engine inside.
+    pub(crate) fn find() -> Option<Self> {
+        let server = llama_server();
+        // What ldd does.
+        let output = Command::new(&server)
+            .env("LD_TRACE_LOADED_OBJECTS", "1")
+            .output()
+            .expect("the server's loader starts");
+        let listing = String::from_utf8_lossy(&output.stdout);
+        let mut lines = listing.lines().map(str::trim);
+        let library = lines.clone().find_map(|line| {
+            let (name, rest) = line.split_once(" => ")?;
+            name.starts_with("libllama.so").then_some(rest)
+        });
+        let loader = lines.find(|line| line.contains("ld-linux"));
+        let (Some(library), Some(loader)) = (library, loader) else {
+            let why = format!("bystanders: {} has no libllama", server.display());
+            left_out(true, &why);
+            return None;
+        };
+        let loader = loader.rsplit_once(" => ").map_or(loader, |(_, path)| path);
+        let path = |text: &str| {
+            let (path, _) = text.rsplit_once(" (").expect("an address comes last");
+            PathBuf::from(path)
+        };
+        Some(Self {
+            library: path(library),
+            loader: path(loader),
+        })
+    }
+
+    /// The command line of a Python that makes all calls. `mode` is how it loads the engine.
+    pub(crate) fn calls(&self, mode: &str) -> Option<Vec<PathBuf>> {
+        let model = Model::tiny(Arch::Llama);
+        let folder = self.library.parent().expect("a library's path");
+        Some(vec![
+            self.loader.clone(),
+            "--library-path".into(),
+            folder.into(),
+            python()?,
+            fixture("calls.py"),
+            self.library.clone(),
+            model.path().canonicalize().expect("it was written"),
+            mode.into(),
+        ])
+    }
+}
+
+fn bystander(mode: &str) -> Option<(Engine, Bystander)> {
+    let engine = Engine::find()?;
+    let line = engine.calls(mode)?;
+    let bystander = Bystander::new(&line[0]).args(&line[1..]);
+    Some((engine, bystander))
+}
+
+#[track_caller]
+fn must_not_notice(mode: &str) {
+    if let Some((_, bystander)) = bystander(mode) {
+        bystander.must_not_notice();
+    }
+}
+
+/// As `ctypes` loads libraries unless it is told otherwise.
+#[test]
+fn an_engine_of_a_programs_own() {
+    must_not_notice("local");
+}
+
+#[test]
+fn an_engine_for_all_to_see() {
+    must_not_notice("global");
+}
+
+#[test]
+fn an_engine_that_prefers_itself() {
+    must_not_notice("deepbind");
+}
+
+/// For the dynamic linker it makes no difference whether a program was linked with it.
+#[test]
+fn an_engine_that_was_there_at_the_start() {
+    if let Some((engine, bystander)) = bystander("local") {
+        bystander.preloading(&engine.library).must_not_notice();
+    }
+}
