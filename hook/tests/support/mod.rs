@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub(crate) mod linked;
+
 /// The built library. Cargo builds no cdylib for integration tests, so this asks it to; it takes
 /// a moment if nothing has changed.
 pub(crate) fn hook_library() -> &'static Path {
@@ -200,6 +202,11 @@ impl Fixture {
         fs::read_to_string(self.folder.path().join("trace")).unwrap_or_default()
     }
 
+    /// The path of another of its files.
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
     /// For messages.
     pub(crate) fn name(&self) -> String {
         format!("{:?}, {:?}", self.generation, self.linking)
@@ -228,7 +235,7 @@ fn built(generation: Generation, linking: Linking, flags: &[&str]) -> PathBuf {
             run_to_success(&mut llama);
             host.args(["-L.", "-lllama", "-Wl,-rpath,$ORIGIN"]);
         }
-        run_to_success(host.arg("-lpthread"));
+        run_to_success(host.args(["-lpthread", "-ldl"]));
     })
 }
 

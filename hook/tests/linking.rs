@@ -1,0 +1,286 @@
+//! Servers with a host prompt cache that are put together in many ways: bound early or late, with
+//! a C++ runtime or an allocator of their own in this file or that.
+//!
+//! Entries of the host cache leave it with an `operator delete` that may be anywhere. So of each
+//! way one of two things must hold. Either what the index is told is exact. Or no host cache is
+//! claimed, or the claim is withdrawn, and nothing that is gone stays unreported. And the
+//! program does what it does without us.
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::Command;
+
+use support::linked::{Form, Linked, library_file, source_file};
+use support::{Fixture, Index, Manner, finish, stderr, stdout};
+
+/// So many prompts are saved to the host cache, one by one.
+const PROMPTS: usize = 64;
+/// So many of them are in it at the end.
+const HELD: usize = 8;
+
+/// What came of it.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// A host cache is claimed, and all is exact.
+    Exact,
+    /// None is claimed, or no more, or it is not known which request a slot is at. All that is
+    /// gone was reported.
+    NothingClaimed,
+    /// The library does nothing here, and says so or not.
+    NotAttached,
+}
+
+fn ids(numbers: std::ops::Range<usize>) -> BTreeSet<String> {
+    numbers.map(|number| format!("id-{number}")).collect()
+}
+
+/// Runs it. `setting` is for its environment.
+#[track_caller]
+fn outcome_with(fixture: &Fixture, setting: Option<(&str, String)>) -> Outcome {
+    let run = |command: &mut Command| {
+        command.args(["--cache-ram", "1"]);
+        command.envs(setting.clone());
+        let (output, _) = finish(command);
+        assert!(output.status.success(), "{output:?}");
+        (stdout(&output), stderr(&output))
+    };
+    let plain = run(fixture.host("host-cache", "").env_remove("LD_PRELOAD"));
+    assert!(plain.0.contains("entries 8"), "{plain:?}");
+    let index = Index::start(Manner::Answers);
+    let seen = run(&mut fixture.told("host-cache", &index));
+    assert_eq!(seen.0, plain.0);
+    // What it says itself on stderr, it says as without us: an allocator, for one.
+    let ours = |line: &&str| line.starts_with("[ContextPilot]");
+    let theirs: Vec<_> = seen.1.lines().filter(|line| !ours(line)).collect();
+    assert_eq!(theirs, plain.1.lines().collect::<Vec<_>>(), "{}", seen.1);
+
+    let lines: Vec<_> = seen.1.lines().filter(ours).collect();
+    let banner = lines.first().copied().unwrap_or_default();
+    if !banner.contains("] Active: ") {
+        assert_eq!(index.heard(), "", "{lines:?}");
+        return Outcome::NotAttached;
+    }
+    let trace = fixture.trace();
+    let mut told = BTreeSet::new();
+    for line in trace.lines() {
+        let Some((_, rest)) = line.split_once("Evicted { id: \"") else {
+            continue;
+        };
+        let (id, reason) = rest.split_once("\", reason: ").expect("a reason");
+        // What is left at the end is reported then, whatever was known.
+        if !reason.starts_with("ContextFreed") {
+            assert!(told.insert(id.to_owned()), "{id} was told twice: {lines:?}");
+        }
+    }
+    let gone = ids(0..PROMPTS - HELD);
+    let untold: Vec<_> = gone.difference(&told).collect();
+    assert!(untold.is_empty(), "{lines:?} untold: {untold:?}");
+    let (claims, _) = banner.split_once("; ").unwrap_or((banner, ""));
+    if !claims.contains("host prompt cache") {
+        return Outcome::NothingClaimed;
+    }
+    if lines.len() > 1 {
+        assert!(lines[1].contains("host prompt cache"), "{lines:?}");
+        return Outcome::NothingClaimed;
+    }
+    if !claims.contains("slot assignment") {
+        return Outcome::NothingClaimed;
+    }
+    let early: Vec<_> = told.difference(&gone).collect();
+    assert!(early.is_empty(), "{lines:?} told, and held: {early:?}");
+    Outcome::Exact
+}
+
+#[track_caller]
+fn outcome(linked: Linked<'_>) -> Outcome {
+    outcome_with(&linked.build(), None)
+}
+
+#[track_caller]
+fn is_exact(linked: Linked<'_>) {
+    assert_eq!(outcome(linked), Outcome::Exact, "{linked:?}");
+}
+
+/// Either way will do. Says which it was, to whoever looks.
+#[track_caller]
+fn does_not_claim_too_much(linked: Linked<'_>) {
+    let outcome = outcome(linked);
+    let _ = writeln!(std::io::stdout(), "{outcome:?}: {linked:?}");
+}
+
+/// A server that is a library calls its functions through the dynamic linker, whatever is in the
+/// program.
+#[track_caller]
+fn is_exact_in_a_library(linked: Linked<'_>) {
+    match linked.form {
+        Form::Library => is_exact(linked),
+        _ => does_not_claim_too_much(linked),
+    }
+}
+
+const FORMS: [Form; 4] = [Form::Program, Form::Beside, Form::Library, Form::Inside];
+
+/// Those whose engine is a library.
+const SHARED: [Form; 3] = [Form::Program, Form::Beside, Form::Library];
+
+/// A runtime of a file's own.
+const RUNTIME: [&str; 2] = ["-static-libstdc++", "-static-libgcc"];
+
+#[test]
+fn in_the_usual_ways() {
+    for form in FORMS {
+        is_exact(Linked::new(form));
+    }
+}
+
+#[test]
+fn bound_at_the_start_and_sealed() {
+    const NOW: [&str; 1] = ["-Wl,-z,now,-z,relro"];
+    for form in SHARED {
+        is_exact(Linked::new(form).program(&NOW).library(&NOW));
+    }
+}
+
+#[test]
+fn bound_when_needed() {
+    const LAZY: [&str; 1] = ["-Wl,-z,lazy,-z,norelro"];
+    for form in SHARED {
+        is_exact(Linked::new(form).program(&LAZY).library(&LAZY));
+    }
+}
+
+#[test]
+fn called_without_a_stub() {
+    for form in SHARED {
+        is_exact(Linked::new(form).compile(&["-fno-plt"]));
+    }
+}
+
+/// Functions have addresses in a program of this kind, whichever library they are in.
+#[test]
+fn at_a_fixed_address() {
+    for form in [Form::Program, Form::Beside] {
+        is_exact(Linked::new(form).program(&["-no-pie"]));
+    }
+}
+
+/// With symbols hashed in the older way, and with relocations packed where the linker can.
+#[test]
+fn with_other_tables() {
+    const OLDER: [&str; 1] = ["-Wl,--hash-style=sysv"];
+    for form in SHARED {
+        is_exact(Linked::new(form).program(&OLDER).library(&OLDER));
+    }
+}
+
+#[test]
+fn libraries_that_prefer_their_own_functions() {
+    for form in SHARED {
+        does_not_claim_too_much(Linked::new(form).library(&["-Wl,-Bsymbolic"]));
+    }
+}
+
+/// As a release for old systems is made.
+#[test]
+fn a_runtime_in_each_file() {
+    for form in FORMS {
+        let linked = Linked::new(form).program(&RUNTIME).library(&RUNTIME);
+        is_exact_in_a_library(linked);
+    }
+}
+
+/// It comes before all libraries, a preloaded one included, for whoever looks for one.
+#[test]
+fn a_runtime_in_the_program() {
+    for form in FORMS {
+        is_exact_in_a_library(Linked::new(form).program(&RUNTIME));
+    }
+}
+
+#[test]
+fn a_runtime_that_a_library_keeps_to_itself() {
+    const HIDDEN: [&str; 3] = [
+        "-static-libstdc++",
+        "-static-libgcc",
+        "-Wl,--exclude-libs,ALL",
+    ];
+    const SYMBOLIC: [&str; 3] = ["-static-libstdc++", "-static-libgcc", "-Wl,-Bsymbolic"];
+    for own in [&HIDDEN, &SYMBOLIC] {
+        for form in SHARED {
+            does_not_claim_too_much(Linked::new(form).library(own));
+        }
+    }
+}
+
+#[test]
+fn an_allocator_in_the_program() {
+    let allocator = source_file("allocator.cpp");
+    let program = [allocator.as_str()];
+    for form in FORMS {
+        is_exact_in_a_library(Linked::new(form).program(&program));
+        // Nobody else can find it there.
+        let hidden = [allocator.as_str(), "-fvisibility=hidden", "-s"];
+        does_not_claim_too_much(Linked::new(form).program(&hidden));
+    }
+}
+
+#[test]
+fn an_allocator_in_a_library() {
+    let allocator = source_file("allocator.cpp");
+    let library = ["-fPIC", allocator.as_str()];
+    for form in SHARED {
+        does_not_claim_too_much(Linked::new(form).library(&library));
+    }
+}
+
+#[test]
+fn jemalloc_in_the_program() {
+    let Some(jemalloc) = library_file("libjemalloc_pic.a") else {
+        let line = "\nleft out: jemalloc_in_the_program: no libjemalloc_pic.a here\n";
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        return;
+    };
+    let program = ["-Wl,--whole-archive", &jemalloc, "-Wl,--no-whole-archive"];
+    let program = [&program[..], &["-lpthread", "-ldl", "-lm"]].concat();
+    for form in FORMS {
+        is_exact_in_a_library(Linked::new(form).program(&program));
+    }
+}
+
+/// The dynamic linker calls a function that says which one it shall be.
+#[test]
+fn functions_that_are_chosen_when_the_program_is_loaded() {
+    for form in FORMS {
+        does_not_claim_too_much(Linked::new(form).compile(&["-DCHOSEN"]));
+    }
+}
+
+/// The library's constructor has run by then, and there was nothing to be seen.
+#[test]
+fn a_server_that_is_loaded_later() {
+    for how in [
+        "RTLD_NOW|RTLD_LOCAL",
+        "RTLD_LAZY|RTLD_LOCAL",
+        "RTLD_NOW|RTLD_GLOBAL",
+    ] {
+        let later = format!("-DLATER={how}");
+        does_not_claim_too_much(Linked::new(Form::Later).program(&[&later]));
+    }
+}
+
+/// Calls from files that come later are the server's own as well.
+#[test]
+fn a_plugin_that_drops_what_the_server_saved() {
+    for form in SHARED {
+        let fixture = Linked::new(form).build();
+        let plugin = fixture.file("plugin.so");
+        let outcome = outcome_with(&fixture, Some(("FIXTURE_PLUGIN", plugin)));
+        let _ = writeln!(std::io::stdout(), "{outcome:?}: a plugin, {form:?}");
+    }
+}
