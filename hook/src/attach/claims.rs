@@ -7,11 +7,11 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::evidence;
 use super::table::{EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS};
-use crate::{prompts, saved};
+use crate::saved;
 
 /// Something that follows from functions being called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,11 @@ impl fmt::Display for Withdrawn {
     }
 }
 
-static WITHDRAWN: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+/// By claim.
+static STATES: [AtomicU8; 3] = [const { AtomicU8::new(NOT_MADE) }; 3];
+const NOT_MADE: u8 = 0;
+const MADE: u8 = 1;
+const WITHDRAWN: u8 = 2;
 
 /// Requests that were answered with 200 since the first came.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
@@ -85,25 +89,31 @@ pub(crate) fn answered() {
     ANSWERED.fetch_add(1, Ordering::Relaxed);
 }
 
-pub(crate) fn is_withdrawn(claim: Claim) -> bool {
-    WITHDRAWN[claim as usize].load(Ordering::Relaxed)
+/// The constructor's verdict: all that it takes was found and patched.
+pub(super) fn make(claim: Claim) {
+    STATES[claim as usize].store(MADE, Ordering::Relaxed);
+}
+
+/// Whether the claim was made, and not withdrawn since.
+pub(crate) fn holds(claim: Claim) -> bool {
+    STATES[claim as usize].load(Ordering::Relaxed) == MADE
 }
 
 /// How many claims have been withdrawn.
 pub(crate) fn count_withdrawn() -> u64 {
-    let withdrawn = WITHDRAWN.iter().filter(|one| one.load(Ordering::Relaxed));
-    withdrawn.count() as u64
+    let withdrawn = |state: &&AtomicU8| state.load(Ordering::Relaxed) == WITHDRAWN;
+    STATES.iter().filter(withdrawn).count() as u64
 }
 
 /// The next claim that does not hold any more, each once.
 pub(crate) fn review() -> Option<Withdrawn> {
     let withdrawn = host_cache().or_else(serving)?;
-    let first = !WITHDRAWN[withdrawn.claim as usize].swap(true, Ordering::Relaxed);
-    first.then_some(withdrawn)
+    STATES[withdrawn.claim as usize].store(WITHDRAWN, Ordering::Relaxed);
+    Some(withdrawn)
 }
 
 fn host_cache() -> Option<Withdrawn> {
-    if is_withdrawn(Claim::HostCache) {
+    if !holds(Claim::HostCache) {
         return None;
     }
     let noticed = if saved::was_reused() {
@@ -123,19 +133,17 @@ fn host_cache() -> Option<Withdrawn> {
 }
 
 fn serving() -> Option<Withdrawn> {
-    if is_withdrawn(Claim::KvCache) || is_withdrawn(Claim::Requests) {
-        return None;
-    }
     let answered = ANSWERED.load(Ordering::Relaxed) >= ANSWERS;
     let launched = is_any_called(LAUNCH);
-    let (claim, function) = if answered && !is_any_called(EVALUATION) {
+    let (kv_cache, requests) = (holds(Claim::KvCache), holds(Claim::Requests));
+    let (claim, function) = if kv_cache && answered && !is_any_called(EVALUATION) {
         (Claim::KvCache, "llama_decode")
-    } else if answered && launched && !is_any_called(MEMORY) {
+    } else if kv_cache && answered && launched && !is_any_called(MEMORY) {
         (Claim::KvCache, "llama_memory_seq_rm")
-    } else if launched && !is_any_called(NUMBERS) && !prompts::are_engaged() {
+    } else if requests && launched && !is_any_called(NUMBERS) {
         // What is launched has a number.
         (Claim::Requests, "server_queue::get_new_id")
-    } else if answered && !launched && !prompts::are_engaged() {
+    } else if requests && answered && !launched {
         (Claim::Requests, "server_context::launch_slot_with_task")
     } else {
         return None;

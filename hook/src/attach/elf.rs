@@ -25,6 +25,8 @@ pub(super) struct Object {
     names: *const c_char,
     /// `DT_GNU_HASH`; null if there is none.
     hash: *const u32,
+    /// `DT_HASH`, the older table, which may be there instead; null if there is none.
+    older_hash: *const u32,
     /// `DT_JMPREL` and `DT_RELA`.
     relocations: [Table; 2],
     /// Finds its own functions before those of all others (`-Bsymbolic`).
@@ -73,6 +75,7 @@ struct Relocation {
 
 const DT_NULL: i64 = 0;
 const DT_PLTRELSZ: i64 = 2;
+const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
@@ -165,6 +168,7 @@ impl Object {
             symbols: std::ptr::null(),
             names: std::ptr::null(),
             hash: std::ptr::null(),
+            older_hash: std::ptr::null(),
             relocations: [Table::default(); 2],
             symbolic: false,
             extent,
@@ -179,6 +183,7 @@ impl Object {
                 DT_SYMTAB => object.symbols = address as *const libc::Elf64_Sym,
                 DT_STRTAB => object.names = address as *const c_char,
                 DT_GNU_HASH => object.hash = address as *const u32,
+                DT_HASH => object.older_hash = address as *const u32,
                 DT_JMPREL => object.relocations[0].address = address,
                 DT_PLTRELSZ => object.relocations[0].size = entry.value as usize,
                 DT_RELA => object.relocations[1].address = address,
@@ -218,7 +223,7 @@ impl Object {
     /// The function of this name that the object offers to others. `hash` is [`gnu_hash`]'s.
     pub(super) fn defined(&self, name: &CStr, hash: u32) -> Option<Defined> {
         if self.hash.is_null() {
-            return None;
+            return self.defined_by_older(name);
         }
         const BITS: u32 = u64::BITS;
         // SAFETY: the header of a hash table: buckets, first symbol, words of the filter, shift.
@@ -261,6 +266,35 @@ impl Object {
             }
             index += 1;
         }
+    }
+
+    /// The same by the older table.
+    fn defined_by_older(&self, name: &CStr) -> Option<Defined> {
+        if self.older_hash.is_null() {
+            return None;
+        }
+        // SAFETY: the header of a hash table: buckets, chained symbols.
+        let [buckets, count] = unsafe { *self.older_hash.cast::<[u32; 2]>() };
+        if buckets == 0 {
+            return None;
+        }
+        // SAFETY: the buckets follow the header, the chains the buckets.
+        let bucket = unsafe { self.older_hash.add(2) };
+        // SAFETY: as above.
+        let chains = unsafe { bucket.add(buckets as usize) };
+        // SAFETY: one of the buckets.
+        let mut index = unsafe { element(bucket, sysv_hash(name) % buckets) };
+        while index != 0 && index < count {
+            // SAFETY: the table has a symbol for each element of the chains.
+            let symbol = unsafe { self.symbol(index) };
+            // SAFETY: one of the object's symbols.
+            if unsafe { self.name(symbol) } == name {
+                return self.definition(symbol);
+            }
+            // SAFETY: one of the chains' elements.
+            index = unsafe { element(chains, index) };
+        }
+        None
     }
 
     fn definition(&self, symbol: &libc::Elf64_Sym) -> Option<Defined> {
@@ -354,6 +388,15 @@ pub(super) fn down_to_page(address: usize) -> usize {
 pub(super) fn gnu_hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381_u32, |hash, &byte| {
         hash.wrapping_mul(33).wrapping_add(u32::from(byte))
+    })
+}
+
+/// The hash of `DT_HASH`.
+fn sysv_hash(name: &CStr) -> u32 {
+    name.to_bytes().iter().fold(0_u32, |hash, &byte| {
+        let hash = (hash << 4).wrapping_add(u32::from(byte));
+        let high = hash & 0xf000_0000;
+        (hash ^ (high >> 24)) & !high
     })
 }
 

@@ -39,6 +39,7 @@ mod parts;
 mod process;
 mod replacements;
 
+use self::claims::Claim;
 use self::got::Survey;
 use self::inline::{Inside, Ready};
 use self::original::{ROWS, Row, has, has_any, plain};
@@ -208,14 +209,22 @@ unsafe fn finish(
     if newest(UNCACHED, has) == Some(FORGOTTEN) {
         connections::expect_forgetting();
     }
-    Ok(Attached {
+    let attached = Attached {
         inside,
         host_cache: frees.filter(|_| plain::has(HOST_CACHE) && has(SAVE)),
         request_ids: has_any(NUMBERS),
         slots: has_any(LAUNCH),
         by_prompts,
         tls: tls.unwrap_or(tls_by_words),
-    })
+    };
+    claims::make(Claim::KvCache);
+    if attached.host_cache == Some(true) {
+        claims::make(Claim::HostCache);
+    }
+    if attached.request_ids && attached.slots {
+        claims::make(Claim::Requests);
+    }
+    Ok(attached)
 }
 
 /// A required function that is missing.

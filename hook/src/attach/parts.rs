@@ -66,18 +66,16 @@ impl Attached {
     /// What there can be to attach to, whether it is there, and what follows if it is not.
     fn parts(&self) -> Vec<(bool, &'static str, &'static str)> {
         let unrecognised = "requests are not recognised";
-        let holds = |claim| !claims::is_withdrawn(claim);
         let mut parts = vec![(
-            holds(Claim::KvCache),
+            claims::holds(Claim::KvCache),
             "KV cache",
             "nothing counts as cached",
         )];
         // Servers of before late 2025 have none.
         if let Some(seen) = self.host_cache {
-            let holds = seen && holds(Claim::HostCache);
+            let holds = seen && claims::holds(Claim::HostCache);
             parts.push((holds, "host prompt cache", "prompts there count as gone"));
         }
-        let requests = holds(Claim::Requests);
         if self.by_prompts {
             parts.push((true, "requests tied by their prompts", ""));
             let images = ["mtmd_tokenize", "mtmd_helper_decode_image_chunk"];
@@ -87,9 +85,10 @@ impl Attached {
             };
             parts.push((false, "slot assignment", limit));
         } else {
-            let (ids, slots) = (self.request_ids && requests, self.slots && requests);
-            parts.push((ids, "request ids", unrecognised));
-            parts.push((slots, "slot assignment", unrecognised));
+            // Withdrawn together: one half of the link is of no use.
+            let holds = claims::holds(Claim::Requests) || !(self.request_ids && self.slots);
+            parts.push((self.request_ids && holds, "request ids", unrecognised));
+            parts.push((self.slots && holds, "slot assignment", unrecognised));
         }
         // Of interest only where it is used.
         if serves_tls() {
