@@ -99,6 +99,7 @@ fn an_engine_that_prefers_itself() {
 #[test]
 fn an_engine_that_was_there_at_the_start() {
     if let Some((engine, bystander)) = bystander("local") {
-        bystander.preloading(&engine.library).must_not_notice();
+        let bystander = bystander.preloading(&engine.library);
+        bystander.may_look_at_itself().must_not_notice();
     }
 }

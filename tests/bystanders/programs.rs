@@ -166,12 +166,12 @@ fn a_static_program() {
 fn programs_by_the_name_of_llama_server() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     match compiled(folder.path(), "llama-server", &[]) {
-        Some(bystander) => bystander.named_like_a_server().must_not_notice(),
+        Some(bystander) => bystander.may_look_at_itself().must_not_notice(),
         None => left_out(true, "bystanders: a program by the name of llama-server"),
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let stripped = ["-s", "-rdynamic", "-Wl,-z,now"];
     if let Some(bystander) = compiled(folder.path(), "llama-server", &stripped) {
-        bystander.named_like_a_server().must_not_notice();
+        bystander.may_look_at_itself().must_not_notice();
     }
 }

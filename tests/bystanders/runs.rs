@@ -23,7 +23,7 @@ pub(crate) struct Bystander {
     /// It starts the same threads each time.
     steady: bool,
     /// Its own file may be looked at, read-only.
-    named_like_a_server: bool,
+    may_look_at_itself: bool,
 }
 
 /// How it is run.
@@ -62,7 +62,7 @@ impl Bystander {
             preload: None,
             exit: 0,
             steady: true,
-            named_like_a_server: false,
+            may_look_at_itself: false,
         }
     }
 
@@ -94,9 +94,10 @@ impl Bystander {
         self
     }
 
-    /// By its name it could be a llama-server, which only its file can tell.
-    pub(crate) fn named_like_a_server(mut self) -> Self {
-        self.named_like_a_server = true;
+    /// It has the name of a llama-server or an engine from the start: whether it is one, only its
+    /// own file and the file's name tell.
+    pub(crate) fn may_look_at_itself(mut self) -> Self {
+        self.may_look_at_itself = true;
         self
     }
 
@@ -119,7 +120,7 @@ impl Bystander {
                 let new: Vec<_> = calls
                     .keys()
                     .filter(|call| !plain.contains_key(*call) && !is_loaders(call))
-                    .filter(|call| !(self.named_like_a_server && is_look_at_itself(call)))
+                    .filter(|call| !(self.may_look_at_itself && is_look_at_itself(call)))
                     .collect();
                 assert!(new.is_empty(), "{way:?} {arguments:?}: {new:#?}");
                 if self.steady {
