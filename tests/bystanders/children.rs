@@ -76,7 +76,7 @@ fn what_a_server_starts_does_not_notice() {
     let mut commands = vec![
         // What is open in it, by kind.
         "readlink /proc/self/fd/* | sed 's/[0-9][0-9]*/#/g' | sort".to_owned(),
-        "grep -E '^(Sig|Shd)' /proc/self/status".to_owned(),
+        "grep -E '^(Sig(Pnd|Blk|Ign|Cgt)|ShdPnd)' /proc/self/status".to_owned(),
         "echo $(ls /proc/$$/task | wc -l); exit 3".to_owned(),
         "ulimit -a; umask".to_owned(),
     ];
