@@ -90,7 +90,7 @@ pub(crate) enum HookError {
     /// The cache folder cannot be made or read.
     Folder { path: PathBuf, source: io::Error },
     /// The cache folder is one that others could change.
-    Unsafe { path: PathBuf, why: &'static str },
+    Unsafe(contextpilot_private_folder::Error),
     /// The library cannot be written to the cache folder.
     Write { path: PathBuf, source: io::Error },
     /// A path that the preload variable cannot express.
@@ -128,10 +128,9 @@ impl fmt::Display for HookError {
                 "the cache folder {path:?} cannot be used ({source}): \
                  {ANOTHER_FOLDER} set {variable}"
             ),
-            Self::Unsafe { path, why } => write!(
+            Self::Unsafe(error) => write!(
                 f,
-                "the cache folder {path:?} is not private ({why}): \
-                 {ANOTHER_FOLDER} set {variable}"
+                "the cache folder {error}: {ANOTHER_FOLDER} set {variable}"
             ),
             Self::Write { path, source } => write!(
                 f,

@@ -30,7 +30,7 @@ pub(crate) fn locate(lookup: impl Lookup) -> Result<PathBuf, HookError> {
         Some(path) => given(Path::new(&path)),
         None => {
             let folder = folder::private_cache(lookup)?;
-            mount::executes(&folder)?;
+            mount::executes(folder.path())?;
             cache::ensure(&folder, FILE_NAME, EMBEDDED)
         }
     }

@@ -1,7 +1,7 @@
 //! `contextpilot-llama doctor`, on a real server and on files that are none.
 #![cfg(target_os = "linux")]
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,14 @@ struct Home(tempfile::TempDir);
 
 impl Home {
     fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        // Closed to others whatever the mask of this process is.
+        let private = Permissions::from_mode(0o700);
+        Self(
+            tempfile::Builder::new()
+                .permissions(private)
+                .tempdir()
+                .unwrap(),
+        )
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -322,7 +329,7 @@ fn a_script_leads_to_the_server_that_it_names() {
     let script = home.path("llama-server");
     let write = |body: &str| {
         fs::write(&script, body).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
         let output = home.doctor(&[script.to_str().unwrap()]).output();
         output.unwrap()
     };

@@ -28,8 +28,11 @@ impl Machine {
 
     fn without_server() -> Self {
         let root = tempfile::tempdir().unwrap();
-        for folder in ["home", "bin"] {
-            fs::create_dir(root.path().join(folder)).unwrap();
+        for folder in ["", "home", "bin"] {
+            let path = root.path().join(folder);
+            fs::create_dir_all(&path).unwrap();
+            // Closed to others whatever the mask of this process is.
+            fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
         }
         Self { root }
     }
@@ -50,6 +53,12 @@ impl Machine {
 
     fn cache(&self) -> PathBuf {
         self.path("home/.cache/contextpilot-llama")
+    }
+
+    fn make_cache(&self) {
+        fs::create_dir_all(self.cache()).unwrap();
+        let above = self.path("home/.cache");
+        fs::set_permissions(above, Permissions::from_mode(0o755)).unwrap();
     }
 
     /// `program` with nothing but this machine in its environment.
@@ -641,7 +650,7 @@ fn without_a_usable_cache_the_plain_server_runs() {
     read_only.env("XDG_CACHE_HOME", "/proc/contextpilot");
     assert_plain(&mut read_only, "/proc/contextpilot");
 
-    fs::create_dir_all(machine.cache()).unwrap();
+    machine.make_cache();
     fs::set_permissions(machine.cache(), Permissions::from_mode(0o777)).unwrap();
     assert_plain(&mut machine.hooked(), "not private");
     fs::remove_dir(machine.cache()).unwrap();
@@ -657,12 +666,28 @@ fn without_a_usable_cache_the_plain_server_runs() {
 #[test]
 fn a_cache_of_another_user_is_not_used() {
     let machine = Machine::new();
-    fs::create_dir_all(machine.cache()).unwrap();
+    machine.make_cache();
     if std::os::unix::fs::chown(machine.cache(), Some(65534), None).is_err() {
         eprintln!("skipped: only root can give a folder away");
         return;
     }
     assert_plain(&mut machine.hooked(), "another user");
+}
+
+#[test]
+fn a_cache_below_a_folder_that_a_group_may_write_to_is_not_used() {
+    let machine = Machine::new();
+    let home = machine.path("home");
+    fs::set_permissions(&home, Permissions::from_mode(0o775)).unwrap();
+    assert_plain(&mut machine.hooked(), "its group may write to it");
+    assert!(!machine.cache().exists());
+
+    let mut strict = machine.hooked();
+    strict.env("CONTEXTPILOT_STRICT", "1");
+    assert_refused(&strict.output().unwrap(), 3, &["home", "chmod go-w"]);
+
+    fs::set_permissions(&home, Permissions::from_mode(0o755)).unwrap();
+    assert!(machine.library().starts_with(machine.cache()));
 }
 
 #[test]

@@ -29,7 +29,12 @@ impl Machine {
     /// Compiles the server with these flags.
     fn new(flags: &[&str]) -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
-        fs::create_dir(machine.path("home")).unwrap();
+        for folder in ["", "home"] {
+            let path = machine.path(folder);
+            fs::create_dir_all(&path).unwrap();
+            // Closed to others whatever the mask of this process is.
+            fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+        }
         fs::write(machine.path("server.c"), SERVER).unwrap();
         let built = Command::new("cc")
             .args(["server.c", "-O1", "-o", "llama-server"])
@@ -313,6 +318,7 @@ fn what_lies_on_a_noexec_mount_is_not_used() {
     let machine = Machine::new(&[]);
     let cache = machine.path("cache");
     fs::create_dir(&cache).unwrap();
+    fs::set_permissions(&cache, Permissions::from_mode(0o755)).unwrap();
     // A mount that only this process and its children see.
     let unshared = |how: &str, script: &str| {
         let mut unshared = Command::new("unshare");
@@ -335,7 +341,11 @@ fn what_lies_on_a_noexec_mount_is_not_used() {
         return;
     };
     let run = "exec \"$0\" \"$@\"";
-    let advice = ["mounted noexec", "set XDG_CACHE_HOME"];
+    // Without root's user id in the namespace, root's folders are those of a stranger.
+    let advice = match how {
+        "-m" => ["mounted noexec", "set XDG_CACHE_HOME"],
+        _ => ["another user", "set XDG_CACHE_HOME"],
+    };
     assert_plain(unshared(how, &format!("{MOUNT} && {run}")), &advice, true);
 
     let given = "export CONTEXTPILOT_HOOK_LIB=\"$XDG_CACHE_HOME/hook.so\"";

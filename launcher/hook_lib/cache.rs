@@ -1,9 +1,11 @@
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
-use contextpilot_private_folder::effective_user;
+use contextpilot_private_folder::{PrivateFolder, effective_user};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::HookError;
 
@@ -11,30 +13,32 @@ use crate::error::HookError;
 ///
 /// Any number of processes may do this at once: each writes a file of its own
 /// and renames it, and what a name refers to is complete at every moment.
-pub(super) fn ensure(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf, HookError> {
-    let path = folder.join(name);
-    if matches!(holds(&path, content), Ok(true)) {
+pub(super) fn ensure(
+    folder: &PrivateFolder,
+    name: &str,
+    content: &[u8],
+) -> Result<PathBuf, HookError> {
+    let path = folder.path().join(name);
+    if matches!(holds(folder, name, content), Ok(true)) {
         return Ok(path);
     }
     let error = |source| HookError::Write {
         path: path.clone(),
         source,
     };
-    replace(folder, &path, content).map_err(error)?;
-    match holds(&path, content) {
+    replace(folder, name, content).map_err(error)?;
+    match holds(folder, name, content) {
         Ok(true) => Ok(path),
         Ok(false) => Err(error(io::Error::other("it was changed after writing"))),
         Err(e) => Err(error(e)),
     }
 }
 
-/// Whether `path` is a file of ours alone, with this content.
-fn holds(path: &Path, content: &[u8]) -> io::Result<bool> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        // Nor may a FIFO in its place make us wait.
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(path)?;
+/// Whether `name` is a file of ours alone, with this content.
+fn holds(folder: &PrivateFolder, name: &str, content: &[u8]) -> io::Result<bool> {
+    // Nor may a FIFO in its place make us wait.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::empty())?);
     let metadata = file.metadata()?;
     let ours = metadata.is_file()
         && metadata.uid() == effective_user()
@@ -60,37 +64,33 @@ fn reads_as(file: &mut File, content: &[u8]) -> io::Result<bool> {
     }
 }
 
-fn replace(folder: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
+fn replace(folder: &PrivateFolder, name: &str, content: &[u8]) -> io::Result<()> {
     let (temporary, mut file) = create_new(folder)?;
     // No fsync: what a power cut leaves behind is not used but replaced.
-    let done = file
-        .write_all(content)
-        .and_then(|()| fs::rename(&temporary, path));
+    let done = file.write_all(content).and_then(|()| {
+        rustix::fs::renameat(folder, &*temporary, folder, name).map_err(io::Error::from)
+    });
     if done.is_err() {
         // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
+        let _ = rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
     }
     done
 }
 
-/// A new file under a name that nobody else uses.
-fn create_new(folder: &Path) -> io::Result<(PathBuf, File)> {
+/// A new file under a name that nobody else uses, which is returned too.
+fn create_new(folder: &PrivateFolder) -> io::Result<(String, File)> {
+    // Refuses whatever is there, links included.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let process = std::process::id();
     let mut attempt = 0_u32;
     loop {
-        let path = folder.join(format!(".new-{process}-{attempt}"));
-        let file = OpenOptions::new()
-            .write(true)
-            // Refuses whatever is there, links included.
-            .create_new(true)
-            .mode(0o600)
-            .open(&path);
-        match file {
-            Ok(file) => return Ok((path, file)),
+        let name = format!(".new-{process}-{attempt}");
+        match rustix::fs::openat(folder, &*name, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => return Ok((name, File::from(file))),
             // Left behind by a process of the same number, in another
             // container or killed.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
-            Err(e) => return Err(e),
+            Err(Errno::EXIST) if attempt < 1000 => attempt += 1,
+            Err(e) => return Err(e.into()),
         }
     }
 }

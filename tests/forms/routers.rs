@@ -1,6 +1,7 @@
 //! llama-server without a model: a router that starts a child for each one.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -26,7 +27,11 @@ impl Models {
         }
         Self {
             models,
-            state: tempfile::tempdir().unwrap(),
+            // Closed to others whatever the mask of this process is.
+            state: tempfile::Builder::new()
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir()
+                .unwrap(),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Servers that live several times.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,7 +18,14 @@ pub(crate) struct Home(TempDir);
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        // Closed to others whatever the mask of this process is.
+        let private = Permissions::from_mode(0o700);
+        Self(
+            tempfile::Builder::new()
+                .permissions(private)
+                .tempdir()
+                .unwrap(),
+        )
     }
 
     /// A server with room for `slots` prompts, and nowhere else.

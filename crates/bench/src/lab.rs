@@ -1,6 +1,8 @@
 //! What is measured, and where.
 
 use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -23,7 +25,9 @@ impl Lab {
     /// # Errors
     /// When a command is not there, or the hook cannot be laid down.
     pub(crate) fn new(launcher: &Path, quick: bool) -> Result<Self> {
-        let scratch = tempfile::tempdir()?;
+        // The hook's cache is in it: closed to others whatever the mask of this process is.
+        let private = Permissions::from_mode(0o700);
+        let scratch = tempfile::Builder::new().permissions(private).tempdir()?;
         let launcher = launcher.canonicalize()?;
         let companion = launcher.with_file_name("contextpilot-llama");
         let output = Command::new(&companion)

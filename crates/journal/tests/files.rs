@@ -36,6 +36,15 @@ fn identity(port: &str) -> Identity {
     Identity::of("http://index", argv, |_| None, &Place::default())
 }
 
+/// A home, closed to others whatever the mask of this process is.
+fn new_home() -> TempDir {
+    let private = Permissions::from_mode(0o700);
+    tempfile::Builder::new()
+        .permissions(private)
+        .tempdir()
+        .unwrap()
+}
+
 fn open(home: &TempDir, port: &str, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
     let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
     Journal::in_state_folder(lookup, None, identity(port), log)
@@ -69,7 +78,7 @@ fn leave(home: &TempDir, port: &str, ids: &[&str]) {
 
 #[test]
 fn it_is_private_and_goes_when_nothing_is_left() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &["a", "b"]);
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     assert_eq!(mode(&folder(&home)), 0o700);
@@ -88,7 +97,7 @@ fn it_is_private_and_goes_when_nothing_is_left() {
 
 #[test]
 fn a_crash_while_telling_loses_nothing() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &["a", "b", "c"]);
     for left in [3, 2, 1, 0] {
         let (mut journal, lost) = open(&home, "1", quiet);
@@ -102,7 +111,7 @@ fn a_crash_while_telling_loses_nothing() {
 
 #[test]
 fn a_torn_tail_is_cut_off_and_written_over() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &["first", "second"]);
     let whole = fs::read(path(&home, 1)).unwrap();
     for cut in 0..whole.len() {
@@ -122,7 +131,7 @@ fn a_torn_tail_is_cut_off_and_written_over() {
 #[test]
 fn a_damaged_file_is_set_aside_and_few_are_kept() {
     let (log, lines) = log!();
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     for n in 0..6 {
         leave(&home, "1", &["first", "second", "third"]);
         let mut bytes = fs::read(path(&home, 1)).unwrap();
@@ -159,7 +168,7 @@ fn a_damaged_file_is_set_aside_and_few_are_kept() {
 #[test]
 fn what_is_no_journal_is_set_aside() {
     let (log, lines) = log!();
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &[]);
     let elsewhere = home.path().join("elsewhere");
     fs::write(&elsewhere, "not yours").unwrap();
@@ -211,7 +220,7 @@ fn what_is_no_journal_is_set_aside() {
 
 #[test]
 fn a_file_that_others_could_only_read_is_closed() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &["a"]);
     fs::set_permissions(path(&home, 1), Permissions::from_mode(0o644)).unwrap();
     let (_journal, lost) = open(&home, "1", quiet);
@@ -221,7 +230,7 @@ fn a_file_that_others_could_only_read_is_closed() {
 
 #[test]
 fn another_users_file_is_left_alone() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &["a"]);
     let owner = fs::metadata(path(&home, 1)).unwrap().uid();
     if std::os::unix::fs::chown(path(&home, 1), Some(owner + 1), None).is_err() {
@@ -239,7 +248,7 @@ fn another_users_file_is_left_alone() {
 
 #[test]
 fn another_instances_journal_under_our_name_is_not_ours() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &[]);
     leave(&home, "2", &["theirs"]);
     let theirs = folder(&home).join(format!("{}-1.journal", identity("2")));
@@ -264,7 +273,7 @@ fn without_a_private_folder_there_is_no_journal() {
     let said = lines();
     assert!(said.len() == 1 && said[0].contains("HOME"), "{said:?}");
 
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &["a"]);
     fs::set_permissions(folder(&home), Permissions::from_mode(0o770)).unwrap();
     let (journal, lost) = open(&home, "1", log);
@@ -284,7 +293,7 @@ fn without_a_private_folder_there_is_no_journal() {
 #[test]
 fn servers_that_cannot_be_told_apart_have_a_file_each_up_to_a_limit() {
     let (log, lines) = log!();
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let mut journals = Vec::new();
     for n in 0..16 {
         let (mut journal, lost) = open(&home, "1", quiet);
@@ -318,7 +327,7 @@ fn servers_that_cannot_be_told_apart_have_a_file_each_up_to_a_limit() {
 
 #[test]
 fn an_unfinished_compaction_is_in_nobodys_way() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     leave(&home, "1", &["keep"]);
     let stale = folder(&home).join(format!("{}-1.journal.new", identity("1")));
     fs::write(&stale, "half").unwrap();
@@ -340,7 +349,7 @@ fn an_unfinished_compaction_is_in_nobodys_way() {
 
 #[test]
 fn what_nobody_came_back_for_goes_after_a_month() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let day = Duration::from_secs(24 * 3600);
     let age = |name: &str, days: u32| {
         let file = fs::File::options()
@@ -379,7 +388,7 @@ fn what_nobody_came_back_for_goes_after_a_month() {
 
 #[test]
 fn starts_and_ends_at_the_same_time_lose_nothing_and_tell_nothing_twice() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let told = Mutex::new(Vec::new());
     let tell = |journal: &mut Journal, lost: Vec<Arc<str>>| {
         lost.iter().for_each(|id| journal.note_gone(id));

@@ -1,10 +1,13 @@
 //! Against a naive set, with crashes and starts in between.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use contextpilot_journal::{Identity, Journal, Place};
 use proptest::prelude::*;
+use tempfile::TempDir;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -36,6 +39,15 @@ enum Believed {
     Returned,
 }
 
+/// A home, closed to others whatever the mask of this process is.
+fn new_home() -> TempDir {
+    let private = Permissions::from_mode(0o700);
+    tempfile::Builder::new()
+        .permissions(private)
+        .tempdir()
+        .unwrap()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -43,7 +55,7 @@ proptest! {
     fn the_next_start_gets_what_was_live_at_the_last_flush(
         steps in proptest::collection::vec(step(), 0..150)
     ) {
-        let home = tempfile::tempdir().unwrap();
+        let home = new_home();
         let start = || {
             let identity = Identity::of("http://index", [], |_| None, &Place::default());
             let lookup = |name: &str| (name == "HOME").then(|| home.path().into());

@@ -1,7 +1,9 @@
 //! With real processes, which are this file's own executable.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -16,6 +18,15 @@ const WORK: &str = "JOURNAL_TEST_WORK";
 
 fn quiet(line: &str) {
     panic!("said {line:?}");
+}
+
+/// A home, closed to others whatever the mask of this process is.
+fn new_home() -> TempDir {
+    let private = Permissions::from_mode(0o700);
+    tempfile::Builder::new()
+        .permissions(private)
+        .tempdir()
+        .unwrap()
 }
 
 fn open(home: &Path, port: &str) -> (Journal, BTreeSet<String>) {
@@ -189,7 +200,7 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn instances_never_report_each_others_ids() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let mut one = Process::holding(&home, "1", "a b");
     let mut two = Process::holding(&home, "2", "c d");
     assert_eq!((&one.lost, &two.lost), (&set(&[]), &set(&[])));
@@ -205,7 +216,7 @@ fn instances_never_report_each_others_ids() {
 
 #[test]
 fn of_two_that_look_the_same_only_the_dead_are_reported() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let mut first = Process::holding(&home, "1", "a b");
     let mut second = Process::holding(&home, "1", "c d");
     assert_eq!(second.lost, set(&[]));
@@ -220,7 +231,7 @@ fn of_two_that_look_the_same_only_the_dead_are_reported() {
 
 #[test]
 fn a_clean_end_leaves_no_file() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     Process::holding(&home, "1", "").end();
     let folder = home.path().join(".local/state/contextpilot-llama");
     assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
@@ -228,7 +239,7 @@ fn a_clean_end_leaves_no_file() {
 
 #[test]
 fn killed_at_random_moments_no_flushed_id_is_lost() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut flushes, mut found) = (0, 0);
     for seed in 0..50_u64 {

@@ -39,6 +39,15 @@ fn quiet(line: &str) {
     panic!("said {line:?}");
 }
 
+/// A home, closed to others whatever the mask of this process is.
+fn new_home() -> TempDir {
+    let private = Permissions::from_mode(0o700);
+    tempfile::Builder::new()
+        .permissions(private)
+        .tempdir()
+        .unwrap()
+}
+
 fn open_with(home: &TempDir, map: Map, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
     let identity = Identity::of("http://index", [], |_| None, &Place::default());
     let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
@@ -101,7 +110,7 @@ fn kill(journal: Journal, ring: &Path) {
 
 /// Whether this machine has such memory.
 fn usable() -> bool {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let there = open(&home).0.recent().is_some();
     if !there {
         eprintln!("skipped: no private folder can be had in /dev/shm");
@@ -118,7 +127,7 @@ fn the_next_start_gets_what_was_only_there() {
     if !usable() {
         return;
     }
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home);
     let recent = journal.recent().unwrap();
     let path = ring(&home);
@@ -154,7 +163,7 @@ fn those_of_several_processes_are_kept_apart() {
     if !usable() {
         return;
     }
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (first, _) = open(&home);
     let first_ring = ring(&home);
     let (second, _) = open(&home);
@@ -177,13 +186,18 @@ fn what_is_no_ring_of_ours_is_removed_with_a_line() {
     if !usable() {
         return;
     }
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (journal, _) = open(&home);
     let path = ring(&home);
     let length = fs::metadata(&path).unwrap().len();
     drop(journal);
     let elsewhere = home.path().join("elsewhere");
     fs::write(&elsewhere, "not yours").unwrap();
+    // Closed to others whatever the mask of this process is.
+    let write = |content: &[u8]| {
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    };
     type Make<'a> = &'a dyn Fn();
     let kinds: [(&str, bool, Make); 8] = [
         ("link", true, &|| symlink(&elsewhere, &path).unwrap()),
@@ -202,13 +216,11 @@ fn what_is_no_ring_of_ours_is_removed_with_a_line() {
             fs::set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
         }),
         // As a kill while it is made leaves it; and what only looks like one.
-        ("empty", false, &|| fs::write(&path, "").unwrap()),
-        ("text", false, &|| {
-            fs::write(&path, "x".repeat(5000)).unwrap()
-        }),
+        ("empty", false, &|| write(b"")),
+        ("text", false, &|| write("x".repeat(5000).as_bytes())),
         ("noise", false, &|| {
             let noise = (0..length).map(|n| ((n * 7919) >> 3) as u8);
-            fs::write(&path, noise.collect::<Vec<_>>()).unwrap();
+            write(&noise.collect::<Vec<_>>());
         }),
     ];
     for (name, told, make) in kinds {
@@ -236,7 +248,7 @@ fn without_it_the_journal_is_as_ever() {
     if !usable() {
         return;
     }
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open_with(&home, refused, quiet);
     assert!(journal.is_on() && journal.recent().is_none());
     assert!(rings(&home).is_empty());
@@ -256,14 +268,14 @@ fn what_belongs_to_no_folder_any_more_goes() {
     if !usable() {
         return;
     }
-    let [gone, living, kept] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [gone, living, kept] = [(); 3].map(|()| new_home());
     let [(left, _), (_living, _), (dead, _)] = [&gone, &living, &kept].map(open);
     let (left_ring, living_ring, kept_ring) = (ring(&gone), ring(&living), ring(&kept));
     drop((left, dead));
     drop(gone);
     // Its process lives on without a folder.
     fs::remove_dir_all(living.path()).unwrap();
-    let other = tempfile::tempdir().unwrap();
+    let other = new_home();
     let _other = open(&other);
     assert!(!left_ring.exists());
     assert!(living_ring.exists(), "it is held");
@@ -276,7 +288,7 @@ fn a_ring_of_another_folder_is_not_ours() {
     if !usable() {
         return;
     }
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (journal, _) = open(&home);
     journal.recent().unwrap().note(1, "theirs");
     let path = ring(&home);

@@ -10,24 +10,26 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
+mod fault;
 #[cfg(test)]
 mod tests;
+mod walk;
+
+pub use fault::Fault;
+
+use walk::{Stop, View};
 
 const NAME: &str = "contextpilot-llama";
-
-const OTHERS_MAY_WRITE: u32 = 0o002;
-const GROUP_OR_OTHERS_MAY_WRITE: u32 = 0o022;
-const STICKY: u32 = 0o1000;
 
 /// Which of the user's folders, after the XDG base directory specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,53 +113,25 @@ impl PrivateFolder {
     }
 
     fn inside(base: &Path, name: &str) -> Result<Self, Error> {
+        let view = View {
+            root: Path::new("/"),
+            user: effective_user(),
+            owner: &|_, owner| owner,
+        };
+        Self::seen(&view, base, name)
+    }
+
+    /// `name` in `base`, an absolute path.
+    fn seen(view: &View<'_>, base: &Path, name: &str) -> Result<Self, Error> {
         let path = base.join(name);
-        let error = |source: io::Error| Error::System {
-            path: path.clone(),
-            source,
-        };
-        let unsafe_at = |path: &Path, why| Error::Unsafe {
-            path: path.to_owned(),
-            why,
-        };
-
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(base)
-            .map_err(error)?;
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(error(e)),
-            _ => {}
+        let opened = view
+            .walk(base)
+            .and_then(|base| private(view, &base, name, &path));
+        match opened {
+            Ok(descriptor) => Ok(Self { path, descriptor }),
+            Err(Stop::System(source)) => Err(Error::System { path, source }),
+            Err(Stop::Unsafe { at, why }) => Err(Error::Unsafe { path, at, why }),
         }
-
-        // By path first, as opening a link or a file would fail with a code that
-        // differs between systems; then again what was opened.
-        let found = fs::symlink_metadata(&path).map_err(error)?;
-        if let Some(why) = fault(&found) {
-            return Err(unsafe_at(&path, why));
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor = rustix::fs::open(&path, flags, Mode::empty())
-            .map(File::from)
-            .map_err(|e| error(e.into()))?;
-        let metadata = descriptor.metadata().map_err(error)?;
-        if let Some(why) = fault(&metadata) {
-            return Err(unsafe_at(&path, why));
-        }
-        let real_base = base.canonicalize().map_err(error)?;
-        for parent in real_base.ancestors() {
-            let mode = fs::metadata(parent).map_err(error)?.mode();
-            if mode & OTHERS_MAY_WRITE != 0 && mode & STICKY == 0 {
-                return Err(unsafe_at(parent, "everybody may write to it"));
-            }
-        }
-        if metadata.mode() & 0o077 != 0 {
-            descriptor
-                .set_permissions(Permissions::from_mode(0o700))
-                .map_err(error)?;
-        }
-        Ok(Self { path, descriptor })
     }
 
     /// Where it is; for messages, and for those that need a path.
@@ -172,17 +146,30 @@ impl AsFd for PrivateFolder {
     }
 }
 
-/// What is wrong with the folder itself.
-fn fault(metadata: &Metadata) -> Option<&'static str> {
-    if !metadata.is_dir() {
-        Some("it is not a folder")
-    } else if metadata.uid() != effective_user() {
-        Some("it belongs to another user")
-    } else if metadata.mode() & GROUP_OR_OTHERS_MAY_WRITE != 0 {
-        Some("others may write to it; `chmod 700` makes it private")
-    } else {
-        None
+/// The folder `name` in `base`, made if it is missing, closed if others could read it. `path` is
+/// where it is.
+fn private(view: &View<'_>, base: &File, name: &str, path: &Path) -> Result<File, Stop> {
+    let faulty = |why| Stop::Unsafe {
+        at: path.to_owned(),
+        why,
+    };
+    walk::make(base, OsStr::new(name))?;
+    // By name first, as opening a link or a file would fail with a code that differs between
+    // systems; then again what was opened.
+    let found = rustix::fs::statat(base, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+        return Err(faulty(Fault::NotAFolder));
     }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = File::from(rustix::fs::openat(base, name, flags, Mode::empty())?);
+    let facts = view.facts(&folder, path)?;
+    if let Some(why) = facts.fault_of_private(view.user) {
+        return Err(faulty(why));
+    }
+    if facts.mode & 0o077 != 0 {
+        folder.set_permissions(Permissions::from_mode(0o700))?;
+    }
+    Ok(folder)
 }
 
 /// The user whose rights this process has.
@@ -205,10 +192,13 @@ pub enum Error {
     },
     /// Others could change the folder or replace it.
     Unsafe {
-        /// The folder, or the one above it that is at fault.
+        /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
-        why: &'static str,
+        /// What is at fault: the folder, or a folder or link above it, with the links before
+        /// it followed.
+        at: PathBuf,
+        /// What is wrong with that.
+        why: Fault,
     },
 }
 
@@ -217,7 +207,12 @@ impl fmt::Display for Error {
         match self {
             Self::NoHome => f.write_str("HOME is not set"),
             Self::System { path, source } => write!(f, "{path:?} cannot be used ({source})"),
-            Self::Unsafe { path, why } => write!(f, "{path:?} is not private ({why})"),
+            Self::Unsafe { path, at, why } if at == path => {
+                write!(f, "{path:?} is not private ({why})")
+            }
+            Self::Unsafe { path, at, why } => {
+                write!(f, "{path:?} is not private, because of {at:?} ({why})")
+            }
         }
     }
 }

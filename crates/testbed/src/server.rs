@@ -2,9 +2,9 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
+    fs::{File, Permissions},
     net::SocketAddr,
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
@@ -278,7 +278,9 @@ impl Builder {
     /// When it cannot be started, ends, or is not ready in time: with the end
     /// of what it said on stderr.
     pub fn spawn(&self) -> Result<Server> {
-        let folder = tempfile::tempdir()?;
+        // The journal's folder is in it: closed to others whatever the mask of this process is.
+        let private = Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new().permissions(private).tempdir()?;
         let mut command = self.command(folder.path())?;
         let child = command
             .spawn()

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
@@ -75,6 +76,9 @@ pub(crate) struct Fixture {
     pub(crate) generation: Generation,
     pub(crate) linking: Linking,
     folder: tempfile::TempDir,
+    /// For journals. Not in a folder of the checkout: its group may write there, where that is
+    /// the custom.
+    state: tempfile::TempDir,
     program: PathBuf,
 }
 
@@ -115,6 +119,10 @@ impl Fixture {
             generation,
             linking,
             folder,
+            state: tempfile::Builder::new()
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir()
+                .expect("a folder"),
             program,
         }
     }
@@ -176,7 +184,7 @@ impl Fixture {
         let mut command = preloaded(&self.program, index);
         command
             .arg(task)
-            .env("XDG_STATE_HOME", self.folder.path())
+            .env("XDG_STATE_HOME", self.state.path())
             .env("CONTEXTPILOT_TRACE_FILE", self.folder.path().join("trace"));
         command
     }

@@ -1,7 +1,8 @@
 //! Within one process: what only the inside shows. Files, processes and kills
 //! are in `tests/`.
 
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
 use tempfile::TempDir;
@@ -13,6 +14,15 @@ static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn identity() -> Identity {
     Identity::of("http://index", [], |_| None, &Place::default())
+}
+
+/// A home, closed to others whatever the mask of this process is.
+fn new_home() -> TempDir {
+    let private = Permissions::from_mode(0o700);
+    tempfile::Builder::new()
+        .permissions(private)
+        .tempdir()
+        .unwrap()
 }
 
 fn open(home: &TempDir, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
@@ -37,7 +47,7 @@ fn running(journal: &mut Journal) -> &mut Running {
 
 #[test]
 fn what_comes_and_goes_is_never_written() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     for n in 0..10_000 {
         journal.note_live(&id(n));
@@ -59,7 +69,7 @@ fn what_comes_and_goes_is_never_written() {
 
 #[test]
 fn memory_is_bounded_without_a_flush() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     for n in 0..MAX_CHANGES * 3 {
         journal.note_live(&id(n));
@@ -72,7 +82,7 @@ fn memory_is_bounded_without_a_flush() {
 
 #[test]
 fn writes_are_an_interval_apart() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     let start = Instant::now();
     let mut lengths = vec![running(&mut journal).file.length()];
@@ -100,7 +110,7 @@ fn writes_are_an_interval_apart() {
 
 #[test]
 fn the_file_is_compacted_and_stays_small() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     let (mut compacted, mut before, mut largest) = (0, 0, 0);
     for n in 0..100_000 {
@@ -133,7 +143,7 @@ fn the_file_is_compacted_and_stays_small() {
 #[test]
 fn too_much_is_refused_with_one_line() {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home, |line| SAID.lock().unwrap().push(line.to_owned()));
     journal.note_live(&"".into());
     journal.note_live(&"x".repeat(MAX_ID_BYTES + 1).into());
@@ -150,7 +160,7 @@ fn too_much_is_refused_with_one_line() {
 
 #[test]
 fn a_return_while_it_is_being_told_keeps_it() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     let one = id(1);
     journal.note_live(&one);
@@ -181,7 +191,7 @@ fn a_return_while_it_is_being_told_keeps_it() {
 
 #[test]
 fn a_full_disk_turns_it_off_with_one_line_and_keeps_the_lock() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let log: fn(&str) = |line| LINES.lock().unwrap().push(line.to_owned());
     let (mut journal, _) = open(&home, log);
     journal.note_live(&id(1));
@@ -212,7 +222,7 @@ fn a_full_disk_turns_it_off_with_one_line_and_keeps_the_lock() {
 
 #[test]
 fn turned_off_it_is_still_locked() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home, |_| ());
     journal.note_live(&id(1));
     journal.flush();
@@ -226,7 +236,7 @@ fn turned_off_it_is_still_locked() {
 
 #[test]
 fn debug_shows_no_ids() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     journal.note_live(&id(1));
     let text = format!("{journal:?} {:?}", Journal::off(quiet));
@@ -236,7 +246,7 @@ fn debug_shows_no_ids() {
 
 #[test]
 fn at_the_cap_ids_may_come_and_go_in_one_flush() {
-    let home = tempfile::tempdir().unwrap();
+    let home = new_home();
     let long = |n: u32| -> Arc<str> { format!("{n:0>512}").into() };
     let fits = (MAX_LIVE_BYTES / record::size(&long(0))) as u32;
     let (mut journal, _) = open(&home, |_| ());
