@@ -5,8 +5,27 @@
 //!
 //! Whoever can write to the first, or can put another folder in its place,
 //! chooses what is loaded into the server; whoever can write to the second
-//! chooses what the index is told. So each must belong to this user, be closed
-//! to everybody else, and lie under folders that nobody else can rearrange.
+//! chooses what the index is told. So each must belong to this user and be closed
+//! to everybody else. Every folder above it must belong to this user or root, and
+//! nobody else may write there, no group either. The exception are folders of
+//! root's with the sticky bit, such as `/tmp`: what lies in them can be renamed by
+//! its owner and by root only. Symbolic links on the way must be this user's or
+//! root's, and what they lead through is held to the same rules.
+//!
+//! Folders are opened one in the other, from the root on, and each is looked at after it was
+//! opened, so nothing can change between the look and the use.
+//!
+//! In a user namespace without root's id, root's folders belong to the overflow user (65534), as
+//! those of all strangers do: there `/` itself is refused.
+//!
+//! # Why not `fs-mistrust`
+//! That crate has the same rules, and was tried in this one's place (0.11.0, the last for Rust
+//! 1.85; 0.16.0 needs 1.92). It brings 28 more crates into the lock file, among them `syn` 1 and
+//! two families of derive macros; it makes the launcher 56 KB larger and this walk 5 KB, and the
+//! hook library too, which has 3 MB in all. It looks at paths by name, and gives back no
+//! descriptor of the folder that it has checked. Neither can be felt at the launcher's start: a
+//! folder six levels deep takes 50 µs with it, 46 µs with this walk, and took 38 µs before
+//! parents were looked at, of a start of 6 ms (1,500 starts of each, shuffled).
 
 #![forbid(unsafe_code)]
 
