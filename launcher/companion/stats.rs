@@ -187,6 +187,7 @@ pub(super) fn index(delivery: Option<&Delivery>) -> String {
     let mut parts = vec![format!("{} ids told", count(delivery.sent))];
     for (number, what) in [
         (delivery.waiting + delivery.in_flight, "waiting"),
+        (delivery.set_aside, "of them refused when sent alone"),
         (delivery.not_needed, "not needed"),
         (delivery.rejected, "refused"),
         (delivery.dropped, "dropped"),

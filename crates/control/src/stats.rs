@@ -247,13 +247,16 @@ pub struct Delivery {
     pub endpoint: String,
     /// Ids waiting to be sent.
     pub waiting: u64,
+    /// Ids of these that were refused when they were sent alone. They are tried again one at a
+    /// time, and keep no others waiting.
+    pub set_aside: u64,
     /// Ids in the POST under way.
     pub in_flight: u64,
     /// Ids that the index confirmed.
     pub sent: u64,
     /// Ids that an index that was not initialized did not need.
     pub not_needed: u64,
-    /// Ids that the index refused for good.
+    /// Ids that the index itself named as ones that it does not take: dropped.
     pub rejected: u64,
     /// Ids dropped because too many waited.
     pub dropped: u64,

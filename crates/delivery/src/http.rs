@@ -14,6 +14,7 @@ use ureq::{Agent, Body, Proxy, ProxyProtocol};
 
 use crate::config::Config;
 use crate::redirect;
+use crate::verdict::{Answer, Verdict, classify};
 
 /// Most that is read of an answer's body. What an index says is far shorter.
 const MAX_BODY: u64 = 64 << 10;
@@ -22,10 +23,32 @@ const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"
 
 /// An answer, whole or as much of it as matters.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Received {
     pub(crate) status: u16,
-    pub(crate) retry_after: Option<String>,
-    pub(crate) body: Vec<u8>,
+    content_type: Option<String>,
+    retry_after: Option<String>,
+    body: Vec<u8>,
+}
+
+impl Received {
+    pub(crate) fn verdict(&self) -> Verdict {
+        classify(&Answer {
+            status: self.status,
+            content_type: self.content_type.as_deref(),
+            retry_after: self.retry_after.as_deref(),
+            body: &self.body,
+        })
+    }
+}
+
+/// No answer, or none that is HTTP.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoAnswer {
+    /// One line, fit to be shown.
+    pub(crate) why: String,
+    /// The connection was there, and ended before there was an answer. This is how servers end
+    /// it that are sent more than they take: not all of them leave time to read an answer.
+    pub(crate) was_cut: bool,
 }
 
 /// Posts to one endpoint.
@@ -67,39 +90,33 @@ impl Client {
     /// redirects to the same host.
     ///
     /// # Errors
-    /// No answer, or none that is HTTP: one line, fit to be shown.
-    pub(crate) fn post(&self, json: &[u8], budget: Duration) -> Result<Answer, String> {
+    /// No answer, or none that is HTTP.
+    pub(crate) fn post(&self, json: &[u8], budget: Duration) -> Result<Received, NoAnswer> {
         let start = Instant::now();
         let budget = budget.min(self.timeout);
         let mut to = self.endpoint.clone();
         let mut followed = 0;
         loop {
             let left = budget.saturating_sub(start.elapsed());
-            let mut response = self.post_once(&to, json, left).map_err(|e| describe(&e))?;
+            let mut response = self.post_once(&to, json, left).map_err(no_answer)?;
             let status = response.status().as_u16();
             let header = |name| response.headers().get(name)?.to_str().ok();
             let next = header(header::LOCATION)
                 .filter(|_| redirect::is_followable(status) && followed < redirect::MAX_REDIRECTS)
                 .and_then(|location| redirect::target(&to, location));
             let retry_after = header(header::RETRY_AFTER).map(str::to_owned);
+            let content_type = header(header::CONTENT_TYPE).map(str::to_owned);
             let body = read_body(response.body_mut());
             if let Some(next) = next {
                 to = next;
                 followed += 1;
                 continue;
             }
-            return Ok(Answer {
+            return Ok(Received {
                 status,
+                content_type,
                 retry_after,
-                // The status says it all, but for a 503 whose text is judged:
-                // a torn one is trouble of the network.
-                body: body.or_else(|e| {
-                    if status == 503 {
-                        Err(e)
-                    } else {
-                        Ok(Vec::new())
-                    }
-                })?,
+                body,
             });
         }
     }
@@ -192,16 +209,25 @@ fn proxy(url: &str) -> Result<Proxy, &'static str> {
     Ok(proxy)
 }
 
-fn read_body(body: &mut Body) -> Result<Vec<u8>, String> {
+/// The beginning of the body, or as much of that as arrives: what a torn one says is not believed
+/// where it has to say something, and otherwise the status says it all.
+fn read_body(body: &mut Body) -> Vec<u8> {
     let mut bytes = Vec::new();
-    match body.as_reader().take(MAX_BODY).read_to_end(&mut bytes) {
-        Ok(_) => Ok(bytes),
-        Err(e) => Err(one_line(&format!("the answer broke off: {e}"))),
-    }
+    let _ = body.as_reader().take(MAX_BODY).read_to_end(&mut bytes);
+    bytes
 }
 
 fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.into())
+}
+
+fn no_answer(error: ureq::Error) -> NoAnswer {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let cut = |e: &io::Error| matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);
+    NoAnswer {
+        why: describe(&error),
+        was_cut: matches!(&error, ureq::Error::Io(e) if cut(e)),
+    }
 }
 
 fn describe(error: &ureq::Error) -> String {

@@ -5,15 +5,15 @@
 //!   evict / withdraw ──► Outbox ──batch──► POST {"request_ids":[…]} ──► index
 //!                          ▲                     │
 //!                          └─put_back─ Verdict ◄─┘ answer (or none)
-//!                                        │ retry
-//!                                     Backoff: when to try again
+//!                            set_aside   │ retry
+//!                                     Pace: when to try again, and how many ids at once
 //! ```
 //!
-//! [`Outbox`], [`RetryPolicy`] and [`Backoff`], [`Verdict`], [`OncePer`] and
+//! [`Outbox`], [`RetryPolicy`] and [`Backoff`], [`Verdict`], [`OncePer`], the pace and
 //! the redirect and proxy rules are pure: no clock, no randomness, no I/O of
 //! their own. [`Sender`] puts them on one thread around one kept-alive
-//! connection. Delivery is *at least once*: an id is told again only when the
-//! index closed the connection without answering; telling an index twice is
+//! connection. Delivery is *at least once*: an id is told until an answer says that it was
+//! told, which only the index's own answers do ([`classify`]). Telling an index twice is
 //! harmless, since it has forgotten the request already.
 //!
 //! Nothing that this crate prints contains a request id, a token or a password.
@@ -34,7 +34,7 @@ pub use once_per::OncePer;
 pub use outbox::{Limits, Outbox};
 pub use retry::{Backoff, RetryPolicy};
 pub use sender::{Drained, Sender, Stats};
-pub use verdict::{Verdict, classify};
+pub use verdict::{Answer, Next, Retry, Verdict, classify};
 
 /// The most ids one POST carries.
 pub const MAX_IDS_PER_POST: usize = 1_000;

@@ -27,7 +27,12 @@ impl Default for Limits {
 }
 
 /// An insertion-ordered set of ids, of which one batch at a time may be in
-/// flight. Every operation is amortised O(1) per id.
+/// flight. Every operation is amortised O(1) per id, but for withdrawing one
+/// that was set aside.
+///
+/// Ids that were refused when they were sent alone can be [set aside](Self::set_aside), so that
+/// they do not keep the others from being told. They wait in a line of their own, and count as
+/// the oldest.
 ///
 /// An id in flight is no longer in the set: evicting it again meanwhile queues
 /// it again, because the index may have learnt of it anew in between.
@@ -40,6 +45,11 @@ pub struct Outbox {
     first: u64,
     /// Waiting id to its number.
     numbers: HashMap<Arc<str>, u64>,
+    /// Refused alone, the longest ago first. One is added for each POST, so they stay few.
+    aside: VecDeque<Arc<str>>,
+    /// The same ids.
+    is_aside: HashSet<Arc<str>>,
+    /// Of all that wait.
     bytes: usize,
     /// The batch in flight, oldest first.
     in_flight: Vec<Arc<str>>,
@@ -61,7 +71,7 @@ impl Outbox {
 
     /// The id must be told. Already waiting: nothing changes.
     pub fn evict(&mut self, id: Arc<str>) {
-        if self.numbers.contains_key(&id) {
+        if self.is_waiting(&id) {
             return;
         }
         // What is in flight is superseded: should it fail, this entry is the one to send.
@@ -77,6 +87,11 @@ impl Outbox {
     /// flight, and then not told again. Returns whether it was waiting.
     pub fn withdraw(&mut self, id: &str) -> bool {
         self.returnable.remove(id);
+        if self.is_aside.remove(id) {
+            self.aside.retain(|other| **other != *id);
+            self.bytes -= id.len();
+            return true;
+        }
         let Some(number) = self.numbers.remove(id) else {
             return false;
         };
@@ -101,10 +116,25 @@ impl Outbox {
             let Some(id) = self.pop_oldest() else { break };
             batch.push(id);
         }
-        self.returnable.extend(batch.iter().cloned());
-        self.in_flight.clone_from(&batch);
+        self.flies(&batch);
         self.tidy();
         batch
+    }
+
+    /// Takes the id that was set aside the longest ago; it is in flight as a batch of its own.
+    /// Empty if there is none, or while another batch is in flight.
+    pub fn take_aside(&mut self) -> Vec<Arc<str>> {
+        if !self.in_flight.is_empty() {
+            return Vec::new();
+        }
+        let batch = Vec::from_iter(self.pop_aside());
+        self.flies(&batch);
+        batch
+    }
+
+    fn flies(&mut self, batch: &[Arc<str>]) {
+        self.returnable.extend(batch.iter().cloned());
+        self.in_flight = batch.to_vec();
     }
 
     /// The batch in flight was told, or given up: it is forgotten.
@@ -116,16 +146,8 @@ impl Outbox {
     /// The batch in flight was not told: it waits again, before everything
     /// that came later, without what was withdrawn or evicted anew meanwhile.
     pub fn put_back(&mut self) {
-        let mut full = false;
         for id in std::mem::take(&mut self.in_flight).into_iter().rev() {
             if !self.returnable.remove(&id) {
-                continue;
-            }
-            // The oldest go first: after one without room, none before it has any.
-            full |=
-                self.numbers.len() >= self.limits.ids || self.bytes + id.len() > self.limits.bytes;
-            if full {
-                self.dropped += 1;
                 continue;
             }
             self.bytes += id.len();
@@ -134,24 +156,65 @@ impl Outbox {
             self.queue.push_front(Some(id));
         }
         self.delivered();
+        self.enforce_limits();
+    }
+
+    /// The batch in flight was refused: it waits again, behind all others that were set aside,
+    /// and [`take_batch`](Self::take_batch) does not take it.
+    pub fn set_aside(&mut self) {
+        for id in std::mem::take(&mut self.in_flight) {
+            if !self.returnable.remove(&id) {
+                continue;
+            }
+            self.bytes += id.len();
+            self.is_aside.insert(Arc::clone(&id));
+            self.aside.push_back(id);
+        }
+        self.delivered();
+        self.enforce_limits();
+    }
+
+    /// The ids at these places in the batch in flight were given up. The others are still in
+    /// flight. Returns those that were given up.
+    pub fn give_up(&mut self, places: &[usize]) -> Vec<Arc<str>> {
+        let given_up: Vec<_> = places
+            .iter()
+            .filter_map(|&place| self.in_flight.get(place).cloned())
+            .collect();
+        for id in &given_up {
+            self.returnable.remove(id);
+        }
+        given_up
     }
 
     /// Whether the id waits; in flight it does not, unless it was evicted again meanwhile.
     #[must_use]
     pub fn is_waiting(&self, id: &str) -> bool {
-        self.numbers.contains_key(id)
+        self.numbers.contains_key(id) || self.is_aside.contains(id)
     }
 
     /// Ids waiting, without those in flight.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.numbers.len()
+        self.numbers.len() + self.aside.len()
     }
 
     /// Whether nothing waits (something may be in flight).
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
+        self.len() == 0
+    }
+
+    /// Ids of those waiting that were set aside.
+    #[must_use]
+    pub fn aside(&self) -> usize {
+        self.aside.len()
+    }
+
+    /// Whether there is something for [`take_batch`](Self::take_batch).
+    #[must_use]
+    pub fn has_batch(&self) -> bool {
+        !self.numbers.is_empty()
     }
 
     /// Ids in the batch in flight.
@@ -166,12 +229,19 @@ impl Outbox {
     }
 
     fn enforce_limits(&mut self) {
-        while self.numbers.len() > self.limits.ids || self.bytes > self.limits.bytes {
-            if self.pop_oldest().is_none() {
+        while self.len() > self.limits.ids || self.bytes > self.limits.bytes {
+            if self.pop_aside().or_else(|| self.pop_oldest()).is_none() {
                 break;
             }
             self.dropped += 1;
         }
+    }
+
+    fn pop_aside(&mut self) -> Option<Arc<str>> {
+        let id = self.aside.pop_front()?;
+        self.is_aside.remove(&id);
+        self.bytes -= id.len();
+        Some(id)
     }
 
     fn pop_oldest(&mut self) -> Option<Arc<str>> {

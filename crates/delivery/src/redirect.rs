@@ -1,5 +1,9 @@
 //! Where a redirect may lead: the host that was asked, and nowhere else, since
 //! the ids and the `Authorization` header go with it.
+//!
+//! What it leads to is judged as any other answer. It is followed anew for each POST, permanent
+//! or not: whoever sends it may be wrong, and gone in a minute. One that is not followed settles
+//! nothing, as any other answer that is not the index's.
 
 use ureq::http::Uri;
 

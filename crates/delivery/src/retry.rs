@@ -15,6 +15,9 @@ pub struct RetryPolicy {
     pub base: Duration,
     /// The longest delay after any number of failures.
     pub cap: Duration,
+    /// The longest delay that an answer's `Retry-After` is granted. Whoever answers may ask for
+    /// years, and be wrong or gone in a minute.
+    pub longest_wish: Duration,
 }
 
 impl Default for RetryPolicy {
@@ -22,6 +25,7 @@ impl Default for RetryPolicy {
         RetryPolicy {
             base: Duration::from_millis(50),
             cap: Duration::from_secs(5),
+            longest_wish: Duration::from_secs(60),
         }
     }
 }
@@ -36,6 +40,12 @@ impl RetryPolicy {
         };
         let factor = 1u32.checked_shl(doublings).unwrap_or(u32::MAX);
         self.base.saturating_mul(factor).min(self.cap)
+    }
+
+    /// How much of a `Retry-After` wish is granted.
+    #[must_use]
+    pub fn granted(&self, wish: Option<Duration>) -> Duration {
+        wish.unwrap_or_default().min(self.longest_wish)
     }
 
     /// The delay after `failures` failures in a row: anything from zero to the
@@ -72,11 +82,11 @@ impl Backoff {
     }
 
     /// An attempt failed: how long to wait before the next. A `Retry-After`
-    /// wish of the server lengthens the wait, but never beyond the cap.
+    /// wish of the server lengthens the wait, up to its own limit.
     pub fn failed(&mut self, random: u64, retry_after: Option<Duration>) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        let wish = retry_after.unwrap_or_default().min(self.policy.cap);
-        self.policy.delay(self.failures, random).max(wish)
+        let delay = self.policy.delay(self.failures, random);
+        delay.max(self.policy.granted(retry_after))
     }
 
     /// An attempt was answered.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::http::Client;
 
+mod pace;
 mod round;
 mod shared;
 

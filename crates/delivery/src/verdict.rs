@@ -1,105 +1,168 @@
-//! What an answer of the index means for the ids that were posted.
+//! What an answer means for the ids that were posted.
+//!
+//! Whoever stands between us and the index (an ingress, a proxy, a firewall, a service mesh) can
+//! give any status and any text. So an id is given up only for an answer that nobody but the
+//! index gives, and that says so about this id. Everything else is retried.
+//!
+//! What a ContextPilot index 0.5.0 says to `POST /evict`, asked one with a body each:
+//!
+//! | body | answer |
+//! |---|---|
+//! | `{"request_ids":["a"]}` before the first `/reorder`, or with `--stateless` | 503 `{"detail":"Index not initialized. Call POST /reorder first."}` |
+//! | the same later | 200 `{"status":"success",…,"removed_count":0,…,"not_found":["a"]}` |
+//! | `{"request_ids":["a",1,null]}` | 422 `{"detail":[{"type":"string_type","loc":["body","request_ids",1],…},{…,"loc":["body","request_ids",2],…}]}` |
+//! | not JSON, or without the list | 422, with a `loc` of `["body",15]`, `["body","request_ids"]` or `["body"]` |
+//! | an id that it cannot encode (half a surrogate pair, which we never send) | 500 `Internal Server Error` |
 
 use std::time::Duration;
 
+use serde_json::Value;
+
+#[cfg(test)]
+mod tests;
+
+/// An answer, as far as it is judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// The status code.
+    pub status: u16,
+    /// `Content-Type`.
+    pub content_type: Option<&'a str>,
+    /// `Retry-After`.
+    pub retry_after: Option<&'a str>,
+    /// The body, or its beginning.
+    pub body: &'a [u8],
+}
+
 /// What to do with the ids of a POST that was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Told.
     Delivered,
     /// The index holds nothing yet (before its first `/reorder`), so there is
     /// nothing to evict there: done.
     NothingThere,
-    /// The index will answer like this for ever: the ids are dropped, and the
-    /// text says what a person should check.
-    Rejected(&'static str),
-    /// It may go better later; a wish of the index how much later.
-    Retry(Option<Duration>),
+    /// The index takes all but these ids, which are named by their places in the POST. It has
+    /// not acted on the others: they are to be sent again, without these.
+    Refused(Vec<usize>),
+    /// It may go better later.
+    Retry(Retry),
 }
 
-/// The text with which a ContextPilot index (0.5.0) answers 503 before its
-/// first `/reorder`, in lower case, without what may be reworded around it.
-const NOT_INITIALIZED: &str = "not initialized";
+/// How to go on after an answer that settles nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// How long the answer asks to wait.
+    pub after: Option<Duration>,
+    /// What to send next.
+    pub next: Next,
+    /// What a person should check if it goes on like this.
+    pub advice: Option<&'static str>,
+}
 
-/// Judges an answer by its status, body and `Retry-After` header.
+/// What to send after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The same ids: what was in the POST has nothing to do with it.
+    Same,
+    /// Half of them: something in the POST may be to blame.
+    Half,
+    /// Half of them, without a pause: the POST was too large, a smaller one may be taken.
+    HalfAtOnce,
+}
+
+/// Judges an answer.
 #[must_use]
-pub fn classify(status: u16, body: &[u8], retry_after: Option<&str>) -> Verdict {
-    match status {
-        200..=299 => Verdict::Delivered,
-        503 if says_not_initialized(body) => Verdict::NothingThere,
-        // 408 and 425 are client errors by number only: the same request is
-        // expected again (RFC 9110 15.5.9, RFC 8470 5.2).
-        408 | 425 | 429 | 500..=599 => Verdict::Retry(parse_retry_after(retry_after)),
-        401 | 403 => Verdict::Rejected(
-            "check CONTEXTPILOT_INDEX_TOKEN or the user and password in CONTEXTPILOT_INDEX_URL",
-        ),
-        404 | 405 | 410 => Verdict::Rejected(
-            "check the host, port and path in CONTEXTPILOT_INDEX_URL: no index answers there",
-        ),
-        400 | 422 => Verdict::Rejected(
-            "check that CONTEXTPILOT_INDEX_URL leads to a ContextPilot index of a known version",
-        ),
-        407 => Verdict::Rejected("check the user and password of the HTTP proxy"),
-        413 => Verdict::Rejected("check the body size limit of the proxy before the index"),
-        300..=399 => Verdict::Rejected(
-            "this redirect is not followed; set CONTEXTPILOT_INDEX_URL to the final address",
-        ),
-        _ => Verdict::Rejected("check CONTEXTPILOT_INDEX_URL"),
+pub fn classify(answer: &Answer<'_>) -> Verdict {
+    match answer.status {
+        200..=299 if !is_page(answer) => Verdict::Delivered,
+        503 if says_not_initialized(answer.body) => Verdict::NothingThere,
+        422 => match refused_places(answer.body) {
+            Some(places) => Verdict::Refused(places),
+            None => retry(answer),
+        },
+        _ => retry(answer),
     }
 }
 
+fn retry(answer: &Answer<'_>) -> Verdict {
+    let next = match answer.status {
+        413 => Next::HalfAtOnce,
+        // These are about the address, the right or the time, not about what was sent.
+        401 | 404 | 405 | 407 | 408 | 410 | 421 | 425 | 426 | 429 => Next::Same,
+        // A firewall that dislikes an id, or an index that stumbles over one, must not keep all
+        // others from being told.
+        400..=501 => Next::Half,
+        _ => Next::Same,
+    };
+    Verdict::Retry(Retry {
+        after: parse_retry_after(answer.retry_after),
+        next,
+        advice: advice(answer.status),
+    })
+}
+
+fn advice(status: u16) -> Option<&'static str> {
+    Some(match status {
+        200..=299 => {
+            "this is a web page, as of a login or a portal: check that CONTEXTPILOT_INDEX_URL \
+             leads to the index"
+        }
+        300..=399 => {
+            "this redirect is not followed: set CONTEXTPILOT_INDEX_URL to the final address"
+        }
+        401 | 403 => {
+            "check CONTEXTPILOT_INDEX_TOKEN or the user and password in CONTEXTPILOT_INDEX_URL"
+        }
+        404 | 405 | 410 | 421 => {
+            "if this lasts, check the host, port and path in CONTEXTPILOT_INDEX_URL: no index \
+             answers there"
+        }
+        400 | 422 => {
+            "check that CONTEXTPILOT_INDEX_URL leads to a ContextPilot index of a known version"
+        }
+        407 => "check the user and password of the HTTP proxy",
+        413 => "check the body size limit of the proxy before the index",
+        // A client that waits and tries again is all that these want.
+        408 | 425 | 429 | 500..=599 => return None,
+        _ => "check CONTEXTPILOT_INDEX_URL",
+    })
+}
+
+/// Whether this is for a browser: no index answers so, but logins, portals and notices of
+/// maintenance do, with 200 too.
+fn is_page(answer: &Answer<'_>) -> bool {
+    let kind = answer.content_type.unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    let declared = ["text/html", "application/xhtml+xml"];
+    declared.iter().any(|page| kind.eq_ignore_ascii_case(page))
+        || answer.body.trim_ascii_start().starts_with(b"<")
+}
+
 fn says_not_initialized(body: &[u8]) -> bool {
-    String::from_utf8_lossy(body)
-        .to_ascii_lowercase()
-        .contains(NOT_INITIALIZED)
+    const SAYS: &str = "Index not initialized";
+    let body = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    body["detail"].as_str().is_some_and(|d| d.starts_with(SAYS))
+}
+
+/// The places in `request_ids` that the index finds fault with, in order, if that is all that it
+/// finds fault with.
+fn refused_places(body: &[u8]) -> Option<Vec<usize>> {
+    let body = serde_json::from_slice::<Value>(body).ok()?;
+    let faults = body["detail"].as_array()?;
+    let place = |fault: &Value| match fault["loc"].as_array()?.as_slice() {
+        [of, list, place, ..] if of == "body" && list == "request_ids" => {
+            usize::try_from(place.as_u64()?).ok()
+        }
+        _ => None,
+    };
+    let mut places: Vec<usize> = faults.iter().map(place).collect::<Option<_>>()?;
+    places.sort_unstable();
+    places.dedup();
+    (!places.is_empty()).then_some(places)
 }
 
 /// Seconds only: the date form needs a clock that both sides agree on.
 fn parse_retry_after(value: Option<&str>) -> Option<Duration> {
     value?.trim().parse().ok().map(Duration::from_secs)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_2xx_is_delivered_whatever_it_says() {
-        for status in [200, 201, 202, 204, 299] {
-            assert_eq!(classify(status, b"garbage", None), Verdict::Delivered);
-        }
-    }
-
-    #[test]
-    fn an_index_without_an_index_has_nothing_to_evict() {
-        let body = br#"{"detail":"Index not initialized. Call POST /reorder first."}"#;
-        assert_eq!(classify(503, body, None), Verdict::NothingThere);
-        assert_eq!(classify(503, b"overloaded", None), Verdict::Retry(None));
-        assert_eq!(classify(500, body, None), Verdict::Retry(None));
-        assert_eq!(classify(503, &[0xff, 0xfe], None), Verdict::Retry(None));
-    }
-
-    #[test]
-    fn trouble_of_the_server_is_retried() {
-        for status in [408, 425, 429, 500, 502, 503, 504, 599] {
-            assert_eq!(classify(status, b"", None), Verdict::Retry(None));
-        }
-        let two = Some(Duration::from_secs(2));
-        assert_eq!(classify(429, b"", Some(" 2 ")), Verdict::Retry(two));
-        for nonsense in ["-1", "soon", "Wed, 21 Oct 2015 07:28:00 GMT", "1e9", ""] {
-            assert_eq!(classify(503, b"", Some(nonsense)), Verdict::Retry(None));
-        }
-    }
-
-    #[test]
-    fn everything_else_is_rejected_with_advice() {
-        for status in (300..=499).filter(|s| ![408, 425, 429].contains(s)) {
-            match classify(status, b"not initialized", None) {
-                Verdict::Rejected(advice) => assert!(advice.contains("check") || status < 400),
-                other => panic!("{status}: {other:?}"),
-            }
-        }
-        assert!(matches!(classify(999, b"", None), Verdict::Rejected(_)));
-        assert!(matches!(classify(0, b"", None), Verdict::Rejected(_)));
-    }
 }

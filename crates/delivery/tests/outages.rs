@@ -43,6 +43,29 @@ fn everything_arrives_once_and_in_order_after_an_outage() {
     assert_eq!(told, expected);
 }
 
+/// What an ingress says while the index behind it is replaced.
+#[test]
+fn nothing_is_lost_while_an_ingress_answers_for_the_index() {
+    let index = Index::start();
+    let html = || vec!["content-type: text/html".to_owned()];
+    let page = |status| Act::Answer(status, html(), "<h1>Not here</h1>".to_owned());
+    let later = vec!["retry-after: 0".to_owned()];
+    index.script([Act::Hang]);
+    let (sender, log) = sender_to(&index.url());
+    let all = ids(0..3000);
+    evict(&sender, &all[..1]);
+    index.wait_for_posts(1);
+    index.script([page(503), page(404), page(404), page(410), page(502)]);
+    index.script([Act::Answer(429, later, String::new()), page(200)]);
+    evict(&sender, &all[1..]);
+    index.release();
+    assert_eq!(index.wait_for_told(3000), all);
+    let stats = wait_for(&sender, "confirmation", |s| s.sent == 3000);
+    assert_eq!((stats.failed_posts, stats.rejected), (7, 0));
+    assert_eq!((stats.failures_in_a_row, stats.overflowed), (0, 0));
+    assert!(log.lines().len() <= 2, "{:?}", log.lines());
+}
+
 #[test]
 fn restarts_lose_nothing_and_repeat_nothing() {
     let address = nowhere();
@@ -126,7 +149,10 @@ fn a_drain_tells_everything_if_it_can() {
     });
     evict(&sender, &ids(0..3000));
     wait_for(&sender, "a failure", |s| s.failed_posts > 0);
+    let start = Instant::now();
     let drained = sender.drain(PATIENCE);
+    let took = start.elapsed();
+    assert!(took < PATIENCE / 4, "it sat out a pause: {took:?}");
     assert_eq!(drained.left, 0);
     assert!(drained.told <= 3000);
     assert_eq!(index.wait_for_told(3000), ids(0..3000));

@@ -297,6 +297,11 @@ impl Page {
             "Evictions that the index has not confirmed",
             Some((delivery.waiting + delivery.in_flight) as f64),
         );
+        self.gauge(
+            "delivery_set_aside_ids",
+            "Evictions of these that were refused when they were sent alone",
+            Some(delivery.set_aside as f64),
+        );
         self.counters(
             "delivery_ids_total",
             "Evictions by how telling them to the index ended",

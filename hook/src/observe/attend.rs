@@ -176,6 +176,7 @@ fn delivery(sender: &Sender, endpoint: &str) -> Delivery {
     Delivery {
         endpoint: endpoint.to_owned(),
         waiting: stats.waiting as u64,
+        set_aside: stats.set_aside as u64,
         in_flight: stats.in_flight as u64,
         sent: stats.sent,
         not_needed: stats.not_needed,

@@ -117,9 +117,53 @@ fn the_memory_of_an_outage_is_given_back() {
     assert!(outbox.numbers.capacity() <= 8192);
 }
 
+#[test]
+fn what_was_set_aside_stays_out_of_the_way_and_is_not_forgotten() {
+    let mut outbox = Outbox::default();
+    for text in ["a", "b", "c"] {
+        outbox.evict(text.into());
+    }
+    for text in ["a", "b"] {
+        assert_eq!(texts(&outbox.take_batch(1)), [text]);
+        outbox.set_aside();
+    }
+    assert_eq!(
+        (outbox.len(), outbox.aside(), outbox.in_flight()),
+        (3, 2, 0)
+    );
+    // It waits already.
+    outbox.evict("a".into());
+    assert!(outbox.is_waiting("a") && outbox.has_batch());
+    assert_eq!(texts(&outbox.take_batch(9)), ["c"]);
+    assert!(outbox.take_aside().is_empty(), "one batch at a time");
+    outbox.delivered();
+    assert!(!outbox.has_batch() && !outbox.is_empty());
+
+    // Each in turn.
+    assert_eq!(texts(&outbox.take_aside()), ["a"]);
+    outbox.set_aside();
+    assert_eq!(texts(&outbox.take_aside()), ["b"]);
+    outbox.delivered();
+    assert!(outbox.withdraw("a"));
+    assert!(outbox.is_empty() && outbox.take_aside().is_empty());
+}
+
+#[test]
+fn what_is_given_up_does_not_come_back() {
+    let mut outbox = Outbox::default();
+    for text in ["a", "b", "c", "d"] {
+        outbox.evict(text.into());
+    }
+    outbox.take_batch(3);
+    assert_eq!(texts(&outbox.give_up(&[0, 2, 7])), ["a", "c"]);
+    outbox.put_back();
+    assert_eq!(texts(&outbox.take_batch(9)), ["b", "d"]);
+}
+
 /// The same, written so that it is plainly right and slow.
 #[derive(Default)]
 struct Model {
+    aside: Vec<Arc<str>>,
     waiting: Vec<Arc<str>>,
     /// With whether a failure brings it back.
     in_flight: Vec<(Arc<str>, bool)>,
@@ -128,7 +172,7 @@ struct Model {
 
 impl Model {
     fn evict(&mut self, id: &Arc<str>, limits: Limits) {
-        if self.waiting.contains(id) {
+        if self.waiting.contains(id) || self.aside.contains(id) {
             return;
         }
         self.no_return(id);
@@ -139,6 +183,7 @@ impl Model {
     fn withdraw(&mut self, id: &Arc<str>) {
         self.no_return(id);
         self.waiting.retain(|other| other != id);
+        self.aside.retain(|other| other != id);
     }
 
     fn no_return(&mut self, id: &Arc<str>) {
@@ -156,18 +201,50 @@ impl Model {
         batch
     }
 
-    fn put_back(&mut self, limits: Limits) {
+    fn take_aside(&mut self) -> Vec<Arc<str>> {
+        if !self.in_flight.is_empty() || self.aside.is_empty() {
+            return Vec::new();
+        }
+        let id = self.aside.remove(0);
+        self.in_flight.push((Arc::clone(&id), true));
+        vec![id]
+    }
+
+    fn returning(&mut self) -> Vec<Arc<str>> {
         let returning = self.in_flight.drain(..).filter(|(_, returns)| *returns);
-        let mut all: Vec<_> = returning.map(|(id, _)| id).collect();
+        returning.map(|(id, _)| id).collect()
+    }
+
+    fn set_aside(&mut self, limits: Limits) {
+        let mut returning = self.returning();
+        self.aside.append(&mut returning);
+        self.limit(limits);
+    }
+
+    fn give_up(&mut self, place: usize) {
+        if let Some((_, returns)) = self.in_flight.get_mut(place) {
+            *returns = false;
+        }
+    }
+
+    fn put_back(&mut self, limits: Limits) {
+        let mut all = self.returning();
         all.append(&mut self.waiting);
         self.waiting = all;
         self.limit(limits);
     }
 
+    fn bytes(&self) -> usize {
+        let all = self.aside.iter().chain(&self.waiting);
+        all.map(|id| id.len()).sum()
+    }
+
     fn limit(&mut self, limits: Limits) {
-        let bytes = |ids: &[Arc<str>]| ids.iter().map(|id| id.len()).sum::<usize>();
-        while self.waiting.len() > limits.ids || bytes(&self.waiting) > limits.bytes {
-            self.waiting.remove(0);
+        while self.aside.len() + self.waiting.len() > limits.ids || self.bytes() > limits.bytes {
+            match self.aside.is_empty() {
+                true => self.waiting.remove(0),
+                false => self.aside.remove(0),
+            };
             self.dropped += 1;
         }
     }
@@ -178,7 +255,10 @@ enum Op {
     Evict(usize),
     Withdraw(usize),
     Take(usize),
+    TakeAside,
     PutBack,
+    SetAside,
+    GiveUp(usize),
     Delivered,
 }
 
@@ -187,7 +267,10 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (0usize..40).prop_map(Op::Evict),
         3 => (0usize..40).prop_map(Op::Withdraw),
         2 => (0usize..12).prop_map(Op::Take),
+        1 => Just(Op::TakeAside),
         1 => Just(Op::PutBack),
+        1 => Just(Op::SetAside),
+        1 => (0usize..12).prop_map(Op::GiveUp),
         1 => Just(Op::Delivered),
     ]
 }
@@ -209,11 +292,22 @@ proptest! {
                     model.evict(&id(n), limits);
                 }
                 Op::Withdraw(n) => {
-                    let waited = model.waiting.contains(&id(n));
+                    let waited = model.waiting.contains(&id(n)) || model.aside.contains(&id(n));
                     prop_assert_eq!(outbox.withdraw(&id(n)), waited);
                     model.withdraw(&id(n));
                 }
                 Op::Take(max) => prop_assert_eq!(outbox.take_batch(max), model.take(max)),
+                Op::TakeAside => prop_assert_eq!(outbox.take_aside(), model.take_aside()),
+                Op::SetAside => {
+                    outbox.set_aside();
+                    model.set_aside(limits);
+                }
+                Op::GiveUp(place) => {
+                    let given_up = outbox.give_up(&[place]);
+                    let there = model.in_flight.get(place).map(|(id, _)| Arc::clone(id));
+                    prop_assert_eq!(given_up, Vec::from_iter(there));
+                    model.give_up(place);
+                }
                 Op::PutBack => {
                     outbox.put_back();
                     model.put_back(limits);
@@ -223,12 +317,16 @@ proptest! {
                     model.in_flight.clear();
                 }
             }
-            prop_assert_eq!(outbox.len(), model.waiting.len());
+            prop_assert_eq!(outbox.len(), model.waiting.len() + model.aside.len());
+            prop_assert_eq!(outbox.aside(), model.aside.len());
+            prop_assert_eq!(outbox.has_batch(), !model.waiting.is_empty());
             prop_assert_eq!(outbox.in_flight(), model.in_flight.len());
             prop_assert_eq!(outbox.dropped, model.dropped);
-            prop_assert_eq!(outbox.bytes, model.waiting.iter().map(|id| id.len()).sum::<usize>());
+            prop_assert_eq!(outbox.bytes, model.bytes());
             let order: Vec<_> = outbox.queue.iter().flatten().cloned().collect();
             prop_assert_eq!(&order, &model.waiting);
+            prop_assert_eq!(&outbox.aside, &model.aside);
+            prop_assert_eq!(outbox.is_aside.len(), model.aside.len());
         }
     }
 }

@@ -45,12 +45,16 @@ fn a_success_starts_over() {
 }
 
 #[test]
-fn retry_after_is_honoured_up_to_the_cap() {
+fn retry_after_is_honoured_up_to_a_minute() {
     let mut backoff = Backoff::new(RetryPolicy::default());
     let wish = |s| Some(Duration::from_secs(s));
     assert_eq!(backoff.failed(0, wish(2)), Duration::from_secs(2));
-    assert_eq!(backoff.failed(0, wish(3600)), Duration::from_secs(5));
-    assert_eq!(backoff.failed(0, wish(u64::MAX)), Duration::from_secs(5));
+    assert_eq!(backoff.failed(0, wish(59)), Duration::from_secs(59));
+    assert_eq!(backoff.failed(0, wish(3600)), Duration::from_secs(60));
+    assert_eq!(backoff.failed(0, wish(u64::MAX)), Duration::from_secs(60));
+    // A wish for less than the backoff shortens nothing.
+    let most = backoff.failed(u64::MAX, wish(0));
+    assert!(most > Duration::from_millis(799), "{most:?}");
 }
 
 proptest! {
@@ -64,6 +68,7 @@ proptest! {
         let policy = RetryPolicy {
             base: Duration::from_millis(base),
             cap: Duration::from_millis(cap),
+            ..RetryPolicy::default()
         };
         let delay = policy.delay(failures, random);
         prop_assert!(delay <= policy.ceiling(failures));

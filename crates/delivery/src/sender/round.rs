@@ -6,16 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::pace::{Back, DRAIN_PAUSE, Failure, Pace, Source};
 use super::shared::{Shared, unix_ms};
-use crate::MAX_IDS_PER_POST;
 use crate::config::{Config, LogSink};
-use crate::http::{Answer, Client};
+use crate::http::{Client, NoAnswer, Received};
 use crate::once_per::OncePer;
-use crate::retry::{Backoff, SplitMix64};
-use crate::verdict::{Verdict, classify};
+use crate::retry::SplitMix64;
+use crate::verdict::{Next, Verdict};
 
-/// Longest wait between attempts while somebody waits for a drain.
-const DRAIN_PAUSE: Duration = Duration::from_millis(20);
 /// A failure that lasts this long is worth a line; a restart is not.
 const OUTAGE: Duration = Duration::from_secs(1);
 /// No cause is named to people more often than this.
@@ -23,19 +21,47 @@ const QUIET: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Cause {
-    Status(u16),
-    Outage,
+    /// The index named ids that it does not take.
+    Refused,
+    /// Nothing is taken; the status, if there is one.
+    Outage(Option<u16>),
+    /// Ids are refused alone, while others are taken.
+    Aside,
     Panic,
+}
+
+/// What was sent.
+struct Post {
+    source: Source,
+    ids: Vec<Arc<str>>,
+}
+
+/// Why a POST settled nothing.
+struct Trouble {
+    /// One line.
+    why: String,
+    status: Option<u16>,
+    next: Next,
+    after: Option<Duration>,
+}
+
+impl Trouble {
+    fn new(why: impl Into<String>) -> Self {
+        Trouble {
+            why: why.into(),
+            status: None,
+            next: Next::Same,
+            after: None,
+        }
+    }
 }
 
 /// What the thread keeps from round to round.
 pub(super) struct Round {
     config: Config,
     client: Client,
-    backoff: Backoff,
+    pace: Pace,
     random: SplitMix64,
-    retry_at: Option<Instant>,
-    failing_since: Option<Instant>,
     outage_named: bool,
     speech: OncePer<Cause>,
     start: Instant,
@@ -44,13 +70,11 @@ pub(super) struct Round {
 impl Round {
     pub(super) fn new(config: Config, client: Client) -> Self {
         Round {
-            backoff: Backoff::new(config.retry),
+            pace: Pace::new(config.retry),
             // RandomState is seeded by the system.
             random: SplitMix64(RandomState::new().build_hasher().finish()),
             config,
             client,
-            retry_at: None,
-            failing_since: None,
             outage_named: false,
             speech: OncePer::new(QUIET),
             start: Instant::now(),
@@ -60,13 +84,17 @@ impl Round {
     /// Returns `false` when the thread shall end.
     pub(super) fn run(&mut self, shared: &Shared) -> bool {
         let round = catch_unwind(AssertUnwindSafe(|| {
-            let Some((batch, budget)) = self.next_batch(shared) else {
+            let Some((post, budget)) = self.next_post(shared) else {
                 return false;
             };
-            let outcome = self.client.post(&request_body(&batch), budget);
-            match outcome {
-                Ok(answer) => self.settle(shared, &batch, &answer),
-                Err(why) => self.failed(shared, why, None),
+            match self.client.post(&request_body(&post.ids), budget) {
+                Ok(answer) => self.settle(shared, &post, &answer),
+                Err(NoAnswer { why, was_cut }) => {
+                    let divisible = was_cut && post.ids.len() > 1;
+                    let next = if divisible { Next::Half } else { Next::Same };
+                    let trouble = Trouble::new(why);
+                    self.failed(shared, &post, Trouble { next, ..trouble });
+                }
             }
             true
         }));
@@ -78,7 +106,7 @@ impl Round {
     }
 
     /// Waits until there is something to send and the time to send it.
-    fn next_batch(&mut self, shared: &Shared) -> Option<(Vec<Arc<str>>, Duration)> {
+    fn next_post(&mut self, shared: &Shared) -> Option<(Post, Duration)> {
         let mut state = shared.lock();
         loop {
             if state.stop {
@@ -86,106 +114,142 @@ impl Round {
             }
             let now = Instant::now();
             state.drain_until = state.drain_until.filter(|end| *end > now);
-            let empty = state.outbox.is_empty();
-            let pause = match self.retry_at {
-                Some(at) => {
-                    let pause = at.saturating_duration_since(now);
-                    match state.drain_until {
-                        Some(_) => pause.min(DRAIN_PAUSE),
-                        None => pause,
-                    }
+            let pause = match self.pace.next(&state.outbox, now) {
+                Ok(source) => {
+                    let ids = match source {
+                        Source::Queue => state.outbox.take_batch(self.pace.most()),
+                        Source::Aside => state.outbox.take_aside(),
+                    };
+                    let budget = state
+                        .drain_until
+                        .map_or(self.config.timeout, |end| end.duration_since(now));
+                    return Some((Post { source, ids }, budget));
                 }
-                None => Duration::ZERO,
+                // The pause may have begun before there was a drain.
+                Err(pause) if state.drain_until.is_some() => pause.map(|p| p.min(DRAIN_PAUSE)),
+                Err(pause) => pause,
             };
-            if !empty && pause.is_zero() {
-                let budget = state
-                    .drain_until
-                    .map_or(self.config.timeout, |end| end.duration_since(now));
-                return Some((state.outbox.take_batch(MAX_IDS_PER_POST), budget));
-            }
-            state.idle = empty;
-            state = shared.wait_for_work(state, (!empty).then_some(pause));
+            // Whatever comes into an empty queue may be sent at once, or has to wait, but not as
+            // long as what was set aside.
+            state.idle = !state.outbox.has_batch();
+            state = shared.wait_for_work(state, pause);
             state.idle = false;
-            if state.drain_until.is_some() && !empty {
-                // Whatever was left of the pause, a drain has no time for it.
-                self.retry_at = None;
+            if state.drain_until.is_some() && pause.is_some() {
+                self.pace.hurry();
             }
         }
     }
 
-    fn settle(&mut self, shared: &Shared, batch: &[Arc<str>], answer: &Answer) {
-        let status = answer.status;
-        let ids = batch.len() as u64;
-        match classify(status, &answer.body, answer.retry_after.as_deref()) {
+    fn settle(&mut self, shared: &Shared, post: &Post, answer: &Received) {
+        let ids = post.ids.len() as u64;
+        match answer.verdict() {
             Verdict::Delivered => {
-                self.told(shared);
+                self.told(shared, post.source);
                 let mut state = shared.lock();
-                state.batch_settled(batch);
+                state.batch_settled(&post.ids);
                 state.counts.sent += ids;
             }
             Verdict::NothingThere => {
-                self.told(shared);
+                self.told(shared, post.source);
                 let mut state = shared.lock();
-                state.batch_settled(batch);
+                state.batch_settled(&post.ids);
                 state.counts.not_needed += ids;
             }
-            Verdict::Rejected(advice) => {
-                let text =
-                    format!("it answered {status}, so {ids} evictions are dropped: {advice}");
-                self.say(Cause::Status(status), &text);
-                self.settled();
-                let mut state = shared.lock();
-                state.batch_settled(batch);
-                state.settled();
-                state.counts.rejected += ids;
-                state.note_error(format!("the index answered {status}"));
+            Verdict::Refused(places) if places.iter().all(|&place| place < post.ids.len()) => {
+                self.refused(shared, post.source, &places, answer.status);
             }
-            Verdict::Retry(after) => {
-                self.failed(shared, format!("the index answered {status}"), after);
+            Verdict::Refused(_) => {
+                let why = "the index refused ids that it was not sent";
+                self.failed(shared, post, Trouble::new(why));
+            }
+            Verdict::Retry(retry) => {
+                let status = answer.status;
+                let why = match retry.advice {
+                    Some(advice) => format!("the index answered {status} ({advice})"),
+                    None => format!("the index answered {status}"),
+                };
+                let trouble = Trouble {
+                    why,
+                    status: Some(status),
+                    next: retry.next,
+                    after: retry.after,
+                };
+                self.failed(shared, post, trouble);
             }
         }
     }
 
-    /// The index confirmed a POST. Messages first: whoever sees the new counts
+    /// The index took a POST. Messages first: whoever sees the new counts
     /// has been told what went before.
-    fn told(&mut self, shared: &Shared) {
+    fn told(&mut self, shared: &Shared, source: Source) {
         self.name_overflow(shared);
         if std::mem::take(&mut self.outage_named) {
             self.line("it answers again");
         }
-        self.settled();
+        self.pace.settled(source);
         let mut state = shared.lock();
         state.settled();
         state.counts.last_success_unix_ms = unix_ms();
     }
 
-    fn settled(&mut self) {
-        self.backoff.succeeded();
-        self.retry_at = None;
-        self.failing_since = None;
+    /// The index does not take the ids at these places, and says so of each of them.
+    fn refused(&mut self, shared: &Shared, source: Source, places: &[usize], status: u16) {
+        let ids = places.len();
+        let text = format!(
+            "it answered {status} and named {ids} ids that it does not take, so these evictions \
+             are dropped: check that CONTEXTPILOT_INDEX_URL leads to a ContextPilot index of a \
+             known version"
+        );
+        self.say(Cause::Refused, &text);
+        self.pace.settled(source);
+        let mut state = shared.lock();
+        state.batch_refused(places);
+        state.settled();
+        state.counts.rejected += ids as u64;
+        state.note_error(format!("the index refused {ids} ids with {status}"));
     }
 
     /// The POST must be tried again.
-    fn failed(&mut self, shared: &Shared, why: String, retry_after: Option<Duration>) {
-        let now = Instant::now();
-        let delay = self.backoff.failed(self.random.next(), retry_after);
-        let mut state = shared.lock();
-        let pause = match state.drain_until {
-            Some(_) => delay.min(DRAIN_PAUSE),
-            None => delay,
+    fn failed(&mut self, shared: &Shared, post: &Post, trouble: Trouble) {
+        let Trouble {
+            why,
+            status,
+            next,
+            after,
+        } = trouble;
+        let failure = Failure {
+            source: post.source,
+            ids: post.ids.len(),
+            next,
+            after,
         };
-        self.retry_at = Some(now + pause);
-        state.outbox.put_back();
+        let now = Instant::now();
+        let random = self.random.next();
+        let mut state = shared.lock();
+        let draining = state.drain_until.is_some();
+        match self.pace.failed(failure, now, random, draining) {
+            Back::First => state.outbox.put_back(),
+            Back::Aside => state.outbox.set_aside(),
+        }
         state.collect_overflow();
         state.counts.failed_posts += 1;
-        state.counts.failures_in_a_row = self.backoff.failures();
+        state.counts.failures_in_a_row = self.pace.failures();
         state.note_error(why.clone());
-        let waiting = state.outbox.len();
+        let (waiting, aside) = (state.outbox.len(), state.outbox.aside());
         drop(state);
-        let since = *self.failing_since.get_or_insert(now);
-        if now.duration_since(since) >= OUTAGE {
-            let text = format!("{why}; {waiting} evictions wait and will be told later");
-            self.outage_named |= self.say(Cause::Outage, &text);
+        match self.pace.failing_since() {
+            Some(since) if now.duration_since(since) >= OUTAGE => {
+                let text = format!("{why}; {waiting} evictions wait and will be told later");
+                self.outage_named |= self.say(Cause::Outage(status), &text);
+            }
+            None if post.source == Source::Aside => {
+                let text = format!(
+                    "{why}, to an id alone, while it takes others; {aside} such evictions wait, \
+                     and are tried again one at a time"
+                );
+                self.say(Cause::Aside, &text);
+            }
+            _ => {}
         }
     }
 
@@ -194,7 +258,11 @@ impl Round {
     fn panicked(&mut self, shared: &Shared) {
         shared.lock().counts.panics += 1;
         let recovered = catch_unwind(AssertUnwindSafe(|| {
-            self.failed(shared, "the sender thread panicked".to_owned(), None);
+            let post = Post {
+                source: Source::Queue,
+                ids: Vec::new(),
+            };
+            self.failed(shared, &post, Trouble::new("the sender thread panicked"));
             // Its connection may be in any state.
             if let Ok(client) = Client::new(&self.config) {
                 self.client = client;

@@ -11,13 +11,16 @@ use crate::outbox::{Limits, Outbox};
 pub struct Stats {
     /// Ids waiting to be sent.
     pub waiting: usize,
+    /// Ids of these that were refused when they were sent alone. Each is tried again now and
+    /// then, without keeping others waiting.
+    pub set_aside: usize,
     /// Ids in the POST that is under way.
     pub in_flight: usize,
     /// Ids that the index confirmed.
     pub sent: u64,
     /// Ids posted to an index that was not initialized: nothing to evict there.
     pub not_needed: u64,
-    /// Ids dropped because the index refused them for good (4xx and the like).
+    /// Ids dropped because the index named them as ones that it does not take.
     pub rejected: u64,
     /// Ids dropped because too many waited.
     pub overflowed: u64,
@@ -67,6 +70,7 @@ impl State {
         self.collect_overflow();
         Stats {
             waiting: self.outbox.len(),
+            set_aside: self.outbox.aside(),
             in_flight: self.outbox.in_flight(),
             running: self.running,
             ..self.counts.clone()
@@ -79,6 +83,17 @@ impl State {
         if let Some(settled) = &mut self.settled {
             let done = batch.iter().filter(|id| !self.outbox.is_waiting(id));
             settled.extend(done.cloned());
+        }
+    }
+
+    /// The ids at these places of the batch in flight need no further telling, the others do.
+    pub(super) fn batch_refused(&mut self, places: &[usize]) {
+        let refused = self.outbox.give_up(places);
+        self.outbox.put_back();
+        self.collect_overflow();
+        if let Some(settled) = &mut self.settled {
+            let outbox = &self.outbox;
+            settled.extend(refused.into_iter().filter(|id| !outbox.is_waiting(id)));
         }
     }
 

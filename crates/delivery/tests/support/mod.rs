@@ -19,6 +19,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) enum Act {
     /// Answers with this status, these header lines and this body.
     Answer(u16, Vec<String>, String),
+    /// The same while the request holds one of these ids; otherwise 200, and this stays the next
+    /// thing to do.
+    AnswerTo(Vec<String>, u16),
+    /// The same while the request holds more than so many ids.
+    AnswerAbove(usize, u16),
     /// Sends these bytes and closes.
     Raw(Vec<u8>),
     /// Sends these bytes and then more and more until the other side has enough.
@@ -63,6 +68,17 @@ struct Inner {
     connections: usize,
     open: Vec<TcpStream>,
     released: bool,
+}
+
+impl Inner {
+    fn next_act(&mut self, ids: &[String]) -> Act {
+        let (applies, status) = match self.script.front() {
+            Some(Act::AnswerTo(bad, status)) => (ids.iter().any(|id| bad.contains(id)), *status),
+            Some(Act::AnswerAbove(most, status)) => (ids.len() > *most, *status),
+            _ => return self.script.pop_front().unwrap_or_else(|| Act::status(200)),
+        };
+        Act::status(if applies { status } else { 200 })
+    }
 }
 
 #[derive(Default)]
@@ -135,6 +151,11 @@ impl Index {
     /// What to do with the next requests, before answering 200 again.
     pub(crate) fn script(&self, acts: impl IntoIterator<Item = Act>) {
         self.shared.lock().script.extend(acts);
+    }
+
+    /// From now on, 200 to everything again.
+    pub(crate) fn behave(&self) {
+        self.shared.lock().script.clear();
     }
 
     /// Hanging requests are answered 200 from now on.
@@ -221,7 +242,7 @@ fn serve(stream: &mut dyn ReadWrite, shared: &Shared, connection: usize) -> io::
     };
     let act = {
         let mut inner = shared.lock();
-        let act = inner.script.pop_front().unwrap_or_else(|| Act::status(200));
+        let act = inner.next_act(&ids);
         let told = false;
         inner.posts.push(Post {
             connection,
@@ -236,9 +257,11 @@ fn serve(stream: &mut dyn ReadWrite, shared: &Shared, connection: usize) -> io::
     match act {
         Act::Answer(status, headers, body) => {
             answer(stream, status, &headers, &body)?;
-            settle(shared, post, (200..300).contains(&status));
+            let page = headers.iter().any(|line| line.contains("text/html"));
+            settle(shared, post, (200..300).contains(&status) && !page);
             Ok(true)
         }
+        Act::AnswerTo(..) | Act::AnswerAbove(..) => unreachable!("`next_act` resolves them"),
         Act::Raw(bytes) => {
             stream.write_all(&bytes)?;
             settle(shared, post, bytes.starts_with(b"HTTP/1.1 200"));

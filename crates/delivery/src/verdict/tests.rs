@@ -1,0 +1,166 @@
+use super::*;
+
+fn judge(status: u16, body: &str) -> Verdict {
+    classify(&Answer {
+        status,
+        body: body.as_bytes(),
+        ..Answer::default()
+    })
+}
+
+fn next(status: u16) -> Next {
+    match judge(status, "") {
+        Verdict::Retry(retry) => retry.next,
+        other => panic!("{status}: {other:?}"),
+    }
+}
+
+/// As ContextPilot's index 0.5.0 says it.
+const NOT_INITIALIZED: &str = r#"{"detail":"Index not initialized. Call POST /reorder first."}"#;
+
+#[test]
+fn every_2xx_is_delivered_unless_it_is_a_web_page() {
+    for status in [200, 201, 202, 204, 299] {
+        for body in ["", "{}", "ok", "{\"removed_count\":1", "[]", "a < b"] {
+            assert_eq!(judge(status, body), Verdict::Delivered, "{status} {body}");
+        }
+        for body in [
+            "<!DOCTYPE html>",
+            " \r\n\t<html>",
+            "<?xml version=\"1.0\"?>",
+        ] {
+            let verdict = judge(status, body);
+            assert!(matches!(verdict, Verdict::Retry(_)), "{status} {body}");
+        }
+    }
+    for (content_type, is_page) in [
+        ("text/html", true),
+        ("Text/HTML; charset=utf-8", true),
+        ("application/xhtml+xml", true),
+        ("application/json", false),
+        ("text/plain", false),
+        ("", false),
+    ] {
+        let verdict = classify(&Answer {
+            status: 200,
+            content_type: Some(content_type),
+            ..Answer::default()
+        });
+        let delivered = verdict == Verdict::Delivered;
+        assert_eq!(delivered, !is_page, "{content_type}");
+    }
+}
+
+#[test]
+fn an_index_without_an_index_has_nothing_to_evict() {
+    assert_eq!(judge(503, NOT_INITIALIZED), Verdict::NothingThere);
+    // What others could say, and the same with another status.
+    for (status, body) in [
+        (503, "overloaded"),
+        (503, "Index not initialized. Call POST /reorder first."),
+        (503, r#"{"detail":"upstream not initialized"}"#),
+        (503, r#"{"error":"Index not initialized"}"#),
+        (503, r#"{"detail":["Index not initialized"]}"#),
+        (503, &NOT_INITIALIZED[..NOT_INITIALIZED.len() - 1]),
+        (500, NOT_INITIALIZED),
+        (404, NOT_INITIALIZED),
+    ] {
+        let verdict = judge(status, body);
+        assert!(matches!(verdict, Verdict::Retry(_)), "{status} {body}");
+    }
+    let noise = classify(&Answer {
+        status: 503,
+        body: &[0xff, 0xfe],
+        ..Answer::default()
+    });
+    assert!(matches!(noise, Verdict::Retry(_)));
+}
+
+#[test]
+fn ids_that_the_index_names_are_refused() {
+    // From ContextPilot's index 0.5.0, asked with ["a", 1, null].
+    let body = r#"{"detail":[{"type":"string_type","loc":["body","request_ids",1],"msg":"Input should be a valid string","input":1},{"type":"string_type","loc":["body","request_ids",2],"msg":"Input should be a valid string","input":null}]}"#;
+    assert_eq!(judge(422, body), Verdict::Refused(vec![1, 2]));
+    let deeper = r#"{"detail":[{"loc":["body","request_ids",7,"str"]},{"loc":["body","request_ids",3]},{"loc":["body","request_ids",7]}]}"#;
+    assert_eq!(judge(422, deeper), Verdict::Refused(vec![3, 7]));
+    for (status, body) in [
+        // About all of it: from the same index, and from others.
+        (
+            422,
+            r#"{"detail":[{"type":"missing","loc":["body","request_ids"],"msg":"Field required","input":{}}]}"#,
+        ),
+        (
+            422,
+            r#"{"detail":[{"type":"json_invalid","loc":["body",15],"msg":"JSON decode error"}]}"#,
+        ),
+        (
+            422,
+            r#"{"detail":[{"loc":["body","request_ids",1]},{"loc":["body","more"]}]}"#,
+        ),
+        (422, r#"{"detail":[{"loc":["query","request_ids",1]}]}"#),
+        (422, r#"{"detail":[{"loc":["body","request_ids",-1]}]}"#),
+        (422, r#"{"detail":[]}"#),
+        (422, r#"{"detail":"no"}"#),
+        (422, ""),
+        (400, body),
+        (403, body),
+    ] {
+        let verdict = judge(status, body);
+        assert!(matches!(verdict, Verdict::Retry(_)), "{status} {body}");
+    }
+}
+
+#[test]
+fn no_other_answer_settles_anything() {
+    for status in (0..200).chain(300..=999) {
+        for body in ["", "<html>", "{}", r#"{"detail":"Not Found"}"#] {
+            let verdict = judge(status, body);
+            assert!(matches!(verdict, Verdict::Retry(_)), "{status} {body}");
+        }
+    }
+}
+
+#[test]
+fn less_is_sent_where_what_was_sent_may_be_to_blame() {
+    assert_eq!(next(413), Next::HalfAtOnce);
+    for status in [400, 403, 406, 422, 431, 451, 499, 500, 501] {
+        assert_eq!(next(status), Next::Half, "{status}");
+    }
+    for status in [
+        301, 302, 401, 404, 405, 407, 408, 410, 421, 425, 429, 502, 503, 504, 999,
+    ] {
+        assert_eq!(next(status), Next::Same, "{status}");
+    }
+}
+
+#[test]
+fn advice_where_somebody_can_do_something() {
+    for status in (300..=499).chain([200]) {
+        let Verdict::Retry(retry) = judge(status, "<html>") else {
+            panic!("{status}")
+        };
+        let expected = ![408, 425, 429].contains(&status);
+        assert_eq!(retry.advice.is_some(), expected, "{status}");
+    }
+}
+
+#[test]
+fn an_answer_may_ask_for_patience() {
+    let after = |status, text| {
+        let retry_after = Some(text);
+        match classify(&Answer {
+            status,
+            retry_after,
+            ..Answer::default()
+        }) {
+            Verdict::Retry(retry) => retry.after,
+            other => panic!("{other:?}"),
+        }
+    };
+    for status in [301, 404, 413, 429, 503] {
+        assert_eq!(after(status, " 2 "), Some(Duration::from_secs(2)));
+    }
+    for nonsense in ["-1", "soon", "Wed, 21 Oct 2015 07:28:00 GMT", "1e9", ""] {
+        assert_eq!(after(503, nonsense), None, "{nonsense}");
+    }
+}
