@@ -81,6 +81,33 @@ fn a_token_is_asked_of_everybody() {
     assert!(!hooked.server.stderr().contains("s3same"));
 }
 
+/// As a kubelet asks: without the token, under an address of the pod's.
+#[test]
+fn probes_need_no_token_and_are_told_no_reasons() {
+    let hooked = Hooked::observing(&bare(1).env("CONTEXTPILOT_LISTEN_TOKEN", "s3same"));
+    let ask = |path: &str, headers: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.7:8890\r\n{headers}\r\n");
+        let answer = send(&hooked, &request);
+        (answer.status, answer.text())
+    };
+    let kubelet = "User-Agent: kube-probe/1.31\r\nAccept: */*\r\n";
+    let token = "Authorization: Bearer s3same\r\n";
+    for (path, reason) in [("/health", "serves"), ("/ready", "no index")] {
+        let (status, text) = ask(path, kubelet);
+        assert_eq!(status, 200, "{path}: {text}");
+        assert!(text.contains(r#""status":"ok""#), "{path}: {text}");
+        assert!(!text.contains(reason), "{path}: {text}");
+        let (status, text) = ask(path, token);
+        assert_eq!(status, 200, "{path}: {text}");
+        assert!(text.contains(reason), "{path}: {text}");
+        let page = "Origin: http://192.0.2.7:8890\r\n";
+        assert_eq!(ask(path, page).0, 401, "{path}");
+    }
+    for path in ["/", "/stats", "/metrics", "/health/", "/requests/ready"] {
+        assert_eq!(ask(path, kubelet).0, 401, "{path}");
+    }
+}
+
 fn get(socket: &Path, target: &str) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     let request = format!("GET {target} HTTP/1.1\r\nConnection: close\r\n\r\n");

@@ -1,26 +1,34 @@
-//! `/health` in good and bad times, and what goes on when something of ours fails.
+//! `/health` and `/ready` in good and bad times, and what goes on when something of ours fails.
 
 use crate::support::{Hooked, ask, bare, until};
 use contextpilot_control::{Health, HealthStatus, Mode};
 use contextpilot_testbed::{Behaviour, Index};
 
-fn health(hooked: &Hooked) -> (u16, Health) {
-    let response = hooked.get("/health");
+fn probe(hooked: &Hooked, path: &str) -> (u16, Health) {
+    let response = hooked.get(path);
     let health = serde_json::from_str(&response.text()).unwrap();
     (response.status, health)
+}
+
+/// What `/ready` says, after a look at `/health`, which says the same at all times.
+fn ready(hooked: &Hooked) -> (u16, Health) {
+    let ready = probe(hooked, "/ready");
+    let (status, alive) = probe(hooked, "/health");
+    assert_eq!((status, alive.status), (200, HealthStatus::Ok), "{ready:?}");
+    ready
 }
 
 #[test]
 fn an_index_that_fails_is_named_until_it_is_back() {
     let index = Index::start().unwrap();
     let hooked = Hooked::telling(&bare(1), &index);
-    let (status, good) = health(&hooked);
+    let (status, good) = ready(&hooked);
     assert_eq!((status, good.status), (200, HealthStatus::Ok), "{good:?}");
     index.behave(Behaviour::Status(500, String::new()));
     hooked.complete(&ask(1, 60).id("req-1"));
     hooked.complete(&ask(2, 60).id("req-2"));
     let bad = until("the index fails", || {
-        let (status, bad) = health(&hooked);
+        let (status, bad) = ready(&hooked);
         (bad.status == HealthStatus::IndexFailing).then_some((status, bad.reason))
     });
     assert_eq!(bad.0, 503);
@@ -29,7 +37,7 @@ fn an_index_that_fails_is_named_until_it_is_back() {
     assert!(delivery.failed_posts > 0 && delivery.last_error.is_some());
     index.behave(Behaviour::Accept);
     until("the index is back", || {
-        (health(&hooked).0 == 200).then_some(())
+        (ready(&hooked).0 == 200).then_some(())
     });
 }
 
@@ -44,7 +52,7 @@ fn after_an_internal_error_the_endpoint_says_so() {
         hooked.complete(&ask(n, 60).id(format!("req-{n}")));
     }
     let bad = until("it has stopped", || {
-        let (status, bad) = health(&hooked);
+        let (status, bad) = ready(&hooked);
         (bad.status == HealthStatus::Stopped).then_some((status, bad.reason))
     });
     assert_eq!(bad.0, 503);
@@ -61,7 +69,7 @@ fn a_sleeping_server_has_no_model() {
     let hooked = Hooked::observing(&bare(1).args(["--sleep-idle-seconds", "1"]));
     hooked.complete(&ask(1, 60).id("req-1"));
     let (status, reason) = until("it sleeps", || {
-        let (status, bad) = health(&hooked);
+        let (status, bad) = ready(&hooked);
         (bad.status == HealthStatus::Loading).then_some((status, bad.reason))
     });
     assert_eq!(status, 503);

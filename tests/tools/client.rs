@@ -31,6 +31,7 @@ fn a_slot_is_known_to_the_byte() {
         "{unknown:?}"
     );
     assert_eq!(control.health().unwrap().status, HealthStatus::Ok);
+    assert_eq!(control.ready().unwrap().status, HealthStatus::Ok);
     // Size of the state that the server itself writes, but for its head and tokens.
     let saved = server.save(0, "tea.bin").unwrap();
     let bytes = control.slot(0).unwrap().unwrap().bytes.unwrap();

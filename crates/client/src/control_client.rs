@@ -103,12 +103,22 @@ impl Control {
         self.http.post("/reset", &json!({}), patience)?.json()
     }
 
-    /// `GET /health`. That the hook is not well is an answer, not an error.
+    /// `GET /health`: an answer at all is what counts, and whatever is wrong otherwise is not in
+    /// it. [`ready`](Self::ready) has that.
     ///
     /// # Errors
     /// As [`Control::stats`].
     pub fn health(&self) -> Result<Health> {
-        let answer = self.http.get("/health", Patience::Whole(QUICK))?;
+        self.http.get("/health", Patience::Whole(QUICK))?.json()
+    }
+
+    /// `GET /ready`: whether evictions are seen, and the index (if there is one) is told. That it
+    /// is not so is an answer, not an error.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn ready(&self) -> Result<Health> {
+        let answer = self.http.get("/ready", Patience::Whole(QUICK))?;
         match answer.status.as_u16() {
             503 => answer.json_whatever_the_status(),
             _ => answer.json(),

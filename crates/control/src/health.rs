@@ -1,13 +1,20 @@
-//! `GET /health`, `POST /reset`, and what is answered to everything that is none of ours.
+//! `GET /health`, `GET /ready`, `POST /reset`, and what is answered to everything that is none of
+//! ours.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether the hook does what it is there for. 200 if it is [`HealthStatus::Ok`], else 503.
+/// The answer to two questions.
+///
+/// - `GET /health`, for life: [`HealthStatus::Ok`] with 200, from every process that serves. A
+///   process that does not answer this should be ended and started again. Nothing that a restart
+///   does not mend is in it: not the index, not a model that is being loaded.
+/// - `GET /ready`: whether the hook does what it is there for. 200 if that is
+///   [`HealthStatus::Ok`], else 503.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// In a word.
     pub status: HealthStatus,
-    /// Why, for people: one line.
+    /// Why, for people: one line. Who asks without the token, where there is one, is not told.
     pub reason: String,
 }
 
@@ -17,7 +24,7 @@ pub struct Health {
 pub enum HealthStatus {
     /// It watches, and the index (if there is one) is being told.
     Ok,
-    /// No model has been loaded yet.
+    /// No model is loaded: not yet, or the server sleeps.
     Loading,
     /// Some of the server's functions could not be hooked.
     NotAttached,

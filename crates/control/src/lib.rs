@@ -7,7 +7,8 @@
 //! | `GET /requests/{id}`, percent-encoded | [`RequestState`]; 404 with the same for an unknown one |
 //! | `POST /reset` | [`Reset`] |
 //! | `GET /events` | server-sent events, each with a [`ResidencyEvent`] |
-//! | `GET /health` | [`Health`], 200 or 503 |
+//! | `GET /health` | [`Health`], 200 while the process serves |
+//! | `GET /ready` | [`Health`], 200 or 503 |
 //! | `GET /metrics` | Prometheus' text format |
 //! | anything else, or an answer that cannot be had | [`Refusal`] |
 //!

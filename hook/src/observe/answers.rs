@@ -6,6 +6,9 @@
 //! to mean this machine, or blindly: so without a token the `Host` must be a loopback one, and
 //! nothing is answered to what a page sends (a browser adds an `Origin` to each request that
 //! changes something, and `Sec-Fetch-Site` to all).
+//!
+//! `/health` and `/ready` are answered without the token too, in a word and without the reason: a
+//! kubelet that asks cannot keep a secret from whoever may read the pod's description.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -62,7 +65,7 @@ impl Answers {
     pub(crate) fn answer(&self, request: &Request) -> Response {
         // A panic here is about this request and touches nothing else.
         let answer = catch_unwind(AssertUnwindSafe(|| match self.may_ask(request) {
-            Ok(()) => self.route(request),
+            Ok(access) => self.route(request, access),
             Err(refusal) => refusal,
         }));
         answer.unwrap_or_else(|_| {
@@ -74,10 +77,12 @@ impl Answers {
         })
     }
 
-    fn may_ask(&self, request: &Request) -> Result<(), Response> {
+    fn may_ask(&self, request: &Request) -> Result<Access, Response> {
         if let Some(token) = &self.token {
+            let probes = is_probe(request.path()) && !comes_from_a_page(request);
             return match has_token(request, token.expose()) {
-                true => Ok(()),
+                true => Ok(Access::Whole),
+                false if probes => Ok(Access::Probe),
                 false => Err(refuse(
                     401,
                     "send the token of CONTEXTPILOT_LISTEN_TOKEN, as Authorization: Bearer …",
@@ -94,20 +99,21 @@ impl Answers {
                 "the Host is not this machine's: use 127.0.0.1, [::1] or localhost",
             ));
         }
-        Ok(())
+        Ok(Access::Whole)
     }
 
-    fn route(&self, request: &Request) -> Response {
+    fn route(&self, request: &Request, access: Access) -> Response {
         let path = request.path();
         let only = match path {
             "/reset" => "POST",
-            "/" | "/stats" | "/metrics" | "/events" | "/health" => "GET",
+            "/" | "/stats" | "/metrics" | "/events" => "GET",
+            _ if is_probe(path) => "GET",
             _ if path.starts_with("/requests/") => "GET",
             _ => {
                 return refuse(
                     404,
-                    "nothing here: there are /stats, /requests/{id}, /events, /metrics, /health \
-                     and POST /reset",
+                    "nothing here: there are /stats, /requests/{id}, /events, /metrics, /health, \
+                     /ready and POST /reset",
                 );
             }
         };
@@ -133,7 +139,11 @@ impl Answers {
                 Response::whole(200, kind, text.into_bytes())
             }),
             "/events" => Ok(self.events(request)),
-            "/health" => Ok(self.health()),
+            HEALTH => Ok(probed(HealthStatus::Ok, ALIVE.to_owned(), access)),
+            READY => {
+                let (status, reason) = self.readiness();
+                Ok(probed(status, reason, access))
+            }
             "/reset" => self
                 .asker
                 .ask(Question::Reset)
@@ -184,16 +194,8 @@ impl Answers {
         .with("Cache-Control", "no-store")
     }
 
-    fn health(&self) -> Response {
-        let (status, reason) = self.state();
-        let code = match status {
-            HealthStatus::Ok => 200,
-            _ => 503,
-        };
-        json(code, &Health { status, reason })
-    }
-
-    fn state(&self) -> (HealthStatus, String) {
+    /// Whether all is as it should be, the index included.
+    fn readiness(&self) -> (HealthStatus, String) {
         if !mode::is_running() {
             let place = mode::place_of_panic();
             let reason = format!("stopped after an internal error at {place}; restart the server");
@@ -225,13 +227,46 @@ impl Answers {
     }
 }
 
+/// For life: it is answered by a process that serves, whatever else is wrong.
+const HEALTH: &str = "/health";
+/// For readiness.
+const READY: &str = "/ready";
+
+const ALIVE: &str = "this process serves; /ready says how it is";
+
+fn is_probe(path: &str) -> bool {
+    path == HEALTH || path == READY
+}
+
+/// How much is answered to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Everything.
+    Whole,
+    /// Probes, in a word.
+    Probe,
+}
+
+fn probed(status: HealthStatus, reason: String, access: Access) -> Response {
+    let code = match status {
+        HealthStatus::Ok => 200,
+        _ => 503,
+    };
+    let reason = match access {
+        Access::Whole => reason,
+        Access::Probe => "told with the token only".to_owned(),
+    };
+    json(code, &Health { status, reason })
+}
+
 const ROOT: &str = "\
 contextpilot-llama control endpoint
 GET /stats           everything, as JSON
 GET /requests/{id}   where a request's prompt is, or what became of it
 GET /events          server-sent events, one for each change
 GET /metrics         for Prometheus
-GET /health          200, or 503 with the reason
+GET /health          200 while the process serves
+GET /ready           200, or 503 with the reason
 POST /reset          report everything as evicted, and forget it
 ";
 
