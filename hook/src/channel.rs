@@ -1,9 +1,8 @@
 //! From the host's threads to the worker: a bounded queue that never makes the host wait.
 //!
-//! **Cost.** `try_send` of crossbeam's array flavour is one compare-and-swap and two stores. Its
-//! wake-up part takes a lock only if a receiver *blocks* in the channel, and ours never does: it
-//! polls with `try_recv` and rests in `thread::park`. So whether anybody is woken (a futex call
-//! of one to five microseconds) is for us to decide: see [`Attention`].
+//! **Cost.** To [send](Sender::send) is one compare-and-swap and some stores. The receiver never
+//! blocks in the [queue] but rests in `thread::park`, so whether anybody is woken (a futex call of
+//! one to five microseconds) is decided here: see [`Attention`].
 //!
 //! **Overflow.** An event that finds no room opens a *gap*: from then on everything is dropped
 //! until the worker has emptied the queue, has declared the ledger out of step, and closes the
@@ -18,13 +17,15 @@ use std::time::Duration;
 
 use contextpilot_observer::{Note, Stamp};
 use contextpilot_residency::{Arrival, Entry, Event, RequestId};
-use crossbeam_channel::{Receiver, Sender};
 
 use crate::prompts::Waiting;
 use crate::status::STATUS;
 use crate::{faults, mode, observe};
+use queue::{Receiver, Sender, queue};
 
-/// Events that may wait: several seconds of a busy server, in about 4 MB.
+mod queue;
+
+/// Events that may wait: several seconds of a busy server, in 4 MiB. Almost none do, as a rule.
 const CAPACITY: usize = 65_536;
 /// Entries of submitted batches that may wait, all together: 64 MB.
 const MOST_ENTRIES: usize = 4 << 20;
@@ -66,17 +67,23 @@ type Stranded = (Arrival, RequestId);
 
 /// The queue and what surrounds it.
 pub(crate) struct Channel {
-    sender: Sender<Item>,
-    receiver: Mutex<Option<Receiver<Item>>>,
+    events: Sender<Item>,
+    stranded: Sender<Stranded>,
+    inbox: Mutex<Option<Inbox>>,
     worker: OnceLock<Thread>,
     attention: Attention,
     gap: AtomicBool,
-    stranded: (Sender<Stranded>, Receiver<Stranded>),
     entries: AtomicUsize,
     /// Something other than an evaluation has happened since the last evaluation.
     news: AtomicBool,
     /// The evaluation under way was worth waking the worker.
     urgent_evaluation: AtomicBool,
+}
+
+/// What the worker gets.
+pub(crate) struct Inbox {
+    events: Receiver<Item>,
+    stranded: Receiver<Stranded>,
 }
 
 /// Made at the first event, so that inert processes do without.
@@ -127,14 +134,18 @@ impl Channel {
     }
 
     fn with_room(events: usize) -> Self {
-        let (sender, receiver) = crossbeam_channel::bounded(events);
+        let (events, received) = queue(events);
+        let (stranded, found) = queue(MOST_STRANDED);
         Self {
-            sender,
-            receiver: Mutex::new(Some(receiver)),
+            events,
+            stranded,
+            inbox: Mutex::new(Some(Inbox {
+                events: received,
+                stranded: found,
+            })),
             worker: OnceLock::new(),
             attention: Attention(AtomicU8::new(AWAKE)),
             gap: AtomicBool::new(false),
-            stranded: crossbeam_channel::bounded(MOST_STRANDED),
             entries: AtomicUsize::new(0),
             news: AtomicBool::new(false),
             urgent_evaluation: AtomicBool::new(false),
@@ -159,7 +170,7 @@ impl Channel {
         // Before the gap: whoever closes that finds the id.
         if let Some((arrival, id)) = newcomer {
             let stranded = (arrival, RequestId::clone(id));
-            if self.stranded.0.try_send(stranded).is_err() {
+            if self.stranded.send(stranded, MOST_STRANDED).is_err() {
                 STATUS.ids_lost.add(1);
             }
         }
@@ -171,7 +182,7 @@ impl Channel {
     /// False if there is no room.
     fn enqueue(&self, event: Event) -> bool {
         let entries = entries_of(&event);
-        if !self.has_room() || !self.take_room(entries) {
+        if self.has_gap() || !self.take_room(entries) {
             return false;
         }
         let at = match event {
@@ -179,7 +190,7 @@ impl Channel {
             _ => Stamp::default(),
         };
         let what = What::Event(event);
-        let sent = self.sender.try_send(Item { what, at }).is_ok();
+        let sent = self.send(Item { what, at });
         if !sent {
             self.give_room(entries);
         }
@@ -188,18 +199,18 @@ impl Channel {
 
     fn note(&self, note: Note, at: Stamp) {
         let what = What::Note(note);
-        if self.has_room() && self.sender.try_send(Item { what, at }).is_ok() {
+        if !self.has_gap() && self.send(Item { what, at }) {
             self.wake(false);
         }
     }
 
     fn wait(&self, waiting: Waiting) {
         let tokens = tokens_of(&waiting);
-        if !self.has_room() || !self.take_room(tokens) {
+        if self.has_gap() || !self.take_room(tokens) {
             return;
         }
         let (what, at) = (What::Waiting(waiting), Stamp::default());
-        if self.sender.try_send(Item { what, at }).is_ok() {
+        if self.send(Item { what, at }) {
             self.wake(false);
         } else {
             self.give_room(tokens);
@@ -221,9 +232,17 @@ impl Channel {
         }
     }
 
-    fn has_room(&self) -> bool {
-        let open = !self.gap.load(Ordering::Acquire);
-        open && (mode::is_running() || self.sender.len() < BEFORE_WORKER)
+    fn has_gap(&self) -> bool {
+        self.gap.load(Ordering::Acquire)
+    }
+
+    /// False if there is no room.
+    fn send(&self, item: Item) -> bool {
+        let most = match mode::is_running() {
+            true => CAPACITY,
+            false => BEFORE_WORKER,
+        };
+        self.events.send(item, most).is_ok()
     }
 
     /// Whether the worker must hear of this at once rather than within a [`NAP`].
@@ -284,8 +303,8 @@ impl Channel {
     // The worker's side.
 
     /// The receiving end, for the one worker.
-    pub(crate) fn take_receiver(&self) -> Option<Receiver<Item>> {
-        self.receiver
+    pub(crate) fn take_inbox(&self) -> Option<Inbox> {
+        self.inbox
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take()
@@ -296,13 +315,15 @@ impl Channel {
         let _ = self.worker.set(thread::current());
     }
 
-    /// Something has left the queue.
-    pub(crate) fn taken(&self, what: &What) {
-        match what {
+    /// What happened next, if anything has.
+    pub(crate) fn next(&self, inbox: &mut Inbox) -> Option<Item> {
+        let item = inbox.events.take()?;
+        match &item.what {
             What::Event(event) => self.give_room(entries_of(event)),
             What::Waiting(waiting) => self.give_room(tokens_of(waiting)),
             What::Note(_) => {}
         }
+        Some(item)
     }
 
     /// Whether events were lost. Asked when the queue is empty: all that came before the gap has
@@ -311,23 +332,25 @@ impl Channel {
         self.gap.load(Ordering::Relaxed) && self.gap.swap(false, Ordering::AcqRel)
     }
 
-    /// The requests whose events were lost.
-    pub(crate) fn stranded(&self) -> impl Iterator<Item = Stranded> + '_ {
-        self.stranded.1.try_iter()
-    }
-
     /// Rests until there is something to do, or for this long (`None`: as long as it takes).
-    pub(crate) fn rest(&self, receiver: &Receiver<Item>, longest: Option<Duration>) {
+    pub(crate) fn rest(&self, inbox: &Inbox, longest: Option<Duration>) {
         let nap = longest.is_some_and(|longest| longest <= NAP);
         let attention = if nap { NAPPING } else { ASLEEP };
         self.attention.0.store(attention, Ordering::SeqCst);
-        if receiver.is_empty() && !self.gap.load(Ordering::SeqCst) {
+        if inbox.events.is_empty() && !self.gap.load(Ordering::SeqCst) {
             match longest {
                 Some(longest) => thread::park_timeout(longest),
                 None => thread::park(),
             }
         }
         self.attention.0.store(AWAKE, Ordering::SeqCst);
+    }
+}
+
+impl Inbox {
+    /// A request whose event was lost.
+    pub(crate) fn stranded(&mut self) -> Option<Stranded> {
+        self.stranded.take()
     }
 }
 

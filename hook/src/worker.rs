@@ -15,11 +15,10 @@ use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
 use contextpilot_observer::Stamp;
 use contextpilot_residency::{BufferId, Effect, Event, Ledger, Prompts, RequestId};
-use crossbeam_channel::Receiver;
 
 use crate::attach::claims::{self, Claim};
 use crate::beliefs::Beliefs;
-use crate::channel::{self, Channel, Item, What};
+use crate::channel::{self, Channel, Inbox, Item, What};
 use crate::observe::{Attendant, Question};
 use crate::prompts::{self, Waiting};
 use crate::silence::Silence;
@@ -61,7 +60,7 @@ pub(crate) fn start(
     trace: Option<Trace>,
 ) -> std::io::Result<()> {
     let channel = channel::get();
-    let Some(receiver) = channel.take_receiver() else {
+    let Some(inbox) = channel.take_inbox() else {
         return Err(std::io::Error::other("it was started before"));
     };
     thread::Builder::new()
@@ -76,7 +75,7 @@ pub(crate) fn start(
                 });
                 let mut worker = Worker {
                     channel,
-                    receiver,
+                    inbox,
                     beliefs,
                     attendant,
                     trace,
@@ -141,7 +140,7 @@ fn wait(deadline: Instant, done: impl Fn() -> bool) {
 
 struct Worker {
     channel: &'static Channel,
-    receiver: Receiver<Item>,
+    inbox: Inbox,
     /// `None`: there is no index.
     beliefs: Option<Beliefs>,
     /// `None`: nobody observes.
@@ -163,8 +162,7 @@ impl Worker {
         let mut silence = Silence::new(Instant::now());
         loop {
             faults::stall();
-            while let Ok(Item { what, at }) = self.receiver.try_recv() {
-                self.channel.taken(&what);
+            while let Some(Item { what, at }) = self.channel.next(&mut self.inbox) {
                 match what {
                     What::Event(event) => {
                         silence.note(&event, Instant::now());
@@ -209,7 +207,7 @@ impl Worker {
             let keep = self.beliefs.as_ref().and_then(|beliefs| beliefs.rest(now));
             let awaited = self.ledger.as_ref().is_some_and(Ledger::awaits_silence);
             let rests = silence.rest(now, awaited).into_iter().chain(keep);
-            self.channel.rest(&self.receiver, rests.min());
+            self.channel.rest(&self.inbox, rests.min());
         }
     }
 
@@ -327,7 +325,7 @@ impl Worker {
 
     /// Requests that came while there was no room to say so.
     fn take_back_stranded(&mut self) {
-        for (arrival, id) in self.channel.stranded() {
+        while let Some((arrival, id)) = self.inbox.stranded() {
             if let Some(beliefs) = &mut self.beliefs {
                 beliefs.about(Some(arrival));
                 beliefs.take_back(id);

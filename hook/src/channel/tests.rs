@@ -42,6 +42,11 @@ fn event_in(item: Item) -> Event {
     }
 }
 
+/// How many events the worker would find.
+fn waiting(channel: &Channel, inbox: &mut Inbox) -> usize {
+    std::iter::from_fn(|| channel.next(inbox)).count()
+}
+
 const EVALUATED: Event = Event::Evaluated {
     context: CONTEXT,
     failed: Vec::new(),
@@ -82,40 +87,38 @@ fn removals_wake_nobody_by_themselves() {
 #[test]
 fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
     let channel = Channel::new();
-    let receiver = channel.take_receiver().expect("the first to ask gets it");
+    let mut inbox = channel.take_inbox().expect("the first to ask gets it");
     // No worker runs, so the smaller bound holds.
     for _ in 0..BEFORE_WORKER {
         assert!(channel.enqueue(EVALUATED));
     }
     channel.push(EVALUATED);
-    assert_eq!(receiver.try_iter().count(), BEFORE_WORKER);
+    assert_eq!(waiting(&channel, &mut inbox), BEFORE_WORKER);
     let (a, b) = (RequestId::from("req-a"), RequestId::from("req-b"));
     assert!(!channel.introduce(posted(&a), Arrival(7), &a));
     channel.push(posted(&b));
-    assert!(receiver.is_empty(), "the gap is still open");
+    assert_eq!(waiting(&channel, &mut inbox), 0, "the gap is still open");
     assert!(channel.close_gap());
     assert!(!channel.close_gap());
-    assert!(
-        channel.stranded().eq([(Arrival(7), a.clone())]),
-        "the other is known"
-    );
+    assert_eq!(inbox.stranded(), Some((Arrival(7), a.clone())));
+    assert_eq!(inbox.stranded(), None, "the other is known");
     assert!(channel.introduce(posted(&a), Arrival(8), &a));
-    assert_eq!(receiver.try_iter().count(), 1);
+    assert_eq!(waiting(&channel, &mut inbox), 1);
     channel.push(EVALUATED);
-    assert_eq!(receiver.len(), 1);
-    assert_eq!(channel.stranded().count(), 0);
+    assert_eq!(waiting(&channel, &mut inbox), 1);
+    assert_eq!(inbox.stranded(), None);
 }
 
 #[test]
 fn batches_that_wait_are_bounded_in_size() {
     let channel = Channel::new();
-    let receiver = channel.take_receiver().expect("the first to ask gets it");
+    let mut inbox = channel.take_inbox().expect("the first to ask gets it");
     channel.entries.store(MOST_ENTRIES + 1, Ordering::Relaxed);
     assert!(!channel.enqueue(submitted(&[0])));
     channel.entries.store(0, Ordering::Relaxed);
     assert!(channel.enqueue(submitted(&[0, 1])));
     assert_eq!(channel.entries.load(Ordering::Relaxed), 2);
-    channel.taken(&receiver.try_recv().expect("it was sent").what);
+    assert!(channel.next(&mut inbox).is_some());
     assert_eq!(channel.entries.load(Ordering::Relaxed), 0);
 }
 
@@ -153,20 +156,19 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
                 channel.nudge();
             });
         }
-        let receiver = channel.take_receiver().expect("the first to ask gets it");
+        let mut inbox = channel.take_inbox().expect("the first to ask gets it");
         channel.attend();
         loop {
             // Asked first: what was sent before they were done is found below.
             let over = done.load(Ordering::SeqCst) == THREADS as usize;
-            while let Ok(item) = receiver.try_recv() {
-                channel.taken(&item.what);
+            while let Some(item) = channel.next(&mut inbox) {
                 let event = event_in(item);
                 if let Event::Posted { arrival, task, .. } = event {
                     seen.push(Seen::Event(task, arrival.0));
                 }
             }
             if channel.close_gap() {
-                stranded.extend(channel.stranded());
+                stranded.extend(std::iter::from_fn(|| inbox.stranded()));
                 seen.push(Seen::Gap);
                 continue;
             }
@@ -174,7 +176,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
                 break;
             }
             // Woken by the next event, or never: that would end this test by its time limit.
-            channel.rest(&receiver, None);
+            channel.rest(&inbox, None);
         }
     });
 

@@ -76,6 +76,7 @@ impl<'a> Linked<'a> {
             },
             program: folder.path().join("llama-server"),
             folder,
+            state: tempfile::tempdir().expect("a folder"),
         }
     }
 

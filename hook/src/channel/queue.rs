@@ -1,0 +1,328 @@
+//! A bounded queue of many senders and one receiver that never makes a sender wait, and whose
+//! memory follows what waits in it.
+//!
+//! Places are numbered from 0 on, for ever. A sender takes one by moving the tail; the receiver
+//! empties them in their order, and then moves the head. Places lie in *segments*, which are found
+//! through a table. The first sender to find none there makes one. The receiver takes a segment
+//! out of the table after its last place, and keeps a few for senders who need one: a queue whose
+//! receiver keeps up, or comes back soon, asks nobody for memory.
+//!
+//! **Why not crossbeam's.** Its bounded queue numbers all places when it is made, so an idle one
+//! of 65,536 places of 64 bytes is 4 MiB of used memory. In its unbounded one, senders wait for
+//! the one who makes the next block, however long that one is kept from running.
+//!
+//! **Tests.** `scripts/sanitize queue` tries every order of a few senders and a receiver
+//! (`hook/model`), `scripts/sanitize threads` watches many of them for data races.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use sync::{Arc, AtomicBool, AtomicPtr, AtomicUsize, Ordering, UnsafeCell};
+
+/// Places of a segment, which is 16 KiB large where a place is 64 bytes. A power of two.
+const PLACES: usize = if cfg!(loom) { 2 } else { 256 };
+
+/// Segments that are kept for later: of events, what a server sends in 25 ms that evaluates some
+/// 40 batches in a millisecond.
+const SPARES: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// A queue with room for so many values.
+pub(crate) fn queue<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    // One more than are filled: see `Shared::segment`.
+    let segments = (capacity.div_ceil(PLACES) + 1).next_power_of_two();
+    let shared = Arc::new(Shared {
+        tail: OwnLines(AtomicUsize::new(0)),
+        head: OwnLines(AtomicUsize::new(0)),
+        capacity: AtomicUsize::new(capacity),
+        table: (0..segments)
+            .map(|_| AtomicPtr::new(ptr::null_mut()))
+            .collect(),
+        spares: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+    });
+    let receiver = Receiver {
+        shared: Arc::clone(&shared),
+        head: 0,
+    };
+    (Sender(shared), receiver)
+}
+
+/// For all who send.
+pub(crate) struct Sender<T>(Arc<Shared<T>>);
+
+/// For the one who receives.
+pub(crate) struct Receiver<T> {
+    shared: Arc<Shared<T>>,
+    /// The place that is emptied next.
+    head: usize,
+}
+
+struct Shared<T> {
+    /// The place that is taken next.
+    tail: OwnLines<AtomicUsize>,
+    /// The places before this one are empty, and no segment before its own is in the table.
+    head: OwnLines<AtomicUsize>,
+    /// Zero when there is no receiver any more.
+    capacity: AtomicUsize,
+    /// Where the segments of the places between head and tail are: each at its number, modulo
+    /// the table's length, which is a power of two.
+    table: Box<[AtomicPtr<Segment<T>>]>,
+    /// Segments that are not in use, with empty places; or null.
+    spares: [AtomicPtr<Segment<T>>; SPARES],
+}
+
+/// So that who writes it disturbs nobody who uses its neighbours. Processors fetch lines in pairs.
+#[repr(align(128))]
+struct OwnLines<T>(T);
+
+struct Segment<T>([Place<T>; PLACES]);
+
+struct Place<T> {
+    /// There is a value.
+    full: AtomicBool,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: values are handed from thread to thread and never shared. A place's value is written by
+// the one sender who took the place, before it sets `full`, and read by the one receiver, after
+// it has seen that.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: see above; the pointers belong to the queue.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T> Sender<T> {
+    /// Sends, unless so many values wait that there are `most`, or that the queue is full. Waits for
+    /// nobody: a sender who is kept from running between two steps keeps no other from sending.
+    ///
+    /// # Errors
+    /// The value, if there is no room for it, or no receiver any more.
+    #[inline]
+    pub(crate) fn send(&self, value: T, most: usize) -> Result<(), T> {
+        let shared = &*self.0;
+        let most = most.min(shared.capacity.load(Ordering::Relaxed));
+        let place = loop {
+            // The head first, so that it is not after the tail. Acquire: what the receiver did to
+            // the table before it moved the head there is seen below.
+            let head = shared.head.0.load(Ordering::Acquire);
+            let tail = shared.tail.0.load(Ordering::Relaxed);
+            if tail.wrapping_sub(head) >= most {
+                if shared.head.0.load(Ordering::Relaxed) == head {
+                    return Err(value);
+                }
+                // The receiver has moved on in the meantime.
+                continue;
+            }
+            // SeqCst: who sends and then looks whether the receiver rests, and a receiver who is
+            // about to rest and then looks at the tail, do not both see the former.
+            let taken = shared.tail.0.compare_exchange_weak(
+                tail,
+                tail.wrapping_add(1),
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                break tail;
+            }
+        };
+        let segment = shared.segment(place);
+        // SAFETY: it stays where it is until all its places were filled, and this one was not.
+        let place = unsafe { &(*segment).0[place % PLACES] };
+        // SAFETY: the place is ours alone until it is full.
+        place
+            .value
+            .with_mut(|to| unsafe { to.cast::<T>().write(value) });
+        place.full.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<T> Shared<T> {
+    /// The segment of a place that the caller has taken.
+    ///
+    /// What is in the table there is no older one, of the place before it by the table's length:
+    /// the caller has seen a head less than `capacity` before its place. That is after the older
+    /// segment's end, as the table is longer than `capacity` by a segment at least.
+    #[inline]
+    fn segment(&self, place: usize) -> *mut Segment<T> {
+        let entry = self.entry(place);
+        let segment = entry.load(Ordering::Acquire);
+        if segment.is_null() {
+            self.put_segment(entry)
+        } else {
+            segment
+        }
+    }
+
+    #[inline]
+    fn entry(&self, place: usize) -> &AtomicPtr<Segment<T>> {
+        &self.table[(place / PLACES) & (self.table.len() - 1)]
+    }
+
+    #[cold]
+    fn put_segment(&self, entry: &AtomicPtr<Segment<T>>) -> *mut Segment<T> {
+        let mut spares = self.spares.iter().filter_map(take_from);
+        let ours = spares.next().unwrap_or_else(Segment::new);
+        let put =
+            entry.compare_exchange(ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire);
+        match put {
+            Ok(_) => ours,
+            Err(theirs) => {
+                self.keep(ours);
+                theirs
+            }
+        }
+    }
+
+    /// Keeps a segment of empty places that nobody uses any more, or frees it.
+    fn keep(&self, segment: *mut Segment<T>) {
+        let put = |spare: &AtomicPtr<Segment<T>>| {
+            let null = ptr::null_mut();
+            let put = spare.compare_exchange(null, segment, Ordering::AcqRel, Ordering::Relaxed);
+            put.is_ok()
+        };
+        if !self.spares.iter().any(put) {
+            // SAFETY: made by `Segment::new`, and nobody else's.
+            drop(unsafe { Box::from_raw(segment) });
+        }
+    }
+}
+
+/// What it holds is the caller's alone from then on.
+fn take_from<T>(spare: &AtomicPtr<Segment<T>>) -> Option<*mut Segment<T>> {
+    let segment = spare.swap(ptr::null_mut(), Ordering::AcqRel);
+    (!segment.is_null()).then_some(segment)
+}
+
+impl<T> Segment<T> {
+    fn new() -> *mut Self {
+        let mut segment = Box::<Self>::new_uninit();
+        let places = segment.as_mut_ptr().cast::<Place<T>>();
+        for nth in 0..PLACES {
+            // SAFETY: a segment is so many places.
+            let place = unsafe { places.add(nth) };
+            let empty = Place {
+                full: AtomicBool::new(false),
+                value: UnsafeCell::new(MaybeUninit::uninit()),
+            };
+            // SAFETY: within what was allocated.
+            unsafe { place.write(empty) };
+        }
+        Box::into_raw(segment).cast()
+    }
+}
+
+impl<T> Receiver<T> {
+    /// What was sent first of what is there; `None`: nothing is.
+    ///
+    /// Waits for a sender who has taken that place and not filled it yet.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let shared = &*self.shared;
+        let entry = shared.entry(self.head);
+        let segment = awaited(|| {
+            let segment = entry.load(Ordering::Acquire);
+            (!segment.is_null()).then_some(segment)
+        });
+        // SAFETY: only we take segments out of the table.
+        let place = unsafe { &(*segment).0[self.head % PLACES] };
+        awaited(|| place.full.load(Ordering::Acquire).then_some(()));
+        // SAFETY: it was filled, and is emptied only here.
+        let value = place
+            .value
+            .with_mut(|from| unsafe { from.cast::<T>().read() });
+        place.full.store(false, Ordering::Relaxed);
+        self.head = self.head.wrapping_add(1);
+        if self.head % PLACES == 0 {
+            entry.store(ptr::null_mut(), Ordering::Relaxed);
+            // Everybody has filled their places in it, which is the last that they do there.
+            shared.keep(segment);
+        }
+        shared.head.0.store(self.head, Ordering::Release);
+        Some(value)
+    }
+
+    /// Whether nobody has begun to send anything that was not taken.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.tail.0.load(Ordering::SeqCst) == self.head
+    }
+}
+
+/// What a sender is about to provide.
+fn awaited<R>(look: impl Fn() -> Option<R>) -> R {
+    let mut looks = 0_u32;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        // Nanoseconds, as a rule. It may have been kept from running.
+        looks += 1;
+        if looks < 64 && !cfg!(loom) {
+            std::hint::spin_loop();
+        } else {
+            sync::yield_now();
+        }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.shared.capacity.store(0, Ordering::Relaxed);
+        while self.take().is_some() {}
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let all = self.table.iter().chain(&self.spares);
+        for segment in all.map(|segment| segment.load(Ordering::Relaxed)) {
+            if segment.is_null() {
+                continue;
+            }
+            // SAFETY: made by `Segment::new`, and there is nobody else any more.
+            let segment = unsafe { Box::from_raw(segment) };
+            // What was sent while the receiver went.
+            for place in &segment.0 {
+                if place.full.load(Ordering::Relaxed) {
+                    // SAFETY: it was filled and not emptied.
+                    let value = |from: *mut MaybeUninit<T>| unsafe { from.cast::<T>().read() };
+                    drop(place.value.with_mut(value));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(not(loom))]
+mod sync {
+    pub(super) use std::sync::Arc;
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+    pub(super) use std::thread::yield_now;
+
+    /// As the model checker has it.
+    pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        #[inline]
+        pub(super) fn with_mut<R>(&self, work: impl FnOnce(*mut T) -> R) -> R {
+            work(self.0.get())
+        }
+    }
+}
+
+#[cfg(loom)]
+mod sync {
+    pub(super) use loom::cell::UnsafeCell;
+    pub(super) use loom::sync::Arc;
+    pub(super) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+    pub(super) use loom::thread::yield_now;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
