@@ -6,8 +6,8 @@
 //! difference of the two runs, so that starts and ends do not count. What the hook adds is the
 //! difference of that with and without it.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use contextpilot_testbed::Result;
 
@@ -76,6 +76,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
         return Ok(());
     }
     let driver = build(lab)?;
+    see_that_it_is_hooked(lab, &driver)?;
     // It may be there and not know this processor.
     let counted = has("valgrind")
         && run_command(Command::new("valgrind").args(["--tool=none", "-q", "true"])).is_ok();
@@ -165,7 +166,8 @@ fn build(lab: &Lab) -> Result<PathBuf> {
             source.into(),
         ],
     )?;
-    let driver = lab.scratch("driver");
+    // The hook is for programs that are called so.
+    let driver = lab.scratch("llama-server");
     let mut folder = std::ffi::OsString::from("-L");
     folder.push(driver.parent().unwrap_or(&driver));
     compile(
@@ -180,6 +182,20 @@ fn build(lab: &Lab) -> Result<PathBuf> {
         ],
     )?;
     Ok(driver)
+}
+
+/// Or the cost of a library that does nothing would be measured.
+fn see_that_it_is_hooked(lab: &Lab, driver: &Path) -> Result<()> {
+    let mut command = preloaded(lab, lab.command(driver), true);
+    arguments(&mut command, &WORKS[0], 1, 0);
+    let output = command.stderr(Stdio::piped()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match said.contains("[ContextPilot] Active: ") {
+        true => Ok(()),
+        false => Err(failed(format!(
+            "the hook is not active in the driver: {said}"
+        ))),
+    }
 }
 
 fn measure(lab: &Lab, driver: &PathBuf, work: &Work, counted: bool) -> Result<Added> {
