@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde_json::Value;
 use ureq::http::{HeaderValue, Uri, header};
 use ureq::tls::{RootCerts, TlsConfig};
-use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, Body};
 
 use crate::answer::Answer;
@@ -79,9 +78,10 @@ impl Http {
 
     #[cfg(unix)]
     fn unix(path: PathBuf, shown: &str) -> Result<Self> {
-        let connector = crate::unix::UnixConnector(path);
+        use contextpilot_unix_http::{NoAddress, UnixConnector};
+
         Ok(Self {
-            agent: Agent::with_parts(agent_config(), connector, DefaultResolver::default()),
+            agent: Agent::with_parts(agent_config(), UnixConnector::new(&path), NoAddress),
             base: "http://localhost".to_owned(),
             shown: shown.to_owned(),
             authorization: None,

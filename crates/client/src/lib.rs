@@ -46,8 +46,6 @@ mod http;
 mod metrics;
 mod server;
 mod sse;
-#[cfg(unix)]
-mod unix;
 
 pub use completion::{Completion, Prompt, Timings};
 /// What the control endpoint says.

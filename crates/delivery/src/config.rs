@@ -11,15 +11,30 @@ use crate::outbox::Limits;
 use crate::proxy;
 use crate::retry::RetryPolicy;
 
+/// The endpoint of an index that takes evictions.
+const EVICT: &str = "evict";
+
 /// Where one-line messages to people go, without a newline. Called on the
 /// sender thread only, and never while a lock is held.
 pub type LogSink = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// An endpoint behind a Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Where it is in the file system.
+    pub path: PathBuf,
+    /// What to post to there, such as `/evict`.
+    pub target: String,
+}
+
 /// What a [`Sender`](crate::Sender) needs to know. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Config {
-    /// Where evictions are posted. Without user info, so that it may be shown.
+    /// Where evictions are posted: a URL. Without user info, so that it may be shown. What it
+    /// says is not looked at if there is a `socket`.
     pub endpoint: String,
+    /// The Unix socket that `endpoint` names.
+    pub socket: Option<Socket>,
     /// The value of the `Authorization` header.
     pub authorization: Option<String>,
     /// A PEM file of certificate authorities that replaces the system's.
@@ -46,6 +61,7 @@ impl Config {
     pub fn new(endpoint: impl Into<String>, log: LogSink) -> Self {
         Config {
             endpoint: endpoint.into(),
+            socket: None,
             authorization: None,
             ca: None,
             proxy: None,
@@ -68,6 +84,10 @@ impl Config {
     ) -> Option<Self> {
         let index = settings.index.as_ref()?;
         Some(Config {
+            socket: index.socket().map(|path| Socket {
+                path: path.to_owned(),
+                target: index.target(EVICT),
+            }),
             authorization: match &settings.token {
                 Some(token) => Some(format!("Bearer {}", token.expose())),
                 None => index.basic_auth().map(basic),
@@ -76,7 +96,7 @@ impl Config {
             proxy: proxy_for(index, lookup),
             connect_timeout: settings.connect_timeout,
             timeout: settings.timeout,
-            ..Config::new(index.endpoint("evict"), log)
+            ..Config::new(index.endpoint(EVICT), log)
         })
     }
 }
@@ -85,6 +105,7 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("endpoint", &self.endpoint)
+            .field("socket", &self.socket)
             .field("authorization", &self.authorization.as_ref().map(|_| "***"))
             .field("ca", &self.ca)
             .field("proxy", &self.proxy.as_ref().map(|_| "***"))

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use contextpilot_unix_http::{NoAddress, UnixConnector};
 use ureq::config::Config as AgentConfig;
 use ureq::http::{HeaderValue, Uri, header};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
@@ -55,6 +56,8 @@ pub(crate) struct NoAnswer {
 pub(crate) struct Client {
     agent: Agent,
     endpoint: Uri,
+    /// It is reached over a Unix socket.
+    is_unix: bool,
     authorization: Option<HeaderValue>,
     timeout: Duration,
     connect_timeout: Duration,
@@ -63,8 +66,12 @@ pub(crate) struct Client {
 impl Client {
     /// Reads the CA file, if one is set; opens no connection.
     pub(crate) fn new(config: &Config) -> io::Result<Self> {
-        let endpoint: Uri = config
-            .endpoint
+        let url = match &config.socket {
+            None => config.endpoint.clone(),
+            // The host is for the `Host`.
+            Some(socket) => format!("http://localhost{}", socket.target),
+        };
+        let endpoint: Uri = url
             .parse()
             .map_err(|e| invalid(format!("the index address cannot be used: {e}")))?;
         let authorization = config
@@ -77,9 +84,18 @@ impl Client {
                 Ok::<_, io::Error>(value)
             })
             .transpose()?;
+        let agent_config = agent_config(config)?;
+        let agent = match &config.socket {
+            None => Agent::with_parts(agent_config, DefaultConnector::new(), SameThread),
+            Some(socket) => {
+                let connector = UnixConnector::new(&socket.path);
+                Agent::with_parts(agent_config, connector, NoAddress)
+            }
+        };
         Ok(Client {
-            agent: Agent::with_parts(agent_config(config)?, DefaultConnector::new(), SameThread),
+            agent,
             endpoint,
+            is_unix: config.socket.is_some(),
             authorization,
             timeout: config.timeout,
             connect_timeout: config.connect_timeout,
@@ -103,7 +119,8 @@ impl Client {
             let header = |name| response.headers().get(name)?.to_str().ok();
             let next = header(header::LOCATION)
                 .filter(|_| redirect::is_followable(status) && followed < redirect::MAX_REDIRECTS)
-                .and_then(|location| redirect::target(&to, location));
+                .and_then(|location| redirect::target(&to, location))
+                .filter(|next| !self.is_unix || redirect::is_same_server(&to, next));
             let retry_after = header(header::RETRY_AFTER).map(str::to_owned);
             let content_type = header(header::CONTENT_TYPE).map(str::to_owned);
             let body = read_body(response.body_mut());

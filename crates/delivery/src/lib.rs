@@ -29,7 +29,7 @@ mod retry;
 mod sender;
 mod verdict;
 
-pub use config::{Config, LogSink};
+pub use config::{Config, LogSink, Socket};
 pub use once_per::OncePer;
 pub use outbox::{Limits, Outbox};
 pub use retry::{Backoff, RetryPolicy};

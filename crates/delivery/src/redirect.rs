@@ -51,6 +51,11 @@ pub(crate) fn target(from: &Uri, location: &str) -> Option<Uri> {
     (same_host && safe_scheme && without_user).then_some(to)
 }
 
+/// Whether both are the same scheme, host and port: behind a Unix socket there is no other.
+pub(crate) fn is_same_server(from: &Uri, to: &Uri) -> bool {
+    from.scheme() == to.scheme() && from.authority() == to.authority()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +103,19 @@ mod tests {
             "://",
         ] {
             assert_eq!(follow(from, location), None, "{location:?}");
+        }
+    }
+
+    #[test]
+    fn behind_a_socket_only_the_path_may_differ() {
+        let from: Uri = "http://localhost/evict".parse().unwrap();
+        for (to, same) in [
+            ("http://localhost/a/evict", true),
+            ("http://LOCALHOST/a", true),
+            ("http://localhost:8765/evict", false),
+            ("https://localhost/evict", false),
+        ] {
+            assert_eq!(is_same_server(&from, &to.parse().unwrap()), same, "{to}");
         }
     }
 

@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -48,7 +47,7 @@ fn start(authority: &Authority) -> Index {
     let config = Arc::new(config);
     Index::start_with(
         "127.0.0.1:0",
-        Arc::new(move |stream: TcpStream| {
+        Arc::new(move |stream| {
             let tls = ServerConnection::new(Arc::clone(&config));
             let tls = tls.map_err(std::io::Error::other)?;
             Ok(Box::new(StreamOwned::new(tls, stream)))

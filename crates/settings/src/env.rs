@@ -2,7 +2,8 @@
 //!
 //! For each of them an empty value means the same as none.
 
-/// Base URL of the index, such as `http://127.0.0.1:8765`. Unset: nothing
+/// Base URL of the index, such as `http://127.0.0.1:8765` or `unix:/run/index.sock` (see
+/// [`IndexUrl`](crate::IndexUrl)). Unset: nothing
 /// is reported anywhere, and unless [`LISTEN`] or [`LOG_FILE`] is set, the launcher execs the
 /// plain server and the hook does nothing.
 pub const INDEX_URL: &str = "CONTEXTPILOT_INDEX_URL";

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
 
 use crate::secret::Secret;
 
@@ -17,6 +18,8 @@ pub enum Scheme {
     Http,
     /// HTTP/1.1 over TLS.
     Https,
+    /// Plain HTTP/1.1 over a Unix socket.
+    Unix,
 }
 
 impl fmt::Display for Scheme {
@@ -24,22 +27,39 @@ impl fmt::Display for Scheme {
         f.write_str(match self {
             Self::Http => "http",
             Self::Https => "https",
+            Self::Unix => "unix",
         })
     }
 }
 
-/// Where the index is: `scheme://[user[:password]@]host[:port][/prefix]`.
+/// Where the index is: `scheme://[user[:password]@]host[:port][/prefix]`, or
+/// `unix:/path/of/a/socket[:/prefix]`.
+///
+/// The second is written as `CONTEXTPILOT_LISTEN` has it, with the prefix behind a colon as in
+/// nginx's `proxy_pass`. `unix:///path`, as Docker and gRPC write it, means the same.
 ///
 /// `Display` and `Debug` show `***` for a password. Without one, parsing what
 /// `Display` printed gives the same URL again.
 #[derive(Clone, PartialEq, Eq)]
 pub struct IndexUrl {
-    scheme: Scheme,
+    server: Server,
+    /// Empty, or `/…` without a slash at its end.
+    prefix: String,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Server {
+    Net(NetServer),
+    /// An absolute path.
+    Unix(PathBuf),
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct NetServer {
+    tls: bool,
     credentials: Option<Credentials>,
     host: Host,
     port: Option<u16>,
-    /// Empty, or `/…` without a slash at its end.
-    prefix: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +96,9 @@ impl IndexUrl {
     /// address or a bracketed IPv6 address; the port 1 to 65535. A path is kept
     /// as a prefix, without the slashes at its end.
     ///
+    /// After `unix:`, in any case, the path of a socket, from the root on and as it is (nothing is
+    /// percent-decoded), up to the first `:/`.
+    ///
     /// # Errors
     /// Anything else, with what is wrong and where. No password is in the error.
     ///
@@ -84,47 +107,85 @@ impl IndexUrl {
     /// let url = IndexUrl::parse("http://127.0.0.1:8765/pilot/")?;
     /// assert_eq!(url.endpoint("evict"), "http://127.0.0.1:8765/pilot/evict");
     /// assert!(IndexUrl::parse("localhost:8765").is_err());
+    ///
+    /// let url = IndexUrl::parse("unix:/run/index.sock")?;
+    /// assert_eq!(url.endpoint("evict"), "unix:/run/index.sock:/evict");
+    /// assert_eq!(url.target("evict"), "/evict");
     /// # Ok::<(), contextpilot_settings::IndexUrlError>(())
     /// ```
     pub fn parse(text: &str) -> Result<Self, IndexUrlError> {
         parse::index_url(text).map_err(|problem| IndexUrlError::new(text, problem))
     }
 
-    /// `http` or `https`.
+    /// `http`, `https` or `unix`.
     pub fn scheme(&self) -> Scheme {
-        self.scheme
+        match &self.server {
+            Server::Net(NetServer { tls: false, .. }) => Scheme::Http,
+            Server::Net(NetServer { tls: true, .. }) => Scheme::Https,
+            Server::Unix(_) => Scheme::Unix,
+        }
     }
 
-    /// The host as it stands in a URL: lower case, IPv6 in brackets.
+    /// The socket's path, if it is one.
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.server {
+            Server::Net(_) => None,
+            Server::Unix(path) => Some(path),
+        }
+    }
+
+    /// The host as it stands in a URL: lower case, IPv6 in brackets. `localhost` for a Unix
+    /// socket: HTTP wants a `Host`, and servers behind sockets are used to this one.
     pub fn host(&self) -> String {
-        self.host.to_string()
+        match &self.server {
+            Server::Net(server) => server.host.to_string(),
+            Server::Unix(_) => "localhost".to_owned(),
+        }
     }
 
-    /// The port, or the scheme's own (80, 443) where the URL gives none.
+    /// The port, or the scheme's own (80, 443) where the URL gives none. A Unix socket has none;
+    /// for a `Host` it is 80.
     pub fn port(&self) -> u16 {
-        self.port.unwrap_or(match self.scheme {
-            Scheme::Http => 80,
-            Scheme::Https => 443,
-        })
+        match &self.server {
+            Server::Net(server) => server.port.unwrap_or(if server.tls { 443 } else { 80 }),
+            Server::Unix(_) => 80,
+        }
     }
 
     /// The URL of an endpoint such as `evict`, below the path prefix and
-    /// without user info, so that it can be logged and passed to any client.
+    /// without user info, so that it can be logged. Other clients understand it unless
+    /// it begins with `unix:`.
     pub fn endpoint(&self, name: &str) -> String {
-        let name = name.trim_start_matches('/');
-        format!("{}://{}/{name}", self.scheme, self.location())
+        let target = self.target(name);
+        match &self.server {
+            Server::Net(server) => format!("{}://{server}{target}", self.scheme()),
+            // Nothing after the socket.
+            Server::Unix(path) if target == "/" => format!("unix:{}", path.display()),
+            Server::Unix(path) => format!("unix:{}:{target}", path.display()),
+        }
+    }
+
+    /// What stands in the first line of a request to an endpoint such as `evict`.
+    pub fn target(&self, name: &str) -> String {
+        format!("{}/{}", self.prefix, name.trim_start_matches('/'))
     }
 
     /// User and password, if the URL has them.
     pub fn basic_auth(&self) -> Option<&Credentials> {
-        self.credentials.as_ref()
+        match &self.server {
+            Server::Net(server) => server.credentials.as_ref(),
+            Server::Unix(_) => None,
+        }
     }
 
-    /// Whether the host is this machine by definition: `localhost`,
-    /// `*.localhost`, 127.0.0.0/8, `::1`. A name that merely resolves to a
-    /// loopback address is not: nothing is resolved here.
+    /// Whether this machine answers by definition: the host is `localhost`,
+    /// `*.localhost`, 127.0.0.0/8 or `::1`, or there is a Unix socket. A name that merely
+    /// resolves to a loopback address is not: nothing is resolved here.
     pub fn is_loopback(&self) -> bool {
-        match &self.host {
+        let Server::Net(server) = &self.server else {
+            return true;
+        };
+        match &server.host {
             Host::Name(name) => {
                 let name = name.strip_suffix('.').unwrap_or(name);
                 name == "localhost" || name.ends_with(".localhost")
@@ -135,11 +196,16 @@ impl IndexUrl {
             }
         }
     }
+}
 
-    /// `host[:port][/prefix]`.
-    fn location(&self) -> String {
-        let port = self.port.map(|p| format!(":{p}")).unwrap_or_default();
-        format!("{}{port}{}", self.host, self.prefix)
+/// `host[:port]`.
+impl fmt::Display for NetServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.host)?;
+        match self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -155,8 +221,16 @@ impl fmt::Display for Host {
 
 impl fmt::Display for IndexUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://", self.scheme)?;
-        if let Some(credentials) = &self.credentials {
+        let server = match &self.server {
+            Server::Net(server) => server,
+            Server::Unix(path) => {
+                write!(f, "unix:{}", path.display())?;
+                let colon = if self.prefix.is_empty() { "" } else { ":" };
+                return write!(f, "{colon}{}", self.prefix);
+            }
+        };
+        write!(f, "{}://", self.scheme())?;
+        if let Some(credentials) = &server.credentials {
             percent_encode(f, &credentials.user)?;
             f.write_str(if credentials.password.is_some() {
                 ":***@"
@@ -164,7 +238,7 @@ impl fmt::Display for IndexUrl {
                 "@"
             })?;
         }
-        f.write_str(&self.location())
+        write!(f, "{server}{}", self.prefix)
     }
 }
 

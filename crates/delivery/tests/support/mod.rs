@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -66,7 +68,7 @@ struct Inner {
     script: VecDeque<Act>,
     posts: Vec<Post>,
     connections: usize,
-    open: Vec<TcpStream>,
+    open: Vec<Box<dyn Socket>>,
     released: bool,
 }
 
@@ -105,15 +107,43 @@ impl Shared {
     }
 }
 
+/// A connection of either kind.
+pub(crate) trait Socket: Read + Write + Send {
+    fn twin(&self) -> Box<dyn Socket>;
+    fn end(&self);
+}
+
+macro_rules! socket {
+    ($stream:ty) => {
+        impl Socket for $stream {
+            fn twin(&self) -> Box<dyn Socket> {
+                Box::new(self.try_clone().expect("a file descriptor"))
+            }
+
+            fn end(&self) {
+                // The other side may have closed it already.
+                let _ = self.shutdown(Shutdown::Both);
+            }
+        }
+    };
+}
+socket!(TcpStream);
+socket!(UnixStream);
+
 /// Turns an accepted connection into what is spoken over: TLS, for one.
-pub(crate) type Wrap = dyn Fn(TcpStream) -> io::Result<Box<dyn ReadWrite>> + Send + Sync;
+pub(crate) type Wrap = dyn Fn(Box<dyn Socket>) -> io::Result<Box<dyn ReadWrite>> + Send + Sync;
 
 pub(crate) trait ReadWrite: Read + Write {}
 impl<T: Read + Write> ReadWrite for T {}
 
+enum At {
+    Port(SocketAddr),
+    Path(PathBuf),
+}
+
 pub(crate) struct Index {
     shared: Arc<Shared>,
-    address: SocketAddr,
+    at: At,
     accepting: Option<thread::JoinHandle<()>>,
 }
 
@@ -129,23 +159,51 @@ impl Index {
 
     pub(crate) fn start_with(address: &str, wrap: Arc<Wrap>) -> io::Result<Index> {
         let listener = TcpListener::bind(address)?;
-        let address = listener.local_addr()?;
+        let at = At::Port(listener.local_addr()?);
+        let next = move || {
+            listener
+                .accept()
+                .map(|(s, _)| Box::new(s) as Box<dyn Socket>)
+        };
+        Ok(Index::accepting(at, next, wrap))
+    }
+
+    /// At a Unix socket, which goes with it.
+    pub(crate) fn start_at(path: &Path) -> Index {
+        let listener = UnixListener::bind(path).expect("a socket");
+        let at = At::Path(path.to_owned());
+        let next = move || {
+            listener
+                .accept()
+                .map(|(s, _)| Box::new(s) as Box<dyn Socket>)
+        };
+        Index::accepting(at, next, Arc::new(|stream| Ok(Box::new(stream))))
+    }
+
+    fn accepting(
+        at: At,
+        next: impl Fn() -> io::Result<Box<dyn Socket>> + Send + 'static,
+        wrap: Arc<Wrap>,
+    ) -> Index {
         let shared = Arc::new(Shared::default());
         let for_thread = Arc::clone(&shared);
-        let accepting = thread::spawn(move || accept(&listener, &for_thread, &wrap));
-        Ok(Index {
+        let accepting = thread::spawn(move || accept(next, &for_thread, &wrap));
+        Index {
             shared,
-            address,
+            at,
             accepting: Some(accepting),
-        })
+        }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        match &self.at {
+            At::Port(address) => *address,
+            At::Path(path) => panic!("{path:?} has no port"),
+        }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}/evict", self.address)
+        format!("http://{}/evict", self.address())
     }
 
     /// What to do with the next requests, before answering 200 again.
@@ -196,41 +254,44 @@ impl Drop for Index {
         self.shared.stopped.store(true, Ordering::SeqCst);
         self.release();
         // Wakes `accept`.
-        drop(TcpStream::connect(self.address));
+        match &self.at {
+            At::Port(address) => drop(TcpStream::connect(address)),
+            At::Path(path) => {
+                drop(UnixStream::connect(path));
+                let _ = std::fs::remove_file(path);
+            }
+        }
         if let Some(thread) = self.accepting.take() {
             thread
                 .join()
                 .expect("the accepting thread has no reason to panic");
         }
         for stream in &self.shared.lock().open {
-            // The other side may have closed it already.
-            let _ = stream.shutdown(Shutdown::Both);
+            stream.end();
         }
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, wrap: &Arc<Wrap>) {
-    while let Ok((stream, _)) = listener.accept() {
+fn accept(next: impl Fn() -> io::Result<Box<dyn Socket>>, shared: &Arc<Shared>, wrap: &Arc<Wrap>) {
+    while let Ok(stream) = next() {
         if shared.stopped.load(Ordering::SeqCst) {
             return;
         }
         let connection = {
             let mut inner = shared.lock();
             inner.connections += 1;
-            inner
-                .open
-                .push(stream.try_clone().expect("a file descriptor"));
+            inner.open.push(stream.twin());
             inner.connections
         };
         let shared = Arc::clone(shared);
         let wrap = Arc::clone(wrap);
         thread::spawn(move || {
-            let socket = stream.try_clone().expect("a file descriptor");
+            let socket = stream.twin();
             // An error is a client that went away: the test looks at what arrived.
             let Ok(mut stream) = wrap(stream) else { return };
             while let Ok(true) = serve(&mut *stream, &shared, connection) {}
             // Closing alone would not do: `open` has it, too.
-            let _ = socket.shutdown(Shutdown::Both);
+            socket.end();
         });
     }
 }

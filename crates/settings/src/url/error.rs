@@ -4,6 +4,10 @@ use std::fmt;
 /// longer request line.
 pub(super) const LONGEST: usize = 4096;
 
+/// Longest path of a Unix socket, in bytes: `sun_path` has 108 on Linux and 104 on macOS, and the
+/// last one is zero.
+pub(super) const LONGEST_SOCKET: usize = 103;
+
 /// A URL that cannot be used: the URL, without its password, and what is wrong
 /// with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +35,12 @@ pub enum Problem {
     },
     /// No `://`.
     NoScheme,
-    /// A scheme other than `http` and `https`.
+    /// A scheme other than `http`, `https` and `unix`.
     Scheme(String),
+    /// What follows `unix:` is not the absolute path of a file.
+    Socket(String),
+    /// Its path has so many bytes, more than a Unix socket's may have.
+    LongSocket(usize),
     /// Nothing between `://` (or `@`) and the port, path or end.
     NoHost,
     /// Not a host name, an IPv4 address or a bracketed IPv6 address.
@@ -99,11 +107,26 @@ impl fmt::Display for Problem {
                 "character {position} must be percent-encoded in the user info"
             ),
             Self::NoScheme => f.write_str(
-                "no scheme; a URL begins with http:// or https://, as in http://127.0.0.1:8765",
+                "no scheme; a URL begins with http:// or https://, as in http://127.0.0.1:8765 \
+                 (or is a Unix socket, as in unix:/run/index.sock)",
             ),
             Self::Scheme(scheme) => {
-                write!(f, "scheme \"{scheme}\" is not known; use http or https")
+                write!(
+                    f,
+                    "scheme \"{scheme}\" is not known; use http, https or unix"
+                )
             }
+            Self::Socket(path) => write!(
+                f,
+                "\"{}\" is not the path of a Unix socket, which begins at the root; give one such \
+                 as unix:/run/index.sock, and a path below it as unix:/run/index.sock:/prefix",
+                path.escape_debug()
+            ),
+            Self::LongSocket(bytes) => write!(
+                f,
+                "{bytes} bytes are too long for the path of a Unix socket (at most \
+                 {LONGEST_SOCKET})"
+            ),
             Self::NoHost => f.write_str("no host; give one, as in http://127.0.0.1:8765"),
             Self::Host(host) => write!(
                 f,

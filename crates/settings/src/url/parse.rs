@@ -1,13 +1,16 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 
-use super::error::{LONGEST, looks_like_scheme, shorten};
-use super::{Credentials, Host, IndexUrl, Problem, Scheme};
+use super::error::{LONGEST, LONGEST_SOCKET, looks_like_scheme, shorten};
+use super::{Credentials, Host, IndexUrl, NetServer, Problem, Server};
 use crate::secret::Secret;
 
 /// Longest host name, in bytes, by RFC 1035 (as text, without a final dot).
 const LONGEST_NAME: usize = 253;
 /// Longest part of a host name between two dots.
 const LONGEST_LABEL: usize = 63;
+/// What begins the path of a Unix socket.
+const UNIX: &str = "unix:";
 
 pub(super) fn index_url(text: &str) -> Result<IndexUrl, Problem> {
     if text.is_empty() {
@@ -16,10 +19,14 @@ pub(super) fn index_url(text: &str) -> Result<IndexUrl, Problem> {
     if text.len() > LONGEST {
         return Err(Problem::TooLong(text.len()));
     }
+    let is_unix = |scheme: &str| scheme.eq_ignore_ascii_case(UNIX);
+    if let Some((_, rest)) = text.split_at_checked(UNIX.len()).filter(|t| is_unix(t.0)) {
+        return unix(rest);
+    }
     characters(text)?;
 
     let (scheme, rest) = text.split_once("://").ok_or(Problem::NoScheme)?;
-    let scheme = self::scheme(scheme)?;
+    let tls = self::tls(scheme)?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
     // Looked at before everything else: it tells that what looks like host and
@@ -33,11 +40,43 @@ pub(super) fn index_url(text: &str) -> Result<IndexUrl, Problem> {
     };
     let (host, port) = host_and_port(location)?;
     Ok(IndexUrl {
-        scheme,
-        credentials,
-        host,
-        port,
+        server: Server::Net(NetServer {
+            tls,
+            credentials,
+            host,
+            port,
+        }),
         prefix: prefix(path)?,
+    })
+}
+
+/// What follows `unix:`.
+fn unix(rest: &str) -> Result<IndexUrl, Problem> {
+    // `unix:///path` has an empty host in it. With one slash less, the first part of the path
+    // would be the host.
+    let rest = match rest.strip_prefix("//") {
+        Some(path) if path.starts_with('/') => path,
+        Some(_) => return Err(Problem::Socket(shorten(rest, 64))),
+        None => rest,
+    };
+    let (path, prefix) = match rest.find(":/") {
+        Some(colon) => (&rest[..colon], &rest[colon + 1..]),
+        None => (rest, ""),
+    };
+    let is_file = path.starts_with('/') && !path.ends_with(['/', ':']);
+    if !is_file || path.contains(char::is_control) {
+        return Err(Problem::Socket(shorten(path, 64)));
+    }
+    if path.len() > LONGEST_SOCKET {
+        return Err(Problem::LongSocket(path.len()));
+    }
+    characters(prefix)?;
+    if prefix.contains('@') {
+        return Err(Problem::At);
+    }
+    Ok(IndexUrl {
+        server: Server::Unix(PathBuf::from(path)),
+        prefix: self::prefix(prefix)?,
     })
 }
 
@@ -57,11 +96,12 @@ fn characters(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-fn scheme(text: &str) -> Result<Scheme, Problem> {
+/// Whether a scheme means TLS.
+fn tls(text: &str) -> Result<bool, Problem> {
     if text.eq_ignore_ascii_case("http") {
-        Ok(Scheme::Http)
+        Ok(false)
     } else if text.eq_ignore_ascii_case("https") {
-        Ok(Scheme::Https)
+        Ok(true)
     } else if looks_like_scheme(text) {
         Err(Problem::Scheme(shorten(text, 32)))
     } else {

@@ -104,7 +104,7 @@ fn says_what_is_wrong() {
         ("://h", Problem::NoScheme),
         ("//h", Problem::NoScheme),
         ("http:/h", Problem::NoScheme),
-        ("unix://h", Problem::Scheme("unix".into())),
+        ("ftp://h", Problem::Scheme("ftp".into())),
         ("http://", Problem::NoHost),
         ("http://:80", Problem::NoHost),
         ("http:///path", Problem::NoHost),
@@ -155,6 +155,80 @@ fn says_what_is_wrong() {
     assert!(matches!(problem(&"h".repeat(5000)), Problem::TooLong(5000)));
     let long_label = format!("http://{}.org", "a".repeat(64));
     assert!(matches!(problem(&long_label), Problem::Host(_)));
+}
+
+#[test]
+fn reads_unix_sockets() {
+    for (text, socket, target, shown) in [
+        (
+            "unix:/run/x.sock",
+            "/run/x.sock",
+            "/evict",
+            "unix:/run/x.sock",
+        ),
+        ("UNIX:/x", "/x", "/evict", "unix:/x"),
+        ("unix:///run/x", "/run/x", "/evict", "unix:/run/x"),
+        ("unix:/run/x:/", "/run/x", "/evict", "unix:/run/x"),
+        (
+            "unix:/run/x:/a/b/",
+            "/run/x",
+            "/a/b/evict",
+            "unix:/run/x:/a/b",
+        ),
+        ("unix:///x:/a:/b", "/x", "/a:/b/evict", "unix:/x:/a:/b"),
+        (
+            "unix:/a b/é@:8%2f?",
+            "/a b/é@:8%2f?",
+            "/evict",
+            "unix:/a b/é@:8%2f?",
+        ),
+    ] {
+        let url = parse(text);
+        assert_eq!(url.scheme(), Scheme::Unix);
+        assert_eq!(url.socket(), Some(Path::new(socket)), "{text}");
+        assert_eq!(url.target("evict"), target, "{text}");
+        assert_eq!(url.endpoint("evict"), format!("unix:{socket}:{target}"));
+        assert_eq!(url.to_string(), shown);
+        assert_eq!(parse(&url.to_string()), url);
+        assert_eq!((url.host().as_str(), url.port()), ("localhost", 80));
+        assert!(url.is_loopback() && url.basic_auth().is_none());
+    }
+    // As banners and doctors show it.
+    assert_eq!(parse("unix:/x").endpoint(""), "unix:/x");
+    assert_eq!(parse("unix:/x:/a").endpoint(""), "unix:/x:/a/");
+    assert_eq!(parse("http://h").socket(), None);
+}
+
+#[test]
+fn says_what_is_wrong_with_a_socket() {
+    for text in [
+        "unix:",
+        "unix:x",
+        "unix:./x",
+        "unix:/",
+        "unix:/run/",
+        "unix:/run/:/a",
+        "unix:/run/x:",
+        "unix://run/x",
+        "unix://",
+        "unix:@abstract",
+        "unix:/a\nb",
+        "unix:/a\0b",
+    ] {
+        assert!(matches!(problem(text), Problem::Socket(_)), "{text:?}");
+    }
+    let said = IndexUrl::parse("unix:run/x").unwrap_err().to_string();
+    assert!(said.contains("unix:/run/index.sock"), "{said}");
+    let said = IndexUrl::parse("unix:/a\u{1b}[2J").unwrap_err().to_string();
+    assert!(!said.contains('\u{1b}'), "{said:?}");
+    let long = format!("unix:/{}", "x".repeat(103));
+    assert_eq!(problem(&long), Problem::LongSocket(104));
+    parse(&long[..long.len() - 1]);
+    assert_eq!(problem("unix:/x:/a?b"), Problem::Query);
+    assert_eq!(problem("unix:/x:/a#b"), Problem::Fragment);
+    assert_eq!(problem("unix:/x:/a%b"), Problem::PathEncoding);
+    assert_eq!(problem("unix:/x:/a@b"), Problem::At);
+    assert!(matches!(problem("unix:/x:/a b"), Problem::Character { .. }));
 }
 
 #[test]
@@ -223,7 +297,7 @@ proptest! {
 
     #[test]
     fn never_panics_near_a_url(
-        text in "(http|HTTPS|ftp)?:?/{0,3}([a-z0-9:@%.\\[\\]]{0,12}@?){0,3}:?[0-9]{0,6}[/?#@%a-zé ]{0,8}"
+        text in "(http|HTTPS|ftp|unix)?:?/{0,3}([a-z0-9:@%.\\[\\]]{0,12}@?){0,3}:?[0-9]{0,6}[/?#@%a-zé ]{0,8}"
     ) {
         match IndexUrl::parse(&text) {
             Ok(url) => prop_assert_eq!(IndexUrl::parse(&url.endpoint("x")).unwrap().port(), url.port()),

@@ -1,0 +1,218 @@
+//! HTTP over a Unix socket, as a connector of ureq's: for what tells the index, and for the
+//! client of the control endpoint.
+//!
+//! ```no_run
+//! use contextpilot_unix_http::{NoAddress, UnixConnector};
+//!
+//! let connector = UnixConnector::new("/run/index.sock".as_ref());
+//! let agent = ureq::Agent::with_parts(Default::default(), connector, NoAddress);
+//! agent.get("http://localhost/health").call()?;
+//! # Ok::<(), ureq::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::io::{self, ErrorKind, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ureq::Error;
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
+};
+
+/// Connects to one socket, whatever the URL's host is.
+#[derive(Debug)]
+pub struct UnixConnector {
+    path: PathBuf,
+}
+
+impl UnixConnector {
+    /// To the socket at `path`.
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+        }
+    }
+}
+
+impl Connector for UnixConnector {
+    type Out = UnixTransport;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        _chained: Option<()>,
+    ) -> Result<Option<UnixTransport>, Error> {
+        let stream = match connect(&self.path, time_of(&details.timeout)) {
+            Ok(stream) => stream,
+            Err(e) if ran_out(&e) => return Err(Error::Timeout(details.timeout.reason)),
+            Err(e) => return Err(Error::Io(io::Error::new(e.kind(), explain(&e)))),
+        };
+        let sizes = details.config;
+        Ok(Some(UnixTransport {
+            stream,
+            buffers: LazyBuffers::new(sizes.input_buffer_size(), sizes.output_buffer_size()),
+        }))
+    }
+}
+
+fn explain(error: &io::Error) -> String {
+    let why = match error.kind() {
+        ErrorKind::NotFound => "there is no such socket",
+        ErrorKind::ConnectionRefused => "nobody listens at the socket",
+        ErrorKind::PermissionDenied => "this user may not use the socket",
+        _ => return format!("the socket cannot be used: {error}"),
+    };
+    format!("{why}: {error}")
+}
+
+/// Connects to the socket at `path`, `within` that time if one is given.
+///
+/// A server that does not accept keeps a blocking `connect` waiting once its queue is full; on
+/// Linux, a socket's timeout for sending is one for connecting too (unix(7), `unix_stream_connect`).
+///
+/// # Errors
+/// The system's: there is no such socket, nobody listens, this user may not; and
+/// [`WouldBlock`](ErrorKind::WouldBlock) if the time ran out.
+#[cfg(target_os = "linux")]
+pub fn connect(path: &Path, within: Option<Duration>) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+    let address = SocketAddrUnix::new(path)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, within)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// Connects to the socket at `path`. Where the queue of a server that does not accept is full,
+/// systems other than Linux refuse at once.
+///
+/// # Errors
+/// The system's: there is no such socket, nobody listens, this user may not.
+#[cfg(not(target_os = "linux"))]
+pub fn connect(path: &Path, _within: Option<Duration>) -> io::Result<UnixStream> {
+    UnixStream::connect(path)
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct UnixTransport {
+    stream: UnixStream,
+    buffers: LazyBuffers,
+}
+
+impl Transport for UnixTransport {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        let timeout = timeout.for_write();
+        let sent = self
+            .stream
+            .set_write_timeout(time_of(&timeout))
+            .and_then(|()| write_all(&self.stream, &self.buffers.output()[..amount]));
+        sent.map_err(|e| error(e, &timeout))
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        let timeout = timeout.for_read();
+        let deadline = time_of(&timeout).and_then(|time| Instant::now().checked_add(time));
+        let input = self.buffers.input_append_buf();
+        let amount = loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.map(|left| left.max(SHORTEST));
+            self.stream.set_read_timeout(left)?;
+            match self.stream.read(input) {
+                // A signal, which no system call survives on a socket with a limit.
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(error(e, &timeout)),
+                Ok(amount) => break amount,
+            }
+        };
+        self.buffers.input_appended(amount);
+        Ok(amount > 0)
+    }
+
+    /// Nothing is to be read while nothing was asked: neither the end, nor an answer to nothing.
+    fn is_open(&mut self) -> bool {
+        let mut probe = || {
+            self.stream.set_nonblocking(true)?;
+            let read = self.stream.read(&mut [0]);
+            self.stream.set_nonblocking(false)?;
+            read
+        };
+        matches!(probe(), Err(e) if e.kind() == ErrorKind::WouldBlock)
+    }
+}
+
+fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match write(stream, bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// A server that went away is an error, and no signal to a process that is not ours.
+#[cfg(target_os = "linux")]
+fn write(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+    let flags = rustix::net::SendFlags::NOSIGNAL;
+    Ok(rustix::net::send(stream, bytes, flags)?)
+}
+
+/// The standard library sees to it, where there is a way.
+#[cfg(not(target_os = "linux"))]
+fn write(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+    io::Write::write(&mut stream, bytes)
+}
+
+/// The least time that a socket is given: zero would mean for ever, and is refused.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// The time that is left, as sockets want it: `None` is for ever.
+fn time_of(timeout: &NextTimeout) -> Option<Duration> {
+    match timeout.after.is_not_happening() {
+        true => None,
+        false => Some((*timeout.after).max(SHORTEST)),
+    }
+}
+
+fn ran_out(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn error(error: io::Error, timeout: &NextTimeout) -> Error {
+    match ran_out(&error) {
+        true => Error::Timeout(timeout.reason),
+        false => Error::Io(error),
+    }
+}
+
+/// ureq asks for an address before it connects. None is used.
+#[derive(Debug)]
+pub struct NoAddress;
+
+impl Resolver for NoAddress {
+    fn resolve(&self, _: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
+        let mut found = self.empty();
+        found.push(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        Ok(found)
+    }
+}
