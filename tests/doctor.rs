@@ -67,8 +67,13 @@ struct Index {
 
 impl Index {
     fn start() -> Self {
+        Self::listening(&["--port", "0"])
+    }
+
+    fn listening(at: &[&str]) -> Self {
         let mut process = Command::new(COMPANION)
-            .args(["listen", "--port", "0"])
+            .arg("listen")
+            .args(at)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -78,7 +83,7 @@ impl Index {
         BufReader::new(stderr).read_line(&mut line).unwrap();
         let url = line
             .split_whitespace()
-            .find(|word| word.starts_with("http://"));
+            .find(|word| word.starts_with("http://") || word.starts_with("unix:"));
         let url = url.unwrap_or_default().trim_end_matches(';').to_owned();
         assert!(!url.is_empty(), "{line}");
         Self { process, url }
@@ -396,6 +401,30 @@ fn what_the_index_answers_is_told() {
     let (grade, text) = about(&format!("http://{}", closed.unwrap()));
     assert_eq!(grade, "limit");
     assert!(text.contains("does not answer"), "{text}");
+
+    let socket = format!("unix:{}", home.path("index.sock").display());
+    let (grade, text) = about(&socket);
+    assert_eq!(grade, "limit");
+    assert!(
+        text.contains(&socket) && text.contains("does not answer"),
+        "{text}"
+    );
+    {
+        let index = Index::listening(&["--unix", home.path("index.sock").to_str().unwrap()]);
+        assert_eq!(index.url, socket);
+        for url in [socket.clone(), format!("{socket}:/")] {
+            let (grade, text) = about(&url);
+            assert_eq!(grade, "ok", "{text}");
+            assert_eq!(text, format!("{socket} answers: ready"));
+        }
+        // Below a prefix there is none.
+        let (grade, text) = about(&format!("{socket}:/pilot"));
+        assert_eq!(grade, "limit");
+        assert!(
+            text.contains(":/pilot answers GET /health with 404"),
+            "{text}"
+        );
+    }
 
     let (grade, text) = about("https://user:s3cret@127.0.0.1:1");
     assert_eq!(grade, "ok");

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -260,6 +262,69 @@ fn a_port_in_use_is_an_error_that_says_so() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("192.0.2.1"), "{message}");
+}
+
+#[test]
+fn a_unix_socket_is_listened_at_and_its_url_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sock");
+    let start = || {
+        let mut process = Command::new(COMPANION)
+            .args(["listen", "--unix", "index.sock"])
+            .current_dir(folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut greeting = String::new();
+        let mut stderr = BufReader::new(process.stderr.take().unwrap());
+        stderr.read_line(&mut greeting).unwrap();
+        let address = format!("unix:{}", path.display());
+        let variable = format!("CONTEXTPILOT_INDEX_URL={address}\n");
+        assert!(greeting.ends_with(&variable), "{greeting}");
+        let stdout = process.stdout.take();
+        Listener {
+            process,
+            address,
+            stdout,
+        }
+    };
+    let post = |ids: &[&str]| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let body = evict(ids);
+        let length = body.len();
+        let head = format!("POST /evict HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n");
+        write!(stream, "{head}Connection: close\r\n\r\n{body}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    };
+    // The second takes the place of the first, which is killed and leaves its socket.
+    for id in ["one", "two"] {
+        let mut listener = start();
+        let lines = listener.lines();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        post(&[id]);
+        assert!(lines.recv_timeout(PATIENCE).unwrap().ends_with(id));
+        let second = listen(&["--unix", path.to_str().unwrap()]);
+        let message = String::from_utf8(second.stderr).unwrap();
+        assert_eq!(second.status.code(), Some(1), "{message}");
+        assert!(message.contains("Something listens"), "{message}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "kept").unwrap();
+    for (at, why) in [
+        (path.to_str().unwrap(), "no socket"),
+        ("/nonexistent/index.sock", "--unix"),
+        ("/a:/b", "cannot name"),
+    ] {
+        let output = listen(&["--unix", at]);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains(why) && message.contains(at), "{message}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! A receiver that speaks `/evict` as the index does, and shows what arrives.
 
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use contextpilot_http_server::{Limits, Listener, Pool, accept_for_ever, serve};
+use contextpilot_http_server::{BindError, Limits, Listener, Pool, accept_for_ever, serve};
+use contextpilot_settings::IndexUrl;
 
 use crate::say::say;
 
@@ -29,8 +31,12 @@ const LIMITS: Limits = Limits {
 /// one line for each request id that has fallen out of the server's KV cache.
 #[derive(Args)]
 #[command(after_help = "Example:
-  contextpilot-llama listen --port 8765 --json | jq -r .request_id")]
+  contextpilot-llama listen --port 8765 --json | jq -r .request_id
+  contextpilot-llama listen --unix /run/user/1000/index.sock")]
 pub(super) struct Options {
+    /// Unix socket to listen at instead, which this user alone can use
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["port", "host"])]
+    unix: Option<PathBuf>,
     /// Port to listen on; 0 chooses a free one
     #[arg(long, default_value_t = 8765)]
     port: u16,
@@ -45,15 +51,14 @@ pub(super) struct Options {
 
 /// Listens until the process is ended, or nobody reads what it prints.
 pub(super) fn run(options: &Options) -> Result<(), String> {
-    let listener = bind(&options.host, options.port)?;
-    let address = listener
-        .local_addr()
-        .map_err(|e| format!("the socket has no address ({e}): try again"))?;
+    let (listener, url) = match &options.unix {
+        Some(path) => at_path(path)?,
+        None => at_port(&options.host, options.port)?,
+    };
     say(format_args!(
-        "Listening on http://{address}; start contextpilot-llama-server \
-         with CONTEXTPILOT_INDEX_URL=http://{address}"
+        "Listening on {url}; start contextpilot-llama-server with CONTEXTPILOT_INDEX_URL={url}"
     ));
-    if !address.ip().is_loopback() {
+    if let Some(address) = listener.tcp_address().filter(|at| !at.ip().is_loopback()) {
         say(format_args!(
             "{address} can be reached from other machines, and nobody is asked \
              who they are; use --host 127.0.0.1 to keep to this one"
@@ -61,7 +66,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
     let printer = Arc::new(Printer::new(options.json));
     accept_for_ever(
-        &Listener::Tcp(listener),
+        &listener,
         &Pool::new(LIMITS.connections),
         || api::error(503, "too many connections: close one, or try again later"),
         |problem| say(problem),
@@ -75,6 +80,39 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             );
         },
     )
+}
+
+/// What accepts connections at a port, and its URL.
+fn at_port(host: &str, port: u16) -> Result<(Listener, String), String> {
+    let listener = Listener::Tcp(bind(host, port)?);
+    let address = listener
+        .tcp_address()
+        .ok_or("the socket has no address: try again")?;
+    Ok((listener, format!("http://{address}")))
+}
+
+/// The same at a path. The socket stays when the process is killed, and is replaced by the next.
+fn at_path(path: &Path) -> Result<(Listener, String), String> {
+    let absolute = std::path::absolute(path)
+        .map_err(|e| format!("{} cannot be used ({e}): check --unix", path.display()))?;
+    let shown = absolute.display();
+    // What the server would make of it, before there is anything at the path.
+    let url = IndexUrl::parse(&format!("unix:{shown}"))
+        .ok()
+        .filter(|url| url.socket() == Some(&absolute))
+        .ok_or_else(|| {
+            format!(
+                "CONTEXTPILOT_INDEX_URL cannot name {shown}: give --unix a path of at most 95 \
+                 plain characters, without \":/\""
+            )
+        })?;
+    match Listener::unix(&absolute) {
+        Ok((listener, _)) => Ok((listener, url.to_string())),
+        Err(BindError::InUse) => Err(format!(
+            "Something listens at {shown}: stop it, or choose another path with --unix"
+        )),
+        Err(why) => Err(format!("Cannot listen at {shown} ({why}): check --unix")),
+    }
 }
 
 fn bind(host: &str, port: u16) -> Result<TcpListener, String> {

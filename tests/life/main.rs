@@ -10,4 +10,5 @@ mod faults;
 mod kills;
 mod secrets;
 mod support;
+mod unix;
 mod writes;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contextpilot_testbed::{Arch, Builder, Completion, Index, Model, Request, Server};
@@ -36,6 +36,10 @@ impl Home {
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .index_url(index.url())
             .env("XDG_STATE_HOME", self.0.path())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
     }
 
     pub(crate) fn folder(&self) -> PathBuf {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use contextpilot_settings::{IndexUrl, Scheme, Secret, Settings, env};
@@ -67,15 +68,16 @@ pub(super) fn check(settings: &Settings) -> Finding {
 
 /// Status and body of `GET /health`.
 fn ask(url: &IndexUrl, token: Option<&str>) -> io::Result<(u16, Vec<u8>)> {
-    let endpoint = url.endpoint("health");
-    let target = endpoint
-        .split_once("://")
-        .and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]))
-        .unwrap_or("/health");
+    let target = url.target("health");
     let host = url.host();
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let mut stream = connect(bare, url.port())?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = match url.socket() {
+        Some(path) => Stream::Unix(contextpilot_unix_http::connect(path, Some(PATIENCE))?),
+        None => {
+            let bare = host.trim_start_matches('[').trim_end_matches(']');
+            Stream::Tcp(connect(bare, url.port())?)
+        }
+    };
+    stream.set_write_timeout(PATIENCE)?;
     // A reader that is sent a byte a second is not to wait for ever.
     let end = Instant::now() + PATIENCE;
     let request = format!(
@@ -100,7 +102,7 @@ fn ask(url: &IndexUrl, token: Option<&str>) -> io::Result<(u16, Vec<u8>)> {
         if left.is_zero() || answer.len() as u64 > MOST {
             return Err(io::Error::other("its answer does not end"));
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(left)?;
         match stream.read(&mut chunk) {
             Ok(0) => {
                 return match parse(&answer)? {
@@ -114,6 +116,42 @@ fn ask(url: &IndexUrl, token: Option<&str>) -> io::Result<(u16, Vec<u8>)> {
                 return Err(io::Error::other("no answer in time"));
             }
             Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A connection to the index.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn set_read_timeout(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(Some(limit)),
+            Self::Unix(stream) => stream.set_read_timeout(Some(limit)),
+        }
+    }
+
+    fn set_write_timeout(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_write_timeout(Some(limit)),
+            Self::Unix(stream) => stream.set_write_timeout(Some(limit)),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.write_all(bytes),
+            Self::Unix(stream) => stream.write_all(bytes),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
         }
     }
 }

@@ -1,0 +1,134 @@
+//! An index at a Unix socket.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use contextpilot_testbed::{Arch, Builder, Model, Server};
+
+use crate::support::{Home, LISTEN, PATIENCE, ask, lines};
+
+/// `contextpilot-llama listen`, ended with its value.
+struct Listening {
+    process: Child,
+    ids: Receiver<String>,
+}
+
+impl Listening {
+    fn at(path: &Path) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"))
+            .args(["listen", "--json", "--unix"])
+            .arg(path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It listens once it has said so.
+        let mut said = [0];
+        process
+            .stderr
+            .take()
+            .unwrap()
+            .read_exact(&mut said)
+            .unwrap();
+        let stdout = BufReader::new(process.stdout.take().unwrap());
+        let (sender, ids) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+                if sender
+                    .send(line["request_id"].as_str().unwrap().to_owned())
+                    .is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Self { process, ids }
+    }
+
+    #[track_caller]
+    fn assert_told(&self, ids: &[&str]) {
+        let mut told: Vec<String> = ids
+            .iter()
+            .map(|id| {
+                self.ids
+                    .recv_timeout(PATIENCE)
+                    .unwrap_or_else(|_| panic!("{id}"))
+            })
+            .collect();
+        told.sort();
+        assert_eq!(told, ids);
+        self.assert_told_nothing();
+    }
+
+    #[track_caller]
+    fn assert_told_nothing(&self) {
+        if let Ok(id) = self.ids.recv_timeout(LISTEN) {
+            panic!("{id} was told");
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn kill_when_kept(home: &Home, mut server: Server, id: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !home.hold(id) {
+        assert!(Instant::now() < deadline, "{id} is not kept");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    server.stop(libc::SIGKILL).unwrap();
+}
+
+#[test]
+fn it_is_told_and_journals_are_kept_apart_by_its_path() {
+    let home = Home::new();
+    let sockets = tempfile::tempdir().unwrap();
+    let path = |name: &str| -> PathBuf { sockets.path().join(name) };
+    let server = |url: &str| -> Builder {
+        Server::builder()
+            .model(&Model::tiny(Arch::Llama))
+            .bare_slots(2)
+            .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+            .env("XDG_STATE_HOME", home.path())
+            .index_url(url)
+    };
+    let one = format!("unix:{}", path("one").display());
+    let index = Listening::at(&path("one"));
+    let first = server(&one).spawn().unwrap();
+    ask(&first, 0, "req-a");
+    ask(&first, 1, "req-b");
+    index.assert_told_nothing();
+    ask(&first, 0, "req-c");
+    index.assert_told(&["req-a"]);
+    let banner = format!("; index {one}\n");
+    assert!(first.stderr().contains(&banner), "{}", first.stderr());
+    assert_eq!(lines(&first), [""; 0]);
+    kill_when_kept(&home, first, "req-c");
+
+    // To another index these ids mean nothing.
+    let two = format!("unix:{}", path("two").display());
+    let other = Listening::at(&path("two"));
+    let mut second = server(&two).spawn().unwrap();
+    ask(&second, 0, "req-d");
+    other.assert_told_nothing();
+    second.stop(libc::SIGTERM).unwrap();
+    other.assert_told(&["req-d"]);
+
+    // The same one, written in another way, and gone for a while.
+    drop(index);
+    let third = server(&format!("unix://{}:/", path("one").display()));
+    let third = third.spawn().unwrap();
+    ask(&third, 0, "req-e");
+    let index = Listening::at(&path("one"));
+    index.assert_told(&["req-b", "req-c"]);
+    drop(third);
+}
