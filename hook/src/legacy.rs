@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use contextpilot_residency::Entry;
+use contextpilot_residency::{Entries, Entry};
 
 use crate::abi::{Batch, Pointer};
 use crate::attach::original::plain;
@@ -68,7 +68,7 @@ unsafe fn sequences(batch: &Batch, index: usize) -> impl Iterator<Item = i32> {
 ///
 /// # Safety
 /// The batch is one that the engine may read; `answers` are about it.
-pub(crate) unsafe fn entries(batch: &Batch, answers: &Answers) -> Option<Vec<Entry>> {
+pub(crate) unsafe fn entries(batch: &Batch, answers: &Answers) -> Option<Entries> {
     let len = usize::try_from(batch.len).ok()?;
     let row_size = match batch.token.is_null() {
         true => answers.row_size?,
@@ -107,7 +107,7 @@ pub(crate) unsafe fn entries(batch: &Batch, answers: &Answers) -> Option<Vec<Ent
             });
         }
     }
-    Some(entries)
+    Some(entries.into())
 }
 
 /// The next position of a sequence, counted on from what the engine holds of it.

@@ -10,7 +10,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use contextpilot_residency::{Entry, media_token};
+use contextpilot_residency::{Entries, Entry, media_token};
 
 use crate::abi::{Embeddings, Pointer};
 
@@ -237,12 +237,12 @@ impl Shadow {
 
     /// What the batch holds, entries of several sequences once for each; `None` if that is not
     /// known for certain.
-    pub(crate) fn entries(&self) -> Option<Vec<Entry>> {
+    pub(crate) fn entries(&self) -> Option<Entries> {
         if self.incomplete {
             return None;
         }
         if self.further.is_empty() {
-            return Some(self.entries.clone());
+            return Some(self.entries[..].into());
         }
         let mut all = Vec::with_capacity(self.entries.len() + self.further.len());
         let mut further = self.further.clone();
@@ -254,7 +254,7 @@ impl Shadow {
                 all.push(Entry { sequence, ..*entry });
             }
         }
-        Some(all)
+        Some(all.into())
     }
 
     #[inline]

@@ -105,7 +105,7 @@ mod tests {
     fn a_long_evaluation_is_no_silence() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
-        let entries = Vec::new();
+        let entries = Vec::new().into();
         let context = CONTEXT;
         silence.note(&Event::Submitted { context, entries }, start);
         assert_eq!(silence.due(after(start, 2000)), None);

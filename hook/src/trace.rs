@@ -124,7 +124,7 @@ mod tests {
         };
         let event = Event::Submitted {
             context: ContextId(1),
-            entries: vec![entry(0, 3, false), entry(0, 4, true), entry(1, 9, false)],
+            entries: vec![entry(0, 3, false), entry(0, 4, true), entry(1, 9, false)].into(),
         };
         assert_eq!(
             Brief(&event).to_string(),

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Entries;
+
 /// A vocabulary token, or an opaque media token (negative, see [`media_token`]).
 pub type Token = i32;
 /// A position in a sequence (`llama_pos`). Negative bounds mean "open", as in the engine's API.
@@ -139,7 +141,7 @@ pub enum Event {
         /// Where.
         context: ContextId,
         /// What, in the order of the batch.
-        entries: Vec<Entry>,
+        entries: Entries,
     },
     /// The batch that was submitted last to this context has been evaluated.
     Evaluated {

@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate self as contextpilot_residency;
 
+mod entries;
 mod event;
 mod ledger;
 mod prompts;
@@ -13,6 +14,7 @@ mod sequence;
 mod slab;
 mod tree;
 
+pub use entries::Entries;
 pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
     SequenceId, TaskId, Token, media_run, media_token, unseen_token,

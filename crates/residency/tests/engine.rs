@@ -63,7 +63,7 @@ fn a_draft_context_is_left_out_of_account() {
     server.prompt(0, "a", "the real one");
     server.apply(Event::Submitted {
         context: draft,
-        entries: entries(0, 0, &text("draft"), true),
+        entries: entries(0, 0, &text("draft"), true).into(),
     });
     server.apply(Event::Cleared { context: draft });
     server.apply(Event::ContextFreed { context: draft });

@@ -71,7 +71,7 @@ impl Tied {
     fn submit_to(&mut self, context: ContextId, slot: i32, from: i32, tokens: &str, ends: bool) {
         self.apply(Event::Submitted {
             context,
-            entries: entries(slot, from, &text(tokens), ends),
+            entries: entries(slot, from, &text(tokens), ends).into(),
         });
         self.apply(Event::Evaluated {
             context,
@@ -280,7 +280,7 @@ fn checkpoints_are_kept_back_until_it_is_clear_what_they_are_of() {
     assert_eq!(pass(&mut tied, freed.clone()), [freed]);
     let submitted = Event::Submitted {
         context: ENGINE,
-        entries: entries(0, 0, &text("a prompt"), false),
+        entries: entries(0, 0, &text("a prompt"), false).into(),
     };
     let launched = Event::Launched {
         sequence: 0,

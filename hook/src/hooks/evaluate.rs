@@ -1,7 +1,7 @@
 //! Batches are evaluated: noted before, since what is overwritten is lost from here on whatever
 //! comes of it, and after, when the engine says what came of it.
 
-use contextpilot_residency::{ContextId, Entry, Event};
+use contextpilot_residency::{ContextId, Entries, Entry, Event};
 
 use crate::abi::{Batch, Pointer};
 use crate::attach::original::original;
@@ -53,7 +53,7 @@ impl<'a> Evaluation<'a> {
     fn begin(
         call: &'a EngineCall,
         context: Pointer,
-        entries: impl FnOnce() -> Option<Vec<Entry>>,
+        entries: impl FnOnce() -> Option<Entries>,
     ) -> Self {
         let mut evaluation = Evaluation {
             call,

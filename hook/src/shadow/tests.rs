@@ -34,7 +34,7 @@ fn holds_what_was_put_into_the_batch() {
     assert_eq!(shadow.entries().as_deref(), Some(&expected[..]));
     assert!(shadow.entries().is_some(), "reading does not empty it");
     shadow.clear();
-    assert_eq!(shadow.entries(), Some(Vec::new()));
+    assert_eq!(shadow.entries(), Some(Vec::new().into()));
 }
 
 #[test]
@@ -133,12 +133,12 @@ fn batches_come_and_go() {
     }
     // SAFETY: as above.
     unsafe { begin(batch(BASE)) };
-    assert_eq!(shadow(BASE, |s| s.entries()), Some(Some(Vec::new())));
+    assert_eq!(shadow(BASE, |s| s.entries()), Some(Some(Vec::new().into())));
     // An address that comes back without having been freed is a new, empty batch.
     shadow(BASE, |s| s.add(0, 1, 2));
     // SAFETY: as above.
     unsafe { begin(batch(BASE)) };
-    assert_eq!(shadow(BASE, |s| s.entries()), Some(Some(Vec::new())));
+    assert_eq!(shadow(BASE, |s| s.entries()), Some(Some(Vec::new().into())));
     // SAFETY: as above.
     unsafe { end(batch(BASE)) };
 }

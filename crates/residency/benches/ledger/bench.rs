@@ -70,7 +70,7 @@ impl Bench {
     pub(crate) fn evaluate(&mut self, entries: Vec<Entry>) -> Duration {
         let submitted = Event::Submitted {
             context: ENGINE,
-            entries,
+            entries: entries.into(),
         };
         let evaluated = Event::Evaluated {
             context: ENGINE,

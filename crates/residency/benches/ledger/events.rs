@@ -63,7 +63,7 @@ pub(crate) fn single(bench: &mut Bench, plan: &mut Plan) {
         let one = |position| run(sequence, position, 1, true);
         submitted.add(bench.apply(Event::Submitted {
             context: ENGINE,
-            entries: one(held),
+            entries: one(held).into(),
         }));
         let done = || Event::Evaluated {
             context: ENGINE,
@@ -74,7 +74,7 @@ pub(crate) fn single(bench: &mut Bench, plan: &mut Plan) {
         let entries = run(sequence, held - 3, 4, true);
         again.add(bench.apply(Event::Submitted {
             context: ENGINE,
-            entries,
+            entries: entries.into(),
         }));
         bench.apply(done());
 
@@ -95,7 +95,7 @@ pub(crate) fn single(bench: &mut Bench, plan: &mut Plan) {
         answered.add(bench.apply(Event::Answered { arrival, id }));
         bench.apply(Event::Submitted {
             context: ENGINE,
-            entries: one(held + 1),
+            entries: one(held + 1).into(),
         });
         marked.add(bench.apply(done()));
 

@@ -99,6 +99,7 @@ impl Generator {
                 for _ in 0..slots {
                     self.entries(choices, now, &mut entries);
                 }
+                let entries = entries.into();
                 Event::Submitted { context, entries }
             }
             20 => Event::Uncached {

@@ -161,7 +161,7 @@ impl Server {
     pub(crate) fn submit_entries(&mut self, entries: Vec<Entry>) {
         self.apply(Event::Submitted {
             context: ENGINE,
-            entries,
+            entries: entries.into(),
         });
     }
 

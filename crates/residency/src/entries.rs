@@ -1,0 +1,113 @@
+//! What is in a batch.
+
+use std::fmt;
+use std::ops::Deref;
+
+use crate::event::Entry;
+
+/// The entries of a batch, in its order. A slice, for whoever reads them.
+///
+/// A batch of one entry, which is what a slot submits for each token that it generates, takes no
+/// memory of its own: that would be allocated on the server's thread and released on another one,
+/// token by token.
+#[derive(Clone)]
+pub struct Entries(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    One(Entry),
+    /// Or none.
+    Many(Vec<Entry>),
+}
+
+impl Deref for Entries {
+    type Target = [Entry];
+
+    fn deref(&self) -> &[Entry] {
+        match &self.0 {
+            Repr::One(entry) => std::slice::from_ref(entry),
+            Repr::Many(entries) => entries,
+        }
+    }
+}
+
+impl From<&[Entry]> for Entries {
+    fn from(entries: &[Entry]) -> Self {
+        Self(match entries {
+            [entry] => Repr::One(*entry),
+            _ => Repr::Many(entries.to_vec()),
+        })
+    }
+}
+
+impl From<Vec<Entry>> for Entries {
+    fn from(entries: Vec<Entry>) -> Self {
+        match entries[..] {
+            [entry] => Self(Repr::One(entry)),
+            _ => Self(Repr::Many(entries)),
+        }
+    }
+}
+
+impl FromIterator<Entry> for Entries {
+    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+        Vec::from_iter(entries).into()
+    }
+}
+
+impl PartialEq for Entries {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Entries {}
+
+impl fmt::Debug for Entries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ContextId, Event};
+
+    fn entry(position: i32) -> Entry {
+        Entry {
+            sequence: 0,
+            position,
+            token: 7,
+            output: true,
+        }
+    }
+
+    #[test]
+    fn one_entry_needs_no_memory_wherever_it_comes_from() {
+        let one = Entries::from(&[entry(3)][..]);
+        let given = Entries::from(vec![entry(3)]);
+        assert!(matches!((&one.0, &given.0), (Repr::One(_), Repr::One(_))));
+        assert_eq!(one, given);
+        assert_eq!(*one, [entry(3)]);
+        assert_eq!(format!("{one:?}"), format!("{:?}", [entry(3)]));
+    }
+
+    #[test]
+    fn several_entries_keep_their_order() {
+        let several: Entries = (0..3).map(entry).collect();
+        assert_eq!(several, Entries::from(&[entry(0), entry(1), entry(2)][..]));
+        assert_ne!(several, Entries::from(&[entry(0)][..]));
+        assert!(Entries::from(&[][..]).is_empty());
+    }
+
+    #[test]
+    fn an_event_is_no_larger_for_it() {
+        assert_eq!(size_of::<Entries>(), size_of::<Vec<Entry>>());
+        let submitted = Event::Submitted {
+            context: ContextId(1),
+            entries: Entries::from(&[entry(0)][..]),
+        };
+        assert!(size_of_val(&submitted) <= 48);
+    }
+}
