@@ -37,6 +37,9 @@ const MOST_STRANDED: usize = 16_384;
 /// Up to this long the worker may rest without hearing of events that can wait. Each look costs
 /// a core some 20 microseconds, which a server that generates may want itself.
 pub(crate) const NAP: Duration = Duration::from_millis(25);
+/// Up to this long it may rest without hearing of generated tokens. Where all cores compute, each
+/// look holds up whoever waits for the core that it takes.
+pub(crate) const DOZE: Duration = Duration::from_millis(100);
 
 /// What stands in the queue.
 pub(crate) struct Item {
@@ -52,15 +55,29 @@ pub(crate) enum What {
     Waiting(Waiting),
 }
 
-/// What the worker wants to be woken for.
+/// What the worker wants to be woken for: events of this [weight](Weight) and above.
 struct Attention(AtomicU8);
 
-/// It is awake and will look by itself.
-const AWAKE: u8 = 0;
-/// It looks again within [`NAP`]; only what cannot wait that long wakes it.
-const NAPPING: u8 = 1;
 /// Any event wakes it.
-const ASLEEP: u8 = 2;
+const ASLEEP: u8 = Weight::Token as u8;
+/// It looks again within [`DOZE`]; generated tokens do not wake it.
+const DOZING: u8 = Weight::News as u8;
+/// It looks again within [`NAP`]; only what cannot wait that long wakes it.
+const NAPPING: u8 = Weight::Urgent as u8;
+/// It is awake and will look by itself.
+const AWAKE: u8 = u8::MAX;
+
+/// How soon the worker must hear of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Weight {
+    /// Generation goes on: within a [`DOZE`].
+    Token,
+    /// Within a [`NAP`].
+    News,
+    /// At once.
+    Urgent,
+}
 
 /// A request of which the worker could not hear.
 type Stranded = (Arrival, RequestId);
@@ -124,7 +141,7 @@ pub(crate) fn introduce(event: Event, arrival: Arrival, id: &RequestId) -> bool 
 pub(crate) fn lose_step() {
     if let Some(channel) = CHANNEL.get() {
         channel.open_gap();
-        channel.wake(true);
+        channel.wake(Weight::Urgent);
     }
 }
 
@@ -161,9 +178,9 @@ impl Channel {
     }
 
     fn push_or_strand(&self, event: Event, newcomer: Option<(Arrival, &RequestId)>) -> bool {
-        let urgent = self.is_urgent(&event);
+        let weight = self.weigh(&event);
         if self.enqueue(event) {
-            self.wake(urgent);
+            self.wake(weight);
             return true;
         }
         STATUS.events_lost.add(1);
@@ -175,7 +192,7 @@ impl Channel {
             }
         }
         self.open_gap();
-        self.wake(true);
+        self.wake(Weight::Urgent);
         false
     }
 
@@ -200,7 +217,7 @@ impl Channel {
     fn note(&self, note: Note, at: Stamp) {
         let what = What::Note(note);
         if !self.has_gap() && self.send(Item { what, at }) {
-            self.wake(false);
+            self.wake(Weight::News);
         }
     }
 
@@ -211,7 +228,7 @@ impl Channel {
         }
         let (what, at) = (What::Waiting(waiting), Stamp::default());
         if self.send(Item { what, at }) {
-            self.wake(false);
+            self.wake(Weight::News);
         } else {
             self.give_room(tokens);
         }
@@ -245,14 +262,15 @@ impl Channel {
         self.events.send(item, most).is_ok()
     }
 
-    /// Whether the worker must hear of this at once rather than within a [`NAP`].
+    /// How soon the worker must hear of this.
     ///
     /// What becomes of a prompt is decided when a batch is submitted after something else than
     /// evaluations happened, or with more than a token of some sequence: that wakes. All that
     /// comes before it on the same thread (a launch, removals, saves) comes microseconds before,
     /// and would only wake more often. Generating a token wakes nobody. Where nothing follows
-    /// (an erased slot), the next look is soon enough.
-    fn is_urgent(&self, event: &Event) -> bool {
+    /// (an erased slot), the next look is soon enough, but not that of a worker that expects
+    /// nothing but tokens.
+    fn weigh(&self, event: &Event) -> Weight {
         match event {
             Event::Submitted { entries, .. } => {
                 let news = self.news.load(Ordering::Relaxed);
@@ -261,17 +279,19 @@ impl Channel {
                 }
                 let urgent = news || is_prompt(entries);
                 self.urgent_evaluation.store(urgent, Ordering::Relaxed);
-                urgent
+                Weight::of_evaluation(urgent)
             }
-            Event::Evaluated { failed, .. } => {
-                !failed.is_empty() || self.urgent_evaluation.load(Ordering::Relaxed)
-            }
+            Event::Evaluated { failed, .. } => Weight::of_evaluation(
+                !failed.is_empty() || self.urgent_evaluation.load(Ordering::Relaxed),
+            ),
             // On an HTTP thread: an eviction of the same id may be about to be told.
-            Event::Posted { .. } | Event::ContextFreed { .. } => true,
-            Event::Answered { .. } | Event::Uncached { .. } => false,
+            Event::Posted { .. } | Event::ContextFreed { .. } => Weight::Urgent,
+            Event::Answered { .. } | Event::Uncached { .. } => Weight::News,
+            // After each evaluation of some models.
+            Event::Reaches { .. } => Weight::Token,
             _ => {
                 self.news.store(true, Ordering::Relaxed);
-                false
+                Weight::News
             }
         }
     }
@@ -281,11 +301,10 @@ impl Channel {
     }
 
     #[inline]
-    fn wake(&self, urgent: bool) {
+    fn wake(&self, weight: Weight) {
         // SeqCst pairs with `rest`: either we see that the worker is about to rest, or it sees
         // the event (whose place in the queue was taken by a SeqCst operation too).
-        let attention = self.attention.0.load(Ordering::SeqCst);
-        if attention == ASLEEP || (attention == NAPPING && urgent) {
+        if weight as u8 >= self.attention.0.load(Ordering::SeqCst) {
             // The first to notice wakes; the others need not.
             if self.attention.0.swap(AWAKE, Ordering::SeqCst) != AWAKE {
                 if let Some(worker) = self.worker.get() {
@@ -297,7 +316,7 @@ impl Channel {
 
     /// Has the worker take a look.
     pub(crate) fn nudge(&self) {
-        self.wake(true);
+        self.wake(Weight::Urgent);
     }
 
     // The worker's side.
@@ -333,9 +352,13 @@ impl Channel {
     }
 
     /// Rests until there is something to do, or for this long (`None`: as long as it takes).
-    pub(crate) fn rest(&self, inbox: &Inbox, longest: Option<Duration>) {
-        let nap = longest.is_some_and(|longest| longest <= NAP);
-        let attention = if nap { NAPPING } else { ASLEEP };
+    /// `generating`: nothing is expected but tokens.
+    pub(crate) fn rest(&self, inbox: &Inbox, longest: Option<Duration>, generating: bool) {
+        let attention = match longest {
+            Some(longest) if generating && longest <= DOZE => DOZING,
+            Some(longest) if longest <= NAP => NAPPING,
+            _ => ASLEEP,
+        };
         self.attention.0.store(attention, Ordering::SeqCst);
         if inbox.events.is_empty() && !self.gap.load(Ordering::SeqCst) {
             match longest {
@@ -351,6 +374,12 @@ impl Inbox {
     /// A request whose event was lost.
     pub(crate) fn stranded(&mut self) -> Option<Stranded> {
         self.stranded.take()
+    }
+}
+
+impl Weight {
+    fn of_evaluation(urgent: bool) -> Self {
+        if urgent { Self::Urgent } else { Self::Token }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_residency::Event;
 
-use crate::channel::NAP;
+use crate::channel::{DOZE, NAP};
 
 /// Each silence is remarked upon at these ages, once.
 const AGES: [Duration; 3] = [
@@ -16,8 +16,12 @@ const AGES: [Duration; 3] = [
 /// The time since the engine last did something.
 pub(crate) struct Silence {
     since: Instant,
+    /// Something happened at `since` or later, which is when the clock was last read.
+    broken: bool,
     /// The engine is computing: that is not silence, however long it takes.
     computing: bool,
+    /// Since the last evaluation nothing has happened but that the next one began.
+    generating: bool,
     /// How many of [`AGES`] were remarked upon.
     told: usize,
 }
@@ -26,13 +30,20 @@ impl Silence {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             since: now,
+            broken: false,
             computing: false,
+            generating: false,
             told: AGES.len(),
         }
     }
 
-    /// An event was applied.
-    pub(crate) fn note(&mut self, event: &Event, now: Instant) {
+    /// An event was applied. What happened with it has happened by the next [`due`](Self::due).
+    pub(crate) fn note(&mut self, event: &Event) {
+        self.generating = match event {
+            Event::Evaluated { .. } => true,
+            Event::Submitted { .. } | Event::Reaches { .. } => self.generating,
+            _ => false,
+        };
         match event {
             // Of the server, and of ourselves.
             Event::Posted { .. }
@@ -40,7 +51,7 @@ impl Silence {
             | Event::Answered { .. }
             | Event::Quiet { .. } => {}
             _ => {
-                self.since = now;
+                self.broken = true;
                 self.told = 0;
                 self.computing = matches!(event, Event::Submitted { .. });
             }
@@ -49,6 +60,9 @@ impl Silence {
 
     /// The age to remark upon now, if there is one.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Duration> {
+        if std::mem::take(&mut self.broken) {
+            self.since = now;
+        }
         let age = now.saturating_duration_since(self.since);
         if self.computing || self.told >= AGES.len() || age < AGES[self.told] {
             return None;
@@ -57,12 +71,22 @@ impl Silence {
         Some(age)
     }
 
+    /// Whether nothing is expected but one token after the other.
+    pub(crate) fn generating(&self) -> bool {
+        self.generating
+    }
+
     /// How long the worker may rest if nothing happens; `None`: for ever. `awaited`: something
-    /// hangs on the next remark.
+    /// hangs on the next remark. Asked after [`due`](Self::due).
     pub(crate) fn rest(&self, now: Instant, awaited: bool) -> Option<Duration> {
         let age = now.saturating_duration_since(self.since);
         // While the engine may go on at any moment, a nap: it spares it waking us.
-        let nap = (age < NAP).then_some(NAP);
+        let nap = if self.generating && !awaited {
+            DOZE
+        } else {
+            NAP
+        };
+        let nap = (age < nap).then_some(nap);
         if self.computing {
             return nap;
         }
@@ -73,14 +97,35 @@ impl Silence {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_residency::{ContextId, Event};
+    use contextpilot_residency::{Arrival, ContextId};
 
     use super::*;
 
     const CONTEXT: ContextId = ContextId(1);
+    const CLEARED: Event = Event::Cleared { context: CONTEXT };
+    const EVALUATED: Event = Event::Evaluated {
+        context: CONTEXT,
+        failed: Vec::new(),
+    };
 
     fn after(start: Instant, ms: u64) -> Instant {
         start + Duration::from_millis(ms)
+    }
+
+    fn ms(ms: u64) -> Option<Duration> {
+        Some(Duration::from_millis(ms))
+    }
+
+    fn submitted() -> Event {
+        let entries = Vec::new().into();
+        let context = CONTEXT;
+        Event::Submitted { context, entries }
+    }
+
+    /// The events happen, and the worker looks.
+    fn happens(silence: &mut Silence, events: &[Event], now: Instant) {
+        events.iter().for_each(|event| silence.note(event));
+        assert_eq!(silence.due(now), None, "no silence");
     }
 
     #[test]
@@ -92,7 +137,7 @@ mod tests {
             None,
             "nothing happened yet"
         );
-        silence.note(&Event::Cleared { context: CONTEXT }, start);
+        happens(&mut silence, &[CLEARED], start);
         let mut told = Vec::new();
         for ms in 0..3000 {
             told.extend(silence.due(after(start, ms)));
@@ -105,14 +150,11 @@ mod tests {
     fn a_long_evaluation_is_no_silence() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
-        let entries = Vec::new().into();
-        let context = CONTEXT;
-        silence.note(&Event::Submitted { context, entries }, start);
+        happens(&mut silence, &[submitted()], start);
         assert_eq!(silence.due(after(start, 2000)), None);
         assert_eq!(silence.rest(after(start, 1), true), Some(NAP));
         assert_eq!(silence.rest(after(start, 2000), true), None);
-        let failed = Vec::new();
-        silence.note(&Event::Evaluated { context, failed }, after(start, 2000));
+        happens(&mut silence, &[EVALUATED], after(start, 2000));
         assert_eq!(silence.due(after(start, 2009)), None);
         assert_eq!(silence.due(after(start, 2010)), Some(AGES[0]));
     }
@@ -121,8 +163,7 @@ mod tests {
     fn rests_until_the_next_age() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
-        silence.note(&Event::Cleared { context: CONTEXT }, start);
-        let ms = |ms| Some(Duration::from_millis(ms));
+        happens(&mut silence, &[CLEARED], start);
         assert_eq!(silence.rest(start, true), ms(10));
         assert_eq!(silence.rest(after(start, 8), true), ms(2));
         assert_eq!(silence.rest(after(start, 8), false), Some(NAP));
@@ -130,5 +171,31 @@ mod tests {
         assert_eq!(silence.rest(after(start, 33), false), ms(67));
         assert!(silence.due(after(start, 100)).is_some());
         assert_eq!(silence.rest(after(start, 100), false), ms(900));
+    }
+
+    #[test]
+    fn dozes_while_tokens_are_all_that_comes() {
+        let start = Instant::now();
+        let mut silence = Silence::new(start);
+        happens(&mut silence, &[submitted()], start);
+        assert!(!silence.generating(), "a prompt");
+        for events in [
+            vec![EVALUATED],
+            vec![submitted(), EVALUATED, submitted()],
+            vec![EVALUATED, submitted()],
+        ] {
+            happens(&mut silence, &events, start);
+            assert!(silence.generating());
+            assert_eq!(silence.rest(start, false), Some(DOZE));
+        }
+        assert_eq!(silence.rest(start, true), Some(NAP), "something is awaited");
+        assert_eq!(silence.rest(after(start, 200), false), None, "a long one");
+        let answered = Event::Answered {
+            arrival: Arrival(1),
+            id: "a".into(),
+        };
+        happens(&mut silence, &[answered], start);
+        assert!(!silence.generating());
+        assert_eq!(silence.rest(start, false), Some(NAP));
     }
 }

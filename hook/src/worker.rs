@@ -165,7 +165,7 @@ impl Worker {
             while let Some(Item { what, at }) = self.channel.next(&mut self.inbox) {
                 match what {
                     What::Event(event) => {
-                        silence.note(&event, Instant::now());
+                        silence.note(&event);
                         self.apply(event, at);
                     }
                     What::Note(note) => {
@@ -178,7 +178,7 @@ impl Worker {
             }
             if self.channel.close_gap() {
                 STATUS.gaps.add(1);
-                silence.note(&Event::OutOfStep, Instant::now());
+                silence.note(&Event::OutOfStep);
                 self.apply(Event::OutOfStep, Stamp::default());
                 self.take_back_stranded();
                 continue;
@@ -207,7 +207,8 @@ impl Worker {
             let keep = self.beliefs.as_ref().and_then(|beliefs| beliefs.rest(now));
             let awaited = self.ledger.as_ref().is_some_and(Ledger::awaits_silence);
             let rests = silence.rest(now, awaited).into_iter().chain(keep);
-            self.channel.rest(&self.inbox, rests.min());
+            let generating = silence.generating() && !awaited;
+            self.channel.rest(&self.inbox, rests.min(), generating);
         }
     }
 

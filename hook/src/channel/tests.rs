@@ -55,33 +55,66 @@ const EVALUATED: Event = Event::Evaluated {
 #[test]
 fn generated_tokens_wake_nobody() {
     let channel = Channel::new();
-    assert!(!channel.is_urgent(&submitted(&[0, 1, 2])));
-    assert!(!channel.is_urgent(&EVALUATED));
+    assert_eq!(channel.weigh(&submitted(&[0, 1, 2])), Weight::Token);
+    assert_eq!(channel.weigh(&EVALUATED), Weight::Token);
+}
+
+#[test]
+fn nor_do_they_where_the_memory_is_bounded() {
+    let channel = Channel::new();
+    let reaches = Event::Reaches {
+        context: CONTEXT,
+        sequence: 0,
+        first: 3,
+    };
+    assert_eq!(channel.weigh(&submitted(&[0])), Weight::Token);
+    assert_eq!(channel.weigh(&reaches), Weight::Token);
+    assert_eq!(channel.weigh(&EVALUATED), Weight::Token);
+    assert_eq!(channel.weigh(&submitted(&[0])), Weight::Token);
 }
 
 #[test]
 fn a_prompt_is_urgent_and_so_is_its_end() {
     let channel = Channel::new();
-    assert!(channel.is_urgent(&submitted(&[0, 1, 1])));
-    assert!(channel.is_urgent(&EVALUATED));
-    assert!(!channel.is_urgent(&submitted(&[0, 1])));
-    assert!(!channel.is_urgent(&EVALUATED));
+    assert_eq!(channel.weigh(&submitted(&[0, 1, 1])), Weight::Urgent);
+    assert_eq!(channel.weigh(&EVALUATED), Weight::Urgent);
+    assert_eq!(channel.weigh(&submitted(&[0, 1])), Weight::Token);
+    assert_eq!(channel.weigh(&EVALUATED), Weight::Token);
 }
 
 #[test]
 fn a_single_token_after_a_removed_tail_is_urgent() {
     let channel = Channel::new();
-    assert!(!channel.is_urgent(&removed(7, -1)));
-    assert!(channel.is_urgent(&submitted(&[0])));
-    assert!(!channel.is_urgent(&submitted(&[0])));
+    assert_eq!(channel.weigh(&removed(7, -1)), Weight::News);
+    assert_eq!(channel.weigh(&submitted(&[0])), Weight::Urgent);
+    assert_eq!(channel.weigh(&submitted(&[0])), Weight::Token);
 }
 
 #[test]
-fn removals_wake_nobody_by_themselves() {
+fn removals_wake_no_worker_that_naps() {
     let channel = Channel::new();
-    assert!(!channel.is_urgent(&removed(-1, -1)));
-    assert!(!channel.is_urgent(&removed(3, 5)));
-    assert!(channel.is_urgent(&submitted(&[0])));
+    assert_eq!(channel.weigh(&removed(-1, -1)), Weight::News);
+    assert_eq!(channel.weigh(&removed(3, 5)), Weight::News);
+    assert_eq!(channel.weigh(&submitted(&[0])), Weight::Urgent);
+}
+
+/// Whether a worker that pays this attention is woken by events of this weight.
+fn is_woken(attention: u8, weight: Weight) -> bool {
+    let channel = Channel::new();
+    channel.attention.0.store(attention, Ordering::SeqCst);
+    channel.wake(weight);
+    attention != AWAKE && channel.attention.0.load(Ordering::SeqCst) == AWAKE
+}
+
+#[test]
+fn a_worker_is_woken_for_what_it_does_not_expect() {
+    let woken = |attention| {
+        [Weight::Token, Weight::News, Weight::Urgent].map(|weight| is_woken(attention, weight))
+    };
+    assert_eq!(woken(ASLEEP), [true, true, true]);
+    assert_eq!(woken(DOZING), [false, true, true]);
+    assert_eq!(woken(NAPPING), [false, false, true]);
+    assert_eq!(woken(AWAKE), [false, false, false]);
 }
 
 #[test]
@@ -176,7 +209,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
                 break;
             }
             // Woken by the next event, or never: that would end this test by its time limit.
-            channel.rest(&inbox, None);
+            channel.rest(&inbox, None, false);
         }
     });
 
