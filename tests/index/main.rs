@@ -12,6 +12,7 @@ mod agreement;
 mod python;
 mod relay;
 mod server;
+mod words;
 
 use agreement::Agreement;
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server};

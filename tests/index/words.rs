@@ -1,0 +1,44 @@
+//! The answers that settle ids, from the index itself.
+
+use contextpilot_delivery::{Answer, Verdict, classify};
+use std::net::SocketAddr;
+
+use crate::python::python;
+use crate::server::IndexServer;
+
+#[test]
+fn what_the_index_says_is_understood() {
+    let Some(python) = python("what_the_index_says_is_understood") else {
+        return;
+    };
+    // Nobody asks the engine for anything.
+    let index = IndexServer::start(&python, SocketAddr::from(([127, 0, 0, 1], 9)));
+    let verdict = |method: &str, path: &str, body: &str| {
+        let answer = index.exchange(method, path, body);
+        let verdict = classify(&Answer {
+            status: answer.status,
+            body: &answer.body,
+            ..Answer::default()
+        });
+        (answer.status, verdict)
+    };
+    let evict = |body: &str| verdict("POST", "/evict", body);
+    let one = r#"{"request_ids":["a"]}"#;
+    assert_eq!(evict(one), (503, Verdict::NothingThere));
+    index.reorder(&[vec!["a document".to_owned()]]);
+    assert_eq!(evict(one), (200, Verdict::Delivered));
+
+    let two_bad = r#"{"request_ids":["a",1,"b",null]}"#;
+    assert_eq!(evict(two_bad), (422, Verdict::Refused(vec![1, 3])));
+    // What says nothing about an id settles nothing.
+    for body in ["", "{", "{}", r#"{"request_ids":"a"}"#] {
+        let (status, verdict) = evict(body);
+        assert_eq!(status, 422, "{body}");
+        assert!(matches!(verdict, Verdict::Retry(_)), "{body}: {verdict:?}");
+    }
+    for (method, path, status) in [("GET", "/evict", 405), ("POST", "/pilot/evict", 404)] {
+        let (said, verdict) = verdict(method, path, one);
+        assert_eq!(said, status);
+        assert!(matches!(verdict, Verdict::Retry(_)), "{path}: {verdict:?}");
+    }
+}
