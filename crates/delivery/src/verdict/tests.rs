@@ -54,6 +54,8 @@ fn every_2xx_is_delivered_unless_it_is_a_web_page() {
 #[test]
 fn an_index_without_an_index_has_nothing_to_evict() {
     assert_eq!(judge(503, NOT_INITIALIZED), Verdict::NothingThere);
+    let spaced = "{ \"detail\" : \"Index not initialized.\" }\n";
+    assert_eq!(judge(503, spaced), Verdict::NothingThere);
     // What others could say, and the same with another status.
     for (status, body) in [
         (503, "overloaded"),
@@ -83,6 +85,11 @@ fn ids_that_the_index_names_are_refused() {
     assert_eq!(judge(422, body), Verdict::Refused(vec![1, 2]));
     let deeper = r#"{"detail":[{"loc":["body","request_ids",7,"str"]},{"loc":["body","request_ids",3]},{"loc":["body","request_ids",7]}]}"#;
     assert_eq!(judge(422, deeper), Verdict::Refused(vec![3, 7]));
+    let spaced = "{ \"detail\" : [ { \"loc\" : [ \"body\" , \"request_ids\" , 3 ] ,\n\"msg\" : \"loc\" } ] }\n";
+    assert_eq!(judge(422, spaced), Verdict::Refused(vec![3]));
+    // What is repeated of an id is no key.
+    let quoted = r#"{"detail":[{"loc":["body","request_ids",3],"input":"\"loc\":[\"body\",\"request_ids\",5]"}]}"#;
+    assert_eq!(judge(422, quoted), Verdict::Refused(vec![3]));
     for (status, body) in [
         // About all of it: from the same index, and from others.
         (
@@ -100,6 +107,18 @@ fn ids_that_the_index_names_are_refused() {
         (422, r#"{"detail":[{"loc":["query","request_ids",1]}]}"#),
         (422, r#"{"detail":[{"loc":["body","request_ids",-1]}]}"#),
         (422, r#"{"detail":[]}"#),
+        (422, r#"{"detail":[{"loc":["body","request_ids",1.5]}]}"#),
+        (422, r#"{"detail":[{"loc":["body","request_ids",1"#),
+        (
+            422,
+            r#"{"detail":[{"loc":["body","request_ids",99999999999999999999999]}]}"#,
+        ),
+        (
+            422,
+            r#"{"detail":[{"loc":"body"},{"loc":["body","request_ids",1]}]}"#,
+        ),
+        (422, r#"{"error":[{"loc":["body","request_ids",1]}]}"#),
+        (422, r#"[{"loc":["body","request_ids",1]}]"#),
         (422, r#"{"detail":"no"}"#),
         (422, ""),
         (400, body),
