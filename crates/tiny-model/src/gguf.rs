@@ -105,6 +105,10 @@ impl Header {
         self.array(key, F32, values, |out, value| put_u32(out, value.to_bits()));
     }
 
+    pub(crate) fn u32s(&mut self, key: &str, values: impl ExactSizeIterator<Item = u32>) {
+        self.array(key, U32, values, put_u32);
+    }
+
     pub(crate) fn i32s(&mut self, key: &str, values: impl ExactSizeIterator<Item = i32>) {
         self.array(key, I32, values, |out, value| {
             out.extend_from_slice(&value.to_le_bytes());

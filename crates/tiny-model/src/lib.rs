@@ -18,6 +18,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod gguf;
 mod projector;
 mod rng;
@@ -31,6 +32,7 @@ use std::{
     path::Path,
 };
 
+pub use adapter::{Adapter, write_adapter};
 pub use projector::{Projector, ProjectorKind, write_projector};
 pub use spec::{Arch, Spec};
 

@@ -1,9 +1,11 @@
 //! `tiny-model [options] OUT.gguf`: a random-weight model for tests.
 #![forbid(unsafe_code)]
 
-use std::{path::PathBuf, process::ExitCode, str::FromStr};
+use std::{io, path::PathBuf, process::ExitCode, str::FromStr};
 
-use contextpilot_tiny_model::{Arch, Projector, ProjectorKind, Spec, write, write_projector};
+use contextpilot_tiny_model::{
+    Adapter, Arch, Projector, ProjectorKind, Spec, write, write_adapter, write_projector,
+};
 
 const HELP: &str = "\
 Writes a random-weight GGUF model that a real llama-server loads.
@@ -21,6 +23,9 @@ Options:
   --window N        gemma2: sliding window, in tokens [64]
   --projector KIND  not a model but a projector for images, of the given width
                     and seed: llava, or qwen2vl for the architecture qwen2vl
+  --adapter         not a model but a LoRA adapter for the model that the other
+                    options but --seed describe
+  --invocation IDS  for --adapter: tokens that activate it, as in 300,301
   -h, --help        this text
 
 Example: a model that takes about 4 ms a token, rather than a tenth of one
@@ -34,17 +39,10 @@ fn main() -> ExitCode {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
-        Ok(Some(Order {
-            spec,
-            projector,
-            out,
-        })) => match projector.map_or_else(
-            || write(&out, &spec),
-            |projector| write_projector(&out, &projector),
-        ) {
+        Ok(Some(order)) => match order.write() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("tiny-model: cannot write {}: {error}", out.display());
+                eprintln!("tiny-model: cannot write {}: {error}", order.out.display());
                 ExitCode::FAILURE
             }
         },
@@ -59,15 +57,33 @@ fn main() -> ExitCode {
 #[derive(Debug, PartialEq)]
 struct Order {
     spec: Spec,
-    /// Instead of the model.
-    projector: Option<Projector>,
+    instead: Option<Instead>,
     out: PathBuf,
+}
+
+impl Order {
+    fn write(&self) -> io::Result<()> {
+        match &self.instead {
+            None => write(&self.out, &self.spec),
+            Some(Instead::Projector(projector)) => write_projector(&self.out, projector),
+            Some(Instead::Adapter(adapter)) => write_adapter(&self.out, adapter),
+        }
+    }
+}
+
+/// What is written rather than the model.
+#[derive(Debug, PartialEq)]
+enum Instead {
+    Projector(Projector),
+    Adapter(Adapter),
 }
 
 /// `None`: help was asked for.
 fn parse(arguments: &[String]) -> Result<Option<Order>, String> {
     let mut spec = Spec::new(Arch::Llama);
     let mut projector: Option<ProjectorKind> = None;
+    let mut adapter = false;
+    let mut invocation = Vec::new();
     let mut layers = None;
     let mut out = None;
     let mut arguments = arguments.iter();
@@ -90,6 +106,12 @@ fn parse(arguments: &[String]) -> Result<Option<Order>, String> {
             "--layers" => layers = Some(number(name, &value()?)?),
             "--width" => spec.width = number(name, &value()?)?,
             "--projector" => projector = Some(value()?.parse()?),
+            "--adapter" => adapter = true,
+            "--invocation" => {
+                let ids = value()?;
+                let ids = ids.split(',').map(|id| number(name, id));
+                invocation = ids.collect::<Result<_, _>>()?;
+            }
             "--window" => spec.window = number(name, &value()?)?,
             _ if name.starts_with('-') => return Err(format!("unknown option {name}")),
             _ if out.is_some() => return Err(format!("one file only, not also {argument:?}")),
@@ -97,16 +119,22 @@ fn parse(arguments: &[String]) -> Result<Option<Order>, String> {
         }
     }
     spec.layers = layers.unwrap_or(Spec::new(spec.arch).layers);
-    let projector = projector.map(|kind| Projector {
-        seed: spec.seed,
-        ..Projector::new(kind, spec.width)
-    });
-    match out {
-        Some(out) => Ok(Some(Order {
-            spec,
-            projector,
-            out,
+    let instead = match projector {
+        Some(_) if adapter => return Err("--projector or --adapter, not both".to_owned()),
+        Some(kind) => Some(Instead::Projector(Projector {
+            seed: spec.seed,
+            ..Projector::new(kind, spec.width)
         })),
+        None if adapter => Some(Instead::Adapter(Adapter {
+            seed: spec.seed,
+            invocation,
+            ..Adapter::new(&spec)
+        })),
+        None if !invocation.is_empty() => return Err("--invocation is for --adapter".to_owned()),
+        None => None,
+    };
+    match out {
+        Some(out) => Ok(Some(Order { spec, instead, out })),
         None => Err("which file shall be written?".to_owned()),
     }
 }
@@ -137,7 +165,7 @@ mod tests {
         };
         let expected = Order {
             spec: expected,
-            projector: None,
+            instead: None,
             out: "out.gguf".into(),
         };
         assert_eq!(parsed(line), Ok(Some(expected)));
@@ -152,7 +180,18 @@ mod tests {
             seed: 7,
         };
         let order = parsed("--projector llava --width 32 --seed 7 x");
-        assert_eq!(order.projector, Some(expected));
+        assert_eq!(order.instead, Some(Instead::Projector(expected)));
+        let expected = Adapter {
+            seed: 7,
+            invocation: vec![300, 301],
+            ..Adapter::new(&Spec {
+                seed: 7,
+                width: 32,
+                ..Spec::new(Arch::Llama)
+            })
+        };
+        let order = parsed("--adapter --invocation 300,301 --width 32 --seed 7 x");
+        assert_eq!(order.instead, Some(Instead::Adapter(expected)));
     }
 
     #[test]
@@ -161,6 +200,9 @@ mod tests {
             ("--arch gpt x", "\"gpt\""),
             ("--layers two x", "\"two\""),
             ("--projector none x", "\"none\""),
+            ("--invocation 1 x", "--adapter"),
+            ("--adapter --invocation 1,b x", "\"b\""),
+            ("--adapter --projector llava x", "not both"),
             ("--seed", "--seed needs a value"),
             ("--wide 3 x", "--wide"),
             ("a b", "\"b\""),

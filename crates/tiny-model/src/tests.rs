@@ -118,6 +118,55 @@ fn a_projector_is_a_file_of_its_own() {
 }
 
 #[test]
+fn an_adapter_fits_its_model() {
+    let bytes = |adapter: &Adapter| {
+        let mut out = Vec::new();
+        adapter::write_to(&mut out, adapter).expect("a Vec takes everything");
+        out
+    };
+    let model = Spec::new(Arch::Llama);
+    let ordinary = Adapter::new(&model);
+    let invoked = Adapter {
+        invocation: vec![300, 301],
+        ..ordinary.clone()
+    };
+    for adapter in [&ordinary, &invoked] {
+        let file = bytes(adapter);
+        assert_eq!(file, bytes(adapter), "equal adapters, equal bytes");
+        let (table, _) = table(&file);
+        assert_eq!(table.len(), 2 * 2 * model.layers as usize);
+        for (name, extents, _) in table {
+            let (model_tensor, part) = name.rsplit_once('.').expect("a name and a part");
+            assert!(model_tensor.ends_with(".weight"), "{name}");
+            let expected = match part {
+                "lora_a" => [64, 4],
+                "lora_b" => [4, 64],
+                other => panic!("{other}"),
+            };
+            assert_eq!(extents, expected, "{name}");
+        }
+    }
+    assert_ne!(bytes(&ordinary), bytes(&invoked));
+    let other = Adapter {
+        seed: 2,
+        ..ordinary.clone()
+    };
+    assert_ne!(bytes(&ordinary), bytes(&other));
+    for wrong in [
+        Adapter {
+            rank: 0,
+            ..ordinary.clone()
+        },
+        Adapter::new(&Spec::new(Arch::Mamba)),
+        Adapter::new(&Spec { width: 60, ..model }),
+    ] {
+        let error = write_adapter(Path::new("/nonexistent/x.gguf"), &wrong);
+        let error = error.expect_err("there can be no such adapter");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{wrong:?}");
+    }
+}
+
+#[test]
 fn the_draft_shares_the_first_layer() {
     let values = |spec: &Spec, wanted: &str| {
         let file = bytes(spec);
