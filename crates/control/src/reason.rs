@@ -15,6 +15,9 @@ pub enum Reason {
     DroppedFromHost,
     /// It stands in memory that slides or only goes forward, and nothing leads back to it.
     OutOfReach,
+    /// Its slot works under other LoRA adapters now, under which the server would not use it for a
+    /// request that names the former ones.
+    AdaptersChanged,
     /// The context that held it was freed: sleep, unload, shutdown.
     ContextFreed,
     /// It ended without ever having been cached: refused, too long, cancelled mid-prompt.
@@ -30,12 +33,13 @@ pub enum Reason {
 
 impl Reason {
     /// All that this version knows.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Overwritten,
         Self::Cleared,
         Self::Shifted,
         Self::DroppedFromHost,
         Self::OutOfReach,
+        Self::AdaptersChanged,
         Self::ContextFreed,
         Self::NeverCached,
         Self::OutOfStep,
@@ -51,6 +55,7 @@ impl Reason {
             Self::Shifted => "shifted",
             Self::DroppedFromHost => "dropped_from_host",
             Self::OutOfReach => "out_of_reach",
+            Self::AdaptersChanged => "adapters_changed",
             Self::ContextFreed => "context_freed",
             Self::NeverCached => "never_cached",
             Self::OutOfStep => "out_of_step",

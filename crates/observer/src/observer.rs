@@ -500,7 +500,10 @@ impl Observer {
         // for its own task, if it has one at work.
         let by = launch.filter(|launch| match reason {
             _ if self.restoring => false,
-            Reason::Overwritten | Reason::Shifted | Reason::OutOfReach => true,
+            Reason::Overwritten
+            | Reason::Shifted
+            | Reason::OutOfReach
+            | Reason::AdaptersChanged => true,
             Reason::Cleared => launch.busy,
             _ => false,
         });
@@ -566,6 +569,7 @@ fn reason_out(reason: Reason) -> ReasonOut {
         Reason::Shifted => ReasonOut::Shifted,
         Reason::DroppedFromHost => ReasonOut::DroppedFromHost,
         Reason::OutOfReach => ReasonOut::OutOfReach,
+        Reason::AdaptersChanged => ReasonOut::AdaptersChanged,
         Reason::ContextFreed => ReasonOut::ContextFreed,
         Reason::NeverCached => ReasonOut::NeverCached,
         Reason::OutOfStep => ReasonOut::OutOfStep,

@@ -1,5 +1,6 @@
 //! What the engine did, and what follows from it: the ledger's whole language.
 
+use crate::adapters::{Adapter, Compared, Scale};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,6 +121,27 @@ pub enum Event {
     Uncached {
         /// The number.
         task: TaskId,
+    },
+    /// The request of a numbered task names LoRA adapters (the field `lora` of its body). Sent before
+    /// the task is launched; with or without an id.
+    NamedAdapters {
+        /// The number.
+        task: TaskId,
+        /// Index of an adapter in the server's list, and how strongly it is to be applied. Of
+        /// several for one index the last counts; adapters that are not named are not applied.
+        scales: Vec<(i32, Scale)>,
+    },
+    /// These LoRA adapters are applied to what a context evaluates from now on
+    /// (`llama_set_adapters_lora`). None are until this is said; it need not be said again while
+    /// nothing changes, but after [`Event::OutOfStep`].
+    Adapters {
+        /// The context.
+        context: ContextId,
+        /// The adapters, in the server's order. With [`Compared::WhenNamed`] all that the server
+        /// has, also those with a scale of 0.
+        adapters: Vec<Adapter>,
+        /// When the server compares them.
+        compared: Compared,
     },
     /// The server has answered a request, or its client is gone; once for
     /// each arrival. Without a task this means that it was rejected.
@@ -295,6 +317,9 @@ pub enum Reason {
     /// It stands in memory that slides or only goes forward, and nothing leads
     /// back to it any more.
     OutOfReach,
+    /// The slot that held it works under other LoRA adapters now, under which the server would not
+    /// use it for a request that names the former ones.
+    AdaptersChanged,
     /// The context that held it was freed.
     ContextFreed,
     /// It ended without ever having been cached.
@@ -315,6 +340,7 @@ impl Reason {
             Self::Shifted => "shifted",
             Self::DroppedFromHost => "dropped_from_host",
             Self::OutOfReach => "out_of_reach",
+            Self::AdaptersChanged => "adapters_changed",
             Self::ContextFreed => "context_freed",
             Self::NeverCached => "never_cached",
             Self::OutOfStep => "out_of_step",

@@ -10,6 +10,7 @@ use crate::tree::{Holder, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+mod adapters;
 mod evaluate;
 mod memory;
 mod query;
@@ -17,6 +18,7 @@ mod reach;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use adapters::{Named, Wanted};
 pub use query::{Likeness, Saved, Whereabouts};
 
 /// After this silence, a sequence that was emptied and has no task stays empty.
@@ -47,6 +49,7 @@ pub struct Ledger {
     /// Tasks not launched yet whose prompts the server will forget.
     uncached: BTreeSet<TaskId>,
     reaches: reach::Reaches,
+    adapters: adapters::Adapters,
     /// The batch that is being evaluated.
     flights: Vec<evaluate::Flight>,
     evaluating: bool,
@@ -80,6 +83,7 @@ impl Ledger {
             requests: Requests::new(),
             uncached: BTreeSet::new(),
             reaches: reach::Reaches::default(),
+            adapters: adapters::Adapters::default(),
             flights: Vec::new(),
             evaluating: false,
             launches: false,
@@ -160,6 +164,12 @@ impl Ledger {
                     self.uncached.pop_first();
                 }
             }
+            Event::NamedAdapters { task, scales } => self.adapters.name(task, scales),
+            Event::Adapters {
+                context,
+                adapters,
+                compared,
+            } => self.apply_adapters(context, adapters, compared, effects),
             Event::Launched { sequence, task } => self.launched(sequence, task, effects),
             Event::Submitted { context, entries } => {
                 if self.is_primary(context) {
@@ -210,6 +220,7 @@ impl Ledger {
         let primary = self.contexts.first() == Some(&context);
         self.contexts.retain(|&other| other != context);
         self.reaches.forget_context(context);
+        self.adapters.forget_context(context);
         if primary {
             self.empty_all(Reason::ContextFreed, effects);
             self.flights.clear();
@@ -262,7 +273,12 @@ impl Ledger {
             request,
             every_output: false,
             mark: None,
+            submitted: false,
+            names_adapters: false,
+            named: None,
         });
+        let named = self.adapters.take_named(task);
+        self.adapt_to_launch(id, named, before.as_ref(), effects);
         self.abandon(before, effects);
     }
 
@@ -304,47 +320,63 @@ impl Ledger {
         let name = launch.request;
         let marked = launch.mark;
         let every_output = launch.every_output;
+        let named = launch.named.take();
         if !every_output {
             sequence.launch = None;
         }
         let Some(name) = name else { return };
-        let Some(request) = self.requests.get_mut(name) else {
-            return;
-        };
-        if depth == 0 {
+        if depth == 0 || self.requests.get(name).is_none() {
             return;
         }
-        // The last token of a prompt is always evaluated again, cached or not:
-        // the engine's answer for this prompt depends on the tokens before it.
-        let end = (depth - 1).max(1);
-        if let Some(nth) = marked {
+        let end = self.reusable(id, name, named);
+        match marked {
             // An embedding task goes on: the prompt ends further down.
-            if let Some(mark) = request.marks[nth].take() {
-                let label = self.tree.unmark(mark);
-                request.marks[nth] = Some(self.tree.mark(holder, end, label));
-            }
+            Some(nth) => self.move_mark(name, nth, holder, end),
+            None => self.set_mark(id, name, holder, end),
+        }
+        if end == 0 || !self.is_wholly_served(name) {
+            // Nothing of it would be found again.
+            self.end(name, Reason::NeverCached, Place::Nowhere, effects);
             return;
         }
-        let nth = request.marks.len();
-        let label = Label { request: name, nth };
-        request.marks.push(Some(self.tree.mark(holder, end, label)));
-        let request_id = request.id.clone();
-        self.watch(id, label, depth);
-        if every_output {
-            if let Some(launch) = self
-                .sequences
-                .get_mut(&id)
-                .and_then(|sequence| sequence.launch.as_mut())
-            {
-                launch.mark = Some(nth);
-            }
+        if marked.is_some() {
+            return;
         }
-        if self.requests.settle(name) {
+        if let (true, Some(request)) = (self.requests.settle(name), self.requests.get(name)) {
             effects.push(Effect::Cached {
-                id: request_id,
+                id: request.id.clone(),
                 sequence: id,
                 tokens: depth,
             });
+        }
+    }
+
+    /// Marks where a prompt of a request ends, in a slot.
+    fn set_mark(&mut self, id: SequenceId, name: RequestKey, holder: Holder, end: u32) {
+        let Some(request) = self.requests.get_mut(name) else {
+            return;
+        };
+        let nth = request.marks.len();
+        let label = Label { request: name, nth };
+        request.marks.push(Some(self.tree.mark(holder, end, label)));
+        // Where some of it is never used again, the rest is what a way back must lead to.
+        let depth = self.tree.depth(holder);
+        self.watch(id, label, if end + 1 < depth { end } else { depth });
+        let sequence = self.sequences.get_mut(&id);
+        // None: the launch is over with this.
+        if let Some(launch) = sequence.and_then(|sequence| sequence.launch.as_mut()) {
+            launch.mark = Some(nth);
+        }
+    }
+
+    fn move_mark(&mut self, name: RequestKey, nth: usize, holder: Holder, end: u32) {
+        let request = self.requests.get_mut(name);
+        let mark = request.and_then(|request| request.marks.get_mut(nth));
+        if let Some(mark) = mark {
+            if let Some(before) = mark.take() {
+                let label = self.tree.unmark(before);
+                *mark = Some(self.tree.mark(holder, end, label));
+            }
         }
     }
 
@@ -368,8 +400,10 @@ impl Ledger {
 
     /// Takes a holder away for good.
     fn release(&mut self, holder: Holder, reason: Reason, place: Place, effects: &mut Vec<Effect>) {
+        let above = self.wanting_above(holder);
         self.tree.release(holder, &mut self.lost);
         self.evict_lost(reason, place, effects);
+        self.review_wanting(&above, reason, place, effects);
     }
 
     fn evict_lost(&mut self, reason: Reason, place: Place, effects: &mut Vec<Effect>) {
@@ -400,7 +434,7 @@ impl Ledger {
         let decided: Vec<(SequenceId, Reason)> = self
             .sequences
             .iter()
-            .filter(|(_, sequence)| sequence.ghost.is_some())
+            .filter(|(_, sequence)| sequence.ghost.is_some() || self.has_unsettled_blend(sequence))
             .filter_map(|(&id, sequence)| {
                 let emptied = self.is_empty(sequence);
                 let certain = match &sequence.launch {
@@ -427,6 +461,7 @@ impl Ledger {
             .collect();
         for (id, reason) in decided {
             self.release_ghost(id, reason, effects);
+            self.settle_blend(id, effects);
         }
         self.review_changed(effects);
         if idle {
@@ -451,11 +486,13 @@ impl Ledger {
         }
         self.requests.clear();
         self.reaches.clear();
+        self.adapters.lose_step();
         *self = Self {
             contexts: std::mem::take(&mut self.contexts),
             requests: std::mem::replace(&mut self.requests, Requests::new()),
             uncached: std::mem::take(&mut self.uncached),
             reaches: std::mem::take(&mut self.reaches),
+            adapters: std::mem::take(&mut self.adapters),
             stepped_out: true,
             unheard: true,
             unseen: self.unseen,
@@ -466,8 +503,10 @@ impl Ledger {
     // ---- sequences -----------------------------------------------------
 
     fn sequence(&mut self, id: SequenceId) -> &mut Sequence {
+        let blend = self.first_blend();
         self.sequences.entry(id).or_insert_with(|| Sequence {
             unknown: self.unheard,
+            blend,
             ..Sequence::new(self.tree.hold_root())
         })
     }

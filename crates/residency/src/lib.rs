@@ -6,6 +6,7 @@
 extern crate self as contextpilot_residency;
 
 mod entries;
+mod adapters;
 mod event;
 mod ledger;
 mod prompts;
@@ -15,6 +16,7 @@ mod slab;
 mod tree;
 
 pub use entries::Entries;
+pub use adapters::{Adapter, Compared, Scale};
 pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
     SequenceId, TaskId, Token, media_run, media_token, unseen_token,

@@ -1,6 +1,7 @@
 //! Requests with an id: which tasks they posted, where their prompts end.
 
 use crate::event::{Arrival, RequestId, TaskId};
+use crate::ledger::Wanted;
 use crate::slab::{Key, Slab};
 use crate::tree::Mark;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -39,6 +40,8 @@ pub(crate) struct Request {
     pub(crate) answered: bool,
     /// Where its prompts end. `None` once it is lost.
     pub(crate) marks: Vec<Option<Mark>>,
+    /// Which adapters it is for.
+    pub(crate) adapters: Wanted,
 }
 
 impl Request {
@@ -60,6 +63,8 @@ pub(crate) struct Requests {
     /// answer is no news.
     unanswered: HashSet<Arrival>,
     posted: u64,
+    /// How many are for particular adapters.
+    wanting: usize,
 }
 
 /// What became of a task that was posted.
@@ -82,6 +87,7 @@ impl Requests {
             incomplete: BTreeSet::new(),
             unanswered: HashSet::new(),
             posted: 0,
+            wanting: 0,
         }
     }
 
@@ -155,6 +161,7 @@ impl Requests {
             failed: false,
             answered: false,
             marks: Vec::new(),
+            adapters: Wanted::Any,
         });
         let name = RequestKey { serial, key };
         self.by_id.insert(id.clone(), key);
@@ -171,6 +178,22 @@ impl Requests {
         request.running += 1;
         request.launched = true;
         Some(name)
+    }
+
+    /// Notes which adapters a request is for; returns whether it was for others before.
+    pub(crate) fn want(&mut self, name: RequestKey, wanted: Wanted) -> bool {
+        let Some(request) = self.get_mut(name) else {
+            return false;
+        };
+        let before = std::mem::replace(&mut request.adapters, wanted);
+        self.wanting -= usize::from(before != Wanted::Any);
+        self.wanting += usize::from(wanted != Wanted::Any);
+        before != wanted
+    }
+
+    /// Whether any request is for particular adapters.
+    pub(crate) fn want_adapters(&self) -> bool {
+        self.wanting > 0
     }
 
     /// Notes that one prompt has been evaluated; returns whether that was the last.
@@ -219,6 +242,7 @@ impl Requests {
     pub(crate) fn remove(&mut self, name: RequestKey) -> Option<Request> {
         self.get(name)?;
         let request = self.requests.remove(name.key);
+        self.wanting -= usize::from(request.adapters != Wanted::Any);
         if self.by_id.get(&request.id) == Some(&name.key) {
             self.by_id.remove(&request.id);
         }

@@ -1,6 +1,8 @@
 //! What is known of one KV sequence.
 
+use crate::adapters::Blend;
 use crate::event::Token;
+use crate::ledger::{Named, Wanted};
 use crate::requests::RequestKey;
 use crate::tree::Holder;
 
@@ -9,6 +11,8 @@ use crate::tree::Holder;
 pub(crate) struct Sequence {
     /// Stands at the end of the positions `0..n` that the sequence holds without a gap.
     pub(crate) holder: Holder,
+    /// Stands at the end of what is about to take the place of all that.
+    pub(crate) arriving: Option<Holder>,
     /// What the sequence has left and may still walk back into.
     pub(crate) ghost: Option<Ghost>,
     /// Tokens beyond a gap, ascending and disjoint. Only between the calls of a
@@ -23,18 +27,51 @@ pub(crate) struct Sequence {
     /// The number of the content that is written now and will be forgotten: its tokens are like
     /// no others (see [`unseen_token`](crate::unseen_token)).
     pub(crate) forgotten: Option<u32>,
+    /// The adapters that it worked under last; `None`: not known.
+    pub(crate) blend: Option<Blend>,
+    /// The next batch decides under which it goes on.
+    pub(crate) unsettled: bool,
 }
 
 impl Sequence {
     pub(crate) fn new(holder: Holder) -> Self {
         Self {
             holder,
+            arriving: None,
             ghost: None,
             tail: Vec::new(),
             launch: None,
             flight: None,
             unknown: false,
             forgotten: None,
+            blend: Some(Blend::default()),
+            unsettled: false,
+        }
+    }
+
+    /// All that keep something for it.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
+        let ghost = self.ghost.as_ref().map(|ghost| ghost.holder);
+        [Some(self.holder), self.arriving, ghost]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Whether the server would use what it holds for a request for these adapters.
+    pub(crate) fn suits(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Any => true,
+            Wanted::Unknown => false,
+            Wanted::Blend(wanted) => {
+                self.unsettled || self.blend.is_some_and(|blend| blend.keeps_for(wanted))
+            }
+        }
+    }
+
+    /// The task that was just launched names adapters.
+    pub(crate) fn mark_named(&mut self) {
+        if let Some(launch) = &mut self.launch {
+            launch.names_adapters = true;
         }
     }
 }
@@ -87,4 +124,10 @@ pub(crate) struct Launch {
     pub(crate) every_output: bool,
     /// Index of the mark among the request's, once it has been set. Only with `every_output`.
     pub(crate) mark: Option<usize>,
+    /// Some of it was submitted. Only looked at where adapters are applied.
+    pub(crate) submitted: bool,
+    /// Its request names adapters.
+    pub(crate) names_adapters: bool,
+    /// Which, as long as it is not known what they are.
+    pub(crate) named: Option<Named>,
 }

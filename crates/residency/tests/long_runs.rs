@@ -15,7 +15,7 @@ fn long_sequences_agree() {
     let mut longest = 0;
     for seed in 0..120 {
         let mut pair = Pair::default();
-        let mut generator = Generator::new(BLOCK);
+        let mut generator = Generator::of(&[seed as u8], BLOCK);
         let outcome = pair.run(&mut Random(seed), &mut generator, 150, |ledger| {
             longest = longest.max(ledger.held(0));
         });

@@ -12,13 +12,15 @@ const LONGEST_UNSEEN: Position = 1 << 22;
 /// What one batch does to one sequence.
 #[derive(Debug)]
 pub(super) struct Flight {
-    sequence: SequenceId,
+    pub(super) sequence: SequenceId,
     entries: usize,
     outputs: usize,
     /// The last entry's output was asked for.
     ends: bool,
     /// What the sequence held before the batch could not be made out.
     obscured: bool,
+    /// Not all of it is media.
+    pub(super) has_text: bool,
 }
 
 impl Flight {
@@ -44,6 +46,7 @@ impl Ledger {
             flight.entries += these.len();
             flight.outputs += these.iter().filter(|entry| entry.output).count();
             flight.ends = these.last().is_some_and(|entry| entry.output);
+            flight.has_text |= these.iter().any(|entry| entry.token >= 0);
             if !flight.obscured {
                 let placed = self.place(first.sequence, first.position, &run, effects);
                 self.flight(first.sequence).obscured = !placed;
@@ -69,6 +72,7 @@ impl Ledger {
             }
         }
         self.decide_emptied(effects);
+        self.take_on_blend(effects);
     }
 
     /// A slot that was emptied for a task has it before the next batch: one without
@@ -148,6 +152,7 @@ impl Ledger {
                 outputs: 0,
                 ends: false,
                 obscured: false,
+                has_text: false,
             });
         }
         &mut self.flights[index]

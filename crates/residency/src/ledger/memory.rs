@@ -82,6 +82,8 @@ impl Ledger {
             } => match self.buffers.get(&buffer).copied() {
                 Some(saved) => {
                     let holder = self.tree.hold_beside(saved);
+                    // The server does so for a task, which may be for other adapters.
+                    self.sequence(sequence).unsettled = true;
                     self.replace(sequence, holder, effects);
                     self.reaches.restored(sequence, buffer);
                 }
@@ -247,6 +249,10 @@ impl Ledger {
             self.obscure(target, effects);
             return;
         }
+        let blend = self.sequence(source).blend;
+        let sequence = self.sequence(target);
+        sequence.blend = blend;
+        sequence.unsettled = false;
         let copy = self.tree.hold_beside(held);
         let end = u32::try_from(to).unwrap_or(u32::MAX);
         self.tree.retreat(copy, end, &mut self.lost);
@@ -260,8 +266,11 @@ impl Ledger {
 
     /// Puts another content in the place of a sequence's own.
     fn replace(&mut self, id: SequenceId, holder: Holder, effects: &mut Vec<Effect>) {
+        // What comes is there before anything goes.
+        self.sequence(id).arriving = Some(holder);
         self.release_ghost(id, Reason::Overwritten, effects);
         let sequence = self.sequence(id);
+        sequence.arriving = None;
         sequence.tail.clear();
         sequence.unknown = false;
         let before = std::mem::replace(&mut sequence.holder, holder);
@@ -277,8 +286,10 @@ impl Ledger {
         sequence.unknown = false;
         let holder = sequence.holder;
         self.reaches.emptied(id);
+        let above = self.wanting_above(holder);
         self.tree.retreat(holder, 0, &mut self.lost);
         self.evict_lost(reason, Place::Slot(id), effects);
+        self.review_wanting(&above, reason, Place::Slot(id), effects);
     }
 
     pub(super) fn empty_all(&mut self, reason: Reason, effects: &mut Vec<Effect>) {

@@ -46,7 +46,7 @@ pub enum Likeness {
 }
 
 impl Ledger {
-    /// Whether a slot begins with these tokens.
+    /// Whether a slot begins with these tokens. Under which adapters it worked does not matter.
     #[must_use]
     pub fn likeness(&self, sequence: SequenceId, tokens: &[Token]) -> Likeness {
         if tokens.is_empty() {
@@ -96,7 +96,7 @@ impl Ledger {
     #[must_use]
     pub fn awaits_silence(&self) -> bool {
         let mut sequences = self.sequences.values();
-        sequences.any(|sequence| sequence.ghost.is_some())
+        sequences.any(|one| one.ghost.is_some() || self.has_unsettled_blend(one))
             || self.requests.answered_incomplete().next().is_some()
     }
 
@@ -125,6 +125,7 @@ impl Ledger {
         labels
             .into_iter()
             .filter_map(|label| self.requests.get(label.request))
+            .filter(|request| sequence.suits(request.adapters))
             .map(|request| &request.id)
             .collect()
     }
@@ -142,6 +143,7 @@ impl Ledger {
             sequences: self
                 .sequences
                 .iter()
+                .filter(|(_, sequence)| sequence.suits(request.adapters))
                 .filter(|(_, sequence)| self.tree.covers(sequence.holder, mark))
                 .map(|(&id, _)| id)
                 .collect(),

@@ -151,6 +151,13 @@ impl Reaches {
         self.changed.insert(id);
     }
 
+    /// A sequence works under other adapters, and may serve others than before.
+    pub(super) fn blend_changed(&mut self, id: SequenceId) {
+        if self.slots.contains_key(&id) {
+            self.changed.insert(id);
+        }
+    }
+
     /// A sequence was cut at a position. The server drops the checkpoints beyond;
     /// it cuts one token earlier than it reuses when a whole prompt is cached.
     pub(super) fn cut(&mut self, id: SequenceId, from: i64) {
@@ -252,13 +259,15 @@ impl Ledger {
             return;
         };
         for watched in marks {
-            let mark = self
-                .requests
-                .get(watched.label.request)
-                .and_then(|request| request.marks.get(watched.label.nth).copied().flatten());
-            // Lost already, or superseded.
-            let Some(mark) = mark else { continue };
-            match self.witness(mark, watched.prompt, window, witness) {
+            // Else lost already, or superseded.
+            let Some(request) = self.requests.get(watched.label.request) else {
+                continue;
+            };
+            let Some(mark) = request.marks.get(watched.label.nth).copied().flatten() else {
+                continue;
+            };
+            let wanted = request.adapters;
+            match self.witness(mark, watched.prompt, wanted, window, witness) {
                 Some(found) => self.reaches.watched.entry(found).or_default().push(watched),
                 None => {
                     let place = match witness {
@@ -272,7 +281,14 @@ impl Ledger {
     }
 
     /// Who serves a mark: the one that did so far, if it still does.
-    fn witness(&self, mark: Mark, prompt: u32, window: u32, before: Witness) -> Option<Witness> {
+    fn witness(
+        &self,
+        mark: Mark,
+        prompt: u32,
+        wanted: Wanted,
+        window: u32,
+        before: Witness,
+    ) -> Option<Witness> {
         let slot = |id: SequenceId, sequence: &Sequence| {
             let reach = self.reaches.slots.get(&id);
             let serves = reach.is_none_or(|reach| reach.serves(prompt, window));
@@ -280,7 +296,8 @@ impl Ledger {
                 .ghost
                 .as_ref()
                 .is_some_and(|ghost| self.tree.covers(ghost.holder, mark));
-            (serves && self.tree.covers(sequence.holder, mark)) || undecided
+            sequence.suits(wanted)
+                && ((serves && self.tree.covers(sequence.holder, mark)) || undecided)
         };
         if let Witness::Slot(id) = before {
             if self.sequences.get(&id).is_some_and(|one| slot(id, one)) {

@@ -4,6 +4,7 @@
 //! short sequences cross from node to node all the time.
 
 use super::*;
+use crate::adapters::Compared;
 use naive::{Bytes, Choices, Generator, Pair, Random};
 use proptest::prelude::*;
 
@@ -16,10 +17,14 @@ const EVENTS: usize = 1_000_000;
 const LIFE: usize = 500;
 
 fn agree(seeds: std::ops::Range<u64>) {
+    agree_with(seeds, || Generator::new(1));
+}
+
+fn agree_with(seeds: std::ops::Range<u64>, generator: impl Fn() -> Generator) {
     for seed in seeds {
         let mut pair = Pair::default();
         let mut nth = 0;
-        let outcome = pair.run(&mut Random(seed), &mut Generator::new(1), LIFE, |ledger| {
+        let outcome = pair.run(&mut Random(seed), &mut generator(), LIFE, |ledger| {
             // Costs more than the event: not each time.
             nth += 1;
             if nth % 4 == 0 {
@@ -54,6 +59,19 @@ fn fourth_quarter_of_a_million_events() {
     agree(3 * QUARTER..4 * QUARTER);
 }
 
+/// As many as a quarter has, each.
+#[test]
+fn with_adapters_that_are_compared_when_they_are_named() {
+    agree_with(0..QUARTER, || {
+        Generator::with_adapters(1, Compared::WhenNamed)
+    });
+}
+
+#[test]
+fn with_adapters_that_are_always_compared() {
+    agree_with(0..QUARTER, || Generator::with_adapters(1, Compared::Always));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
@@ -63,7 +81,7 @@ proptest! {
         let mut pair = Pair::default();
         let outcome = pair.run(
             &mut Bytes(&bytes),
-            &mut Generator::new(1),
+            &mut Generator::of(&bytes, 1),
             usize::MAX,
             |ledger| ledger.tree.check(),
         );
@@ -96,7 +114,7 @@ fn random_events_lead_to_every_effect() {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for seed in 0..300 {
         let mut choices = Random(seed);
-        let mut generator = Generator::new(1);
+        let mut generator = Generator::of(&[seed as u8], 1);
         let mut double = naive::Naive::default();
         for _ in 0..LIFE {
             let event = generator.next(&mut choices, &double);
@@ -120,6 +138,7 @@ fn random_events_lead_to_every_effect() {
         "overwritten in a slot",
         "cleared in a slot",
         "shifted in a slot",
+        "adapters_changed in a slot",
         "dropped_from_host in host memory",
         "context_freed in a slot",
         "out_of_step in a slot",
@@ -142,7 +161,7 @@ fn bounded_memory_keeps_its_books_whatever_happens() {
     let mut out_of_reach = 0;
     for seed in 0..300 {
         let mut choices = Random(seed);
-        let mut generator = Generator::new(1);
+        let mut generator = Generator::of(&[seed as u8], 1);
         let mut double = naive::Naive::default();
         let mut ledger = Ledger::new();
         let mut live = std::collections::BTreeSet::new();

@@ -21,7 +21,7 @@ impl Naive {
                 }
             }
             Event::Kept { sequence, .. } => {
-                if sequence >= 0 {
+                if sequence >= 0 && self.unheard {
                     self.slot(sequence);
                 }
                 self.emptied(-1);
@@ -72,7 +72,10 @@ impl Naive {
             Event::Restored {
                 sequence, buffer, ..
             } => match self.buffers.get(&buffer.0).cloned() {
-                Some(tokens) => self.replace(sequence, tokens),
+                Some(tokens) => {
+                    self.slot(sequence).unsettled = true;
+                    self.replace(sequence, tokens);
+                }
                 None => {
                     self.obscure(sequence);
                     self.slot(sequence).unknown = self.stepped_out;
@@ -99,9 +102,9 @@ impl Naive {
     /// Another content takes the place of a slot's own.
     fn replace(&mut self, id: SequenceId, tokens: Vec<Token>) {
         // What comes is there before anything goes.
-        self.arriving = tokens;
+        self.arriving = Some((id, tokens));
         self.decide(id, Reason::Overwritten);
-        let arriving = std::mem::take(&mut self.arriving);
+        let (_, arriving) = self.arriving.take().expect("set above");
         let slot = self.slot(id);
         slot.beyond.clear();
         slot.unknown = false;
@@ -117,13 +120,17 @@ impl Naive {
             self.obscure(target);
             return;
         }
+        let set = self.slots[&source].set.clone();
+        let slot = self.slot(target);
+        slot.set = set;
+        slot.unsettled = false;
         let mut tokens = self.content(source).to_vec();
         tokens.truncate(usize::try_from(to).unwrap_or(usize::MAX));
         self.replace(target, tokens);
         self.settle(target);
     }
 
-    fn remove(&mut self, id: SequenceId, from: i64, to: i64) {
+    pub(super) fn remove(&mut self, id: SequenceId, from: i64, to: i64) {
         if to <= from {
             return;
         }
@@ -236,6 +243,13 @@ impl Naive {
             }
         }
         self.batch = Some(batch);
+        let mut with_text: Vec<SequenceId> = Vec::new();
+        for here in self.batch.as_ref().expect("set above") {
+            let text = entries
+                .iter()
+                .any(|e| e.sequence == here.slot && e.token >= 0);
+            with_text.extend(text.then_some(here.slot));
+        }
         // An empty slot without a task stays empty.
         for id in self.ids_of_slots() {
             let slot = &self.slots[&id];
@@ -243,6 +257,7 @@ impl Naive {
                 self.decide(id, Reason::Cleared);
             }
         }
+        self.work_under(&with_text);
     }
 
     /// Writes into a slot; false if it is not known what stands before.

@@ -2,7 +2,8 @@
 
 use super::Naive;
 use contextpilot_residency::{
-    Arrival, BufferId, ContextId, Entry, Event, Position, RequestId, SequenceId, TaskId, Token,
+    Adapter, Arrival, BufferId, Compared, ContextId, Entry, Event, Position, RequestId, Scale,
+    SequenceId, TaskId, Token,
 };
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub(crate) struct Generator {
     block: u32,
     submitted: bool,
     posted: Vec<(Arrival, TaskId, RequestId)>,
+    /// Whether there are adapters, and when they are compared.
+    adapters: Option<Compared>,
 }
 
 const SLOTS: u32 = 4;
@@ -74,6 +77,24 @@ impl Generator {
             block,
             submitted: false,
             posted: Vec::new(),
+            adapters: None,
+        }
+    }
+
+    /// With adapters or without, as the first of some bytes says.
+    pub(crate) fn of(bytes: &[u8], block: u32) -> Self {
+        match bytes.first().map(|first| first % 4) {
+            Some(1) => Self::with_adapters(block, Compared::WhenNamed),
+            Some(2) => Self::with_adapters(block, Compared::Always),
+            _ => Self::new(block),
+        }
+    }
+
+    /// One for a server with adapters.
+    pub(crate) fn with_adapters(block: u32, compared: Compared) -> Self {
+        Self {
+            adapters: Some(compared),
+            ..Self::new(block)
         }
     }
 
@@ -91,6 +112,12 @@ impl Generator {
             };
         }
         let sequence = slot(choices);
+        match self.adapters {
+            Some(compared) if choices.once_in(8) => {
+                return self.adapters_event(choices, context, compared);
+            }
+            _ => {}
+        }
         match choices.below(64) {
             0..=19 => {
                 self.submitted = true;
@@ -202,6 +229,45 @@ impl Generator {
                     to: -1,
                 },
             },
+        }
+    }
+
+    /// Few adapters and few scales, so that equal blends come back.
+    fn adapters_event(
+        &self,
+        choices: &mut impl Choices,
+        context: ContextId,
+        compared: Compared,
+    ) -> Event {
+        let scale = |choices: &mut _| match Choices::below(choices, 8) {
+            0..=3 => 0.0,
+            4..=6 => 1.0,
+            _ => -0.5,
+        };
+        if choices.once_in(3) {
+            let count = choices.below(3);
+            let scales = (0..count)
+                .map(|_| {
+                    let index = choices.below(6) as i32 - 1;
+                    (index, Scale::new(scale(choices)))
+                })
+                .collect();
+            let task = match choices.below(4) {
+                0 => self.some_posted(choices).map_or(77, |(_, task, _)| task),
+                _ => 100 + self.posted.len() as TaskId,
+            };
+            return Event::NamedAdapters { task, scales };
+        }
+        let invocations: [&[Token]; 4] = [&[], &[], &[2], &[1, 3]];
+        let adapters = (1..).zip(invocations).map(|(address, invocation)| Adapter {
+            address,
+            scale: Scale::new(scale(choices)),
+            invocation: invocation.into(),
+        });
+        Event::Adapters {
+            context,
+            adapters: adapters.collect(),
+            compared,
         }
     }
 

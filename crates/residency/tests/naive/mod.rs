@@ -7,13 +7,15 @@
 //!
 //! Used by the unit tests, by the integration tests and by the fuzz target.
 
+use adapters::{Applied, Set, Wants};
 use contextpilot_residency::{
-    Arrival, BufferId, ContextId, Effect, Event, Place, Reason, RequestId, Saved, SequenceId,
-    TaskId, Token, Whereabouts,
+    Arrival, BufferId, ContextId, Effect, Event, Place, Reason, RequestId, Saved, Scale,
+    SequenceId, TaskId, Token, Whereabouts,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+mod adapters;
 mod agree;
 mod engine;
 mod events;
@@ -31,11 +33,17 @@ pub(crate) struct Naive {
     slots: BTreeMap<SequenceId, Slot>,
     buffers: BTreeMap<usize, Vec<Token>>,
     /// On its way into a slot.
-    arriving: Vec<Token>,
+    arriving: Option<(SequenceId, Vec<Token>)>,
     requests: BTreeMap<Serial, Request>,
     tasks: BTreeMap<TaskId, Serial>,
     /// Tasks whose prompts will be forgotten.
     uncached: BTreeSet<TaskId>,
+    /// What tasks name that were not launched yet.
+    named: BTreeMap<TaskId, Vec<(i32, Scale)>>,
+    /// The adapters that are applied, by context; `None`: not known.
+    applied: BTreeMap<usize, Option<Applied>>,
+    /// Those that were applied last where none were named.
+    unnamed: Option<Set>,
     /// Requests that posted a task and were over before they were answered.
     gone: BTreeSet<Arrival>,
     batch: Option<Vec<InBatch>>,
@@ -64,6 +72,10 @@ struct Slot {
     unknown: bool,
     /// What is written now is forgotten: it is like nothing else.
     forgotten: Option<u32>,
+    /// The adapters that it worked under last; `None`: not known.
+    set: Option<Set>,
+    /// The next batch decides under which it goes on.
+    unsettled: bool,
 }
 
 struct Left {
@@ -75,6 +87,10 @@ struct Launch {
     request: Option<Serial>,
     every_output: bool,
     prompt: Option<usize>,
+    submitted: bool,
+    /// It names adapters, and those that cannot be told yet.
+    names: bool,
+    named: Option<Vec<(i32, Scale)>>,
 }
 
 struct Request {
@@ -86,6 +102,7 @@ struct Request {
     failed: bool,
     answered: bool,
     prompts: Vec<Vec<Token>>,
+    wants: Wants,
 }
 
 impl Request {
@@ -125,6 +142,12 @@ impl Naive {
             } => self.post(arrival, task, id),
             Event::Answered { arrival, ref id } => self.answer(arrival, id),
             Event::Uncached { task } => drop(self.uncached.insert(task)),
+            Event::NamedAdapters { task, ref scales } => self.name_adapters(task, scales),
+            Event::Adapters {
+                context,
+                ref adapters,
+                compared,
+            } => self.apply_adapters(context, adapters, compared),
             Event::Launched { sequence, task } => self.launch(sequence, task),
             Event::Freed { buffer } => {
                 self.buffers.remove(&buffer.0);
@@ -144,8 +167,10 @@ impl Naive {
 
     fn slot(&mut self, id: SequenceId) -> &mut Slot {
         let unknown = self.unheard;
+        let set = self.first_set();
         self.slots.entry(id).or_insert_with(|| Slot {
             unknown,
+            set,
             ..Slot::default()
         })
     }
@@ -176,6 +201,10 @@ impl Naive {
     pub(crate) fn requests_in(&self, slot: SequenceId) -> Vec<&RequestId> {
         let held = self.content(slot);
         let requests = self.requests.values();
+        let Some(here) = self.slots.get(&slot) else {
+            return Vec::new();
+        };
+        let requests = requests.filter(|request| here.suits(&request.wants));
         let prompts = requests.flat_map(|r| r.prompts.iter().map(move |p| (&r.id, p)));
         prompts
             .filter(|(_, prompt)| !held.is_empty() && held.starts_with(prompt))
@@ -191,6 +220,7 @@ impl Naive {
         let slots = self.slots.iter();
         Some(Whereabouts {
             sequences: slots
+                .filter(|(_, slot)| slot.suits(&request.wants))
                 .filter(|(_, slot)| slot.tokens.starts_with(prompt))
                 .map(|(&id, _)| id)
                 .collect(),
@@ -229,7 +259,7 @@ impl Naive {
             .flat_map(|s| [Some(&s.tokens), s.left.as_ref().map(|left| &left.tokens)])
             .flatten()
             .chain(self.buffers.values())
-            .chain([&self.arriving])
+            .chain(self.arriving.as_ref().map(|(_, tokens)| tokens))
             .map(Vec::as_slice)
     }
 
@@ -242,7 +272,7 @@ impl Naive {
             .iter()
             .filter(|(_, request)| {
                 let prompts = &mut request.prompts.iter();
-                prompts.any(|prompt| !self.lists().any(|list| list.starts_with(prompt)))
+                prompts.any(|prompt| !self.is_found(request, prompt))
             })
             .map(|(&serial, _)| serial)
             .collect();
@@ -318,6 +348,7 @@ impl Naive {
                 failed: false,
                 answered: false,
                 prompts: Vec::new(),
+                wants: Wants::Anything,
             },
         );
         self.tasks.insert(task, self.posted);
@@ -381,7 +412,11 @@ impl Naive {
             request,
             every_output: false,
             prompt: None,
+            submitted: false,
+            names: false,
+            named: None,
         });
+        self.launch_with(id, task, before.as_ref());
         self.abandon(before);
     }
 
@@ -403,34 +438,44 @@ impl Naive {
 
     /// The prompt that a slot works on stands in it, whole.
     fn settle(&mut self, id: SequenceId) {
-        let Some(slot) = self.slots.get_mut(&id) else {
+        let Some(slot) = self.slots.get(&id) else {
             return;
         };
-        let Some(launch) = &mut slot.launch else {
+        let Some(launch) = &slot.launch else {
             return;
         };
-        // The last token is evaluated again, whatever is cached.
-        let length = (slot.tokens.len().max(1) - 1).max(1);
-        let prompt = slot.tokens.get(..length).map(<[Token]>::to_vec);
-        let request = launch.request.and_then(|s| self.requests.get_mut(&s));
-        if let (Some(request), Some(prompt)) = (request, prompt) {
-            if let Some(nth) = launch.prompt {
-                request.prompts[nth] = prompt;
-            } else {
-                launch.prompt = Some(request.prompts.len());
-                request.prompts.push(prompt);
-                request.running = request.running.saturating_sub(1);
-                if request.complete() {
-                    self.effects.push(Effect::Cached {
-                        id: request.id.clone(),
-                        sequence: id,
-                        tokens: slot.tokens.len() as u32,
-                    });
-                }
-            }
+        let known = launch.request.filter(|s| self.requests.contains_key(s));
+        if let (Some(serial), false) = (known, slot.tokens.is_empty()) {
+            self.note_prompt(id, serial);
         }
-        if !launch.every_output {
-            slot.launch = None;
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.launch.take_if(|launch| !launch.every_output);
+        }
+    }
+
+    fn note_prompt(&mut self, id: SequenceId, serial: Serial) {
+        let length = self.usable(id, serial);
+        let slot = self.slots.get_mut(&id).expect("it has a task");
+        let launch = slot.launch.as_mut().expect("it has a task");
+        let request = self.requests.get_mut(&serial).expect("it is known");
+        let prompt = slot.tokens[..length].to_vec();
+        let mut cached = None;
+        if let Some(nth) = launch.prompt {
+            request.prompts[nth] = prompt;
+        } else {
+            launch.prompt = Some(request.prompts.len());
+            request.prompts.push(prompt);
+            request.running = request.running.saturating_sub(1);
+            cached = request.complete().then(|| Effect::Cached {
+                id: request.id.clone(),
+                sequence: id,
+                tokens: slot.tokens.len() as u32,
+            });
+        }
+        if length == 0 || !self.is_found_whole(serial) {
+            self.end(serial, Reason::NeverCached, Place::Nowhere);
+        } else {
+            self.effects.extend(cached);
         }
     }
 
@@ -440,6 +485,9 @@ impl Naive {
         let idle = elapsed >= Duration::from_millis(100) && self.batch.is_none();
         let mut decided = Vec::new();
         for (&id, slot) in &self.slots {
+            if slot.left.is_none() && !self.is_unsettled(slot) {
+                continue;
+            }
             let certain = match &slot.launch {
                 None
                 | Some(Launch {
@@ -463,6 +511,7 @@ impl Naive {
         }
         for (id, reason) in decided {
             self.decide(id, reason);
+            self.settle_set(id);
         }
         if idle {
             let over: Vec<Serial> = self
@@ -489,7 +538,10 @@ impl Naive {
         for serial in self.requests.keys().copied().collect::<Vec<_>>() {
             self.end(serial, Reason::OutOfStep, Place::Nowhere);
         }
+        let applied = std::mem::take(&mut self.applied).into_keys();
         *self = Self {
+            applied: applied.map(|context| (context, None)).collect(),
+            named: std::mem::take(&mut self.named),
             contexts: std::mem::take(&mut self.contexts),
             gone: std::mem::take(&mut self.gone),
             uncached: std::mem::take(&mut self.uncached),
@@ -505,6 +557,7 @@ impl Naive {
     fn free(&mut self, context: ContextId) {
         let primary = self.contexts.first() == Some(&context);
         self.contexts.retain(|&other| other != context);
+        self.applied.remove(&context.0);
         if !primary {
             return;
         }

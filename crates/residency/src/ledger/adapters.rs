@@ -1,0 +1,363 @@
+//! LoRA adapters: which of the slots that hold a prompt the server would use for it.
+//!
+//! The tree is one for all adapters, since the server looks for tokens only. What the adapters
+//! decide is whether it looks at all: each slot has the *blend* of adapters that it worked under
+//! last, and a request may *want* a blend. A slot of another blend is as good as empty to it. Host
+//! entries have none: any slot can load them, whatever it worked under.
+//!
+//! A request that wants nothing is the tree's alone, and where no adapter was ever applied nothing
+//! is looked at here.
+
+use super::*;
+use crate::adapters::{Adapter, Blend, Compared, Scale, activation};
+
+/// Tasks that name adapters and wait for a slot: beyond that the oldest was given up.
+const MOST_NAMED: usize = 4096;
+
+/// Which adapters a request is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Any: the server would not compare them.
+    #[default]
+    Any,
+    /// These.
+    Blend(Blend),
+    /// Some that are not known: nothing can be claimed.
+    Unknown,
+}
+
+/// What a request names.
+pub(crate) type Named = Vec<(i32, Scale)>;
+
+/// What is known of all adapters.
+#[derive(Debug, Default)]
+pub(super) struct Adapters {
+    /// By context: what is applied now. `None`: not known, since events were lost.
+    in_force: HashMap<ContextId, Option<InForce>>,
+    /// By task that was not launched yet.
+    named: BTreeMap<TaskId, Named>,
+    /// What was applied last for a request that names nothing.
+    unnamed: Option<Blend>,
+}
+
+#[derive(Debug)]
+struct InForce {
+    adapters: Vec<Adapter>,
+    blend: Blend,
+    compared: Compared,
+}
+
+impl InForce {
+    /// The blend that is applied where these are named.
+    fn blend_of(&self, named: &[(i32, Scale)]) -> Blend {
+        let scale = |index: usize| {
+            let mut named = named.iter().rev();
+            let found = named.find(|(one, _)| usize::try_from(*one) == Ok(index));
+            found.map_or(Scale::default(), |(_, scale)| *scale)
+        };
+        let adapters = self.adapters.iter().enumerate();
+        Blend::of(adapters.map(|(index, adapter)| (adapter, scale(index))))
+    }
+}
+
+impl Adapters {
+    pub(super) fn name(&mut self, task: TaskId, scales: Named) {
+        if scales.is_empty() {
+            return;
+        }
+        self.named.insert(task, scales);
+        if self.named.len() > MOST_NAMED {
+            self.named.pop_first();
+        }
+    }
+
+    pub(super) fn take_named(&mut self, task: TaskId) -> Option<Named> {
+        self.named.remove(&task)
+    }
+
+    pub(super) fn forget_context(&mut self, context: ContextId) {
+        self.in_force.remove(&context);
+    }
+
+    /// Events were lost: those of tasks are not, as they come before the tasks do anything.
+    pub(super) fn lose_step(&mut self) {
+        self.unnamed = None;
+        for in_force in self.in_force.values_mut() {
+            *in_force = None;
+        }
+    }
+}
+
+impl Ledger {
+    /// `None`: no adapter was ever applied. `Some(None)`: it is not known which are.
+    fn in_force(&self) -> Option<Option<&InForce>> {
+        let primary = self.contexts.first()?;
+        self.adapters.in_force.get(primary).map(Option::as_ref)
+    }
+
+    /// What a slot works under of which nothing is known; `None` if that is not known either.
+    pub(super) fn first_blend(&self) -> Option<Blend> {
+        let lost = self.unheard && self.in_force().is_some();
+        (!lost).then(Blend::default)
+    }
+
+    pub(super) fn apply_adapters(
+        &mut self,
+        context: ContextId,
+        adapters: Vec<Adapter>,
+        compared: Compared,
+        effects: &mut Vec<Effect>,
+    ) {
+        let first = !self.adapters.in_force.contains_key(&context);
+        let in_force = InForce {
+            blend: Blend::of(adapters.iter().map(|one| (one, one.scale))),
+            adapters,
+            compared,
+        };
+        self.adapters.in_force.insert(context, Some(in_force));
+        if first && compared == Compared::Always && self.is_primary(context) {
+            // So far there was nothing to compare.
+            for name in self.requests.live() {
+                self.want(name, Wanted::Blend(Blend::default()), effects);
+            }
+        }
+    }
+
+    /// A slot took on a task. `before`: the one that it had, if that never came to be evaluated.
+    pub(super) fn adapt_to_launch(
+        &mut self,
+        id: SequenceId,
+        named: Option<Named>,
+        before: Option<&Launch>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(in_force) = self.in_force() else {
+            self.expect_named(id, named);
+            return;
+        };
+        let compared = in_force.map(|in_force| in_force.compared);
+        let wanted = match (&named, in_force) {
+            (Some(named), Some(in_force)) => Some(in_force.blend_of(named)),
+            _ => None,
+        };
+        let changed = before.is_some_and(|before| {
+            let sequence = self.sequences.get(&id);
+            sequence.is_some_and(|sequence| self.after(sequence.blend, before) != sequence.blend)
+        });
+        if changed {
+            self.change_blend(id, None, false, effects);
+        }
+        match (compared, wanted) {
+            (Some(Compared::Always), _) => {
+                if named.is_some() {
+                    self.sequence(id).mark_named();
+                }
+            }
+            (Some(Compared::WhenNamed), Some(wanted)) => {
+                if let Some(name) = self.task_of(id) {
+                    self.want(name, Wanted::Blend(wanted), effects);
+                }
+                let sequence = self.sequence(id);
+                let before = sequence.blend;
+                sequence.mark_named();
+                let cleared = before.is_some_and(|before| !before.keeps_for(wanted));
+                if cleared {
+                    // Without a call: the server looks no further.
+                    self.remove(id, 0, i64::MAX, effects);
+                }
+                // An adapter that is activated by tokens is not applied if they are missing.
+                let decided = cleared || before == Some(wanted);
+                self.change_blend(id, Some(wanted), !decided, effects);
+            }
+            _ => self.expect_named(id, named),
+        }
+    }
+
+    /// Which adapters these are will be known when they are applied.
+    fn expect_named(&mut self, id: SequenceId, named: Option<Named>) {
+        if named.is_none() {
+            return;
+        }
+        let sequence = self.sequence(id);
+        sequence.mark_named();
+        if let Some(launch) = &mut sequence.launch {
+            launch.named = named;
+        }
+    }
+
+    /// Whose task a slot is at.
+    fn task_of(&self, id: SequenceId) -> Option<RequestKey> {
+        self.sequences.get(&id)?.launch.as_ref()?.request
+    }
+
+    /// A request is for these adapters, and so are all of its prompts.
+    fn want(&mut self, name: RequestKey, wanted: Wanted, effects: &mut Vec<Effect>) {
+        if self.requests.want(name, wanted) && !self.is_wholly_served(name) {
+            self.end(name, Reason::AdaptersChanged, Place::Nowhere, effects);
+        }
+    }
+
+    /// A batch was submitted: its slots work under what is applied to it. Not those of which it has
+    /// media only: these are evaluated under what was applied to the batch before.
+    pub(super) fn take_on_blend(&mut self, effects: &mut Vec<Effect>) {
+        let Some(in_force) = self.in_force() else {
+            return;
+        };
+        let blend = in_force.map(|in_force| in_force.blend);
+        let mut unnamed = self.adapters.unnamed;
+        for index in 0..self.flights.len() {
+            let flight = &self.flights[index];
+            let id = flight.sequence;
+            if !flight.has_text {
+                continue;
+            }
+            let sequence = self.sequence(id);
+            if let Some(launch) = &mut sequence.launch {
+                launch.submitted = true;
+                if !launch.names_adapters {
+                    unnamed = blend;
+                }
+            }
+            if sequence.blend != blend || sequence.unsettled {
+                self.change_blend(id, blend, false, effects);
+            }
+        }
+        self.adapters.unnamed = unnamed;
+    }
+
+    /// A slot works under another blend; `None`: it is not known under which.
+    fn change_blend(
+        &mut self,
+        id: SequenceId,
+        blend: Option<Blend>,
+        unsettled: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let sequence = self.sequence(id);
+        sequence.blend = blend;
+        sequence.unsettled = unsettled;
+        let holders: Vec<Holder> = sequence.holders().collect();
+        self.reaches.blend_changed(id);
+        for holder in holders {
+            let above = self.wanting_above(holder);
+            self.review_wanting(&above, Reason::AdaptersChanged, Place::Slot(id), effects);
+        }
+    }
+
+    /// What a slot of this blend works under after a task of which nothing was evaluated: unless it
+    /// named adapters that are known, whatever the server applied to it. That is taken to be what
+    /// it applied last to one that names nothing.
+    fn after(&self, blend: Option<Blend>, launch: &Launch) -> Option<Blend> {
+        let always = self.in_force().flatten();
+        let always = always.is_none_or(|one| one.compared == Compared::Always);
+        let known = match launch.names_adapters {
+            true => !always,
+            false => self.adapters.unnamed == blend,
+        };
+        blend.filter(|_| known || launch.submitted)
+    }
+
+    /// Whether the next batch decides under which adapters a slot goes on.
+    pub(super) fn has_unsettled_blend(&self, sequence: &Sequence) -> bool {
+        let blend = sequence.blend;
+        let launch = sequence.launch.as_ref();
+        let changes = launch.is_some_and(|launch| self.after(blend, launch) != blend);
+        (sequence.unsettled || changes) && self.in_force().is_some()
+    }
+
+    /// No batch decided under which adapters a slot goes on, and none will.
+    pub(super) fn settle_blend(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+        let sequence = self.sequences.get(&id);
+        let Some(sequence) = sequence.filter(|one| self.has_unsettled_blend(one)) else {
+            return;
+        };
+        let blend = match &sequence.launch {
+            Some(launch) => self.after(sequence.blend, launch),
+            None => sequence.blend,
+        };
+        self.change_blend(id, blend, false, effects);
+    }
+
+    /// The prompt of a request has been evaluated in a slot: notes which adapters the request is
+    /// for; returns how much of the prompt (tokens) the server could ever take from its cache.
+    pub(super) fn reusable(
+        &mut self,
+        id: SequenceId,
+        name: RequestKey,
+        named: Option<Named>,
+    ) -> u32 {
+        let Some(sequence) = self.sequences.get(&id) else {
+            return 0;
+        };
+        let (holder, blend) = (sequence.holder, sequence.blend);
+        // The last token of a prompt is always evaluated again, cached or not: the engine's answer
+        // for this prompt depends on the tokens before it.
+        let all = self.tree.depth(holder).saturating_sub(1).max(1);
+        let Some(in_force) = self.in_force() else {
+            return all;
+        };
+        let applied = blend.map_or(Wanted::Unknown, Wanted::Blend);
+        let wanted = match (in_force, named) {
+            (Some(in_force), _) if in_force.compared == Compared::Always => Some(applied),
+            (Some(in_force), Some(named)) => Some(Wanted::Blend(in_force.blend_of(&named))),
+            (None, Some(_)) => Some(Wanted::Unknown),
+            (_, None) => None,
+        };
+        let activated = in_force
+            .filter(|in_force| in_force.blend.is_invoked())
+            .and_then(|in_force| activation(&in_force.adapters, &self.tree.read(holder, 0)));
+        if let Some(wanted) = wanted {
+            self.requests.want(name, wanted);
+        }
+        match activated {
+            Some(at @ 1..) => at as u32 - 1,
+            _ => all,
+        }
+    }
+
+    /// The requests for particular adapters whose prompts end above a holder.
+    pub(super) fn wanting_above(&self, holder: Holder) -> Vec<Label> {
+        if !self.requests.want_adapters() {
+            return Vec::new();
+        }
+        let labels = self.tree.labels_above(holder).into_iter().copied();
+        labels.collect()
+    }
+
+    /// Ends those of them that no slot and no host entry would serve any more.
+    pub(super) fn review_wanting(
+        &mut self,
+        labels: &[Label],
+        reason: Reason,
+        place: Place,
+        effects: &mut Vec<Effect>,
+    ) {
+        for &label in labels {
+            if !self.is_served(label) {
+                self.end(label.request, reason, place, effects);
+            }
+        }
+    }
+
+    /// Whether each prompt of a request that was evaluated is served.
+    pub(super) fn is_wholly_served(&self, name: RequestKey) -> bool {
+        let marks = self.requests.get(name).map_or(0, |one| one.marks.len());
+        (0..marks).all(|nth| self.is_served(Label { request: name, nth }))
+    }
+
+    /// Whether a slot or a host entry has a prompt, and the server would use it for its request.
+    fn is_served(&self, label: Label) -> bool {
+        let request = self.requests.get(label.request);
+        let mark = request.and_then(|one| one.marks.get(label.nth).copied().flatten());
+        // Over, or lost with its tokens.
+        let (Some(request), Some(mark)) = (request, mark) else {
+            return true;
+        };
+        let wanted = request.adapters;
+        let covers = |holder| self.tree.covers(holder, mark);
+        let slots = || self.sequences.values().filter(|one| one.suits(wanted));
+        wanted == Wanted::Any
+            || slots().any(|sequence| sequence.holders().any(covers))
+            || self.buffers.values().any(|&holder| covers(holder))
+    }
+}

@@ -1,0 +1,307 @@
+//! LoRA adapters: what a slot holds is of no use to a request for others.
+
+use super::{Launch, Naive, Request, Serial, Slot};
+use contextpilot_residency::{
+    Adapter, Compared, ContextId, Place, Reason, Scale, SequenceId, TaskId, Token,
+};
+
+/// What is applied, without what is applied with a scale of 0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Set {
+    /// Sorted by address.
+    applied: Vec<(usize, f32)>,
+    /// All of it is activated by tokens.
+    by_tokens: bool,
+}
+
+impl Set {
+    fn of(adapters: &[Adapter], scale: impl Fn(usize) -> Scale) -> Self {
+        let mut set = Self::default();
+        let mut all = true;
+        for (index, adapter) in adapters.iter().enumerate() {
+            let scale = scale(index).get();
+            if scale != 0.0 {
+                set.applied.push((adapter.address, scale));
+                all &= !adapter.invocation.is_empty();
+            }
+        }
+        set.by_tokens = all && !set.applied.is_empty();
+        set.applied.sort_by_key(|&(address, _)| address);
+        set
+    }
+
+    /// Whether a slot that worked under this keeps what it holds for a request under `next`.
+    fn keeps_for(&self, next: &Self) -> bool {
+        let none = !self.applied.iter().any(|&(_, scale)| scale > 0.0);
+        self == next || next.by_tokens && (self.by_tokens || none)
+    }
+}
+
+/// What a request needs of a slot.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Wants {
+    #[default]
+    Anything,
+    Set(Set),
+    Unknown,
+}
+
+/// What is applied in a context.
+#[derive(Clone)]
+pub(super) struct Applied {
+    adapters: Vec<Adapter>,
+    compared: Compared,
+}
+
+impl Applied {
+    fn set(&self) -> Set {
+        Set::of(&self.adapters, |index| self.adapters[index].scale)
+    }
+
+    fn named(&self, named: &[(i32, Scale)]) -> Set {
+        Set::of(&self.adapters, |index| {
+            let mut last = Scale::new(0.0);
+            for &(name, scale) in named {
+                if name >= 0 && name as usize == index {
+                    last = scale;
+                }
+            }
+            last
+        })
+    }
+}
+
+impl Slot {
+    pub(super) fn suits(&self, wants: &Wants) -> bool {
+        match wants {
+            Wants::Anything => true,
+            Wants::Unknown => false,
+            Wants::Set(_) if self.unsettled => true,
+            Wants::Set(wanted) => self.set.as_ref().is_some_and(|set| set.keeps_for(wanted)),
+        }
+    }
+}
+
+impl Naive {
+    /// `None`: nothing was ever applied. `Some(None)`: it is not known what is.
+    fn applied(&self) -> Option<Option<Applied>> {
+        self.applied.get(&self.contexts.first()?.0).cloned()
+    }
+
+    pub(super) fn first_set(&self) -> Option<Set> {
+        let lost = self.unheard && self.applied().is_some();
+        if lost { None } else { Some(Set::default()) }
+    }
+
+    pub(super) fn apply_adapters(
+        &mut self,
+        context: ContextId,
+        adapters: &[Adapter],
+        compared: Compared,
+    ) {
+        let applied = Applied {
+            adapters: adapters.to_vec(),
+            compared,
+        };
+        let before = self.applied.insert(context.0, Some(applied));
+        if before.is_none() && compared == Compared::Always {
+            if self.contexts.is_empty() {
+                self.contexts.push(context);
+            }
+            if self.contexts[0] == context {
+                for serial in self.requests.keys().copied().collect::<Vec<_>>() {
+                    self.want(serial, Wants::Set(Set::default()));
+                }
+            }
+        }
+    }
+
+    pub(super) fn name_adapters(&mut self, task: TaskId, scales: &[(i32, Scale)]) {
+        if !scales.is_empty() {
+            self.named.insert(task, scales.to_vec());
+        }
+    }
+
+    /// After a slot took on a task in the place of `before`.
+    pub(super) fn launch_with(&mut self, id: SequenceId, task: TaskId, before: Option<&Launch>) {
+        let named = self.named.remove(&task);
+        let applied = self.applied();
+        let slot = self.slots.get_mut(&id).expect("it has a task");
+        let launch = slot.launch.as_mut().expect("it has a task");
+        launch.names = named.is_some();
+        launch.named = named.clone();
+        let Some(applied) = applied else { return };
+        let set = slot.set.clone();
+        if let Some(before) = before {
+            let after = self.after(set.clone(), before);
+            if after != set {
+                self.change(id, None, false);
+            }
+        }
+        let (Some(applied), Some(named)) = (applied, named) else {
+            return;
+        };
+        if applied.compared == Compared::Always {
+            return;
+        }
+        let wanted = applied.named(&named);
+        let slot = self.slots.get_mut(&id).expect("it has a task");
+        let launch = slot.launch.as_mut().expect("it has a task");
+        launch.named = None;
+        if let Some(serial) = launch.request {
+            self.want(serial, Wants::Set(wanted.clone()));
+        }
+        let set = self.slots[&id].set.clone();
+        let emptied = set.as_ref().is_some_and(|set| !set.keeps_for(&wanted));
+        if emptied {
+            self.remove(id, 0, i64::MAX);
+        }
+        let decided = emptied || set.as_ref() == Some(&wanted);
+        self.change(id, Some(wanted), !decided);
+    }
+
+    fn want(&mut self, serial: Serial, wants: Wants) {
+        let Some(request) = self.requests.get_mut(&serial) else {
+            return;
+        };
+        let before = std::mem::replace(&mut request.wants, wants.clone());
+        if before != wants && !self.is_found_whole(serial) {
+            self.end(serial, Reason::AdaptersChanged, Place::Nowhere);
+        }
+    }
+
+    /// A batch with text of these slots was submitted.
+    pub(super) fn work_under(&mut self, slots: &[SequenceId]) {
+        let Some(applied) = self.applied() else {
+            return;
+        };
+        let set = applied.map(|applied| applied.set());
+        for &id in slots {
+            let slot = self.slots.get_mut(&id).expect("seen in the batch");
+            if let Some(launch) = &mut slot.launch {
+                launch.submitted = true;
+                if !launch.names {
+                    self.unnamed = set.clone();
+                }
+            }
+            if slot.set != set || slot.unsettled {
+                self.change(id, set.clone(), false);
+            }
+        }
+    }
+
+    fn change(&mut self, id: SequenceId, set: Option<Set>, unsettled: bool) {
+        let slot = self.slot(id);
+        slot.set = set;
+        slot.unsettled = unsettled;
+        self.lose(Reason::AdaptersChanged, Place::Slot(id));
+    }
+
+    /// What a slot works under if nothing of its task was evaluated.
+    fn after(&self, set: Option<Set>, launch: &Launch) -> Option<Set> {
+        let applied = self.applied().flatten();
+        let known = if launch.names {
+            applied.is_some_and(|applied| applied.compared == Compared::WhenNamed)
+        } else {
+            self.unnamed == set
+        };
+        if launch.submitted || known { set } else { None }
+    }
+
+    pub(super) fn is_unsettled(&self, slot: &Slot) -> bool {
+        let launch = slot.launch.as_ref();
+        let changes = launch.is_some_and(|launch| self.after(slot.set.clone(), launch) != slot.set);
+        self.applied().is_some() && (slot.unsettled || changes)
+    }
+
+    pub(super) fn settle_set(&mut self, id: SequenceId) {
+        let slot = &self.slots[&id];
+        if self.is_unsettled(slot) {
+            let set = slot.set.clone();
+            let set = match &slot.launch {
+                Some(launch) => self.after(set, launch),
+                None => set,
+            };
+            self.change(id, set, false);
+        }
+    }
+
+    /// How much of the prompt in a slot can ever be used again; notes what its request wants.
+    pub(super) fn usable(&mut self, id: SequenceId, serial: Serial) -> usize {
+        let slot = self.slots.get_mut(&id).expect("it has a task");
+        let all = (slot.tokens.len().max(1) - 1).max(1);
+        let launch = slot.launch.as_mut().expect("it has a task");
+        let named = launch.named.take();
+        let (tokens, set) = (slot.tokens.clone(), slot.set.clone());
+        let Some(applied) = self.applied() else {
+            return all;
+        };
+        let Some(request) = self.requests.get_mut(&serial) else {
+            return all;
+        };
+        match &applied {
+            Some(applied) if applied.compared == Compared::Always => {
+                request.wants = set.map_or(Wants::Unknown, Wants::Set);
+            }
+            Some(applied) => {
+                if let Some(named) = named {
+                    request.wants = Wants::Set(applied.named(&named));
+                }
+            }
+            None => {
+                if named.is_some() {
+                    request.wants = Wants::Unknown;
+                }
+            }
+        }
+        match applied.and_then(|applied| begins_to_act(&applied, &tokens)) {
+            Some(at) if at > 0 => at - 1,
+            _ => all,
+        }
+    }
+
+    pub(super) fn is_found_whole(&self, serial: Serial) -> bool {
+        let request = &self.requests[&serial];
+        let mut prompts = request.prompts.iter();
+        prompts.all(|prompt| self.is_found(request, prompt))
+    }
+
+    /// Whether a slot or a host buffer has the prompt for its request.
+    pub(super) fn is_found(&self, request: &Request, prompt: &[Token]) -> bool {
+        let slots = self.slots.iter().filter(|(_, s)| s.suits(&request.wants));
+        let mut in_slots = slots.flat_map(|(id, slot)| {
+            let left = slot.left.as_ref().map(|left| left.tokens.as_slice());
+            let arriving = self.arriving.as_ref().filter(|(to, _)| to == id);
+            let arriving = arriving.map(|(_, tokens)| tokens.as_slice());
+            [Some(slot.tokens.as_slice()), left, arriving]
+        });
+        let found = in_slots.any(|list| list.is_some_and(|list| list.starts_with(prompt)));
+        found || self.buffers.values().any(|list| list.starts_with(prompt))
+    }
+}
+
+/// Where the one adapter that is activated by tokens is activated for the last time.
+fn begins_to_act(applied: &Applied, prompt: &[Token]) -> Option<usize> {
+    if !applied.set().by_tokens {
+        return None;
+    }
+    let enabled: Vec<_> = applied
+        .adapters
+        .iter()
+        .filter(|adapter| adapter.scale.get() > 0.0)
+        .collect();
+    let [adapter] = enabled[..] else { return None };
+    let tokens = &adapter.invocation;
+    // As the server has it, which is not quite a search for the tokens.
+    let mut index = tokens.len() - 1;
+    for at in (0..prompt.len()).rev() {
+        if prompt[at] != tokens[index] {
+            index = tokens.len() - 1;
+        } else if index == 0 {
+            return Some(at);
+        } else {
+            index -= 1;
+        }
+    }
+    None
+}
