@@ -5,8 +5,8 @@
 //! bytes to that connection's [`RequestReader`]. The reader follows HTTP/1.x
 //! framing the way cpp-httplib, the server's HTTP library, does, and looks for
 //! the request id in the JSON body as it streams past: the top-level `rid`,
-//! else `request_id`, a string of 1 to [`MAX_ID_BYTES`] bytes. On the way it reads the one
-//! parameter that old servers act upon without a call to the engine: `cache_prompt`.
+//! else `request_id`, a string of 1 to [`MAX_ID_BYTES`] bytes. On the way it reads the
+//! parameters that servers act upon without a call to the engine: `cache_prompt` and `lora`.
 //!
 //! ```text
 //! recv ──► RequestReader ──► request line + headers ──► body framing ──► JSON scanner
@@ -15,7 +15,7 @@
 //!
 //! Pure: no I/O, no clock, no unsafe, nothing beyond `std`. The cost is linear
 //! in the bytes and close to that of `memchr` inside long strings; the state is
-//! below one KiB plus the ids found, whatever the size of the body.
+//! below one KiB plus the ids found (and 4 KiB of `lora`), whatever the size of the body.
 //!
 //! Where the server's idea of a request's end cannot be known for certain
 //! (ambiguous framing, a message it answers with 400 before it has read the
@@ -47,5 +47,5 @@ mod scan;
 
 pub use assembly::Assembly;
 pub use endpoint::Endpoint;
-pub use json::{Identity, MAX_ID_BYTES, Piece, Refusal};
+pub use json::{Adapters, Identity, MAX_ID_BYTES, Piece, Refusal};
 pub use reader::{Loss, Method, Request, RequestReader, Step};

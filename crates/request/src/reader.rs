@@ -4,7 +4,7 @@ use crate::chunked::{Chunked, Part};
 use crate::endpoint::Endpoint;
 use crate::fields::{Event, Fields};
 use crate::head::{Framing, Head, RequestLine};
-use crate::json::{Identity, JsonScanner, Piece, Refusal};
+use crate::json::{Adapters, Identity, JsonScanner, Piece, Refusal};
 
 /// The method of a request, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub enum Method {
 }
 
 /// A request whose last byte has been received.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// The method.
     pub method: Method,
@@ -28,6 +28,9 @@ pub struct Request {
     /// The top-level `cache_prompt` of the body: true unless it says `false`. Always true when the
     /// body is not read.
     pub cache_prompt: bool,
+    /// The LoRA adapters of the member `lora`, of which the last counts; `None` where there is no
+    /// list of that name with something in it, or the body is not read.
+    pub lora: Option<Adapters>,
     /// The prompts in the member `prompt`, each with what it is made of; `None` where there is no
     /// text and no list of that name, and where nobody [asked](RequestReader::with_prompts).
     pub prompts: Option<Vec<Vec<Piece>>>,
@@ -48,6 +51,13 @@ impl Request {
     /// be cached.
     pub fn forbids_cache(&self) -> bool {
         self.is_inference() && !self.cache_prompt && self.endpoint.generates()
+    }
+
+    /// The adapters that the server reads from its body; `None`: it names none, or the server makes
+    /// another body of it that has none (`/v1/messages`).
+    pub fn adapters(&self) -> Option<&Adapters> {
+        let read = self.endpoint.generates() && self.endpoint != Endpoint::Messages;
+        self.lora.as_ref().filter(|_| read && self.is_inference())
     }
 }
 
@@ -85,7 +95,7 @@ impl std::fmt::Display for Loss {
 }
 
 /// What some bytes amounted to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Nothing yet: the request continues.
     More,
@@ -261,6 +271,7 @@ impl RequestReader {
             method: head.method,
             endpoint: head.endpoint,
             cache_prompt: json.caches_prompt(),
+            lora: json.take_adapters(),
             prompts: json.take_prompts(),
             identity: match head.compressed && head.method == Method::Post {
                 true => Identity::Refused(Refusal::Compressed),

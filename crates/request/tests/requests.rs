@@ -1,7 +1,7 @@
 //! Requests as clients send them, cut into reads in every way.
 
 use contextpilot_request::{
-    Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader, Step,
+    Adapters, Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader, Step,
 };
 
 /// Everything a stream of bytes leads to, whichever way it is cut.
@@ -46,6 +46,7 @@ fn complete(identity: Identity) -> Step {
         endpoint: Endpoint::Completion,
         identity,
         cache_prompt: true,
+        lora: None,
         prompts: None,
     })
 }
@@ -120,6 +121,7 @@ fn many_requests_on_one_connection() {
             endpoint: Endpoint::Other,
             identity: Identity::Absent,
             cache_prompt: true,
+            lora: None,
             prompts: None,
         })
     };
@@ -174,6 +176,76 @@ fn prompts_that_are_not_to_be_cached() {
         assert!(!ask("/embedding", body), "its parameters are not read");
         assert!(!ask("/tokenize", body), "no inference");
     }
+}
+
+#[test]
+fn adapters_are_read_as_the_server_does() {
+    let ask = |path: &str, body: &str| {
+        let length = body.len();
+        let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
+        match read(stream.as_bytes()).as_slice() {
+            [Step::Complete(request)] => request.adapters().cloned(),
+            other => panic!("{body}: {other:?}"),
+        }
+    };
+    let named = |list: &[(i32, f32)]| Some(Adapters::Named(list.to_vec()));
+    let unreadable = Some(Adapters::Unreadable);
+    for (body, expected) in [
+        (r#"{"lora":[{"id":0,"scale":0.5}]}"#, named(&[(0, 0.5)])),
+        (
+            r#"{"rid":"a","lora" : [ { "scale" : 1 , "id" : 1 } , {"id":0,"scale":-2e-1} ] }"#,
+            named(&[(1, 1.0), (0, -0.2)]),
+        ),
+        // What is missing has the server's defaults.
+        (
+            r#"{"lora":[{},{"id":1},{"scale":3},{"id":null,"scale":null}]}"#,
+            named(&[(-1, 0.0), (1, 0.0), (-1, 3.0), (-1, 0.0)]),
+        ),
+        (
+            r#"{"lora":[{"id":1,"name":"]}","x":{"id":[2,{}]},"y":true,"scale":1}]}"#,
+            named(&[(1, 1.0)]),
+        ),
+        (
+            r#"{"\u006cora":[{"\u0069d":7,"scale":1}]}"#,
+            named(&[(7, 1.0)]),
+        ),
+        // The last one counts, of members and of lists.
+        (
+            r#"{"lora":[{"id":1,"id":2,"scale":1}]}"#,
+            named(&[(2, 1.0)]),
+        ),
+        (
+            r#"{"lora":[{"id":1,"scale":1}],"lora":[{"id":2,"scale":1}]}"#,
+            named(&[(2, 1.0)]),
+        ),
+        (r#"{"lora":[{"id":1,"scale":1}],"lora":[]}"#, None),
+        (r#"{"lora":[{"id":1,"scale":1}],"lora":null}"#, None),
+        (r#"{"lora":[]}"#, None),
+        (r#"{"lora":"[{\"id\":1}]"}"#, None),
+        (r#"{"x":{"lora":[{"id":1,"scale":1}]}}"#, None),
+        (r#"{"loras":[{"id":1,"scale":1}]}"#, None),
+        ("{}", None),
+        // The server makes something of these.
+        (r#"{"lora":[{"id":true}]}"#, unreadable.clone()),
+        (r#"{"lora":[{"id":"1"}]}"#, unreadable.clone()),
+        (r#"{"lora":[{"id":1.0}]}"#, unreadable.clone()),
+        (r#"{"lora":[1]}"#, unreadable.clone()),
+        (r#"{"lora":[{"id":[1]}]}"#, unreadable.clone()),
+    ] {
+        for path in [
+            "/v1/chat/completions",
+            "/completion",
+            "/infill",
+            "/responses",
+        ] {
+            assert_eq!(ask(path, body), expected, "{body}");
+        }
+        for path in ["/v1/messages", "/embedding", "/rerank", "/tokenize"] {
+            assert_eq!(ask(path, body), None, "{path} does not read it");
+        }
+    }
+    let long = format!(r#"{{"lora":[{}{{"id":1}}]}}"#, r#"{"id":0},"#.repeat(600));
+    assert_eq!(ask("/completion", &long), unreadable);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Finds the request id in a JSON body without building or keeping the body.
 
+mod adapters;
 mod prompt;
 mod text;
 
 use crate::scan::{StringSkipper, find, find_quote_or_bracket};
+pub use adapters::Adapters;
 use prompt::List;
 pub use prompt::Piece;
 use text::Text;
@@ -73,6 +75,8 @@ pub(crate) struct JsonScanner {
     rid: Value,
     request_id: Value,
     cache_prompt: bool,
+    /// The list of adapters, if that is what the member `lora` is.
+    adapters: Option<adapters::List>,
     prompts: Prompts,
 }
 
@@ -115,6 +119,7 @@ enum Member {
     Rid,
     RequestId,
     CachePrompt,
+    Lora,
     Prompt,
 }
 
@@ -129,6 +134,7 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 const RID: &[u8] = b"rid";
 const REQUEST_ID: &[u8] = b"request_id";
 const CACHE_PROMPT: &[u8] = b"cache_prompt";
+const LORA: &[u8] = b"lora";
 const PROMPT: &[u8] = b"prompt";
 
 impl JsonScanner {
@@ -142,6 +148,7 @@ impl JsonScanner {
             rid: Value::Absent,
             request_id: Value::Absent,
             cache_prompt: true,
+            adapters: None,
             prompts: Prompts::Ignored,
         }
     }
@@ -185,6 +192,11 @@ impl JsonScanner {
         self.cache_prompt
     }
 
+    /// The adapters that the body names, once it was fed.
+    pub(crate) fn take_adapters(&mut self) -> Option<Adapters> {
+        self.adapters.take()?.adapters()
+    }
+
     /// Who the body says it is, once all of it was fed.
     pub(crate) fn finish(self) -> Identity {
         match (self.rid, self.request_id) {
@@ -208,6 +220,8 @@ impl JsonScanner {
                         Some(Member::RequestId)
                     } else if self.text.is(CACHE_PROMPT) {
                         Some(Member::CachePrompt)
+                    } else if self.text.is(LORA) {
+                        Some(Member::Lora)
                     } else if self.text.is(PROMPT) && !matches!(self.prompts, Prompts::Ignored) {
                         Some(Member::Prompt)
                     } else {
@@ -238,6 +252,9 @@ impl JsonScanner {
                 if let (Prompts::List(list), Some(Member::Prompt)) =
                     (&mut self.prompts, self.member)
                 {
+                    list.feed(&bytes[..used]);
+                }
+                if let (Some(list), Some(Member::Lora)) = (&mut self.adapters, self.member) {
                     list.feed(&bytes[..used]);
                 }
                 used
@@ -308,6 +325,9 @@ impl JsonScanner {
                     b'[' => Prompts::List(List::new()),
                     _ => Prompts::Text,
                 });
+                if self.member == Some(Member::Lora) && bracket == b'[' {
+                    self.adapters = Some(adapters::List::new());
+                }
                 self.depth = 2;
                 State::Nested
             }
@@ -375,6 +395,7 @@ impl JsonScanner {
             Some(Member::RequestId) => self.request_id = value,
             // The last one counts; only `false` says anything.
             Some(Member::CachePrompt) => self.cache_prompt = true,
+            Some(Member::Lora) => self.adapters = None,
             Some(Member::Prompt) | None => {}
         }
     }
