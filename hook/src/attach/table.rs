@@ -61,6 +61,14 @@ pub(crate) const LAUNCH: Generations = &[
     ),
 ];
 
+/// How LoRA adapters are applied to a context: all at once (early 2026), or one after the other,
+/// under two names.
+pub(crate) const ADAPTERS: Generations = &[
+    ("adapters", "llama_set_adapters_lora"),
+    ("adapter", "llama_set_adapter_lora"),
+    ("lora_adapter", "llama_lora_adapter_set"),
+];
+
 /// What a server remembers of a prompt that it evaluated with `"cache_prompt": false` (the default
 /// is true in all of them). Since it has libmtmd (May 2025, b5332) all of it, as of any other. Before
 /// that nothing, and it tells the engine no more than that it begins at position 0.
@@ -103,7 +111,7 @@ pub(crate) fn is_called(generation: &str, has: impl Fn(&str) -> bool) -> bool {
     if generation == PROMPTS.0 {
         return ties_by_prompts(has);
     }
-    for generations in [MEMORY, EVALUATION, NUMBERS, LAUNCH] {
+    for generations in [MEMORY, EVALUATION, NUMBERS, LAUNCH, ADAPTERS] {
         if generations.iter().any(|(name, _)| *name == generation) {
             // Without any, the newest are those that are missing.
             let newest = newest(generations, &has).unwrap_or(generations[0].0);
@@ -179,6 +187,14 @@ macro_rules! for_each_interposed {
             evaluate  legacy    required fn llama_decode(context: Pointer, batch: Batch) -> i32;
 
             media     any       optional fn mtmd_helper_decode_image_chunk(projector: Pointer, context: Pointer, chunk: Pointer, rows: Pointer, position: i32, sequence: i32, most: i32, end: Pointer, callback: Pointer, data: Pointer) -> i32;
+
+            adapters  adapters     optional fn llama_set_adapters_lora(context: Pointer, adapters: *const Pointer, count: usize, scales: *const f32) -> i32;
+            adapters  adapter      optional fn llama_set_adapter_lora(context: Pointer, adapter: Pointer, scale: f32) -> i32;
+            adapters  adapter      optional fn llama_rm_adapter_lora(context: Pointer, adapter: Pointer) -> i32;
+            adapters  adapter      optional fn llama_clear_adapter_lora(context: Pointer);
+            adapters  lora_adapter optional fn llama_lora_adapter_set(context: Pointer, adapter: Pointer, scale: f32) -> i32;
+            adapters  lora_adapter optional fn llama_lora_adapter_remove(context: Pointer, adapter: Pointer) -> i32;
+            adapters  lora_adapter optional fn llama_lora_adapter_clear(context: Pointer);
 
             state     any       optional fn llama_state_seq_get_data(context: Pointer, target: *mut u8, size: usize, sequence: i32) -> usize;
             state     any       optional fn llama_state_seq_get_data_ext(context: Pointer, target: *mut u8, size: usize, sequence: i32, flags: u32) -> usize;
