@@ -90,6 +90,8 @@ pub(crate) struct Channel {
     worker: OnceLock<Thread>,
     attention: Attention,
     gap: AtomicBool,
+    /// How often a gap was opened.
+    gaps: AtomicUsize,
     entries: AtomicUsize,
     /// Something other than an evaluation has happened since the last evaluation.
     news: AtomicBool,
@@ -114,6 +116,19 @@ pub(crate) fn get() -> &'static Channel {
 /// Tells the worker what happened. Call in [`observe`](crate::guard::observe) only.
 pub(crate) fn push(event: Event) {
     get().push(event);
+}
+
+/// As [`push`]; false if there was no room. Nothing that follows is heard then, until the ledger has
+/// started anew.
+pub(crate) fn push_heard(event: Event) -> bool {
+    get().push_or_strand(event, None)
+}
+
+/// How often the worker did not hear of something: what it was told before counts no more.
+pub(crate) fn gaps() -> usize {
+    CHANNEL
+        .get()
+        .map_or(0, |channel| channel.gaps.load(Ordering::Acquire))
 }
 
 /// Tells whoever observes, if somebody does. Wakes nobody, and is dropped where there is no room.
@@ -163,6 +178,7 @@ impl Channel {
             worker: OnceLock::new(),
             attention: Attention(AtomicU8::new(AWAKE)),
             gap: AtomicBool::new(false),
+            gaps: AtomicUsize::new(0),
             entries: AtomicUsize::new(0),
             news: AtomicBool::new(false),
             urgent_evaluation: AtomicBool::new(false),
@@ -286,7 +302,9 @@ impl Channel {
             ),
             // On an HTTP thread: an eviction of the same id may be about to be told.
             Event::Posted { .. } | Event::ContextFreed { .. } => Weight::Urgent,
-            Event::Answered { .. } | Event::Uncached { .. } => Weight::News,
+            Event::Answered { .. } | Event::Uncached { .. } | Event::NamedAdapters { .. } => {
+                Weight::News
+            }
             // After each evaluation of some models.
             Event::Reaches { .. } => Weight::Token,
             _ => {
@@ -297,6 +315,8 @@ impl Channel {
     }
 
     fn open_gap(&self) {
+        // Before: whoever tells something in the gap must not take it for heard.
+        self.gaps.fetch_add(1, Ordering::AcqRel);
         self.gap.store(true, Ordering::Release);
     }
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use contextpilot_observer::Note;
-use contextpilot_request::{Assembly, Identity, Request, RequestReader, Step};
-use contextpilot_residency::{Arrival, Event, RequestId, TaskId, Token};
+use contextpilot_request::{Adapters, Assembly, Identity, Request, RequestReader, Step};
+use contextpilot_residency::{Arrival, Event, RequestId, Scale, TaskId, Token};
 
 use crate::attach::{claims, evidence};
 use crate::channel::{introduce, note, push, tell_waiting};
 use crate::prompts::{self, Waiting};
 use crate::status::STATUS;
-use crate::{faults, guard, observe, recent};
+use crate::{adapters, faults, guard, observe, recent};
 
 /// Sockets beyond this number are not followed: their requests count as having no id.
 const MOST_SOCKETS: usize = 65_536;
@@ -199,7 +199,7 @@ struct Connection {
     layer: Layer,
     reader: RequestReader,
     /// The request that was received last, if it is of interest: if it has an id, if its prompt
-    /// will be forgotten; if it is for inference, also while somebody observes, or where its prompt
+    /// will be forgotten, if it names adapters; if it is for inference, also while somebody observes, or where its prompt
     /// may be another's, too.
     current: Option<Current>,
 }
@@ -212,6 +212,8 @@ struct Current {
     generates: bool,
     /// The server will forget its prompts.
     forgotten: bool,
+    /// The LoRA adapters that it names.
+    adapters: Vec<(i32, Scale)>,
     /// To be put together, where there is no other way to know the request.
     prompts: Option<Assembly>,
     /// What is tokenized is part of a prompt that will be told as a whole.
@@ -280,6 +282,15 @@ impl Current {
         let inference = request.is_inference();
         let generates = request.generates();
         let forbids_cache = request.forbids_cache();
+        // Where it cannot be told what the named adapters come to, nothing of it is claimed.
+        let (adapters, forgotten) = match request.adapters() {
+            None => (Vec::new(), false),
+            Some(Adapters::Named(named)) if adapters::are_seen() => {
+                let named = named.iter().map(|&(id, scale)| (id, Scale::new(scale)));
+                (named.collect(), false)
+            }
+            Some(_) => (Vec::new(), true),
+        };
         let counted = |counter: &crate::status::Counter| {
             if inference {
                 counter.add(1);
@@ -302,8 +313,9 @@ impl Current {
             }
         };
         let observed = inference && observe::is_engaged();
-        let forgotten = forbids_cache && FORGETS.load(Ordering::Relaxed);
-        if id.is_none() && !observed && !forgotten && prompts.is_none() {
+        let forgotten = forgotten || (forbids_cache && FORGETS.load(Ordering::Relaxed));
+        let of_interest = id.is_some() || observed || forgotten || !adapters.is_empty();
+        if !of_interest && prompts.is_none() {
             return None;
         }
         let arrival = Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed));
@@ -316,6 +328,7 @@ impl Current {
             inference,
             generates,
             forgotten,
+            adapters,
             prompts,
             within_media: false,
             known: Known::Nothing,
@@ -370,6 +383,13 @@ impl Current {
                 self.known = Known::Posted;
                 note(|| Note::Posted { arrival, task });
             }
+        }
+        // Last: if this cannot be told, nothing is believed of what was told before it either.
+        if !self.adapters.is_empty() {
+            push(Event::NamedAdapters {
+                task,
+                scales: self.adapters.clone(),
+            });
         }
     }
 

@@ -15,7 +15,7 @@ use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
 use crate::channel::{lose_step, push};
 use crate::guard::EngineCall;
 use crate::status::STATUS;
-use crate::{attach, observe, start};
+use crate::{adapters, attach, observe, start};
 
 /// A server has one context, or two with a draft model.
 const MOST: usize = 64;
@@ -132,7 +132,12 @@ fn add(context: Pointer, answers: &Answers) {
 }
 
 /// A context is about to go.
-pub(crate) fn forget(context: Pointer) {
+///
+/// # Safety
+/// Our caller's caller uses the context.
+pub(crate) unsafe fn forget(context: Pointer) {
+    // SAFETY: the caller's promise.
+    unsafe { adapters::forget(context) };
     if let Some(row) = find(context.addr()) {
         row.memory.store(0, Ordering::Release);
         row.context.store(0, Ordering::Release);

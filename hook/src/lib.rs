@@ -21,6 +21,7 @@
 //! | [`mode`], [`start`] | inert, active, out: decided once, announced in one line |
 //! | [`shadow`], [`legacy`], [`packed`], [`tasks`] | what is in a batch, a save file, a list of tasks |
 //! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
+//! | [`adapters`] | which LoRA adapters are applied to a context |
 //! | [`prompts`] | whether requests are known by their prompts only |
 //! | [`channel`], [`worker`], [`silence`] | from the host's threads to the ledger |
 //! | [`beliefs`], [`recent`] | what the index believes, and has to be told; kept for the next start |
@@ -43,6 +44,7 @@
 )]
 
 mod abi;
+mod adapters;
 #[macro_use]
 mod attach;
 mod beliefs;

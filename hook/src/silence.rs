@@ -48,6 +48,7 @@ impl Silence {
             // Of the server, and of ourselves.
             Event::Posted { .. }
             | Event::Uncached { .. }
+            | Event::NamedAdapters { .. }
             | Event::Answered { .. }
             | Event::Quiet { .. } => {}
             _ => {

@@ -71,6 +71,24 @@ impl fmt::Display for Brief<'_> {
                 }
                 f.write_str(" }")
             }
+            Event::Adapters {
+                context,
+                adapters,
+                compared,
+            } => {
+                write!(
+                    f,
+                    "Adapters {{ context: {context:?}, compared: {compared:?}"
+                )?;
+                for adapter in adapters {
+                    let (address, scale) = (adapter.address, adapter.scale.get());
+                    write!(f, ", {address:#x}: {scale}")?;
+                    if !adapter.invocation.is_empty() {
+                        f.write_str(" if invoked")?;
+                    }
+                }
+                f.write_str(" }")
+            }
             Event::Replaced {
                 context,
                 sequence,

@@ -224,7 +224,13 @@ impl Worker {
             } => {
                 prompts.expect(arrival, task, tokens);
             }
-            Waiting::Over(arrival) => prompts.forget(arrival),
+            Waiting::Over(arrival) => {
+                let mut events = std::mem::take(&mut self.passed);
+                prompts.forget(arrival, &mut events);
+                let untied = events.drain(..);
+                untied.for_each(|event| self.apply_one(event, Stamp::default()));
+                self.passed = events;
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The traces.
 
+mod adapters;
 mod media;
 
 use crate::prompts::text;
@@ -85,6 +86,7 @@ pub(crate) fn all() -> Vec<Case> {
         endings(),
         other_models(),
         media::cases(),
+        adapters::cases(),
     ];
     groups.into_iter().flatten().collect()
 }

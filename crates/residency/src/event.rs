@@ -158,6 +158,12 @@ pub enum Event {
         /// The task.
         task: TaskId,
     },
+    /// Where tasks cannot be seen to be launched ([`crate::Prompts`]): a request is over, and the
+    /// prompt of this task of it was never found in a slot. One may have taken it on all the same.
+    Untied {
+        /// The number.
+        task: TaskId,
+    },
     /// A batch was handed to the engine; nothing of it is computed yet.
     Submitted {
         /// Where.

@@ -170,6 +170,7 @@ impl Ledger {
                 adapters,
                 compared,
             } => self.apply_adapters(context, adapters, compared, effects),
+            Event::Untied { task } => self.untied(task, effects),
             Event::Launched { sequence, task } => self.launched(sequence, task, effects),
             Event::Submitted { context, entries } => {
                 if self.is_primary(context) {
@@ -274,6 +275,7 @@ impl Ledger {
             every_output: false,
             mark: None,
             submitted: false,
+            blend_settled: false,
             names_adapters: false,
             named: None,
         });

@@ -100,12 +100,16 @@ impl Prompts {
         room
     }
 
-    /// A request waits no more, whatever came of it.
-    pub fn forget(&mut self, arrival: Arrival) {
+    /// A request waits no more, whatever came of it. Appends to `events` what the ledger is to
+    /// apply.
+    pub fn forget(&mut self, arrival: Arrival, events: &mut Vec<Event>) {
         let tokens = &mut self.tokens;
         self.waiting.retain(|waiting| {
             let stays = waiting.arrival != arrival;
-            *tokens -= if stays { 0 } else { waiting.tokens.len() };
+            if !stays {
+                *tokens -= waiting.tokens.len();
+                events.push(Event::Untied { task: waiting.task });
+            }
             stays
         });
     }

@@ -126,6 +126,9 @@ pub(crate) struct Launch {
     pub(crate) mark: Option<usize>,
     /// Some of it was submitted. Only looked at where adapters are applied.
     pub(crate) submitted: bool,
+    /// Nothing of it was submitted or will be, and what it left the slot's adapters at was taken
+    /// into account.
+    pub(crate) blend_settled: bool,
     /// Its request names adapters.
     pub(crate) names_adapters: bool,
     /// Which, as long as it is not known what they are.

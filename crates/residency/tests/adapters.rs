@@ -387,6 +387,61 @@ fn a_task_that_was_never_evaluated_leaves_nobody_sure() {
 }
 
 #[test]
+fn a_refused_task_leaves_the_slot_at_what_it_names() {
+    let mut server = Server::start();
+    server.named(0, "base", "a prompt", (NONE, false));
+    let request = server.post("refused");
+    server.apply(Event::NamedAdapters {
+        task: request.task,
+        scales: vec![(2, Scale::new(1.0))],
+    });
+    server.launch(0, request.task);
+    server.answer(request);
+    assert_eq!(server.lost(), [] as [&str; 0]);
+    // The next task finds the slot activated, and so the server empties it.
+    server.named(0, "other", "a prompt", (NONE, true));
+    assert_eq!(
+        server.lost(),
+        [
+            "base evicted: adapters_changed, slot 0",
+            "refused evicted: never_cached, nowhere"
+        ]
+    );
+}
+
+#[test]
+fn a_task_that_nobody_saw_launched_may_be_anywhere() {
+    let mut server = Server::start();
+    server.named(0, "a", "a prompt", (A, false));
+    server.named(1, "b", "b prompt", (B, false));
+    server.unnamed(2, "c", "c prompt", B);
+    let untied = |server: &mut Server, task, named: Option<i32>| {
+        if let Some(index) = named {
+            let scales = vec![(index, Scale::new(1.0))];
+            server.apply(Event::NamedAdapters { task, scales });
+        }
+        server.apply(Event::Untied { task });
+    };
+    // Of the slots that worked under B, none is changed by another task for it.
+    untied(&mut server, 101, None);
+    assert_eq!(server.lost(), ["a evicted: adapters_changed, slot 0"]);
+    // One that names others empties a slot.
+    untied(&mut server, 102, Some(0));
+    assert_eq!(
+        server.lost(),
+        [
+            "b evicted: out_of_step, slot 1",
+            "c evicted: out_of_step, slot 2"
+        ]
+    );
+    // What follows is known again.
+    server.remove(1, 0, -1);
+    server.named(1, "d", "b prompt", (B, false));
+    assert!(server.lost().is_empty());
+    assert_eq!(server.ledger.live(), 1);
+}
+
+#[test]
 fn what_was_lost_is_not_taken_for_no_adapters() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));

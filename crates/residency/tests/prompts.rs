@@ -52,7 +52,7 @@ impl Tied {
             arrival: Arrival(n),
             id: n.to_string().into(),
         });
-        self.prompts.forget(Arrival(n));
+        self.prompts.forget(Arrival(n), &mut Vec::new());
     }
 
     fn remove(&mut self, slot: i32, from: i32) {
@@ -301,7 +301,7 @@ fn what_waits_is_bounded() {
         assert!(prompts.expect(Arrival(n), 1, long.clone()));
     }
     assert!(!prompts.expect(Arrival(4), 1, vec![7]), "too many tokens");
-    prompts.forget(Arrival(0));
+    prompts.forget(Arrival(0), &mut Vec::new());
     assert!(prompts.expect(Arrival(4), 1, vec![7]));
     let mut more = 5;
     while prompts.expect(Arrival(more), 1, vec![7]) {
@@ -309,6 +309,6 @@ fn what_waits_is_bounded() {
         assert!(more < 1 << 16);
     }
     assert!(prompts.len() >= 1024);
-    prompts.forget(Arrival(more - 1));
+    prompts.forget(Arrival(more - 1), &mut Vec::new());
     assert!(prompts.expect(Arrival(more), 1, vec![7]));
 }

@@ -154,7 +154,7 @@ impl Server {
                     arrival: Arrival(n),
                     id: n.to_string().into(),
                 });
-                self.prompts.forget(Arrival(n));
+                self.prompts.forget(Arrival(n), &mut Vec::new());
                 return;
             }
             0 => vec![choices.below(3) as Token],

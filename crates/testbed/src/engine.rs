@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-use contextpilot_tiny_model::Projector;
+use contextpilot_tiny_model::{Adapter, Projector};
 pub use contextpilot_tiny_model::{Arch, ProjectorKind, Spec};
 
 use crate::{Error, Result};
@@ -105,6 +105,31 @@ impl Model {
     pub(crate) fn keeps_any_prefix(&self) -> bool {
         matches!(self.arch, Arch::Llama | Arch::Draft | Arch::Qwen2Vl)
     }
+}
+
+/// A LoRA adapter for a tiny model, as a file below `target/`; one that is activated by these
+/// tokens, if there are any.
+///
+/// # Panics
+/// When it cannot be written.
+pub(crate) fn adapter(arch: Arch, seed: u64, invocation: &[u32]) -> PathBuf {
+    let adapter = Adapter {
+        seed,
+        invocation: invocation.to_vec(),
+        ..Adapter::new(&Spec::new(arch))
+    };
+    let folder = repository().join("target/testbed");
+    let tokens: Vec<String> = invocation.iter().map(u32::to_string).collect();
+    let path = folder.join(format!(
+        "adapter-{arch}-seed{seed}-{}.gguf",
+        tokens.join("-")
+    ));
+    let result = std::fs::create_dir_all(&folder)
+        .and_then(|()| contextpilot_tiny_model::write_adapter(&path, &adapter));
+    if let Err(error) = result {
+        panic!("cannot write {}: {error}", path.display());
+    }
+    path
 }
 
 /// A multimodal projector for a tiny model, as a file below `target/`.

@@ -149,6 +149,23 @@ impl Request {
         Some(longer)
     }
 
+    /// The LoRA adapters that it names.
+    pub(crate) fn adapters(&self) -> Option<&Value> {
+        self.body.get("lora")
+    }
+
+    /// The same for the LoRA adapters of another.
+    pub(crate) fn with_adapters_of(mut self, other: &Self) -> Self {
+        let adapters = other.adapters().cloned();
+        if let Some(body) = self.body.as_object_mut() {
+            match adapters {
+                Some(adapters) => drop(body.insert("lora".into(), adapters)),
+                None => drop(body.remove("lora")),
+            }
+        }
+        self
+    }
+
     /// Whether this one's prompt begins with the whole of `other`'s, as far as
     /// can be seen without a tokenizer.
     pub(crate) fn extends(&self, other: &Self) -> bool {

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::flags::Flags;
 use crate::{
-    Completion, Connection, Endpoint, Error, Model, ProjectorKind, Request, Response, Result,
+    Arch, Completion, Connection, Endpoint, Error, Model, ProjectorKind, Request, Response, Result,
     engine, llama_server, tls::Certificate,
 };
 
@@ -91,6 +91,17 @@ impl Builder {
     pub fn projector(self, kind: ProjectorKind) -> Self {
         let file = engine::projector(kind).into_os_string();
         self.args(["--mmproj".into(), file])
+    }
+
+    /// One more LoRA adapter (`--lora`) for the tiny model that was given before: equal seeds, equal
+    /// adapters. With an `invocation`, it is activated by these tokens.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn adapter(self, seed: u64, invocation: &[u32]) -> Self {
+        let arch = self.model.as_ref().map_or(Arch::Llama, Model::arch);
+        let file = engine::adapter(arch, seed, invocation).into_os_string();
+        self.args(["--lora".into(), file])
     }
 
     /// Speaks TLS, with a certificate of its own that is checked.
@@ -192,6 +203,11 @@ impl Builder {
     pub(crate) fn keeps_any_prefix(&self) -> bool {
         let model = self.model.as_ref();
         model.is_none_or(Model::keeps_any_prefix) || self.has(&["--swa-full"])
+    }
+
+    /// Whether it has LoRA adapters.
+    pub(crate) fn has_adapters(&self) -> bool {
+        self.has(&["--lora"])
     }
 
     /// How many addresses it is to listen on.

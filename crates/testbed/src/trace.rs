@@ -19,6 +19,8 @@ pub enum Step {
     Save(u32, String),
     /// A slot is restored from a file of that name.
     Restore(u32, String),
+    /// The adapters of requests that name none (`POST /lora-adapters`): a list of `{id, scale}`.
+    Adapters(Value),
 }
 
 impl Step {
@@ -41,6 +43,7 @@ impl Step {
             Self::Erase(id) => slot(id, "erase", None)?,
             Self::Save(id, file) => slot(id, "save", Some(file))?,
             Self::Restore(id, file) => slot(id, "restore", Some(file))?,
+            Self::Adapters(list) => server.post("/lora-adapters", list)?,
         };
         if self.request().is_none() && response.status != 200 {
             return Err(Error::new(format!("{self:?}: {}", response.text())));
@@ -169,6 +172,16 @@ impl Trace {
             }
         }
         ids
+    }
+
+    /// What was said last, within the first `steps` steps, of the adapters of requests that name
+    /// none.
+    pub(crate) fn adapters_after(&self, steps: usize) -> Option<&Value> {
+        let mut said = self.steps.iter().take(steps).rev();
+        said.find_map(|step| match step {
+            Step::Adapters(list) => Some(list),
+            _ => None,
+        })
     }
 
     /// Its requests, in order.

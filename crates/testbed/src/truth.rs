@@ -14,6 +14,11 @@
 //!   more than half of its content; never if `id_slot` names a slot with
 //!   unrelated content. So the host cache is asked after erasing all slots,
 //!   which have been asked by then.
+//! - It empties a slot whose last LoRA adapters are others than a request's, even
+//!   if it has just loaded the very prompt from the host cache. So before that is
+//!   asked, each slot is given something else to do under the adapters of the
+//!   question. What a request names is named in the question, too; for one that
+//!   names none the server's own are set to what they were then.
 //! - It takes a host entry only if at least a quarter of the *entry* is common
 //!   with the new prompt, and of several prefers what keeps most of the entry.
 //!   An entry of a short prompt and a long answer is thus found only by the next
@@ -24,7 +29,9 @@
 //! All tokens of the prompt but the last, which the engine always evaluates
 //! again. Two prompts that differ in their last token only are the same to
 //! that measure. With sliding windows and recurrent models, which go back to
-//! checkpoints, it is nine tenths of the tokens.
+//! checkpoints, it is nine tenths of the tokens. Where there are LoRA adapters, it
+//! is what a prompt gets from the cache if it is sent twice and nothing else is:
+//! what follows the activation of an adapter is evaluated each time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +43,7 @@ use std::{
     thread,
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{Builder, Completion, Error, Outcome, Request, Result, Score, Server, Step, Trace};
 
@@ -119,14 +126,17 @@ pub fn residency(trace: &Trace, id: &str, server: &Builder) -> Result<Residency>
 pub fn truth_of(trace: &Trace, ids: &[String], server: &Builder) -> Result<Truth> {
     let engine = Engine::new(trace, server)?;
     // Equal prompts have equal answers. Kept in a list: JSON has no hash.
-    let mut questions: Vec<Request> = Vec::new();
+    let mut questions: Vec<Question> = Vec::new();
     let mut asked: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for id in ids {
-        let mut requests = trace.requests();
-        let request = requests
-            .find(|request| request.request_id() == Some(id))
-            .ok_or_else(|| Error::new(format!("no request {id} in the trace")))?;
-        for question in request.questions() {
+        let mut requests = trace.steps.iter().map(Step::request).enumerate();
+        let found = requests.find_map(|(step, request)| {
+            let request = request.filter(|request| request.request_id() == Some(id))?;
+            Some((step, request))
+        });
+        let (step, request) =
+            found.ok_or_else(|| Error::new(format!("no request {id} in the trace")))?;
+        for question in engine.questions(step, request) {
             let known = questions.iter().position(|known| *known == question);
             let place = known.unwrap_or_else(|| {
                 questions.push(question);
@@ -175,6 +185,14 @@ fn in_parallel<A: Sync, B: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+/// What is asked, in which circumstances.
+#[derive(Clone, PartialEq)]
+struct Question {
+    request: Request,
+    /// The adapters of requests that name none, where they are to be set before.
+    adapters: Option<Value>,
+}
+
 /// Where to look, in the state that the trace leaves.
 #[derive(Clone, Copy)]
 enum Place {
@@ -189,6 +207,8 @@ struct Engine<'a> {
     trace: &'a Trace,
     server: Builder,
     slots: u32,
+    /// The adapters that a server applies when it starts; `None`: it has none.
+    adapters: Option<Value>,
     /// What the trace's requests were answered the first time.
     first: Vec<Outcome>,
 }
@@ -200,9 +220,24 @@ impl<'a> Engine<'a> {
         Ok(Self {
             trace,
             slots: running.slots()?,
+            adapters: match server.has_adapters() {
+                true => Some(running.get("/lora-adapters")?.json()?),
+                false => None,
+            },
             first: trace.run(&running)?,
             server,
         })
+    }
+
+    /// What to ask for a request that is a step of the trace.
+    fn questions(&self, step: usize, request: &Request) -> Vec<Question> {
+        let then = self.trace.adapters_after(step).or(self.adapters.as_ref());
+        let unnamed = request.adapters().is_none();
+        let question = |request| Question {
+            request,
+            adapters: then.filter(|_| unnamed).cloned(),
+        };
+        request.questions().into_iter().map(question).collect()
     }
 
     /// A fresh server in the state that the trace leaves.
@@ -240,7 +275,8 @@ impl<'a> Engine<'a> {
             };
             for (longer, answer) in request.questions().iter().zip(&outcome.completions) {
                 if longer.extends(question) {
-                    all.extend(longer.continued(&answer.content));
+                    let longer = longer.continued(&answer.content);
+                    all.extend(longer.map(|longer| longer.with_adapters_of(question)));
                 }
             }
         }
@@ -253,7 +289,18 @@ impl<'a> Engine<'a> {
         distinct
     }
 
-    fn find(&self, question: &Request) -> Result<Residency> {
+    fn find(&self, question: &Question) -> Result<Residency> {
+        let Question {
+            request: question,
+            adapters,
+        } = question;
+        let most = match self.adapters.is_some() && self.server.keeps_any_prefix() {
+            true => Some(self.most(question, adapters.as_ref())?),
+            false => None,
+        };
+        if most == Some(0) {
+            return Ok(Residency::Gone(None));
+        }
         let continuations = self.continuations(question);
         let slots = || (0..self.slots).map(Place::Slot);
         // Which replays to make: in each, these questions are asked one after
@@ -287,6 +334,7 @@ impl<'a> Engine<'a> {
         let mut closest: Option<Probe> = None;
         for questions in replays {
             let server = self.replay()?;
+            set_adapters(&server, adapters.as_ref())?;
             for (place, asked) in questions {
                 let Some(answer) = self.ask(&server, place, asked)? else {
                     if prompt_tokens.is_none() {
@@ -301,7 +349,7 @@ impl<'a> Engine<'a> {
                     cache_n: answer.cache_n,
                     prompt_tokens,
                 };
-                if probe.cache_n >= self.enough(prompt_tokens) {
+                if probe.cache_n >= most.unwrap_or_else(|| self.enough(prompt_tokens)) {
                     return Ok(Residency::Resident(probe));
                 }
                 if closest
@@ -313,6 +361,15 @@ impl<'a> Engine<'a> {
             }
         }
         Ok(Residency::Gone(closest))
+    }
+
+    /// How much of a prompt a server takes from its cache if it is sent twice, and nothing else.
+    fn most(&self, question: &Request, adapters: Option<&Value>) -> Result<usize> {
+        let server = self.server.spawn()?;
+        set_adapters(&server, adapters)?;
+        self.ask(&server, Place::OwnChoice, question)?;
+        let again = self.ask(&server, Place::OwnChoice, question)?;
+        Ok(again.map_or(0, |answer| answer.cache_n))
     }
 
     fn enough(&self, prompt_tokens: usize) -> usize {
@@ -332,6 +389,14 @@ impl<'a> Engine<'a> {
                 for slot in 0..self.slots {
                     erase(server, slot)?;
                 }
+                if self.adapters.is_some() {
+                    for slot in 0..self.slots {
+                        let other = Request::completion("~").predict(1).slot(slot);
+                        server.send(&other.with_adapters_of(asked))?;
+                        server.wait_idle()?;
+                        erase(server, slot)?;
+                    }
+                }
                 asked.clone()
             }
         };
@@ -340,6 +405,17 @@ impl<'a> Engine<'a> {
             return Err(Error::new(outcome.response.text()));
         }
         Ok(outcome.completions.into_iter().next())
+    }
+}
+
+fn set_adapters(server: &Server, adapters: Option<&Value>) -> Result<()> {
+    let Some(adapters) = adapters else {
+        return Ok(());
+    };
+    let response = server.post("/lora-adapters", adapters)?;
+    match response.status {
+        200 => Ok(()),
+        _ => Err(Error::new(format!("adapters: {}", response.text()))),
     }
 }
 

@@ -243,6 +243,8 @@ pub(crate) mod plain {
         context_size, "llama_n_ctx", fn(context: Pointer) -> u32;
         context_size_of_one, "llama_n_ctx_seq", fn(context: Pointer) -> u32;
         model_desc, "llama_model_desc", fn(model: Pointer, text: *mut c_char, size: usize) -> i32;
+        invocation_count, "llama_adapter_get_alora_n_invocation_tokens", fn(adapter: Pointer) -> u64;
+        invocation, "llama_adapter_get_alora_invocation_tokens", fn(adapter: Pointer) -> *const i32;
         state_size, "llama_state_seq_get_size", fn(context: Pointer, sequence: i32) -> usize;
         version, "llama_version", fn() -> *const c_char;
         build, "_Z16llama_build_infov", fn() -> *const c_char;

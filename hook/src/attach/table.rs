@@ -133,6 +133,8 @@ pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str)
         "_ZdaPv" | "_ZdaPvm" => return true,
         // It says what an image is. The evaluation beneath it is seen all the same.
         "mtmd_helper_decode_image_chunk" => return true,
+        // A server clears all adapters and sets those that it wants.
+        "llama_rm_adapter_lora" | "llama_lora_adapter_remove" => return true,
         // It says what a prompt with images is. Those without are seen all the same.
         "mtmd_tokenize" => return true,
         // Old names in a newer engine, whose server calls the newer ones.

@@ -26,7 +26,8 @@ pub(crate) unsafe fn llama_new_context_with_model(
 pub(crate) unsafe fn llama_free(context: Pointer) {
     let call = EngineCall::enter();
     // Before: afterwards the address may be somebody else's.
-    call.observe(|| contexts::forget(context));
+    // SAFETY: our caller uses it, for the last time.
+    call.observe(|| unsafe { contexts::forget(context) });
     original!(llama_free(context))
 }
 

@@ -9,7 +9,7 @@ use crate::channel::push;
 use crate::guard::EngineCall;
 use crate::observe::{self, Longest};
 use crate::status::STATUS;
-use crate::{contexts, legacy, shadow};
+use crate::{adapters, contexts, legacy, shadow};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
@@ -70,7 +70,9 @@ impl<'a> Evaluation<'a> {
             }
             evaluation.open = true;
             let id = ContextId(context.addr());
-            match entries() {
+            // SAFETY: our caller uses the context.
+            let told = unsafe { adapters::tell(context) };
+            match entries().filter(|_| told) {
                 Some(entries) => {
                     evaluation.sequences = sequences_of(&entries);
                     evaluation.longest = observe::worth_measuring(context, &entries);

@@ -5,6 +5,7 @@
 //! engine pass through: every function here may unwind, and holds nothing across the original
 //! that an unwinding would not put back.
 
+pub(crate) mod adapters;
 pub(crate) mod batch;
 pub(crate) mod buffers;
 pub(crate) mod contexts;

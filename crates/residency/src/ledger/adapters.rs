@@ -140,12 +140,9 @@ impl Ledger {
             (Some(named), Some(in_force)) => Some(in_force.blend_of(named)),
             _ => None,
         };
-        let changed = before.is_some_and(|before| {
-            let sequence = self.sequences.get(&id);
-            sequence.is_some_and(|sequence| self.after(sequence.blend, before) != sequence.blend)
-        });
-        if changed {
-            self.change_blend(id, None, false, effects);
+        if let Some(before) = before.filter(|one| !one.submitted && !one.blend_settled) {
+            let blend = self.after(self.sequences[&id].blend, before);
+            self.change_blend(id, blend, false, effects);
         }
         match (compared, wanted) {
             (Some(Compared::Always), _) => {
@@ -257,25 +254,58 @@ impl Ledger {
         blend.filter(|_| known || launch.submitted)
     }
 
+    /// A task is over of which it is not known whether a slot took it on. Each may have, unless it
+    /// works under the task's adapters already; and if the task named them, may be empty.
+    pub(super) fn untied(&mut self, task: TaskId, effects: &mut Vec<Effect>) {
+        let named = self.adapters.take_named(task);
+        let Some(in_force) = self.in_force() else {
+            return;
+        };
+        let always = in_force.is_none_or(|one| one.compared == Compared::Always);
+        let blend = match (&named, in_force) {
+            (Some(named), Some(in_force)) if !always => Some(in_force.blend_of(named)),
+            (Some(_), _) => None,
+            (None, _) => self.adapters.unnamed,
+        };
+        for id in self.sequences.keys().copied().collect::<Vec<_>>() {
+            let sequence = &self.sequences[&id];
+            if blend.is_some() && sequence.blend == blend {
+                continue;
+            }
+            let keeps = |next| sequence.blend.is_some_and(|one: Blend| one.keeps_for(next));
+            if (named.is_some() || always) && !blend.is_some_and(keeps) {
+                self.obscure(id, effects);
+                self.sequence(id).unknown = true;
+            }
+            self.change_blend(id, None, false, effects);
+        }
+    }
+
     /// Whether the next batch decides under which adapters a slot goes on.
     pub(super) fn has_unsettled_blend(&self, sequence: &Sequence) -> bool {
         let blend = sequence.blend;
         let launch = sequence.launch.as_ref();
-        let changes = launch.is_some_and(|launch| self.after(blend, launch) != blend);
+        let changes = launch
+            .is_some_and(|launch| !launch.blend_settled && self.after(blend, launch) != blend);
         (sequence.unsettled || changes) && self.in_force().is_some()
     }
 
     /// No batch decided under which adapters a slot goes on, and none will.
     pub(super) fn settle_blend(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
-        let sequence = self.sequences.get(&id);
-        let Some(sequence) = sequence.filter(|one| self.has_unsettled_blend(one)) else {
+        let Some(sequence) = self.sequences.get(&id) else {
             return;
         };
+        let unsettled = self.has_unsettled_blend(sequence);
         let blend = match &sequence.launch {
             Some(launch) => self.after(sequence.blend, launch),
             None => sequence.blend,
         };
-        self.change_blend(id, blend, false, effects);
+        if let Some(launch) = self.sequence(id).launch.as_mut() {
+            launch.blend_settled = true;
+        }
+        if unsettled {
+            self.change_blend(id, blend, false, effects);
+        }
     }
 
     /// The prompt of a request has been evaluated in a slot: notes which adapters the request is

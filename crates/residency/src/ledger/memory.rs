@@ -82,7 +82,9 @@ impl Ledger {
             } => match self.buffers.get(&buffer).copied() {
                 Some(saved) => {
                     let holder = self.tree.hold_beside(saved);
-                    // The server does so for a task, which may be for other adapters.
+                    // The server does so for a task, which may be for other adapters; the one before
+                    // is over.
+                    self.settle_blend(sequence, effects);
                     self.sequence(sequence).unsettled = true;
                     self.replace(sequence, holder, effects);
                     self.reaches.restored(sequence, buffer);

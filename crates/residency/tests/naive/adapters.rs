@@ -133,9 +133,9 @@ impl Naive {
         let Some(applied) = applied else { return };
         let set = slot.set.clone();
         if let Some(before) = before {
-            let after = self.after(set.clone(), before);
-            if after != set {
-                self.change(id, None, false);
+            if !before.submitted && !before.set_settled {
+                let after = self.after(set, before);
+                self.change(id, after, false);
             }
         }
         let (Some(applied), Some(named)) = (applied, named) else {
@@ -158,6 +158,37 @@ impl Naive {
         }
         let decided = emptied || set.as_ref() == Some(&wanted);
         self.change(id, Some(wanted), !decided);
+    }
+
+    /// Any slot may have taken on a task that is over.
+    pub(super) fn untied(&mut self, task: TaskId) {
+        let named = self.named.remove(&task);
+        let Some(applied) = self.applied() else {
+            return;
+        };
+        let always = applied
+            .as_ref()
+            .is_none_or(|applied| applied.compared == Compared::Always);
+        let set = match (&named, &applied) {
+            (None, _) => self.unnamed.clone(),
+            (Some(named), Some(applied)) if !always => Some(applied.named(named)),
+            _ => None,
+        };
+        for id in self.ids_of_slots() {
+            let here = self.slots[&id].set.clone();
+            if set.is_some() && here == set {
+                continue;
+            }
+            let keeps = match (&here, &set) {
+                (Some(here), Some(set)) => here.keeps_for(set),
+                _ => false,
+            };
+            if !keeps && (named.is_some() || always) {
+                self.obscure(id);
+                self.slot(id).unknown = true;
+            }
+            self.change(id, None, false);
+        }
     }
 
     fn want(&mut self, serial: Serial, wants: Wants) {
@@ -210,18 +241,23 @@ impl Naive {
 
     pub(super) fn is_unsettled(&self, slot: &Slot) -> bool {
         let launch = slot.launch.as_ref();
-        let changes = launch.is_some_and(|launch| self.after(slot.set.clone(), launch) != slot.set);
+        let changes = launch.is_some_and(|launch| {
+            !launch.set_settled && self.after(slot.set.clone(), launch) != slot.set
+        });
         self.applied().is_some() && (slot.unsettled || changes)
     }
 
     pub(super) fn settle_set(&mut self, id: SequenceId) {
         let slot = &self.slots[&id];
-        if self.is_unsettled(slot) {
-            let set = slot.set.clone();
-            let set = match &slot.launch {
-                Some(launch) => self.after(set, launch),
-                None => set,
-            };
+        let (set, unsettled) = (slot.set.clone(), self.is_unsettled(slot));
+        let set = match &slot.launch {
+            Some(launch) => self.after(set, launch),
+            None => set,
+        };
+        if let Some(launch) = &mut self.slot(id).launch {
+            launch.set_settled = true;
+        }
+        if unsettled {
             self.change(id, set, false);
         }
     }

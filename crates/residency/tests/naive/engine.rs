@@ -73,6 +73,9 @@ impl Naive {
                 sequence, buffer, ..
             } => match self.buffers.get(&buffer.0).cloned() {
                 Some(tokens) => {
+                    if self.slots.contains_key(&sequence) {
+                        self.settle_set(sequence);
+                    }
                     self.slot(sequence).unsettled = true;
                     self.replace(sequence, tokens);
                 }

@@ -244,6 +244,10 @@ impl Generator {
             4..=6 => 1.0,
             _ => -0.5,
         };
+        if choices.once_in(8) {
+            let task = self.some_posted(choices).map_or(77, |(_, task, _)| task);
+            return Event::Untied { task };
+        }
         if choices.once_in(3) {
             let count = choices.below(3);
             let scales = (0..count)

@@ -88,6 +88,8 @@ struct Launch {
     every_output: bool,
     prompt: Option<usize>,
     submitted: bool,
+    /// Nothing of it is, and what it left the slot at is known.
+    set_settled: bool,
     /// It names adapters, and those that cannot be told yet.
     names: bool,
     named: Option<Vec<(i32, Scale)>>,
@@ -148,6 +150,7 @@ impl Naive {
                 ref adapters,
                 compared,
             } => self.apply_adapters(context, adapters, compared),
+            Event::Untied { task } => self.untied(task),
             Event::Launched { sequence, task } => self.launch(sequence, task),
             Event::Freed { buffer } => {
                 self.buffers.remove(&buffer.0);
@@ -413,6 +416,7 @@ impl Naive {
             every_output: false,
             prompt: None,
             submitted: false,
+            set_settled: false,
             names: false,
             named: None,
         });

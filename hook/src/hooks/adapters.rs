@@ -1,0 +1,61 @@
+//! LoRA adapters are applied to a context: noted after, as nothing is evaluated meanwhile.
+//!
+//! The engine takes what it is given in every case but one: to remove an adapter that is not
+//! applied, which changes nothing.
+
+use crate::abi::Pointer;
+use crate::adapters;
+use crate::guard::EngineCall;
+use crate::attach::original::original;
+
+pub(crate) unsafe fn llama_set_adapters_lora(
+    context: Pointer,
+    adapters: *const Pointer,
+    count: usize,
+    scales: *const f32,
+) -> i32 {
+    let call = EngineCall::enter();
+    let result = original!(llama_set_adapters_lora(context, adapters, count, scales));
+    if call.counts() {
+        // SAFETY: our caller handed over so many of both, and uses the context.
+        unsafe { adapters::set_all(&call, context, adapters, count, scales) };
+    }
+    result
+}
+
+macro_rules! one_by_one {
+    ($($set:ident $remove:ident $clear:ident)*) => {$(
+        pub(crate) unsafe fn $set(context: Pointer, adapter: Pointer, scale: f32) -> i32 {
+            let call = EngineCall::enter();
+            let result = original!($set(context, adapter, scale));
+            if call.counts() {
+                // SAFETY: our caller uses the context, and the adapter that it applied.
+                unsafe { adapters::set(&call, context, adapter, scale) };
+            }
+            result
+        }
+
+        pub(crate) unsafe fn $remove(context: Pointer, adapter: Pointer) -> i32 {
+            let call = EngineCall::enter();
+            let result = original!($remove(context, adapter));
+            if call.counts() {
+                // SAFETY: our caller uses the context.
+                unsafe { adapters::remove(&call, context, adapter) };
+            }
+            result
+        }
+
+        pub(crate) unsafe fn $clear(context: Pointer) {
+            let call = EngineCall::enter();
+            original!($clear(context));
+            if call.counts() {
+                // SAFETY: our caller uses the context.
+                unsafe { adapters::clear(&call, context) };
+            }
+        }
+    )*};
+}
+one_by_one! {
+    llama_set_adapter_lora llama_rm_adapter_lora llama_clear_adapter_lora
+    llama_lora_adapter_set llama_lora_adapter_remove llama_lora_adapter_clear
+}
