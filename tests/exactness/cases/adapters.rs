@@ -335,9 +335,9 @@ fn by_tokens() -> Vec<Case> {
             then(
                 set(Trace::new(), A),
                 &[(first, &[]), (p, &[]), (first, &[])],
-            )
-            .prompts_return(),
-        ),
+            ),
+        )
+        .prompts_return(),
         Case::new(
             "activated adapters: default flags",
             activated(llama()),
