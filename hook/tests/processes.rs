@@ -177,6 +177,43 @@ fn a_prompt_that_the_server_forgets_without_a_call_is_gone() {
     }
 }
 
+/// All prompts are the same, under other adapters. A server of 2026 compares them for those that
+/// name some, one of before for all.
+#[test]
+fn a_prompt_is_gone_under_other_adapters() {
+    for fixture in Fixture::all() {
+        let name = fixture.name();
+        let (output, _) = finish(&mut fixture.host("adapters", NOWHERE));
+        assert!(output.status.success(), "{name}: {output:?}");
+        let trace = fixture.trace();
+        let mut changed: Vec<&str> = trace
+            .lines()
+            .filter(|line| line.contains("reason: AdaptersChanged"))
+            .filter_map(|line| line.split_once("Evicted { id: \"")?.1.split('"').next())
+            .collect();
+        changed.sort_unstable();
+        let (expected, told): (&[&str], _) = match fixture.generation {
+            // A slot without adapters serves those that are activated by tokens, as the second.
+            Generation::Extended => (&["again", "first"], 4),
+            _ => (&["again", "first", "none", "second"], 3),
+        };
+        assert_eq!(changed, expected, "{name}: {trace}");
+        // Each batch is preceded by a call; what did not change is not told again. The draft
+        // model's are told as well.
+        assert_eq!(
+            trace.matches(" Adapters {").count(),
+            told + 1,
+            "{name}: {trace}"
+        );
+        let activated = matches!(fixture.generation, Generation::Extended);
+        assert_eq!(
+            trace.contains(": 1 if invoked"),
+            activated,
+            "{name}: {trace}"
+        );
+    }
+}
+
 #[test]
 fn what_the_engine_calls_of_itself_is_not_told_twice() {
     for fixture in Fixture::all() {
