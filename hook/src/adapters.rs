@@ -16,7 +16,7 @@ use crate::abi::Pointer;
 use crate::channel::{self, push_heard};
 use crate::guard::EngineCall;
 use crate::attach::original::{self, plain};
-use crate::table::{ADAPTERS, newest};
+use crate::attach::table::{ADAPTERS, newest};
 
 /// Contexts with adapters: a server has one.
 const MOST: usize = 16;
