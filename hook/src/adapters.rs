@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale};
 
 use crate::abi::Pointer;
-use crate::channel::{self, push_heard};
-use crate::guard::EngineCall;
 use crate::attach::original::{self, plain};
 use crate::attach::table::{ADAPTERS, newest};
+use crate::channel::{self, push_heard};
+use crate::guard::EngineCall;
 
 /// Contexts with adapters: a server has one.
 const MOST: usize = 16;

@@ -5,8 +5,8 @@
 #[cfg(test)]
 extern crate self as contextpilot_residency;
 
-mod entries;
 mod adapters;
+mod entries;
 mod event;
 mod ledger;
 mod prompts;
@@ -15,8 +15,8 @@ mod sequence;
 mod slab;
 mod tree;
 
-pub use entries::Entries;
 pub use adapters::{Adapter, Compared, Scale};
+pub use entries::Entries;
 pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
     SequenceId, TaskId, Token, media_run, media_token, unseen_token,

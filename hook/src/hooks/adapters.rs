@@ -5,8 +5,8 @@
 
 use crate::abi::Pointer;
 use crate::adapters;
-use crate::guard::EngineCall;
 use crate::attach::original::original;
+use crate::guard::EngineCall;
 
 pub(crate) unsafe fn llama_set_adapters_lora(
     context: Pointer,
