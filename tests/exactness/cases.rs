@@ -3,6 +3,7 @@
 mod adapters;
 mod media;
 
+use crate::moments::IN_EVERY_RUN;
 use crate::prompts::text;
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Step, Trace};
 use serde_json::json;
@@ -19,6 +20,8 @@ pub(crate) struct Case {
     pub(crate) prompts_return: bool,
     /// It is about the host prompt cache, which servers before late 2025 do not have.
     pub(crate) host_cache: bool,
+    /// It is looked at after each step: see `moments`.
+    pub(crate) every_moment: bool,
 }
 
 impl Case {
@@ -30,6 +33,7 @@ impl Case {
             gone_at_least: None,
             prompts_return: false,
             host_cache: false,
+            every_moment: false,
         }
     }
 
@@ -75,7 +79,8 @@ fn distinct(count: u64, length: usize) -> Trace {
     })
 }
 
-pub(crate) fn all() -> Vec<Case> {
+/// All traces; all are looked at after each step, or those that are in every run.
+pub(crate) fn all(every_moment: bool) -> Vec<Case> {
     let groups = [
         skeleton(),
         host(),
@@ -88,7 +93,17 @@ pub(crate) fn all() -> Vec<Case> {
         media::cases(),
         adapters::cases(),
     ];
-    groups.into_iter().flatten().collect()
+    let mut all: Vec<Case> = groups.into_iter().flatten().collect();
+    for name in IN_EVERY_RUN {
+        let mut cases = all.iter_mut();
+        match cases.find(|case| case.name == name) {
+            Some(case) => case.every_moment = true,
+            None => panic!("there is no trace {name:?}"),
+        }
+    }
+    all.iter_mut()
+        .for_each(|case| case.every_moment |= every_moment);
+    all
 }
 
 /// What a person meets first.

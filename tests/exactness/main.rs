@@ -12,6 +12,8 @@
 //! cargo test --test exactness [-- NAME...]
 //! ```
 //!
+//! Some are looked at after each of their steps, and all with `--every-moment`: see `moments`.
+//!
 //! Each is then run on a copy of the server whose own functions are hidden: see `by_prompts`.
 //!
 //! With `LLAMA_SERVER_BIN`, the same of an older server: cases that need a flag
@@ -19,10 +21,12 @@
 
 mod by_prompts;
 mod cases;
+mod moments;
 mod prompts;
 
 use cases::Case;
-use contextpilot_testbed::{Index, Outcome, Score, Unseen, truth, truth_of, unseen_server};
+use contextpilot_testbed::{Index, Outcome, Score, Unseen, truth, unseen_server};
+use moments::Comparison;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
@@ -36,14 +40,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LISTEN: Duration = Duration::from_millis(250);
 
 enum Verdict {
-    Known {
-        score: Score,
-        /// The same where requests are tied by their prompts.
-        by_prompts: Option<Score>,
-        problem: Option<String>,
-    },
+    Known(Box<Known>),
     /// The server does not have what the case needs.
     DoesNotApply(String),
+}
+
+/// What came of a case.
+#[derive(Default)]
+struct Known {
+    score: Score,
+    /// The same where requests are tied by their prompts.
+    by_prompts: Option<Score>,
+    /// After each step, if it was looked at so.
+    moments: Option<Comparison>,
+    problem: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -51,7 +61,8 @@ fn main() -> ExitCode {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let all = cases::all();
+    let every_moment = std::env::args().any(|argument| argument == "--every-moment");
+    let all = cases::all(every_moment);
     let chosen: Vec<&Case> = all
         .iter()
         .filter(|case| {
@@ -65,25 +76,31 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut rows = Vec::new();
+    let (mut rows, mut rows_of_moments) = (Vec::new(), Vec::new());
     let mut total = Score::default();
+    let mut total_of_moments = Comparison::default();
     let mut total_by_prompts = Score::default();
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
     for case in &chosen {
         let started = Instant::now();
-        let (score, by_prompts, problem) = match run(case, unseen.as_deref()) {
-            Ok(Verdict::Known {
-                score,
-                by_prompts,
-                problem,
-            }) => (score, by_prompts, problem),
+        let known = match run(case, unseen.as_deref()) {
+            Ok(Verdict::Known(known)) => *known,
             Ok(Verdict::DoesNotApply(lacking)) => {
                 left_out += 1;
                 println!("test {} ... left out: no {lacking}", case.name);
                 continue;
             }
-            Err(error) => (Score::default(), None, Some(error.to_string())),
+            Err(error) => Known {
+                problem: Some(error.to_string()),
+                ..Known::default()
+            },
         };
+        let Known {
+            score,
+            by_prompts,
+            moments,
+            problem,
+        } = known;
         let good = problem.is_none() && score.is_perfect();
         println!(
             "test {} ... {} ({:.1} s)",
@@ -101,12 +118,21 @@ fn main() -> ExitCode {
         rows.push(score.row(case.name));
         total.add(case.name, &score);
         total_by_prompts.add(case.name, &by_prompts.unwrap_or_default());
+        if let Some(moments) = moments {
+            rows_of_moments.push(moments.row(case.name));
+            total_of_moments.add(&moments);
+        }
     }
     let ours = std::env::var_os("LLAMA_SERVER_BIN").is_none();
-    if ours && wanted.is_empty() && failed == 0 && left_out == 0 {
-        write_table(&rows, &total, &total_by_prompts);
+    if ours && wanted.is_empty() && !every_moment && failed == 0 && left_out == 0 {
+        let mut more = by_prompts::page(&total_by_prompts);
+        more += &moments::page(&rows_of_moments, &total_of_moments);
+        write_table(&rows, &total, &more);
     }
     println!("\n{}", total.row("**all**"));
+    if total_of_moments.moments > 0 {
+        println!("{}", total_of_moments.row("at every moment"));
+    }
     if unseen.is_some() {
         println!("{}", total_by_prompts.row("by prompts"));
     }
@@ -153,13 +179,14 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
         return Ok(Verdict::DoesNotApply(path));
     }
     // At once: the truth takes many replays, most of whose time is waiting.
-    let (gone, by_prompts) = std::thread::scope(|scope| {
+    let (moments, by_prompts) = std::thread::scope(|scope| {
         let run = unseen.map(|server| scope.spawn(move || by_prompts::run(case, server)));
         let gone = gone(case);
         let run = run.map(|run| run.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
         (gone, run)
     });
-    let gone = gone?;
+    let moments = moments?;
+    let gone = moments.last().cloned().unwrap_or_default();
     index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE);
     std::thread::sleep(LISTEN);
     let ids: BTreeSet<String> = case.trace.ids().into_iter().collect();
@@ -198,6 +225,12 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
             ));
         }
     }
+    let mut comparison = None;
+    if case.every_moment {
+        let (ours, other) = moments::judge(case, &moments, unseen)?;
+        comparison = Some(ours);
+        problem = problem.or(other);
+    }
     if problem.is_some() || !score.is_perfect() {
         println!(
             "{}",
@@ -215,11 +248,12 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
         known = Some(score);
         problem = problem.or(other.map(|other| format!("by prompts: {other}")));
     }
-    Ok(Verdict::Known {
+    Ok(Verdict::Known(Box::new(Known {
         score,
         by_prompts: known,
+        moments: comparison,
         problem,
-    })
+    })))
 }
 
 /// Of a request that should have been answered. Only a server that the cases were not written
@@ -234,22 +268,16 @@ fn unknown_endpoint(case: &Case, answers: &[Outcome]) -> Option<String> {
     })
 }
 
-/// The ids that are gone at the end or, where prompts return, were so after any step.
-fn gone(case: &Case) -> contextpilot_testbed::Result<BTreeSet<String>> {
-    if !case.prompts_return {
-        return Ok(truth(&case.trace, &case.server)?.gone());
+/// The ids that are gone at the end or, where prompts return or each moment counts, were so after
+/// each step.
+fn gone(case: &Case) -> contextpilot_testbed::Result<moments::Moments> {
+    match case.prompts_return || case.every_moment {
+        true => moments::gone(case),
+        false => Ok(vec![truth(&case.trace, &case.server)?.gone()]),
     }
-    let mut gone = BTreeSet::new();
-    for steps in 1..=case.trace.steps.len() {
-        let until = case.trace.upto(steps);
-        let mut ids = until.ids();
-        ids.retain(|id| !gone.contains(id));
-        gone.extend(truth_of(&until, &ids, &case.server)?.gone());
-    }
-    Ok(gone)
 }
 
-fn write_table(rows: &[String], total: &Score, by_prompts: &Score) {
+fn write_table(rows: &[String], total: &Score, more: &str) {
     let mut text = String::from(
         "# Exactness\n\n\
          Written by `cargo test --test exactness`. Each row is a trace of requests against a real\n\
@@ -263,7 +291,7 @@ fn write_table(rows: &[String], total: &Score, by_prompts: &Score) {
         text.push_str(row);
     }
     text.push('\n');
-    text += &by_prompts::page(by_prompts);
+    text += more;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/exactness.md");
     // Only when it says something new: a checkout stays clean.
     if std::fs::read_to_string(path).ok().as_deref() != Some(&text) {

@@ -40,6 +40,10 @@ pub struct Stats {
     /// Requests that fell out of the cache since the start, by reason. Reasons that never
     /// occurred are left out.
     pub evictions: BTreeMap<Reason, u64>,
+    /// Something is lost unless the engine evaluates it again at once, which a silence of a second
+    /// at most will tell. False: all that was lost so far is counted.
+    #[serde(default)]
+    pub undecided: bool,
     /// How the index is being told; `None` where there is none ([`Mode::Observing`]).
     pub delivery: Option<Delivery>,
     /// What went by without being noticed.

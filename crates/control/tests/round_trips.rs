@@ -74,6 +74,7 @@ fn stats() -> Stats {
             last_minute: ReuseOver::new(0, 0, 0),
         },
         evictions: BTreeMap::from([(Reason::Overwritten, 3), (Reason::NeverCached, 1)]),
+        undecided: true,
         delivery: Some(Delivery::default()),
         losses: Losses::default(),
     }

@@ -80,6 +80,7 @@ impl Observer {
                 last_minute: self.minute.sum(now.stamp),
             },
             evictions: counts.evictions.clone(),
+            undecided: ledger.is_some_and(Ledger::awaits_silence),
             delivery: outside.delivery,
             losses: outside.losses,
         }

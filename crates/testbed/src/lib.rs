@@ -43,7 +43,8 @@ pub use unseen::{Unseen, unseen_server};
 pub struct Error(String);
 
 impl Error {
-    pub(crate) fn new(what: impl Into<String>) -> Self {
+    /// With this text.
+    pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
 }

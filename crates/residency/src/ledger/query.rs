@@ -97,6 +97,7 @@ impl Ledger {
     pub fn awaits_silence(&self) -> bool {
         let mut sequences = self.sequences.values();
         sequences.any(|one| one.ghost.is_some() || self.has_unsettled_blend(one))
+            || self.has_changed_reach()
             || self.requests.answered_incomplete().next().is_some()
     }
 

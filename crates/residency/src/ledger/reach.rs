@@ -233,13 +233,21 @@ impl Ledger {
         }
     }
 
+    /// Whether a prompt is on its way through a slot, or may yet be.
+    fn is_busy(&self, id: SequenceId) -> bool {
+        let sequence = self.sequences.get(&id);
+        sequence.is_some_and(|sequence| sequence.launch.is_some() || sequence.ghost.is_some())
+    }
+
+    /// Whether [`Self::review_changed`] would look at a slot.
+    pub(super) fn has_changed_reach(&self) -> bool {
+        let mut changed = self.reaches.changed.iter();
+        self.window().is_some() && changed.any(|&id| !self.is_busy(id))
+    }
+
     /// The prompt of a slot has been evaluated, or a token of its answer.
     pub(super) fn review_slot(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
-        let busy = self
-            .sequences
-            .get(&id)
-            .is_some_and(|sequence| sequence.launch.is_some() || sequence.ghost.is_some());
-        if self.window().is_some() && !busy {
+        if self.window().is_some() && !self.is_busy(id) {
             self.reaches.changed.remove(&id);
             self.review(Witness::Slot(id), effects);
         }
