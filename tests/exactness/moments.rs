@@ -32,9 +32,9 @@ pub(crate) const IN_EVERY_RUN: [&str; 15] = [
     "save and restore",
     "rejected before it became a task",
     "clients that leave during the answer",
-    "sliding window: host prompt cache",
-    "recurrent: a conversation that grows",
-    "images: a conversation that grows",
+    "sliding window: branches from a trunk",
+    "recurrent: branches from a trunk",
+    "images: several in one prompt",
     "adapters: others, and back again",
     "adapters: from the host cache, under others",
 ];
