@@ -7,6 +7,7 @@
 //! bench LAUNCHER PAGE [--quick] [--ledger FILE] [--python PYTHON] [--only PART]...
 //! ```
 
+mod cores;
 mod lab;
 mod page;
 mod parts;

@@ -136,20 +136,25 @@ impl Comparison {
         }
     }
 
-    fn pairs(&self, side: usize, join: impl Fn(f64, f64) -> f64) -> Interval {
+    fn pairs(&self, side: usize, join: impl Fn(f64, f64) -> f64) -> Sample {
         let of = |side: usize| self.sides.get(side).map_or(&[][..], |side| &side.rounds);
         let pairs = of(side).iter().zip(of(0));
-        Sample::new(pairs.map(|(&one, &first)| join(one, first)).collect()).interval()
+        Sample::new(pairs.map(|(&one, &first)| join(one, first)).collect())
+    }
+
+    /// What this side took over what the first took, in each round.
+    pub(crate) fn ratios(&self, side: usize) -> Sample {
+        self.pairs(side, |one, first| one / first)
     }
 
     /// What this side took over what the first took, round by round.
     pub(crate) fn ratio(&self, side: usize) -> Interval {
-        self.pairs(side, |one, first| one / first)
+        self.ratios(side).interval()
     }
 
     /// What this side took more than the first, round by round.
     pub(crate) fn difference(&self, side: usize) -> Interval {
-        self.pairs(side, |one, first| one - first)
+        self.pairs(side, |one, first| one - first).interval()
     }
 
     /// A difference counts if it is certain, and larger than that between the first two sides,

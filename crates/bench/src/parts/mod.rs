@@ -1,5 +1,6 @@
 //! What is measured, part by part. Each writes a section of the page.
 
+mod generation;
 mod instructions;
 mod launch;
 mod ledger;
@@ -26,6 +27,7 @@ pub(crate) fn all(ledger: Option<&Path>, python: Option<&Path>) -> Vec<(&'static
         ("launch", Box::new(launch::run)),
         ("opened", Box::new(opened::run)),
         ("instructions", Box::new(instructions::run)),
+        ("generation", Box::new(generation::run)),
         ("serving", Box::new(serving::run)),
         ("signal", Box::new(signal::run)),
         (
