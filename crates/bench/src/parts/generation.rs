@@ -23,6 +23,7 @@ const NAMES: [&str; 5] = [
     "hook active",
 ];
 const AGAIN: usize = 1;
+const EMPTY: usize = 2;
 const ACTIVE: usize = 4;
 const TOKENS: u32 = 300;
 /// Targets: of the plain server's time, the median of all starts and the worst of them.
@@ -75,8 +76,8 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
         &format!("{worst:.3}"),
         match worst {
             worst if worst <= MOST_OF_ANY => Aim::Met,
-            // Two equal servers differ as much.
-            worst if worst <= again.at(1.0) => Aim::Noise,
+            // Servers that are as good as equal differ as much.
+            worst if worst <= again.at(1.0).max(kept.ratios(EMPTY).at(1.0)) => Aim::Noise,
             _ => Aim::Missed,
         },
     );
