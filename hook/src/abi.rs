@@ -5,10 +5,11 @@ use std::ffi::c_void;
 /// Something of the host's that is only passed on.
 pub(crate) type Pointer = *mut c_void;
 
-/// `llama_context_params`, passed by value and only passed on.
+/// `llama_context_params`, `llama_model_params` or `mtmd_context_params`, passed by value and only
+/// passed on.
 ///
-/// Its size differs by version (136 to 168 bytes in 2026), so this is more than it will ever be:
-/// both the System V and the AArch64 calling convention hand a structure of this kind over in
+/// Their sizes differ by version (136 to 168 bytes in 2026, 72 to 80, 24 to 104), so this is more
+/// than any will ever be: both the System V and the AArch64 calling convention hand a structure of this kind over in
 /// memory, in a place that does not depend on its size. What lies behind the real one there is
 /// some of the caller's stack, copied along and looked at by nobody.
 #[repr(C)]

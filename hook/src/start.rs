@@ -95,8 +95,8 @@ fn is_set(name: &CStr) -> bool {
     !value.is_null() && unsafe { *value } != 0
 }
 
-/// Starts the threads, once: when the first context exists, so that `--version`, `--help` and
-/// the parent of a router have none.
+/// Starts the threads, once: when the server begins to load its first model, or has made a context
+/// without that having been seen. So `--version`, `--help` and the parent of a router have none.
 pub(crate) fn ensure_running() {
     if !mode::begin_running() {
         return;

@@ -127,6 +127,8 @@ pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str)
     let through = match name {
         // Every context was seen when it was made.
         "llama_get_memory" | "llama_new_context_with_model" => "llama_init_from_model",
+        // They say that a model is about to be there. The context says that it is.
+        "llama_model_load_from_file" | "mtmd_init_from_file" => "llama_init_from_model",
         "llama_state_seq_get_data" => "llama_state_seq_get_data_ext",
         "llama_state_seq_set_data" => "llama_state_seq_set_data_ext",
         // Buffers are vectors, which are not released as arrays.
@@ -147,6 +149,9 @@ pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str)
 macro_rules! for_each_interposed {
     ($then:ident $($more:tt)*) => {
         $then! {
+            models    any       optional fn llama_model_load_from_file(path: *const c_char, params: ContextParams) -> Pointer;
+            models    any       optional fn mtmd_init_from_file(path: *const c_char, model: Pointer, params: ContextParams) -> Pointer;
+
             contexts  any       required fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer;
             contexts  any       optional fn llama_new_context_with_model(model: Pointer, params: ContextParams) -> Pointer;
             contexts  any       required fn llama_free(context: Pointer);

@@ -13,6 +13,7 @@ pub(crate) mod evaluate;
 pub(crate) mod http;
 pub(crate) mod media;
 pub(crate) mod memory;
+pub(crate) mod models;
 pub(crate) mod prompts;
 pub(crate) mod server;
 pub(crate) mod state;

@@ -1,0 +1,30 @@
+//! Models are loaded, by servers. A router loads none.
+
+use std::ffi::c_char;
+
+use crate::abi::{ContextParams, Pointer};
+use crate::attach::original::original;
+use crate::guard::EngineCall;
+use crate::start;
+
+/// What servers of all generations load their model with, and a draft model. Newer ones load it
+/// twice: first without its tensors, to see what fits.
+pub(crate) unsafe fn llama_model_load_from_file(
+    path: *const c_char,
+    params: ContextParams,
+) -> Pointer {
+    let call = EngineCall::enter();
+    call.observe(start::ensure_running);
+    original!(llama_model_load_from_file(path, params))
+}
+
+/// A projector for images and sounds.
+pub(crate) unsafe fn mtmd_init_from_file(
+    path: *const c_char,
+    model: Pointer,
+    params: ContextParams,
+) -> Pointer {
+    let call = EngineCall::enter();
+    call.observe(start::ensure_running);
+    original!(mtmd_init_from_file(path, model, params))
+}
