@@ -136,7 +136,7 @@ pub(crate) fn adapter(arch: Arch, seed: u64, invocation: &[u32]) -> PathBuf {
 ///
 /// # Panics
 /// When it cannot be written.
-pub(crate) fn projector(kind: ProjectorKind) -> PathBuf {
+pub fn projector(kind: ProjectorKind) -> PathBuf {
     let projector = Projector::new(kind, Spec::new(Arch::Llama).width);
     let folder = repository().join("target/testbed");
     let path = folder.join(format!("projector-{kind:?}.gguf"));

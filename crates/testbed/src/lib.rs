@@ -27,7 +27,7 @@ mod unseen;
 use std::{fmt, io};
 
 pub use completion::Completion;
-pub use engine::{Arch, Model, ProjectorKind, Spec, llama_server};
+pub use engine::{Arch, Model, ProjectorKind, Spec, llama_server, projector};
 pub use http::{Connection, Response};
 pub use index::{Behaviour, Index, Post};
 pub use requests::Request;

@@ -294,6 +294,17 @@ impl Builder {
     /// When it cannot be started, ends, or is not ready in time: with the end
     /// of what it said on stderr.
     pub fn spawn(&self) -> Result<Server> {
+        let mut server = self.start()?;
+        server.await_ready()?;
+        Ok(server)
+    }
+
+    /// Starts the server, and does not wait until it is ready: nobody can talk to it before
+    /// [`Server::await_ready`] has returned.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(&self) -> Result<Server> {
         // The journal's folder is in it: closed to others whatever the mask of this process is.
         let private = Permissions::from_mode(0o700);
         let folder = tempfile::Builder::new().permissions(private).tempdir()?;
@@ -301,7 +312,7 @@ impl Builder {
         let child = command
             .spawn()
             .map_err(|error| Error::new(format!("{:?}: {error}", command.get_program())))?;
-        let mut server = Server {
+        Ok(Server {
             child,
             // Known once it listens.
             endpoints: Vec::new(),
@@ -309,19 +320,9 @@ impl Builder {
             certificate: self.certificate.clone(),
             folder,
             exited: None,
-        };
-        let deadline = Instant::now() + self.ready;
-        let wanted = self.hosts();
-        server.endpoints = server.until(deadline, "it listened", |server| {
-            let said = server.stderr() + &server.stdout();
-            let endpoints = listening(&said, server.folder());
-            Some(endpoints).filter(|endpoints| endpoints.len() >= wanted)
-        })?;
-        server.until(deadline, "it was ready", |server| {
-            let health = server.get("/health").ok()?;
-            (health.status == 200).then_some(())
-        })?;
-        Ok(server)
+            hosts: self.hosts(),
+            ready: self.ready,
+        })
     }
 }
 
@@ -357,6 +358,10 @@ pub struct Server {
     /// Its working directory, with its logs and saved slots.
     folder: TempDir,
     exited: Option<ExitStatus>,
+    /// How many endpoints it will have.
+    hosts: usize,
+    /// How long it may take until it is ready.
+    ready: Duration,
 }
 
 impl Server {
@@ -376,6 +381,23 @@ impl Server {
             certificate: None,
             ready: READY,
         }
+    }
+
+    /// Waits until it is ready to serve.
+    ///
+    /// # Errors
+    /// When it ends, or is not ready in time: with the end of what it said on stderr.
+    pub fn await_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + self.ready;
+        self.endpoints = self.until(deadline, "it listened", |server| {
+            let said = server.stderr() + &server.stdout();
+            let endpoints = listening(&said, server.folder());
+            Some(endpoints).filter(|endpoints| endpoints.len() >= server.hosts)
+        })?;
+        self.until(deadline, "it was ready", |server| {
+            let health = server.get("/health").ok()?;
+            (health.status == 200).then_some(())
+        })
     }
 
     /// Where it listens.
