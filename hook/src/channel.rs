@@ -29,8 +29,8 @@ mod queue;
 const CAPACITY: usize = 65_536;
 /// Entries of submitted batches that may wait, all together: 64 MB.
 const MOST_ENTRIES: usize = 4 << 20;
-/// Events that may wait while there is no worker: requests that come while the model loads. A
-/// process that never loads one (a router) leaves it at that.
+/// Events that may wait while there is no worker: requests that come before the server begins to
+/// load a model. A process that never does (a router) leaves it at that.
 const BEFORE_WORKER: usize = 1024;
 /// Ids that may be stranded. Beyond that they are lost, and counted.
 const MOST_STRANDED: usize = 16_384;
@@ -157,6 +157,13 @@ pub(crate) fn lose_step() {
     if let Some(channel) = CHANNEL.get() {
         channel.open_gap();
         channel.wake(Weight::Urgent);
+    }
+}
+
+/// Has the worker take a look, if there is one.
+pub(crate) fn nudge() {
+    if let Some(channel) = CHANNEL.get() {
+        channel.nudge();
     }
 }
 

@@ -15,7 +15,7 @@ use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
 use crate::channel::{lose_step, push};
 use crate::guard::EngineCall;
 use crate::status::STATUS;
-use crate::{adapters, attach, observe, start};
+use crate::{adapters, attach, model, observe, start};
 
 /// A server has one context, or two with a draft model.
 const MOST: usize = 64;
@@ -31,6 +31,8 @@ struct Row {
     measured: AtomicU32,
     /// The server asks less of its sliding window than those of 2026 do.
     looks_back_far: AtomicBool,
+    /// The server has not made it only to see how large it is: see [`model`](crate::model).
+    in_use: AtomicBool,
 }
 
 #[allow(clippy::declare_interior_mutable_const)]
@@ -40,6 +42,7 @@ const FREE: Row = Row {
     bounded: AtomicBool::new(false),
     measured: AtomicU32::new(0),
     looks_back_far: AtomicBool::new(false),
+    in_use: AtomicBool::new(false),
 };
 static ROWS: [Row; MOST] = [FREE; MOST];
 
@@ -103,6 +106,9 @@ fn add(context: Pointer, answers: &Answers) {
             let window = answers.reach();
             row.bounded.store(window.is_some(), Ordering::Release);
             row.measured.store(0, Ordering::Relaxed);
+            // Servers that ask for no memory make no context that they do not use.
+            let asks = original::llama_get_memory().is_some();
+            row.in_use.store(!asks, Ordering::Release);
             let slides = window.is_some_and(|window| window > 0);
             let of_2025 = match newest(LAUNCH, original::has) {
                 Some(launch) => launch == "server25",
@@ -154,6 +160,28 @@ pub(crate) fn all() -> impl Iterator<Item = ContextId> {
         .filter(|context| context.0 != 0)
 }
 
+/// The server uses this context.
+pub(crate) fn note_use(context: Pointer) {
+    if let Some(row) = find(context.addr()) {
+        row.note_use();
+    }
+}
+
+/// Whether there is a context that the server uses.
+pub(crate) fn is_any_in_use() -> bool {
+    let mut rows = ROWS.iter();
+    rows.any(|row| row.context.load(Ordering::Acquire) != 0 && row.in_use.load(Ordering::Acquire))
+}
+
+impl Row {
+    fn note_use(&self) {
+        if !self.in_use.load(Ordering::Relaxed) {
+            self.in_use.store(true, Ordering::Release);
+            model::note_change();
+        }
+    }
+}
+
 /// The context that has this memory. Without one, nothing is certain any more, unless there is
 /// no memory either.
 pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
@@ -164,8 +192,9 @@ pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
     let row = ROWS
         .iter()
         .find(|row| row.memory.load(Ordering::Acquire) == address);
-    if row.is_none() {
-        lose_step();
+    match row {
+        Some(row) => row.note_use(),
+        None => lose_step(),
     }
     row.map(|row| ContextId(row.context.load(Ordering::Acquire)))
 }
@@ -181,6 +210,7 @@ fn memory_in(context: Pointer) -> Pointer {
 
 /// The context of a function that is called with it, if it keeps anything.
 pub(crate) fn with_memory(context: Pointer) -> Option<ContextId> {
+    note_use(context);
     memory_of(context).map(|_| ContextId(context.addr()))
 }
 

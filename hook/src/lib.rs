@@ -19,6 +19,7 @@
 //! | [`hooks`] | what is done in place of them, a few lines each |
 //! | [`guard`] | the border between the host and our code |
 //! | [`mode`], [`start`] | inert, active, out: decided once, announced in one line |
+//! | [`model`] | whether the server has loaded one |
 //! | [`shadow`], [`legacy`], [`packed`], [`tasks`] | what is in a batch, a save file, a list of tasks |
 //! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
 //! | [`adapters`] | which LoRA adapters are applied to a context |
@@ -57,6 +58,7 @@ mod hooks;
 mod legacy;
 mod log;
 mod mode;
+mod model;
 mod observe;
 mod packed;
 mod prompts;

@@ -59,6 +59,17 @@ impl Silence {
         }
     }
 
+    /// It begins anew, for a reason that is no event.
+    pub(crate) fn interrupt(&mut self) {
+        self.broken = true;
+        self.told = 0;
+    }
+
+    /// Whether it has lasted so long. Asked after [`due`](Self::due).
+    pub(crate) fn has_lasted(&self, age: Duration, now: Instant) -> bool {
+        !self.computing && now.saturating_duration_since(self.since) >= age
+    }
+
     /// The age to remark upon now, if there is one.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Duration> {
         if std::mem::take(&mut self.broken) {
@@ -158,6 +169,25 @@ mod tests {
         happens(&mut silence, &[EVALUATED], after(start, 2000));
         assert_eq!(silence.due(after(start, 2009)), None);
         assert_eq!(silence.due(after(start, 2010)), Some(AGES[0]));
+    }
+
+    #[test]
+    fn lasts_from_the_end_of_what_the_engine_did() {
+        let start = Instant::now();
+        let mut silence = Silence::new(start);
+        let has_lasted = |silence: &Silence, now| {
+            silence.has_lasted(Duration::from_millis(100), after(start, now))
+        };
+        happens(&mut silence, &[submitted()], after(start, 50));
+        assert!(!has_lasted(&silence, 5000), "it computes");
+        happens(&mut silence, &[EVALUATED], after(start, 5000));
+        assert!(!has_lasted(&silence, 5099));
+        assert!(has_lasted(&silence, 5100));
+        silence.interrupt();
+        assert_eq!(silence.due(after(start, 5200)), None);
+        assert!(!has_lasted(&silence, 5299));
+        assert_eq!(silence.due(after(start, 5210)), Some(AGES[0]));
+        assert!(has_lasted(&silence, 5300));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::prompts::{self, Waiting};
 use crate::silence::Silence;
 use crate::status::STATUS;
 use crate::trace::Trace;
-use crate::{faults, guard, log, mode, saved};
+use crate::{faults, guard, log, mode, model, saved};
 
 /// Raised each time the worker has found the queue empty, for those who wait for that.
 static TURNS: AtomicU64 = AtomicU64::new(0);
@@ -160,12 +160,16 @@ struct Worker {
 impl Worker {
     fn run(&mut self) {
         let mut silence = Silence::new(Instant::now());
+        let mut changes = model::changes();
         loop {
             faults::stall();
             while let Some(Item { what, at }) = self.channel.next(&mut self.inbox) {
                 match what {
                     What::Event(event) => {
                         silence.note(&event);
+                        if let Event::Launched { .. } = event {
+                            model::settle();
+                        }
                         self.apply(event, at);
                     }
                     What::Note(note) => {
@@ -199,8 +203,16 @@ impl Worker {
             if asked == CLOSE {
                 return;
             }
+            let since = std::mem::replace(&mut changes, model::changes());
+            if since != changes {
+                silence.interrupt();
+            }
             TURNS.fetch_add(1, Ordering::SeqCst);
-            if let Some(elapsed) = silence.due(now) {
+            let due = silence.due(now);
+            if silence.has_lasted(model::SILENCE, now) && model::is_there() {
+                model::settle();
+            }
+            if let Some(elapsed) = due {
                 self.apply(Event::Quiet { elapsed }, Stamp::default());
                 continue;
             }

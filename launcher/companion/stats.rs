@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use contextpilot_client::control::{Delivery, HostCache, Losses, Mode, ReuseOver, Slot, Stats};
+use contextpilot_client::control::{
+    Delivery, HostCache, Losses, Mode, ModelState, ReuseOver, Slot, Stats,
+};
 
 use super::connect::{ControlAt, hook_says};
 use super::show::{Visible, bytes, count, percent, print, print_json, span};
@@ -97,9 +99,14 @@ pub(super) fn heading(stats: &Stats) -> String {
         Mode::Stopped => "STOPPED",
         Mode::Other => "in an unknown mode",
     };
+    let state = match stats.model_state {
+        ModelState::Loading => ", loading the model",
+        ModelState::Asleep => ", asleep",
+        ModelState::Loaded | ModelState::Other => "",
+    };
     let up = span(Duration::from_secs_f64(stats.uptime_seconds.max(0.0)));
     format!(
-        "{} {version}{build}{model}, up {up}, hook {} {mode}",
+        "{} {version}{build}{model}, up {up}, hook {} {mode}{state}",
         engine.name, stats.hook_version
     )
 }

@@ -126,8 +126,9 @@ fn a_unix_socket_is_private_and_goes_with_the_server() {
         .env("CONTEXTPILOT_LISTEN", format!("unix:{}", path.display()));
     let mut server = builder.spawn().unwrap();
     let health = || get(&path, "/health");
-    let answer = until("it answers", health);
-    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    until("it answers", || {
+        health().filter(|answer| answer.starts_with("HTTP/1.1 200 OK"))
+    });
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
@@ -183,6 +184,7 @@ fn of_a_routers_servers_the_first_gets_the_address() {
         .env("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()))
         .spawn()
         .unwrap();
+    assert!(!socket.exists(), "the router loads no model");
     for name in ["tea", "sea"] {
         let request = ask(1, 60).id(format!("req-{name}")).with("model", name);
         until("the model answers", || router.complete(&request).ok());

@@ -63,18 +63,3 @@ fn after_an_internal_error_the_endpoint_says_so() {
     });
     assert_eq!(stats.tokens.live_requests, 0);
 }
-
-#[test]
-fn a_sleeping_server_has_no_model() {
-    let hooked = Hooked::observing(&bare(1).args(["--sleep-idle-seconds", "1"]));
-    hooked.complete(&ask(1, 60).id("req-1"));
-    let (status, reason) = until("it sleeps", || {
-        let (status, bad) = ready(&hooked);
-        (bad.status == HealthStatus::Loading).then_some((status, bad.reason))
-    });
-    assert_eq!(status, 503);
-    assert!(reason.contains("no model"), "{reason}");
-    hooked.complete(&ask(2, 60).id("req-2"));
-    // It may fall asleep again at any moment, but not without having been awake.
-    assert!(hooked.stats().requests.finished >= 1);
-}

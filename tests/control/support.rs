@@ -8,6 +8,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 pub(crate) const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
+/// What says whether a model is loaded.
+pub(crate) const READINESS: &str = "/ready";
 /// How long to wait for what must come: only a failure takes that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -55,13 +57,30 @@ impl Hooked {
     }
 
     fn start(builder: Builder) -> Self {
+        let mut hooked = Self::loading(builder);
+        hooked.server.await_ready().unwrap();
+        hooked.await_loaded();
+        hooked
+    }
+
+    /// As soon as the endpoint listens. The server itself cannot be talked to before it is ready.
+    pub(crate) fn loading(builder: Builder) -> Self {
         let server = builder
             .launcher(LAUNCHER)
             .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
-            .spawn()
+            .start()
             .unwrap();
         let control = until("it says where it listens", || endpoint(&server));
         Self { server, control }
+    }
+
+    /// Waits until the hook has noticed that the server is ready, which is a moment after it is.
+    /// Whoever has to bring a token is not told.
+    pub(crate) fn await_loaded(&self) {
+        until("the model is loaded", || {
+            let response = self.get(READINESS);
+            (!response.text().contains(r#""loading""#)).then_some(())
+        });
     }
 
     pub(crate) fn get(&self, path: &str) -> Response {

@@ -15,7 +15,7 @@ pub struct Stats {
     pub epoch: String,
     /// The server's process number.
     pub process: u32,
-    /// Seconds since the hook started, which is when the first model was loaded.
+    /// Seconds since the hook started, which is when the server began to load its first model.
     pub uptime_seconds: f64,
     /// The hook's own version.
     pub hook_version: String,
@@ -25,6 +25,9 @@ pub struct Stats {
     pub engine: Engine,
     /// The model that is served.
     pub model: Option<Model>,
+    /// Whether it is there.
+    #[serde(default)]
+    pub model_state: ModelState,
     /// Each slot that a task was ever launched in, by number.
     pub slots: Vec<Slot>,
     /// The host prompt cache.
@@ -112,6 +115,23 @@ pub struct Model {
     pub name: String,
     /// Where the name is from: `command line`, `environment` or `engine`.
     pub from: String,
+}
+
+/// Whether a server has a model to answer with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelState {
+    /// None was ever loaded: the server says 503 to requests for inference.
+    Loading,
+    /// There is one.
+    Loaded,
+    /// There was one. The server has freed it (`--sleep-idle-seconds`) and loads it again for the
+    /// next request, which waits for that.
+    Asleep,
+    /// An older server does not say; or a newer one's word.
+    #[default]
+    #[serde(other)]
+    Other,
 }
 
 /// A slot of the server.

@@ -2,8 +2,9 @@
 
 use contextpilot_control::{
     Change, Delivery, Engine, EventId, Evicted, Health, HealthStatus, HookedFunction, HostCache,
-    KvBytes, LogLine, Losses, Missed, Mode, Model, Outcome, Place, Reason, Refusal, RequestState,
-    Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
+    KvBytes, LogLine, Losses, Missed, Mode, Model, ModelState, Outcome, Place, Reason, Refusal,
+    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp,
+    Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -50,6 +51,7 @@ fn stats() -> Stats {
             name: "m.gguf".to_owned(),
             from: "command line".to_owned(),
         }),
+        model_state: ModelState::Loaded,
         slots: vec![Slot {
             slot: 0,
             tokens: 80,

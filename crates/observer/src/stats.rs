@@ -1,8 +1,8 @@
 //! Everything at one moment.
 
 use contextpilot_control::{
-    Delivery, Engine, HostCache, KvBytes, Losses, Mode, Model, Requests, Reuse, ReuseOver, Slot,
-    Stats, Timestamp, Tokens,
+    Delivery, Engine, HostCache, KvBytes, Losses, Mode, Model, ModelState, Requests, Reuse,
+    ReuseOver, Slot, Stats, Timestamp, Tokens,
 };
 use contextpilot_residency::{Ledger, SequenceId};
 
@@ -24,6 +24,8 @@ pub struct Outside {
     pub engine: Engine,
     /// The model by the command line or the environment; otherwise the engine's word is taken.
     pub model: Option<Model>,
+    /// See [`Stats::model_state`].
+    pub model_state: ModelState,
     /// See [`HostCache::limit_bytes`].
     pub host_limit: Option<u64>,
     /// See [`HostCache::limit_from`].
@@ -63,6 +65,7 @@ impl Observer {
                     from: "engine".to_owned(),
                 })
             }),
+            model_state: outside.model_state,
             tokens: Tokens {
                 resident,
                 shared: (held + host.tokens).saturating_sub(resident),

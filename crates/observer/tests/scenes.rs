@@ -277,6 +277,7 @@ fn outside() -> contextpilot_observer::Outside {
         mode: contextpilot_control::Mode::Observing,
         engine: contextpilot_control::Engine::default(),
         model: None,
+        model_state: contextpilot_control::ModelState::Loaded,
         host_limit: None,
         host_limit_from: String::new(),
         requests: contextpilot_control::Requests::default(),

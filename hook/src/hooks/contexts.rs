@@ -35,5 +35,6 @@ pub(crate) unsafe fn llama_free(context: Pointer) {
 pub(crate) unsafe fn llama_get_memory(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
     contexts::know(&call, context);
+    call.observe(|| contexts::note_use(context));
     original!(llama_get_memory(context))
 }

@@ -5,6 +5,7 @@ use std::ffi::c_char;
 use crate::abi::{ContextParams, Pointer};
 use crate::attach::original::original;
 use crate::guard::EngineCall;
+use crate::model::Loading;
 use crate::start;
 
 /// What servers of all generations load their model with, and a draft model. Newer ones load it
@@ -13,8 +14,7 @@ pub(crate) unsafe fn llama_model_load_from_file(
     path: *const c_char,
     params: ContextParams,
 ) -> Pointer {
-    let call = EngineCall::enter();
-    call.observe(start::ensure_running);
+    let _loading = begin();
     original!(llama_model_load_from_file(path, params))
 }
 
@@ -24,7 +24,14 @@ pub(crate) unsafe fn mtmd_init_from_file(
     model: Pointer,
     params: ContextParams,
 ) -> Pointer {
+    let _loading = begin();
+    original!(mtmd_init_from_file(path, model, params))
+}
+
+/// Until it is dropped, something is being loaded.
+fn begin() -> (EngineCall, Option<Loading>) {
     let call = EngineCall::enter();
     call.observe(start::ensure_running);
-    original!(mtmd_init_from_file(path, model, params))
+    let loading = call.counts().then(Loading::begin);
+    (call, loading)
 }

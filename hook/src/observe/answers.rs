@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use contextpilot_control::{EventId, Health, HealthStatus, Refusal, RequestState, Reset};
+use contextpilot_control::{
+    EventId, Health, HealthStatus, ModelState, Refusal, RequestState, Reset,
+};
 use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
 use contextpilot_settings::{ListenAddress, Secret};
@@ -24,7 +26,7 @@ use serde::Serialize;
 use super::ask::{Asker, NoAnswer, Question};
 use super::stream::{Reader, Stream};
 use crate::attach::Attached;
-use crate::{contexts, mode};
+use crate::{mode, model};
 
 mod decode;
 #[cfg(test)]
@@ -206,8 +208,8 @@ impl Answers {
             let missing = missing.join("; ");
             return (HealthStatus::NotAttached, format!("without {missing}"));
         }
-        if contexts::all().next().is_none() {
-            let reason = "no model is loaded: it is being loaded, or the server sleeps";
+        if model::state() == ModelState::Loading {
+            let reason = "the server is loading its model";
             return (HealthStatus::Loading, reason.to_owned());
         }
         let Some(sender) = &self.sender else {

@@ -16,7 +16,7 @@ use super::now;
 use super::stream::Stream;
 use crate::attach::{Attached, claims};
 use crate::status::STATUS;
-use crate::{log, mode};
+use crate::{log, mode, model};
 
 /// What stays as it is while the process lives.
 pub(crate) struct Facts {
@@ -144,6 +144,7 @@ impl Attendant {
             },
             engine: facts.attached.describe(),
             model: facts.model.clone(),
+            model_state: model::state(),
             host_limit: facts.host_limit.0,
             host_limit_from: facts.host_limit.1.clone(),
             requests: Requests {

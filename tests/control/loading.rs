@@ -1,0 +1,237 @@
+//! The endpoint before the server has a model, and while it has none any more.
+//!
+//! A model that takes long to load, for as long as a test wants: the test holds a lease on the
+//! file, so that whoever opens it has to wait until the test gives it back.
+#![cfg(target_os = "linux")]
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use contextpilot_control::{HealthStatus, Mode, ModelState, RequestState, Reset, Stats};
+use contextpilot_testbed::{Arch, Builder, Index, Model, ProjectorKind, Server, projector};
+use tempfile::TempDir;
+
+use crate::support::{Hooked, LAUNCHER, PATIENCE, READINESS, ask, until};
+
+/// A copy of a model's file, for a test of its own.
+struct ModelFile {
+    folder: TempDir,
+}
+
+impl ModelFile {
+    fn new(arch: Arch) -> Self {
+        Self::copy(Model::tiny(arch).path())
+    }
+
+    fn copy(of: &Path) -> Self {
+        // In memory, if possible: an overlay, as a container's root is, may have no leases.
+        let memory = Path::new("/dev/shm");
+        let folder = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory).unwrap(),
+            false => tempfile::tempdir().unwrap(),
+        };
+        let file = Self { folder };
+        fs::copy(of, file.path()).unwrap();
+        file
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("slow.gguf")
+    }
+
+    /// An option of the server's with this file as its value.
+    fn given_as(&self, option: &str) -> [OsString; 2] {
+        [option.into(), self.path().into_os_string()]
+    }
+
+    /// Nobody can open it until the lease is dropped. Nobody has it open now.
+    fn lease(&self) -> Lease {
+        Lease::on(&self.path())
+    }
+
+    /// A server of two slots that loads it.
+    fn server(&self) -> Builder {
+        Server::builder()
+            .args(self.given_as("--model"))
+            .bare_slots(2)
+            .args(["-c", "2048"])
+    }
+}
+
+/// See `fcntl(2)`, "Leases".
+struct Lease {
+    file: File,
+    since: Instant,
+}
+
+/// The kernel takes a lease away from who does not give it back within 45 seconds.
+const LONGEST: Duration = Duration::from_secs(40);
+
+impl Lease {
+    fn on(path: &Path) -> Self {
+        // Of the C library's constants for Linux, missing in `libc`.
+        const F_SETSIG: i32 = 10;
+        // Only who may write to it can have the file for themselves.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let since = Instant::now();
+        let lease = Self { file, since };
+        // Told by a signal that is ignored rather than by SIGIO, which ends a process.
+        lease.control(F_SETSIG, libc::SIGURG);
+        lease.control(libc::F_SETLEASE, libc::F_WRLCK);
+        lease
+    }
+
+    /// Somebody waits for it.
+    fn is_awaited(&self) -> bool {
+        self.control(libc::F_GETLEASE, 0) != libc::F_WRLCK
+    }
+
+    /// Whoever waits goes on.
+    fn give_back(self) {
+        assert!(
+            self.since.elapsed() < LONGEST,
+            "it may have been taken away"
+        );
+    }
+
+    fn control(&self, command: i32, argument: i32) -> i32 {
+        // SAFETY: commands that take an integer and change no memory, on an open file.
+        let result = unsafe { libc::fcntl(self.file.as_raw_fd(), command, argument) };
+        assert!(result >= 0, "{}", io::Error::last_os_error());
+        result
+    }
+}
+
+fn probe(hooked: &Hooked) -> (u16, HealthStatus) {
+    let response = hooked.get(READINESS);
+    let health: contextpilot_control::Health = serde_json::from_str(&response.text()).unwrap();
+    (response.status, health.status)
+}
+
+#[test]
+fn while_the_first_model_is_loaded_everything_is_answered() {
+    let index = Index::start().unwrap();
+    let file = ModelFile::new(Arch::Llama);
+    let lease = file.lease();
+    let mut hooked = Hooked::loading(file.server().index_url(index.url()));
+    until("the server opens its model", || {
+        lease.is_awaited().then_some(())
+    });
+    let stats = hooked.stats();
+    assert_eq!(stats.model_state, ModelState::Loading);
+    assert_eq!(stats.mode, Mode::Reporting);
+    assert_eq!(stats.model.unwrap().name, "slow.gguf");
+    assert_eq!(stats.process, hooked.server.pid());
+    assert_eq!(stats.slots, []);
+    assert_eq!((stats.tokens.resident, stats.requests.seen), (0, 0));
+    assert!(stats.engine.version.is_some() && stats.engine.missing.is_empty());
+    assert_eq!(probe(&hooked), (503, HealthStatus::Loading));
+    assert!(matches!(
+        hooked.request("req-1"),
+        RequestState::Unknown { .. }
+    ));
+    let metrics = hooked.get("/metrics");
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.text().contains("contextpilot_llama_live_requests{"));
+    let reset = hooked.exchange("POST", "/reset").text();
+    assert_eq!(serde_json::from_str::<Reset>(&reset).unwrap().evicted, 0);
+    let mut events = hooked.events(None);
+    // It has said that it is there.
+    assert!(hooked.server.stderr().contains("[ContextPilot] Active: "));
+
+    lease.give_back();
+    hooked.server.await_ready().unwrap();
+    hooked.await_loaded();
+    assert_eq!(probe(&hooked), (200, HealthStatus::Ok));
+    hooked.complete(&ask(1, 60).id("req-1"));
+    assert_eq!(events.change().sequence, 1);
+    assert!(matches!(
+        hooked.request("req-1"),
+        RequestState::Cached { .. }
+    ));
+}
+
+/// The model is there, and what belongs to it is not: the server answers nobody yet.
+#[track_caller]
+fn assert_loading_without(part: &ModelFile, option: &str, more: &[&str]) {
+    let model = ModelFile::new(Arch::Llama);
+    let first = model.lease();
+    // Without `--fit`, which would open it before the model is there.
+    let server = model.server().args(["--fit", "off"]);
+    let server = server.args(more.iter().copied());
+    let mut hooked = Hooked::loading(server.args(part.given_as(option)));
+    until("the server opens the model", || {
+        first.is_awaited().then_some(())
+    });
+    // Not before: the server looks into some of them early.
+    let lease = part.lease();
+    first.give_back();
+    until("the server opens it", || lease.is_awaited().then_some(()));
+    let stats = hooked.stats();
+    assert_eq!(stats.model_state, ModelState::Loading);
+    assert_eq!(probe(&hooked), (503, HealthStatus::Loading));
+    lease.give_back();
+    hooked.server.await_ready().unwrap();
+    hooked.await_loaded();
+}
+
+#[test]
+fn a_draft_model_is_a_part_of_it() {
+    let draft = ModelFile::new(Arch::Draft);
+    assert_loading_without(&draft, "-md", &["--spec-type", "draft-simple"]);
+}
+
+#[test]
+fn a_projector_is_a_part_of_it() {
+    let part = ModelFile::copy(&projector(ProjectorKind::Llava));
+    assert_loading_without(&part, "--mmproj", &[]);
+}
+
+/// The next request wakes it, so whoever sends requests must not be told to send none.
+#[test]
+fn a_server_that_sleeps_is_ready() {
+    let file = ModelFile::new(Arch::Llama);
+    let hooked = Hooked::observing(&file.server().args(["--sleep-idle-seconds", "1"]));
+    hooked.complete(&ask(1, 60).id("req-1"));
+    let asleep = |stats: Stats| (stats.model_state == ModelState::Asleep).then_some(stats);
+    let stats = until("it sleeps", || asleep(hooked.stats()));
+    assert_eq!(stats.tokens.resident, 0);
+    assert_eq!(probe(&hooked), (200, HealthStatus::Ok));
+    // It has closed the file, or there would be no lease.
+    let lease = file.lease();
+    thread::scope(|scope| {
+        let waking = scope.spawn(|| hooked.complete(&ask(2, 60).id("req-2")));
+        until("it loads its model again", || {
+            lease.is_awaited().then_some(())
+        });
+        assert!(asleep(hooked.stats()).is_some());
+        assert_eq!(probe(&hooked), (200, HealthStatus::Ok));
+        lease.give_back();
+        waking.join().unwrap();
+    });
+    assert_eq!(hooked.settled(2).requests.finished, 2);
+}
+
+/// The plain server's end, and nobody is told anything.
+#[test]
+fn a_model_that_cannot_be_loaded_ends_the_server_as_ever() {
+    let index = Index::start().unwrap();
+    let file = ModelFile::new(Arch::Llama);
+    fs::write(file.path(), b"no model at all").unwrap();
+    let mut plain = file.server().start().unwrap();
+    let expected = plain.wait(PATIENCE).unwrap();
+    assert!(!expected.success());
+    let hooked = file.server().launcher(LAUNCHER).index_url(index.url());
+    let mut hooked = hooked.start().unwrap();
+    assert_eq!(hooked.wait(PATIENCE).unwrap(), expected);
+    let said = hooked.stderr();
+    assert!(said.contains("[ContextPilot] Active: "), "{said}");
+    assert_eq!(index.posts().len(), 0);
+}
