@@ -3,7 +3,6 @@
 mod adapters;
 mod media;
 
-use crate::moments::IN_EVERY_RUN;
 use crate::prompts::text;
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Step, Trace};
 use serde_json::json;
@@ -79,8 +78,8 @@ fn distinct(count: u64, length: usize) -> Trace {
     })
 }
 
-/// All traces; all are looked at after each step, or those that are in every run.
-pub(crate) fn all(every_moment: bool) -> Vec<Case> {
+/// All traces.
+pub(crate) fn all() -> Vec<Case> {
     let groups = [
         skeleton(),
         host(),
@@ -93,17 +92,7 @@ pub(crate) fn all(every_moment: bool) -> Vec<Case> {
         media::cases(),
         adapters::cases(),
     ];
-    let mut all: Vec<Case> = groups.into_iter().flatten().collect();
-    for name in IN_EVERY_RUN {
-        let mut cases = all.iter_mut();
-        match cases.find(|case| case.name == name) {
-            Some(case) => case.every_moment = true,
-            None => panic!("there is no trace {name:?}"),
-        }
-    }
-    all.iter_mut()
-        .for_each(|case| case.every_moment |= every_moment);
-    all
+    groups.into_iter().flatten().collect()
 }
 
 /// What a person meets first.

@@ -62,7 +62,8 @@ fn main() -> ExitCode {
         .filter(|argument| !argument.starts_with('-'))
         .collect();
     let every_moment = std::env::args().any(|argument| argument == "--every-moment");
-    let all = cases::all(every_moment);
+    let mut all = cases::all();
+    moments::choose(&mut all, every_moment);
     let chosen: Vec<&Case> = all
         .iter()
         .filter(|case| {

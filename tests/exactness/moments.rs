@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Short ones, of all kinds.
-pub(crate) const IN_EVERY_RUN: [&str; 15] = [
+const IN_EVERY_RUN: [&str; 15] = [
     "two slots, distinct prompts",
     "shared prefixes",
     "the same prompt under two ids",
@@ -38,6 +38,19 @@ pub(crate) const IN_EVERY_RUN: [&str; 15] = [
     "adapters: others, and back again",
     "adapters: from the host cache, under others",
 ];
+
+/// Has all traces looked at after each step, or those that are in every run.
+pub(crate) fn choose(cases: &mut [Case], all: bool) {
+    for name in IN_EVERY_RUN {
+        assert!(
+            cases.iter().any(|case| case.name == name),
+            "there is no trace {name:?}"
+        );
+    }
+    for case in cases {
+        case.every_moment = all || IN_EVERY_RUN.contains(&case.name);
+    }
+}
 
 /// How often the control endpoint is asked.
 const LOOK: Duration = Duration::from_millis(5);
