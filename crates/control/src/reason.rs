@@ -26,6 +26,8 @@ pub enum Reason {
     OutOfStep,
     /// Somebody asked for it: `POST /reset`.
     Reset,
+    /// More requests were live than the hook keeps track of (131,072): the oldest was given up.
+    TooMany,
     /// A word of a newer server.
     #[serde(other)]
     Other,
@@ -44,6 +46,7 @@ impl Reason {
         Self::NeverCached,
         Self::OutOfStep,
         Self::Reset,
+        Self::TooMany,
     ];
 
     /// The word, as JSON has it.
@@ -60,6 +63,7 @@ impl Reason {
             Self::NeverCached => "never_cached",
             Self::OutOfStep => "out_of_step",
             Self::Reset => "reset",
+            Self::TooMany => "too_many",
             Self::Other => "other",
         }
     }

@@ -574,6 +574,7 @@ fn reason_out(reason: Reason) -> ReasonOut {
         Reason::NeverCached => ReasonOut::NeverCached,
         Reason::OutOfStep => ReasonOut::OutOfStep,
         Reason::Reset => ReasonOut::Reset,
+        Reason::TooMany => ReasonOut::TooMany,
     }
 }
 

@@ -334,6 +334,8 @@ pub enum Reason {
     OutOfStep,
     /// Everything was given up on demand.
     Reset,
+    /// More requests were live than can be kept track of: the oldest was given up.
+    TooMany,
 }
 
 impl Reason {
@@ -351,6 +353,7 @@ impl Reason {
             Self::NeverCached => "never_cached",
             Self::OutOfStep => "out_of_step",
             Self::Reset => "reset",
+            Self::TooMany => "too_many",
         }
     }
 }

@@ -30,6 +30,9 @@ const IDLE: Duration = Duration::from_millis(100);
 /// After this silence, a task of which nothing else is known is not at work any
 /// more. Longer, because the encoding of an image is silent too.
 const ABANDONED: Duration = Duration::from_secs(1);
+/// Requests that are live at once. Many equal prompts can stand in a few tokens, and nothing that the
+/// engine does would ever end their number. Beyond that, the oldest is given up.
+pub const MOST_LIVE: usize = 1 << 17;
 /// Tasks that are not to be cached and wait for a slot: beyond that the oldest was given up.
 const MOST_UNCACHED: usize = 4096;
 
@@ -138,6 +141,9 @@ impl Ledger {
                         self.forget(name);
                     }
                     effects.push(Effect::Awaited { id });
+                    if let Some(oldest) = self.requests.beyond(MOST_LIVE) {
+                        self.give_up(oldest, Reason::TooMany, effects);
+                    }
                 }
             },
             Event::Answered { arrival, id } => match self.requests.find_arrival(&id, arrival) {
@@ -475,11 +481,16 @@ impl Ledger {
 
     fn reset(&mut self, effects: &mut Vec<Effect>) {
         for name in self.requests.live() {
-            let request = self.requests.get(name);
-            let found = request.and_then(|request| self.whereabouts(&request.id));
-            let place = found.unwrap_or_default().place();
-            self.end(name, Reason::Reset, place, effects);
+            self.give_up(name, Reason::Reset, effects);
         }
+    }
+
+    /// A request may still be cached, and is tracked no more.
+    fn give_up(&mut self, name: RequestKey, reason: Reason, effects: &mut Vec<Effect>) {
+        let request = self.requests.get(name);
+        let found = request.and_then(|request| self.whereabouts(&request.id));
+        let place = found.unwrap_or_default().place();
+        self.end(name, reason, place, effects);
     }
 
     fn out_of_step(&mut self, effects: &mut Vec<Effect>) {

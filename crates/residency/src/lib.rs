@@ -21,5 +21,5 @@ pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
     SequenceId, TaskId, Token, media_run, media_token, unseen_token,
 };
-pub use ledger::{Ledger, Likeness, Saved, Whereabouts};
+pub use ledger::{Ledger, Likeness, MOST_LIVE, Saved, Whereabouts};
 pub use prompts::{Prompts, UNTIED};

@@ -56,6 +56,8 @@ impl Request {
 pub(crate) struct Requests {
     requests: Slab<Request>,
     by_id: HashMap<RequestId, Key>,
+    /// All of them, as they came.
+    by_age: BTreeSet<RequestKey>,
     by_task: HashMap<TaskId, RequestKey>,
     /// Those not complete. Ordered, so that the same events give the same effects.
     incomplete: BTreeSet<RequestKey>,
@@ -83,6 +85,7 @@ impl Requests {
         Self {
             requests: Slab::new(),
             by_id: HashMap::new(),
+            by_age: BTreeSet::new(),
             by_task: HashMap::new(),
             incomplete: BTreeSet::new(),
             unanswered: HashSet::new(),
@@ -112,17 +115,16 @@ impl Requests {
         self.by_id.keys()
     }
 
+    /// As they came.
     pub(crate) fn live(&self) -> Vec<RequestKey> {
-        let mut live: Vec<_> = self
-            .by_id
-            .values()
-            .map(|&key| RequestKey {
-                key,
-                serial: self.requests[key].serial,
-            })
-            .collect();
-        live.sort_unstable();
-        live
+        self.by_age.iter().copied().collect()
+    }
+
+    /// The one that came first of them, if there are more than so many.
+    pub(crate) fn beyond(&self, most: usize) -> Option<RequestKey> {
+        (self.len() > most)
+            .then(|| self.by_age.first().copied())
+            .flatten()
     }
 
     /// The live request with this id.
@@ -165,6 +167,7 @@ impl Requests {
         });
         let name = RequestKey { serial, key };
         self.by_id.insert(id.clone(), key);
+        self.by_age.insert(name);
         self.by_task.insert(task, name);
         self.incomplete.insert(name);
         Posted::New { superseded }
@@ -252,6 +255,7 @@ impl Requests {
                 self.by_task.remove(task);
             }
         }
+        self.by_age.remove(&name);
         self.incomplete.remove(&name);
         if !request.answered {
             self.unanswered.insert(request.arrival);

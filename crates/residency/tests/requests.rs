@@ -1,6 +1,6 @@
 //! Requests: from their arrival to their end, with and without having been cached.
 
-use contextpilot_residency::{Entry, Event};
+use contextpilot_residency::{Arrival, Effect, Entry, Event, Ledger, MOST_LIVE};
 use server::{ENGINE, Server, entries, text};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -246,4 +246,28 @@ fn ids_and_lives_can_be_asked_for() {
         (ids, server.ledger.live()),
         (vec!["a".into(), "b".into()], 2)
     );
+}
+
+/// Equal prompts under ever new ids stand in the same few tokens, and nothing overwrites them.
+#[test]
+fn beyond_what_can_be_tracked_the_oldest_request_is_given_up() {
+    let mut ledger = Ledger::new();
+    let mut effects = Vec::new();
+    let mut given_up = Vec::new();
+    for number in 0..MOST_LIVE as u64 + 3 {
+        let arrival = Arrival(number);
+        let (task, id) = (number as i32, number.to_string().into());
+        ledger.apply(Event::Posted { arrival, task, id }, &mut effects);
+        for effect in effects.drain(..) {
+            if let Effect::Evicted { id, reason, .. } = effect {
+                given_up.push(format!("{id} {}", reason.as_str()));
+            }
+        }
+    }
+    assert_eq!(given_up, ["0 too_many", "1 too_many", "2 too_many"]);
+    assert_eq!(ledger.live(), MOST_LIVE);
+    // Its answer comes later, and is no news.
+    let (arrival, id) = (Arrival(0), "0".into());
+    ledger.apply(Event::Answered { arrival, id }, &mut effects);
+    assert_eq!(effects, []);
 }
