@@ -18,6 +18,7 @@ use std::time::Duration;
 use contextpilot_observer::{Note, Stamp};
 use contextpilot_residency::{Arrival, Entry, Event, RequestId};
 
+use crate::bounds::{ENTRIES, EVENTS, EVENTS_BEFORE_WORKER, STRANDED};
 use crate::prompts::Waiting;
 use crate::status::STATUS;
 use crate::{faults, mode, observe};
@@ -25,15 +26,6 @@ use queue::{Receiver, Sender, queue};
 
 mod queue;
 
-/// Events that may wait: several seconds of a busy server, in 4 MiB. Almost none do, as a rule.
-const CAPACITY: usize = 65_536;
-/// Entries of submitted batches that may wait, all together: 64 MB.
-const MOST_ENTRIES: usize = 4 << 20;
-/// Events that may wait while there is no worker: requests that come before the server begins to
-/// load a model. A process that never does (a router) leaves it at that.
-const BEFORE_WORKER: usize = 1024;
-/// Ids that may be stranded. Beyond that they are lost, and counted.
-const MOST_STRANDED: usize = 16_384;
 /// Up to this long the worker may rest without hearing of events that can wait. Each look costs
 /// a core some 20 microseconds, which a server that generates may want itself.
 pub(crate) const NAP: Duration = Duration::from_millis(25);
@@ -169,12 +161,12 @@ pub(crate) fn nudge() {
 
 impl Channel {
     fn new() -> Self {
-        Self::with_room(faults::room(CAPACITY))
+        Self::with_room(faults::room(EVENTS))
     }
 
     fn with_room(events: usize) -> Self {
         let (events, received) = queue(events);
-        let (stranded, found) = queue(MOST_STRANDED);
+        let (stranded, found) = queue(STRANDED);
         Self {
             events,
             stranded,
@@ -210,7 +202,7 @@ impl Channel {
         // Before the gap: whoever closes that finds the id.
         if let Some((arrival, id)) = newcomer {
             let stranded = (arrival, RequestId::clone(id));
-            if self.stranded.send(stranded, MOST_STRANDED).is_err() {
+            if self.stranded.send(stranded, STRANDED).is_err() {
                 STATUS.ids_lost.add(1);
             }
         }
@@ -259,7 +251,7 @@ impl Channel {
 
     /// For so many entries; false if there is none.
     fn take_room(&self, entries: usize) -> bool {
-        let full = entries > 0 && self.entries.fetch_add(entries, Ordering::Relaxed) > MOST_ENTRIES;
+        let full = entries > 0 && self.entries.fetch_add(entries, Ordering::Relaxed) > ENTRIES;
         if full {
             self.give_room(entries);
         }
@@ -279,8 +271,8 @@ impl Channel {
     /// False if there is no room.
     fn send(&self, item: Item) -> bool {
         let most = match mode::is_running() {
-            true => CAPACITY,
-            false => BEFORE_WORKER,
+            true => EVENTS,
+            false => EVENTS_BEFORE_WORKER,
         };
         self.events.send(item, most).is_ok()
     }

@@ -13,21 +13,19 @@ use contextpilot_request::{Adapters, Assembly, Identity, Request, RequestReader,
 use contextpilot_residency::{Arrival, Event, RequestId, Scale, TaskId, Token};
 
 use crate::attach::{claims, evidence};
+use crate::bounds::SOCKETS;
 use crate::channel::{introduce, note, push, tell_waiting};
 use crate::prompts::{self, Waiting};
 use crate::status::STATUS;
 use crate::{adapters, faults, guard, observe, recent};
 
-/// Sockets beyond this number are not followed: their requests count as having no id.
-const MOST_SOCKETS: usize = 65_536;
-
 /// How often each descriptor was accepted or released, so that a number that is used again is not
 /// taken for the same connection. Odd: it is a client of the server's. Even: it is not, or not
 /// any more; the server itself may be somebody's client, to fetch an image for instance.
-static ACCEPTED: [AtomicU32; MOST_SOCKETS] = {
+static ACCEPTED: [AtomicU32; SOCKETS] = {
     #[allow(clippy::declare_interior_mutable_const)]
     const NEVER: AtomicU32 = AtomicU32::new(0);
-    [NEVER; MOST_SOCKETS]
+    [NEVER; SOCKETS]
 };
 
 /// The server forgets prompts that are not to be cached without a call.

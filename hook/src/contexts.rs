@@ -12,13 +12,11 @@ use contextpilot_residency::{ContextId, Event};
 use crate::abi::Pointer;
 use crate::attach::original::{self, original, plain};
 use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
+use crate::bounds::CONTEXTS;
 use crate::channel::{lose_step, push};
 use crate::guard::EngineCall;
 use crate::status::STATUS;
 use crate::{adapters, attach, model, observe, start};
-
-/// A server has one context, or two with a draft model.
-const MOST: usize = 64;
 
 struct Row {
     /// Zero: the row is free.
@@ -44,7 +42,7 @@ const FREE: Row = Row {
     looks_back_far: AtomicBool::new(false),
     in_use: AtomicBool::new(false),
 };
-static ROWS: [Row; MOST] = [FREE; MOST];
+static ROWS: [Row; CONTEXTS] = [FREE; CONTEXTS];
 
 /// What the engine says of a context that was not known.
 struct Answers {

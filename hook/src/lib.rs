@@ -27,6 +27,7 @@
 //! | [`channel`], [`worker`], [`silence`] | from the host's threads to the ledger |
 //! | [`beliefs`], [`recent`] | what the index believes, and has to be told; kept for the next start |
 //! | [`observe`] | for people: the control endpoint and the log file |
+//! | [`bounds`] | every bound of memory |
 //! | [`faults`] | errors on demand, for tests |
 //! | [`status`], [`trace`], [`log`] | for people |
 //!
@@ -49,6 +50,7 @@ mod adapters;
 #[macro_use]
 mod attach;
 mod beliefs;
+mod bounds;
 mod channel;
 mod connections;
 mod contexts;

@@ -8,26 +8,26 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::bounds::{BUFFER_BUCKETS as BUCKETS, BUFFER_KINDS};
+
 /// Eight addresses: a cache line.
 #[repr(align(64))]
 struct Bucket([AtomicUsize; 8]);
-
-/// Room for 65,536 buffers in all, in memory that is only touched where it is used.
-const BUCKETS: usize = 8192;
 
 #[allow(clippy::declare_interior_mutable_const)]
 const EMPTY: Bucket = {
     const NONE: AtomicUsize = AtomicUsize::new(0);
     Bucket([NONE; 8])
 };
+/// Memory that is only touched where it is used.
 static TABLE: [Bucket; BUCKETS] = [EMPTY; BUCKETS];
 
 /// How many buffers there are of each of so many kinds of address: most releases find none of
 /// theirs.
-static KINDS: [AtomicU32; 2048] = {
+static KINDS: [AtomicU32; BUFFER_KINDS] = {
     #[allow(clippy::declare_interior_mutable_const)]
     const NONE: AtomicU32 = AtomicU32::new(0);
-    [NONE; 2048]
+    [NONE; BUFFER_KINDS]
 };
 
 /// No buffer smaller than this was ever saved to, bytes.

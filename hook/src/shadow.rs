@@ -13,11 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use contextpilot_residency::{Entries, Entry, media_token};
 
 use crate::abi::{Embeddings, Pointer};
+use crate::bounds::{BATCH_KEEPS as KEPT, BATCHES as MOST};
 
-/// Batches alive at once: a server has about three.
-const MOST: usize = 64;
-/// Room that an unused copy may keep, entries.
-const KEPT: usize = 16_384;
 /// `LLAMA_TOKEN_NULL`.
 const NO_TOKEN: i32 = -1;
 

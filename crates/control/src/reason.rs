@@ -35,7 +35,7 @@ pub enum Reason {
 
 impl Reason {
     /// All that this version knows.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Overwritten,
         Self::Cleared,
         Self::Shifted,

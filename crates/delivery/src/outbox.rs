@@ -15,14 +15,18 @@ pub struct Limits {
     pub bytes: usize,
 }
 
-impl Default for Limits {
+impl Limits {
     /// A million ids or 64 MiB of text: hours of a busy server without an
     /// index, and still a bounded part of its memory.
+    pub const DEFAULT: Self = Limits {
+        ids: 1_000_000,
+        bytes: 64 << 20,
+    };
+}
+
+impl Default for Limits {
     fn default() -> Self {
-        Limits {
-            ids: 1_000_000,
-            bytes: 64 << 20,
-        }
+        Self::DEFAULT
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::{Body, Limits, Request, Response, Stream};
 
 /// Bytes of request line and headers.
-const LARGEST_HEAD: usize = 16 << 10;
+pub const LARGEST_HEAD: usize = 16 << 10;
 const MOST_HEADERS: usize = 64;
 /// An endless answer looks this often whether the client is still there.
 const BEAT: Duration = Duration::from_secs(1);

@@ -23,6 +23,7 @@ mod listener;
 mod message;
 mod pool;
 
+pub use connection::LARGEST_HEAD;
 pub use listener::{BindError, Bound, Listener, Stream};
 pub use message::{Body, Follow, Request, Response};
 pub use pool::{Pool, accept_for_ever};

@@ -27,7 +27,7 @@ const COMPACT_FROM: u64 = 1 << 20;
 
 /// So many changes are written even before they are due: memory is bounded even
 /// if nobody ever flushes.
-const MAX_CHANGES: usize = 1 << 16;
+pub const MAX_CHANGES: usize = 1 << 16;
 
 /// The ids that the index believes in, in memory and, a little later, on disk.
 ///

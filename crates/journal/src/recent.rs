@@ -42,7 +42,7 @@ const HEAD_WORDS: usize = 2;
 const MAX_BYTES: usize = (SLOT_WORDS - HEAD_WORDS) * 8;
 const WORDS: usize = SLOTS * SLOT_WORDS;
 /// Of all slots.
-pub(crate) const BYTES: usize = WORDS * 8;
+pub const BYTES: usize = WORDS * 8;
 const FORMAT: &[u8] = b"contextpilot recent 1";
 
 /// Lends the content of a file of this many bytes, as shared memory, for the life of the

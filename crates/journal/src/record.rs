@@ -22,7 +22,7 @@ pub const MAX_ID_BYTES: usize = 512;
 /// The most ids that a journal holds as live.
 pub const MAX_IDS: usize = 1 << 17;
 /// The most that the records of live ids may take, bytes.
-pub(crate) const MAX_LIVE_BYTES: u64 = 16 << 20;
+pub const MAX_LIVE_BYTES: u64 = 16 << 20;
 /// No journal of ours is larger, bytes: it is compacted before its dead part
 /// outgrows the live one, and what one flush adds is either.
 pub(crate) const MAX_FILE_BYTES: u64 = 64 << 20;

@@ -23,7 +23,8 @@
 //! that completed its prompt. Sampling, and the way of the answer, are not in it.
 //!
 //! **Bounds.** One entry for each request under way and for each live id, the last
-//! [`MOST_GONE`] evictions, 60 seconds, the slots, the host's buffers.
+//! [`MOST_GONE`] evictions, [`MOST_EVENTS`] events with [`MOST_IDS`] ids, 60 seconds, the slots, the
+//! host's buffers.
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +41,6 @@ mod work;
 
 pub use gone::MOST_GONE;
 pub use note::{Note, Now, Stamp};
-pub use observer::{After, Observer, Told};
-pub use ring::{Ring, Since};
+pub use observer::{After, MOST_NAMED, Observer, Told};
+pub use ring::{MOST_EVENTS, MOST_IDS, Ring, Since};
 pub use stats::Outside;

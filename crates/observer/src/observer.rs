@@ -19,7 +19,7 @@ use crate::prompt::{Prompt, Surplus, Taken};
 use crate::work::{Launch, SlotWork, Work};
 
 /// Request ids that are named at one place: in an event, for a slot, in a line of the log.
-pub(crate) const MOST_NAMED: usize = 1000;
+pub const MOST_NAMED: usize = 1000;
 
 /// Watches the ledger. Call [`before`](Self::before) with each event, then let the ledger apply
 /// it, then call [`effect`](Self::effect) with each effect and [`after`](Self::after).

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use contextpilot_control::{Change, ResidencyEvent};
 
 /// Events that are kept.
-const MOST_EVENTS: usize = 4096;
+pub const MOST_EVENTS: usize = 4096;
 /// Request ids in them, all together.
-const MOST_IDS: usize = 65_536;
+pub const MOST_IDS: usize = 65_536;
 
 /// A bounded row of events with successive numbers.
 #[derive(Debug, Default)]

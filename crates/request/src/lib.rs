@@ -47,5 +47,5 @@ mod scan;
 
 pub use assembly::Assembly;
 pub use endpoint::Endpoint;
-pub use json::{Adapters, Identity, MAX_ID_BYTES, Piece, Refusal};
+pub use json::{Adapters, Identity, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Piece, Refusal};
 pub use reader::{Loss, Method, Request, RequestReader, Step};

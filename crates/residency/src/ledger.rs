@@ -34,7 +34,7 @@ const ABANDONED: Duration = Duration::from_secs(1);
 /// engine does would ever end their number. Beyond that, the oldest is given up.
 pub const MOST_LIVE: usize = 1 << 17;
 /// Tasks that are not to be cached and wait for a slot: beyond that the oldest was given up.
-const MOST_UNCACHED: usize = 4096;
+pub const MOST_UNCACHED: usize = 4096;
 
 /// What the engine holds, which requests that means, and what it has just lost.
 ///

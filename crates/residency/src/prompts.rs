@@ -34,9 +34,9 @@ use std::collections::{BTreeMap, VecDeque};
 pub const UNTIED: TaskId = TaskId::MIN;
 
 /// Prompts that may wait. One beyond that is not tied.
-const MOST_WAITING: usize = 4096;
+pub const MOST_WAITING: usize = 4096;
 /// Their tokens, all together: 16 MB.
-const MOST_TOKENS: usize = 4 << 20;
+pub const MOST_TOKENS: usize = 4 << 20;
 /// More than any server puts by between two batches.
 const MOST_HELD: usize = 1024;
 

@@ -80,6 +80,16 @@ pub(crate) enum Posted {
     },
 }
 
+/// What one live request with one prompt takes here at most, bytes, without its id: just after the
+/// tables have doubled.
+pub const LIVE_BYTES: usize = {
+    let slab = 2 * size_of::<Request>() + 2 * size_of::<(Label, [Key; 4])>();
+    let by_id = (size_of::<(RequestId, Key)>() + 1) * 16 / 7;
+    let by_age = 2 * size_of::<RequestKey>();
+    let allocations = size_of::<Option<Mark>>() + 2 * 16;
+    slab + by_id + by_age + allocations
+};
+
 impl Requests {
     pub(crate) fn new() -> Self {
         Self {

@@ -122,11 +122,11 @@ fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
     let channel = Channel::new();
     let mut inbox = channel.take_inbox().expect("the first to ask gets it");
     // No worker runs, so the smaller bound holds.
-    for _ in 0..BEFORE_WORKER {
+    for _ in 0..EVENTS_BEFORE_WORKER {
         assert!(channel.enqueue(EVALUATED));
     }
     channel.push(EVALUATED);
-    assert_eq!(waiting(&channel, &mut inbox), BEFORE_WORKER);
+    assert_eq!(waiting(&channel, &mut inbox), EVENTS_BEFORE_WORKER);
     let (a, b) = (RequestId::from("req-a"), RequestId::from("req-b"));
     assert!(!channel.introduce(posted(&a), Arrival(7), &a));
     channel.push(posted(&b));
@@ -146,7 +146,7 @@ fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
 fn batches_that_wait_are_bounded_in_size() {
     let channel = Channel::new();
     let mut inbox = channel.take_inbox().expect("the first to ask gets it");
-    channel.entries.store(MOST_ENTRIES + 1, Ordering::Relaxed);
+    channel.entries.store(ENTRIES + 1, Ordering::Relaxed);
     assert!(!channel.enqueue(submitted(&[0])));
     channel.entries.store(0, Ordering::Relaxed);
     assert!(channel.enqueue(submitted(&[0, 1])));
@@ -167,7 +167,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
     const THREADS: i32 = 4;
     // Together fewer than are kept aside, so that none is given up.
     const EACH: u64 = 4_000;
-    const { assert!(THREADS as usize * EACH as usize <= super::MOST_STRANDED) };
+    const { assert!(THREADS as usize * EACH as usize <= STRANDED) };
     let channel = Channel::with_room(64);
     let done = AtomicUsize::new(0);
     let mut seen = Vec::new();

@@ -26,14 +26,12 @@ use serde::Serialize;
 use super::ask::{Asker, NoAnswer, Question};
 use super::stream::{Reader, Stream};
 use crate::attach::Attached;
+use crate::bounds::READERS;
 use crate::{mode, model};
 
 mod decode;
 #[cfg(test)]
 mod tests;
-
-/// Of the connections, those that may follow the stream: the others are for short questions.
-const MOST_READERS: usize = 8;
 
 /// What is known on all connections.
 pub(crate) struct Answers {
@@ -322,7 +320,7 @@ impl Place {
     fn take(readers: &Arc<AtomicUsize>) -> Option<Self> {
         let place = Self(Arc::clone(readers));
         // On refusal it is given back by the drop.
-        (readers.fetch_add(1, Ordering::AcqRel) < MOST_READERS).then_some(place)
+        (readers.fetch_add(1, Ordering::AcqRel) < READERS).then_some(place)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use contextpilot_control::{RequestState, Stats};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
+use crate::bounds::QUESTIONS;
 use crate::channel;
 use crate::worker;
 
@@ -12,8 +13,6 @@ use crate::worker;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is woken meanwhile: it may be about to fall asleep when it is asked.
 const NUDGE: Duration = Duration::from_millis(5);
-/// Questions that may wait: more than there are connections.
-const MOST: usize = 64;
 
 /// A question, with the place for its answer.
 pub(crate) enum Question {
@@ -32,7 +31,7 @@ pub(crate) struct NoAnswer;
 
 /// Both ends.
 pub(crate) fn questions() -> (Asker, Receiver<Question>) {
-    let (sender, receiver) = bounded(MOST);
+    let (sender, receiver) = bounded(QUESTIONS);
     (Asker(sender), receiver)
 }
 

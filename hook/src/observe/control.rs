@@ -9,14 +9,14 @@ use contextpilot_http_server::{BindError, Bound, Limits, Listener, Pool, accept_
 use contextpilot_settings::ListenAddress;
 
 use super::answers::{Answers, refuse};
+use crate::bounds::{BODY, CONNECTIONS};
 use crate::{guard, log};
 
 const LIMITS: Limits = Limits {
-    // Nothing is asked for with a body.
-    body: 4 << 10,
+    body: BODY,
     patience: Duration::from_secs(20),
     whole_request: Duration::from_secs(20),
-    connections: 16,
+    connections: CONNECTIONS,
 };
 
 /// Where a Unix socket stands, to be taken away at the end.

@@ -9,45 +9,83 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use contextpilot_control::LogLine;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::bounds::{LOG_IDS, LOG_LINES};
 use crate::status::STATUS;
 use crate::{guard, log};
-
-/// Lines that may wait for the disk.
-const MOST: usize = 4096;
 
 /// Everything is written that will be.
 static ENDED: AtomicBool = AtomicBool::new(true);
 
 /// Takes lines. Dropped, it has the thread write what waits and end.
-pub(crate) struct LogFile(Sender<LogLine>);
+pub(crate) struct LogFile {
+    /// Bounded by [`Waiting`]: a bounded channel would take all of its memory at once.
+    lines: Sender<LogLine>,
+    waiting: Arc<Waiting>,
+}
+
+/// What the thread has not written yet.
+#[derive(Default)]
+struct Waiting {
+    lines: AtomicUsize,
+    /// Request ids in these.
+    ids: AtomicUsize,
+}
+
+impl Waiting {
+    /// False if there is no room. One thread asks.
+    fn take_room(&self, line: &LogLine) -> bool {
+        let room = self.lines.load(Ordering::Relaxed) < LOG_LINES
+            && self.ids.load(Ordering::Relaxed) + ids_in(line) <= LOG_IDS;
+        if room {
+            self.lines.fetch_add(1, Ordering::Relaxed);
+            self.ids.fetch_add(ids_in(line), Ordering::Relaxed);
+        }
+        room
+    }
+
+    fn give_room(&self, line: &LogLine) {
+        self.lines.fetch_sub(1, Ordering::Relaxed);
+        self.ids.fetch_sub(ids_in(line), Ordering::Relaxed);
+    }
+}
+
+fn ids_in(line: &LogLine) -> usize {
+    line.evicted.len() + 1
+}
 
 impl LogFile {
     /// Starts the thread, which opens the file. The caller has blocked all signals.
     pub(crate) fn start(path: PathBuf, limit: u64) -> io::Result<Self> {
-        let (sender, lines) = bounded(MOST);
+        let (sender, lines) = unbounded();
+        let waiting = Arc::new(Waiting::default());
+        let written = Arc::clone(&waiting);
         ENDED.store(false, Ordering::SeqCst);
         let thread = thread::Builder::new().name("contextpilot-log".to_owned());
         let started = thread.spawn(move || {
             guard::enter_for_life();
             // A panic is a line less, and no reason to end anything.
-            let _ = std::panic::catch_unwind(|| write_all(&path, limit, &lines));
+            let _ = std::panic::catch_unwind(|| write_all(&path, limit, &lines, &written));
             ENDED.store(true, Ordering::SeqCst);
         });
         if let Err(error) = started {
             ENDED.store(true, Ordering::SeqCst);
             return Err(error);
         }
-        Ok(Self(sender))
+        Ok(Self {
+            lines: sender,
+            waiting,
+        })
     }
 
     pub(crate) fn write(&self, line: LogLine) {
-        if self.0.try_send(line).is_err() {
+        if !self.waiting.take_room(&line) || self.lines.send(line).is_err() {
             STATUS.log_lines_lost.add(1);
         }
     }
@@ -58,11 +96,12 @@ pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::SeqCst)
 }
 
-fn write_all(path: &Path, limit: u64, lines: &Receiver<LogLine>) {
+fn write_all(path: &Path, limit: u64, lines: &Receiver<LogLine>, waiting: &Waiting) {
     let mut file: Option<File> = None;
     // A full disk is worth a line, not one for each request.
     let mut failing = false;
     for line in lines {
+        waiting.give_room(&line);
         match write(path, limit, &mut file, &line) {
             Ok(()) => failing = false,
             Err(error) => {
@@ -122,7 +161,7 @@ fn set_aside(path: &Path, file: &File) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_control::{Outcome, Timestamp};
+    use contextpilot_control::{Evicted, Outcome, Reason, Timestamp};
 
     use super::*;
 
@@ -140,6 +179,28 @@ mod tests {
             total_seconds: 0.0,
             evicted: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_lines_and_in_ids() {
+        let waiting = Waiting::default();
+        let short = line("req-1");
+        for _ in 0..LOG_LINES {
+            assert!(waiting.take_room(&short));
+        }
+        assert!(!waiting.take_room(&short));
+        waiting.give_room(&short);
+        let evicted = Evicted {
+            id: "req-0".to_owned(),
+            reason: Reason::Overwritten,
+        };
+        let long = LogLine {
+            evicted: vec![evicted; LOG_IDS - LOG_LINES + 1],
+            ..line("req-2")
+        };
+        assert!(!waiting.take_room(&long), "one id too many");
+        waiting.give_room(&short);
+        assert!(waiting.take_room(&long));
     }
 
     #[test]

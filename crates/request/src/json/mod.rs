@@ -7,7 +7,7 @@ mod text;
 use crate::scan::{StringSkipper, find, find_quote_or_bracket};
 pub use adapters::Adapters;
 use prompt::List;
-pub use prompt::Piece;
+pub use prompt::{MOST_PIECES, MOST_TOKENS, Piece};
 use text::Text;
 
 /// The longest request id that is honoured, in bytes of UTF-8.

@@ -3,9 +3,9 @@
 use crate::scan::StringSkipper;
 
 /// Tokens of one request that are kept; a request with more is not followed.
-const MOST_TOKENS: usize = 1 << 20;
+pub const MOST_TOKENS: usize = 1 << 20;
 /// The same for its texts and prompts, which take more room.
-const MOST_PIECES: usize = 1 << 12;
+pub const MOST_PIECES: usize = 1 << 12;
 
 /// Part of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
