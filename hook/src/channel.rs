@@ -412,8 +412,8 @@ fn entries_of(event: &Event) -> usize {
 
 fn tokens_of(waiting: &Waiting) -> usize {
     match waiting {
-        Waiting::Prompt { tokens, .. } => tokens.len(),
-        Waiting::Over(_) => 0,
+        Waiting::Prompt { prompt, .. } => prompt.tokens.len(),
+        Waiting::Over { .. } => 0,
     }
 }
 

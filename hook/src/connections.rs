@@ -187,7 +187,7 @@ fn finish(connection: &mut Option<Connection>) {
         ..
     }) = connection.take()
     {
-        current.answer();
+        current.answer(false);
     }
 }
 
@@ -260,7 +260,7 @@ impl Connection {
     fn feed(&mut self, bytes: &[u8]) {
         // The server reads on when it is done with what it has read.
         if let Some(mut current) = self.current.take() {
-            current.answer();
+            current.answer(false);
         }
         match self.reader.feed_recv(bytes) {
             Step::More => {}
@@ -348,8 +348,10 @@ impl Current {
         }
         match self.answer {
             Answer::None if is_head_of_chunks(bytes) => self.answer = Answer::Streamed,
+            Answer::None => self.answer(is_head_of_success(bytes)),
             Answer::Streamed if !bytes.starts_with(b"0\r\n") => {}
-            _ => self.answer(),
+            // A server that cannot serve says so before it begins to stream.
+            Answer::Streamed | Answer::Whole => self.answer(true),
         }
     }
 
@@ -361,7 +363,7 @@ impl Current {
             tell_waiting(Waiting::Prompt {
                 arrival,
                 task,
-                tokens,
+                prompt: tokens.into(),
             });
         }
     }
@@ -391,17 +393,21 @@ impl Current {
         }
     }
 
-    /// What is not inference and drew no number was never expected to be cached.
-    fn answer(&mut self) {
+    /// What is not inference and drew no number was never expected to be cached. `served`: with what
+    /// it asked for, so its prompts were evaluated.
+    fn answer(&mut self, served: bool) {
         let begun = self.inference || self.known != Known::Nothing;
         if begun && std::mem::replace(&mut self.answer, Answer::Whole) != Answer::Whole {
             if self.succeeds {
                 claims::answered();
             }
             let arrival = self.arrival;
-            if self.prompts.is_some() && self.id.is_some() && self.known == Known::Nothing {
-                // With a prompt that cannot be known: still, an older one of this id is over.
-                self.post(prompts::next_task());
+            if self.prompts.take().is_some() {
+                if self.id.is_some() && self.known == Known::Nothing {
+                    // With a prompt that cannot be known: still, an older one of this id is over.
+                    self.post(prompts::next_task());
+                }
+                tell_waiting(Waiting::Over { arrival, served });
             }
             match &self.id {
                 Some(id) => {
@@ -409,9 +415,6 @@ impl Current {
                     self.tell(Event::Answered { arrival, id });
                 }
                 None => note(|| Note::Answered { arrival }),
-            }
-            if self.prompts.take().is_some() {
-                tell_waiting(Waiting::Over(arrival));
             }
         }
     }
@@ -431,6 +434,11 @@ impl Current {
             Known::Lost => {}
         }
     }
+}
+
+/// Whether this begins an answer with a status of the two hundreds.
+fn is_head_of_success(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"HTTP/1.") && bytes.get(8..10) == Some(b" 2")
 }
 
 /// Whether this begins an answer that will be sent in chunks.

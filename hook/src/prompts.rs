@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use contextpilot_residency::{Arrival, TaskId, Token};
+use contextpilot_residency::{Arrival, Prompt, TaskId};
 
 static ENGAGED: AtomicBool = AtomicBool::new(false);
 static NEXT: AtomicI32 = AtomicI32::new(1);
@@ -14,10 +14,10 @@ pub(crate) enum Waiting {
     Prompt {
         arrival: Arrival,
         task: TaskId,
-        tokens: Vec<Token>,
+        prompt: Prompt,
     },
-    /// It waits no more.
-    Over(Arrival),
+    /// It waits no more: it was served, or refused, or its client has left.
+    Over { arrival: Arrival, served: bool },
 }
 
 /// The constructor's verdict that there is no other way.

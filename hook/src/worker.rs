@@ -225,23 +225,21 @@ impl Worker {
     }
 
     fn wait(&mut self, waiting: Waiting) {
-        let Some(prompts) = &mut self.prompts else {
+        let (Some(prompts), Some(ledger)) = (&mut self.prompts, &self.ledger) else {
             return;
         };
         match waiting {
             Waiting::Prompt {
                 arrival,
                 task,
-                tokens,
+                prompt,
             } => {
-                prompts.expect(arrival, task, tokens);
+                prompts.expect(arrival, task, prompt);
             }
-            Waiting::Over(arrival) => {
-                let mut events = std::mem::take(&mut self.passed);
-                prompts.forget(arrival, &mut events);
-                let untied = events.drain(..);
-                untied.for_each(|event| self.apply_one(event, Stamp::default()));
-                self.passed = events;
+            Waiting::Over { arrival, served } => {
+                let mut passed = std::mem::take(&mut self.passed);
+                prompts.over(arrival, served, ledger, &mut passed);
+                self.apply_passed(passed, Stamp::default());
             }
         }
     }
@@ -254,6 +252,10 @@ impl Worker {
         };
         let mut passed = std::mem::take(&mut self.passed);
         prompts.pass(event, ledger, &mut passed);
+        self.apply_passed(passed, at);
+    }
+
+    fn apply_passed(&mut self, mut passed: Vec<Event>, at: Stamp) {
         passed.drain(..).for_each(|event| self.apply_one(event, at));
         self.passed = passed;
     }

@@ -174,7 +174,12 @@ impl Observer {
                 ref id,
             } => self.posted(arrival, task, Some(id)),
             Event::Answered { arrival, ref id } => self.answered(arrival, Some(id), at, now),
-            Event::Launched { sequence, task } => self.launched(sequence, task, now),
+            Event::Launched { sequence, task }
+            | Event::LaunchedUnclaimed {
+                sequence,
+                likely: task,
+                ..
+            } => self.launched(sequence, task, now),
             Event::Submitted {
                 context,
                 ref entries,

@@ -14,6 +14,9 @@ pub type Position = i32;
 pub type SequenceId = i32;
 /// A task of llama-server (`server_task::id`), unique while the process lives.
 pub type TaskId = i32;
+/// An evaluation that is not claimed yet: see [`Event::LaunchedUnclaimed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EvaluationId(pub u64);
 /// A request id, as it stands in the request body.
 pub type RequestId = Arc<str>;
 
@@ -163,6 +166,31 @@ pub enum Event {
     Untied {
         /// The number.
         task: TaskId,
+    },
+    /// A slot took on a task of one of several requests that wait with equal prompts. Which request
+    /// it is will be known later ([`Event::Claimed`]). Until then what becomes of the prompt is kept
+    /// under a number of its own.
+    LaunchedUnclaimed {
+        /// The slot.
+        sequence: SequenceId,
+        /// The number, never used before.
+        evaluation: EvaluationId,
+        /// The task that it most likely is. For observers: the ledger does not guess.
+        likely: TaskId,
+    },
+    /// A task claims an unclaimed evaluation of its prompt. Its request is cached if what the
+    /// evaluation left is still cached, and evicted if that was lost since. Several tasks may claim
+    /// one evaluation, and they may do so while it goes on.
+    Claimed {
+        /// The evaluation.
+        evaluation: EvaluationId,
+        /// The task, which was not launched otherwise.
+        task: TaskId,
+    },
+    /// No further task will claim an evaluation.
+    ClaimsClosed {
+        /// The evaluation.
+        evaluation: EvaluationId,
     },
     /// A batch was handed to the engine; nothing of it is computed yet.
     Submitted {

@@ -1,8 +1,8 @@
 //! The ledger: applies events to the tree and says what follows.
 
 use crate::event::{
-    BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId, SequenceId,
-    TaskId, Token,
+    BufferId, ContextId, Effect, Entry, EvaluationId, Event, Place, Position, Reason, RequestId,
+    SequenceId, TaskId, Token,
 };
 use crate::requests::{Label, Posted, RequestKey, Requests};
 use crate::sequence::{Launch, Sequence};
@@ -17,9 +17,11 @@ mod query;
 mod reach;
 #[cfg(test)]
 mod tests;
+mod unclaimed;
 
 pub(crate) use adapters::{Named, Wanted};
-pub use query::{Likeness, Saved, Whereabouts};
+pub use query::{Contents, Likeness, Saved, Whereabouts};
+pub use unclaimed::Evaluation;
 
 /// After this silence, a sequence that was emptied and has no task stays empty.
 /// The server empties a slot and gives it a task within one pass of its queue.
@@ -51,6 +53,8 @@ pub struct Ledger {
     requests: Requests,
     /// Tasks not launched yet whose prompts the server will forget.
     uncached: BTreeSet<TaskId>,
+    /// Evaluations that are not claimed yet.
+    unclaimed: BTreeMap<EvaluationId, unclaimed::Unclaimed>,
     reaches: reach::Reaches,
     adapters: adapters::Adapters,
     /// The batch that is being evaluated.
@@ -85,6 +89,7 @@ impl Ledger {
             buffers: HashMap::new(),
             requests: Requests::new(),
             uncached: BTreeSet::new(),
+            unclaimed: BTreeMap::new(),
             reaches: reach::Reaches::default(),
             adapters: adapters::Adapters::default(),
             flights: Vec::new(),
@@ -178,6 +183,13 @@ impl Ledger {
             } => self.apply_adapters(context, adapters, compared, effects),
             Event::Untied { task } => self.untied(task, effects),
             Event::Launched { sequence, task } => self.launched(sequence, task, effects),
+            Event::LaunchedUnclaimed {
+                sequence,
+                evaluation,
+                likely,
+            } => self.launched_unclaimed(sequence, evaluation, likely, effects),
+            Event::Claimed { evaluation, task } => self.claimed(evaluation, task, effects),
+            Event::ClaimsClosed { evaluation } => self.close_claims(evaluation),
             Event::Submitted { context, entries } => {
                 if self.is_primary(context) {
                     self.submitted(&entries, effects);
@@ -274,6 +286,19 @@ impl Ledger {
                 self.end(name, Reason::NeverCached, Place::Nowhere, effects);
             }
         }
+        let named = self.adapters.take_named(task);
+        self.begin(id, request, forgotten, named, effects);
+    }
+
+    /// A slot is at work for a request, if for one with an id.
+    fn begin(
+        &mut self,
+        id: SequenceId,
+        request: Option<RequestKey>,
+        forgotten: Option<u32>,
+        named: Option<Named>,
+        effects: &mut Vec<Effect>,
+    ) {
         let sequence = self.sequence(id);
         sequence.forgotten = forgotten;
         let before = sequence.launch.replace(Launch {
@@ -285,7 +310,6 @@ impl Ledger {
             names_adapters: false,
             named: None,
         });
-        let named = self.adapters.take_named(task);
         self.adapt_to_launch(id, named, before.as_ref(), effects);
         self.abandon(before, effects);
     }
@@ -301,12 +325,21 @@ impl Ledger {
         let Some(launch) = launch else { return };
         let Some(name) = launch.request else { return };
         if launch.mark.is_none() {
-            if let Some(request) = self.requests.get_mut(name) {
-                request.running = request.running.saturating_sub(1);
-                request.failed = true;
-            }
-            self.end_if_over(name, effects);
+            self.fail(name, effects);
         }
+    }
+
+    /// A prompt of a request was launched and will not be evaluated.
+    fn fail(&mut self, name: RequestKey, effects: &mut Vec<Effect>) {
+        if let Some(request) = self.requests.get_mut(name) {
+            request.running = request.running.saturating_sub(1);
+            request.failed = true;
+            if let Some(evaluation) = request.evaluation {
+                self.fail_unclaimed(evaluation, effects);
+                return;
+            }
+        }
+        self.end_if_over(name, effects);
     }
 
     fn end_if_over(&mut self, name: RequestKey, effects: &mut Vec<Effect>) {
@@ -350,7 +383,13 @@ impl Ledger {
         if marked.is_some() {
             return;
         }
-        if let (true, Some(request)) = (self.requests.settle(name), self.requests.get(name)) {
+        let complete = self.requests.settle(name);
+        let Some(request) = self.requests.get(name) else {
+            return;
+        };
+        if let Some(evaluation) = request.evaluation {
+            self.settle_unclaimed(evaluation, id, depth, effects);
+        } else if complete {
             effects.push(Effect::Cached {
                 id: request.id.clone(),
                 sequence: id,
@@ -399,7 +438,10 @@ impl Ledger {
 
     /// A request is no longer cached.
     fn end(&mut self, name: RequestKey, reason: Reason, place: Place, effects: &mut Vec<Effect>) {
-        if let Some(id) = self.forget(name) {
+        let request = self.requests.get(name);
+        if let Some(evaluation) = request.and_then(|request| request.evaluation) {
+            self.lose_unclaimed(evaluation, reason, place, effects);
+        } else if let Some(id) = self.forget(name) {
             effects.push(Effect::Evicted { id, reason, place });
         }
     }
@@ -452,10 +494,10 @@ impl Ledger {
                     Some(launch) => match launch.request {
                         None => idle && elapsed >= ABANDONED,
                         Some(name) => {
-                            idle && self
-                                .requests
-                                .get(name)
-                                .is_none_or(|request| request.answered)
+                            idle && self.requests.get(name).is_none_or(|request| {
+                                let unclaimed = request.evaluation.is_some();
+                                request.answered || (unclaimed && elapsed >= ABANDONED)
+                            })
                         }
                     },
                 };
@@ -481,7 +523,10 @@ impl Ledger {
 
     fn reset(&mut self, effects: &mut Vec<Effect>) {
         for name in self.requests.live() {
-            self.give_up(name, Reason::Reset, effects);
+            let request = self.requests.get(name);
+            if request.is_some_and(|request| request.evaluation.is_none()) {
+                self.give_up(name, Reason::Reset, effects);
+            }
         }
     }
 

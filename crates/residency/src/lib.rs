@@ -18,9 +18,11 @@ mod tree;
 pub use adapters::{Adapter, Compared, Scale};
 pub use entries::Entries;
 pub use event::{
-    Arrival, BufferId, ContextId, Effect, Entry, Event, Place, Position, Reason, RequestId,
-    SequenceId, TaskId, Token, media_run, media_token, unseen_token,
+    Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, Place, Position, Reason,
+    RequestId, SequenceId, TaskId, Token, media_run, media_token, unseen_token,
 };
-pub use ledger::{Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts};
-pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompts, UNTIED};
+pub use ledger::{
+    Contents, Evaluation, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts,
+};
+pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts, UNTIED};
 pub use requests::LIVE_BYTES;

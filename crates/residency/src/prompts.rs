@@ -13,22 +13,29 @@
 //!   generates its way to the prompt of a waiting request ties nobody. To tie it there would not be
 //!   false: the prompt *is* cached. But that request has its own evaluation ahead of it, and if the
 //!   slot lost the prompt before that, the id would be told as gone and then be cached.
-//! * Of several requests that wait with the same prompt, the one that came first is tied, as the
-//!   server's queue is first in, first out. Each evaluation ties one.
 //! * All prompts have to wait, those of requests without an id too, or an evaluation for one of
 //!   these would be taken for another's.
+//! * Where several requests wait with equal prompts, an evaluation belongs to none of them at first
+//!   ([`Event::LaunchedUnclaimed`]). They claim it later, when they are answered, or when there have
+//!   been as many evaluations as requests.
 //!
-//! What never matches (infill, a prompt that the server has cut) is never tied: then the request
-//! counts as never cached when it is answered.
+//! A prompt that never matches (the server may put one together in a way that is not known) is never
+//! tied: its request counts as never cached when it is answered.
 //!
 //! A prompt whose first batches have been evaluated is known to be one, but not whose: its slot is
 //! launched for [`UNTIED`], and again when its end is seen.
 
 use crate::event::{
-    Arrival, BufferId, ContextId, Entry, Event, Position, SequenceId, TaskId, Token,
+    Arrival, BufferId, ContextId, Entry, EvaluationId, Event, Position, SequenceId, TaskId, Token,
 };
-use crate::ledger::{Ledger, Likeness};
-use std::collections::{BTreeMap, VecDeque};
+use crate::ledger::{Contents, Ledger, Likeness};
+use claims::Claims;
+pub use prompt::Prompt;
+use prompt::{Extra, Reading};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+mod claims;
+mod prompt;
 
 /// Stands for a task that is known by nothing but its work on a slot. No request has it.
 pub const UNTIED: TaskId = TaskId::MIN;
@@ -46,6 +53,10 @@ pub struct Prompts {
     /// The oldest first.
     waiting: VecDeque<Waiting>,
     tokens: usize,
+    /// Those of them which the server will forget: see [`Event::Uncached`].
+    uncached: BTreeSet<TaskId>,
+    claims: Claims,
+    extra: Extra,
     /// Slots made ready for a prompt whose end was not seen yet.
     begun: BTreeMap<SequenceId, Begun>,
     /// Checkpoints of slots of which the next batch tells whether they are at a prompt.
@@ -56,7 +67,11 @@ pub struct Prompts {
 struct Waiting {
     arrival: Arrival,
     task: TaskId,
-    tokens: Vec<Token>,
+    prompt: Prompt,
+    /// An unclaimed evaluation was shown as this task's, to whoever observes.
+    likely: bool,
+    /// The server may evaluate an equal prompt for a request that does not wait (any more).
+    doubtful: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +80,19 @@ enum Begun {
     Ready,
     /// Launched for [`UNTIED`].
     Launched,
+}
+
+/// Which task a slot's prompt belongs to.
+enum Owner {
+    /// None that waits.
+    Nobody,
+    /// This one.
+    Task(TaskId),
+    /// One of several.
+    OneOf {
+        evaluation: EvaluationId,
+        likely: TaskId,
+    },
 }
 
 impl Prompts {
@@ -87,31 +115,58 @@ impl Prompts {
     }
 
     /// A request waits with a prompt. False: there are too many, so it will not be tied.
-    pub fn expect(&mut self, arrival: Arrival, task: TaskId, tokens: Vec<Token>) -> bool {
-        let room = self.waiting.len() < MOST_WAITING && self.tokens + tokens.len() <= MOST_TOKENS;
-        if room && !tokens.is_empty() {
-            self.tokens += tokens.len();
+    pub fn expect(&mut self, arrival: Arrival, task: TaskId, prompt: Prompt) -> bool {
+        let tokens = prompt.tokens.len();
+        let room = self.waiting.len() < MOST_WAITING && self.tokens + tokens <= MOST_TOKENS;
+        if room && tokens > 0 {
+            self.tokens += tokens;
             self.waiting.push_back(Waiting {
                 arrival,
                 task,
-                tokens,
+                prompt,
+                likely: false,
+                doubtful: false,
             });
+        } else {
+            self.uncached.remove(&task);
+            self.doubt(&prompt);
         }
         room
     }
 
-    /// A request waits no more, whatever came of it. Appends to `events` what the ledger is to
-    /// apply.
-    pub fn forget(&mut self, arrival: Arrival, events: &mut Vec<Event>) {
-        let tokens = &mut self.tokens;
-        self.waiting.retain(|waiting| {
-            let stays = waiting.arrival != arrival;
-            if !stays {
-                *tokens -= waiting.tokens.len();
-                events.push(Event::Untied { task: waiting.task });
+    /// A request waits no more. It was `served`, so its prompts were evaluated; or its client went
+    /// away, or the server refused it. Appends to `events` what the ledger is to apply before
+    /// [`Event::Answered`].
+    pub fn over(
+        &mut self,
+        arrival: Arrival,
+        served: bool,
+        ledger: &Ledger,
+        events: &mut Vec<Event>,
+    ) {
+        let mut all = self.waiting.iter();
+        if !all.any(|waiting| waiting.arrival == arrival) {
+            return;
+        }
+        let (over, stay): (VecDeque<Waiting>, _) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|waiting| waiting.arrival == arrival);
+        self.waiting = stay;
+        for Waiting { task, prompt, .. } in over {
+            self.tokens -= prompt.tokens.len();
+            self.uncached.remove(&task);
+            let has_claimed = match served {
+                true => self.claims.served(task, ledger, events),
+                false => self.claims.left(task, ledger, events),
+            };
+            if !has_claimed {
+                events.push(Event::Untied { task });
             }
-            stays
-        });
+            if !served {
+                self.doubt(&prompt);
+            }
+        }
+        self.settle(ledger, events);
     }
 
     /// Appends to `events` what the ledger is to apply: the launches that this event tells of,
@@ -119,6 +174,12 @@ impl Prompts {
     pub fn pass(&mut self, event: Event, ledger: &Ledger, events: &mut Vec<Event>) {
         let is_primary = |context: ContextId| ledger.primary().is_none_or(|p| p == context);
         match event {
+            Event::Uncached { task } => {
+                self.uncached.insert(task);
+                if self.uncached.len() > MOST_WAITING {
+                    self.uncached.pop_first();
+                }
+            }
             Event::Removed {
                 context,
                 sequence,
@@ -149,14 +210,20 @@ impl Prompts {
                 context,
                 ref entries,
             } if is_primary(context) => {
-                self.submitted(entries, ledger, events);
+                self.submitted(context, entries, ledger, events);
                 events.append(&mut self.held);
             }
             Event::ContextFreed { context } if is_primary(context) => {
                 self.begun.clear();
                 self.held.clear();
             }
-            Event::OutOfStep => *self = Self::new(),
+            Event::OutOfStep => {
+                *self = Self {
+                    claims: self.claims.renewed(),
+                    extra: self.extra,
+                    ..Self::new()
+                }
+            }
             _ => {}
         }
         events.push(event);
@@ -184,7 +251,13 @@ impl Prompts {
         }
     }
 
-    fn submitted(&mut self, entries: &[Entry], ledger: &Ledger, launches: &mut Vec<Event>) {
+    fn submitted(
+        &mut self,
+        context: ContextId,
+        entries: &[Entry],
+        ledger: &Ledger,
+        events: &mut Vec<Event>,
+    ) {
         if self.begun.is_empty() {
             return;
         }
@@ -195,12 +268,34 @@ impl Prompts {
                 continue;
             };
             let ends = run.last().is_some_and(|entry| entry.output);
-            let tied = if ends { self.take(run, ledger) } else { None };
-            // Of one token, or with the outputs of all, it may as well be generation.
-            let is_prompt = run.iter().any(|entry| !entry.output);
-            let untied = (is_prompt && begun == Begun::Ready).then_some(UNTIED);
-            if let Some(task) = tied.or(untied) {
-                launches.push(Event::Launched { sequence, task });
+            let owner = match ends {
+                true => self.owner(run, ledger),
+                false => Owner::Nobody,
+            };
+            match owner {
+                Owner::Task(task) => {
+                    if self.uncached.remove(&task) && run[0].position > 0 {
+                        // What was written for it so far will be forgotten, too.
+                        events.push(Event::Obscured { context, sequence });
+                    }
+                    events.push(Event::Launched { sequence, task });
+                }
+                Owner::OneOf { evaluation, likely } => {
+                    events.push(Event::LaunchedUnclaimed {
+                        sequence,
+                        evaluation,
+                        likely,
+                    });
+                    self.settle(ledger, events);
+                }
+                Owner::Nobody => {
+                    // Of one token, or with the outputs of all, it may as well be generation.
+                    let is_prompt = run.iter().any(|entry| !entry.output);
+                    if is_prompt && begun == Begun::Ready {
+                        let task = UNTIED;
+                        events.push(Event::Launched { sequence, task });
+                    }
+                }
             }
             if ends {
                 self.begun.remove(&sequence);
@@ -210,37 +305,118 @@ impl Prompts {
         }
     }
 
-    /// Takes the oldest prompt that the slot holds when it has these tokens, too.
-    fn take(&mut self, run: &[Entry], ledger: &Ledger) -> Option<TaskId> {
-        let sequence = run[0].sequence;
-        let from = usize::try_from(run[0].position).ok()?;
+    /// Which task's prompt the slot holds once it has these tokens. A task that is certain does not
+    /// wait any more.
+    fn owner(&mut self, run: &[Entry], ledger: &Ledger) -> Owner {
+        let mut candidates = self.candidates(run, ledger);
+        candidates.retain(|&index| ledger.can_be_evaluated(self.waiting[index].task));
+        let candidate = |&index: &usize| &self.waiting[index];
+        let tasks: Vec<TaskId> = candidates.iter().map(|i| candidate(i).task).collect();
+        let Some(&first) = tasks.first() else {
+            return Owner::Nobody;
+        };
+        if let Some(&uncached) = tasks.iter().find(|task| self.uncached.contains(task)) {
+            // A request with an equal prompt that is to be cached may wait, too. Which of the two
+            // this is cannot be known, so neither counts as cached, now or later.
+            self.remove(&tasks);
+            self.uncached
+                .retain(|task| *task == uncached || !tasks.contains(task));
+            return Owner::Task(uncached);
+        }
+        if !ledger.are_alike(&tasks) {
+            // Of what their evaluation is worth to each of them, more would have to be known.
+            return Owner::Nobody;
+        }
+        let doubtful = candidates.iter().any(|i| candidate(i).doubtful);
+        if tasks.len() == 1 && !doubtful && !self.claims.may_have(first) {
+            self.remove(&tasks);
+            return Owner::Task(first);
+        }
+        let unlikely = candidates.iter().find(|&i| !candidate(i).likely).copied();
+        let likely = &mut self.waiting[unlikely.unwrap_or(candidates[0])];
+        likely.likely = true;
+        let likely = likely.task;
+        match self.claims.open(tasks, doubtful) {
+            Some(evaluation) => Owner::OneOf { evaluation, likely },
+            None => Owner::Nobody,
+        }
+    }
+
+    /// The waiting prompts that the slot holds once it has these tokens: indices, the oldest first.
+    fn candidates(&mut self, run: &[Entry], ledger: &Ledger) -> Vec<usize> {
+        let Ok(from) = usize::try_from(run[0].position) else {
+            return Vec::new();
+        };
         // An image's rows can share a position, a text's tokens do not.
         let in_order = |(nth, entry): (usize, &Entry)| entry.position as usize == from + nth;
         if !run.iter().enumerate().all(in_order) {
-            return None;
+            return Vec::new();
         }
-        let mut unsure = None;
-        for (index, waiting) in self.waiting.iter().enumerate() {
-            let Some((head, tail)) = waiting.tokens.split_at_checked(from) else {
-                continue;
+        let sequence = run[0].sequence;
+        let run: Vec<Token> = run.iter().map(|entry| entry.token).collect();
+        let mut contents: Option<Contents> = None;
+        let mut found: Vec<(usize, Reading)> = Vec::new();
+        let mut unsure = Vec::new();
+        for (index, Waiting { prompt, .. }) in self.waiting.iter().enumerate() {
+            for reading in prompt.readings(from + run.len(), self.extra) {
+                let tokens = prompt.tokens_of(reading);
+                let (head, tail) = tokens.split_at(from);
+                if tail != run {
+                    continue;
+                }
+                let contents = contents.get_or_insert_with(|| ledger.contents(sequence));
+                match contents.likeness(head) {
+                    Likeness::Same => {
+                        found.push((index, reading));
+                        break;
+                    }
+                    Likeness::Unseen if reading.is_all() => unsure.push(index),
+                    Likeness::Unseen | Likeness::Different => {}
+                }
+            }
+        }
+        let Some(best) = found.iter().map(|(_, reading)| reading.rank).min() else {
+            // Which of two it is cannot be told.
+            return if unsure.len() == 1 {
+                unsure
+            } else {
+                Vec::new()
             };
-            if tail.len() != run.len() || !tail.iter().eq(run.iter().map(|entry| &entry.token)) {
-                continue;
-            }
-            match ledger.likeness(sequence, head) {
-                Likeness::Same => return self.remove(index),
-                Likeness::Unseen if unsure.is_none() => unsure = Some(index),
-                // Which of the two it is cannot be told.
-                Likeness::Unseen => return None,
-                Likeness::Different => {}
-            }
-        }
-        self.remove(unsure?)
+        };
+        found.retain(|(_, reading)| reading.rank == best);
+        let readings = found.iter();
+        self.extra
+            .learn(readings.map(|&(index, reading)| (&self.waiting[index].prompt, reading)));
+        found.into_iter().map(|(index, _)| index).collect()
     }
 
-    fn remove(&mut self, index: usize) -> Option<TaskId> {
-        let waiting = self.waiting.remove(index)?;
-        self.tokens -= waiting.tokens.len();
-        Some(waiting.task)
+    /// This prompt may be evaluated for a request that does not wait, so evaluations cannot be
+    /// counted on for those that do.
+    fn doubt(&mut self, prompt: &Prompt) {
+        for waiting in &mut self.waiting {
+            waiting.doubtful |= waiting.prompt == *prompt;
+        }
+    }
+
+    /// Makes the claims that follow by counting.
+    fn settle(&mut self, ledger: &Ledger, events: &mut Vec<Event>) {
+        let bound = self.claims.settle(ledger, events);
+        if !bound.is_empty() {
+            self.remove(&bound);
+        }
+    }
+
+    /// These tasks wait no more.
+    fn remove(&mut self, tasks: &[TaskId]) {
+        let tokens = &mut self.tokens;
+        self.waiting.retain(|waiting| {
+            let stays = !tasks.contains(&waiting.task);
+            *tokens -= if stays {
+                0
+            } else {
+                waiting.prompt.tokens.len()
+            };
+            stays
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! Requests with an id: which tasks they posted, where their prompts end.
 
-use crate::event::{Arrival, RequestId, TaskId};
+use crate::event::{Arrival, EvaluationId, RequestId, TaskId};
 use crate::ledger::Wanted;
 use crate::slab::{Key, Slab};
 use crate::tree::Mark;
@@ -28,6 +28,8 @@ pub(crate) struct Request {
     pub(crate) id: RequestId,
     serial: u64,
     arrival: Arrival,
+    /// It is no request, but stands for an evaluation until it is known whose that is. It has no id.
+    pub(crate) evaluation: Option<EvaluationId>,
     /// Posted and not launched.
     queued: Vec<TaskId>,
     /// Launched, prompt not evaluated yet.
@@ -167,6 +169,7 @@ impl Requests {
             id: id.clone(),
             serial,
             arrival,
+            evaluation: None,
             queued: vec![task],
             running: 0,
             launched: false,
@@ -181,6 +184,28 @@ impl Requests {
         self.by_task.insert(task, name);
         self.incomplete.insert(name);
         Posted::New { superseded }
+    }
+
+    /// A stand-in for whichever request an evaluation belongs to.
+    pub(crate) fn stand_in(&mut self, evaluation: EvaluationId) -> RequestKey {
+        self.posted += 1;
+        let serial = self.posted;
+        let key = self.requests.insert(Request {
+            id: RequestId::from(""),
+            serial,
+            arrival: Arrival(u64::MAX),
+            evaluation: Some(evaluation),
+            queued: Vec::new(),
+            running: 1,
+            launched: true,
+            failed: false,
+            answered: false,
+            marks: Vec::new(),
+            adapters: Wanted::Any,
+        });
+        let name = RequestKey { serial, key };
+        self.by_age.insert(name);
+        name
     }
 
     /// Notes that a task was launched; returns whose it was.
@@ -267,7 +292,7 @@ impl Requests {
         }
         self.by_age.remove(&name);
         self.incomplete.remove(&name);
-        if !request.answered {
+        if !request.answered && request.evaluation.is_none() {
             self.unanswered.insert(request.arrival);
         }
         Some(request)

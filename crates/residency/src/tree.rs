@@ -249,18 +249,13 @@ impl<M> Tree<M> {
         if depth < self.nodes[node].depth {
             node = self.split(node, depth);
         }
-        let next = self.nodes[node].marks;
-        let key = self.marks.insert(Flag {
-            node,
-            previous: NONE,
-            next,
-            label,
-        });
-        if next != NONE {
-            self.marks[next].previous = key;
-        }
-        self.nodes[node].marks = key;
-        Mark(key)
+        self.mark_node(node, label)
+    }
+
+    /// Marks the place where another mark stands.
+    pub(crate) fn mark_beside(&mut self, mark: Mark, label: M) -> Mark {
+        let node = self.marks[mark.0].node;
+        self.mark_node(node, label)
     }
 
     /// Whether a holder stands at a mark or below it.
@@ -311,6 +306,21 @@ impl<M> Tree<M> {
     }
 
     // ---- inside --------------------------------------------------------
+
+    fn mark_node(&mut self, node: Key, label: M) -> Mark {
+        let next = self.nodes[node].marks;
+        let key = self.marks.insert(Flag {
+            node,
+            previous: NONE,
+            next,
+            label,
+        });
+        if next != NONE {
+            self.marks[next].previous = key;
+        }
+        self.nodes[node].marks = key;
+        Mark(key)
+    }
 
     /// Depth at which a node's run begins.
     fn start(&self, node: Key) -> u32 {

@@ -1,6 +1,6 @@
 //! Requests that are tied to slots by their prompts.
 
-use contextpilot_residency::{Arrival, ContextId, Effect, Event, Ledger, Prompts, UNTIED};
+use contextpilot_residency::{Arrival, ContextId, Effect, Event, Ledger, Prompt, Prompts, UNTIED};
 use server::{ENGINE, entries, text};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -11,6 +11,8 @@ struct Tied {
     ledger: Ledger,
     prompts: Prompts,
     launched: Vec<(i32, i32)>,
+    /// Likely so.
+    unclaimed: Vec<(i32, i32)>,
     effects: Vec<Effect>,
 }
 
@@ -20,6 +22,7 @@ impl Tied {
             ledger: Ledger::new(),
             prompts: Prompts::new(),
             launched: Vec::new(),
+            unclaimed: Vec::new(),
             effects: Vec::new(),
         };
         tied.apply(Event::ContextCreated { context: ENGINE });
@@ -29,9 +32,17 @@ impl Tied {
     fn apply(&mut self, event: Event) {
         let mut events = Vec::new();
         self.prompts.pass(event, &self.ledger, &mut events);
+        self.apply_all(events);
+    }
+
+    fn apply_all(&mut self, events: Vec<Event>) {
         for event in events {
-            if let Event::Launched { sequence, task } = event {
-                self.launched.push((sequence, task));
+            match event {
+                Event::Launched { sequence, task } => self.launched.push((sequence, task)),
+                Event::LaunchedUnclaimed {
+                    sequence, likely, ..
+                } => self.unclaimed.push((sequence, likely)),
+                _ => {}
             }
             self.ledger.apply(event, &mut self.effects);
         }
@@ -39,20 +50,37 @@ impl Tied {
 
     /// The request `n` comes with the id that its number is.
     fn ask(&mut self, n: u64, prompt: &str) {
+        self.ask_with(n, text(prompt).into());
+    }
+
+    fn ask_with(&mut self, n: u64, prompt: Prompt) {
         self.apply(Event::Posted {
             arrival: Arrival(n),
             task: n as i32,
             id: n.to_string().into(),
         });
-        assert!(self.prompts.expect(Arrival(n), n as i32, text(prompt)));
+        assert!(self.prompts.expect(Arrival(n), n as i32, prompt));
     }
 
     fn answer(&mut self, n: u64) {
+        self.end(n, true);
+    }
+
+    /// Its client goes away.
+    fn leave(&mut self, n: u64) {
+        self.end(n, false);
+    }
+
+    fn end(&mut self, n: u64, served: bool) {
+        let mut events = Vec::new();
+        let arrival = Arrival(n);
+        self.prompts
+            .over(arrival, served, &self.ledger, &mut events);
+        self.apply_all(events);
         self.apply(Event::Answered {
-            arrival: Arrival(n),
+            arrival,
             id: n.to_string().into(),
         });
-        self.prompts.forget(Arrival(n), &mut Vec::new());
     }
 
     fn remove(&mut self, slot: i32, from: i32) {
@@ -89,13 +117,43 @@ impl Tied {
         std::mem::take(&mut self.launched)
     }
 
-    fn lost(&mut self) -> Vec<String> {
-        let effects = std::mem::take(&mut self.effects).into_iter();
-        let lost = effects.filter_map(|effect| match effect {
-            Effect::Evicted { id, .. } => Some(id.to_string()),
-            _ => None,
+    fn unclaimed(&mut self) -> Vec<(i32, i32)> {
+        std::mem::take(&mut self.unclaimed)
+    }
+
+    /// Those cached since the last time.
+    fn cached(&mut self) -> Vec<String> {
+        let mut cached = Vec::new();
+        self.effects.retain(|effect| match effect {
+            Effect::Cached { id, .. } => {
+                cached.push(id.to_string());
+                false
+            }
+            _ => true,
         });
-        lost.collect()
+        cached
+    }
+
+    /// Another prompt is evaluated on a slot.
+    fn overwrite(&mut self, slot: i32, n: u64) {
+        let prompt = format!("{n} is different");
+        self.ask(n, &prompt);
+        self.prompt(slot, 0, &prompt);
+        self.answer(n);
+    }
+
+    /// Those evicted since the last time, sorted.
+    fn lost(&mut self) -> Vec<String> {
+        let mut lost = Vec::new();
+        self.effects.retain(|effect| match effect {
+            Effect::Evicted { id, .. } => {
+                lost.push(id.to_string());
+                false
+            }
+            _ => true,
+        });
+        lost.sort_unstable();
+        lost
     }
 }
 
@@ -182,26 +240,251 @@ fn generation_ties_nobody() {
 }
 
 #[test]
-fn equal_prompts_are_tied_one_an_evaluation_and_the_oldest_first() {
+fn equal_prompts_are_claimed_when_all_were_evaluated() {
     let mut tied = Tied::new();
     for n in 1..=3 {
         tied.ask(n, "the same");
     }
     tied.prompt(0, 0, "the same");
-    tied.answer(1);
     tied.prompt(1, 0, "the same");
-    tied.prompt(0, 7, "the same");
-    assert_eq!(tied.launched(), [(0, 1), (1, 2), (0, 3)]);
-    tied.answer(2);
-    tied.answer(3);
-    for (n, slot) in [(4, 0), (5, 1)] {
-        assert_eq!(tied.lost(), [""; 0]);
-        tied.ask(n, "different");
-        tied.prompt(slot, 0, "different");
+    assert!(tied.cached().is_empty(), "two of three");
+    tied.prompt(2, 0, "the same");
+    assert_eq!(tied.cached(), ["1", "2", "3"]);
+    assert_eq!(tied.unclaimed(), [(0, 1), (1, 2), (2, 3)]);
+    assert!(tied.launched().is_empty() && tied.prompts.is_empty());
+    for n in 1..=3 {
+        tied.answer(n);
     }
-    let mut lost = tied.lost();
-    lost.sort_unstable();
-    assert_eq!(lost, ["1", "2", "3"]);
+    for (slot, n) in [(0, 4), (1, 5), (2, 6)] {
+        assert_eq!(tied.lost(), [""; 0]);
+        tied.overwrite(slot, n);
+    }
+    assert_eq!(tied.lost(), ["1", "2", "3"]);
+}
+
+#[test]
+fn of_equal_prompts_who_is_answered_was_evaluated() {
+    let mut tied = Tied::new();
+    tied.ask(1, "the same");
+    tied.ask(2, "the same");
+    tied.prompt(0, 0, "the same");
+    tied.answer(2);
+    assert_eq!((tied.cached(), tied.lost()), (vec!["2".into()], vec![]));
+    // It is lost before the other one's turn has come.
+    tied.overwrite(0, 3);
+    assert_eq!(tied.lost(), ["2"]);
+    tied.cached();
+    tied.prompt(1, 0, "the same");
+    assert_eq!(tied.launched(), [(0, 3), (1, 1)], "it is the only one left");
+    tied.answer(1);
+    assert_eq!((tied.cached(), tied.lost()), (vec!["1".into()], vec![]));
+    tied.overwrite(1, 4);
+    assert_eq!(tied.lost(), ["1"]);
+}
+
+#[test]
+fn what_is_lost_before_the_answer_is_told_with_the_answer() {
+    let mut tied = Tied::new();
+    tied.ask(1, "the same");
+    tied.ask(2, "the same");
+    tied.prompt(0, 0, "the same");
+    // The answer is on its way, and the slot at its next task.
+    tied.overwrite(0, 3);
+    assert_eq!(tied.lost(), [""; 0], "whose it was is not known");
+    tied.prompt(1, 0, "the same");
+    assert_eq!(tied.lost(), [""; 0], "both were evaluated, one is gone");
+    tied.answer(2);
+    assert_eq!(tied.lost(), ["2"]);
+    tied.answer(1);
+    tied.overwrite(1, 4);
+    assert_eq!(tied.lost(), ["1"]);
+}
+
+#[test]
+fn all_that_were_evaluated_are_gone_at_once() {
+    let mut tied = Tied::new();
+    tied.ask(1, "the same");
+    tied.ask(2, "the same");
+    tied.prompt(0, 0, "the same");
+    tied.prompt(0, 7, "the same");
+    tied.overwrite(0, 3);
+    assert_eq!(tied.lost(), ["1", "2"]);
+    tied.answer(1);
+    tied.answer(2);
+    assert!(tied.lost().is_empty() && tied.prompts.is_empty());
+}
+
+#[test]
+fn a_request_that_leaves_is_cached_if_its_prompt_is() {
+    let mut tied = Tied::new();
+    tied.ask(1, "the same");
+    tied.ask(2, "the same");
+    tied.prompt(0, 0, "the same");
+    // In the queue or at work: the prompt is there.
+    tied.leave(2);
+    assert_eq!((tied.cached(), tied.lost()), (vec!["2".into()], vec![]));
+    tied.answer(1);
+    assert_eq!((tied.cached(), tied.lost()), (vec!["1".into()], vec![]));
+    tied.overwrite(0, 3);
+    assert_eq!(tied.lost(), ["1", "2"]);
+}
+
+#[test]
+fn after_one_has_left_the_next_evaluation_may_be_anybodys() {
+    let mut tied = Tied::new();
+    tied.ask(1, "the same");
+    tied.ask(2, "the same");
+    tied.leave(1);
+    assert_eq!(tied.lost(), ["1"], "never cached");
+    // The engine had begun for the one that left.
+    tied.prompt(0, 0, "the same");
+    tied.overwrite(0, 3);
+    assert_eq!(tied.lost(), [""; 0]);
+    tied.prompt(1, 0, "the same");
+    tied.answer(2);
+    tied.cached();
+    assert_eq!(tied.lost(), [""; 0]);
+    tied.overwrite(1, 4);
+    assert_eq!(tied.lost(), ["2"]);
+}
+
+#[test]
+fn a_failed_evaluation_is_nobodys() {
+    let mut tied = Tied::new();
+    tied.ask(1, "the same");
+    tied.ask(2, "the same");
+    tied.remove(0, 0);
+    tied.apply(Event::Submitted {
+        context: ENGINE,
+        entries: entries(0, 0, &text("the same"), true).into(),
+    });
+    tied.apply(Event::Evaluated {
+        context: ENGINE,
+        failed: vec![(0, -1)],
+    });
+    // The server gives up, and the slot goes to another.
+    tied.overwrite(0, 3);
+    tied.leave(1);
+    assert_eq!(
+        (tied.lost(), tied.cached()),
+        (vec!["1".into()], vec!["3".into()])
+    );
+    tied.prompt(1, 0, "the same");
+    tied.answer(2);
+    assert_eq!((tied.lost(), tied.cached()), (vec![], vec!["2".into()]));
+}
+
+#[test]
+fn a_twin_without_an_id_counts() {
+    let mut tied = Tied::new();
+    let nameless = Arrival(100);
+    assert!(tied.prompts.expect(nameless, 100, text("the same").into()));
+    tied.ask(1, "the same");
+    tied.prompt(0, 0, "the same");
+    let mut events = Vec::new();
+    tied.prompts.over(nameless, true, &tied.ledger, &mut events);
+    tied.apply_all(events);
+    tied.overwrite(0, 2);
+    assert_eq!(tied.lost(), [""; 0], "it was the other one's");
+    tied.prompt(1, 0, "the same");
+    tied.answer(1);
+    tied.overwrite(1, 3);
+    assert_eq!(tied.lost(), ["1"]);
+}
+
+#[test]
+fn several_prompts_of_one_request_may_be_equal() {
+    let mut tied = Tied::new();
+    tied.ask(1, "the same");
+    tied.apply(Event::Posted {
+        arrival: Arrival(1),
+        task: 2,
+        id: "1".into(),
+    });
+    assert!(tied.prompts.expect(Arrival(1), 2, text("the same").into()));
+    tied.prompt(0, 0, "the same");
+    assert!(tied.cached().is_empty(), "one of two");
+    tied.prompt(1, 0, "the same");
+    tied.answer(1);
+    assert_eq!((tied.cached(), tied.lost()), (vec!["1".into()], vec![]));
+}
+
+#[test]
+fn a_prompt_that_the_server_cuts_is_known() {
+    let mut tied = Tied::new();
+    let long = Prompt {
+        tokens: text("0123456789abcdefghij"),
+        slot: Some(10),
+        ..Prompt::default()
+    };
+    tied.ask_with(1, long.clone());
+    // Blocks of five, three of them gone.
+    tied.prompt(0, 0, "fghij");
+    assert_eq!(tied.launched(), [(0, 1)]);
+    tied.answer(1);
+    tied.ask_with(2, long.clone());
+    // Two tokens kept, then blocks of four: as the request may ask for.
+    tied.prompt(1, 0, "01efghij");
+    assert_eq!(tied.launched(), [(1, 2)]);
+    tied.answer(2);
+    tied.ask_with(3, long);
+    tied.prompt(1, 0, "012hij");
+    assert_eq!(tied.launched(), [(1, UNTIED)], "no server cuts so");
+    tied.answer(3);
+    assert_eq!(tied.lost(), ["2", "3"]);
+}
+
+#[test]
+fn extra_context_is_taken_as_far_as_there_is_room() {
+    let mut tied = Tied::new();
+    let infill = |tokens: &str, extra| Prompt {
+        tokens: text(tokens),
+        extra,
+        slot: None,
+    };
+    tied.ask_with(1, infill("file 1 rest", 6));
+    tied.ask_with(2, infill("my file 1 rest", 9));
+    tied.prompt(0, 0, "file 1 rest");
+    assert_eq!(tied.launched(), [(0, 1)], "the other would be shortened");
+    tied.answer(1);
+    tied.prompt(1, 0, "1 rest");
+    assert_eq!(tied.launched(), [(1, 2)], "as it is");
+    tied.answer(2);
+    // From now on it is known that one is taken.
+    tied.ask_with(3, infill("a b rest", 3));
+    tied.ask_with(4, infill("c b rest", 3));
+    tied.ask_with(5, infill("rest", 0));
+    tied.prompt(2, 0, "b rest");
+    tied.answer(4);
+    tied.prompt(3, 0, "b rest");
+    tied.answer(3);
+    tied.prompt(4, 0, "rest");
+    tied.answer(5);
+    assert!(tied.lost().is_empty());
+    assert_eq!(tied.cached(), ["1", "2", "4", "3", "5"]);
+}
+
+/// Servers of before libmtmd forget such a prompt, however many batches it took.
+#[test]
+fn an_uncached_prompt_is_forgotten_whole() {
+    let mut tied = Tied::new();
+    tied.ask(1, "a prompt");
+    tied.prompt(0, 0, "a prompt");
+    tied.answer(1);
+    tied.apply(Event::Uncached { task: 2 });
+    tied.ask(2, "a prompt and more");
+    tied.remove(0, 0);
+    tied.submit(0, 0, "a prompt", false);
+    assert_eq!(tied.lost(), [""; 0]);
+    tied.submit(0, 8, " and more", true);
+    assert_eq!(tied.lost(), ["1", "2"]);
+    tied.answer(2);
+    tied.submit(0, 17, "!", true);
+    tied.ask(3, "a prompt");
+    tied.prompt(0, 0, "a prompt");
+    tied.answer(3);
+    assert!(tied.lost().is_empty());
+    assert_eq!(tied.ledger.held(0), 8);
 }
 
 #[test]
@@ -298,17 +581,24 @@ fn what_waits_is_bounded() {
     let mut prompts = Prompts::new();
     let long = vec![7; 1 << 20];
     for n in 0..4 {
-        assert!(prompts.expect(Arrival(n), 1, long.clone()));
+        assert!(prompts.expect(Arrival(n), 1, long.clone().into()));
     }
-    assert!(!prompts.expect(Arrival(4), 1, vec![7]), "too many tokens");
-    prompts.forget(Arrival(0), &mut Vec::new());
-    assert!(prompts.expect(Arrival(4), 1, vec![7]));
+    assert!(
+        !prompts.expect(Arrival(4), 1, vec![7].into()),
+        "too many tokens"
+    );
+    let ledger = Ledger::new();
+    let forget = |prompts: &mut Prompts, n| {
+        prompts.over(Arrival(n), true, &ledger, &mut Vec::new());
+    };
+    forget(&mut prompts, 0);
+    assert!(prompts.expect(Arrival(4), 1, vec![7].into()));
     let mut more = 5;
-    while prompts.expect(Arrival(more), 1, vec![7]) {
+    while prompts.expect(Arrival(more), 1, vec![7].into()) {
         more += 1;
         assert!(more < 1 << 16);
     }
     assert!(prompts.len() >= 1024);
-    prompts.forget(Arrival(more - 1), &mut Vec::new());
-    assert!(prompts.expect(Arrival(more), 1, vec![7]));
+    forget(&mut prompts, more - 1);
+    assert!(prompts.expect(Arrival(more), 1, vec![7].into()));
 }

@@ -71,6 +71,10 @@ impl Adapters {
         }
     }
 
+    pub(super) fn named(&self, task: TaskId) -> Option<&Named> {
+        self.named.get(&task)
+    }
+
     pub(super) fn take_named(&mut self, task: TaskId) -> Option<Named> {
         self.named.remove(&task)
     }
@@ -343,6 +347,42 @@ impl Ledger {
             Some(at @ 1..) => at as u32 - 1,
             _ => all,
         }
+    }
+
+    /// A request has claimed what was evaluated for its stand-in.
+    pub(super) fn want_as_claimed(
+        &mut self,
+        name: RequestKey,
+        stand_in: RequestKey,
+        named: Option<Named>,
+    ) {
+        let wanted = match (self.in_force(), named) {
+            (None, _) => None,
+            (Some(Some(in_force)), _) if in_force.compared == Compared::Always => {
+                self.requests.get(stand_in).map(|request| request.adapters)
+            }
+            (Some(Some(in_force)), Some(named)) => Some(Wanted::Blend(in_force.blend_of(&named))),
+            (Some(None), Some(_)) => Some(Wanted::Unknown),
+            (Some(_), None) => None,
+        };
+        if let Some(wanted) = wanted {
+            self.requests.want(name, wanted);
+        }
+    }
+
+    /// Whether the prompt of a task that was not launched yet can be evaluated under the adapters that
+    /// are applied now. That of a task that names none is evaluated under any.
+    pub(crate) fn can_be_evaluated(&self, task: TaskId) -> bool {
+        match (self.in_force(), self.adapters.named(task)) {
+            (Some(Some(in_force)), Some(named)) => in_force.blend_of(named) == in_force.blend,
+            _ => true,
+        }
+    }
+
+    /// Whether tasks that were not launched yet name the same adapters, or none of them names any.
+    pub(crate) fn are_alike(&self, tasks: &[TaskId]) -> bool {
+        let named = |&task: &TaskId| self.adapters.named(task);
+        tasks.windows(2).all(|two| named(&two[0]) == named(&two[1]))
     }
 
     /// The requests for particular adapters whose prompts end above a holder.

@@ -45,23 +45,25 @@ pub enum Likeness {
     Different,
 }
 
-impl Ledger {
-    /// Whether a slot begins with these tokens. Under which adapters it worked does not matter.
+/// What a slot holds, to be compared. Under which adapters it worked does not matter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    tokens: Vec<Token>,
+    /// It may be anything.
+    unknown: bool,
+}
+
+impl Contents {
+    /// Whether it begins with these tokens.
     #[must_use]
-    pub fn likeness(&self, sequence: SequenceId, tokens: &[Token]) -> Likeness {
+    pub fn likeness(&self, tokens: &[Token]) -> Likeness {
         if tokens.is_empty() {
             return Likeness::Same;
         }
-        let Some(sequence) = self.sequences.get(&sequence) else {
-            return match self.unheard {
-                true => Likeness::Unseen,
-                false => Likeness::Different,
-            };
-        };
-        if sequence.unknown {
+        if self.unknown {
             return Likeness::Unseen;
         }
-        let held = self.tree.read(sequence.holder, 0);
+        let held = &self.tokens;
         if let Some(rest) = tokens.get(held.len()..) {
             // The positions that media take beyond their rows are filled when something follows.
             let after_media = held.last().is_some_and(|&token| token < 0);
@@ -79,6 +81,23 @@ impl Ledger {
             }
         }
         likeness
+    }
+}
+
+impl Ledger {
+    /// What a slot holds.
+    #[must_use]
+    pub fn contents(&self, sequence: SequenceId) -> Contents {
+        match self.sequences.get(&sequence) {
+            Some(sequence) => Contents {
+                tokens: self.tree.read(sequence.holder, 0),
+                unknown: sequence.unknown,
+            },
+            None => Contents {
+                tokens: Vec::new(),
+                unknown: self.unheard,
+            },
+        }
     }
 
     /// The context whose sequences are the slots; `None`: there is no context.
@@ -126,7 +145,7 @@ impl Ledger {
         labels
             .into_iter()
             .filter_map(|label| self.requests.get(label.request))
-            .filter(|request| sequence.suits(request.adapters))
+            .filter(|request| sequence.suits(request.adapters) && request.evaluation.is_none())
             .map(|request| &request.id)
             .collect()
     }

@@ -245,6 +245,18 @@ impl Ledger {
         self.window().is_some() && changed.any(|&id| !self.is_busy(id))
     }
 
+    /// A mark was set where another one stands: whoever serves that serves it, too.
+    pub(super) fn watch_beside(&mut self, other: Label, label: Label) {
+        let same = |one: Label| (one.request, one.nth) == (other.request, other.nth);
+        for marks in self.reaches.watched.values_mut() {
+            let found = marks.iter().find(|watched| same(watched.label)).copied();
+            if let Some(Watched { prompt, .. }) = found {
+                marks.push(Watched { label, prompt });
+                return;
+            }
+        }
+    }
+
     /// The prompt of a slot has been evaluated, or a token of its answer.
     pub(super) fn review_slot(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
         if self.window().is_some() && !self.is_busy(id) {

@@ -123,8 +123,12 @@ impl Naive {
     }
 
     /// After a slot took on a task in the place of `before`.
-    pub(super) fn launch_with(&mut self, id: SequenceId, task: TaskId, before: Option<&Launch>) {
-        let named = self.named.remove(&task);
+    pub(super) fn launch_with(
+        &mut self,
+        id: SequenceId,
+        named: Option<Vec<(i32, Scale)>>,
+        before: Option<&Launch>,
+    ) {
         let applied = self.applied();
         let slot = self.slots.get_mut(&id).expect("it has a task");
         let launch = slot.launch.as_mut().expect("it has a task");
@@ -293,6 +297,26 @@ impl Naive {
         match applied.and_then(|applied| begins_to_act(&applied, &tokens)) {
             Some(at) if at > 0 => at - 1,
             _ => all,
+        }
+    }
+
+    /// A request has claimed what was evaluated for a stand-in.
+    pub(super) fn want_as_claimed(
+        &mut self,
+        serial: Serial,
+        stand_in: Serial,
+        named: Option<Vec<(i32, Scale)>>,
+    ) {
+        let wants = match (self.applied(), named) {
+            (Some(Some(applied)), _) if applied.compared == Compared::Always => {
+                self.requests[&stand_in].wants.clone()
+            }
+            (Some(Some(applied)), Some(named)) => Wants::Set(applied.named(&named)),
+            (Some(None), Some(_)) => Wants::Unknown,
+            (Some(_), None) | (None, _) => return,
+        };
+        if let Some(request) = self.requests.get_mut(&serial) {
+            request.wants = wants;
         }
     }
 

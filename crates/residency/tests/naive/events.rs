@@ -2,8 +2,8 @@
 
 use super::Naive;
 use contextpilot_residency::{
-    Adapter, Arrival, BufferId, Compared, ContextId, Entry, Event, Position, RequestId, Scale,
-    SequenceId, TaskId, Token,
+    Adapter, Arrival, BufferId, Compared, ContextId, Entry, EvaluationId, Event, Position,
+    RequestId, Scale, SequenceId, TaskId, Token,
 };
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub(crate) struct Generator {
     posted: Vec<(Arrival, TaskId, RequestId)>,
     /// Whether there are adapters, and when they are compared.
     adapters: Option<Compared>,
+    /// Evaluations that are not claimed yet.
+    evaluations: u64,
 }
 
 const SLOTS: u32 = 4;
@@ -78,6 +80,7 @@ impl Generator {
             submitted: false,
             posted: Vec::new(),
             adapters: None,
+            evaluations: 0,
         }
     }
 
@@ -137,6 +140,7 @@ impl Generator {
                 },
             },
             21..=25 => self.posted(choices),
+            26..=30 if choices.once_in(4) => self.unclaimed(choices, sequence),
             26..=30 => Event::Launched {
                 sequence,
                 task: self.some_posted(choices).map_or(77, |(_, task, _)| task),
@@ -292,6 +296,25 @@ impl Generator {
         };
         self.posted.push((arrival, task, id.clone()));
         Event::Posted { arrival, task, id }
+    }
+
+    /// About an evaluation of which it is not known whose it is.
+    fn unclaimed(&mut self, choices: &mut impl Choices, sequence: SequenceId) -> Event {
+        let back = u64::from(choices.below(3));
+        let evaluation = EvaluationId(self.evaluations.saturating_sub(back));
+        let task = self.some_posted(choices).map_or(77, |(_, task, _)| task);
+        match choices.below(8) {
+            0..=2 => {
+                self.evaluations += 1;
+                Event::LaunchedUnclaimed {
+                    sequence,
+                    evaluation: EvaluationId(self.evaluations),
+                    likely: task,
+                }
+            }
+            3..=6 => Event::Claimed { evaluation, task },
+            _ => Event::ClaimsClosed { evaluation },
+        }
     }
 
     /// One of the last requests.

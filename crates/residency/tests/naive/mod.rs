@@ -9,8 +9,8 @@
 
 use adapters::{Applied, Set, Wants};
 use contextpilot_residency::{
-    Arrival, BufferId, ContextId, Effect, Event, Place, Reason, RequestId, Saved, Scale,
-    SequenceId, TaskId, Token, Whereabouts,
+    Arrival, BufferId, ContextId, Effect, EvaluationId, Event, Place, Reason, RequestId, Saved,
+    Scale, SequenceId, TaskId, Token, Whereabouts,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,6 +20,7 @@ mod agree;
 mod engine;
 mod events;
 mod media;
+mod unclaimed;
 
 pub(crate) use agree::Pair;
 pub(crate) use events::{Bytes, Choices, Generator, Random};
@@ -44,6 +45,7 @@ pub(crate) struct Naive {
     applied: BTreeMap<usize, Option<Applied>>,
     /// Those that were applied last where none were named.
     unnamed: Option<Set>,
+    evaluations: BTreeMap<EvaluationId, unclaimed::Unclaimed>,
     /// Requests that posted a task and were over before they were answered.
     gone: BTreeSet<Arrival>,
     batch: Option<Vec<InBatch>>,
@@ -98,6 +100,8 @@ struct Launch {
 struct Request {
     id: RequestId,
     arrival: Arrival,
+    /// It stands for whichever request this was of.
+    evaluation: Option<EvaluationId>,
     waiting: Vec<TaskId>,
     running: usize,
     launched: bool,
@@ -108,6 +112,12 @@ struct Request {
 }
 
 impl Request {
+    fn begin(&mut self, task: TaskId) {
+        self.waiting.retain(|&waiting| waiting != task);
+        self.running += 1;
+        self.launched = true;
+    }
+
     fn complete(&self) -> bool {
         self.waiting.is_empty() && self.running == 0 && !self.failed && !self.prompts.is_empty()
     }
@@ -152,6 +162,13 @@ impl Naive {
             } => self.apply_adapters(context, adapters, compared),
             Event::Untied { task } => self.untied(task),
             Event::Launched { sequence, task } => self.launch(sequence, task),
+            Event::LaunchedUnclaimed {
+                sequence,
+                evaluation,
+                likely,
+            } => self.launch_unclaimed(sequence, evaluation, likely),
+            Event::Claimed { evaluation, task } => self.claim(evaluation, task),
+            Event::ClaimsClosed { evaluation } => self.close_claims(evaluation),
             Event::Freed { buffer } => {
                 self.buffers.remove(&buffer.0);
                 self.lose(Reason::DroppedFromHost, Place::Host);
@@ -189,7 +206,12 @@ impl Naive {
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = &RequestId> {
-        self.requests.values().map(|request| &request.id)
+        self.named_requests().map(|request| &request.id)
+    }
+
+    fn named_requests(&self) -> impl Iterator<Item = &Request> {
+        let all = self.requests.values();
+        all.filter(|request| request.evaluation.is_none())
     }
 
     /// Saved sequences and their tokens.
@@ -203,10 +225,10 @@ impl Naive {
     /// Each prompt that a slot holds whole, by its request's id.
     pub(crate) fn requests_in(&self, slot: SequenceId) -> Vec<&RequestId> {
         let held = self.content(slot);
-        let requests = self.requests.values();
         let Some(here) = self.slots.get(&slot) else {
             return Vec::new();
         };
+        let requests = self.named_requests();
         let requests = requests.filter(|request| here.suits(&request.wants));
         let prompts = requests.flat_map(|r| r.prompts.iter().map(move |p| (&r.id, p)));
         prompts
@@ -287,15 +309,22 @@ impl Naive {
     fn forget(&mut self, serial: Serial) -> Option<Request> {
         let request = self.requests.remove(&serial)?;
         self.tasks.retain(|_, &mut owner| owner != serial);
-        if !request.answered {
+        if !request.answered && request.evaluation.is_none() {
             self.gone.insert(request.arrival);
         }
         Some(request)
     }
 
     fn end(&mut self, serial: Serial, reason: Reason, place: Place) {
-        if let Some(Request { id, .. }) = self.forget(serial) {
-            self.effects.push(Effect::Evicted { id, reason, place });
+        match self.forget(serial) {
+            Some(Request {
+                evaluation: Some(evaluation),
+                ..
+            }) => self.lose_unclaimed(evaluation, reason, place),
+            Some(Request { id, .. }) => {
+                self.effects.push(Effect::Evicted { id, reason, place });
+            }
+            None => {}
         }
     }
 
@@ -345,6 +374,7 @@ impl Naive {
             Request {
                 id: id.clone(),
                 arrival,
+                evaluation: None,
                 waiting: vec![task],
                 running: 0,
                 launched: false,
@@ -360,7 +390,8 @@ impl Naive {
 
     fn find(&self, id: &RequestId) -> Option<Serial> {
         let mut all = self.requests.iter();
-        all.find(|(_, request)| request.id == *id).map(|(&s, _)| s)
+        let named = |request: &Request| request.evaluation.is_none() && request.id == *id;
+        all.find(|(_, request)| named(request)).map(|(&s, _)| s)
     }
 
     fn answer(&mut self, arrival: Arrival, id: &RequestId) {
@@ -404,11 +435,20 @@ impl Naive {
             }
         }
         let number = forgotten.then_some(self.unseen);
-        if let Some(request) = request.and_then(|serial| self.requests.get_mut(&serial)) {
-            request.waiting.retain(|&waiting| waiting != task);
-            request.running += 1;
-            request.launched = true;
+        if let Some(posted) = request.and_then(|serial| self.requests.get_mut(&serial)) {
+            posted.begin(task);
         }
+        let named = self.named.remove(&task);
+        self.occupy(id, request, number, named);
+    }
+
+    fn occupy(
+        &mut self,
+        id: SequenceId,
+        request: Option<Serial>,
+        number: Option<u32>,
+        named: Option<Vec<(i32, Scale)>>,
+    ) {
         let slot = self.slot(id);
         slot.forgotten = number;
         let before = slot.launch.replace(Launch {
@@ -420,7 +460,7 @@ impl Naive {
             names: false,
             named: None,
         });
-        self.launch_with(id, task, before.as_ref());
+        self.launch_with(id, named, before.as_ref());
         self.abandon(before);
     }
 
@@ -433,11 +473,19 @@ impl Naive {
         else {
             return;
         };
-        if let Some(request) = self.requests.get_mut(&serial) {
-            request.running = request.running.saturating_sub(1);
-            request.failed = true;
+        self.fail(serial);
+    }
+
+    fn fail(&mut self, serial: Serial) {
+        let Some(request) = self.requests.get_mut(&serial) else {
+            return;
+        };
+        request.running = request.running.saturating_sub(1);
+        request.failed = true;
+        match request.evaluation {
+            Some(evaluation) => self.fail_unclaimed(evaluation),
+            None => self.end_if_over(serial),
         }
-        self.end_if_over(serial);
     }
 
     /// The prompt that a slot works on stands in it, whole.
@@ -463,23 +511,36 @@ impl Naive {
         let launch = slot.launch.as_mut().expect("it has a task");
         let request = self.requests.get_mut(&serial).expect("it is known");
         let prompt = slot.tokens[..length].to_vec();
-        let mut cached = None;
+        let tokens = slot.tokens.len() as u32;
+        let first = launch.prompt.is_none();
         if let Some(nth) = launch.prompt {
             request.prompts[nth] = prompt;
         } else {
             launch.prompt = Some(request.prompts.len());
             request.prompts.push(prompt);
-            request.running = request.running.saturating_sub(1);
-            cached = request.complete().then(|| Effect::Cached {
-                id: request.id.clone(),
-                sequence: id,
-                tokens: slot.tokens.len() as u32,
-            });
         }
         if length == 0 || !self.is_found_whole(serial) {
             self.end(serial, Reason::NeverCached, Place::Nowhere);
-        } else {
-            self.effects.extend(cached);
+        } else if first {
+            self.settle_prompt(serial, (id, tokens));
+        }
+    }
+
+    /// A prompt of a request has been evaluated, in that slot, and was so long.
+    fn settle_prompt(&mut self, serial: Serial, at: (SequenceId, u32)) {
+        let Some(request) = self.requests.get_mut(&serial) else {
+            return;
+        };
+        request.running = request.running.saturating_sub(1);
+        if let Some(evaluation) = request.evaluation {
+            self.settle_unclaimed(evaluation, at);
+        } else if request.complete() {
+            let (sequence, tokens) = at;
+            self.effects.push(Effect::Cached {
+                id: request.id.clone(),
+                sequence,
+                tokens,
+            });
         }
     }
 
@@ -502,7 +563,13 @@ impl Naive {
                 Some(Launch {
                     request: Some(serial),
                     ..
-                }) => idle && self.requests.get(serial).is_none_or(|r| r.answered),
+                }) => {
+                    let over = |request: &Request| match request.evaluation {
+                        Some(_) => elapsed >= Duration::from_secs(1),
+                        None => request.answered,
+                    };
+                    idle && self.requests.get(serial).is_none_or(over)
+                }
             };
             if certain {
                 let reason = if slot.is_empty() {
@@ -531,7 +598,9 @@ impl Naive {
     }
 
     fn reset(&mut self) {
-        for serial in self.requests.keys().copied().collect::<Vec<_>>() {
+        let named = self.requests.iter();
+        let named = named.filter(|(_, request)| request.evaluation.is_none());
+        for serial in named.map(|(&serial, _)| serial).collect::<Vec<_>>() {
             let id = self.requests[&serial].id.clone();
             let place = self.whereabouts(&id).unwrap_or_default().place();
             self.end(serial, Reason::Reset, place);

@@ -1,0 +1,203 @@
+//! Evaluations that may belong to any of several requests.
+//!
+//! Where requests are tied to slots by their prompts, and two wait with the same prompt, its
+//! evaluation may belong to either. A *stand-in* takes the request's place: it is launched and marked
+//! like a request, but has no effects. A request that claims the evaluation later gets a mark where
+//! the stand-in's is; if that was lost meanwhile, the request is evicted. All of them name the same
+//! LoRA adapters ([`Ledger::are_alike`]), and so does the stand-in.
+
+use super::*;
+
+/// How far an unclaimed evaluation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evaluation {
+    /// The engine is at it.
+    Running,
+    /// The prompt is cached, in a slot or in host memory.
+    Cached,
+    /// The prompt was lost, for this reason and there.
+    Lost(Reason, Place),
+    /// The slot was given to another task before the prompt was evaluated.
+    Failed,
+}
+
+/// An evaluation that is not claimed yet.
+#[derive(Debug)]
+pub(super) struct Unclaimed {
+    stand_in: RequestKey,
+    state: Evaluation,
+    /// Where it was settled, and how many tokens the prompt has.
+    settled: Option<(SequenceId, u32)>,
+    /// Requests that claimed it while it was running, and the adapters that they name.
+    claims: Vec<(RequestKey, Option<Named>)>,
+    /// Nobody else will claim it.
+    closed: bool,
+}
+
+impl Ledger {
+    /// How far an unclaimed evaluation is. `None`: there is none of this number, or it is closed.
+    #[must_use]
+    pub fn evaluation(&self, evaluation: EvaluationId) -> Option<Evaluation> {
+        let unclaimed = self.unclaimed.get(&evaluation);
+        unclaimed.map(|unclaimed| unclaimed.state)
+    }
+
+    pub(super) fn launched_unclaimed(
+        &mut self,
+        id: SequenceId,
+        evaluation: EvaluationId,
+        likely: TaskId,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.launches = true;
+        let stand_in = self.requests.stand_in(evaluation);
+        let unclaimed = Unclaimed {
+            stand_in,
+            state: Evaluation::Running,
+            settled: None,
+            claims: Vec::new(),
+            closed: false,
+        };
+        self.unclaimed.insert(evaluation, unclaimed);
+        let named = self.adapters.named(likely).cloned();
+        self.begin(id, Some(stand_in), None, named, effects);
+    }
+
+    pub(super) fn claimed(
+        &mut self,
+        evaluation: EvaluationId,
+        task: TaskId,
+        effects: &mut Vec<Effect>,
+    ) {
+        let named = self.adapters.take_named(task);
+        let Some(name) = self.requests.launch(task) else {
+            return;
+        };
+        match self.unclaimed.get_mut(&evaluation) {
+            Some(unclaimed) => match unclaimed.state {
+                Evaluation::Running => unclaimed.claims.push((name, named)),
+                Evaluation::Cached => self.join_unclaimed(evaluation, name, named, effects),
+                Evaluation::Lost(reason, place) => self.end(name, reason, place, effects),
+                Evaluation::Failed => self.fail(name, effects),
+            },
+            None => self.fail(name, effects),
+        }
+    }
+
+    pub(super) fn close_claims(&mut self, evaluation: EvaluationId) {
+        let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
+            return;
+        };
+        unclaimed.closed = true;
+        if unclaimed.state != Evaluation::Running {
+            self.forget_unclaimed(evaluation);
+        }
+    }
+
+    /// The prompt has been evaluated, and the stand-in was marked.
+    pub(super) fn settle_unclaimed(
+        &mut self,
+        evaluation: EvaluationId,
+        id: SequenceId,
+        tokens: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
+            return;
+        };
+        unclaimed.state = Evaluation::Cached;
+        unclaimed.settled = Some((id, tokens));
+        for (name, named) in std::mem::take(&mut unclaimed.claims) {
+            self.join_unclaimed(evaluation, name, named, effects);
+        }
+        self.forget_if_closed(evaluation);
+    }
+
+    /// The slot is at another task.
+    pub(super) fn fail_unclaimed(&mut self, evaluation: EvaluationId, effects: &mut Vec<Effect>) {
+        let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
+            return;
+        };
+        unclaimed.state = Evaluation::Failed;
+        for (name, _) in std::mem::take(&mut unclaimed.claims) {
+            self.fail(name, effects);
+        }
+        self.forget_if_closed(evaluation);
+    }
+
+    /// What the evaluation left is lost. Requests that claimed it when it was cached have marks of
+    /// their own there.
+    pub(super) fn lose_unclaimed(
+        &mut self,
+        evaluation: EvaluationId,
+        reason: Reason,
+        place: Place,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) {
+            unclaimed.state = Evaluation::Lost(reason, place);
+            let stand_in = unclaimed.stand_in;
+            let claims = std::mem::take(&mut unclaimed.claims);
+            self.forget(stand_in);
+            for (name, _) in claims {
+                self.end(name, reason, place, effects);
+            }
+            self.forget_if_closed(evaluation);
+        }
+    }
+
+    fn forget_if_closed(&mut self, evaluation: EvaluationId) {
+        let unclaimed = self.unclaimed.get(&evaluation);
+        if unclaimed.is_some_and(|unclaimed| unclaimed.closed) {
+            self.forget_unclaimed(evaluation);
+        }
+    }
+
+    fn forget_unclaimed(&mut self, evaluation: EvaluationId) {
+        if let Some(unclaimed) = self.unclaimed.remove(&evaluation) {
+            self.forget(unclaimed.stand_in);
+        }
+    }
+
+    /// A prompt of a request stands where the stand-in's does.
+    fn join_unclaimed(
+        &mut self,
+        evaluation: EvaluationId,
+        name: RequestKey,
+        named: Option<Named>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(unclaimed) = self.unclaimed.get(&evaluation) else {
+            return;
+        };
+        let (stand_in, settled) = (unclaimed.stand_in, unclaimed.settled);
+        let marks = self.requests.get(stand_in).map(|request| &request.marks);
+        let mark = marks.and_then(|marks| marks.first().copied().flatten());
+        let (Some(mark), Some((sequence, tokens)), Some(request)) =
+            (mark, settled, self.requests.get_mut(name))
+        else {
+            return;
+        };
+        let nth = request.marks.len();
+        let label = Label { request: name, nth };
+        request.marks.push(Some(self.tree.mark_beside(mark, label)));
+        let id = request.id.clone();
+        let other = Label {
+            request: stand_in,
+            nth: 0,
+        };
+        self.watch_beside(other, label);
+        self.want_as_claimed(name, stand_in, named);
+        if !self.is_wholly_served(name) {
+            self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+            return;
+        }
+        if self.requests.settle(name) {
+            effects.push(Effect::Cached {
+                id,
+                sequence,
+                tokens,
+            });
+        }
+    }
+}
