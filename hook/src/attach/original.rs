@@ -253,6 +253,13 @@ pub(crate) mod plain {
         chunk_text, "mtmd_input_chunk_get_tokens_text", fn(chunk: Pointer, count: *mut usize) -> *const i32;
         chunk_positions, "mtmd_input_chunk_get_n_pos", fn(chunk: Pointer) -> i32;
         shares_positions, "mtmd_decode_use_mrope", fn(projector: Pointer) -> bool;
+        infill_prefix, "llama_vocab_fim_pre", fn(vocabulary: Pointer) -> i32;
+        infill_suffix, "llama_vocab_fim_suf", fn(vocabulary: Pointer) -> i32;
+        infill_middle, "llama_vocab_fim_mid", fn(vocabulary: Pointer) -> i32;
+        infill_repository, "llama_vocab_fim_rep", fn(vocabulary: Pointer) -> i32;
+        infill_separator, "llama_vocab_fim_sep", fn(vocabulary: Pointer) -> i32;
+        begins_with, "llama_vocab_bos", fn(vocabulary: Pointer) -> i32;
+        has_beginning, "llama_vocab_get_add_bos", fn(vocabulary: Pointer) -> bool;
         socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
     }
 
