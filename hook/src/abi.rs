@@ -16,6 +16,21 @@ pub(crate) type Pointer = *mut c_void;
 #[derive(Clone, Copy)]
 pub(crate) struct ContextParams([u64; 64]);
 
+impl ContextParams {
+    /// `n_batch`, tokens: the second of the `uint32_t` that it begins with in all versions since
+    /// 2023 (`n_ctx`, `n_batch`, `n_ubatch`, `n_seq_max`).
+    pub(crate) fn batch(&self) -> u32 {
+        (self.0[0] >> 32) as u32
+    }
+
+    /// `n_seq_max`, the fourth: how many slots the server has.
+    pub(crate) fn slots(&self) -> u32 {
+        (self.0[1] >> 32) as u32
+    }
+}
+
+const _: () = assert!(cfg!(target_endian = "little"));
+
 /// `llama_embd`: one entry's embedding.
 #[repr(C)]
 #[derive(Clone, Copy)]

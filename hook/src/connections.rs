@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use contextpilot_observer::Note;
-use contextpilot_request::{Adapters, Assembly, Identity, Request, RequestReader, Step};
-use contextpilot_residency::{Arrival, Event, RequestId, Scale, TaskId, Token};
+use contextpilot_request::{Adapters, Assembly, Identity, Infill, Request, RequestReader, Step};
+use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token};
 
 use crate::attach::{claims, evidence};
 use crate::bounds::SOCKETS;
 use crate::channel::{introduce, note, push, tell_waiting};
 use crate::prompts::{self, Waiting};
 use crate::status::STATUS;
-use crate::{adapters, faults, guard, observe, recent};
+use crate::{adapters, contexts, faults, guard, observe, recent};
 
 /// How often each descriptor was accepted or released, so that a number that is used again is not
 /// taken for the same connection. Odd: it is a client of the server's. Even: it is not, or not
@@ -140,11 +140,19 @@ pub(crate) fn posted(task: TaskId) {
     current(|current| current.post(task));
 }
 
-/// The server made these tokens of a text on this thread, with or without special ones.
-pub(crate) fn tokenized(special: bool, tokens: &[Token]) {
+/// Whether what this thread makes tokens of is for `/infill`.
+pub(crate) fn is_infill() -> bool {
+    let mut is = false;
+    current(|current| is = current.prompts.as_ref().is_some_and(Assembly::is_infill));
+    is
+}
+
+/// The server made these tokens of a text on this thread, with or without special ones. `infill`:
+/// the rule, if it is for that.
+pub(crate) fn tokenized(special: bool, text: &[u8], tokens: &[Token], infill: Option<&Infill>) {
     current(|current| {
         if let (Some(prompts), false) = (&mut current.prompts, current.within_media) {
-            prompts.text(special, tokens);
+            prompts.text(special, text, tokens, infill);
             current.wait();
         }
     });
@@ -160,7 +168,7 @@ pub(crate) fn tokenized_media(tokens: Option<&[Token]>) {
     current(|current| {
         current.within_media = false;
         if let (Some(prompts), Some(tokens)) = (&mut current.prompts, tokens) {
-            prompts.text(true, tokens);
+            prompts.text(true, &[], tokens, None);
             current.wait();
         }
     });
@@ -357,13 +365,18 @@ impl Current {
 
     /// Waits with the prompts that are whole, before the server posts any of them.
     fn wait(&mut self) {
-        while let Some(tokens) = self.prompts.as_mut().and_then(Assembly::next) {
+        while let Some(whole) = self.prompts.as_mut().and_then(Assembly::next) {
             let (arrival, task) = (self.arrival, prompts::next_task());
             self.post(task);
+            let prompt = Prompt {
+                tokens: whole.tokens,
+                extra: whole.extra,
+                slot: contexts::slot(),
+            };
             tell_waiting(Waiting::Prompt {
                 arrival,
                 task,
-                prompt: tokens.into(),
+                prompt,
             });
         }
     }

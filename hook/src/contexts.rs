@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use contextpilot_residency::{ContextId, Event};
 
-use crate::abi::Pointer;
+use crate::abi::{ContextParams, Pointer};
 use crate::attach::original::{self, original, plain};
 use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
 use crate::bounds::CONTEXTS;
@@ -31,6 +31,10 @@ struct Row {
     looks_back_far: AtomicBool,
     /// The server has not made it only to see how large it is: see [`model`](crate::model).
     in_use: AtomicBool,
+    /// Tokens of a batch, as the server asked for; zero: that was not seen, here and below.
+    batch: AtomicU32,
+    /// Tokens of a slot.
+    slot: AtomicU32,
 }
 
 #[allow(clippy::declare_interior_mutable_const)]
@@ -41,6 +45,8 @@ const FREE: Row = Row {
     measured: AtomicU32::new(0),
     looks_back_far: AtomicBool::new(false),
     in_use: AtomicBool::new(false),
+    batch: AtomicU32::new(0),
+    slot: AtomicU32::new(0),
 };
 static ROWS: [Row; CONTEXTS] = [FREE; CONTEXTS];
 
@@ -107,6 +113,8 @@ fn add(context: Pointer, answers: &Answers) {
             // Servers that ask for no memory make no context that they do not use.
             let asks = original::llama_get_memory().is_some();
             row.in_use.store(!asks, Ordering::Release);
+            row.batch.store(0, Ordering::Relaxed);
+            row.slot.store(0, Ordering::Relaxed);
             let slides = window.is_some_and(|window| window > 0);
             let of_2025 = match newest(LAUNCH, original::has) {
                 Some(launch) => launch == "server25",
@@ -133,6 +141,43 @@ fn add(context: Pointer, answers: &Answers) {
     }
     // No room: its calls will not be understood.
     lose_step();
+}
+
+/// A context was made in this way. Not to be called within the [guard](crate::guard).
+pub(crate) fn made(call: &EngineCall, context: Pointer, params: &ContextParams) {
+    know(call, context);
+    if context.is_null() || !call.counts() {
+        return;
+    }
+    // SAFETY: a living context, here and below.
+    let slot = unsafe { plain::context_size_of_one(context) }
+        // SAFETY: see above.
+        .or_else(|| unsafe { plain::context_size(context) }?.checked_div(params.slots()));
+    call.observe(|| {
+        if let Some(row) = find(context.addr()) {
+            row.batch.store(params.batch(), Ordering::Relaxed);
+            row.slot.store(slot.unwrap_or(0), Ordering::Relaxed);
+        }
+    });
+}
+
+/// Tokens of a batch, as the server asked for: the engine may have made it less.
+pub(crate) fn batch() -> Option<u32> {
+    number_of_server(|row| &row.batch)
+}
+
+/// Tokens of a slot.
+pub(crate) fn slot() -> Option<u32> {
+    number_of_server(|row| &row.slot)
+}
+
+/// Of the server's own context, which it makes before that of a draft model.
+fn number_of_server(of: impl Fn(&'static Row) -> &'static AtomicU32) -> Option<u32> {
+    let mut living = ROWS
+        .iter()
+        .filter(|row| row.context.load(Ordering::Acquire) != 0);
+    let number = of(living.next()?).load(Ordering::Relaxed);
+    (number > 0).then_some(number)
 }
 
 /// A context is about to go.

@@ -57,6 +57,7 @@ mod contexts;
 mod faults;
 mod guard;
 mod hooks;
+mod infill;
 mod legacy;
 mod log;
 mod mode;

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::{Endpoint, Piece, Request};
+use crate::infill::Filling;
+use crate::{Endpoint, Infill, Piece, Request};
 
 /// Puts the prompts of one request together.
 ///
@@ -21,14 +22,31 @@ use crate::{Endpoint, Piece, Request};
 /// };
 /// let mut assembly = Assembly::of(&request);
 /// assert_eq!(assembly.next(), None);
-/// assembly.text(true, &[1, 97, 98]);
-/// assert_eq!(assembly.next(), Some(vec![1, 97, 98, 7, 8]));
+/// assembly.text(true, b"ab", &[1, 97, 98], None);
+/// let whole = assembly.next().expect("it is whole");
+/// assert_eq!((whole.tokens, whole.extra), (vec![1, 97, 98, 7, 8], 0));
 /// assert_eq!(assembly.next(), None);
 /// ```
 #[derive(Debug)]
 pub struct Assembly {
     way: Way,
-    ready: VecDeque<Vec<i32>>,
+    ready: VecDeque<Assembled>,
+}
+
+/// A prompt that is whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assembled {
+    /// Its tokens.
+    pub tokens: Vec<i32>,
+    /// So many of the first are extra context, of which the server takes the last ones, as far as
+    /// there is room.
+    pub extra: usize,
+}
+
+impl From<Vec<i32>> for Assembled {
+    fn from(tokens: Vec<i32>) -> Self {
+        Self { tokens, extra: 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -37,6 +55,8 @@ enum Way {
     EachText,
     /// As the body has it: what is left of the prompts, and what there is of the first.
     Given(VecDeque<VecDeque<Piece>>, Option<Vec<i32>>),
+    /// From parts, by a rule of the server's.
+    Infill(Box<Filling>),
     /// It cannot be told.
     Unknown,
 }
@@ -53,8 +73,12 @@ impl Assembly {
                     .map(|prompt| prompt.iter().cloned().collect());
                 Way::Given(prompts.collect(), None)
             }
+            (Endpoint::Infill, _) => match &request.infill {
+                Some(parts) => Way::Infill(Box::new(Filling::of(parts.clone()))),
+                None => Way::Unknown,
+            },
             // Made of parts that only the server knows how to put together.
-            (Endpoint::Completion | Endpoint::Infill | Endpoint::Rerank, _) => Way::Unknown,
+            (Endpoint::Completion | Endpoint::Rerank, _) => Way::Unknown,
             _ => Way::EachText,
         };
         let mut assembly = Self {
@@ -65,10 +89,24 @@ impl Assembly {
         assembly
     }
 
-    /// The server has made tokens of a text on the request's thread.
-    pub fn text(&mut self, special: bool, tokens: &[i32]) {
+    /// Whether its texts are of use only together with the server's rule for `/infill`.
+    #[must_use]
+    pub fn is_infill(&self) -> bool {
+        matches!(self.way, Way::Infill(_))
+    }
+
+    /// The server has made tokens of a text on the request's thread, with or without special ones.
+    /// `infill`: its rule for such requests, if it is known.
+    pub fn text(&mut self, special: bool, text: &[u8], tokens: &[i32], infill: Option<&Infill>) {
         match &mut self.way {
-            Way::EachText if special => self.ready.push_back(tokens.to_vec()),
+            Way::EachText if special => self.ready.push_back(tokens.to_vec().into()),
+            Way::Infill(filling) => {
+                let Some(infill) = infill.filter(|_| !special) else {
+                    self.way = Way::Unknown;
+                    return;
+                };
+                self.ready.extend(filling.text(text, tokens, infill));
+            }
             Way::Given(prompts, begun) if !prompts.is_empty() => {
                 match (special, begun) {
                     (true, begun @ None) => *begun = Some(tokens.to_vec()),
@@ -91,7 +129,7 @@ impl Assembly {
 
     /// The next prompt that is whole.
     #[allow(clippy::should_implement_trait, reason = "there may be more later")]
-    pub fn next(&mut self) -> Option<Vec<i32>> {
+    pub fn next(&mut self) -> Option<Assembled> {
         self.ready.pop_front()
     }
 
@@ -112,7 +150,7 @@ impl Assembly {
                 }
                 None => {
                     prompts.pop_front();
-                    self.ready.extend(begun.take());
+                    self.ready.extend(begun.take().map(Assembled::from));
                 }
             }
         }

@@ -41,11 +41,15 @@ mod chunked;
 mod endpoint;
 mod fields;
 mod head;
+mod infill;
 mod json;
 mod reader;
 mod scan;
 
-pub use assembly::Assembly;
+pub use assembly::{Assembled, Assembly};
 pub use endpoint::Endpoint;
-pub use json::{Adapters, Identity, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Piece, Refusal};
+pub use infill::{Infill, InfillTexts};
+pub use json::{
+    Adapters, Identity, InfillParts, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Piece, Refusal,
+};
 pub use reader::{Loss, Method, Request, RequestReader, Step};

@@ -4,7 +4,7 @@ use crate::chunked::{Chunked, Part};
 use crate::endpoint::Endpoint;
 use crate::fields::{Event, Fields};
 use crate::head::{Framing, Head, RequestLine};
-use crate::json::{Adapters, Identity, JsonScanner, Piece, Refusal};
+use crate::json::{Adapters, Identity, InfillParts, JsonScanner, Piece, Refusal};
 
 /// The method of a request, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +34,9 @@ pub struct Request {
     /// The prompts in the member `prompt`, each with what it is made of; `None` where there is no
     /// text and no list of that name, and where nobody [asked](RequestReader::with_prompts).
     pub prompts: Option<Vec<Vec<Piece>>>,
+    /// What else a prompt for `/infill` is made of; `None` where something is missing, and where
+    /// nobody [asked](RequestReader::with_prompts).
+    pub infill: Option<InfillParts>,
 }
 
 impl Request {
@@ -273,6 +276,7 @@ impl RequestReader {
             cache_prompt: json.caches_prompt(),
             lora: json.take_adapters(),
             prompts: json.take_prompts(),
+            infill: json.take_infill(),
             identity: match head.compressed && head.method == Method::Post {
                 true => Identity::Refused(Refusal::Compressed),
                 false => json.finish(),

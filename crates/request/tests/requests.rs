@@ -48,6 +48,7 @@ fn complete(identity: Identity) -> Step {
         cache_prompt: true,
         lora: None,
         prompts: None,
+        infill: None,
     })
 }
 
@@ -123,6 +124,7 @@ fn many_requests_on_one_connection() {
             cache_prompt: true,
             lora: None,
             prompts: None,
+            infill: None,
         })
     };
     assert_eq!(

@@ -8,7 +8,7 @@ use crate::guard::EngineCall;
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();
     let context = original!(llama_init_from_model(model, params));
-    contexts::know(&call, context);
+    contexts::made(&call, context, &params);
     context
 }
 
@@ -19,7 +19,7 @@ pub(crate) unsafe fn llama_new_context_with_model(
 ) -> Pointer {
     let call = EngineCall::enter();
     let context = original!(llama_new_context_with_model(model, params));
-    contexts::know(&call, context);
+    contexts::made(&call, context, &params);
     context
 }
 

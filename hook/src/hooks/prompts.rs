@@ -9,7 +9,7 @@ use crate::abi::Pointer;
 use crate::attach::original::{original, plain};
 use crate::connections;
 use crate::guard::observe;
-use crate::{mode, prompts, shadow};
+use crate::{infill, mode, prompts, shadow};
 
 /// A prompt with media that takes more positions is not followed: no slot is as long.
 const LONGEST: usize = 1 << 22;
@@ -26,19 +26,37 @@ pub(crate) unsafe fn llama_tokenize(
     let count = original!(llama_tokenize(
         vocabulary, text, length, tokens, capacity, special, parse
     ));
-    // Negative: there was too little room for so many, and nothing was written.
-    if let (true, Ok(count), false) = (
-        prompts::are_engaged(),
-        usize::try_from(count),
-        tokens.is_null(),
-    ) {
+    if prompts::are_engaged() {
+        let mut is_infill = false;
+        observe(|| is_infill = connections::is_infill());
+        // SAFETY: the caller's vocabulary.
+        let infill = is_infill.then(|| unsafe { infill::rule(vocabulary) });
+        let infill = infill.flatten();
         observe(|| {
-            // SAFETY: the engine has just written so many there, for our caller, who waits for us.
-            let tokens = unsafe { std::slice::from_raw_parts(tokens, count) };
-            connections::tokenized(special, tokens);
+            // Negative: there was too little room for so many, and nothing was written.
+            // SAFETY: otherwise the engine has just written so many there, for our caller, who
+            // waits for us.
+            let tokens = unsafe { slice(tokens.cast_const(), count) };
+            // SAFETY: what was to be tokenized, as long as the caller says.
+            let text = unsafe { slice(text.cast::<u8>(), length) };
+            if let (Some(tokens), Some(text)) = (tokens, text) {
+                connections::tokenized(special, text, tokens, infill);
+            }
         });
     }
     count
+}
+
+/// `None` for a negative length. An empty one may have no address.
+///
+/// # Safety
+/// There are so many, and nobody changes them.
+unsafe fn slice<'a, T>(start: *const T, length: i32) -> Option<&'a [T]> {
+    match usize::try_from(length).ok()? {
+        0 => Some(&[]),
+        // SAFETY: the caller's promise.
+        length => (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, length) }),
+    }
 }
 
 /// A whole prompt, of a server with a projector; the texts in it are tokenized beneath.

@@ -77,19 +77,70 @@ pub(crate) struct JsonScanner {
     cache_prompt: bool,
     /// The list of adapters, if that is what the member `lora` is.
     adapters: Option<adapters::List>,
-    prompts: Prompts,
+    /// What members are made of, if that is of interest.
+    made_of: Option<MadeOf>,
 }
 
-/// What is known of the member `prompt`.
-#[derive(Debug, Clone)]
-enum Prompts {
-    /// It is of no interest.
-    Ignored,
+/// What members are made of that prompts come from.
+#[derive(Debug, Clone, Default)]
+struct MadeOf {
+    prompt: Contents,
+    input_prefix: Contents,
+    input_suffix: Contents,
+    input_extra: Contents,
+}
+
+impl MadeOf {
+    fn of(&mut self, member: Member) -> Option<&mut Contents> {
+        match member {
+            Member::Prompt => Some(&mut self.prompt),
+            Member::InputPrefix => Some(&mut self.input_prefix),
+            Member::InputSuffix => Some(&mut self.input_suffix),
+            Member::InputExtra => Some(&mut self.input_extra),
+            Member::Rid | Member::RequestId | Member::CachePrompt | Member::Lora => None,
+        }
+    }
+}
+
+/// What is known of such a member.
+#[derive(Debug, Clone, Default)]
+enum Contents {
     /// There is none, or it is something else than what follows.
+    #[default]
     None,
     /// Or an object, which has a text.
     Text,
     List(List),
+}
+
+impl Contents {
+    /// The prompts, each with what it is made of.
+    fn prompts(self) -> Option<Vec<Vec<Piece>>> {
+        match self {
+            Self::Text => Some(vec![vec![Piece::Text]]),
+            Self::List(list) => list.prompts(),
+            Self::None => None,
+        }
+    }
+
+    /// What one prompt is made of, whose list may be of texts only.
+    fn pieces(self) -> Option<Vec<Piece>> {
+        match self {
+            Self::List(list) if list.is_empty() => Some(Vec::new()),
+            contents => contents.prompts().map(|prompts| prompts.concat()),
+        }
+    }
+}
+
+/// What the body of an `/infill` request has for a prompt to be made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InfillParts {
+    /// `input_prefix`.
+    pub prefix: Vec<Piece>,
+    /// `input_suffix`.
+    pub suffix: Vec<Piece>,
+    /// How many files there are in `input_extra`.
+    pub files: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +172,9 @@ enum Member {
     CachePrompt,
     Lora,
     Prompt,
+    InputPrefix,
+    InputSuffix,
+    InputExtra,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,7 +189,15 @@ const RID: &[u8] = b"rid";
 const REQUEST_ID: &[u8] = b"request_id";
 const CACHE_PROMPT: &[u8] = b"cache_prompt";
 const LORA: &[u8] = b"lora";
-const PROMPT: &[u8] = b"prompt";
+/// Those that prompts come from.
+const PROMPTS: [(&[u8], Member); 4] = [
+    (b"prompt", Member::Prompt),
+    (b"input_prefix", Member::InputPrefix),
+    (b"input_suffix", Member::InputSuffix),
+    (b"input_extra", Member::InputExtra),
+];
+/// Room for the longest name that matters (`cache_prompt`, `input_prefix`).
+const NAME_BYTES: usize = 12;
 
 impl JsonScanner {
     pub(crate) const fn new() -> Self {
@@ -149,33 +211,40 @@ impl JsonScanner {
             request_id: Value::Absent,
             cache_prompt: true,
             adapters: None,
-            prompts: Prompts::Ignored,
+            made_of: None,
         }
     }
 
-    /// One that also reads what the member `prompt` is made of.
+    /// One that also reads what prompts are made of.
     pub(crate) fn with_prompts() -> Self {
         Self {
-            prompts: Prompts::None,
+            made_of: Some(MadeOf::default()),
             ..Self::new()
         }
     }
 
     /// One like this, for the next body.
     pub(crate) fn renewed(&self) -> Self {
-        match self.prompts {
-            Prompts::Ignored => Self::new(),
-            _ => Self::with_prompts(),
+        match self.made_of {
+            None => Self::new(),
+            Some(_) => Self::with_prompts(),
         }
     }
 
-    /// The prompts, each with what it is made of, once the body was fed.
+    /// The prompts in the member `prompt`, each with what it is made of, once the body was fed.
     pub(crate) fn take_prompts(&mut self) -> Option<Vec<Vec<Piece>>> {
-        match std::mem::replace(&mut self.prompts, Prompts::None) {
-            Prompts::Text => Some(vec![vec![Piece::Text]]),
-            Prompts::List(list) => list.prompts(),
-            Prompts::Ignored | Prompts::None => None,
-        }
+        std::mem::take(&mut self.made_of.as_mut()?.prompt).prompts()
+    }
+
+    /// What else a prompt for `/infill` is made of, once the body was fed.
+    pub(crate) fn take_infill(&mut self) -> Option<InfillParts> {
+        let made_of = self.made_of.as_mut()?;
+        let extra = std::mem::take(&mut made_of.input_extra).prompts();
+        Some(InfillParts {
+            prefix: std::mem::take(&mut made_of.input_prefix).pieces()?,
+            suffix: std::mem::take(&mut made_of.input_suffix).pieces()?,
+            files: extra.map_or(0, |files| files.len()),
+        })
     }
 
     /// Takes the next bytes of the body.
@@ -222,10 +291,10 @@ impl JsonScanner {
                         Some(Member::CachePrompt)
                     } else if self.text.is(LORA) {
                         Some(Member::Lora)
-                    } else if self.text.is(PROMPT) && !matches!(self.prompts, Prompts::Ignored) {
-                        Some(Member::Prompt)
                     } else {
-                        None
+                        let mut members = PROMPTS.iter().filter(|_| self.made_of.is_some());
+                        let found = members.find(|(name, _)| self.text.is(name));
+                        found.map(|(_, member)| *member)
                     };
                     self.state = State::Colon;
                     used
@@ -249,9 +318,7 @@ impl JsonScanner {
                     State::Nested => self.nested(bytes),
                     _ => self.skip_text(bytes, State::Nested),
                 };
-                if let (Prompts::List(list), Some(Member::Prompt)) =
-                    (&mut self.prompts, self.member)
-                {
+                if let Some(Contents::List(list)) = self.contents() {
                     list.feed(&bytes[..used]);
                 }
                 if let (Some(list), Some(Member::Lora)) = (&mut self.adapters, self.member) {
@@ -303,14 +370,14 @@ impl JsonScanner {
         self.state = match (self.state, byte) {
             (State::Start, b'{') => State::KeyOrEnd,
             (State::KeyOrEnd, b'"') => {
-                self.text.start(CACHE_PROMPT.len());
+                self.text.start(NAME_BYTES);
                 State::Key
             }
             (State::Colon, b':') => State::Value,
             (State::Value, b'"') => {
                 // Stands if the body ends inside the string.
                 self.set(Value::Bad(Refusal::Malformed));
-                self.set_prompts(Prompts::Text);
+                self.set_contents(Contents::Text);
                 if let Some(Member::Rid | Member::RequestId) = self.member {
                     self.text.start(MAX_ID_BYTES);
                     State::IdText
@@ -321,9 +388,9 @@ impl JsonScanner {
             }
             (State::Value, bracket @ (b'{' | b'[')) => {
                 self.set(Value::Bad(Refusal::NotAString));
-                self.set_prompts(match bracket {
-                    b'[' => Prompts::List(List::new()),
-                    _ => Prompts::Text,
+                self.set_contents(match bracket {
+                    b'[' => Contents::List(List::new()),
+                    _ => Contents::Text,
                 });
                 if self.member == Some(Member::Lora) && bracket == b'[' {
                     self.adapters = Some(adapters::List::new());
@@ -340,7 +407,7 @@ impl JsonScanner {
                 if self.member == Some(Member::CachePrompt) {
                     self.cache_prompt = first != b'f';
                 }
-                self.set_prompts(Prompts::None);
+                self.set_contents(Contents::None);
                 State::Scalar
             }
             (State::AfterValue, b',') => State::KeyOrEnd,
@@ -396,14 +463,19 @@ impl JsonScanner {
             // The last one counts; only `false` says anything.
             Some(Member::CachePrompt) => self.cache_prompt = true,
             Some(Member::Lora) => self.adapters = None,
-            Some(Member::Prompt) | None => {}
+            _ => {}
         }
     }
 
-    fn set_prompts(&mut self, prompts: Prompts) {
-        if self.member == Some(Member::Prompt) {
-            self.prompts = prompts;
+    fn set_contents(&mut self, contents: Contents) {
+        if let Some(member) = self.contents() {
+            *member = contents;
         }
+    }
+
+    /// Of the member whose value comes next.
+    fn contents(&mut self) -> Option<&mut Contents> {
+        self.made_of.as_mut()?.of(self.member?)
     }
 }
 

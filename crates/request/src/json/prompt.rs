@@ -74,6 +74,11 @@ impl List {
         }
     }
 
+    /// Whether it has ended and there was nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.state == State::Whole && self.one.is_empty() && self.several.is_empty()
+    }
+
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
             match self.state {
