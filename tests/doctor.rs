@@ -197,11 +197,7 @@ fn a_server_whose_own_functions_are_out_of_reach_works_with_limits() {
             &[
                 ("ok", "KV cache", "followed"),
                 ("limit", "request ids", "tied to slots by their prompts"),
-                (
-                    "limit",
-                    "prompts",
-                    "token arrays: exact; infill: not tracked",
-                ),
+                ("ok", "prompts", "token arrays: exact; infill: exact"),
                 ("Works with limits", "", ""),
                 ("  llama_tokenize", "", ""),
             ],

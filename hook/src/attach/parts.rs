@@ -11,6 +11,9 @@ use super::original::{ROWS, has, plain};
 use super::{Attached, evidence};
 use crate::log;
 
+/// Tells that the engine can be asked for what prompts for `/infill` are put together with.
+const INFILL: &str = "llama_vocab_fim_pre";
+
 impl Attached {
     /// The one line that says that we are here.
     pub(crate) fn announce(&self, settings: &Settings) {
@@ -79,11 +82,13 @@ impl Attached {
         if self.by_prompts {
             parts.push((true, "requests tied by their prompts", ""));
             let images = ["mtmd_tokenize", "mtmd_helper_decode_image_chunk"];
-            let limit = match images.into_iter().all(has) {
-                true => "infill is not tracked",
-                false => "infill and images are not tracked",
+            let limit = match (plain::has(INFILL), images.into_iter().all(has)) {
+                (true, true) => None,
+                (false, true) => Some("infill is not tracked"),
+                (true, false) => Some("images are not tracked"),
+                (false, false) => Some("infill and images are not tracked"),
             };
-            parts.push((false, "slot assignment", limit));
+            parts.extend(limit.map(|limit| (false, "slot assignment", limit)));
         } else {
             // Withdrawn together: one half of the link is of no use.
             let holds = claims::holds(Claim::Requests) || !(self.request_ids && self.slots);

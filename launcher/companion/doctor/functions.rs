@@ -195,20 +195,16 @@ impl Functions {
             return Finding::new(SUBJECT, Grade::Fails, text);
         }
         let named = self.has("mtmd_helper_decode_image_chunk");
-        if self.ties_by_prompts() {
-            let images = match named && self.has("mtmd_tokenize") {
-                true => "exact",
-                false => "not tracked",
-            };
-            let text = format!(
-                "as text, chat or token arrays: exact; infill: not tracked, its ids are told as \
-                 gone when it is answered; images: {images}"
-            );
+        let takes_none = self.forgets();
+        let whole = self.has("mtmd_tokenize");
+        if self.ties_by_prompts() && !takes_none && !(named && whole) {
+            let text = "as text, chat or token arrays: exact; infill: exact; images: not tracked, \
+                        their ids are told as gone when they are answered";
             return Finding::new(SUBJECT, Grade::Limited, text);
         }
         let images = match named {
             true => "exact",
-            false if self.forgets() => "none in this version",
+            false if takes_none => "none in this version",
             false => "by their content, if it takes any",
         };
         let text = format!("as text, chat or token arrays: exact; infill: exact; images: {images}");

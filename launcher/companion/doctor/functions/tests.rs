@@ -135,16 +135,13 @@ fn prompts_stand_in_for_the_servers_own_functions_and_for_nothing_else() {
         let functions = without(&absent, &[]);
         assert!(name(&functions).contains(&tokenize), "{generation}");
         let (ids, prompts) = (functions.request_ids(), functions.prompts());
-        assert_eq!((ids.grade, prompts.grade), (Grade::Limited, Grade::Limited));
+        assert_eq!((ids.grade, prompts.grade), (Grade::Limited, Grade::Good));
         assert!(ids.text.contains("by their prompts"), "{}", ids.text);
-        assert!(
-            prompts.text.contains("infill: not tracked"),
-            "{}",
-            prompts.text
-        );
+        assert!(prompts.text.contains("infill: exact"), "{}", prompts.text);
         assert!(prompts.text.contains("images: exact"), "{}", prompts.text);
-        let functions = without(&absent, &["mtmd_tokenize"]);
-        assert!(functions.prompts().text.contains("images: not tracked"));
+        let prompts = without(&absent, &["mtmd_tokenize"]).prompts();
+        assert_eq!(prompts.grade, Grade::Limited);
+        assert!(prompts.text.contains("images: not tracked"));
     }
 }
 
