@@ -218,6 +218,20 @@ fn truncation() -> Vec<Case> {
             ),
         ),
         Case::new(
+            "run again without the cache, in many batches",
+            bare(1).args(["-b", "32", "-ub", "32"]),
+            ask(
+                ask(Trace::new(), "a", text(1, 100)).ask(
+                    Request::completion(text(1, 100))
+                        .id("req-b")
+                        .with("cache_prompt", false),
+                ),
+                "c",
+                text(1, 60),
+            ),
+        )
+        .gone_at_least(2),
+        Case::new(
             "many evaluations a prompt",
             bare(2).args(["-b", "64", "-ub", "32"]),
             distinct(5, 400),
@@ -352,6 +366,15 @@ fn endpoints() -> Vec<Case> {
             trace.ask(request(n).id(format!("req-{n}")))
         })
     };
+    let infill = |n: u64| {
+        Request::new(
+            "/infill",
+            json!({
+                "input_prefix": text(n, 40), "input_suffix": text(n + 50, 20),
+                "n_predict": 8, "temperature": 0, "seed": 1,
+            }),
+        )
+    };
     let body = |n: u64, path: &str, field: &str, value: serde_json::Value| {
         Request::new(
             path,
@@ -382,17 +405,72 @@ fn endpoints() -> Vec<Case> {
             five(&|n| body(n, "/v1/completions", "prompt", json!(text(n, 60)))),
         )
         .gone_at_least(3),
+        Case::new("infill", bare(2), five(&infill)).gone_at_least(3),
         Case::new(
-            "infill",
+            "infill: all its parts",
             bare(2),
             five(&|n| {
-                Request::new(
-                    "/infill",
-                    json!({
-                        "input_prefix": text(n, 40), "input_suffix": text(n + 50, 20),
-                        "n_predict": 8, "temperature": 0, "seed": 1,
-                    }),
+                infill(n).with("prompt", text(n + 60, 10)).with(
+                    "input_extra",
+                    json!([
+                        {"filename": "one.rs", "text": text(n % 2, 30)},
+                        {"filename": "myproject", "text": ""},
+                        {"text": text(n + 70, 20)},
+                    ]),
                 )
+            }),
+        )
+        .gone_at_least(3),
+        Case::new(
+            "infill: all its parts, with markers of files",
+            bare(2).args([
+                "--override-kv",
+                "tokenizer.ggml.fim_rep_token_id=int:300",
+                "--override-kv",
+                "tokenizer.ggml.fim_sep_token_id=int:301",
+            ]),
+            five(&|n| {
+                infill(n).with("prompt", text(n + 60, 10)).with(
+                    "input_extra",
+                    json!([
+                        {"filename": "myproject", "text": text(n % 2, 30)},
+                        {"filename": "filename", "text": ""},
+                        {"text": text(n + 70, 20)},
+                    ]),
+                )
+            }),
+        )
+        .gone_at_least(3),
+        Case::new(
+            "infill: mixed arrays, the suffix first",
+            bare(2).args(["--spm-infill"]),
+            five(&|n| {
+                let prefix = json!([text(n, 20), 300 + n, 310, text(n + 9, 10)]);
+                infill(n)
+                    .with("input_prefix", prefix)
+                    .with("input_suffix", tokens(n, 10))
+            }),
+        )
+        .gone_at_least(3),
+        Case::new(
+            "infill: more than a batch",
+            bare(2).args(["-b", "128", "-ub", "64"]),
+            five(&|n| {
+                infill(n)
+                    .with("input_prefix", text(n, 200))
+                    .with("input_suffix", text(n + 50, 100))
+                    .with("prompt", text(n + 60, 10))
+            }),
+        )
+        .gone_at_least(3),
+        Case::new(
+            "infill: more extra context than there is room for",
+            // A slot of 1024 less a batch of 512: little more than that is left.
+            bare(2).args(["-b", "512"]),
+            five(&|n| {
+                let long = json!([{"text": text(n, 400)}, {"text": text(n + 80, 300)}]);
+                let short = json!([{"text": text(n + 90, 60)}]);
+                infill(n).with("input_extra", if n == 1 { short } else { long })
             }),
         )
         .gone_at_least(3),
@@ -436,6 +514,26 @@ fn endpoints() -> Vec<Case> {
         )
         .gone_at_least(3),
     ]
+}
+
+/// A request waits for the slot of another one, while one with the same prompt has a slot at once.
+fn overtaken() -> Trace {
+    let completion = |prompt, slot, id: &str| Request::completion(prompt).slot(slot).id(id);
+    Trace::new()
+        .then(Step::Begin(
+            // Longer than it takes to send the others.
+            completion(text(1, 60), 0, "req-busy")
+                .predict(30_000)
+                .streamed(),
+        ))
+        .then(Step::Queue(completion(text(2, 60), 0, "req-waits")))
+        .ask(completion(text(2, 60), 1, "req-overtakes"))
+        .then(Step::Release)
+}
+
+/// Two long slots, and whoever asks how many requests wait is told.
+fn metered() -> Builder {
+    llama().bare_slots(2).args(["-c", "65536", "--metrics"])
 }
 
 /// Requests that do not end as one would think.
@@ -491,27 +589,43 @@ fn endings() -> Vec<Case> {
             }),
         )
         .gone_at_least(2),
+        Case::new("equal prompts, the later one first", metered(), overtaken()).gone_at_least(1),
+        Case::new(
+            "equal prompts, and all of them gone",
+            metered(),
+            ask(ask(overtaken(), 8, text(8, 60)), 9, text(9, 60)),
+        )
+        .gone_at_least(3),
         Case::new(
             "speculative decoding with a draft model",
-            bare(2).args([
-                "-md".into(),
-                Model::tiny(Arch::Draft)
-                    .path()
-                    .to_string_lossy()
-                    .into_owned(),
-                "--spec-type".into(),
-                "draft-simple".into(),
-            ]),
-            (0..5).fold(Trace::new(), |trace, n| {
-                trace.ask(
-                    Request::completion(text(n, 60))
-                        .id(format!("req-{n}"))
-                        .predict(40),
-                )
-            }),
+            drafted(bare(2)),
+            long_answers(60),
         )
         .gone_at_least(3),
     ]
+}
+
+/// With a draft model.
+fn drafted(server: Builder) -> Builder {
+    let draft = Model::tiny(Arch::Draft);
+    let draft = draft.path().to_string_lossy().into_owned();
+    server.args([
+        "-md".into(),
+        draft,
+        "--spec-type".into(),
+        "draft-simple".into(),
+    ])
+}
+
+/// Five unrelated prompts of so many tokens, with answers in which drafts are taken and refused.
+fn long_answers(length: usize) -> Trace {
+    (0..5).fold(Trace::new(), |trace, n| {
+        trace.ask(
+            Request::completion(text(n, length))
+                .id(format!("req-{n}"))
+                .predict(40),
+        )
+    })
 }
 
 /// Models that cannot go back to any position: the engine goes back to
@@ -554,6 +668,18 @@ fn other_models() -> Vec<Case> {
     let mut cases = vec![
         Case::new("sliding window", of(Arch::Gemma2, 2), distinct(6, 200)).gone_at_least(4),
         Case::new("recurrent", of(Arch::Mamba, 2), distinct(6, 200)).gone_at_least(4),
+        Case::new(
+            "sliding window: speculative decoding",
+            drafted(of(Arch::Gemma2, 2)),
+            long_answers(120),
+        )
+        .gone_at_least(3),
+        Case::new(
+            "recurrent: speculative decoding",
+            drafted(of(Arch::Mamba, 2)),
+            long_answers(120),
+        )
+        .gone_at_least(3),
     ];
     for (arch, names) in [
         (

@@ -11,7 +11,7 @@
 //! request that comes again under its own id begins anew.
 
 use crate::cases::Case;
-use crate::{LAUNCHER, PATIENCE, by_prompts};
+use crate::{LAUNCHER, PATIENCE};
 use contextpilot_testbed::{Connection, Error, Index, Result, Server, truth, truth_of};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,15 +65,10 @@ pub(crate) fn judge(
     gone: &Moments,
     unseen: Option<&Path>,
 ) -> Result<(Comparison, Option<String>)> {
-    let ours = Comparison::of(gone, &reported(case, None)?, &BTreeSet::new());
+    let ours = Comparison::of(gone, &reported(case, None)?);
     let mut problem = (!ours.is_perfect()).then(|| ours.to_string());
     if let Some(server) = unseen {
-        // Told when they are answered: too early even where they are gone in the end.
-        let pardoned = match by_prompts::pardoned(case).is_empty() {
-            true => BTreeSet::new(),
-            false => case.trace.ids().into_iter().collect(),
-        };
-        let theirs = Comparison::of(gone, &reported(case, Some(server))?, &pardoned);
+        let theirs = Comparison::of(gone, &reported(case, Some(server))?);
         if !theirs.is_perfect() {
             problem = problem.or(Some(format!("by prompts: {theirs}")));
         }
@@ -146,8 +141,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// `pardoned`: ids that may be reported without being gone.
-    fn of(gone: &Moments, reported: &Moments, pardoned: &BTreeSet<String>) -> Self {
+    fn of(gone: &Moments, reported: &Moments) -> Self {
         let mut comparison = Self {
             moments: gone.len(),
             gone: gone.last().map_or(0, BTreeSet::len),
@@ -156,10 +150,9 @@ impl Comparison {
         for (step, (gone, reported)) in gone.iter().zip(reported).enumerate() {
             let named = |id: &String| format!("{id} after step {step}");
             comparison.late.extend(gone.difference(reported).map(named));
-            let early = reported
-                .difference(gone)
-                .filter(|id| !pardoned.contains(*id));
-            comparison.early.extend(early.map(named));
+            comparison
+                .early
+                .extend(reported.difference(gone).map(named));
         }
         comparison
     }
@@ -249,7 +242,7 @@ pub(crate) fn page(rows: &[String], total: &Comparison) -> String {
          second, as a rule) is waited for; so is the index.\n\n\
          With `cargo test --test exactness -- --every-moment` all traces are looked at so. On\n\
          2026-11-22 that was done with 115: at 634 moments nothing was late and nothing early, here\n\
-         and where requests are tied by their prompts (but for infill, as above).\n\n",
+         and where requests are tied by their prompts.\n\n",
     );
     text += Comparison::HEAD;
     for row in rows.iter().chain([&total.row("**all**")]) {

@@ -14,6 +14,6 @@ fn names_that_are_not_there() {
     let mut server = hooked(&server().program(program), &index);
     assert_exact(&mut server, &index);
     let said = lines(&server);
-    let told = "requests tied by their prompts; index";
+    let told = "requests tied by their prompts (";
     assert!(said.iter().any(|line| line.contains(told)), "{said:?}");
 }

@@ -2,7 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::{Completion, Error, Request, Response, Result, Server};
+use std::time::{Duration, Instant};
+
+use crate::{Completion, Connection, Error, Request, Response, Result, Server};
+
+/// How long a request may take to get into the queue.
+const QUEUED: Duration = Duration::from_secs(60);
 
 /// One thing that happens to a server.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +18,14 @@ pub enum Step {
     /// answer, or, with 0, right after sending. How far the server gets
     /// meanwhile is up to the machine.
     Abandon(Request, usize),
+    /// A request that is streamed, and goes on while the next steps are taken. This one ends when
+    /// the answer has begun.
+    Begin(Request),
+    /// A request that has to wait for a slot, which it names. This step ends when it waits. Needs
+    /// `--metrics`.
+    Queue(Request),
+    /// The clients of all that was begun go away, and what waited is answered.
+    Release,
     /// A slot is erased.
     Erase(u32),
     /// A slot is saved to a file of that name.
@@ -27,12 +40,16 @@ impl Step {
     /// The request, if it is one.
     pub fn request(&self) -> Option<&Request> {
         match self {
-            Self::Ask(request) | Self::Abandon(request, _) => Some(request),
+            Self::Ask(request)
+            | Self::Abandon(request, _)
+            | Self::Begin(request)
+            | Self::Queue(request) => Some(request),
             _ => None,
         }
     }
 
-    fn run(&self, server: &Server) -> Result<Response> {
+    /// `open`: the requests that go on.
+    fn run(&self, server: &Server, open: &mut Open) -> Result<Response> {
         let slot = |slot: &u32, action: &str, file: Option<&String>| {
             let body = file.map_or(json!({}), |file| json!({"filename": file}));
             server.post(&format!("/slots/{slot}?action={action}"), &body)
@@ -40,32 +57,92 @@ impl Step {
         let response = match self {
             Self::Ask(request) => server.send(request)?,
             Self::Abandon(request, chunks) => abandon(server, request, *chunks)?,
+            Self::Begin(request) => {
+                let mut connection = send(server, request)?;
+                connection.head()?;
+                open.begun.push(connection);
+                nothing()
+            }
+            Self::Queue(request) => {
+                let before = deferred(server)?;
+                open.queued.push(send(server, request)?);
+                wait_deferred(server, before + 1)?;
+                nothing()
+            }
+            Self::Release => {
+                open.begun.clear();
+                for mut connection in open.queued.drain(..) {
+                    connection.response()?;
+                }
+                nothing()
+            }
             Self::Erase(id) => slot(id, "erase", None)?,
             Self::Save(id, file) => slot(id, "save", Some(file))?,
             Self::Restore(id, file) => slot(id, "restore", Some(file))?,
             Self::Adapters(list) => server.post("/lora-adapters", list)?,
         };
-        if self.request().is_none() && response.status != 200 {
+        if self.request().is_none() && ![0, 200].contains(&response.status) {
             return Err(Error::new(format!("{self:?}: {}", response.text())));
         }
         // One at a time, or the engine's choice of slots would depend on timing.
-        server.wait_idle()?;
+        if open.begun.is_empty() && open.queued.is_empty() {
+            server.wait_idle()?;
+        }
         Ok(response)
     }
 }
 
-/// Answers with what was read before the client went away; status 0 if nothing.
-fn abandon(server: &Server, request: &Request, chunks: usize) -> Result<Response> {
+/// The connections of requests that go on.
+#[derive(Default)]
+struct Open {
+    begun: Vec<Connection>,
+    queued: Vec<Connection>,
+}
+
+fn send(server: &Server, request: &Request) -> Result<Connection> {
     let mut connection = server.connect()?;
     let body = request.wire_body();
-    let bytes = crate::Connection::request_bytes("POST", request.path(), body.as_bytes());
-    connection.write(&bytes)?;
+    connection.write(&Connection::request_bytes(
+        "POST",
+        request.path(),
+        body.as_bytes(),
+    ))?;
+    Ok(connection)
+}
+
+/// No answer.
+fn nothing() -> Response {
+    Response {
+        status: 0,
+        headers: Vec::new(),
+        body: Vec::new(),
+    }
+}
+
+/// How many requests wait for a slot.
+fn deferred(server: &Server) -> Result<u32> {
+    let metrics = server.get("/metrics")?.text();
+    let mut lines = metrics.lines();
+    let line = lines.find_map(|line| line.strip_prefix("llamacpp:requests_deferred "));
+    let count = line.and_then(|count| count.trim().parse().ok());
+    count.ok_or_else(|| Error::new(format!("/metrics: {metrics}")))
+}
+
+fn wait_deferred(server: &Server, count: u32) -> Result<()> {
+    let deadline = Instant::now() + QUEUED;
+    while deferred(server)? < count {
+        if Instant::now() > deadline {
+            return Err(Error::new("the request does not wait for a slot"));
+        }
+    }
+    Ok(())
+}
+
+/// Answers with what was read before the client went away; status 0 if nothing.
+fn abandon(server: &Server, request: &Request, chunks: usize) -> Result<Response> {
+    let mut connection = send(server, request)?;
     if chunks == 0 {
-        return Ok(Response {
-            status: 0,
-            headers: Vec::new(),
-            body: Vec::new(),
-        });
+        return Ok(nothing());
     }
     let mut response = connection.head()?;
     for _ in 0..chunks {
@@ -189,7 +266,7 @@ impl Trace {
         self.steps.iter().filter_map(Step::request)
     }
 
-    /// Runs it, one step after the other; after each, the server is idle.
+    /// Runs it, one step after the other; after each, the server is idle, unless a request goes on.
     ///
     /// # Errors
     /// Those of connections and of slot actions. Requests may be refused: that
@@ -207,9 +284,10 @@ impl Trace {
         server: &Server,
         mut watch: impl FnMut(&Outcome) -> Result<()>,
     ) -> Result<Vec<Outcome>> {
+        let mut open = Open::default();
         let run = |(number, step): (usize, &Step)| {
             let response = step
-                .run(server)
+                .run(server, &mut open)
                 .map_err(|error| Error::new(format!("step {number}: {error}")))?;
             let completions = match step {
                 Step::Ask(_) if response.status == 200 => Completion::all(&response)?,
