@@ -55,8 +55,8 @@ pub(crate) fn choose(cases: &mut [Case], all: bool) {
 /// How often the control endpoint is asked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Ids, after each step.
-pub(crate) type Moments = Vec<BTreeSet<String>>;
+/// Ids, after each step by its number: those that leave no request open.
+pub(crate) type Moments = Vec<(usize, BTreeSet<String>)>;
 
 /// Compares a case's truth with what is reported, by the ordinary server and by one whose own
 /// functions are `unseen`; returns the first of these, and what is wrong.
@@ -73,7 +73,10 @@ pub(crate) fn judge(
             problem = problem.or(Some(format!("by prompts: {theirs}")));
         }
     }
-    let ever = gone.last().cloned().unwrap_or_default();
+    let ever = gone
+        .last()
+        .map(|(_, gone)| gone.clone())
+        .unwrap_or_default();
     if !case.prompts_return && truth(&case.trace, &case.server)?.gone() != ever {
         let returned = "a prompt that was gone is cached again, which the case does not say";
         problem = problem.or(Some(returned.to_owned()));
@@ -95,15 +98,20 @@ fn reported(case: &Case, program: Option<&Path>) -> Result<Moments> {
     let mut posts_before = 0;
     // Where in the reports those about the latest request of an id begin.
     let mut begins: BTreeMap<String, usize> = BTreeMap::new();
+    let mut steps = 0..;
     case.trace.run_watched(&server, |outcome| {
+        let step = steps.next().unwrap_or_default();
         if let Some(id) = &outcome.id {
             begins.insert(id.clone(), posts_before);
+        }
+        if case.trace.leaves_open(step) {
+            return Ok(());
         }
         come_to_rest(control)?;
         let reports = index.reports();
         let told = reports.iter().enumerate();
         let told = told.filter(|(at, id)| begins.get(*id).is_some_and(|begin| at >= begin));
-        moments.push(told.map(|(_, id)| id.clone()).collect());
+        moments.push((step, told.map(|(_, id)| id.clone()).collect()));
         posts_before = reports.len();
         Ok(())
     })?;
@@ -119,11 +127,14 @@ pub(crate) fn gone(case: &Case) -> Result<Moments> {
         if let Some(id) = again {
             gone.remove(id);
         }
+        if case.trace.leaves_open(number) {
+            continue;
+        }
         let until = case.trace.upto(number + 1);
         let mut ids = until.ids();
         ids.retain(|id| !gone.contains(id));
         gone.extend(truth_of(&until, &ids, &case.server)?.gone());
-        moments.push(gone.clone());
+        moments.push((number, gone.clone()));
     }
     Ok(moments)
 }
@@ -144,10 +155,10 @@ impl Comparison {
     fn of(gone: &Moments, reported: &Moments) -> Self {
         let mut comparison = Self {
             moments: gone.len(),
-            gone: gone.last().map_or(0, BTreeSet::len),
+            gone: gone.last().map_or(0, |(_, gone)| gone.len()),
             ..Self::default()
         };
-        for (step, (gone, reported)) in gone.iter().zip(reported).enumerate() {
+        for ((step, gone), (_, reported)) in gone.iter().zip(reported) {
             let named = |id: &String| format!("{id} after step {step}");
             comparison.late.extend(gone.difference(reported).map(named));
             comparison

@@ -1,6 +1,8 @@
 //! Requests that are tied to slots by their prompts.
 
-use contextpilot_residency::{Arrival, ContextId, Effect, Event, Ledger, Prompt, Prompts, UNTIED};
+use contextpilot_residency::{
+    Adapter, Arrival, Compared, ContextId, Effect, Event, Ledger, Prompt, Prompts, Scale, UNTIED,
+};
 use server::{ENGINE, entries, text};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -407,6 +409,92 @@ fn several_prompts_of_one_request_may_be_equal() {
     tied.prompt(1, 0, "the same");
     tied.answer(1);
     assert_eq!((tied.cached(), tied.lost()), (vec!["1".into()], vec![]));
+}
+
+/// One of the server's two adapters is applied, or none.
+const FIRST: [f32; 2] = [1.0, 0.0];
+const SECOND: [f32; 2] = [0.0, 1.0];
+
+impl Tied {
+    fn force(&mut self, scales: [f32; 2]) {
+        let adapter = |(address, scale)| Adapter {
+            address,
+            scale: Scale::new(scale),
+            invocation: [].into(),
+        };
+        self.apply(Event::Adapters {
+            context: ENGINE,
+            adapters: (100..).zip(scales).map(adapter).collect(),
+            compared: Compared::WhenNamed,
+        });
+    }
+
+    fn ask_under(&mut self, n: u64, prompt: &str, scales: [f32; 2]) {
+        let scales = (0..).zip(scales.map(Scale::new)).collect();
+        let task = n as i32;
+        self.apply(Event::NamedAdapters { task, scales });
+        self.ask(n, prompt);
+    }
+}
+
+#[test]
+fn equal_prompts_for_different_adapters_are_told_apart_by_what_is_applied() {
+    let mut tied = Tied::new();
+    tied.force(FIRST);
+    tied.ask_under(1, "equal", FIRST);
+    tied.ask_under(2, "equal", SECOND);
+    tied.force(SECOND);
+    tied.remove(0, 0);
+    tied.submit(0, 0, "equal", true);
+    assert_eq!(
+        (&tied.launched[..], tied.unclaimed.len()),
+        (&[(0, 2)][..], 0)
+    );
+    tied.force(FIRST);
+    tied.remove(1, 0);
+    tied.submit(1, 0, "equal", true);
+    assert_eq!(
+        (&tied.launched[1..], tied.unclaimed.len()),
+        (&[(1, 1)][..], 0)
+    );
+    tied.answer(1);
+    tied.answer(2);
+    assert_eq!(tied.lost(), [""; 0]);
+}
+
+#[test]
+fn who_claims_an_evaluation_is_for_the_adapters_that_it_names() {
+    let mut tied = Tied::new();
+    tied.force(FIRST);
+    tied.ask_under(1, "equal", FIRST);
+    tied.ask_under(2, "equal", FIRST);
+    tied.remove(0, 0);
+    tied.submit(0, 0, "equal", true);
+    assert_eq!(tied.unclaimed, [(0, 1)]);
+    tied.answer(2);
+    assert_eq!(tied.cached(), ["2"]);
+    // The slot goes on under others: the server would empty it for a request like the second one.
+    tied.force(SECOND);
+    tied.ask_under(3, "equally", SECOND);
+    tied.remove(0, 0);
+    tied.submit(0, 0, "equally", true);
+    assert_eq!(tied.launched, [(0, 3)]);
+    assert_eq!(tied.lost(), ["2"]);
+}
+
+#[test]
+fn whose_evaluation_may_be_of_use_to_others_than_itself_is_nobodys() {
+    let mut tied = Tied::new();
+    tied.force(FIRST);
+    tied.ask_under(1, "equal", FIRST);
+    tied.ask(2, "equal");
+    for slot in [0, 1] {
+        tied.remove(slot, 0);
+        tied.submit(slot, 0, "equal", true);
+    }
+    tied.answer(1);
+    tied.answer(2);
+    assert_eq!(tied.lost(), ["1", "2"]);
 }
 
 #[test]

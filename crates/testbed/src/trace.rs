@@ -233,6 +233,13 @@ impl Trace {
         self
     }
 
+    /// Whether requests go on after this step, until they are released.
+    pub fn leaves_open(&self, step: usize) -> bool {
+        let until = self.steps.iter().take(step + 1).rev();
+        let mut since = until.take_while(|step| !matches!(step, Step::Release));
+        since.any(|step| matches!(step, Step::Begin(_) | Step::Queue(_)))
+    }
+
     /// The first `steps` steps: to know the truth at an earlier moment.
     pub fn upto(&self, steps: usize) -> Self {
         Self {
