@@ -187,7 +187,8 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
         (gone, run)
     });
     let moments = moments?;
-    let gone = moments.last().cloned().unwrap_or_default();
+    let gone = moments.last().map(|(_, gone)| gone.clone());
+    let gone = gone.unwrap_or_default();
     index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE);
     std::thread::sleep(LISTEN);
     let ids: BTreeSet<String> = case.trace.ids().into_iter().collect();
@@ -274,7 +275,10 @@ fn unknown_endpoint(case: &Case, answers: &[Outcome]) -> Option<String> {
 fn gone(case: &Case) -> contextpilot_testbed::Result<moments::Moments> {
     match case.prompts_return || case.every_moment {
         true => moments::gone(case),
-        false => Ok(vec![truth(&case.trace, &case.server)?.gone()]),
+        false => {
+            let gone = truth(&case.trace, &case.server)?.gone();
+            Ok(vec![(case.trace.steps.len(), gone)])
+        }
     }
 }
 

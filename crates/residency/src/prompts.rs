@@ -309,9 +309,15 @@ impl Prompts {
     /// wait any more.
     fn owner(&mut self, run: &[Entry], ledger: &Ledger) -> Owner {
         let mut candidates = self.candidates(run, ledger);
-        candidates.retain(|&index| ledger.can_be_evaluated(self.waiting[index].task));
         let candidate = |&index: &usize| &self.waiting[index];
-        let tasks: Vec<TaskId> = candidates.iter().map(|i| candidate(i).task).collect();
+        let tasks_of = |candidates: &[usize]| -> Vec<TaskId> {
+            candidates.iter().map(|i| candidate(i).task).collect()
+        };
+        let mut tasks = tasks_of(&candidates);
+        if !ledger.are_alike(&tasks) {
+            candidates.retain(|i| ledger.can_be_evaluated(candidate(i).task));
+            tasks = tasks_of(&candidates);
+        }
         let Some(&first) = tasks.first() else {
             return Owner::Nobody;
         };

@@ -371,10 +371,14 @@ impl Ledger {
     }
 
     /// Whether the prompt of a task that was not launched yet can be evaluated under the adapters that
-    /// are applied now. That of a task that names none is evaluated under any.
+    /// are applied now. That of a task that names none is evaluated under any, and an adapter that is
+    /// activated by tokens is not applied before these.
     pub(crate) fn can_be_evaluated(&self, task: TaskId) -> bool {
         match (self.in_force(), self.adapters.named(task)) {
-            (Some(Some(in_force)), Some(named)) => in_force.blend_of(named) == in_force.blend,
+            (Some(Some(in_force)), Some(named)) => {
+                let blend = in_force.blend_of(named);
+                blend.is_invoked() || blend == in_force.blend
+            }
             _ => true,
         }
     }
