@@ -11,7 +11,7 @@ use contextpilot_delivery::Sender;
 use contextpilot_journal::{Journal, Recent};
 use contextpilot_residency::{Arrival, Effect, RequestId};
 
-use crate::recent;
+use crate::capture::recent;
 
 /// While the index is being told, how often to look whether it has been.
 const LOOK: Duration = Duration::from_millis(250);

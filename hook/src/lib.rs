@@ -45,32 +45,15 @@
     )
 )]
 
-mod abi;
-mod adapters;
 #[macro_use]
 mod attach;
+mod base;
 mod beliefs;
-mod bounds;
+mod capture;
 mod channel;
-mod connections;
-mod contexts;
-mod faults;
-mod guard;
 mod hooks;
-mod infill;
-mod legacy;
-mod log;
-mod mode;
-mod model;
 mod observe;
-mod packed;
-mod prompts;
-mod recent;
-mod saved;
-mod shadow;
 mod silence;
 mod start;
-mod status;
-mod tasks;
 mod trace;
 mod worker;

@@ -14,8 +14,10 @@ use contextpilot_residency::Event;
 use contextpilot_settings::Settings;
 
 use crate::attach::{self, Attached, Host, claims};
+use crate::base::{guard, log, mode};
+use crate::capture::{contexts, recent};
 use crate::trace::{self, Trace};
-use crate::{channel, contexts, guard, log, mode, observe, recent, worker};
+use crate::{channel, observe, worker};
 
 /// What was decided and found when the library was loaded.
 struct Prepared {

@@ -17,14 +17,15 @@ use contextpilot_observer::Stamp;
 use contextpilot_residency::{BufferId, Effect, Event, Ledger, Prompts, RequestId};
 
 use crate::attach::claims::{self, Claim};
+use crate::base::status::STATUS;
+use crate::base::{faults, guard, log, mode};
 use crate::beliefs::Beliefs;
+use crate::capture::prompts::{self, Waiting};
+use crate::capture::{model, saved};
 use crate::channel::{self, Channel, Inbox, Item, What};
 use crate::observe::{Attendant, Question};
-use crate::prompts::{self, Waiting};
 use crate::silence::Silence;
-use crate::status::STATUS;
 use crate::trace::Trace;
-use crate::{faults, guard, log, mode, model, saved};
 
 /// Raised each time the worker has found the queue empty, for those who wait for that.
 static TURNS: AtomicU64 = AtomicU64::new(0);

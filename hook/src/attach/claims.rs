@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::evidence;
 use super::table::{EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS};
-use crate::saved;
+use crate::capture::saved;
 
 /// Something that follows from functions being called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ use self::table::{
     FORGOTTEN, HOST_CACHE, LAUNCH, NUMBERS, PROMPTS, SESSIONS_SOCKET, UNCACHED, is_called, newest,
     ties_by_prompts,
 };
-use crate::{connections, prompts, saved};
+use crate::capture::{connections, prompts, saved};
 
 pub(crate) use self::got::patch_late;
 pub(crate) use self::parts::ask_version;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::evidence::Places;
 use super::linker;
 use super::table::{Generations, newest};
-use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
+use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 
 /// One function of the host's.
 pub(crate) struct Slot {

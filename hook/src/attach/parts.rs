@@ -9,7 +9,7 @@ use contextpilot_settings::Settings;
 use super::claims::{self, Claim};
 use super::original::{ROWS, has, plain};
 use super::{Attached, evidence};
-use crate::log;
+use crate::base::log;
 
 /// Tells that the engine can be asked for what prompts for `/infill` are put together with.
 const INFILL: &str = "llama_vocab_fim_pre";
@@ -137,7 +137,7 @@ struct Version {
 static VERSION: OnceLock<Version> = OnceLock::new();
 
 /// Asks the engine for its version, the first time. Not to be called within the
-/// [guard](crate::guard).
+/// [guard](crate::base::guard).
 pub(crate) fn ask_version() {
     if VERSION.get().is_some() {
         return;

@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int};
 
 use super::evidence::Called;
-use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
+use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 use crate::hooks::*;
 
 /// For one function of the table.

@@ -3,13 +3,13 @@
 
 use contextpilot_residency::{ContextId, Entries, Entry, Event};
 
-use crate::abi::{Batch, Pointer};
 use crate::attach::original::original;
+use crate::base::abi::{Batch, Pointer};
+use crate::base::guard::EngineCall;
+use crate::base::status::STATUS;
+use crate::capture::{adapters, contexts, legacy, shadow};
 use crate::channel::push;
-use crate::guard::EngineCall;
 use crate::observe::{self, Longest};
-use crate::status::STATUS;
-use crate::{adapters, contexts, legacy, shadow};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;

@@ -2,10 +2,10 @@
 
 use std::ffi::c_char;
 
-use crate::abi::{ContextParams, Pointer};
 use crate::attach::original::original;
-use crate::guard::EngineCall;
-use crate::model::Loading;
+use crate::base::abi::{ContextParams, Pointer};
+use crate::base::guard::EngineCall;
+use crate::capture::model::Loading;
 use crate::start;
 
 /// What servers of all generations load their model with, and a draft model. Newer ones load it

@@ -26,8 +26,9 @@ use serde::Serialize;
 use super::ask::{Asker, NoAnswer, Question};
 use super::stream::{Reader, Stream};
 use crate::attach::Attached;
-use crate::bounds::READERS;
-use crate::{mode, model};
+use crate::base::bounds::READERS;
+use crate::base::mode;
+use crate::capture::model;
 
 mod decode;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use contextpilot_control::{RequestState, Stats};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::bounds::QUESTIONS;
+use crate::base::bounds::QUESTIONS;
 use crate::channel;
 use crate::worker;
 

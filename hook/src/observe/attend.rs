@@ -15,8 +15,9 @@ use super::log_file::LogFile;
 use super::now;
 use super::stream::Stream;
 use crate::attach::{Attached, claims};
-use crate::status::STATUS;
-use crate::{log, mode, model};
+use crate::base::status::STATUS;
+use crate::base::{log, mode};
+use crate::capture::model;
 
 /// What stays as it is while the process lives.
 pub(crate) struct Facts {

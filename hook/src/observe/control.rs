@@ -9,8 +9,8 @@ use contextpilot_http_server::{BindError, Bound, Limits, Listener, Pool, accept_
 use contextpilot_settings::ListenAddress;
 
 use super::answers::{Answers, refuse};
-use crate::bounds::{BODY, CONNECTIONS};
-use crate::{guard, log};
+use crate::base::bounds::{BODY, CONNECTIONS};
+use crate::base::{guard, log};
 
 const LIMITS: Limits = Limits {
     body: BODY,

@@ -16,9 +16,9 @@ use std::thread;
 use contextpilot_control::LogLine;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::bounds::{LOG_IDS, LOG_LINES};
-use crate::status::STATUS;
-use crate::{guard, log};
+use crate::base::bounds::{LOG_IDS, LOG_LINES};
+use crate::base::status::STATUS;
+use crate::base::{guard, log};
 
 /// Everything is written that will be.
 static ENDED: AtomicBool = AtomicBool::new(true);

@@ -16,7 +16,7 @@
 //! the size of its state, which it computes without copying anything. All else happens on the
 //! worker thread and on threads of ours.
 //!
-//! Each of these threads is ours for life ([`guard::enter_for_life`](crate::guard)), since what
+//! Each of these threads is ours for life ([`guard::enter_for_life`](crate::base::guard)), since what
 //! they do goes through our own `accept`, `recv` and `send`, and has all signals blocked.
 
 mod answers;
@@ -40,11 +40,11 @@ use contextpilot_observer::{Note, Now, Stamp};
 use contextpilot_residency::{ContextId, Entry};
 use contextpilot_settings::Settings;
 
-use crate::abi::Pointer;
 use crate::attach::Attached;
 use crate::attach::original::plain;
+use crate::base::abi::Pointer;
+use crate::capture::contexts;
 use crate::channel::note;
-use crate::contexts;
 use answers::Answers;
 use attend::Facts;
 use facts::CommandLine;

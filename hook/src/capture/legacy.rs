@@ -4,10 +4,10 @@ use std::ptr;
 
 use contextpilot_residency::{Entries, Entry};
 
-use crate::abi::{Batch, Pointer};
 use crate::attach::original::plain;
-use crate::contexts;
-use crate::shadow;
+use crate::base::abi::{Batch, Pointer};
+use crate::capture::contexts;
+use crate::capture::shadow;
 
 /// What the engine says of a batch that leaves something out.
 pub(crate) struct Answers {
@@ -18,7 +18,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Not to be called within the [guard](crate::guard). What null pointers mean is written in the
+    /// Not to be called within the [guard](crate::base::guard). What null pointers mean is written in the
     /// engine's header.
     ///
     /// # Safety

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::mode;
+use crate::base::mode;
 
 struct Flags {
     /// Our own code is running on this thread (for ever, on our own threads): whatever it calls

@@ -13,11 +13,13 @@ use contextpilot_request::{Adapters, Assembly, Identity, Infill, Request, Reques
 use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token};
 
 use crate::attach::{claims, evidence};
-use crate::bounds::SOCKETS;
+use crate::base::bounds::SOCKETS;
+use crate::base::status::STATUS;
+use crate::base::{faults, guard};
+use crate::capture::prompts::{self, Waiting};
+use crate::capture::{adapters, contexts, recent};
 use crate::channel::{introduce, note, push, tell_waiting};
-use crate::prompts::{self, Waiting};
-use crate::status::STATUS;
-use crate::{adapters, contexts, faults, guard, observe, recent};
+use crate::observe;
 
 /// How often each descriptor was accepted or released, so that a number that is used again is not
 /// taken for the same connection. Odd: it is a client of the server's. Even: it is not, or not
@@ -297,7 +299,7 @@ impl Current {
             }
             Some(_) => (Vec::new(), true),
         };
-        let counted = |counter: &crate::status::Counter| {
+        let counted = |counter: &crate::base::status::Counter| {
             if inference {
                 counter.add(1);
             }

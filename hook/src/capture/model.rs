@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use contextpilot_control::ModelState;
 
-use crate::{channel, contexts, guard};
+use crate::base::guard;
+use crate::capture::contexts;
+use crate::channel;
 
 /// How long the engine is silent after a model was loaded and tried, at least. The server goes on
 /// from one to the next within some milliseconds.

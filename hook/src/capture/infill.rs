@@ -4,9 +4,9 @@ use std::sync::OnceLock;
 
 use contextpilot_request::{Infill, InfillTexts};
 
-use crate::abi::Pointer;
 use crate::attach::original::{original, plain};
-use crate::contexts;
+use crate::base::abi::Pointer;
+use crate::capture::contexts;
 
 /// A token that a vocabulary does not have.
 const NO_TOKEN: i32 = -1;
@@ -14,7 +14,7 @@ const NO_TOKEN: i32 = -1;
 /// The server's rule; `None` if the engine cannot be asked. It stays as it is while the process
 /// lives: a server has one model and one command line.
 ///
-/// Calls the engine: not to be called in [`observe`](crate::guard::observe).
+/// Calls the engine: not to be called in [`observe`](crate::base::guard::observe).
 ///
 /// # Safety
 /// The vocabulary is one of the engine's.

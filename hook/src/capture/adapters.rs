@@ -4,7 +4,7 @@
 //! with the batch that it holds for, is what changed.
 //!
 //! A context is used by one thread at a time: the engine's API asks that of its caller. That is
-//! what makes the copies here safe without a lock, as with batches (see [`crate::shadow`]).
+//! what makes the copies here safe without a lock, as with batches (see [`crate::capture::shadow`]).
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale};
 
-use crate::abi::Pointer;
 use crate::attach::original::{self, plain};
 use crate::attach::table::{ADAPTERS, newest};
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
 use crate::channel::{self, push_heard};
-use crate::guard::EngineCall;
 
 /// Contexts with adapters: a server has one.
 const MOST: usize = 16;

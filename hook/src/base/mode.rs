@@ -4,7 +4,8 @@ use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::{channel, log};
+use crate::base::log;
+use crate::channel;
 
 /// Hands everything through: before the constructor, in other programs, where nobody wants it.
 const INERT: u8 = 0;

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use contextpilot_residency::{ContextId, Event};
 
-use crate::abi::{ContextParams, Pointer};
 use crate::attach::original::{self, original, plain};
 use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
-use crate::bounds::CONTEXTS;
+use crate::base::abi::{ContextParams, Pointer};
+use crate::base::bounds::CONTEXTS;
+use crate::base::guard::EngineCall;
+use crate::base::status::STATUS;
+use crate::capture::{adapters, model};
 use crate::channel::{lose_step, push};
-use crate::guard::EngineCall;
-use crate::status::STATUS;
-use crate::{adapters, attach, model, observe, start};
+use crate::{attach, observe, start};
 
 struct Row {
     /// Zero: the row is free.
@@ -29,7 +30,7 @@ struct Row {
     measured: AtomicU32,
     /// The server asks less of its sliding window than those of 2026 do.
     looks_back_far: AtomicBool,
-    /// The server has not made it only to see how large it is: see [`model`](crate::model).
+    /// The server has not made it only to see how large it is: see [`model`](crate::capture::model).
     in_use: AtomicBool,
     /// Tokens of a batch, as the server asked for; zero: that was not seen, here and below.
     batch: AtomicU32,
@@ -61,7 +62,7 @@ struct Answers {
 }
 
 /// A context is there; if it is a new one, says so to the ledger. Not to be called within the
-/// [guard](crate::guard), since the engine is asked.
+/// [guard](crate::base::guard), since the engine is asked.
 pub(crate) fn know(call: &EngineCall, context: Pointer) {
     if context.is_null() || !call.counts() || find(context.addr()).is_some() {
         return;
@@ -143,7 +144,7 @@ fn add(context: Pointer, answers: &Answers) {
     lose_step();
 }
 
-/// A context was made in this way. Not to be called within the [guard](crate::guard).
+/// A context was made in this way. Not to be called within the [guard](crate::base::guard).
 pub(crate) fn made(call: &EngineCall, context: Pointer, params: &ContextParams) {
     know(call, context);
     if context.is_null() || !call.counts() {
@@ -270,7 +271,7 @@ pub(crate) fn is_bounded(context: Pointer) -> bool {
 }
 
 /// The last position of a sequence, -1 for an empty one; `None` if the engine cannot be asked. Not
-/// to be called within the [guard](crate::guard).
+/// to be called within the [guard](crate::base::guard).
 ///
 /// # Safety
 /// The context is alive and not at work now.
@@ -286,7 +287,7 @@ pub(crate) unsafe fn last_position(context: Pointer, sequence: i32) -> Option<i3
 
 /// The first position that there still is of a sequence; `None` if the engine cannot be asked.
 /// Before it could be, bounded contexts were recurrent ones, which hold their last position only. Not
-/// to be called within the [guard](crate::guard).
+/// to be called within the [guard](crate::base::guard).
 ///
 /// # Safety
 /// The context is alive and not at work now.

@@ -18,10 +18,11 @@ use std::time::Duration;
 use contextpilot_observer::{Note, Stamp};
 use contextpilot_residency::{Arrival, Entry, Event, RequestId};
 
-use crate::bounds::{ENTRIES, EVENTS, EVENTS_BEFORE_WORKER, STRANDED};
-use crate::prompts::Waiting;
-use crate::status::STATUS;
-use crate::{faults, mode, observe};
+use crate::base::bounds::{ENTRIES, EVENTS, EVENTS_BEFORE_WORKER, STRANDED};
+use crate::base::status::STATUS;
+use crate::base::{faults, mode};
+use crate::capture::prompts::Waiting;
+use crate::observe;
 use queue::{Receiver, Sender, queue};
 
 mod queue;
@@ -105,7 +106,7 @@ pub(crate) fn get() -> &'static Channel {
     CHANNEL.get_or_init(Channel::new)
 }
 
-/// Tells the worker what happened. Call in [`observe`](crate::guard::observe) only.
+/// Tells the worker what happened. Call in [`observe`](crate::base::guard::observe) only.
 pub(crate) fn push(event: Event) {
     get().push(event);
 }

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use contextpilot_residency::{Entries, Entry, media_token};
 
-use crate::abi::{Embeddings, Pointer};
-use crate::bounds::{BATCH_KEEPS as KEPT, BATCHES as MOST};
+use crate::base::abi::{Embeddings, Pointer};
+use crate::base::bounds::{BATCH_KEEPS as KEPT, BATCHES as MOST};
 
 /// `LLAMA_TOKEN_NULL`.
 const NO_TOKEN: i32 = -1;

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::bounds::{BUFFER_BUCKETS as BUCKETS, BUFFER_KINDS};
+use crate::base::bounds::{BUFFER_BUCKETS as BUCKETS, BUFFER_KINDS};
 
 /// Eight addresses: a cache line.
 #[repr(align(64))]

@@ -9,7 +9,7 @@
 
 use std::slice;
 
-use crate::abi::Pointer;
+use crate::base::abi::Pointer;
 
 /// Words of 4 bytes at which an element may begin: they contain pointers.
 const ALIGNMENT: usize = 2;
