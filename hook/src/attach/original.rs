@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::evidence::Places;
+use super::evidence::{Called, Places};
 use super::linker;
 use super::table::{Generations, newest};
 use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
@@ -106,6 +106,7 @@ pub(crate) struct Row {
     pub(crate) need: &'static str,
     pub(crate) slot: &'static Slot,
     pub(crate) places: &'static Places,
+    pub(crate) called: &'static Called,
 }
 
 impl Row {
@@ -155,6 +156,11 @@ macro_rules! slots {
         mod places {
             $(pub(super) static $name: super::Places = super::Places::new();)*
         }
+        /// One for each row.
+        #[allow(non_upper_case_globals)]
+        pub(crate) mod called {
+            $(pub(crate) static $name: super::Called = super::Called::new();)*
+        }
         $(
             /// The host's function of this name.
             #[allow(clippy::type_complexity)]
@@ -175,6 +181,7 @@ macro_rules! slots {
                 need: stringify!($need),
                 slot: &slot::$name,
                 places: &places::$name,
+                called: &called::$name,
             },
         )*];
     };

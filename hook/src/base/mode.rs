@@ -2,10 +2,9 @@
 
 use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::base::log;
-use crate::channel;
+use super::log;
 
 /// Hands everything through: before the constructor, in other programs, where nobody wants it.
 const INERT: u8 = 0;
@@ -24,9 +23,27 @@ pub(crate) fn is_active() -> bool {
     matches!(MODE.load(Ordering::Relaxed), ARMED | RUNNING)
 }
 
+/// What other rooms do when the mode changes.
+pub(crate) struct Turns {
+    /// Starts the threads, unless they run.
+    pub(crate) start: fn(),
+    /// What was believed until now counts no more.
+    pub(crate) lose_step: fn(),
+}
+
+static TURNS: OnceLock<Turns> = OnceLock::new();
+
 /// The constructor's verdict that this is a process for us.
-pub(crate) fn arm() {
+pub(crate) fn arm(turns: Turns) {
+    let _ = TURNS.set(turns);
     MODE.store(ARMED, Ordering::Relaxed);
+}
+
+/// The server begins to load its first model, or uses a context: now the threads are needed.
+pub(crate) fn ensure_running() {
+    if let Some(turns) = TURNS.get() {
+        (turns.start)();
+    }
 }
 
 /// True for the one caller who is to start the threads.
@@ -68,7 +85,9 @@ pub(crate) fn break_down() {
         return;
     }
     // What can still be done is done first: telling people may fail.
-    channel::lose_step();
+    if let Some(turns) = TURNS.get() {
+        (turns.lose_step)();
+    }
     let place = place_of_panic();
     log::line(format_args!(
         "Stopped after an internal error at {place}. The server is not affected; all that was \

@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use contextpilot_observer::Note;
 use contextpilot_request::{Adapters, Assembly, Identity, Infill, Request, RequestReader, Step};
 use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token};
+use contextpilot_worker::Waiting;
 
 use crate::attach::{claims, evidence};
 use crate::base::bounds::SOCKETS;
+use crate::base::clock;
 use crate::base::status::STATUS;
 use crate::base::{faults, guard};
-use crate::capture::prompts::{self, Waiting};
-use crate::capture::{adapters, contexts, recent};
+use crate::capture::{adapters, contexts, prompts, recent};
 use crate::channel::{introduce, note, push, tell_waiting};
-use crate::observe;
 
 /// How often each descriptor was accepted or released, so that a number that is used again is not
 /// taken for the same connection. Odd: it is a client of the server's. Even: it is not, or not
@@ -320,7 +320,7 @@ impl Current {
                 None
             }
         };
-        let observed = inference && observe::is_engaged();
+        let observed = inference && clock::is_engaged();
         let forgotten = forgotten || (forbids_cache && FORGETS.load(Ordering::Relaxed));
         let of_interest = id.is_some() || observed || forgotten || !adapters.is_empty();
         if !of_interest && prompts.is_none() {

@@ -9,15 +9,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use contextpilot_residency::{ContextId, Event};
 
+use crate::attach;
 use crate::attach::original::{self, original, plain};
 use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::bounds::CONTEXTS;
 use crate::base::guard::EngineCall;
+use crate::base::mode;
 use crate::base::status::STATUS;
-use crate::capture::{adapters, model};
-use crate::channel::{lose_step, push};
-use crate::{attach, observe, start};
+use crate::capture::{adapters, facts};
+use crate::channel::{lose_step, nudge, push};
 
 struct Row {
     /// Zero: the row is free.
@@ -58,7 +59,7 @@ struct Answers {
     hybrid: bool,
     /// Of its sliding-window layers, tokens; 0 if there are none.
     window: i32,
-    observed: Option<observe::ContextFacts>,
+    observed: Option<facts::ContextFacts>,
 }
 
 /// A context is there; if it is a new one, says so to the ledger. Not to be called within the
@@ -87,7 +88,7 @@ impl Answers {
             recurrent: recurrent == Some(true),
             hybrid: hybrid == Some(true),
             window: window.unwrap_or(0),
-            observed: observe::ask_context(context, model),
+            observed: facts::ask_context(context, model),
         }
     }
 
@@ -126,7 +127,7 @@ fn add(context: Pointer, answers: &Answers) {
             row.looks_back_far
                 .store(slides && of_2025, Ordering::Release);
             STATUS.contexts.add(1);
-            start::ensure_running();
+            mode::ensure_running();
             push(Event::ContextCreated {
                 context: ContextId(address),
             });
@@ -136,7 +137,7 @@ fn add(context: Pointer, answers: &Answers) {
                     window,
                 });
             }
-            observe::note_context(context, answers.observed.as_ref());
+            facts::note_context(context, answers.observed.as_ref());
             return;
         }
     }
@@ -217,11 +218,25 @@ pub(crate) fn is_any_in_use() -> bool {
     rows.any(|row| row.context.load(Ordering::Acquire) != 0 && row.in_use.load(Ordering::Acquire))
 }
 
+/// How often something happened to the model that is no event.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+/// A load has ended, or the server uses a context that it did not use before.
+pub(crate) fn note_change() {
+    CHANGES.fetch_add(1, Ordering::SeqCst);
+    nudge();
+}
+
+/// How often that was.
+pub(crate) fn changes() -> usize {
+    CHANGES.load(Ordering::SeqCst)
+}
+
 impl Row {
     fn note_use(&self) {
         if !self.in_use.load(Ordering::Relaxed) {
             self.in_use.store(true, Ordering::Release);
-            model::note_change();
+            note_change();
         }
     }
 }

@@ -9,13 +9,16 @@
 //! | [`connections`], [`tasks`] | a thread that reads a request to its id; a list of tasks to their numbers |
 //! | [`prompts`], [`infill`] | the same where requests are known by their prompts only |
 //! | [`recent`] | an id to where it outlives a crash |
+//! | [`measure`], `facts` | a context to its size and its model's name, for whoever observes |
 //! | [`model`] | loads and uses of contexts to whether the server answers |
 
 pub(crate) mod adapters;
 pub(crate) mod connections;
 pub(crate) mod contexts;
+mod facts;
 pub(crate) mod infill;
 pub(crate) mod legacy;
+pub(crate) mod measure;
 pub(crate) mod model;
 pub(crate) mod packed;
 pub(crate) mod prompts;

@@ -14,7 +14,6 @@ use contextpilot_control::ModelState;
 
 use crate::base::guard;
 use crate::capture::contexts;
-use crate::channel;
 
 /// How long the engine is silent after a model was loaded and tried, at least. The server goes on
 /// from one to the next within some milliseconds.
@@ -22,9 +21,6 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(100);
 
 /// Calls that load something now.
 static LOADS: AtomicUsize = AtomicUsize::new(0);
-
-/// How often something changed here that is no event.
-static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// The server has become one that answers.
 static SETTLED: AtomicBool = AtomicBool::new(false);
@@ -42,19 +38,8 @@ impl Loading {
 impl Drop for Loading {
     fn drop(&mut self) {
         LOADS.fetch_sub(1, Ordering::SeqCst);
-        guard::observe(note_change);
+        guard::observe(contexts::note_change);
     }
-}
-
-/// A load has ended, or the server uses a context that it did not use before.
-pub(crate) fn note_change() {
-    CHANGES.fetch_add(1, Ordering::SeqCst);
-    channel::nudge();
-}
-
-/// How often that was.
-pub(crate) fn changes() -> usize {
-    CHANGES.load(Ordering::SeqCst)
 }
 
 /// Whether a model is there and nothing is being loaded, so that it is enough that the engine is

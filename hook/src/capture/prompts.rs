@@ -3,22 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use contextpilot_residency::{Arrival, Prompt, TaskId};
+use contextpilot_residency::TaskId;
 
 static ENGAGED: AtomicBool = AtomicBool::new(false);
 static NEXT: AtomicI32 = AtomicI32::new(1);
-
-/// What the worker is told of the prompts that wait.
-pub(crate) enum Waiting {
-    /// A request waits with this prompt.
-    Prompt {
-        arrival: Arrival,
-        task: TaskId,
-        prompt: Prompt,
-    },
-    /// It waits no more: it was served, or refused, or its client has left.
-    Over { arrival: Arrival, served: bool },
-}
 
 /// The constructor's verdict that there is no other way.
 pub(crate) fn engage() {

@@ -8,6 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::attach::claims::Seen;
 use crate::base::bounds::{BUFFER_BUCKETS as BUCKETS, BUFFER_KINDS};
 
 /// Eight addresses: a cache line.
@@ -136,19 +137,13 @@ pub(crate) fn refuse() -> Vec<usize> {
         .collect()
 }
 
-/// Whether memory of a whole sequence was got again, and its release was not seen.
-pub(crate) fn was_reused() -> bool {
-    REUSED.load(Ordering::Relaxed)
-}
-
-/// Whether a release of some buffer was seen.
-pub(crate) fn was_any_freed() -> bool {
-    FREED.load(Ordering::Relaxed)
-}
-
-/// How much was saved so far as whole sequences, bytes.
-pub(crate) fn bytes() -> u64 {
-    BYTES.load(Ordering::Relaxed)
+/// What claims about the host prompt cache hang on: of whole sequences.
+pub(crate) fn seen() -> Seen {
+    Seen {
+        reused: REUSED.load(Ordering::Relaxed),
+        bytes: BYTES.load(Ordering::Relaxed),
+        any_freed: FREED.load(Ordering::Relaxed),
+    }
 }
 
 fn holds(slot: &AtomicUsize, address: usize) -> bool {
@@ -204,14 +199,14 @@ mod tests {
         assert!(!addresses.iter().any(|&address| may_be(address)));
 
         // Two whole sequences in one place: somebody has released the first unseen.
-        assert!(!was_reused());
+        assert!(!seen().reused);
         let address = addresses[0];
         assert!(insert(address, 1000, Content::Whole));
-        assert!(!was_reused());
+        assert!(!seen().reused);
         assert!(insert(address, 1000, Content::Whole));
-        assert!(was_reused());
-        assert!(!was_any_freed());
-        assert!(release(address) && was_any_freed());
+        assert!(seen().reused);
+        assert!(!seen().any_freed);
+        assert!(release(address) && seen().any_freed);
 
         assert!(insert(addresses[1], 1000, Content::Checkpoint));
         assert!(insert(addresses[2], 1000, Content::Whole));

@@ -17,36 +17,15 @@ use std::time::Duration;
 
 use contextpilot_observer::{Note, Stamp};
 use contextpilot_residency::{Arrival, Entry, Event, RequestId};
+use contextpilot_worker::{DOZE, Item, NAP, Waiting, What};
 
 use crate::base::bounds::{ENTRIES, EVENTS, EVENTS_BEFORE_WORKER, STRANDED};
+use crate::base::clock;
 use crate::base::status::STATUS;
 use crate::base::{faults, mode};
-use crate::capture::prompts::Waiting;
-use crate::observe;
 use queue::{Receiver, Sender, queue};
 
 mod queue;
-
-/// Up to this long the worker may rest without hearing of events that can wait. Each look costs
-/// a core some 20 microseconds, which a server that generates may want itself.
-pub(crate) const NAP: Duration = Duration::from_millis(25);
-/// Up to this long it may rest without hearing of generated tokens. Where all cores compute, each
-/// look holds up whoever waits for the core that it takes.
-pub(crate) const DOZE: Duration = Duration::from_millis(100);
-
-/// What stands in the queue.
-pub(crate) struct Item {
-    pub(crate) what: What,
-    /// When it happened; only taken while somebody observes, and where it matters then.
-    pub(crate) at: Stamp,
-}
-
-/// For the ledger, for who observes it, or for who ties requests to it.
-pub(crate) enum What {
-    Event(Event),
-    Note(Note),
-    Waiting(Waiting),
-}
 
 /// What the worker wants to be woken for: events of this [weight](Weight) and above.
 struct Attention(AtomicU8);
@@ -126,8 +105,8 @@ pub(crate) fn gaps() -> usize {
 
 /// Tells whoever observes, if somebody does. Wakes nobody, and is dropped where there is no room.
 pub(crate) fn note(note: impl FnOnce() -> Note) {
-    if observe::is_engaged() {
-        get().note(note(), observe::stamp());
+    if clock::is_engaged() {
+        get().note(note(), clock::stamp());
     }
 }
 
@@ -219,7 +198,7 @@ impl Channel {
             return false;
         }
         let at = match event {
-            Event::Evaluated { .. } | Event::Answered { .. } => observe::stamp(),
+            Event::Evaluated { .. } | Event::Answered { .. } => clock::stamp(),
             _ => Stamp::default(),
         };
         let what = What::Event(event);

@@ -5,8 +5,8 @@ use std::ffi::c_char;
 use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
+use crate::base::mode;
 use crate::capture::model::Loading;
-use crate::start;
 
 /// What servers of all generations load their model with, and a draft model. Newer ones load it
 /// twice: first without its tensors, to see what fits.
@@ -31,7 +31,7 @@ pub(crate) unsafe fn mtmd_init_from_file(
 /// Until it is dropped, something is being loaded.
 fn begin() -> (EngineCall, Option<Loading>) {
     let call = EngineCall::enter();
-    call.observe(start::ensure_running);
+    call.observe(mode::ensure_running);
     let loading = call.counts().then(Loading::begin);
     (call, loading)
 }

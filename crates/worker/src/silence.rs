@@ -4,7 +4,12 @@ use std::time::{Duration, Instant};
 
 use contextpilot_residency::Event;
 
-use crate::channel::{DOZE, NAP};
+/// Up to this long the worker may rest without hearing of events that can wait. Each look costs
+/// a core some 20 microseconds, which a server that generates may want itself.
+pub const NAP: Duration = Duration::from_millis(25);
+/// Up to this long it may rest without hearing of generated tokens. Where all cores compute, each
+/// look holds up whoever waits for the core that it takes.
+pub const DOZE: Duration = Duration::from_millis(100);
 
 /// Each silence is remarked upon at these ages, once.
 const AGES: [Duration; 3] = [

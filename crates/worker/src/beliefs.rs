@@ -11,7 +11,7 @@ use contextpilot_delivery::Sender;
 use contextpilot_journal::{Journal, Recent};
 use contextpilot_residency::{Arrival, Effect, RequestId};
 
-use crate::capture::recent;
+use crate::library::Library;
 
 /// While the index is being told, how often to look whether it has been.
 const LOOK: Duration = Duration::from_millis(250);
@@ -36,9 +36,14 @@ pub(crate) struct Beliefs {
 impl Beliefs {
     /// The ids that the last process of this instance left are gone. They are told so by the
     /// first [`keep`](Self::keep), when it is known which of them have come back already.
-    pub(crate) fn new(sender: Arc<Sender>, journal: Journal, lost: Vec<RequestId>) -> Self {
+    pub(crate) fn new(
+        sender: Arc<Sender>,
+        journal: Journal,
+        lost: Vec<RequestId>,
+        library: &dyn Library,
+    ) -> Self {
         if let Some(recent) = journal.recent() {
-            recent::use_for_life(recent);
+            library.keep_recent(recent);
         }
         Self {
             sender,

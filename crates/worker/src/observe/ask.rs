@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use contextpilot_control::{RequestState, Stats};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::base::bounds::QUESTIONS;
-use crate::channel;
-use crate::worker;
+use crate::bounds::QUESTIONS;
+use crate::worker::Turns;
 
 /// How long an answer may take. The worker answers between two events.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,15 +23,18 @@ pub(crate) enum Question {
 
 /// Asks.
 #[derive(Clone)]
-pub(crate) struct Asker(Sender<Question>);
+pub(crate) struct Asker {
+    questions: Sender<Question>,
+    turns: Turns,
+}
 
 /// The worker did not answer in time, or has ended.
 pub(crate) struct NoAnswer;
 
 /// Both ends.
-pub(crate) fn questions() -> (Asker, Receiver<Question>) {
-    let (sender, receiver) = bounded(QUESTIONS);
-    (Asker(sender), receiver)
+pub(crate) fn questions(turns: Turns) -> (Asker, Receiver<Question>) {
+    let (questions, receiver) = bounded(QUESTIONS);
+    (Asker { questions, turns }, receiver)
 }
 
 impl Asker {
@@ -42,14 +44,15 @@ impl Asker {
     ) -> Result<T, NoAnswer> {
         let deadline = Instant::now() + PATIENCE;
         let (sender, answer) = bounded(1);
-        self.0.try_send(question(sender)).map_err(|_| NoAnswer)?;
+        let asked = self.questions.try_send(question(sender));
+        asked.map_err(|_| NoAnswer)?;
         loop {
-            channel::get().nudge();
+            self.turns.nudge();
             match answer.recv_timeout(NUDGE) {
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer),
                 Err(RecvTimeoutError::Timeout)
-                    if worker::has_ended() || Instant::now() >= deadline =>
+                    if self.turns.have_ended() || Instant::now() >= deadline =>
                 {
                     return Err(NoAnswer);
                 }

@@ -25,10 +25,8 @@ use serde::Serialize;
 
 use super::ask::{Asker, NoAnswer, Question};
 use super::stream::{Reader, Stream};
-use crate::attach::Attached;
-use crate::base::bounds::READERS;
-use crate::base::mode;
-use crate::capture::model;
+use crate::bounds::READERS;
+use crate::library::Library;
 
 mod decode;
 #[cfg(test)]
@@ -40,7 +38,7 @@ pub(crate) struct Answers {
     pub(crate) token: Option<Secret>,
     pub(crate) asker: Asker,
     pub(crate) stream: Arc<Stream>,
-    pub(crate) attached: Attached,
+    pub(crate) library: &'static dyn Library,
     pub(crate) sender: Option<Arc<Sender>>,
     pub(crate) readers: Arc<AtomicUsize>,
 }
@@ -70,7 +68,7 @@ impl Answers {
             Err(refusal) => refusal,
         }));
         answer.unwrap_or_else(|_| {
-            let place = mode::place_of_panic();
+            let place = self.library.place_of_panic();
             refuse(
                 500,
                 &format!("an internal error at {place}; please report it"),
@@ -197,17 +195,17 @@ impl Answers {
 
     /// Whether all is as it should be, the index included.
     fn readiness(&self) -> (HealthStatus, String) {
-        if !mode::is_running() {
-            let place = mode::place_of_panic();
+        if !self.library.is_running() {
+            let place = self.library.place_of_panic();
             let reason = format!("stopped after an internal error at {place}; restart the server");
             return (HealthStatus::Stopped, reason);
         }
-        let missing = self.attached.missing();
+        let missing = self.library.engine().missing;
         if !missing.is_empty() {
             let missing = missing.join("; ");
             return (HealthStatus::NotAttached, format!("without {missing}"));
         }
-        if model::state() == ModelState::Loading {
+        if self.library.model_state() == ModelState::Loading {
             let reason = "the server is loading its model";
             return (HealthStatus::Loading, reason.to_owned());
         }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_control::{Delivery, Losses, Mode, Model, Requests, Stats, Timestamp};
+use contextpilot_control::{Delivery, Mode, Model, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
 use contextpilot_residency::{Effect, Event, Ledger};
@@ -12,16 +12,12 @@ use crossbeam_channel::Receiver;
 
 use super::ask::Question;
 use super::log_file::LogFile;
-use super::now;
 use super::stream::Stream;
-use crate::attach::{Attached, claims};
-use crate::base::status::STATUS;
-use crate::base::{log, mode};
-use crate::capture::model;
+use crate::library::Library;
 
 /// What stays as it is while the process lives.
 pub(crate) struct Facts {
-    pub(crate) attached: Attached,
+    pub(crate) library: &'static dyn Library,
     pub(crate) model: Option<Model>,
     pub(crate) host_limit: (Option<u64>, String),
     pub(crate) started: Instant,
@@ -104,14 +100,16 @@ impl Attendant {
 
     /// A defect of the observer must not end what it observes.
     fn watch<R>(&mut self, work: impl FnOnce(&mut Observer, Now) -> R) -> Option<R> {
+        let library = self.facts.library;
         let observer = self.observer.as_mut()?;
-        let result = catch_unwind(AssertUnwindSafe(|| work(observer, now())));
+        let now = library.now();
+        let result = catch_unwind(AssertUnwindSafe(|| work(observer, now)));
         if result.is_err() {
             self.observer = None;
-            log::line(format_args!(
+            library.say(format_args!(
                 "Observation stopped after an internal error at {}: /stats and the log file end \
                  here, all else goes on. Please report this line",
-                mode::place_of_panic()
+                library.place_of_panic()
             ));
         }
         result.ok()
@@ -132,8 +130,6 @@ impl Attendant {
 
     fn outside(&self, alive: bool) -> Outside {
         let facts = &self.facts;
-        let (with_id, without_id) = (STATUS.with_id.get(), STATUS.without_id.get());
-        let refused_id = STATUS.refused_id.get();
         Outside {
             process: std::process::id(),
             uptime_seconds: facts.started.elapsed().as_secs_f64(),
@@ -143,32 +139,17 @@ impl Attendant {
                 (true, Some(_)) => Mode::Reporting,
                 (true, None) => Mode::Observing,
             },
-            engine: facts.attached.describe(),
+            engine: facts.library.engine(),
             model: facts.model.clone(),
-            model_state: model::state(),
+            model_state: facts.library.model_state(),
             host_limit: facts.host_limit.0,
             host_limit_from: facts.host_limit.1.clone(),
-            requests: Requests {
-                seen: with_id + without_id + refused_id,
-                with_id,
-                without_id,
-                refused_id,
-                finished: 0,
-            },
+            requests: facts.library.requests(),
             delivery: facts
                 .index
                 .as_ref()
                 .map(|(sender, endpoint)| delivery(sender, endpoint)),
-            losses: Losses {
-                events: STATUS.events_lost.get(),
-                gaps: STATUS.gaps.get(),
-                ids: STATUS.ids_lost.get(),
-                untracked_batches: STATUS.untracked_batches.get(),
-                untracked_buffers: STATUS.untracked_buffers.get(),
-                unreadable_connections: STATUS.unreadable_connections.get(),
-                log_lines: STATUS.log_lines_lost.get(),
-                claims: claims::count_withdrawn(),
-            },
+            losses: facts.library.losses(),
         }
     }
 }

@@ -14,81 +14,131 @@ use std::time::{Duration, Instant};
 use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
 use contextpilot_observer::Stamp;
-use contextpilot_residency::{BufferId, Effect, Event, Ledger, Prompts, RequestId};
+use contextpilot_residency::{Effect, Event, Ledger, Prompts, RequestId};
+use contextpilot_settings::Settings;
 
-use crate::attach::claims::{self, Claim};
-use crate::base::status::STATUS;
-use crate::base::{faults, guard, log, mode};
 use crate::beliefs::Beliefs;
-use crate::capture::prompts::{self, Waiting};
-use crate::capture::{model, saved};
-use crate::channel::{self, Channel, Inbox, Item, What};
-use crate::observe::{Attendant, Question};
+use crate::library::{Item, Library, Lost, Source, Waiting, What, Withdrawn};
+use crate::observe::{self, Attendant, Question, Remains};
 use crate::silence::Silence;
 use crate::trace::Trace;
 
-/// Raised each time the worker has found the queue empty, for those who wait for that.
-static TURNS: AtomicU64 = AtomicU64::new(0);
-
 /// What the worker is asked for, beyond its work.
-static ASKED: AtomicU8 = AtomicU8::new(NOTHING);
 const NOTHING: u8 = 0;
 /// To take everything back.
 const LEAVE: u8 = 1;
 /// To end.
 const CLOSE: u8 = 2;
 
-/// The worker has opened the journal.
-static OPENED: AtomicBool = AtomicBool::new(false);
-
-/// The worker has ended, in whatever way.
-static ENDED: AtomicBool = AtomicBool::new(false);
-
-/// Opens the journal: on the worker thread, since it reads files.
-pub(crate) type OpenJournal = Box<dyn FnOnce() -> (Journal, Vec<RequestId>) + Send>;
-
-/// Who is to be told of evictions.
-pub(crate) struct Index {
-    pub(crate) sender: Arc<Sender>,
-    pub(crate) journal: OpenJournal,
+/// How far the worker is, for those who wait for it.
+#[derive(Clone)]
+pub(crate) struct Turns {
+    library: &'static dyn Library,
+    shared: Arc<Shared>,
 }
 
-/// Starts the worker. The caller has blocked all signals: this thread handles none. Without an
-/// index, nobody is told anything; without an attendant, nobody observes.
-pub(crate) fn start(
-    index: Option<Index>,
-    attendant: Option<Attendant>,
-    trace: Option<Trace>,
-) -> std::io::Result<()> {
-    let channel = channel::get();
-    let Some(inbox) = channel.take_inbox() else {
-        return Err(std::io::Error::other("it was started before"));
+#[derive(Default)]
+struct Shared {
+    /// Raised each time the worker has found nothing to do.
+    turns: AtomicU64,
+    asked: AtomicU8,
+    /// The journal is open.
+    opened: AtomicBool,
+    /// The worker has ended, in whatever way.
+    ended: AtomicBool,
+}
+
+impl Turns {
+    pub(crate) fn nudge(&self) {
+        self.library.nudge();
+    }
+
+    pub(crate) fn have_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::SeqCst)
+    }
+
+    fn wait(&self, deadline: Instant, done: impl Fn() -> bool) {
+        while !done() && !self.have_ended() && Instant::now() < deadline {
+            self.nudge();
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Opens the journal: on the worker thread, since it reads files.
+pub type OpenJournal = Box<dyn FnOnce() -> (Journal, Vec<RequestId>) + Send>;
+
+/// Who is to be told of evictions.
+pub struct Index {
+    /// Tells it.
+    pub sender: Arc<Sender>,
+    /// Where, for people.
+    pub endpoint: String,
+    /// What it believes.
+    pub journal: OpenJournal,
+}
+
+/// How a worker is to work.
+pub struct Task<'a> {
+    /// What is to be observed, and by whom.
+    pub settings: &'a Settings,
+    /// None: nobody is told anything.
+    pub index: Option<Index>,
+    /// None: nobody looks for an error.
+    pub trace: Option<Trace>,
+    /// Requests are tied to slots by their prompts.
+    pub by_prompts: bool,
+}
+
+/// A worker that was started.
+pub struct Handle {
+    turns: Turns,
+    remains: Remains,
+}
+
+/// Starts the worker and what it needs. The caller has blocked all signals: our threads handle none.
+///
+/// # Errors
+/// No thread can be had.
+pub fn start<S: Source + Send + 'static>(
+    library: &'static dyn Library,
+    source: S,
+    task: Task<'_>,
+) -> std::io::Result<Handle> {
+    let turns = Turns {
+        library,
+        shared: Arc::default(),
     };
+    let index = task.index;
+    let told = index.as_ref();
+    let told = told.map(|index| (Arc::clone(&index.sender), index.endpoint.clone()));
+    let (attendant, remains) = observe::start(task.settings, library, &turns, told)?;
+    let (trace, by_prompts, shared) = (task.trace, task.by_prompts, Arc::clone(&turns.shared));
     thread::Builder::new()
         .name("contextpilot".to_owned())
         .spawn(move || {
-            guard::enter_for_life();
-            channel.attend();
+            library.enter_thread();
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                let beliefs = index.map(|Index { sender, journal }| {
-                    let (journal, lost) = journal();
-                    Beliefs::new(sender, journal, lost)
+                let beliefs = index.map(|index| {
+                    let (journal, lost) = (index.journal)();
+                    Beliefs::new(index.sender, journal, lost, library)
                 });
+                shared.opened.store(true, Ordering::SeqCst);
                 let mut worker = Worker {
-                    channel,
-                    inbox,
+                    library,
+                    source,
+                    shared: Arc::clone(&shared),
                     beliefs,
                     attendant,
                     trace,
                     ledger: Some(Ledger::new()),
-                    prompts: prompts::are_engaged().then(Prompts::new),
+                    prompts: by_prompts.then(Prompts::new),
                     passed: Vec::new(),
                     effects: Vec::new(),
                     at_hand: None,
                 };
-                OPENED.store(true, Ordering::SeqCst);
                 if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
-                    mode::break_down();
+                    library.break_down();
                     worker.give_up();
                     worker.run();
                 }
@@ -99,49 +149,55 @@ pub(crate) fn start(
                 }
             }));
             if ended.is_err() {
-                mode::break_down();
+                library.break_down();
             }
-            ENDED.store(true, Ordering::SeqCst);
+            shared.ended.store(true, Ordering::SeqCst);
         })?;
-    Ok(())
+    Ok(Handle { turns, remains })
 }
 
-/// Waits until the journal is open, at most until `deadline`: so that whatever the server is
-/// asked, the next start will know of it.
-pub(crate) fn opened(deadline: Instant) {
-    wait(deadline, || OPENED.load(Ordering::SeqCst));
-}
+impl Handle {
+    /// Waits until the journal is open, at most until `deadline`: so that whatever the server is
+    /// asked, the next start will know of it.
+    pub fn opened(&self, deadline: Instant) {
+        let opened = || self.turns.shared.opened.load(Ordering::SeqCst);
+        self.turns.wait(deadline, opened);
+    }
 
-/// Has the worker apply what was pushed before this call and take back all that the index
-/// believes. Waits until it has, at most until `deadline`.
-pub(crate) fn leave(deadline: Instant) {
-    ASKED.store(LEAVE, Ordering::SeqCst);
-    // The turn that is under way may have passed our request by; the next one has not.
-    let target = TURNS.load(Ordering::SeqCst) + 2;
-    wait(deadline, || TURNS.load(Ordering::SeqCst) >= target);
-}
+    /// Has the worker apply what was pushed before this call and take back all that the index
+    /// believes. Waits until it has, at most until `deadline`.
+    pub fn leave(&self, deadline: Instant) {
+        let shared = &self.turns.shared;
+        shared.asked.store(LEAVE, Ordering::SeqCst);
+        // The turn that is under way may have passed our request by; the next one has not.
+        let target = shared.turns.load(Ordering::SeqCst) + 2;
+        let done = || shared.turns.load(Ordering::SeqCst) >= target;
+        self.turns.wait(deadline, done);
+    }
 
-/// Has the worker close the journal and end. Waits until it has, at most until `deadline`.
-pub(crate) fn close(deadline: Instant) {
-    ASKED.store(CLOSE, Ordering::SeqCst);
-    wait(deadline, || false);
-}
+    /// Has the worker close the journal and end. Waits until it has, at most until `deadline`.
+    pub fn close(&self, deadline: Instant) {
+        let shared = &self.turns.shared;
+        shared.asked.store(CLOSE, Ordering::SeqCst);
+        self.turns.wait(deadline, || false);
+    }
 
-/// Whether the worker is there no more.
-pub(crate) fn has_ended() -> bool {
-    ENDED.load(Ordering::SeqCst)
-}
+    /// Takes the control endpoint's Unix socket away, if it has one.
+    pub fn remove_socket(&self) {
+        self.remains.remove_socket();
+    }
 
-fn wait(deadline: Instant, done: impl Fn() -> bool) {
-    while !done() && !ENDED.load(Ordering::SeqCst) && Instant::now() < deadline {
-        channel::get().nudge();
-        thread::sleep(Duration::from_micros(200));
+    /// Whether all lines of the log file are written that will be.
+    #[must_use]
+    pub fn log_is_written(&self) -> bool {
+        self.remains.log_is_written()
     }
 }
 
-struct Worker {
-    channel: &'static Channel,
-    inbox: Inbox,
+struct Worker<S> {
+    library: &'static dyn Library,
+    source: S,
+    shared: Arc<Shared>,
     /// `None`: there is no index.
     beliefs: Option<Beliefs>,
     /// `None`: nobody observes.
@@ -158,18 +214,18 @@ struct Worker {
     at_hand: Option<RequestId>,
 }
 
-impl Worker {
+impl<S: Source> Worker<S> {
     fn run(&mut self) {
         let mut silence = Silence::new(Instant::now());
-        let mut changes = model::changes();
+        let mut changes = self.library.model_changes();
         loop {
-            faults::stall();
-            while let Some(Item { what, at }) = self.channel.next(&mut self.inbox) {
+            self.library.before_turn();
+            while let Some(Item { what, at }) = self.source.next() {
                 match what {
                     What::Event(event) => {
                         silence.note(&event);
                         if let Event::Launched { .. } = event {
-                            model::settle();
+                            self.library.settle_model();
                         }
                         self.apply(event, at);
                     }
@@ -181,14 +237,14 @@ impl Worker {
                     What::Waiting(waiting) => self.wait(waiting),
                 }
             }
-            if self.channel.close_gap() {
-                STATUS.gaps.add(1);
+            if self.source.close_gap() {
+                self.library.count_gap();
                 silence.note(&Event::OutOfStep);
                 self.apply(Event::OutOfStep, Stamp::default());
                 self.take_back_stranded();
                 continue;
             }
-            let asked = ASKED.load(Ordering::SeqCst);
+            let asked = self.shared.asked.load(Ordering::SeqCst);
             if asked != NOTHING {
                 self.take_back_stranded();
                 if let Some(beliefs) = &mut self.beliefs {
@@ -204,14 +260,15 @@ impl Worker {
             if asked == CLOSE {
                 return;
             }
-            let since = std::mem::replace(&mut changes, model::changes());
+            let since = std::mem::replace(&mut changes, self.library.model_changes());
             if since != changes {
                 silence.interrupt();
             }
-            TURNS.fetch_add(1, Ordering::SeqCst);
+            self.shared.turns.fetch_add(1, Ordering::SeqCst);
             let due = silence.due(now);
-            if silence.has_lasted(model::SILENCE, now) && model::is_there() {
-                model::settle();
+            let settles = self.library.model_settles();
+            if settles.is_some_and(|age| silence.has_lasted(age, now)) {
+                self.library.settle_model();
             }
             if let Some(elapsed) = due {
                 self.apply(Event::Quiet { elapsed }, Stamp::default());
@@ -221,7 +278,7 @@ impl Worker {
             let awaited = self.ledger.as_ref().is_some_and(Ledger::awaits_silence);
             let rests = silence.rest(now, awaited).into_iter().chain(keep);
             let generating = silence.generating() && !awaited;
-            self.channel.rest(&self.inbox, rests.min(), generating);
+            self.source.rest(rests.min(), generating);
         }
     }
 
@@ -279,7 +336,7 @@ impl Worker {
             self.at_hand = Some(id.clone());
         }
         if !matches!(event, Event::Quiet { .. }) {
-            faults::at_event();
+            self.library.before_event();
         }
         let attendant = &mut self.attendant;
         let after = attendant.as_mut().map(|a| a.before(&event, at, ledger));
@@ -310,18 +367,15 @@ impl Worker {
 
     /// Withdraws what does not hold any more: what was believed on its strength is gone.
     fn review_claims(&mut self) {
-        while let Some(withdrawn) = claims::review() {
-            log::line(format_args!("{withdrawn}"));
-            match withdrawn.claim {
-                Claim::HostCache => {
-                    for address in saved::refuse() {
-                        let buffer = BufferId(address);
+        while let Some(Withdrawn { message, lost }) = self.library.review_claims() {
+            self.library.say(format_args!("{message}"));
+            match lost {
+                Lost::Buffers(buffers) => {
+                    for buffer in buffers {
                         self.apply(Event::Freed { buffer }, Stamp::default());
                     }
                 }
-                Claim::KvCache | Claim::Requests => {
-                    self.apply(Event::OutOfStep, Stamp::default());
-                }
+                Lost::Everything => self.apply(Event::OutOfStep, Stamp::default()),
             }
         }
     }
@@ -347,7 +401,7 @@ impl Worker {
 
     /// Requests that came while there was no room to say so.
     fn take_back_stranded(&mut self) {
-        while let Some((arrival, id)) = self.inbox.stranded() {
+        while let Some((arrival, id)) = self.source.stranded() {
             if let Some(beliefs) = &mut self.beliefs {
                 beliefs.about(Some(arrival));
                 beliefs.take_back(id);

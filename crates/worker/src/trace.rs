@@ -14,16 +14,20 @@ use std::time::Instant;
 use contextpilot_residency::{Effect, Entry, Event};
 
 /// The variable that names the file.
-pub(crate) const VARIABLE: &str = "CONTEXTPILOT_TRACE_FILE";
+pub const VARIABLE: &str = "CONTEXTPILOT_TRACE_FILE";
 
 /// The open file.
-pub(crate) struct Trace {
+pub struct Trace {
     file: File,
     start: Instant,
 }
 
 impl Trace {
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    /// Appends to the file.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .append(true)
             .create(true)

@@ -6,8 +6,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,20 +15,21 @@ use std::thread;
 
 use contextpilot_control::LogLine;
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use rustix::fs::{FlockOperation, flock};
 
-use crate::base::bounds::{LOG_IDS, LOG_LINES};
-use crate::base::status::STATUS;
-use crate::base::{guard, log};
-
-/// Everything is written that will be.
-static ENDED: AtomicBool = AtomicBool::new(true);
+use crate::bounds::{LOG_IDS, LOG_LINES};
+use crate::library::Library;
 
 /// Takes lines. Dropped, it has the thread write what waits and end.
 pub(crate) struct LogFile {
     /// Bounded by [`Waiting`]: a bounded channel would take all of its memory at once.
     lines: Sender<LogLine>,
     waiting: Arc<Waiting>,
+    library: &'static dyn Library,
 }
+
+/// Whether everything is written that will be.
+pub(crate) type Written = Arc<AtomicBool>;
 
 /// What the thread has not written yet.
 #[derive(Default)]
@@ -62,41 +63,47 @@ fn ids_in(line: &LogLine) -> usize {
 
 impl LogFile {
     /// Starts the thread, which opens the file. The caller has blocked all signals.
-    pub(crate) fn start(path: PathBuf, limit: u64) -> io::Result<Self> {
+    pub(crate) fn start(
+        library: &'static dyn Library,
+        path: PathBuf,
+        limit: u64,
+    ) -> io::Result<(Self, Written)> {
         let (sender, lines) = unbounded();
         let waiting = Arc::new(Waiting::default());
-        let written = Arc::clone(&waiting);
-        ENDED.store(false, Ordering::SeqCst);
+        let taken = Arc::clone(&waiting);
+        let written = Written::default();
+        let end = Arc::clone(&written);
         let thread = thread::Builder::new().name("contextpilot-log".to_owned());
-        let started = thread.spawn(move || {
-            guard::enter_for_life();
+        thread.spawn(move || {
+            library.enter_thread();
             // A panic is a line less, and no reason to end anything.
-            let _ = std::panic::catch_unwind(|| write_all(&path, limit, &lines, &written));
-            ENDED.store(true, Ordering::SeqCst);
-        });
-        if let Err(error) = started {
-            ENDED.store(true, Ordering::SeqCst);
-            return Err(error);
-        }
-        Ok(Self {
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                write_all(library, &path, limit, &lines, &taken);
+            }));
+            end.store(true, Ordering::SeqCst);
+        })?;
+        let file = Self {
             lines: sender,
             waiting,
-        })
+            library,
+        };
+        Ok((file, written))
     }
 
     pub(crate) fn write(&self, line: LogLine) {
         if !self.waiting.take_room(&line) || self.lines.send(line).is_err() {
-            STATUS.log_lines_lost.add(1);
+            self.library.count_lost_log_line();
         }
     }
 }
 
-/// Whether everything is written that will be.
-pub(crate) fn has_ended() -> bool {
-    ENDED.load(Ordering::SeqCst)
-}
-
-fn write_all(path: &Path, limit: u64, lines: &Receiver<LogLine>, waiting: &Waiting) {
+fn write_all(
+    library: &dyn Library,
+    path: &Path,
+    limit: u64,
+    lines: &Receiver<LogLine>,
+    waiting: &Waiting,
+) {
     let mut file: Option<File> = None;
     // A full disk is worth a line, not one for each request.
     let mut failing = false;
@@ -105,10 +112,10 @@ fn write_all(path: &Path, limit: u64, lines: &Receiver<LogLine>, waiting: &Waiti
         match write(path, limit, &mut file, &line) {
             Ok(()) => failing = false,
             Err(error) => {
-                STATUS.log_lines_lost.add(1);
+                library.count_lost_log_line();
                 file = None;
                 if !std::mem::replace(&mut failing, true) {
-                    log::line(format_args!(
+                    library.say(format_args!(
                         "Log file {} cannot be written ({error}): requests are not logged until \
                          it can be; check CONTEXTPILOT_LOG_FILE and the disk",
                         path.display()
@@ -145,10 +152,8 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Renames the file, unless another server with the same one has done so.
 fn set_aside(path: &Path, file: &File) -> io::Result<()> {
-    // SAFETY: an open file's descriptor. The lock goes when the file is closed.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // The lock goes when the file is closed.
+    flock(file, FlockOperation::LockExclusive)?;
     let (ours, there) = (file.metadata()?, fs::metadata(path));
     let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
     if !same {
