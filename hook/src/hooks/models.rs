@@ -2,6 +2,7 @@
 
 use std::ffi::c_char;
 
+use crate::attach;
 use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
@@ -31,6 +32,10 @@ pub(crate) unsafe fn mtmd_init_from_file(
 /// Until it is dropped, something is being loaded.
 fn begin() -> (EngineCall, Option<Loading>) {
     let call = EngineCall::enter();
+    if call.counts() {
+        // For the line that says that we are here.
+        attach::ask_version();
+    }
     call.observe(mode::ensure_running);
     let loading = call.counts().then(Loading::begin);
     (call, loading)
