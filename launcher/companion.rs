@@ -10,6 +10,7 @@ use crate::say::say;
 use crate::{hook_lib, variables};
 
 mod connect;
+mod demo;
 mod doctor;
 mod events;
 mod generate;
@@ -39,7 +40,8 @@ mod whereis;
 ///   LLAMA_SERVER_BIN         llama-server to run instead of the one on PATH
 #[derive(Parser)]
 #[command(name = "contextpilot-llama", version, verbatim_doc_comment)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
+  contextpilot-llama demo
   contextpilot-llama listen &
   CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 contextpilot-llama-server -m model.gguf")]
 struct Cli {
@@ -49,6 +51,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Options),
     Top(top::Options),
     Stats(stats::Options),
     #[command(name = "where")]
@@ -75,6 +78,7 @@ pub fn main() -> ExitCode {
     let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
     let result = match Cli::parse().command {
         Command::Doctor(options) => doctor::run(&options),
+        Command::Demo(options) => done(demo::run(&options)),
         Command::Listen(options) => done(listen::run(&options)),
         Command::HookPath => done(hook_path()),
         Command::Top(options) => done(top::run(&options)),

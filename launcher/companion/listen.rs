@@ -11,7 +11,7 @@ use contextpilot_settings::IndexUrl;
 
 use crate::say::say;
 
-mod api;
+pub(super) mod api;
 mod print;
 
 use print::Printer;
@@ -75,7 +75,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             let _ = serve(
                 stream,
                 &LIMITS,
-                |request| api::answer(request, &printer),
+                |request| api::answer(request, |ids| printer.evicted(ids)),
                 api::error,
             );
         },
