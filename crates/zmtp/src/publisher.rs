@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::listener::{Listener, lock, spawn};
 use crate::queue::{Put, Queue};
@@ -97,6 +97,16 @@ impl Publisher {
             }
         }
         queued
+    }
+
+    /// Waits until all that was published has been written to the subscribers, or so long. Before
+    /// this is dropped: then what waits is lost.
+    pub fn drain(&self, longest: Duration) {
+        let until = Instant::now() + longest;
+        let waits = || lock(&self.shared.subscribers).iter().any(|one| one.waits());
+        while waits() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// What has happened.

@@ -80,6 +80,11 @@ impl Queue {
         !lock(&self.inner).subscriptions.is_empty()
     }
 
+    /// Whether something was not written yet.
+    pub(crate) fn waits(&self) -> bool {
+        lock(&self.inner).bytes > 0
+    }
+
     /// Waits for what is to be sent. `None`: the queue was closed. `sent` are the bytes of what
     /// was taken before.
     pub(crate) fn take(&self, sent: usize) -> Option<Arc<[u8]>> {
