@@ -100,6 +100,24 @@ impl Publication {
     pub fn figures(&self) -> Figures {
         self.outlet.figures()
     }
+
+    /// For whoever wants to know later what has happened.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch(Arc::clone(&self.outlet))
+    }
+}
+
+/// Looks at a [`Publication`] from another thread.
+#[derive(Clone, Debug)]
+pub struct Watch(Arc<Outlet>);
+
+impl Watch {
+    /// What has happened.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.0.figures()
+    }
 }
 
 /// Says what is still to be said, for some milliseconds, and listens no more.

@@ -1,8 +1,8 @@
 //! Everything at one moment.
 
 use contextpilot_control::{
-    Delivery, Engine, HostCache, KvBytes, Losses, Mode, Model, ModelState, Requests, Reuse,
-    ReuseOver, Slot, Stats, Timestamp, Tokens,
+    Delivery, Engine, HostCache, KvBytes, KvEvents, Losses, Mode, Model, ModelState, Requests,
+    Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
 };
 use contextpilot_residency::{Ledger, SequenceId};
 
@@ -34,6 +34,8 @@ pub struct Outside {
     pub requests: Requests,
     /// See [`Stats::delivery`].
     pub delivery: Option<Delivery>,
+    /// See [`Stats::kv_events`]. Of the problems, those that are known without the observer.
+    pub kv_events: Option<KvEvents>,
     /// See [`Stats::losses`].
     pub losses: Losses,
 }
@@ -85,6 +87,9 @@ impl Observer {
             evictions: counts.evictions.clone(),
             undecided: ledger.is_some_and(Ledger::awaits_silence),
             delivery: outside.delivery,
+            kv_events: outside
+                .kv_events
+                .map(|events| explain(events, counts.prompts)),
             losses: outside.losses,
         }
     }
@@ -132,6 +137,18 @@ impl Observer {
             limit_from: outside.host_limit_from.clone(),
         }
     }
+}
+
+/// Says so if prompts were evaluated and routers were told of none.
+fn explain(mut events: KvEvents, prompts: u64) -> KvEvents {
+    if events.problem.is_none() && events.stored == 0 && prompts > 0 {
+        events.problem = Some(format!(
+            "nothing was published yet, after {prompts} prompts: none filled a block of {} tokens \
+             that can be used again",
+            events.block_size
+        ));
+    }
+    events
 }
 
 fn kv_bytes((tokens, bytes): (u32, u64)) -> KvBytes {
