@@ -53,6 +53,15 @@ impl Observer {
         let resident = ledger.map_or(0, |ledger| ledger.tokens() as u64);
         let said = context.and_then(|context| context.model.as_ref());
         let counts = &self.counts;
+        let kv_events = outside.kv_events.map(|mut events| {
+            let blind = !outside
+                .engine
+                .attached
+                .iter()
+                .any(|part| part == "KV cache");
+            events.problem = explain(&events, blind, counts.prompts);
+            events
+        });
         Stats {
             at: Timestamp::from_unix_ms(now.unix_ms),
             epoch: self.epoch.clone(),
@@ -87,9 +96,7 @@ impl Observer {
             evictions: counts.evictions.clone(),
             undecided: ledger.is_some_and(Ledger::awaits_silence),
             delivery: outside.delivery,
-            kv_events: outside
-                .kv_events
-                .map(|events| explain(events, counts.prompts)),
+            kv_events,
             losses: outside.losses,
         }
     }
@@ -139,16 +146,21 @@ impl Observer {
     }
 }
 
-/// Says so if prompts were evaluated and routers were told of none.
-fn explain(mut events: KvEvents, prompts: u64) -> KvEvents {
-    if events.problem.is_none() && events.stored == 0 && prompts > 0 {
-        events.problem = Some(format!(
+/// Why routers are told less than they should be.
+fn explain(events: &KvEvents, blind: bool, prompts: u64) -> Option<String> {
+    if events.problem.is_some() {
+        return events.problem.clone();
+    }
+    if blind {
+        return Some("the KV cache is not seen, so nothing counts as cached".to_owned());
+    }
+    (events.stored == 0 && prompts > 0).then(|| {
+        format!(
             "nothing was published yet, after {prompts} prompts: none filled a block of {} tokens \
              that can be used again",
             events.block_size
-        ));
-    }
-    events
+        )
+    })
 }
 
 fn kv_bytes((tokens, bytes): (u32, u64)) -> KvBytes {

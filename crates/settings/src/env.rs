@@ -48,6 +48,9 @@ pub const LOG_FILE: &str = "CONTEXTPILOT_LOG_FILE";
 /// 64).
 pub const LOG_FILE_MB: &str = "CONTEXTPILOT_LOG_FILE_MB";
 
+/// What the names of all variables about KV cache events begin with.
+pub const KV_PREFIX: &str = "CONTEXTPILOT_KV_";
+
 /// Where KV cache events are published for routers, by ZeroMQ: `tcp://127.0.0.1:5557`, or
 /// `tcp://*:5557` for whoever can reach this machine. The events have all prompts in them, as token
 /// ids. Unset: nothing is published.
