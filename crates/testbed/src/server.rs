@@ -207,7 +207,7 @@ impl Builder {
     }
 
     /// Whether it has LoRA adapters.
-    pub(crate) fn has_adapters(&self) -> bool {
+    pub fn has_adapters(&self) -> bool {
         self.has(&["--lora"])
     }
 

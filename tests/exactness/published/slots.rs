@@ -5,7 +5,7 @@ use serde_json::json;
 
 const FILE: &str = "what-it-holds.bin";
 
-/// The tokens of each slot. `None`: the server does not tell, as of slots with images.
+/// The tokens of each slot, up to the first image. `None`: the server does not tell, as of slots with images.
 pub(crate) fn contents(server: &Server) -> Result<Option<Vec<Vec<i32>>>> {
     let mut all = Vec::new();
     for slot in 0..server.slots()? {
@@ -20,7 +20,9 @@ pub(crate) fn contents(server: &Server) -> Result<Option<Vec<Vec<i32>>>> {
     Ok(Some(all))
 }
 
-/// `llama_state_seq_save_file`: magic, version, number of tokens, tokens; 32 bits each.
+/// `llama_state_seq_save_file`: magic, version, number of tokens, tokens; 32 bits each. Since 2026
+/// the tokens are packed (`server_tokens`): -1, version, number of tokens, tokens, and what is
+/// known of images.
 fn tokens(bytes: &[u8]) -> Result<Vec<i32>> {
     let mut words = bytes.chunks_exact(4);
     let mut next = || {
@@ -33,9 +35,15 @@ fn tokens(bytes: &[u8]) -> Result<Vec<i32>> {
     }
     let _version = next();
     let count = next().unwrap_or(0);
-    (0..count)
-        .map(|_| next().ok_or_else(|| Error::new("the file of a slot is cut")))
-        .collect()
+    let all = (0..count).map(|_| next().ok_or_else(|| Error::new("the file of a slot is cut")));
+    let all = all.collect::<Result<Vec<i32>>>()?;
+    let mut tokens = match all[..] {
+        [-1, _, count, ref rest @ ..] => rest.iter().take(count as usize).copied().collect(),
+        _ => all,
+    };
+    let text = tokens.iter().take_while(|&&token| token >= 0).count();
+    tokens.truncate(text);
+    Ok(tokens)
 }
 
 /// How many full blocks two lists have in common.
