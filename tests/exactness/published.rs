@@ -24,6 +24,8 @@ mod prompts;
 mod publisher;
 #[path = "published/relay.rs"]
 mod relay;
+#[path = "published/router.rs"]
+mod router;
 #[path = "published/slots.rs"]
 mod slots;
 #[path = "published/traces.rs"]
@@ -48,7 +50,7 @@ fn main() -> ExitCode {
     if std::env::var_os(INSIDE).is_none() {
         return enter(&wanted);
     }
-    let Some(python) = indexer::python() else {
+    let Some(python) = indexer::python("dynamo") else {
         return ExitCode::SUCCESS;
     };
     let indexer = Indexer::start(&python).expect("the indexer starts");
@@ -75,6 +77,11 @@ fn main() -> ExitCode {
     }
     for (name, test) in disturbances::ALL {
         run(name, &mut || test(&indexer, &python));
+    }
+    if let Some(python) = indexer::python("vllm-router") {
+        run("vllm-router before two servers", &mut || {
+            router::run(&python)
+        });
     }
     println!("\n{passed} passed, {failed} failed");
     match failed {

@@ -319,6 +319,10 @@ pub struct KvEvents {
     pub gpu_blocks: u64,
     /// Blocks of the host prompt cache.
     pub cpu_blocks: u64,
+    /// The number of the newest batch; `None`: there is none yet.
+    pub sequence: Option<u64>,
+    /// Events that wait to be published.
+    pub waiting: u64,
     /// Batches of events since the start. Signs of life do not count.
     pub batches: u64,
     /// Blocks that were said to be there.

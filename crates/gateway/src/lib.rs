@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `POST /v1/completions/render` | `[{"token_ids": […]}]`, one for each prompt |
 //! | `POST /v1/chat/completions/render` | `{"token_ids": […]}` |
-//! | `GET /kv_event_sources` | where the server publishes its KV cache events |
+//! | `GET /kv_event_sources` | where the server publishes its KV cache events, `{"0": {"endpoint": …}}` |
 //!
 //! The body is that of the request which is to be routed. Everything else is passed on to the server, and its
 //! answers back, byte for byte (crates/proxy).

@@ -1,4 +1,5 @@
-//! Where the server publishes its events, as vLLM says it.
+//! Where the server publishes its events, as vllm-router reads it: an object with an entry for each
+//! rank. (vLLM itself answers with a list by now, which vllm-router 0.1.17 does not read.)
 
 use std::net::SocketAddr;
 
@@ -8,10 +9,10 @@ use hyper::header::HOST;
 use hyper::http::uri::Authority;
 use serde_json::{Value, json};
 
-/// A list of one, or none.
+/// One rank, or none.
 pub(crate) fn describe(events: Option<&KvEvents>, request: &Request) -> String {
-    let all: Vec<Value> = events.iter().map(|events| one(events, request)).collect();
-    Value::from(all).to_string()
+    let all = events.map_or(json!({}), |events| json!({"0": one(events, request)}));
+    all.to_string()
 }
 
 fn one(events: &KvEvents, request: &Request) -> Value {
@@ -19,7 +20,8 @@ fn one(events: &KvEvents, request: &Request) -> Value {
     let host = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
     let host = host.as_ref().map(Authority::host);
     json!({
-        "data_parallel_rank": 0,
+        "publisher": "zmq",
+        "enable_kv_cache_events": true,
         "endpoint": endpoint(events.publish, host),
         "replay_endpoint": events.replay.map(|replay| endpoint(replay, host)),
         "topic": events.topic,
@@ -54,14 +56,14 @@ mod tests {
 
     #[test]
     fn whoever_asks_can_connect_to_what_is_said() {
-        let of = |publish, host| said(publish, host)[0]["endpoint"].clone();
+        let of = |publish, host| said(publish, host)["0"]["endpoint"].clone();
         assert_eq!(of("127.0.0.1:5557", "a:8081"), "tcp://127.0.0.1:5557");
         assert_eq!(of("0.0.0.0:5557", "10.0.0.7:8081"), "tcp://10.0.0.7:5557");
         assert_eq!(of("[::]:5557", "[fd00::1]:8081"), "tcp://[fd00::1]:5557");
         assert_eq!(of("0.0.0.0:5557", "llama"), "tcp://llama:5557");
         let all = said("127.0.0.1:5557", "a");
-        assert_eq!(all[0]["replay_endpoint"], Value::Null);
-        assert_eq!(all[0]["topic"], "kv");
-        assert_eq!(describe(None, &Request::new(Body::full(""))), "[]");
+        assert_eq!(all["0"]["replay_endpoint"], Value::Null);
+        assert_eq!(all["0"]["topic"], "kv");
+        assert_eq!(describe(None, &Request::new(Body::full(""))), "{}");
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Outlet {
     removed: AtomicU64,
     started_over: AtomicU64,
     replays: Arc<AtomicU64>,
+    /// Events that were taken from the inbox and are not published yet.
+    in_hand: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +80,10 @@ pub struct Figures {
     pub gpu_blocks: u64,
     /// Blocks of host entries.
     pub cpu_blocks: u64,
+    /// The number of the newest batch; `None`: there is none yet.
+    pub sequence: Option<u64>,
+    /// Events that wait to be published.
+    pub waiting: u64,
     /// Batches, signs of life not among them.
     pub batches: u64,
     /// Blocks that were said to be there.
@@ -107,6 +113,7 @@ impl Outlet {
             removed: AtomicU64::new(0),
             started_over: AtomicU64::new(0),
             replays: Arc::default(),
+            in_hand: AtomicU64::new(0),
         });
         let ours = Arc::clone(&outlet);
         let builder = std::thread::Builder::new().name("kv-events".into());
@@ -174,6 +181,7 @@ impl Outlet {
                 let topic = self.settings.topic.as_bytes();
                 publisher.publish(&[topic, &number, &batch.payload]);
             }
+            self.in_hand.store(0, Ordering::Release);
             if closed {
                 break;
             }
@@ -294,7 +302,9 @@ impl Outlet {
             let left = until.saturating_duration_since(Instant::now());
             if inbox.closed || !inbox.events.is_empty() || left.is_zero() {
                 inbox.weight = 0;
-                return (std::mem::take(&mut inbox.events), inbox.closed);
+                let events = std::mem::take(&mut inbox.events);
+                self.in_hand.store(events.len() as u64, Ordering::Release);
+                return (events, inbox.closed);
             }
             let woken = self.filled.wait_timeout(inbox, left);
             inbox = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -318,6 +328,9 @@ impl Outlet {
     // ---- whoever asks --------------------------------------------------
 
     pub(crate) fn figures(&self) -> Figures {
+        let inbox = lock(&self.inbox);
+        let waiting = inbox.events.len() as u64 + self.in_hand.load(Ordering::Acquire);
+        drop(inbox);
         let sockets = lock(&self.sockets);
         let publisher = sockets.publisher.as_ref();
         let sent = publisher.map(Publisher::figures).unwrap_or_default();
@@ -332,6 +345,10 @@ impl Outlet {
             subscribers: sent.subscribers,
             gpu_blocks: blocks(Medium::Gpu),
             cpu_blocks: blocks(Medium::Cpu),
+            sequence: feed
+                .as_ref()
+                .and_then(|feed| feed.next_sequence().checked_sub(1)),
+            waiting,
             batches: of(&self.batches),
             stored: of(&self.stored),
             removed: of(&self.removed),

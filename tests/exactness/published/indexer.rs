@@ -25,13 +25,10 @@ pub(crate) fn next_port() -> u16 {
     PORT.fetch_add(2, Ordering::Relaxed)
 }
 
-/// The Python that has it, or `None` after saying why there is none.
-pub(crate) fn python() -> Option<PathBuf> {
+/// The Python that has one of the routers, or `None` after saying why there is none.
+pub(crate) fn python(router: &str) -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kv-router");
-    let made = Command::new(script)
-        .arg("dynamo")
-        .output()
-        .expect("a script");
+    let made = Command::new(script).arg(router).output().expect("a script");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if made.status.code() == Some(NO_PYTHON) {
         let _ = writeln!(std::io::stderr(), "skipped: {}", text(&made.stderr));

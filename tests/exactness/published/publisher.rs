@@ -47,9 +47,13 @@ impl Publisher {
 
     /// What `/stats` says of the events.
     pub(crate) fn figures(&self) -> Result<Value> {
+        Ok(self.stats()?["kv_events"].clone())
+    }
+
+    /// All that `/stats` says.
+    pub(crate) fn stats(&self) -> Result<Value> {
         let mut connection = Connection::open(self.control)?;
-        let stats = connection.exchange("GET", "/stats", b"")?.json()?;
-        Ok(stats["kv_events"].clone())
+        connection.exchange("GET", "/stats", b"")?.json()
     }
 
     /// Waits until so many routers are subscribed.

@@ -168,6 +168,8 @@ fn kv_events(watch: &Watch) -> KvEvents {
         subscribers: figures.subscribers,
         gpu_blocks: figures.gpu_blocks,
         cpu_blocks: figures.cpu_blocks,
+        sequence: figures.sequence,
+        waiting: figures.waiting,
         batches: figures.batches,
         stored: figures.stored,
         removed: figures.removed,
