@@ -13,6 +13,7 @@ mod connect;
 mod demo;
 mod doctor;
 mod events;
+mod gateway;
 mod generate;
 mod listen;
 mod reset;
@@ -34,6 +35,7 @@ mod whereis;
 ///   CONTEXTPILOT_INDEX_TOKEN bearer token for the index
 ///   CONTEXTPILOT_LISTEN      where the control endpoint listens: 127.0.0.1:8890, unix:/path
 ///   CONTEXTPILOT_LOG_FILE    file for a line of JSON a finished request
+///   CONTEXTPILOT_KV_EVENTS   where KV cache events are published for routers: tcp://127.0.0.1:5557
 ///                            (without any of these but the token, the hook is not used)
 ///   CONTEXTPILOT_HOOK_LIB    hook library to use instead of the built-in one
 ///   CONTEXTPILOT_STRICT      1: exit 3 instead of running without the hook
@@ -62,6 +64,7 @@ enum Command {
     Reset(reset::Options),
     Doctor(doctor::Options),
     Listen(listen::Options),
+    Gateway(gateway::Options),
     /// Print the path of the hook library
     ///
     /// The built-in library is put into the cache folder first if it is not
@@ -80,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(&options),
         Command::Demo(options) => done(demo::run(&options)),
         Command::Listen(options) => done(listen::run(&options)),
+        Command::Gateway(options) => done(gateway::run(&options)),
         Command::HookPath => done(hook_path()),
         Command::Top(options) => done(top::run(&options)),
         Command::Stats(options) => done(stats::run(&options)),

@@ -113,11 +113,11 @@ fn pure_crates_depend_on_nothing() {
     }
 }
 
-/// The same crates, and the observer, contain no unsafe code, and nothing of `std` that could do
+/// The same crates, the observer and the KV cache events contain no unsafe code, and nothing of `std` that could do
 /// I/O.
 #[test]
 fn pure_crates_are_pure() {
-    for name in ["residency", "request", "settings", "observer"] {
+    for name in ["residency", "request", "settings", "observer", "kv-events"] {
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("crates")
             .join(name)

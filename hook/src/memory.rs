@@ -9,6 +9,9 @@
 use contextpilot_control::{Evicted, LogLine, ResidencyEvent};
 use contextpilot_delivery::Limits;
 use contextpilot_journal::{MAX_CHANGES, MAX_IDS, RECENT_BYTES};
+use contextpilot_kv_publisher::{
+    CONNECTIONS as ROUTERS, MOST_WAITING as MOST_PUBLISHED, QUEUED_BYTES,
+};
 use contextpilot_observer::{MOST_EVENTS, MOST_GONE, MOST_IDS};
 use contextpilot_request::MAX_ID_BYTES;
 use contextpilot_residency::{
@@ -22,7 +25,7 @@ use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// Less than this is taken if everything is full at once, with the longest of ids: MiB.
-pub(crate) const TOTAL_MIB: usize = 640;
+pub(crate) const TOTAL_MIB: usize = 800;
 
 /// What may be kept of one kind.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -197,6 +200,25 @@ pub(crate) const ALL: &[Bound] = &[
         most: LOG_IDS,
         each: size_of::<Evicted>() + ID,
         beyond: "the same",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_KV_EVENTS`: tokens and blocks that wait to be published",
+        most: MOST_PUBLISHED,
+        each: size_of::<u64>(),
+        beyond: "all that is there is said again (`kv_events.started_over`)",
+    },
+    Bound {
+        what: "bytes of batches that wait for routers",
+        most: ROUTERS * QUEUED_BYTES,
+        each: 1,
+        beyond: "the batch is dropped for that router, which asks for a replay (`kv_events.dropped`)",
+    },
+    Bound {
+        what: "connections of routers",
+        most: ROUTERS + ROUTERS / 4,
+        // Two threads' stacks, and what is read of a message.
+        each: (512 << 10) + (16 << 10),
+        beyond: "closed (`kv_events.refused`)",
     },
 ];
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_delivery::{Config, Sender};
 use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
 use contextpilot_settings::Settings;
 use contextpilot_worker::{self as worker, Handle, TRACE_FILE, Task, Trace};
@@ -57,7 +58,8 @@ static ON_EXIT: extern "C" fn() = on_exit;
 extern "C" fn on_load() {
     let wanted = is_set(c"CONTEXTPILOT_INDEX_URL")
         || is_set(c"CONTEXTPILOT_LISTEN")
-        || is_set(c"CONTEXTPILOT_LOG_FILE");
+        || is_set(c"CONTEXTPILOT_LOG_FILE")
+        || is_set(c"CONTEXTPILOT_KV_EVENTS");
     if !wanted {
         return;
     }
@@ -164,6 +166,7 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
     let task = Task {
         settings,
         index,
+        publication: publish(settings)?,
         trace,
         by_prompts: prompts::are_engaged(),
     };
@@ -198,6 +201,18 @@ fn tell_index(settings: &Settings, config: Config) -> io::Result<worker::Index> 
         endpoint,
         journal,
     })
+}
+
+/// Starts the thread that publishes KV cache events for routers, if they are asked for.
+fn publish(settings: &Settings) -> io::Result<Option<Publication>> {
+    let host = contextpilot_kv_publisher::Host {
+        on_thread: guard::enter_for_life,
+        log: log::complete_line,
+        lookup: |name| std::env::var_os(name),
+    };
+    let settings = settings.kv_events.clone();
+    let started = settings.map(|settings| Publication::start(settings, host));
+    started.transpose()
 }
 
 /// The journal of this instance: of this index, at this address.

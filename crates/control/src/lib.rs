@@ -38,7 +38,7 @@ pub use log_line::{Evicted, LogLine, Outcome};
 pub use reason::{Place, Reason};
 pub use request::RequestState;
 pub use stats::{
-    Delivery, Engine, HookedFunction, HostCache, KvBytes, Losses, Mode, Model, ModelState,
-    Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
+    Delivery, Engine, HookedFunction, HostCache, KvBytes, KvEvents, Losses, Mode, Model,
+    ModelState, Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
 };
 pub use time::{NotATime, Timestamp};

@@ -2,9 +2,9 @@
 
 use contextpilot_control::{
     Change, Delivery, Engine, EventId, Evicted, Health, HealthStatus, HookedFunction, HostCache,
-    KvBytes, LogLine, Losses, Missed, Mode, Model, ModelState, Outcome, Place, Reason, Refusal,
-    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp,
-    Tokens,
+    KvBytes, KvEvents, LogLine, Losses, Missed, Mode, Model, ModelState, Outcome, Place, Reason,
+    Refusal, RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Stats,
+    Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -78,6 +78,7 @@ fn stats() -> Stats {
         evictions: BTreeMap::from([(Reason::Overwritten, 3), (Reason::NeverCached, 1)]),
         undecided: true,
         delivery: Some(Delivery::default()),
+        kv_events: Some(KvEvents::default()),
         losses: Losses::default(),
     }
 }

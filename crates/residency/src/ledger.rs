@@ -15,12 +15,14 @@ mod evaluate;
 mod memory;
 mod query;
 mod reach;
+mod reusable;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
 
 pub(crate) use adapters::{Named, Wanted};
 pub use query::{Contents, Likeness, Saved, Whereabouts};
+pub use reusable::Keeper;
 pub use unclaimed::Evaluation;
 
 /// After this silence, a sequence that was emptied and has no task stays empty.

@@ -19,10 +19,10 @@ pub use adapters::{Adapter, Compared, Scale};
 pub use entries::Entries;
 pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, Place, Position, Reason,
-    RequestId, SequenceId, TaskId, Token, media_run, media_token, unseen_token,
+    RequestId, SequenceId, TaskId, Token, is_of_vocabulary, media_run, media_token, unseen_token,
 };
 pub use ledger::{
-    Contents, Evaluation, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts,
+    Contents, Evaluation, Keeper, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts,
 };
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts, UNTIED};
 pub use requests::LIVE_BYTES;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::env;
+use crate::kv_events::{At, Given, KvEvents, KvEventsError};
 use crate::listen::{ListenAddress, ListenAddressError};
 use crate::secret::Secret;
 use crate::url::{IndexUrl, IndexUrlError};
@@ -55,6 +56,8 @@ pub struct Settings {
     pub log_file: Option<PathBuf>,
     /// Bytes at which that file is set aside and begun anew.
     pub log_file_limit: u64,
+    /// What is published for routers; `None`: nothing.
+    pub kv_events: Option<KvEvents>,
 }
 
 impl Settings {
@@ -88,6 +91,7 @@ impl Settings {
         }
         let log_file = vars.get(env::LOG_FILE).map(PathBuf::from);
         let log_file_limit = vars.megabytes(env::LOG_FILE_MB)?;
+        let kv_events = vars.kv_events()?;
         Ok(Self {
             index,
             token,
@@ -100,12 +104,13 @@ impl Settings {
             listen_token,
             log_file,
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
+            kv_events,
         })
     }
 
     /// Whether there is anything to do for the hook.
     pub fn is_engaged(&self) -> bool {
-        self.index.is_some() || self.observes()
+        self.index.is_some() || self.observes() || self.kv_events.is_some()
     }
 
     /// Whether somebody on this side wants to see what the hook sees.
@@ -118,7 +123,7 @@ impl Settings {
 /// wrongly, that give it something to do.
 pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     let vars = Vars(lookup);
-    [env::INDEX_URL, env::LISTEN, env::LOG_FILE]
+    [env::INDEX_URL, env::LISTEN, env::LOG_FILE, env::KV_EVENTS]
         .iter()
         .any(|variable| vars.get(variable).is_some())
 }
@@ -187,6 +192,28 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         .transpose()
     }
 
+    fn kv_events(&self) -> Result<Option<KvEvents>, Error> {
+        let Some(publish) = self.text(env::KV_EVENTS)? else {
+            return Ok(None);
+        };
+        let given = Given {
+            publish,
+            replay: self.text(env::KV_EVENTS_REPLAY)?,
+            topic: self.text(env::KV_EVENTS_TOPIC)?,
+            block_size: self.text(env::KV_BLOCK_SIZE)?,
+        };
+        let read = KvEvents::read(given).map_err(|(at, error)| {
+            let variable = match at {
+                At::Publish => env::KV_EVENTS,
+                At::Replay => env::KV_EVENTS_REPLAY,
+                At::Topic => env::KV_EVENTS_TOPIC,
+                At::BlockSize => env::KV_BLOCK_SIZE,
+            };
+            Error::new(variable, Cause::KvEvents(error))
+        });
+        read.map(Some)
+    }
+
     fn megabytes(&self, variable: &'static str) -> Result<Option<u64>, Error> {
         let Some(text) = self.text(variable)? else {
             return Ok(None);
@@ -239,6 +266,7 @@ enum Cause {
     Megabytes {
         text: String,
     },
+    KvEvents(KvEventsError),
 }
 
 impl Error {
@@ -291,6 +319,10 @@ impl fmt::Display for Error {
                  listen on 127.0.0.1",
                 env::LISTEN_TOKEN
             ),
+            Cause::KvEvents(error) => {
+                write!(f, "{name} ")?;
+                error.show(f, |text| format!("{:?}", Shortened(text)))
+            }
             Cause::Megabytes { text } => write!(
                 f,
                 "{name} is {:?}: give whole MiB, from 1 to {LARGEST_MB}",

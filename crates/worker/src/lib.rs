@@ -12,6 +12,7 @@
 //! | [`silence`] | when nothing has happened for long enough to mean something |
 //! | [`beliefs`] | what the index believes to be cached, and has to be told; kept for the next start |
 //! | [`observe`] | for people: the control endpoint and the log file |
+//! | [`routers`] | what of the cache is published for routers |
 //! | [`trace`] | every event and effect, for whoever looks for an error |
 //! | [`bounds`] | bounds of memory |
 
@@ -21,6 +22,7 @@ mod beliefs;
 pub mod bounds;
 mod library;
 mod observe;
+mod routers;
 mod silence;
 mod trace;
 mod worker;

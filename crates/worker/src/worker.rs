@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
+use contextpilot_kv_publisher::Publication;
 use contextpilot_observer::Stamp;
 use contextpilot_residency::{Effect, Event, Ledger, Prompts, RequestId};
 use contextpilot_settings::Settings;
@@ -20,6 +21,7 @@ use contextpilot_settings::Settings;
 use crate::beliefs::Beliefs;
 use crate::library::{Item, Library, Lost, Source, Waiting, What, Withdrawn};
 use crate::observe::{self, Attendant, Question, Remains};
+use crate::routers::Routers;
 use crate::silence::Silence;
 use crate::trace::Trace;
 
@@ -84,6 +86,8 @@ pub struct Task<'a> {
     pub settings: &'a Settings,
     /// None: nobody is told anything.
     pub index: Option<Index>,
+    /// None: nothing is published for routers.
+    pub publication: Option<Publication>,
     /// None: nobody looks for an error.
     pub trace: Option<Trace>,
     /// Requests are tied to slots by their prompts.
@@ -112,7 +116,9 @@ pub fn start<S: Source + Send + 'static>(
     let index = task.index;
     let told = index.as_ref();
     let told = told.map(|index| (Arc::clone(&index.sender), index.endpoint.clone()));
-    let (attendant, remains) = observe::start(task.settings, library, &turns, told)?;
+    let publication = task.publication;
+    let published = publication.as_ref().map(Publication::watch);
+    let (attendant, remains) = observe::start(task.settings, library, &turns, told, published)?;
     let (trace, by_prompts, shared) = (task.trace, task.by_prompts, Arc::clone(&turns.shared));
     thread::Builder::new()
         .name("contextpilot".to_owned())
@@ -130,6 +136,7 @@ pub fn start<S: Source + Send + 'static>(
                     shared: Arc::clone(&shared),
                     beliefs,
                     attendant,
+                    routers: Routers::new(library, publication),
                     trace,
                     ledger: Some(Ledger::new()),
                     prompts: by_prompts.then(Prompts::new),
@@ -202,6 +209,7 @@ struct Worker<S> {
     beliefs: Option<Beliefs>,
     /// `None`: nobody observes.
     attendant: Option<Attendant>,
+    routers: Routers,
     trace: Option<Trace>,
     /// `None`: it panicked, and nothing is known any more.
     ledger: Option<Ledger>,
@@ -244,6 +252,7 @@ impl<S: Source> Worker<S> {
                 self.take_back_stranded();
                 continue;
             }
+            self.routers.follow(self.ledger.as_mut());
             let asked = self.shared.asked.load(Ordering::SeqCst);
             if asked != NOTHING {
                 self.take_back_stranded();
@@ -340,6 +349,7 @@ impl<S: Source> Worker<S> {
         }
         let attendant = &mut self.attendant;
         let after = attendant.as_mut().map(|a| a.before(&event, at, ledger));
+        self.routers.note(&event);
         ledger.apply(event, &mut self.effects);
         for effect in self.effects.drain(..) {
             if let Some(trace) = &mut self.trace {
@@ -424,6 +434,7 @@ impl<S: Source> Worker<S> {
         if let Some(beliefs) = &mut self.beliefs {
             beliefs.take_back_all();
         }
+        self.routers.lose_all();
         if let Some(attendant) = &mut self.attendant {
             attendant.lose_all();
         }

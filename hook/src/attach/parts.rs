@@ -20,6 +20,7 @@ impl Attached {
         let endpoint = settings.index.as_ref().map(|index| index.endpoint(""));
         let (index, url) = match &endpoint {
             Some(url) => ("index ", url.trim_end_matches('/')),
+            None if settings.kv_events.is_some() => ("for routers, as no index is set", ""),
             None => ("for observation only, as no index is set", ""),
         };
         let patched = || ROWS.iter().map(|row| row.places.patched());

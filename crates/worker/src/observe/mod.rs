@@ -36,6 +36,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use contextpilot_delivery::Sender;
+use contextpilot_kv_publisher::Watch;
 use contextpilot_settings::Settings;
 
 use crate::library::Library;
@@ -81,6 +82,7 @@ pub(crate) fn start(
     library: &'static dyn Library,
     turns: &Turns,
     index: Option<(Arc<Sender>, String)>,
+    published: Option<Watch>,
 ) -> io::Result<(Option<Attendant>, Remains)> {
     let mut remains = Remains::default();
     if !settings.observes() {
@@ -121,6 +123,7 @@ pub(crate) fn start(
         host_limit: command.host_limit(library.sees_host_cache()),
         started: Instant::now(),
         index,
+        published,
     };
     let attendant = Attendant::new(epoch, facts, endpoint, log);
     Ok((Some(attendant), remains))
