@@ -66,14 +66,6 @@ struct Flag<M> {
 pub(crate) struct Path {
     /// The nodes on it, each with the depth of the last token in it that agrees.
     nodes: HashMap<Key, u32>,
-    depth: u32,
-}
-
-impl Path {
-    /// How many of the tokens the tree has.
-    pub(crate) fn depth(&self) -> u32 {
-        self.depth
-    }
 }
 
 /// The tree. `M` labels the marks.
@@ -267,8 +259,7 @@ impl<M> Tree<M> {
             }
             node = child;
         }
-        let depth = depth as u32;
-        Path { nodes, depth }
+        Path { nodes }
     }
 
     /// How far a holder stands on a path.

@@ -48,6 +48,11 @@ pub const LOG_FILE: &str = "CONTEXTPILOT_LOG_FILE";
 /// 64).
 pub const LOG_FILE_MB: &str = "CONTEXTPILOT_LOG_FILE_MB";
 
+/// MiB of what has been in slots that are remembered, to say why prompts are evaluated (default
+/// 32, 0 turns that off). Without [`LISTEN`] and [`LOG_FILE`] nobody is told, and nothing is
+/// remembered.
+pub const EXPLAIN_MB: &str = "CONTEXTPILOT_EXPLAIN_MB";
+
 /// The hook library to preload, instead of the one inside the launcher: for
 /// packagers who install it as a file of its own.
 pub const HOOK_LIB: &str = "CONTEXTPILOT_HOOK_LIB";

@@ -37,7 +37,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use contextpilot_delivery::Sender;
 use contextpilot_observer::{Note, Now, Stamp};
-use contextpilot_residency::{ContextId, Entry};
+use contextpilot_residency::{Accounts, ContextId, Entry};
 use contextpilot_settings::Settings;
 
 use crate::abi::Pointer;
@@ -127,6 +127,10 @@ pub(crate) fn start(
         None => None,
     };
     let command = command_line();
+    let accounts = settings.explain_limit.map(|bytes| {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Accounts::new(command.rules(), bytes)
+    });
     let facts = Facts {
         attached,
         model: command.model(),
@@ -134,7 +138,7 @@ pub(crate) fn start(
         started: Instant::now(),
         index,
     };
-    Ok(Some(Attendant::new(epoch, facts, endpoint, log)))
+    Ok(Some(Attendant::new(epoch, accounts, facts, endpoint, log)))
 }
 
 /// What the server was told, as far as we look at it.

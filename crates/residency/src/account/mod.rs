@@ -253,7 +253,10 @@ impl Accounts {
             }
             Event::Replaced {
                 context, sequence, ..
-            } if is_primary(context) => self.going(sequence, Reason::Overwritten, ledger),
+            } if is_primary(context) => {
+                self.going(sequence, Reason::Overwritten, ledger);
+                self.slots.entry(sequence).or_default().dirty = true;
+            }
             Event::Copied {
                 context, target, ..
             } if is_primary(context) => self.going(target, Reason::Overwritten, ledger),
@@ -313,7 +316,8 @@ impl Accounts {
             }
         }
         for (tokens, reason, by) in std::mem::take(&mut self.going) {
-            let held = ledger.held_of(&tokens);
+            let holdings = ledger.holdings(&tokens).into_iter();
+            let held = holdings.map(|one| one.common).max().unwrap_or(0);
             if held as usize >= tokens.len() {
                 continue;
             }
@@ -345,7 +349,8 @@ impl Accounts {
         for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
             let slot = run[0].sequence;
             let place = self.slots.entry(slot).or_default();
-            place.dirty = true;
+            // What is written for no prompt is a trial, before the server serves.
+            place.dirty |= place.open.is_some() || place.owner > 0;
             let Some(open) = &mut place.open else {
                 continue;
             };
@@ -355,9 +360,10 @@ impl Accounts {
                     std::mem::take(&mut place.restored),
                     std::mem::take(&mut place.moved),
                 );
+                let own = place.left.clone();
                 let decided = open.decided;
                 let was = |holds| was_in(holds, decided, &self.saved);
-                open.begun = Some(Begun::look(slot, run, ledger, was, loaded));
+                open.begun = Some(Begun::look(slot, own, run, ledger, was, loaded));
             }
             open.submitting(run);
             let ends = run.last().is_some_and(|entry| entry.output);
@@ -397,6 +403,10 @@ impl Accounts {
         let rejected = from > 0 && to < 0 && ledger.is_without_task(slot);
         if rejected || from >= 0 && from as u32 >= ledger.held(slot) || ledger.held(slot) == 0 {
             return;
+        }
+        if from < 0 && to < 0 {
+            // It is emptied for its own sake. What is written next is not compared with this.
+            return self.going(slot, Reason::Cleared, ledger);
         }
         self.keep(slot, ledger);
         let place = self.slots.entry(slot).or_default();

@@ -105,9 +105,11 @@ impl Open {
 }
 
 impl Begun {
-    /// Looks at what is there before the first entries of a slot's prompt are written.
+    /// Looks at what is there before the first entries of a slot's prompt are written. `left`: what
+    /// was removed from the slot for it, with all before it.
     pub(super) fn look(
         slot: SequenceId,
+        left: Option<Vec<Token>>,
         run: &[Entry],
         ledger: &Ledger,
         buffers: impl Fn(HeldIn) -> HeldIn,
@@ -115,7 +117,7 @@ impl Begun {
     ) -> Self {
         let from = run.first().map_or(0, |entry| entry.position.max(0) as u32);
         let held = ledger.read(HeldIn::Slot(slot), 0);
-        let own = ledger.left_by(slot).unwrap_or_else(|| held.clone());
+        let own = left.unwrap_or_else(|| held.clone());
         let mut known = held;
         known.truncate(from as usize);
         let gap = from as usize - known.len();

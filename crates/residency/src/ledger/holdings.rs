@@ -38,11 +38,6 @@ impl Ledger {
         all
     }
 
-    /// How many of these tokens are held, anywhere, undecided ones included.
-    pub(crate) fn held_of(&self, tokens: &[Token]) -> u32 {
-        self.tree.path(tokens).depth()
-    }
-
     /// What is held there, from token `from` on.
     pub(crate) fn read(&self, holds: HeldIn, from: u32) -> Vec<Token> {
         let holder = match holds {
