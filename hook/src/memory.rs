@@ -21,6 +21,7 @@ use contextpilot_residency::{
 use contextpilot_worker::LARGEST_HEAD;
 
 use crate::base::bounds::*;
+use contextpilot_settings::DEFAULT_EXPLAIN_LIMIT;
 use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
@@ -200,6 +201,12 @@ pub(crate) const ALL: &[Bound] = &[
         most: LOG_IDS,
         each: size_of::<Evicted>() + ID,
         beyond: "the same",
+    },
+    Bound {
+        what: "with either: bytes of what has been in slots (`CONTEXTPILOT_EXPLAIN_MB`)",
+        most: DEFAULT_EXPLAIN_LIMIT as usize,
+        each: 1,
+        beyond: "the least recently used is forgotten: causes become `not_known`",
     },
     Bound {
         what: "with `CONTEXTPILOT_KV_EVENTS`: tokens and blocks that wait to be published",

@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate self as contextpilot_residency;
 
+mod account;
 mod adapters;
 mod entries;
 mod event;
@@ -15,6 +16,10 @@ mod sequence;
 mod slab;
 mod tree;
 
+pub use account::{
+    Account, Accounts, Asker, Causes, Diverged, Elsewhere, Loss, REMEMBERED_BYTES, Rules, Sources,
+    Wishes,
+};
 pub use adapters::{Adapter, Compared, Scale};
 pub use entries::Entries;
 pub use event::{

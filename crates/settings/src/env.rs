@@ -64,6 +64,10 @@ pub const KV_EVENTS_TOPIC: &str = "CONTEXTPILOT_KV_EVENTS_TOPIC";
 
 /// Tokens of a block, the same as the router's (default 16).
 pub const KV_BLOCK_SIZE: &str = "CONTEXTPILOT_KV_BLOCK_SIZE";
+/// MiB of what has been in slots that are remembered, to say why prompts are evaluated (default
+/// 32, 0 turns that off). Without [`LISTEN`] and [`LOG_FILE`] nobody is told, and nothing is
+/// remembered.
+pub const EXPLAIN_MB: &str = "CONTEXTPILOT_EXPLAIN_MB";
 
 /// The hook library to preload, instead of the one inside the launcher: for
 /// packagers who install it as a file of its own.

@@ -21,6 +21,8 @@ pub const DEFAULT_EXIT_DRAIN: Duration = Duration::from_secs(2);
 
 /// Default for [`Settings::log_file_limit`]: 64 MiB.
 pub const DEFAULT_LOG_FILE_LIMIT: u64 = 64 << 20;
+/// Default for [`Settings::explain_limit`]: 32 MiB.
+pub const DEFAULT_EXPLAIN_LIMIT: u64 = 32 << 20;
 /// A TiB, in MiB.
 const LARGEST_MB: u64 = 1 << 20;
 
@@ -58,6 +60,9 @@ pub struct Settings {
     pub log_file_limit: u64,
     /// What is published for routers; `None`: nothing.
     pub kv_events: Option<KvEvents>,
+    /// Bytes of what has been in slots that are remembered, to say why prompts are evaluated;
+    /// `None`: nobody wants to know.
+    pub explain_limit: Option<u64>,
 }
 
 impl Settings {
@@ -90,8 +95,10 @@ impl Settings {
             return Err(Error::new(env::LISTEN, Cause::OpenToAll));
         }
         let log_file = vars.get(env::LOG_FILE).map(PathBuf::from);
-        let log_file_limit = vars.megabytes(env::LOG_FILE_MB)?;
+        let log_file_limit = vars.megabytes(env::LOG_FILE_MB, 1)?;
         let kv_events = vars.kv_events()?;
+        let explain_limit = vars.megabytes(env::EXPLAIN_MB, 0)?;
+        let explain_limit = explain_limit.unwrap_or(DEFAULT_EXPLAIN_LIMIT);
         Ok(Self {
             index,
             token,
@@ -105,6 +112,7 @@ impl Settings {
             log_file,
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
             kv_events,
+            explain_limit: (explain_limit > 0).then_some(explain_limit),
         })
     }
 
@@ -214,14 +222,14 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         read.map(Some)
     }
 
-    fn megabytes(&self, variable: &'static str) -> Result<Option<u64>, Error> {
+    fn megabytes(&self, variable: &'static str, least: u64) -> Result<Option<u64>, Error> {
         let Some(text) = self.text(variable)? else {
             return Ok(None);
         };
         let digits = text.bytes().all(|b| b.is_ascii_digit());
         match text.parse::<u64>() {
-            Ok(mb) if digits && (1..=LARGEST_MB).contains(&mb) => Ok(Some(mb << 20)),
-            _ => Err(Error::new(variable, Cause::Megabytes { text })),
+            Ok(mb) if digits && (least..=LARGEST_MB).contains(&mb) => Ok(Some(mb << 20)),
+            _ => Err(Error::new(variable, Cause::Megabytes { text, least })),
         }
     }
 
@@ -265,6 +273,7 @@ enum Cause {
     OpenToAll,
     Megabytes {
         text: String,
+        least: u64,
     },
     KvEvents(KvEventsError),
 }
@@ -323,9 +332,9 @@ impl fmt::Display for Error {
                 write!(f, "{name} ")?;
                 error.show(f, |text| format!("{:?}", Shortened(text)))
             }
-            Cause::Megabytes { text } => write!(
+            Cause::Megabytes { text, least } => write!(
                 f,
-                "{name} is {:?}: give whole MiB, from 1 to {LARGEST_MB}",
+                "{name} is {:?}: give whole MiB, from {least} to {LARGEST_MB}",
                 Shortened(text)
             ),
         }

@@ -8,7 +8,7 @@ use contextpilot_control::{Delivery, KvEvents, Mode, Model, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
-use contextpilot_residency::{Effect, Event, Ledger};
+use contextpilot_residency::{Accounts, Effect, Event, Ledger};
 use crossbeam_channel::Receiver;
 
 use super::ask::Question;
@@ -41,12 +41,13 @@ pub(crate) struct Attendant {
 impl Attendant {
     pub(crate) fn new(
         epoch: String,
+        accounts: Option<Accounts>,
         facts: Facts,
         endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
         log: Option<LogFile>,
     ) -> Self {
         Self {
-            observer: Some(Observer::new(epoch)),
+            observer: Some(Observer::new(epoch, accounts)),
             facts,
             endpoint,
             log,
@@ -96,6 +97,9 @@ impl Attendant {
             }
             Question::Request(id, to) => {
                 let _ = to.send(observer.request(&id, ledger));
+            }
+            Question::Latest(most, to) => {
+                let _ = to.send(observer.latest(most));
             }
             Question::Reset(_) => {}
         });

@@ -37,6 +37,7 @@ use std::time::Instant;
 
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
+use contextpilot_residency::Accounts;
 use contextpilot_settings::Settings;
 
 use crate::library::Library;
@@ -117,6 +118,10 @@ pub(crate) fn start(
         None => None,
     };
     let command = command_line();
+    let accounts = settings.explain_limit.map(|bytes| {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Accounts::new(command.rules(), bytes)
+    });
     let facts = Facts {
         library,
         model: command.model(),
@@ -125,7 +130,7 @@ pub(crate) fn start(
         index,
         published,
     };
-    let attendant = Attendant::new(epoch, facts, endpoint, log);
+    let attendant = Attendant::new(epoch, accounts, facts, endpoint, log);
     Ok((Some(attendant), remains))
 }
 
