@@ -26,7 +26,7 @@ use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// Less than this is taken if everything is full at once, with the longest of ids: MiB.
-pub(crate) const TOTAL_MIB: usize = 800;
+pub(crate) const TOTAL_MIB: usize = 840;
 
 /// What may be kept of one kind.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
