@@ -1,0 +1,23 @@
+//! In which order to put the blocks (retrieved documents) of prompts, so that prompts begin alike
+//! and an engine finds their beginnings in its cache.
+//!
+//! Pure: no clock, no I/O, no randomness. Equal input gives equal output. Every order is a
+//! permutation of what was given: nothing is dropped or added.
+//!
+//! - [`batch`] orders many contexts at once, by hierarchical clustering ([`distances`],
+//!   [`linkage`]). Its answers are those of ContextPilot's index 0.5.0 (except that repeated
+//!   blocks are kept), and the clustering is scipy's, ties included.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod distance;
+mod linkage;
+mod tree;
+
+pub use batch::{Batch, BatchOptions, batch, cached_first, is_permutation};
+pub use distance::{Condensed, distances};
+pub use linkage::{Linkage, Merge, linkage};
+
+/// A block: a number for its content. Equal content has equal numbers.
+pub type Block = u32;
