@@ -13,6 +13,7 @@ mod connect;
 mod doctor;
 mod events;
 mod generate;
+mod index;
 mod listen;
 mod reset;
 mod show;
@@ -21,6 +22,7 @@ mod stats;
 mod table;
 mod top;
 mod ttft;
+mod up;
 mod whereis;
 
 /// The companion of contextpilot-llama-server.
@@ -59,6 +61,8 @@ enum Command {
     Reset(reset::Options),
     Doctor(doctor::Options),
     Listen(listen::Options),
+    Index(index::Options),
+    Up(up::Options),
     /// Print the path of the hook library
     ///
     /// The built-in library is put into the cache folder first if it is not
@@ -76,6 +80,8 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Doctor(options) => doctor::run(&options),
         Command::Listen(options) => done(listen::run(&options)),
+        Command::Index(options) => done(index::run(&options)),
+        Command::Up(options) => up::run(&options),
         Command::HookPath => done(hook_path()),
         Command::Top(options) => done(top::run(&options)),
         Command::Stats(options) => done(stats::run(&options)),

@@ -115,7 +115,8 @@ fn at_path(path: &Path) -> Result<(Listener, String), String> {
     }
 }
 
-fn bind(host: &str, port: u16) -> Result<TcpListener, String> {
+/// Listens at a port of an address.
+pub(super) fn bind(host: &str, port: u16) -> Result<TcpListener, String> {
     // Brackets are how people write IPv6 addresses next to ports.
     let host = host
         .strip_prefix('[')

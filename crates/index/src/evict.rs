@@ -103,6 +103,12 @@ impl Index {
         self.forget(id);
     }
 
+    /// Whether a request is tracked.
+    #[must_use]
+    pub fn tracks(&self, id: &str) -> bool {
+        self.requests.get(id).is_some()
+    }
+
     /// All requests that are tracked, to ask the engine what became of each.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {

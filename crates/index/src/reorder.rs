@@ -61,7 +61,7 @@ pub(crate) struct Placed {
 }
 
 /// Contexts that are placed before the state is free for others for a moment.
-const SLICE: usize = 64;
+const SLICE: usize = 16;
 
 impl Work {
     /// Orders the batch in itself.
