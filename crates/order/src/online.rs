@@ -24,8 +24,8 @@ pub struct Online {
 }
 
 /// Orders a context: first the heaviest beginning that is cached, then what is asked for most
-/// often. Blocks that are as frequent keep their order, and so do those that nobody asked for
-/// before. `weight` is what a block is worth, in tokens.
+/// often together with that ([`Frequency::sort_after`]). Blocks that are as frequent keep their
+/// order, and so do those that nobody asked for before. `weight` is what a block is worth, in tokens.
 #[must_use]
 pub fn online(
     blocks: &[Block],
@@ -40,8 +40,7 @@ pub fn online(
     ordered.extend(&beginning.blocks);
     let mut rest = without(movable, &beginning.blocks);
     if !options.stable {
-        // Stable in itself.
-        rest.sort_by(|a, b| frequency.of(*b).total_cmp(&frequency.of(*a)));
+        frequency.sort_after(&ordered, &mut rest);
     }
     ordered.extend(rest);
     // What is kept may be cached without anything that follows it, or in part.

@@ -107,6 +107,23 @@ fn the_rest_goes_by_frequency_unless_it_is_to_be_stable() {
 }
 
 #[test]
+fn what_is_asked_for_together_stands_together() {
+    let mut frequency = Frequency::new(40.0, 1000);
+    for _ in 0..3 {
+        frequency.note(&[1, 2]);
+        frequency.note(&[7, 8]);
+        frequency.note(&[7, 9]);
+    }
+    let mut rest = vec![9, 8, 7, 2];
+    frequency.sort_after(&[1], &mut rest);
+    // 7 is asked for more often, but not with 1.
+    assert_eq!(rest, [2, 7, 9, 8]);
+    let mut rest = vec![30, 2, 20];
+    frequency.sort_after(&[99], &mut rest);
+    assert_eq!(rest, [2, 30, 20], "nobody knows 99");
+}
+
+#[test]
 fn counts_fade_and_are_bounded() {
     let mut frequency = Frequency::new(2.0, 10);
     frequency.note(&[1]);
