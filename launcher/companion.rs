@@ -15,6 +15,7 @@ mod doctor;
 mod events;
 mod gateway;
 mod generate;
+mod index;
 mod listen;
 mod reset;
 mod show;
@@ -23,6 +24,7 @@ mod stats;
 mod table;
 mod top;
 mod ttft;
+mod up;
 mod whereis;
 
 /// The companion of contextpilot-llama-server.
@@ -65,6 +67,8 @@ enum Command {
     Doctor(doctor::Options),
     Listen(listen::Options),
     Gateway(gateway::Options),
+    Index(index::Options),
+    Up(up::Options),
     /// Print the path of the hook library
     ///
     /// The built-in library is put into the cache folder first if it is not
@@ -84,6 +88,8 @@ pub fn main() -> ExitCode {
         Command::Demo(options) => done(demo::run(&options)),
         Command::Listen(options) => done(listen::run(&options)),
         Command::Gateway(options) => done(gateway::run(&options)),
+        Command::Index(options) => done(index::run(&options)),
+        Command::Up(options) => up::run(&options),
         Command::HookPath => done(hook_path()),
         Command::Top(options) => done(top::run(&options)),
         Command::Stats(options) => done(stats::run(&options)),

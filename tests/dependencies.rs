@@ -93,6 +93,7 @@ fn licence_expressions_are_understood() {
 fn pure_crates_depend_on_nothing() {
     let metadata = metadata();
     for name in [
+        "contextpilot-order",
         "contextpilot-residency",
         "contextpilot-request",
         "contextpilot-settings",
@@ -117,7 +118,14 @@ fn pure_crates_depend_on_nothing() {
 /// I/O.
 #[test]
 fn pure_crates_are_pure() {
-    for name in ["residency", "request", "settings", "observer", "kv-events"] {
+    for name in [
+        "kv-events",
+        "order",
+        "residency",
+        "request",
+        "settings",
+        "observer",
+    ] {
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("crates")
             .join(name)

@@ -115,6 +115,7 @@ fn at_path(path: &Path) -> Result<(Listener, String), String> {
     }
 }
 
+/// Listens at a port of an address.
 pub(super) fn bind(host: &str, port: u16) -> Result<TcpListener, String> {
     // Brackets are how people write IPv6 addresses next to ports.
     let host = host

@@ -15,7 +15,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Watches a body that passes through.
 pub trait Tap: Send + 'static {
     /// Some of it, in order.
-    fn data(&mut self, data: &Bytes);
+    fn data(&mut self, data: &[u8]);
     /// No more of it comes. `complete`: that was all of it; otherwise the client left, or the
     /// server broke off. Called once.
     fn end(&mut self, complete: bool);

@@ -51,7 +51,7 @@ mod server;
 mod upstream;
 
 pub use body::{Body, BoxError, Tap, TooLarge};
-pub use rid::give_id;
+pub use rid::{generates, give_id, request_id};
 pub use server::{Handler, Limits, serve};
 pub use upstream::{AddressError, Upstream};
 

@@ -18,7 +18,7 @@ use serde::de::IgnoredAny;
 /// ```
 #[must_use]
 pub fn give_id(path: &str, body: &[u8], id: &str) -> Option<Vec<u8>> {
-    if !is_completion(path) || identity(body)? != Identity::Absent {
+    if !generates(path) || identity(body)? != Identity::Absent {
         return None;
     }
     // What is no JSON is the server's to refuse, in words that quote it.
@@ -33,8 +33,9 @@ pub fn give_id(path: &str, body: &[u8], id: &str) -> Option<Vec<u8>> {
     Some([before, member.as_bytes(), rest].concat())
 }
 
-/// Whether a JSON body that is posted there asks for generation.
-fn is_completion(path: &str) -> bool {
+/// Whether a JSON body that is posted to this path asks for generation.
+#[must_use]
+pub fn generates(path: &str) -> bool {
     matches!(
         Endpoint::of_path(path.as_bytes()),
         Endpoint::Completion
@@ -43,6 +44,15 @@ fn is_completion(path: &str) -> bool {
             | Endpoint::Messages
             | Endpoint::Infill
     )
+}
+
+/// The id that a body carries, as the hook reads it: `rid`, else `request_id`.
+#[must_use]
+pub fn request_id(body: &[u8]) -> Option<String> {
+    match identity(body)? {
+        Identity::Id(id) => Some(id.into_string()),
+        _ => None,
+    }
 }
 
 fn identity(body: &[u8]) -> Option<Identity> {

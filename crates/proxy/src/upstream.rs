@@ -194,7 +194,7 @@ where
 struct Connection(Option<JoinHandle<()>>);
 
 impl Tap for Connection {
-    fn data(&mut self, _: &bytes::Bytes) {}
+    fn data(&mut self, _: &[u8]) {}
 
     fn end(&mut self, _: bool) {}
 }
