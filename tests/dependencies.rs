@@ -96,6 +96,7 @@ fn pure_crates_depend_on_nothing() {
         "contextpilot-residency",
         "contextpilot-request",
         "contextpilot-settings",
+        "contextpilot-traffic",
     ] {
         let package = metadata["packages"]
             .as_array()
@@ -117,7 +118,7 @@ fn pure_crates_depend_on_nothing() {
 /// I/O.
 #[test]
 fn pure_crates_are_pure() {
-    for name in ["residency", "request", "settings", "observer"] {
+    for name in ["residency", "request", "settings", "traffic", "observer"] {
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("crates")
             .join(name)
