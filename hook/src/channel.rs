@@ -218,7 +218,9 @@ impl Channel {
             return false;
         }
         let at = match event {
-            Event::Evaluated { .. } | Event::Answered { .. } => observe::stamp(),
+            Event::Launched { .. } | Event::Evaluated { .. } | Event::Answered { .. } => {
+                observe::stamp()
+            }
             _ => Stamp::default(),
         };
         let what = What::Event(event);

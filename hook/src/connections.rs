@@ -326,7 +326,11 @@ impl Current {
         }
         let arrival = Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed));
         if observed {
-            note(|| Note::Received { arrival });
+            note(|| Note::Received {
+                arrival,
+                uncached: forbids_cache,
+                slot: None,
+            });
         }
         let mut current = Self {
             arrival,

@@ -65,7 +65,11 @@ impl Scene {
         self.arrivals += 1;
         let arrival = Arrival(self.arrivals);
         let task = self.arrivals as i32;
-        self.note(Note::Received { arrival });
+        self.note(Note::Received {
+            arrival,
+            uncached: false,
+            slot: None,
+        });
         match id {
             Some(id) => self.apply(Event::Posted {
                 arrival,

@@ -4,7 +4,8 @@
 
 /// Base URL of the index, such as `http://127.0.0.1:8765` or `unix:/run/index.sock` (see
 /// [`IndexUrl`](crate::IndexUrl)). Unset: nothing
-/// is reported anywhere, and unless [`LISTEN`] or [`LOG_FILE`] is set, the launcher execs the
+/// is reported anywhere, and unless [`LISTEN`], [`LOG_FILE`] or
+/// [`TRAFFIC_FILE`] is set, the launcher execs the
 /// plain server and the hook does nothing.
 pub const INDEX_URL: &str = "CONTEXTPILOT_INDEX_URL";
 
@@ -47,6 +48,17 @@ pub const LOG_FILE: &str = "CONTEXTPILOT_LOG_FILE";
 /// The size in MiB at which the log file is set aside as `<file>.1` and begun anew (default
 /// 64).
 pub const LOG_FILE_MB: &str = "CONTEXTPILOT_LOG_FILE_MB";
+
+/// A file that gets a recording of traffic without its text, for `contextpilot-llama simulate`.
+/// Without an index URL the hook is then there for observation only.
+pub const TRAFFIC_FILE: &str = "CONTEXTPILOT_TRAFFIC_FILE";
+
+/// The size in MiB at which the recording ends (default 64).
+pub const TRAFFIC_FILE_MB: &str = "CONTEXTPILOT_TRAFFIC_FILE_MB";
+
+/// `1`: the recording keeps the key of its hashes, so whoever has the file can try whether some
+/// text was sent (default 0).
+pub const TRAFFIC_KEEP_KEY: &str = "CONTEXTPILOT_TRAFFIC_KEEP_KEY";
 
 /// The hook library to preload, instead of the one inside the launcher: for
 /// packagers who install it as a file of its own.

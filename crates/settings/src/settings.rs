@@ -20,6 +20,8 @@ pub const DEFAULT_EXIT_DRAIN: Duration = Duration::from_secs(2);
 
 /// Default for [`Settings::log_file_limit`]: 64 MiB.
 pub const DEFAULT_LOG_FILE_LIMIT: u64 = 64 << 20;
+/// Default for [`TrafficFile::limit`]: 64 MiB.
+pub const DEFAULT_TRAFFIC_FILE_LIMIT: u64 = 64 << 20;
 /// A TiB, in MiB.
 const LARGEST_MB: u64 = 1 << 20;
 
@@ -55,6 +57,20 @@ pub struct Settings {
     pub log_file: Option<PathBuf>,
     /// Bytes at which that file is set aside and begun anew.
     pub log_file_limit: u64,
+    /// A recording of traffic; `None`: none is made.
+    pub traffic_file: Option<TrafficFile>,
+}
+
+/// A recording of traffic, without its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrafficFile {
+    /// The file. Not opened here.
+    pub path: PathBuf,
+    /// Bytes at which the recording ends.
+    pub limit: u64,
+    /// Whether the file is to keep the key of its hashes.
+    pub keep_key: bool,
 }
 
 impl Settings {
@@ -88,6 +104,7 @@ impl Settings {
         }
         let log_file = vars.get(env::LOG_FILE).map(PathBuf::from);
         let log_file_limit = vars.megabytes(env::LOG_FILE_MB)?;
+        let traffic_file = vars.traffic_file()?;
         Ok(Self {
             index,
             token,
@@ -100,6 +117,7 @@ impl Settings {
             listen_token,
             log_file,
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
+            traffic_file,
         })
     }
 
@@ -110,7 +128,7 @@ impl Settings {
 
     /// Whether somebody on this side wants to see what the hook sees.
     pub fn observes(&self) -> bool {
-        self.listen.is_some() || self.log_file.is_some()
+        self.listen.is_some() || self.log_file.is_some() || self.traffic_file.is_some()
     }
 }
 
@@ -118,9 +136,14 @@ impl Settings {
 /// wrongly, that give it something to do.
 pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     let vars = Vars(lookup);
-    [env::INDEX_URL, env::LISTEN, env::LOG_FILE]
-        .iter()
-        .any(|variable| vars.get(variable).is_some())
+    [
+        env::INDEX_URL,
+        env::LISTEN,
+        env::LOG_FILE,
+        env::TRAFFIC_FILE,
+    ]
+    .iter()
+    .any(|variable| vars.get(variable).is_some())
 }
 
 /// Reads an on/off variable: unset, empty and `0` are off, `1` is on.
@@ -158,6 +181,16 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             Some("1") => Ok(Some(true)),
             Some(other) => Err(Error::new(variable, Cause::NotAFlag(other.to_owned()))),
         }
+    }
+
+    fn traffic_file(&self) -> Result<Option<TrafficFile>, Error> {
+        let limit = self.megabytes(env::TRAFFIC_FILE_MB)?;
+        let keep_key = self.flag(env::TRAFFIC_KEEP_KEY)?.unwrap_or(false);
+        Ok(self.get(env::TRAFFIC_FILE).map(|path| TrafficFile {
+            path: PathBuf::from(path),
+            limit: limit.unwrap_or(DEFAULT_TRAFFIC_FILE_LIMIT),
+            keep_key,
+        }))
     }
 
     fn index_url(&self) -> Result<Option<IndexUrl>, Error> {

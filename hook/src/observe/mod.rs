@@ -25,6 +25,8 @@ mod attend;
 mod control;
 mod facts;
 mod log_file;
+mod recording;
+mod setup;
 mod stream;
 
 use std::collections::hash_map::RandomState;
@@ -49,6 +51,7 @@ use answers::Answers;
 use attend::Facts;
 use facts::CommandLine;
 use log_file::LogFile;
+use recording::Recording;
 use stream::Stream;
 
 pub(crate) use ask::Question;
@@ -127,6 +130,14 @@ pub(crate) fn start(
         None => None,
     };
     let command = command_line();
+    let recording = match &settings.traffic_file {
+        Some(wanted) => {
+            let engine = attached.describe().version.unwrap_or_default();
+            let setup = setup::setup(&command, engine, attached.sees_host_cache());
+            Some(Recording::start(wanted, setup)?)
+        }
+        None => None,
+    };
     let facts = Facts {
         attached,
         model: command.model(),
@@ -134,7 +145,7 @@ pub(crate) fn start(
         started: Instant::now(),
         index,
     };
-    Ok(Some(Attendant::new(epoch, facts, endpoint, log)))
+    Ok(Some(Attendant::new(epoch, facts, endpoint, log, recording)))
 }
 
 /// What the server was told, as far as we look at it.

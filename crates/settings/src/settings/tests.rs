@@ -153,11 +153,12 @@ fn flags_are_one_or_zero() {
 }
 
 #[test]
-fn any_of_three_variables_wants_the_hook() {
+fn any_of_four_variables_wants_the_hook() {
     for (name, value) in [
         (env::INDEX_URL, "http://127.0.0.1:1"),
         (env::LISTEN, "unix:/run/x"),
         (env::LOG_FILE, "x"),
+        (env::TRAFFIC_FILE, "x"),
     ] {
         assert!(is_wanted(lookup(&[(name, value)])));
         assert!(!is_wanted(lookup(&[(name, "")])));
@@ -165,7 +166,30 @@ fn any_of_three_variables_wants_the_hook() {
         assert!(settings.is_engaged());
         assert_eq!(settings.observes(), name != env::INDEX_URL);
     }
-    for name in [env::LISTEN_TOKEN, env::LOG_FILE_MB, env::JOURNAL] {
+    for name in [
+        env::LISTEN_TOKEN,
+        env::LOG_FILE_MB,
+        env::JOURNAL,
+        env::TRAFFIC_FILE_MB,
+        env::TRAFFIC_KEEP_KEY,
+    ] {
         assert!(!is_wanted(lookup(&[(name, "1")])));
     }
+}
+
+#[test]
+fn a_recording_has_a_limit_and_keeps_its_key_if_told_so() {
+    let unset = settings(&[(env::TRAFFIC_FILE_MB, "3")]).unwrap();
+    assert_eq!(unset.traffic_file, None);
+    let usual = settings(&[(env::TRAFFIC_FILE, "t.cpt")]).unwrap();
+    let usual = usual.traffic_file.unwrap();
+    assert_eq!(usual.path, PathBuf::from("t.cpt"));
+    assert_eq!((usual.limit, usual.keep_key), (64 << 20, false));
+    let kept = settings(&[
+        (env::TRAFFIC_FILE, "t.cpt"),
+        (env::TRAFFIC_FILE_MB, "2"),
+        (env::TRAFFIC_KEEP_KEY, "1"),
+    ]);
+    let kept = kept.unwrap().traffic_file.unwrap();
+    assert_eq!((kept.limit, kept.keep_key), (2 << 20, true));
 }
