@@ -326,11 +326,7 @@ impl Current {
         }
         let arrival = Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed));
         if observed {
-            note(|| Note::Received {
-                arrival,
-                uncached: forbids_cache,
-                slot: None,
-            });
+            note(|| Note::Received { arrival });
         }
         let mut current = Self {
             arrival,

@@ -32,10 +32,6 @@ pub enum Note {
     Received {
         /// The request.
         arrival: Arrival,
-        /// `"cache_prompt": false`.
-        uncached: bool,
-        /// `id_slot`.
-        slot: Option<u32>,
     },
     /// A request for inference without a (usable) id made the server number a task.
     Posted {

@@ -135,7 +135,7 @@ impl Observer {
     /// A note came, in order with the events.
     pub fn note(&mut self, note: Note, at: Stamp, now: Now) {
         match note {
-            Note::Received { arrival, .. } => self.works.entry(arrival).or_default().received = at,
+            Note::Received { arrival } => self.works.entry(arrival).or_default().received = at,
             Note::Posted { arrival, task } => self.posted(arrival, task, None),
             Note::Answered { arrival } => self.answered(arrival, None, at, now),
             Note::Size { buffer, bytes } => {

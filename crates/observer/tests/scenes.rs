@@ -65,11 +65,7 @@ impl Scene {
         self.arrivals += 1;
         let arrival = Arrival(self.arrivals);
         let task = self.arrivals as i32;
-        self.note(Note::Received {
-            arrival,
-            uncached: false,
-            slot: None,
-        });
+        self.note(Note::Received { arrival });
         match id {
             Some(id) => self.apply(Event::Posted {
                 arrival,
