@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use contextpilot_observer::Note;
 use contextpilot_request::{Adapters, Assembly, Identity, Infill, Request, RequestReader, Step};
-use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token};
+use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token, Wishes};
 
 use crate::attach::{claims, evidence};
 use crate::bounds::SOCKETS;
@@ -288,6 +288,10 @@ impl Current {
         let inference = request.is_inference();
         let generates = request.generates();
         let forbids_cache = request.forbids_cache();
+        let wishes = Wishes {
+            slot: request.wants_slot(),
+            uncached: request.reuses_nothing(),
+        };
         // Where it cannot be told what the named adapters come to, nothing of it is claimed.
         let (adapters, forgotten) = match request.adapters() {
             None => (Vec::new(), false),
@@ -327,6 +331,9 @@ impl Current {
         let arrival = Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed));
         if observed {
             note(|| Note::Received { arrival });
+            if wishes != Wishes::default() {
+                note(|| Note::Wishes { arrival, wishes });
+            }
         }
         let mut current = Self {
             arrival,

@@ -116,6 +116,7 @@ mod tests {
             places: vec![Place::Slot { slot: 1 }, Place::Host],
             tokens: 1234,
             since: then,
+            evaluation: None,
         };
         let text = |state| text(&state, now);
         let start = "a  cached  in slot 1 and in the host cache, 1,234 tokens, since 1 min 1 s ago";
@@ -128,6 +129,8 @@ mod tests {
             from: Place::Host,
             by: Some("b".to_owned()),
             tokens: Some(5),
+            cached_tokens: None,
+            evaluation: None,
         };
         let start = "a  evicted  dropped from host by b; it was in the host cache, 5 tokens; ";
         let evicted = text(evicted);

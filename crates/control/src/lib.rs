@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `GET /stats` | [`Stats`] |
 //! | `GET /requests/{id}`, percent-encoded | [`RequestState`]; 404 with the same for an unknown one |
+//! | `GET /requests/last?n=…` | [`Latest`]: the last requests whose prompts were evaluated |
 //! | `POST /reset` | [`Reset`] |
 //! | `GET /events` | server-sent events, each with a [`ResidencyEvent`] |
 //! | `GET /health` | [`Health`], 200 while the process serves |
@@ -19,10 +20,12 @@
 //! A reader takes fields that it does not know for a newer server's and skips them; fields that
 //! an older server does not send read as unknown or empty.
 //!
-//! Nothing here holds a prompt, a token or an answer: only request ids and numbers.
+//! Nothing here holds a prompt, a token or an answer: only request ids and numbers; but with
+//! `CONTEXTPILOT_EXPLAIN_TEXT=1` an [`Evaluation`] has a few words around a difference.
 
 #![forbid(unsafe_code)]
 
+mod evaluation;
 mod event;
 mod health;
 mod log_line;
@@ -32,6 +35,10 @@ mod stats;
 mod time;
 
 pub use contextpilot_settings::{ListenAddress, ListenAddressError};
+pub use evaluation::{
+    Causes, Diverged, DivergedText, Elsewhere, Evaluated, Evaluation, Latest, Lost, RequestName,
+    Sources,
+};
 pub use event::{Change, EventId, Missed, ResidencyEvent, name};
 pub use health::{Health, HealthStatus, Refusal, Reset};
 pub use log_line::{Evicted, LogLine, Outcome};

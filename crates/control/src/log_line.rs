@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Reason, Timestamp};
+use crate::{Evaluation, Reason, Timestamp};
 
 /// A finished request for inference, whether it had an id or not. Request ids and numbers, no
 /// text.
@@ -31,6 +31,9 @@ pub struct LogLine {
     pub total_seconds: f64,
     /// The requests that its prompts pushed out of the cache, at most 1000.
     pub evicted: Vec<Evicted>,
+    /// Why its prompts were evaluated; `None`: none was.
+    #[serde(default)]
+    pub evaluation: Option<Box<Evaluation>>,
 }
 
 /// How a request ended.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Place, Reason, Timestamp};
+use crate::{Evaluation, Place, Reason, Timestamp};
 
 /// Where a request's prompt is, or what became of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +26,10 @@ pub enum RequestState {
         tokens: u32,
         /// Since when.
         since: Timestamp,
+        /// Why its prompt was evaluated; `None`: that is not remembered. Of the last 10,000
+        /// requests it is.
+        #[serde(default)]
+        evaluation: Option<Box<Evaluation>>,
     },
     /// It fell out of the cache.
     Evicted {
@@ -41,6 +45,13 @@ pub enum RequestState {
         by: Option<String>,
         /// Tokens of its (longest) prompt; `None` if it never was cached.
         tokens: Option<u32>,
+        /// How many tokens of (the last of) its prompts could be reused even now, from the first one
+        /// on; `None`: its prompt is not remembered.
+        #[serde(default)]
+        cached_tokens: Option<u32>,
+        /// Why its prompt was evaluated; `None`: it was not, or that is not remembered.
+        #[serde(default)]
+        evaluation: Option<Box<Evaluation>>,
     },
     /// Never seen, or gone so long ago that it is forgotten: the last 10,000 evictions are
     /// remembered. Answered with 404.

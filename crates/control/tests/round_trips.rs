@@ -1,10 +1,10 @@
 //! What one end writes, the other end reads; and JSON looks as the docs say.
 
 use contextpilot_control::{
-    Change, Delivery, Engine, EventId, Evicted, Health, HealthStatus, HookedFunction, HostCache,
-    KvBytes, LogLine, Losses, Missed, Mode, Model, ModelState, Outcome, Place, Reason, Refusal,
-    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp,
-    Tokens,
+    Causes, Change, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted, Health,
+    HealthStatus, HookedFunction, HostCache, KvBytes, LogLine, Losses, Lost, Missed, Mode, Model,
+    ModelState, Outcome, Place, Reason, Refusal, RequestName, RequestState, Requests, Reset,
+    ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -114,6 +114,62 @@ fn fields_of_other_versions_do_no_harm() {
     assert_eq!(event.change, Change::Other);
 }
 
+fn evaluation() -> Evaluation {
+    let mut causes = Causes {
+        last_token: 1,
+        new: 5,
+        ..Causes::default()
+    };
+    causes.add(Causes {
+        new: 1,
+        not_known: 2,
+        ..Causes::default()
+    });
+    Evaluation {
+        prompt_tokens: 12,
+        reused: 3,
+        evaluated: 9,
+        causes,
+        from: Sources {
+            slot: 3,
+            ..Sources::default()
+        },
+        diverged: Some(Diverged {
+            at: 3,
+            request: Some(RequestName::Id("req-1".to_owned())),
+            differing: 2,
+            same_after: 5,
+            inserted: 2,
+            deleted: 1,
+            text: None,
+        }),
+        lost: Some(Lost {
+            when: moment(),
+            reason: Reason::Overwritten,
+            by: Some(RequestName::Number(7)),
+        }),
+    }
+}
+
+#[test]
+fn evaluations_come_back_whole() {
+    let evaluated = Evaluated {
+        number: 8,
+        id: None,
+        at: moment(),
+        slot: 1,
+        evaluation: evaluation(),
+    };
+    let value = round_trip(&evaluated);
+    let evaluation = &value["evaluation"];
+    assert_eq!(evaluation["causes"]["new"], 6);
+    assert_eq!(evaluation["causes"]["elsewhere"]["busy"], 0);
+    assert_eq!(evaluation["diverged"]["request"], "req-1");
+    assert_eq!(evaluation["lost"]["by"], 7);
+    assert!(evaluation["diverged"].get("text").is_none());
+    assert_eq!(evaluated.evaluation.causes.sum(), 9);
+}
+
 #[test]
 fn requests_come_back_whole() {
     let id = || "req-\u{e9} \"1\"".to_owned();
@@ -122,6 +178,7 @@ fn requests_come_back_whole() {
         places: vec![Place::Slot { slot: 3 }, Place::Host],
         tokens: 9,
         since: moment(),
+        evaluation: Some(Box::new(evaluation())),
     };
     let value = round_trip(&cached);
     assert_eq!(value["state"], "cached");
@@ -142,6 +199,8 @@ fn requests_come_back_whole() {
             from: Place::Slot { slot: 1 },
             by: Some("req-2".to_owned()),
             tokens: Some(12),
+            cached_tokens: Some(7),
+            evaluation: None,
         },
         RequestState::Unknown {
             id: id(),
@@ -226,6 +285,7 @@ fn the_rest_comes_back_whole() {
             id: "req-1".to_owned(),
             reason: Reason::Overwritten,
         }],
+        evaluation: Some(Box::new(evaluation())),
     };
     let value = round_trip(&line);
     assert_eq!(value["outcome"], "answered");

@@ -25,6 +25,14 @@ impl Request {
         self.target.split('?').next().unwrap_or_default()
     }
 
+    /// The first value of a parameter in the query, as it was sent.
+    #[must_use]
+    pub fn query(&self, name: &str) -> Option<&str> {
+        let (_, query) = self.target.split_once('?')?;
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find_map(|(given, value)| (given == name).then_some(value))
+    }
+
     /// The values of a header, in whatever case its name was written.
     pub fn header<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.headers

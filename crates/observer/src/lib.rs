@@ -23,11 +23,12 @@
 //! that completed its prompt. Sampling, and the way of the answer, are not in it.
 //!
 //! **Bounds.** One entry for each request under way and for each live id, the last
-//! [`MOST_GONE`] evictions, [`MOST_EVENTS`] events with [`MOST_IDS`] ids, 60 seconds, the slots, the
+//! [`MOST_GONE`] evictions, [`MOST_EVALUATIONS`] evaluations, [`MOST_EVENTS`] events with [`MOST_IDS`] ids, 60 seconds, the slots, the
 //! host's buffers.
 
 #![forbid(unsafe_code)]
 
+mod evaluations;
 mod gone;
 mod histogram;
 mod metrics;
@@ -40,6 +41,7 @@ mod ring;
 mod stats;
 mod work;
 
+pub use evaluations::MOST_EVALUATIONS;
 pub use gone::MOST_GONE;
 pub use note::{Note, Now, Stamp};
 pub use observer::{After, MOST_NAMED, Observer, Told};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contextpilot_residency::{Arrival, BufferId, ContextId, TaskId};
+use contextpilot_residency::{Arrival, BufferId, ContextId, TaskId, Wishes};
 
 /// Nanoseconds of a clock that only goes forward. Zero: not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +32,14 @@ pub enum Note {
     Received {
         /// The request.
         arrival: Arrival,
+    },
+    /// What a request asks for beyond its prompt, said before its first task is numbered. Left out
+    /// where it asks for nothing.
+    Wishes {
+        /// The request.
+        arrival: Arrival,
+        /// What it asks for.
+        wishes: Wishes,
     },
     /// A request for inference without a (usable) id made the server number a task.
     Posted {

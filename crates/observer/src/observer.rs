@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use contextpilot_control::{
-    Change, Evicted, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState, ResidencyEvent,
-    Timestamp,
+    Change, Evicted, Latest, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState,
+    ResidencyEvent, Timestamp,
 };
 use contextpilot_residency::{
-    Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, Place, Reason, RequestId,
-    SequenceId, TaskId, UNTIED,
+    Account, Accounts, Arrival, Asker, BufferId, ContextId, Effect, Entry, Event, Ledger, Place,
+    Reason, RequestId, SequenceId, TaskId, UNTIED,
 };
 
+use crate::evaluations::Evaluations;
 use crate::gone::{Gone, MOST_GONE, Memory};
 use crate::histogram::{CLASSES, Histogram, class_of};
 use crate::minute::Minute;
@@ -38,6 +39,9 @@ pub struct Observer {
     pub(crate) contexts: HashMap<ContextId, Context>,
     pub(crate) counts: Counts,
     pub(crate) minute: Minute,
+    /// `None`: nobody wants to know why prompts are evaluated.
+    accounts: Option<Accounts>,
+    pub(crate) evaluations: Evaluations,
     told: Told,
     /// The event under way changes a slot for no task that is known: its content comes from a
     /// file, or from the host cache for a task that is launched afterwards.
@@ -106,9 +110,10 @@ pub(crate) struct Counts {
 }
 
 impl Observer {
-    /// `epoch`: random, to tell this process from others.
+    /// `epoch`: random, to tell this process from others. Without `accounts` it is not known why
+    /// prompts are evaluated.
     #[must_use]
-    pub fn new(epoch: String) -> Self {
+    pub fn new(epoch: String, accounts: Option<Accounts>) -> Self {
         Self {
             epoch,
             sequence: 0,
@@ -122,6 +127,8 @@ impl Observer {
             contexts: HashMap::new(),
             counts: Counts::default(),
             minute: Minute::new(),
+            accounts,
+            evaluations: Evaluations::default(),
             told: Told::default(),
             restoring: false,
         }
@@ -136,6 +143,9 @@ impl Observer {
     pub fn note(&mut self, note: Note, at: Stamp, now: Now) {
         match note {
             Note::Received { arrival } => self.works.entry(arrival).or_default().received = at,
+            Note::Wishes { arrival, wishes } => {
+                self.works.entry(arrival).or_default().wishes = wishes;
+            }
             Note::Posted { arrival, task } => self.posted(arrival, task, None),
             Note::Answered { arrival } => self.answered(arrival, None, at, now),
             Note::Size { buffer, bytes } => {
@@ -167,6 +177,9 @@ impl Observer {
     pub fn before(&mut self, event: &Event, at: Stamp, now: Now, ledger: &Ledger) -> After {
         let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
         self.restoring = matches!(event, Event::Restored { .. } | Event::Replaced { .. });
+        if let Some(accounts) = &mut self.accounts {
+            accounts.before(event, ledger);
+        }
         match *event {
             Event::Posted {
                 arrival,
@@ -257,6 +270,9 @@ impl Observer {
 
     /// The ledger has applied the event.
     pub fn after(&mut self, after: After, now: Now, ledger: &Ledger) {
+        if let Some(accounts) = &mut self.accounts {
+            accounts.after(ledger, now.unix_ms);
+        }
         match after {
             After::Nothing => {}
             After::Saved(sequence, buffer) if ledger.knows(buffer) => {
@@ -308,6 +324,8 @@ impl Observer {
     #[must_use]
     pub fn request(&self, id: &str, ledger: Option<&Ledger>) -> RequestState {
         let id = id.to_owned();
+        let evaluated = self.evaluations.get(&id);
+        let evaluation = evaluated.map(|(_, evaluation)| Box::new(evaluation.clone()));
         if let Some(live) = self.live.get(&*id) {
             let since = Timestamp::from_unix_ms(live.since_unix_ms);
             let Some(tokens) = live.tokens else {
@@ -324,6 +342,7 @@ impl Observer {
                 id,
                 tokens,
                 since,
+                evaluation,
             };
         }
         match self.gone.get(&id) {
@@ -334,6 +353,10 @@ impl Observer {
                 from: gone.from,
                 by: gone.by.as_deref().map(str::to_owned),
                 tokens: gone.tokens,
+                cached_tokens: evaluated.zip(ledger).and_then(|((nth, _), ledger)| {
+                    self.accounts.as_ref()?.cached_tokens(nth, ledger)
+                }),
+                evaluation,
             },
             None => RequestState::Unknown {
                 id,
@@ -342,6 +365,12 @@ impl Observer {
                 ),
             },
         }
+    }
+
+    /// The last requests whose prompts were evaluated, the latest first.
+    #[must_use]
+    pub fn latest(&self, most: usize) -> Latest {
+        self.evaluations.latest(most)
     }
 
     // ---- requests and slots --------------------------------------------
@@ -356,11 +385,16 @@ impl Observer {
     fn launched(&mut self, sequence: SequenceId, task: TaskId, now: Now) {
         let arrival = self.tasks.remove(&task);
         let work = arrival.and_then(|arrival| self.works.get_mut(&arrival));
-        let id = work.and_then(|work| {
+        let (id, wishes) = work.map_or_else(Default::default, |work| {
             work.slot.get_or_insert(sequence);
-            work.id.clone()
+            (work.id.clone(), work.wishes)
         });
         self.end_prompt(sequence, now);
+        if let Some(accounts) = &mut self.accounts {
+            let number = arrival.map_or(0, |arrival| arrival.0);
+            let id = id.clone();
+            accounts.launch(sequence, task, Asker { number, id }, wishes);
+        }
         let slot = self.slots.entry(sequence).or_default();
         // The end of a prompt tells whose it is: its beginning was seen already.
         let begun = slot.launch.take().filter(|launch| launch.untied);
@@ -399,16 +433,23 @@ impl Observer {
                 .and_then(SlotWork::prompt)
                 .and_then(|(prompt, surplus)| prompt.evaluated(failed, at, surplus));
             if let Some((taken, at)) = ended {
-                self.completed(sequence, taken, at, now);
+                let account = self.close(sequence, taken);
+                self.completed(sequence, taken, account, at, now);
             }
         }
     }
 
+    /// Why a prompt that took so much was evaluated.
+    fn close(&mut self, sequence: SequenceId, taken: Taken) -> Option<Account> {
+        let accounts = self.accounts.as_mut()?;
+        accounts.close(sequence, taken.reused, taken.evaluated)
+    }
+
     /// A child of a request for several answers takes over the prompt of its parent.
     fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
-        let source = self.slots.get(&source);
-        let last = source.and_then(|slot| slot.last);
-        let surplus = source.map_or_else(Surplus::default, |slot| slot.surplus.clone());
+        let parent = self.slots.get(&source);
+        let last = parent.and_then(|slot| slot.last);
+        let surplus = parent.map_or_else(Surplus::default, |slot| slot.surplus.clone());
         let Some(slot) = self.slots.get_mut(&target) else {
             return;
         };
@@ -417,7 +458,9 @@ impl Observer {
         let prompt = launch.and_then(|launch| launch.prompt.as_ref());
         let waits = prompt.is_some_and(Prompt::is_untouched);
         if let (Some((taken, at)), true) = (last, waits) {
-            self.completed(target, taken, at, now);
+            let accounts = self.accounts.as_mut();
+            let account = accounts.and_then(|accounts| accounts.take_over(source, target));
+            self.completed(target, taken, account, at, now);
         }
     }
 
@@ -426,11 +469,19 @@ impl Observer {
         let slot = self.slots.get(&sequence);
         let prompt = slot.and_then(|slot| slot.launch.as_ref()?.prompt.as_ref());
         if let Some((taken, at)) = prompt.and_then(Prompt::over) {
-            self.completed(sequence, taken, at, now);
+            let account = self.close(sequence, taken);
+            self.completed(sequence, taken, account, at, now);
         }
     }
 
-    fn completed(&mut self, sequence: SequenceId, taken: Taken, at: Stamp, now: Now) {
+    fn completed(
+        &mut self,
+        sequence: SequenceId,
+        taken: Taken,
+        account: Option<Account>,
+        at: Stamp,
+        now: Now,
+    ) {
         let counts = &mut self.counts;
         counts.prompts += 1;
         counts.taken.tokens += taken.tokens;
@@ -446,6 +497,15 @@ impl Observer {
         };
         launch.prompt = None;
         let work = launch.arrival.and_then(|a| self.works.get_mut(&a));
+        let mut work = work;
+        if let Some(account) = account {
+            let entry = work.as_ref().and_then(|work| work.entry);
+            let evaluations = &mut self.evaluations;
+            let entry = evaluations.remember(&account, sequence, now.unix_ms, entry);
+            if let Some(work) = &mut work {
+                work.accounted(&account, entry);
+            }
+        }
         if let Some(seconds) = work.and_then(|work| work.completed(taken, at)) {
             counts.first_token[class_of(taken)].observe(seconds);
         }
@@ -567,7 +627,7 @@ pub(crate) fn each_once(ids: Vec<&RequestId>) -> (Vec<String>, u64) {
     (names, seen.len() as u64)
 }
 
-fn reason_out(reason: Reason) -> ReasonOut {
+pub(crate) fn reason_out(reason: Reason) -> ReasonOut {
     match reason {
         Reason::Overwritten => ReasonOut::Overwritten,
         Reason::Cleared => ReasonOut::Cleared,

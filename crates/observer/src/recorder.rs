@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use contextpilot_residency::{Arrival, Entry, Event, Ledger, SequenceId, TaskId, Token};
+use contextpilot_residency::{
+    Adapter, Arrival, Compared, Entry, Event, FILLER, Ledger, Scale, SequenceId, TaskId, Token,
+    Wishes,
+};
 use contextpilot_traffic::{
     Key, Memory, Recorded, RequestRecord, Setup, SizeKind, SizeSample, Writer,
 };
@@ -16,6 +19,8 @@ use crate::prompt::{Prompt, Surplus};
 
 /// Ends of batches that are noted for a prompt.
 const MOST_BREAKS: usize = 64;
+/// Media of which it is known how many rows they have.
+const MOST_MEDIA: usize = 4096;
 /// Requests of which it is known that they came, and that were not launched yet. Beyond that they
 /// count as having come when they were launched.
 const MOST_WAITING: usize = 65_536;
@@ -40,6 +45,12 @@ pub struct Recorder {
     /// The buffer that the next event saves to, and its bytes.
     buffer: Option<(contextpilot_residency::BufferId, u64)>,
     sampled: HashSet<(bool, u32)>,
+    /// Rows of media whose rows share a position.
+    rows: HashMap<Token, u32>,
+    /// The adapters that are applied now, as a hash; 0: none.
+    adapters: u64,
+    /// The server compares the adapters of all requests with those of the slot.
+    compares_always: bool,
     launches: u64,
     skipped: u64,
 }
@@ -47,14 +58,13 @@ pub struct Recorder {
 #[derive(Clone, Copy, Debug)]
 struct Received {
     at: Stamp,
-    uncached: bool,
-    slot: Option<u32>,
+    wishes: Wishes,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     arrival: Option<Arrival>,
-    adapters: u64,
+    names_adapters: bool,
     /// The server will forget its prompt.
     forgotten: bool,
 }
@@ -74,12 +84,16 @@ struct Open {
     prompt: Option<Prompt>,
     /// The prompt's, and those that followed. Empty until the prompt has ended.
     tokens: Vec<Token>,
+    /// Tokens of the prompt that have no position of their own.
+    surplus: i64,
     /// Tokens that context shifts took away in front of what is generated.
     discarded: i64,
     /// It has been answered.
     over: bool,
     /// It is in the batch that is being evaluated.
     flying: bool,
+    /// Token and position of the media that were submitted last, and how many rows of them.
+    media: Option<(Token, i32, u32)>,
 }
 
 impl Recorder {
@@ -101,6 +115,9 @@ impl Recorder {
             ended: Vec::new(),
             buffer: None,
             sampled: HashSet::new(),
+            rows: HashMap::new(),
+            adapters: 0,
+            compares_always: false,
             launches: 0,
             skipped: 0,
         }
@@ -126,13 +143,14 @@ impl Recorder {
     /// A note came, in order with the events.
     pub fn note(&mut self, note: &Note, at: Stamp) {
         match *note {
-            Note::Received {
-                arrival,
-                uncached,
-                slot,
-            } if self.arrivals.len() < MOST_WAITING => {
-                let received = Received { at, uncached, slot };
-                self.arrivals.insert(arrival, received);
+            Note::Received { arrival } if self.arrivals.len() < MOST_WAITING => {
+                let wishes = Wishes::default();
+                self.arrivals.insert(arrival, Received { at, wishes });
+            }
+            Note::Wishes { arrival, wishes } => {
+                if let Some(received) = self.arrivals.get_mut(&arrival) {
+                    received.wishes = wishes;
+                }
             }
             Note::Posted { arrival, task } => self.task(task).arrival = Some(arrival),
             Note::Answered { arrival } => self.answered(arrival),
@@ -149,12 +167,14 @@ impl Recorder {
         match *event {
             Event::Posted { arrival, task, .. } => self.task(task).arrival = Some(arrival),
             Event::Uncached { task } => self.task(task).forgotten = true,
-            Event::NamedAdapters { task, ref scales } => {
-                let mut text = Vec::new();
-                for (id, scale) in scales {
-                    text.extend(format!("{id}:{scale:?};").bytes());
-                }
-                self.task(task).adapters = self.writer.hash(&text).max(1);
+            Event::NamedAdapters { task, .. } => self.task(task).names_adapters = true,
+            Event::Adapters {
+                context,
+                ref adapters,
+                compared,
+            } if is_primary(context) => {
+                self.compares_always = compared == Compared::Always;
+                self.adapters = self.hash(adapters);
             }
             Event::Answered { arrival, .. } => self.answered(arrival),
             Event::Launched { sequence, task }
@@ -246,8 +266,7 @@ impl Recorder {
                 continue;
             };
             if let Some(open) = &mut slot.open {
-                open.tokens = ledger.tokens_in(sequence);
-                open.record.prompt = open.tokens.len() as u32;
+                open.set_prompt(ledger.tokens_in(sequence), &self.rows);
             }
         }
     }
@@ -275,15 +294,16 @@ impl Recorder {
         let received = posted
             .arrival
             .and_then(|arrival| self.arrivals.get(&arrival));
+        let wishes = received.map_or_else(Wishes::default, |received| received.wishes);
         let slot = self.slots.entry(sequence).or_default();
         let record = RequestRecord {
             order: self.launches,
             arrived: micros(received.map_or(at, |received| received.at)),
             launched: micros(at),
             slot: u32::try_from(sequence).unwrap_or(0),
-            id_slot: received.and_then(|received| received.slot),
-            uncached: posted.forgotten || received.is_some_and(|received| received.uncached),
-            adapters: posted.adapters,
+            id_slot: wishes.slot.and_then(|slot| u32::try_from(slot).ok()),
+            uncached: posted.forgotten || wishes.uncached,
+            names_adapters: posted.names_adapters || self.compares_always,
             ..RequestRecord::default()
         };
         self.launches += 1;
@@ -292,9 +312,11 @@ impl Recorder {
             arrival: posted.arrival,
             prompt: Some(Prompt::default()),
             tokens: Vec::new(),
+            surplus: 0,
             discarded: 0,
             over: false,
             flying: false,
+            media: None,
         });
     }
 
@@ -310,8 +332,10 @@ impl Recorder {
             open.flying = true;
             match &mut open.prompt {
                 Some(prompt) => {
+                    open.record.adapters = self.adapters;
                     prompt.submitted(run, &mut slot.surplus);
                     open.note_break(run);
+                    open.media = count_rows(run, open.media, &mut self.rows);
                 }
                 None => open.grow(run),
             }
@@ -425,18 +449,30 @@ impl Recorder {
             open.record.reused = small(taken.reused);
             open.record.evaluated = small(taken.evaluated);
             open.record.prompted = micros(at);
-            open.tokens = ledger.tokens_in(sequence);
-            open.record.prompt = open.tokens.len() as u32;
+            open.set_prompt(ledger.tokens_in(sequence), &self.rows);
         } else if u64::from(open.record.prompt) != expected {
             self.skipped += 1;
             return;
         }
+        let shift = u32::try_from(open.discarded).ok().filter(|&gone| gone > 0);
         let Open { record, tokens, .. } = open;
-        let recorded = self.writer.request(record, &tokens);
+        let shift = shift.map(|gone| (record.keep, gone));
+        let recorded = self.writer.request(record, &tokens, shift);
         append(recorded, &mut self.out, &mut self.full);
     }
 
     // ---- the server ----------------------------------------------------
+
+    fn hash(&self, adapters: &[Adapter]) -> u64 {
+        let applied = adapters.iter().filter(|one| one.scale != Scale::new(0.0));
+        let text: Vec<u8> = applied
+            .flat_map(|one| format!("{}:{:?};", one.address, one.scale).into_bytes())
+            .collect();
+        match text.is_empty() {
+            true => 0,
+            false => self.writer.hash(&text).max(1),
+        }
+    }
 
     /// The first context is the server's own. `capacity`: tokens that a slot can hold.
     fn context(&mut self, capacity: Option<u32>) {
@@ -468,6 +504,15 @@ impl Recorder {
 }
 
 impl Open {
+    /// `held`: what the slot has, a token for each position.
+    fn set_prompt(&mut self, held: Vec<Token>, rows: &HashMap<Token, u32>) {
+        let positions = held.len();
+        self.tokens = with_rows(held, rows);
+        self.surplus = (self.tokens.len() - positions) as i64;
+        self.record.prompt = self.tokens.len() as u32;
+        self.record.media = media_in(&self.tokens);
+    }
+
     fn note_break(&mut self, run: &[Entry]) {
         let end = run.last().map_or(0, |entry| entry.position + 1);
         let breaks = &mut self.record.breaks;
@@ -480,13 +525,65 @@ impl Open {
     /// batch that failed.
     fn grow(&mut self, run: &[Entry]) {
         for entry in run {
-            let at = usize::try_from(i64::from(entry.position) + self.discarded).unwrap_or(0);
+            let at = i64::from(entry.position) + self.discarded + self.surplus;
+            let at = usize::try_from(at).unwrap_or(0);
             if at >= self.record.prompt as usize && at <= self.tokens.len() {
                 self.tokens.truncate(at);
                 self.tokens.push(entry.token);
             }
         }
     }
+}
+
+/// Counts rows of media that share a position, also over the ends of batches.
+fn count_rows(
+    run: &[Entry],
+    mut last: Option<(Token, i32, u32)>,
+    rows: &mut HashMap<Token, u32>,
+) -> Option<(Token, i32, u32)> {
+    for entry in run {
+        last = match last {
+            _ if entry.token >= 0 => None,
+            Some((token, position, count))
+                if (token, position) == (entry.token, entry.position) =>
+            {
+                if rows.len() >= MOST_MEDIA {
+                    rows.clear();
+                }
+                rows.insert(token, count + 1);
+                Some((token, position, count + 1))
+            }
+            _ => Some((entry.token, entry.position, 1)),
+        };
+    }
+    last
+}
+
+/// A token for each row, where the ledger has one for each position.
+fn with_rows(held: Vec<Token>, rows: &HashMap<Token, u32>) -> Vec<Token> {
+    if rows.is_empty() {
+        return held;
+    }
+    let mut tokens = Vec::with_capacity(held.len());
+    for token in held {
+        match rows.get(&token) {
+            Some(&count) => tokens.extend(std::iter::repeat_n(token, count as usize)),
+            None if token == FILLER => {}
+            None => tokens.push(token),
+        }
+    }
+    tokens
+}
+
+/// Where media begin and end. Two in a row that are equal are taken for one.
+fn media_in(tokens: &[Token]) -> Vec<(u32, u32)> {
+    let mut begin = 0;
+    let runs = tokens.chunk_by(|a, b| a == b).filter_map(|run| {
+        let place = (begin, begin + run.len() as u32);
+        begin = place.1;
+        (run[0] < 0).then_some(place)
+    });
+    runs.take(MOST_BREAKS).collect()
 }
 
 fn append(recorded: Recorded, out: &mut Vec<u8>, full: &mut bool) {

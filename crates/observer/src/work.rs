@@ -1,8 +1,9 @@
 //! Requests under way, and slots at work on them.
 
-use contextpilot_control::{Evicted, LogLine, Outcome, Timestamp};
-use contextpilot_residency::{Arrival, RequestId, TaskId};
+use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Timestamp};
+use contextpilot_residency::{Account, Arrival, RequestId, TaskId, Wishes};
 
+use crate::evaluations::evaluation;
 use crate::note::{Now, Stamp};
 use crate::observer::MOST_NAMED;
 use crate::prompt::{Prompt, Surplus, Taken};
@@ -14,6 +15,10 @@ pub(crate) struct Work {
     pub(crate) received: Stamp,
     pub(crate) tasks: Vec<TaskId>,
     pub(crate) slot: Option<i32>,
+    pub(crate) wishes: Wishes,
+    /// Where its evaluation is remembered.
+    pub(crate) entry: Option<u64>,
+    evaluation: Option<Box<Evaluation>>,
     prompts: u32,
     taken: Taken,
     first_token: Option<f64>,
@@ -32,6 +37,16 @@ impl Work {
             self.first_token = seconds;
         }
         seconds
+    }
+
+    /// Why one of its prompts was evaluated.
+    pub(crate) fn accounted(&mut self, account: &Account, entry: u64) {
+        self.entry = Some(entry);
+        let evaluation = evaluation(account);
+        match &mut self.evaluation {
+            Some(all) => all.add(evaluation),
+            None => self.evaluation = Some(Box::new(evaluation)),
+        }
     }
 
     pub(crate) fn pushed_out(&mut self, evicted: Evicted) {
@@ -57,6 +72,7 @@ impl Work {
             time_to_first_token_seconds: self.first_token,
             total_seconds: ended.seconds_since(self.received).unwrap_or(0.0),
             evicted: self.evicted,
+            evaluation: self.evaluation,
         }
     }
 }

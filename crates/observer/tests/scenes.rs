@@ -3,7 +3,7 @@
 use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
 use contextpilot_observer::{Note, Now, Observer, Stamp, Told};
 use contextpilot_residency::{
-    Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, RequestId,
+    Accounts, Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, RequestId, Rules,
 };
 
 const CONTEXT: ContextId = ContextId(1);
@@ -19,7 +19,10 @@ impl Scene {
     fn new() -> Self {
         let mut scene = Self {
             ledger: Ledger::new(),
-            observer: Observer::new("e".to_owned()),
+            observer: Observer::new(
+                "e".to_owned(),
+                Some(Accounts::new(Rules::default(), 1 << 20)),
+            ),
             clock: 0,
             arrivals: 0,
         };

@@ -28,6 +28,9 @@ pub struct Request {
     /// The top-level `cache_prompt` of the body: true unless it says `false`. Always true when the
     /// body is not read.
     pub cache_prompt: bool,
+    /// The top-level `id_slot` of the body; `None` where it is no whole number, and where the body is
+    /// not read.
+    pub slot: Option<i32>,
     /// The LoRA adapters of the member `lora`, of which the last counts; `None` where there is no
     /// list of that name with something in it, or the body is not read.
     pub lora: Option<Adapters>,
@@ -54,6 +57,18 @@ impl Request {
     /// be cached.
     pub fn forbids_cache(&self) -> bool {
         self.is_inference() && !self.cache_prompt && self.endpoint.generates()
+    }
+
+    /// The slot that it wants, for a request for inference. Negative: any.
+    pub fn wants_slot(&self) -> Option<i32> {
+        self.slot.filter(|&slot| slot >= 0 && self.is_inference())
+    }
+
+    /// Whether its prompt never comes from the cache: because it says so, or since the server does
+    /// not look there for its kind (embeddings, reranking).
+    pub fn reuses_nothing(&self) -> bool {
+        let is_stateless = matches!(self.endpoint, Endpoint::Embedding | Endpoint::Rerank);
+        self.forbids_cache() || self.is_inference() && is_stateless
     }
 
     /// The adapters that the server reads from its body; `None`: it names none, or the server makes
@@ -274,6 +289,7 @@ impl RequestReader {
             method: head.method,
             endpoint: head.endpoint,
             cache_prompt: json.caches_prompt(),
+            slot: json.slot(),
             lora: json.take_adapters(),
             prompts: json.take_prompts(),
             infill: json.take_infill(),

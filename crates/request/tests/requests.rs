@@ -46,6 +46,7 @@ fn complete(identity: Identity) -> Step {
         endpoint: Endpoint::Completion,
         identity,
         cache_prompt: true,
+        slot: None,
         lora: None,
         prompts: None,
         infill: None,
@@ -122,6 +123,7 @@ fn many_requests_on_one_connection() {
             endpoint: Endpoint::Other,
             identity: Identity::Absent,
             cache_prompt: true,
+            slot: None,
             lora: None,
             prompts: None,
             infill: None,
@@ -178,6 +180,46 @@ fn prompts_that_are_not_to_be_cached() {
         assert!(!ask("/embedding", body), "its parameters are not read");
         assert!(!ask("/tokenize", body), "no inference");
     }
+}
+
+#[test]
+fn the_slot_that_is_wanted() {
+    let ask = |path: &str, body: &str, piece: usize| {
+        let length = body.len();
+        let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
+        let mut reader = RequestReader::new();
+        let mut steps = stream
+            .as_bytes()
+            .chunks(piece)
+            .map(|part| reader.feed_recv(part));
+        match steps.find(|step| *step != Step::More) {
+            Some(Step::Complete(request)) => (request.wants_slot(), request.reuses_nothing()),
+            other => panic!("{body}: {other:?}"),
+        }
+    };
+    for (body, slot) in [
+        (r#"{"id_slot":3}"#, Some(3)),
+        (r#"{"rid":"a","id_slot": 12 , "prompt":"x"}"#, Some(12)),
+        (r#"{"id_slot":1,"id_slot":2}"#, Some(2)),
+        (r#"{"id_slot":1,"id_slot":"2"}"#, None),
+        (r#"{"id_slot":1,"id_slot":null}"#, None),
+        (r#"{"id_slot":-1}"#, None),
+        (r#"{"id_slot":1.5}"#, None),
+        (r#"{"id_slot":99999999999}"#, None),
+        (r#"{"id_slot":[1]}"#, None),
+        (r#"{"x":{"id_slot":1}}"#, None),
+        ("{}", None),
+    ] {
+        for piece in [1, 7, 4096] {
+            assert_eq!(ask("/completion", body, piece), (slot, false), "{body}");
+        }
+    }
+    assert_eq!(ask("/embedding", "{}", 99), (None, true));
+    assert_eq!(
+        ask("/completion", r#"{"cache_prompt":false}"#, 99),
+        (None, true)
+    );
+    assert_eq!(ask("/props", r#"{"id_slot":1}"#, 99), (None, false));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 mod adapters;
 mod evaluate;
+mod holdings;
 mod memory;
 mod query;
 mod reach;
@@ -20,6 +21,7 @@ mod tests;
 mod unclaimed;
 
 pub(crate) use adapters::{Named, Wanted};
+pub(crate) use holdings::HeldIn;
 pub use query::{Contents, Likeness, Saved, Whereabouts};
 pub use unclaimed::Evaluation;
 

@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate self as contextpilot_residency;
 
+mod account;
 mod adapters;
 mod entries;
 mod event;
@@ -15,11 +16,15 @@ mod sequence;
 mod slab;
 mod tree;
 
+pub use account::{
+    Account, Accounts, Asker, Causes, Diverged, Elsewhere, Loss, REMEMBERED_BYTES, Rules, Sources,
+    Wishes,
+};
 pub use adapters::{Adapter, Compared, Scale};
 pub use entries::Entries;
 pub use event::{
-    Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, Place, Position, Reason,
-    RequestId, SequenceId, TaskId, Token, media_run, media_token, unseen_token,
+    Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, FILLER, Place, Position,
+    Reason, RequestId, SequenceId, TaskId, Token, media_run, media_token, unseen_token,
 };
 pub use ledger::{
     Contents, Evaluation, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts,

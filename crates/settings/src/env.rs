@@ -60,6 +60,11 @@ pub const TRAFFIC_FILE_MB: &str = "CONTEXTPILOT_TRAFFIC_FILE_MB";
 /// text was sent (default 0).
 pub const TRAFFIC_KEEP_KEY: &str = "CONTEXTPILOT_TRAFFIC_KEEP_KEY";
 
+/// MiB of what has been in slots that are remembered, to say why prompts are evaluated (default
+/// 32, 0 turns that off). Without [`LISTEN`] and [`LOG_FILE`] nobody is told, and nothing is
+/// remembered.
+pub const EXPLAIN_MB: &str = "CONTEXTPILOT_EXPLAIN_MB";
+
 /// The hook library to preload, instead of the one inside the launcher: for
 /// packagers who install it as a file of its own.
 pub const HOOK_LIB: &str = "CONTEXTPILOT_HOOK_LIB";

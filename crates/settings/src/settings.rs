@@ -22,6 +22,8 @@ pub const DEFAULT_EXIT_DRAIN: Duration = Duration::from_secs(2);
 pub const DEFAULT_LOG_FILE_LIMIT: u64 = 64 << 20;
 /// Default for [`TrafficFile::limit`]: 64 MiB.
 pub const DEFAULT_TRAFFIC_FILE_LIMIT: u64 = 64 << 20;
+/// Default for [`Settings::explain_limit`]: 32 MiB.
+pub const DEFAULT_EXPLAIN_LIMIT: u64 = 32 << 20;
 /// A TiB, in MiB.
 const LARGEST_MB: u64 = 1 << 20;
 
@@ -57,6 +59,9 @@ pub struct Settings {
     pub log_file: Option<PathBuf>,
     /// Bytes at which that file is set aside and begun anew.
     pub log_file_limit: u64,
+    /// Bytes of what has been in slots that are remembered, to say why prompts are evaluated;
+    /// `None`: nobody wants to know.
+    pub explain_limit: Option<u64>,
     /// A recording of traffic; `None`: none is made.
     pub traffic_file: Option<TrafficFile>,
 }
@@ -103,7 +108,9 @@ impl Settings {
             return Err(Error::new(env::LISTEN, Cause::OpenToAll));
         }
         let log_file = vars.get(env::LOG_FILE).map(PathBuf::from);
-        let log_file_limit = vars.megabytes(env::LOG_FILE_MB)?;
+        let log_file_limit = vars.megabytes(env::LOG_FILE_MB, 1)?;
+        let explain_limit = vars.megabytes(env::EXPLAIN_MB, 0)?;
+        let explain_limit = explain_limit.unwrap_or(DEFAULT_EXPLAIN_LIMIT);
         let traffic_file = vars.traffic_file()?;
         Ok(Self {
             index,
@@ -118,6 +125,7 @@ impl Settings {
             log_file,
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
             traffic_file,
+            explain_limit: (explain_limit > 0).then_some(explain_limit),
         })
     }
 
@@ -184,7 +192,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
     }
 
     fn traffic_file(&self) -> Result<Option<TrafficFile>, Error> {
-        let limit = self.megabytes(env::TRAFFIC_FILE_MB)?;
+        let limit = self.megabytes(env::TRAFFIC_FILE_MB, 1)?;
         let keep_key = self.flag(env::TRAFFIC_KEEP_KEY)?.unwrap_or(false);
         Ok(self.get(env::TRAFFIC_FILE).map(|path| TrafficFile {
             path: PathBuf::from(path),
@@ -220,14 +228,14 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         .transpose()
     }
 
-    fn megabytes(&self, variable: &'static str) -> Result<Option<u64>, Error> {
+    fn megabytes(&self, variable: &'static str, least: u64) -> Result<Option<u64>, Error> {
         let Some(text) = self.text(variable)? else {
             return Ok(None);
         };
         let digits = text.bytes().all(|b| b.is_ascii_digit());
         match text.parse::<u64>() {
-            Ok(mb) if digits && (1..=LARGEST_MB).contains(&mb) => Ok(Some(mb << 20)),
-            _ => Err(Error::new(variable, Cause::Megabytes { text })),
+            Ok(mb) if digits && (least..=LARGEST_MB).contains(&mb) => Ok(Some(mb << 20)),
+            _ => Err(Error::new(variable, Cause::Megabytes { text, least })),
         }
     }
 
@@ -271,6 +279,7 @@ enum Cause {
     OpenToAll,
     Megabytes {
         text: String,
+        least: u64,
     },
 }
 
@@ -324,9 +333,9 @@ impl fmt::Display for Error {
                  listen on 127.0.0.1",
                 env::LISTEN_TOKEN
             ),
-            Cause::Megabytes { text } => write!(
+            Cause::Megabytes { text, least } => write!(
                 f,
-                "{name} is {:?}: give whole MiB, from 1 to {LARGEST_MB}",
+                "{name} is {:?}: give whole MiB, from {least} to {LARGEST_MB}",
                 Shortened(text)
             ),
         }

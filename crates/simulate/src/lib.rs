@@ -34,5 +34,5 @@ mod timeline;
 mod window;
 
 pub use point::{Outcome, Point, Rates, simulate};
-pub use setting::{Setting, Unknown};
+pub use setting::{Generation, Setting, Unknown};
 pub use sizes::Sizes;

@@ -11,7 +11,7 @@ use crate::content::Content;
 use crate::host::{HostCache, Prompt};
 use crate::point::{Outcome, Rates};
 use crate::reuse;
-use crate::setting::Setting;
+use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
 use crate::timeline::{Arrival, Job};
 use crate::window::Positions;
@@ -143,11 +143,12 @@ impl<'a> Server<'a> {
             self.finish(job);
             return;
         }
-        let others = (0..self.slots.len()).filter(|&other| other != slot);
-        let free: Vec<usize> = others
-            .filter(|&other| self.slots[other].job.is_none())
-            .take(children)
-            .collect();
+        let mut free = self.idle();
+        free.retain(|&other| other != slot);
+        if self.setting.generation == Generation::Older {
+            free.sort_unstable();
+        }
+        free.truncate(children);
         if free.len() < children {
             self.queue.push_back(job);
             return;
@@ -193,12 +194,7 @@ impl<'a> Server<'a> {
             }
         }
         if chosen.is_none() {
-            let mut last = -1;
-            for (nth, slot) in self.slots.iter().enumerate() {
-                if slot.job.is_none() && (chosen.is_none() || slot.last_used <= last) {
-                    (last, chosen) = (slot.last_used, Some(nth));
-                }
-            }
+            chosen = self.idle().first().copied();
             replaces = chosen.is_some();
         }
         let chosen = chosen?;
@@ -206,6 +202,20 @@ impl<'a> Server<'a> {
             self.exchange(chosen, &prompt);
         }
         Some(chosen)
+    }
+
+    /// Idle slots, the one that is taken first at the front.
+    fn idle(&self) -> Vec<usize> {
+        let all = (0..self.slots.len()).filter(|&nth| self.slots[nth].job.is_none());
+        let mut idle: Vec<usize> = all.collect();
+        match self.setting.generation {
+            Generation::Older => idle.sort_by_key(|&nth| (self.slots[nth].last_used, Reverse(nth))),
+            Generation::Late2026 => idle.sort_by_key(|&nth| {
+                let slot = &self.slots[nth];
+                (!slot.prompt.content.is_empty(), slot.last_used, nth)
+            }),
+        }
+        idle
     }
 
     fn common(&self, slot: &Slot, prompt: &Content) -> u32 {
@@ -249,7 +259,7 @@ impl<'a> Server<'a> {
         let request = self.request(job);
         let record = &request.record;
         let slot = &mut self.slots[nth];
-        if record.adapters != 0 && record.adapters != slot.adapters {
+        if record.names_adapters && record.adapters != slot.adapters {
             slot.prompt.clear();
         }
         slot.adapters = record.adapters;

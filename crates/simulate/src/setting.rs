@@ -37,8 +37,35 @@ pub struct Setting {
     pub memory: Memory,
     /// The server has a host cache, and its flag.
     pub has_host_cache: bool,
+    /// Whose rules it follows.
+    pub generation: Generation,
     /// A slot has no more tokens than the model was trained for.
     trained: Option<u32>,
+}
+
+/// Servers whose rules differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generation {
+    /// Before build 11669: of slots that were never used the last is taken first, an empty slot is
+    /// no better than another, and further answers (`n`) take the first slots that are idle.
+    Older,
+    /// Since build 11669 (0.7.0): empty slots are taken first, then those that were not used for
+    /// longest, and so for further answers.
+    #[default]
+    Late2026,
+}
+
+impl Generation {
+    /// From what the engine says of its build: a text with its number in it.
+    #[must_use]
+    pub fn of(engine: &str) -> Self {
+        let numbers = engine.split(|c: char| !c.is_ascii_digit());
+        let build = numbers.filter_map(|number| number.parse::<u32>().ok());
+        match build.filter(|&number| number >= 1000).max() {
+            Some(build) if build < 11_669 => Self::Older,
+            _ => Self::Late2026,
+        }
+    }
 }
 
 /// A change that the recorded server does not know.
@@ -73,6 +100,7 @@ impl Setting {
             ubatch_size: setup.ubatch_size.max(1),
             memory: setup.memory,
             has_host_cache: setup.cache_ram.is_some(),
+            generation: Generation::of(&setup.engine),
             trained: None,
         };
         if setup.slot_context < setting.share() {

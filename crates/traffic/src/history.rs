@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::tokens::Run;
+use crate::tokens::{Run, Tokens};
 
 /// Tokens that are remembered. At this many all of them are forgotten: about 12 MB.
 const MOST_TOKENS: usize = 1 << 20;
@@ -90,6 +90,27 @@ impl History {
         self.invent(&prompt[new..], node, &mut segments);
         self.index(prompt, prefix, &segments);
         join(segments)
+    }
+
+    /// Remembers a row of known tokens as if it had been a prompt.
+    pub(crate) fn graft(&mut self, row: &Tokens) {
+        let mut tokens = Vec::with_capacity(row.len() as usize);
+        for run in row.runs() {
+            let Some(begin) = run.first.checked_sub(self.base) else {
+                return;
+            };
+            let begin = begin as usize;
+            let Some(part) = self.tokens.get(begin..begin + run.length as usize) else {
+                return;
+            };
+            tokens.extend(part);
+        }
+        let (mut node, at, _) = self.follow(&tokens);
+        let mut rest = Tokens::new();
+        rest.extend(row, at as u32, row.len());
+        for run in rest.runs() {
+            node = self.grow(node, *run);
+        }
     }
 
     fn next(&self) -> u64 {

@@ -224,7 +224,9 @@ pub struct RequestRecord {
     pub child: bool,
     /// The client went away before it was answered.
     pub abandoned: bool,
-    /// The LoRA adapters that it names, as a keyed hash; 0: it names none.
+    /// The server compares its LoRA adapters with those of the slot: it names some.
+    pub names_adapters: bool,
+    /// The LoRA adapters that are applied to it, as a keyed hash; 0: none.
     pub adapters: u64,
     /// Tokens of the prompt.
     pub prompt: u32,
@@ -258,7 +260,8 @@ impl Line {
         let flags = u64::from(request.uncached)
             | u64::from(request.embedding) << 1
             | u64::from(request.child) << 2
-            | u64::from(request.abandoned) << 3;
+            | u64::from(request.abandoned) << 3
+            | u64::from(request.names_adapters) << 4;
         let mut into = Vec::new();
         for number in [
             request.order,
@@ -330,6 +333,7 @@ impl Line {
             embedding: flags & 2 != 0,
             child: flags & 4 != 0,
             abandoned: flags & 8 != 0,
+            names_adapters: flags & 16 != 0,
             adapters: bytes.number()?,
             prompt: bytes.small()?,
             reused: bytes.small()?,

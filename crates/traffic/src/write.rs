@@ -4,6 +4,7 @@ use crate::frame;
 use crate::history::{History, Segment};
 use crate::key::{BLOCK, Key};
 use crate::record::{self, Line, RequestRecord, Setup, SizeSample};
+use crate::tokens::{Run, Tokens};
 
 /// What became of something that was to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +70,14 @@ impl Writer {
         self.key.hash(text)
     }
 
-    /// A request; `tokens` are those of its prompt, and those that followed.
-    pub fn request(&mut self, request: RequestRecord, tokens: &[i32]) -> Recorded {
+    /// A request; `tokens` are those of its prompt, and those that followed. `shift`: how many of
+    /// the first were kept, and how many after them are gone, if the context was shifted.
+    pub fn request(
+        &mut self,
+        request: RequestRecord,
+        tokens: &[i32],
+        shift: Option<(u32, u32)>,
+    ) -> Recorded {
         if self.full {
             return Recorded::Full;
         }
@@ -93,10 +100,22 @@ impl Writer {
             blocks,
         };
         let body = line.encode(self.next);
+        let mut row = Tokens::new();
         for segment in &line.segments {
-            if let Segment::New(length) = segment {
-                self.next += u64::from(*length);
+            match *segment {
+                Segment::Known(run) => row.push(run),
+                Segment::New(length) => {
+                    let first = self.next;
+                    row.push(Run { first, length });
+                    self.next += u64::from(length);
+                }
             }
+        }
+        if let Some((keep, gone)) = shift {
+            let mut left = Tokens::new();
+            left.extend(&row, 0, keep);
+            left.extend(&row, keep.saturating_add(gone), row.len());
+            self.history.graft(&left);
         }
         self.frame(record::REQUEST, &body)
     }

@@ -32,7 +32,7 @@ fn record(key: [u8; 16], keep: bool, prompts: &[Vec<i32>]) -> Vec<u8> {
             prompt: prompt.len() as u32,
             ..RequestRecord::default()
         };
-        let Recorded::Bytes(bytes) = writer.request(record, prompt) else {
+        let Recorded::Bytes(bytes) = writer.request(record, prompt, None) else {
             panic!("there is room");
         };
         file.extend(bytes);

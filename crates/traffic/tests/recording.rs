@@ -31,7 +31,7 @@ fn file(prompts: &[Vec<i32>], history: History) -> Vec<u8> {
     let (writer, mut file) = Writer::new(key(), false, LIMIT);
     let mut writer = writer.with_history(history);
     for (order, prompt) in prompts.iter().enumerate() {
-        file.extend(bytes(writer.request(request(order, prompt), prompt)));
+        file.extend(bytes(writer.request(request(order, prompt), prompt, None)));
     }
     file
 }
@@ -147,6 +147,7 @@ fn all_of_a_request_comes_back() {
         embedding: true,
         child: true,
         abandoned: true,
+        names_adapters: true,
         adapters: u64::MAX,
         prompt: 90,
         reused: 30,
@@ -159,7 +160,7 @@ fn all_of_a_request_comes_back() {
     let (mut writer, mut file) = Writer::new(key(), true, LIMIT);
     file.extend(bytes(writer.setup(&setup)));
     file.extend(bytes(writer.size(size)));
-    file.extend(bytes(writer.request(record.clone(), &tokens)));
+    file.extend(bytes(writer.request(record.clone(), &tokens, None)));
     let traffic = read(&file);
     assert_eq!(traffic.damage, None);
     assert_eq!(traffic.setup, Some(setup));
@@ -180,7 +181,8 @@ fn a_file_has_a_limit() {
     let mut written = 0;
     for order in 0..20 {
         let prompt: Vec<i32> = (order * 1000..order * 1000 + 200).collect();
-        let Recorded::Bytes(bytes) = writer.request(request(order as usize, &prompt), &prompt)
+        let Recorded::Bytes(bytes) =
+            writer.request(request(order as usize, &prompt), &prompt, None)
         else {
             break;
         };
@@ -190,5 +192,28 @@ fn a_file_has_a_limit() {
     assert!(written > 0 && written < 20, "{written}");
     assert!(length <= 300);
     // Once full it stays so: a gap would change what later segments mean.
-    assert_eq!(writer.request(request(21, &[]), &[]), Recorded::Full);
+    assert_eq!(writer.request(request(21, &[]), &[], None), Recorded::Full);
+}
+
+/// What a slot holds after a context shift was no prompt, and prompts that share it are known to.
+#[test]
+fn what_a_shift_leaves_is_related_to_the_token() {
+    let whole: Vec<i32> = (0..60).collect();
+    // Ten are kept, twenty were discarded.
+    let left: Vec<i32> = (0..10).chain(30..60).collect();
+    let next: Vec<i32> = left[..13].iter().copied().chain(500..520).collect();
+    let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
+    file.extend(bytes(writer.request(
+        request(0, &whole),
+        &whole,
+        Some((10, 20)),
+    )));
+    file.extend(bytes(writer.request(request(1, &next), &next, None)));
+    let traffic = read(&file);
+    let (whole, next) = (&traffic.requests[0].tokens, &traffic.requests[1].tokens);
+    let mut held = contextpilot_traffic::Tokens::new();
+    held.extend(whole, 0, 10);
+    held.extend(whole, 30, 60);
+    assert_eq!(held.common_prefix(next), 13);
+    assert_eq!(whole.common_prefix(next), 10);
 }

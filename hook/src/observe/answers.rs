@@ -112,7 +112,7 @@ impl Answers {
             _ => {
                 return refuse(
                     404,
-                    "nothing here: there are /stats, /requests/{id}, /events, /metrics, /health, \
+                    "nothing here: there are /stats, /requests/{id}, /requests/last, /events, /metrics, /health, \
                      /ready and POST /reset",
                 );
             }
@@ -148,6 +148,7 @@ impl Answers {
                 .asker
                 .ask(Question::Reset)
                 .map(|evicted| json(200, &Reset { evicted })),
+            LATEST => self.latest(request),
             _ => self.request(path),
         };
         answer.unwrap_or_else(|NoAnswer| {
@@ -156,6 +157,16 @@ impl Answers {
                 "the worker does not answer: the process is ending, or see what it says on stderr",
             )
         })
+    }
+
+    fn latest(&self, request: &Request) -> Result<Response, NoAnswer> {
+        let most = match request.query("n").map(str::parse) {
+            None => DEFAULT_LATEST,
+            Some(Ok(most)) => most,
+            Some(Err(_)) => return Ok(refuse(400, "n is how many: a whole number")),
+        };
+        let latest = self.asker.ask(|to| Question::Latest(most, to))?;
+        Ok(json(200, &latest))
     }
 
     fn request(&self, path: &str) -> Result<Response, NoAnswer> {
@@ -227,6 +238,10 @@ impl Answers {
     }
 }
 
+/// The last requests; one with the id `last` is not to be had.
+const LATEST: &str = "/requests/last";
+const DEFAULT_LATEST: usize = 10;
+
 /// For life: it is answered by a process that serves, whatever else is wrong.
 const HEALTH: &str = "/health";
 /// For readiness.
@@ -263,6 +278,7 @@ const ROOT: &str = "\
 contextpilot-llama control endpoint
 GET /stats           everything, as JSON
 GET /requests/{id}   where a request's prompt is, or what became of it
+GET /requests/last   the last prompts, and why they were evaluated (?n=10)
 GET /events          server-sent events, one for each change
 GET /metrics         for Prometheus
 GET /health          200 while the process serves

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use contextpilot_control::{RequestState, Stats};
+use contextpilot_control::{Latest, RequestState, Stats};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::bounds::QUESTIONS;
@@ -18,6 +18,7 @@ const NUDGE: Duration = Duration::from_millis(5);
 pub(crate) enum Question {
     Stats(Sender<Box<Stats>>),
     Request(String, Sender<RequestState>),
+    Latest(usize, Sender<Latest>),
     Metrics(Sender<String>),
     Reset(Sender<u64>),
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use contextpilot_control::{Delivery, Losses, Mode, Model, Requests, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
-use contextpilot_residency::{Effect, Event, Ledger};
+use contextpilot_residency::{Accounts, Effect, Event, Ledger};
 use crossbeam_channel::Receiver;
 
 use super::ask::Question;
@@ -43,13 +43,14 @@ pub(crate) struct Attendant {
 impl Attendant {
     pub(crate) fn new(
         epoch: String,
+        accounts: Option<Accounts>,
         facts: Facts,
         endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
         log: Option<LogFile>,
         recording: Option<Recording>,
     ) -> Self {
         Self {
-            observer: Some(Observer::new(epoch)),
+            observer: Some(Observer::new(epoch, accounts)),
             facts,
             endpoint,
             log,
@@ -109,6 +110,9 @@ impl Attendant {
             }
             Question::Request(id, to) => {
                 let _ = to.send(observer.request(&id, ledger));
+            }
+            Question::Latest(most, to) => {
+                let _ = to.send(observer.latest(most));
             }
             Question::Reset(_) => {}
         });

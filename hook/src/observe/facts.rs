@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use contextpilot_control::Model;
+use contextpilot_residency::Rules;
 
 /// What llama-server 0.7.0 takes unless it is told otherwise, MiB.
 const DEFAULT_CACHE_RAM: i64 = 8192;
@@ -86,6 +87,29 @@ impl<F: Fn(&str) -> Option<OsString>> CommandLine<F> {
         })
     }
 
+    /// What decides how much of a prompt is reused.
+    pub(crate) fn rules(&self) -> Rules {
+        let text = |options: &[&str], variable: &str| {
+            self.value(options, variable).map(|value| match value {
+                From::Arguments(text) | From::Environment(text) => text,
+            })
+        };
+        let default = Rules::default();
+        let similarity = text(
+            &["-sps", "--slot-prompt-similarity"],
+            "LLAMA_ARG_SLOT_PROMPT_SIMILARITY",
+        );
+        let cache_reuse = text(&["--cache-reuse"], "LLAMA_ARG_CACHE_REUSE");
+        Rules {
+            similarity: similarity
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(default.similarity),
+            cache_reuse: cache_reuse
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(default.cache_reuse),
+        }
+    }
+
     /// Bytes that the host prompt cache may take, and where that is from. There is none where
     /// `has_host_cache` is false.
     pub(crate) fn host_limit(&self, has_host_cache: bool) -> (Option<u64>, String) {
@@ -141,6 +165,20 @@ mod tests {
             Some(("c.gguf".to_owned(), "environment".to_owned()))
         );
         assert_eq!(name("x --model", None), None);
+    }
+
+    #[test]
+    fn the_rules_are_those_of_the_command_line() {
+        let rules = |arguments, variable| {
+            let rules = line(arguments, variable).rules();
+            (rules.similarity, rules.cache_reuse)
+        };
+        assert_eq!(rules("x", None), (0.1, 0));
+        assert_eq!(rules("x -sps 0 --cache-reuse 256", None), (0.0, 256));
+        assert_eq!(rules("x --slot-prompt-similarity 0.5", None), (0.5, 0));
+        let variable = Some(("LLAMA_ARG_CACHE_REUSE", "9"));
+        assert_eq!(rules("x", variable), (0.1, 9));
+        assert_eq!(rules("x --cache-reuse none", None), (0.1, 0));
     }
 
     #[test]

@@ -178,6 +178,7 @@ mod tests {
             time_to_first_token_seconds: None,
             total_seconds: 0.0,
             evicted: Vec::new(),
+            evaluation: None,
         }
     }
 

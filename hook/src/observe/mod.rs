@@ -39,7 +39,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use contextpilot_delivery::Sender;
 use contextpilot_observer::{Note, Now, Stamp};
-use contextpilot_residency::{ContextId, Entry};
+use contextpilot_residency::{Accounts, ContextId, Entry};
 use contextpilot_settings::Settings;
 
 use crate::abi::Pointer;
@@ -132,12 +132,17 @@ pub(crate) fn start(
     let command = command_line();
     let recording = match &settings.traffic_file {
         Some(wanted) => {
-            let engine = attached.describe().version.unwrap_or_default();
+            let engine = attached.describe().build.unwrap_or_default();
             let setup = setup::setup(&command, engine, attached.sees_host_cache());
             Some(Recording::start(wanted, setup)?)
         }
         None => None,
     };
+    let reads = settings.listen.is_some() || settings.log_file.is_some();
+    let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Accounts::new(command.rules(), bytes)
+    });
     let facts = Facts {
         attached,
         model: command.model(),
@@ -145,7 +150,9 @@ pub(crate) fn start(
         started: Instant::now(),
         index,
     };
-    Ok(Some(Attendant::new(epoch, facts, endpoint, log, recording)))
+    Ok(Some(Attendant::new(
+        epoch, accounts, facts, endpoint, log, recording,
+    )))
 }
 
 /// What the server was told, as far as we look at it.

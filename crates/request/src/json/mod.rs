@@ -1,11 +1,13 @@
 //! Finds the request id in a JSON body without building or keeping the body.
 
 mod adapters;
+mod number;
 mod prompt;
 mod text;
 
 use crate::scan::{StringSkipper, find, find_quote_or_bracket};
 pub use adapters::Adapters;
+use number::Number;
 use prompt::List;
 pub use prompt::{MOST_PIECES, MOST_TOKENS, Piece};
 use text::Text;
@@ -77,6 +79,8 @@ pub(crate) struct JsonScanner {
     cache_prompt: bool,
     /// The list of adapters, if that is what the member `lora` is.
     adapters: Option<adapters::List>,
+    /// The member `id_slot`, as far as it was read; `None`: there is none, or it is no number.
+    slot: Option<Number>,
     /// What members are made of, if that is of interest.
     made_of: Option<MadeOf>,
 }
@@ -97,7 +101,9 @@ impl MadeOf {
             Member::InputPrefix => Some(&mut self.input_prefix),
             Member::InputSuffix => Some(&mut self.input_suffix),
             Member::InputExtra => Some(&mut self.input_extra),
-            Member::Rid | Member::RequestId | Member::CachePrompt | Member::Lora => None,
+            Member::Rid | Member::RequestId | Member::CachePrompt | Member::Lora | Member::Slot => {
+                None
+            }
         }
     }
 }
@@ -171,6 +177,7 @@ enum Member {
     RequestId,
     CachePrompt,
     Lora,
+    Slot,
     Prompt,
     InputPrefix,
     InputSuffix,
@@ -189,6 +196,7 @@ const RID: &[u8] = b"rid";
 const REQUEST_ID: &[u8] = b"request_id";
 const CACHE_PROMPT: &[u8] = b"cache_prompt";
 const LORA: &[u8] = b"lora";
+const ID_SLOT: &[u8] = b"id_slot";
 /// Those that prompts come from.
 const PROMPTS: [(&[u8], Member); 4] = [
     (b"prompt", Member::Prompt),
@@ -211,6 +219,7 @@ impl JsonScanner {
             request_id: Value::Absent,
             cache_prompt: true,
             adapters: None,
+            slot: None,
             made_of: None,
         }
     }
@@ -261,6 +270,11 @@ impl JsonScanner {
         self.cache_prompt
     }
 
+    /// The slot that the body names, once it was fed.
+    pub(crate) fn slot(&self) -> Option<i32> {
+        self.slot.as_ref()?.get()
+    }
+
     /// The adapters that the body names, once it was fed.
     pub(crate) fn take_adapters(&mut self) -> Option<Adapters> {
         self.adapters.take()?.adapters()
@@ -291,6 +305,8 @@ impl JsonScanner {
                         Some(Member::CachePrompt)
                     } else if self.text.is(LORA) {
                         Some(Member::Lora)
+                    } else if self.text.is(ID_SLOT) {
+                        Some(Member::Slot)
                     } else {
                         let mut members = PROMPTS.iter().filter(|_| self.made_of.is_some());
                         let found = members.find(|(name, _)| self.text.is(name));
@@ -328,13 +344,15 @@ impl JsonScanner {
             }
             State::Scalar => {
                 let end = |b| matches!(b, b',' | b'}' | b'"' | b'{' | b'[' | b']' | b':');
-                match find(bytes, end) {
-                    None => bytes.len(),
-                    Some(at) => {
-                        self.state = State::AfterValue;
-                        at
-                    }
+                let ended = find(bytes, end);
+                let used = ended.unwrap_or(bytes.len());
+                if let (Some(number), Some(Member::Slot)) = (&mut self.slot, self.member) {
+                    bytes[..used].iter().for_each(|&byte| number.push(byte));
                 }
+                if ended.is_some() {
+                    self.state = State::AfterValue;
+                }
+                used
             }
             State::Start | State::KeyOrEnd | State::Colon | State::Value | State::AfterValue => {
                 match find(bytes, |b| !matches!(b, b' ' | b'\t' | b'\n' | b'\r')) {
@@ -407,6 +425,11 @@ impl JsonScanner {
                 if self.member == Some(Member::CachePrompt) {
                     self.cache_prompt = first != b'f';
                 }
+                if self.member == Some(Member::Slot) {
+                    let mut number = Number::default();
+                    number.push(first);
+                    self.slot = Some(number);
+                }
                 self.set_contents(Contents::None);
                 State::Scalar
             }
@@ -463,6 +486,7 @@ impl JsonScanner {
             // The last one counts; only `false` says anything.
             Some(Member::CachePrompt) => self.cache_prompt = true,
             Some(Member::Lora) => self.adapters = None,
+            Some(Member::Slot) => self.slot = None,
             _ => {}
         }
     }

@@ -42,7 +42,7 @@ impl Reach {
     /// begins with all of it.
     fn reuse(&self, prompt: u32, window: u32) -> u32 {
         let tokens = i64::from(prompt);
-        let needed = (tokens - i64::from(window) - 1).max(0);
+        let needed = needed(prompt, window);
         if self.first < needed {
             return prompt;
         }
@@ -67,6 +67,11 @@ impl Reach {
         }
         copy
     }
+}
+
+/// What memory must reach back to for a sequence to go on behind so many tokens.
+fn needed(tokens: u32, window: u32) -> i64 {
+    (i64::from(tokens) - i64::from(window) - 1).max(0)
 }
 
 /// Who serves a mark.
@@ -230,6 +235,27 @@ impl Ledger {
         if self.window().is_some() {
             let watched = self.reaches.watched.entry(Witness::Slot(id)).or_default();
             watched.push(Watched { label, prompt });
+        }
+    }
+
+    /// Whether a bounded context could go on in a slot behind so many tokens without a checkpoint.
+    pub(crate) fn reaches(&self, id: SequenceId, tokens: u32) -> bool {
+        let (Some(window), Some(reach)) = (self.window(), self.reaches.slots.get(&id)) else {
+            return true;
+        };
+        reach.first < needed(tokens, window)
+    }
+
+    /// How many of the first `tokens` tokens that a slot or host entry holds the engine would go on
+    /// from, by the ways back of a bounded context.
+    pub(crate) fn reusable_of(&self, holds: HeldIn, tokens: u32) -> u32 {
+        let reach = match holds {
+            HeldIn::Slot(id) => self.reaches.slots.get(&id),
+            HeldIn::Host(id) => self.reaches.hosts.get(&id),
+        };
+        match (self.window(), reach) {
+            (Some(window), Some(reach)) => reach.reuse(tokens, window),
+            _ => tokens,
         }
     }
 

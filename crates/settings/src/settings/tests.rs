@@ -28,6 +28,7 @@ fn nothing_set_is_the_defaults() {
     assert!(unset.journal);
     assert_eq!((&unset.listen, &unset.log_file), (&None, &None));
     assert_eq!(unset.log_file_limit, 64 << 20);
+    assert_eq!(unset.explain_limit, Some(32 << 20));
     assert!(!unset.is_engaged());
 
     let empty = settings(&[
@@ -42,6 +43,7 @@ fn nothing_set_is_the_defaults() {
         (env::LISTEN_TOKEN, ""),
         (env::LOG_FILE, ""),
         (env::LOG_FILE_MB, ""),
+        (env::EXPLAIN_MB, ""),
     ]);
     assert_eq!(empty, Ok(unset));
 }
@@ -60,6 +62,7 @@ fn reads_every_variable() {
         (env::LISTEN_TOKEN, "s3same"),
         (env::LOG_FILE, "queries.jsonl"),
         (env::LOG_FILE_MB, "2"),
+        (env::EXPLAIN_MB, "0"),
     ])
     .unwrap();
     let index = settings.index.as_ref().map(ToString::to_string);
@@ -75,6 +78,7 @@ fn reads_every_variable() {
     assert_eq!(token, Some("s3same"));
     assert_eq!(settings.log_file, Some(PathBuf::from("queries.jsonl")));
     assert_eq!(settings.log_file_limit, 2 << 20);
+    assert_eq!(settings.explain_limit, None);
     let shown = format!("{settings:?}");
     assert!(!shown.contains("t0ken") && !shown.contains("s3same"));
 }
@@ -107,6 +111,7 @@ fn errors_name_the_variable_and_the_remedy() {
         ),
         (env::LOG_FILE_MB, "0", "whole MiB, from 1 to"),
         (env::LOG_FILE_MB, "64M", "whole MiB, from 1 to"),
+        (env::EXPLAIN_MB, "all", "whole MiB, from 0 to"),
     ] {
         let error = settings(&[(name, value)]).unwrap_err();
         assert_eq!(error.variable(), name);

@@ -1,0 +1,248 @@
+//! Why a prompt was evaluated.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Reason, Timestamp};
+
+/// What became of the tokens of a request's prompt. Of a request with several (a list, `n`): their
+/// numbers added up, and the rest of the one of which most was evaluated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Evaluation {
+    /// Tokens: [`reused`](Self::reused) and [`evaluated`](Self::evaluated).
+    pub prompt_tokens: u64,
+    /// Tokens that were in the cache: the engine's `cache_n`.
+    pub reused: u64,
+    /// Tokens that were evaluated: the engine's `prompt_n`.
+    pub evaluated: u64,
+    /// Why they were. Adds up to [`evaluated`](Self::evaluated).
+    pub causes: Causes,
+    /// Where the reused ones were. Adds up to [`reused`](Self::reused).
+    pub from: Sources,
+    /// Where the prompt left the last of the earlier ones that it has most in common with; `None`:
+    /// there is none, or one of the two begins with all of the other.
+    pub diverged: Option<Diverged>,
+    /// How the first of the tokens of [`Causes::evicted`] was lost; `None`: none was, or that is not
+    /// remembered.
+    pub lost: Option<Lost>,
+}
+
+impl Evaluation {
+    /// Takes in another prompt of the same request.
+    pub fn add(&mut self, other: Self) {
+        if other.evaluated > self.evaluated {
+            self.diverged = other.diverged;
+            self.lost = other.lost;
+        }
+        self.prompt_tokens += other.prompt_tokens;
+        self.reused += other.reused;
+        self.evaluated += other.evaluated;
+        self.causes.add(other.causes);
+        self.from.slot += other.from.slot;
+        self.from.host += other.from.host;
+        self.from.checkpoint += other.from.checkpoint;
+        self.from.moved += other.from.moved;
+    }
+}
+
+/// Evaluated tokens, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Causes {
+    /// The one that is always evaluated.
+    pub last_token: u64,
+    /// Never seen by this server behind the tokens before them.
+    pub new: u64,
+    /// Were cached once, and lost: see [`Evaluation::lost`].
+    pub evicted: u64,
+    /// Were cached in another slot or in the host prompt cache, and not used there.
+    pub elsewhere: Elsewhere,
+    /// Were in the slot, but a sliding-window or recurrent context could not go back to them: there
+    /// was no checkpoint.
+    pub no_way_back: u64,
+    /// The request did not want them from the cache (`"cache_prompt": false`), or is of a kind that
+    /// never has them from there (embeddings, reranking).
+    pub uncached: u64,
+    /// Were in the slot at other positions: `--cache-reuse` would have moved them, if this context
+    /// can.
+    pub moved: u64,
+    /// Were cached for other LoRA adapters.
+    pub adapter: u64,
+    /// Beyond what is remembered, or events were lost.
+    pub not_known: u64,
+}
+
+impl Causes {
+    /// Each cause with its number, as `/metrics` names them.
+    #[must_use]
+    pub fn all(&self) -> [(&'static str, u64); 13] {
+        let elsewhere = &self.elsewhere;
+        [
+            ("last_token", self.last_token),
+            ("new", self.new),
+            ("evicted", self.evicted),
+            ("elsewhere_pinned", elsewhere.pinned),
+            ("elsewhere_busy", elsewhere.busy),
+            ("elsewhere_similarity", elsewhere.similarity),
+            (
+                "elsewhere_least_recently_used",
+                elsewhere.least_recently_used,
+            ),
+            ("elsewhere_host_rule", elsewhere.host_rule),
+            ("no_way_back", self.no_way_back),
+            ("uncached", self.uncached),
+            ("moved", self.moved),
+            ("adapter", self.adapter),
+            ("not_known", self.not_known),
+        ]
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.all().iter().map(|(_, number)| number).sum()
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        let ours = [
+            &mut self.last_token,
+            &mut self.new,
+            &mut self.evicted,
+            &mut self.elsewhere.pinned,
+            &mut self.elsewhere.busy,
+            &mut self.elsewhere.similarity,
+            &mut self.elsewhere.least_recently_used,
+            &mut self.elsewhere.host_rule,
+            &mut self.no_way_back,
+            &mut self.uncached,
+            &mut self.moved,
+            &mut self.adapter,
+            &mut self.not_known,
+        ];
+        for (ours, (_, theirs)) in ours.into_iter().zip(other.all()) {
+            *ours += theirs;
+        }
+    }
+}
+
+/// Tokens that were cached elsewhere, by why they were not used there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Elsewhere {
+    /// The request named another slot (`id_slot`).
+    pub pinned: u64,
+    /// Their slot was at work.
+    pub busy: u64,
+    /// Their slot held too small a share of the prompt (`--slot-prompt-similarity`).
+    pub similarity: u64,
+    /// Slots are chosen by age alone (`--slot-prompt-similarity 0`).
+    pub least_recently_used: u64,
+    /// They were in the host prompt cache, which takes an entry only if at least a quarter of it
+    /// is used and both shares, of the entry and of the prompt, are better than the slot's.
+    pub host_rule: u64,
+}
+
+/// Reused tokens, by where they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sources {
+    /// In the slot.
+    pub slot: u64,
+    /// In an entry of the host prompt cache, which was loaded into the slot.
+    pub host: u64,
+    /// In the slot, which was put back to a context checkpoint.
+    pub checkpoint: u64,
+    /// In the slot further on, and moved (`--cache-reuse`).
+    pub moved: u64,
+}
+
+/// Where a prompt left an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Diverged {
+    /// Tokens that both begin with.
+    pub at: u64,
+    /// Whose the earlier one was; `None`: that is not remembered.
+    pub request: Option<RequestName>,
+    /// Tokens that differ there: the larger of [`inserted`](Self::inserted) and
+    /// [`deleted`](Self::deleted).
+    pub differing: u64,
+    /// Tokens behind these that are the same again in both.
+    pub same_after: u64,
+    /// Tokens that only this prompt has there.
+    pub inserted: u64,
+    /// Tokens that only the earlier one has there.
+    pub deleted: u64,
+    /// The tokens around the difference as text, with `CONTEXTPILOT_EXPLAIN_TEXT=1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<DivergedText>,
+}
+
+/// The tokens around a difference, as text. What is no UTF-8 is replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DivergedText {
+    /// Some that both have before it.
+    pub before: String,
+    /// Some that the earlier prompt has from there on.
+    pub old: String,
+    /// Some that this prompt has from there on.
+    pub new: String,
+}
+
+/// How tokens were lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// When.
+    pub when: Timestamp,
+    /// Why.
+    pub reason: Reason,
+    /// For which request; `None`: for none, or that is not known.
+    pub by: Option<RequestName>,
+}
+
+/// A request: its id or, without one, the number that this process gave it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RequestName {
+    /// Its id.
+    Id(String),
+    /// Its number.
+    Number(u64),
+}
+
+impl fmt::Display for RequestName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => f.write_str(id),
+            Self::Number(number) => write!(f, "#{number}"),
+        }
+    }
+}
+
+/// A request whose prompt was evaluated: an entry of `GET /requests/last`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evaluated {
+    /// The number that this process gave it; requests are numbered as they come. 0: it came on a
+    /// connection that could not be read.
+    pub number: u64,
+    /// Its id; `None`: it had none.
+    pub id: Option<String>,
+    /// When (the last of) its prompts was evaluated.
+    pub at: Timestamp,
+    /// The slot of (the last of) its prompts.
+    pub slot: i32,
+    /// What became of its tokens.
+    pub evaluation: Evaluation,
+}
+
+/// `GET /requests/last?n=…`: the latest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Latest {
+    /// At most as many as were asked for.
+    pub requests: Vec<Evaluated>,
+}

@@ -1,0 +1,152 @@
+//! The last evaluations: why prompts were evaluated, for whoever asks.
+
+use std::collections::{HashMap, VecDeque};
+
+use contextpilot_control::{
+    Causes, Diverged, Elsewhere, Evaluated, Evaluation, Latest, Lost, RequestName, Sources,
+    Timestamp,
+};
+use contextpilot_residency::{Account, Asker, RequestId};
+
+use crate::observer::reason_out;
+
+/// How many requests' evaluations are remembered.
+pub const MOST_EVALUATIONS: usize = 10_000;
+
+/// A request's evaluation.
+#[derive(Debug)]
+struct Known {
+    /// The number of (the last of) its prompts.
+    nth: u64,
+    evaluated: Evaluated,
+}
+
+/// A bounded memory of evaluations.
+#[derive(Debug, Default)]
+pub(crate) struct Evaluations {
+    /// Oldest first.
+    all: VecDeque<Known>,
+    /// How many there were before the first of them.
+    before: u64,
+    by_id: HashMap<RequestId, u64>,
+    /// All tokens that were evaluated, by cause.
+    pub(crate) causes: Causes,
+}
+
+impl Evaluations {
+    /// A prompt was evaluated. `entry` is where its request is, if that had others before.
+    pub(crate) fn remember(
+        &mut self,
+        account: &Account,
+        slot: i32,
+        unix_ms: u64,
+        entry: Option<u64>,
+    ) -> u64 {
+        let evaluation = evaluation(account);
+        self.causes.add(evaluation.causes);
+        let at = Timestamp::from_unix_ms(unix_ms);
+        let place = entry.and_then(|entry| entry.checked_sub(self.before));
+        if let Some(known) = place.and_then(|place| self.all.get_mut(place as usize)) {
+            known.nth = account.nth;
+            known.evaluated.at = at;
+            known.evaluated.slot = slot;
+            known.evaluated.evaluation.add(evaluation);
+            return self.before + place.unwrap_or(0);
+        }
+        let Asker { number, id } = &account.asker;
+        let entry = self.before + self.all.len() as u64;
+        if let Some(id) = id {
+            self.by_id.insert(id.clone(), entry);
+        }
+        self.all.push_back(Known {
+            nth: account.nth,
+            evaluated: Evaluated {
+                number: *number,
+                id: id.as_deref().map(str::to_owned),
+                at,
+                slot,
+                evaluation,
+            },
+        });
+        if self.all.len() > MOST_EVALUATIONS {
+            let oldest = self.all.pop_front();
+            let id = oldest.and_then(|oldest| oldest.evaluated.id);
+            if let Some(id) = id.filter(|id| self.by_id.get(&**id) == Some(&self.before)) {
+                self.by_id.remove(&*id);
+            }
+            self.before += 1;
+        }
+        entry
+    }
+
+    /// Of the last request with this id, and the number of its prompt.
+    pub(crate) fn get(&self, id: &str) -> Option<(u64, &Evaluation)> {
+        let place = self.by_id.get(id)?.checked_sub(self.before)?;
+        let known = self.all.get(usize::try_from(place).ok()?)?;
+        Some((known.nth, &known.evaluated.evaluation))
+    }
+
+    /// The latest first.
+    pub(crate) fn latest(&self, most: usize) -> Latest {
+        let latest = self.all.iter().rev().take(most);
+        Latest {
+            requests: latest.map(|known| known.evaluated.clone()).collect(),
+        }
+    }
+}
+
+/// An account in the words of the endpoint.
+pub(crate) fn evaluation(account: &Account) -> Evaluation {
+    let (causes, from) = (account.causes, account.from);
+    Evaluation {
+        prompt_tokens: account.tokens,
+        reused: account.reused,
+        evaluated: account.evaluated,
+        causes: Causes {
+            last_token: causes.last_token,
+            new: causes.new,
+            evicted: causes.evicted,
+            elsewhere: Elsewhere {
+                pinned: causes.elsewhere.pinned,
+                busy: causes.elsewhere.busy,
+                similarity: causes.elsewhere.similarity,
+                least_recently_used: causes.elsewhere.least_recently_used,
+                host_rule: causes.elsewhere.host_rule,
+            },
+            no_way_back: causes.no_way_back,
+            uncached: causes.uncached,
+            moved: causes.moved,
+            adapter: causes.adapter,
+            not_known: causes.not_known,
+        },
+        from: Sources {
+            slot: from.slot,
+            host: from.host,
+            checkpoint: from.checkpoint,
+            moved: from.moved,
+        },
+        diverged: account.diverged.as_ref().map(|diverged| Diverged {
+            at: diverged.at.into(),
+            request: diverged.request.as_ref().and_then(name),
+            differing: diverged.differing.into(),
+            same_after: diverged.same_after.into(),
+            inserted: diverged.inserted.into(),
+            deleted: diverged.deleted.into(),
+            text: None,
+        }),
+        lost: account.lost.as_ref().map(|lost| Lost {
+            when: Timestamp::from_unix_ms(lost.at_unix_ms),
+            reason: reason_out(lost.reason),
+            by: lost.by.as_ref().and_then(name),
+        }),
+    }
+}
+
+/// `None` for a request that was not seen.
+fn name(asker: &Asker) -> Option<RequestName> {
+    match (&asker.id, asker.number) {
+        (Some(id), _) => Some(RequestName::Id(id.to_string())),
+        (None, 0) => None,
+        (None, number) => Some(RequestName::Number(number)),
+    }
+}

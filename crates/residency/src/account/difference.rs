@@ -1,0 +1,166 @@
+//! How a prompt differs from an earlier one, behind what they have in common.
+
+use super::past::common;
+use crate::event::Token;
+use std::collections::HashMap;
+
+/// As many tokens in a row are the same again rather by design than by chance.
+const SURE: usize = 16;
+/// As few say so where there are no more.
+const LIKELY: usize = 4;
+/// Further behind, nothing is looked for.
+const FARTHEST: usize = 1 << 18;
+
+/// The first difference between two texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// Tokens that only the prompt has there.
+    pub(super) inserted: u32,
+    /// Tokens that only the earlier one has there.
+    pub(super) deleted: u32,
+    /// Tokens behind these that are the same in both.
+    pub(super) same_after: u32,
+}
+
+/// Compares what comes behind the common beginning; the first tokens differ, or one has none.
+///
+/// The difference ends where both go on alike for [`SURE`] tokens, else for [`LIKELY`], else where
+/// both end alike; as early in the prompt as that can be. If nowhere, all of both differs.
+pub(super) fn difference(ours: &[Token], theirs: &[Token]) -> Difference {
+    let ours = &ours[..ours.len().min(FARTHEST)];
+    let theirs = &theirs[..theirs.len().min(FARTHEST)];
+    let found = meet(ours, theirs, SURE).or_else(|| meet(ours, theirs, LIKELY));
+    found.unwrap_or_else(|| {
+        let backwards = ours.iter().rev().zip(theirs.iter().rev());
+        let same = backwards.take_while(|(a, b)| a == b).count();
+        Difference {
+            inserted: (ours.len() - same) as u32,
+            deleted: (theirs.len() - same) as u32,
+            same_after: same as u32,
+        }
+    })
+}
+
+/// Where `length` tokens of ours come again in theirs: as early as can be in ours; where that is at
+/// several places in theirs, at the first of those that go on alike for longest.
+fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
+    if ours.len() < length || theirs.len() < length {
+        return None;
+    }
+    let mut places: HashMap<&[Token], Vec<u32>> = HashMap::new();
+    for (place, window) in theirs.windows(length).enumerate() {
+        let places = places.entry(window).or_default();
+        // A text that repeats itself says nothing by its twentieth place.
+        if places.len() < 16 {
+            places.push(place as u32);
+        }
+    }
+    ours.windows(length).enumerate().find_map(|(from, window)| {
+        let places = places.get(window)?;
+        let alike = |place: u32| common(&ours[from..], &theirs[place as usize..]);
+        let best = places
+            .iter()
+            .rev()
+            .copied()
+            .max_by_key(|&place| alike(place))?;
+        Some(Difference {
+            inserted: from as u32,
+            deleted: best,
+            same_after: alike(best) as u32,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(ours: &[Token], theirs: &[Token]) -> (u32, u32, u32) {
+        let Difference {
+            inserted,
+            deleted,
+            same_after,
+        } = difference(ours, theirs);
+        (inserted, deleted, same_after)
+    }
+
+    fn run(from: Token, length: Token) -> Vec<Token> {
+        (from..from + length).collect()
+    }
+
+    #[test]
+    fn one_edit_is_seen_as_such() {
+        let tail = run(100, 50);
+        let with = |head: &[Token]| [head, &tail[..]].concat();
+        assert_eq!(of(&with(&[1, 2, 3]), &tail), (3, 0, 50));
+        assert_eq!(of(&tail, &with(&[1, 2])), (0, 2, 50));
+        assert_eq!(of(&with(&[1, 2, 3]), &with(&[4, 5])), (3, 2, 50));
+        // The earlier one had an answer behind it.
+        let answered = [with(&[4]), run(900, 30)].concat();
+        assert_eq!(of(&with(&[1]), &answered), (1, 1, 50));
+    }
+
+    #[test]
+    fn a_short_rest_counts_if_both_end_with_it() {
+        assert_eq!(of(&[1, 7, 8], &[2, 7, 8]), (1, 1, 2));
+        assert_eq!(of(&[1, 7, 8], &[2, 7, 8, 9]), (3, 4, 0));
+        assert_eq!(of(&[1], &[]), (1, 0, 0));
+        assert_eq!(of(&[], &[1, 2]), (0, 2, 0));
+    }
+
+    #[test]
+    fn chance_does_not_hide_the_design() {
+        // Four tokens come again early, and the whole rest later.
+        let rest = run(100, 40);
+        let ours = [&[5, 1, 2, 3, 4, 6][..], &rest].concat();
+        let theirs = [&[9, 1, 2, 3, 4, 9, 9, 9][..], &rest].concat();
+        assert_eq!(of(&ours, &theirs), (6, 8, 40));
+    }
+
+    /// By trying all places.
+    fn naive(ours: &[Token], theirs: &[Token]) -> (u32, u32, u32) {
+        for length in [SURE, LIKELY] {
+            for from in 0..ours.len() {
+                let alike = |place: usize| common(&ours[from..], &theirs[place..]);
+                let longest = (0..theirs.len()).map(alike).max().unwrap_or(0);
+                if longest >= length {
+                    let place = (0..theirs.len()).find(|&place| alike(place) == longest);
+                    return (from as u32, place.unwrap() as u32, longest as u32);
+                }
+            }
+        }
+        let mut same = 0;
+        while same < ours.len().min(theirs.len())
+            && ours[ours.len() - same - 1] == theirs[theirs.len() - same - 1]
+        {
+            same += 1;
+        }
+        let (ours, theirs) = (ours.len() - same, theirs.len() - same);
+        (ours as u32, theirs as u32, same as u32)
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_trying_all_places(
+            ours in prop::collection::vec(0..3_i32, 0..30),
+            theirs in prop::collection::vec(0..3_i32, 0..16),
+        ) {
+            prop_assert_eq!(of(&ours, &theirs), naive(&ours, &theirs));
+        }
+
+        #[test]
+        fn adds_up(
+            ours in prop::collection::vec(0..5_i32, 0..60),
+            theirs in prop::collection::vec(0..5_i32, 0..60),
+        ) {
+            let (inserted, deleted, same) = of(&ours, &theirs);
+            let (inserted, deleted, same) = (inserted as usize, deleted as usize, same as usize);
+            prop_assert!(inserted + same <= ours.len() && deleted + same <= theirs.len());
+            prop_assert_eq!(
+                &ours[inserted..inserted + same],
+                &theirs[deleted..deleted + same]
+            );
+        }
+    }
+}

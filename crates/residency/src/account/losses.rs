@@ -1,0 +1,138 @@
+//! Numbered losses, and who asked for which prompt: the latest of each.
+
+use super::past::{End, LossId, Nth};
+use super::types::{Asker, Loss};
+use crate::event::Reason;
+use std::collections::VecDeque;
+
+/// Losses that are remembered, and prompts of which it is known who asked for them.
+pub(super) const MOST: usize = 16_384;
+
+/// A loss, before it is told.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at_unix_ms: u64,
+    reason: Reason,
+    by: Option<Nth>,
+}
+
+/// A numbered list whose oldest entries go.
+#[derive(Debug)]
+struct Numbered<T> {
+    entries: VecDeque<T>,
+    /// The number of the first of them.
+    first: u64,
+}
+
+impl<T> Numbered<T> {
+    fn new() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            first: 1,
+        }
+    }
+
+    fn push(&mut self, entry: T) -> u64 {
+        if self.entries.len() == MOST {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+        self.entries.push_back(entry);
+        self.first + self.entries.len() as u64 - 1
+    }
+
+    fn get(&self, number: u64) -> Option<&T> {
+        let place = number.checked_sub(self.first)?;
+        self.entries.get(usize::try_from(place).ok()?)
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let place = number.checked_sub(self.first)?;
+        self.entries.get_mut(usize::try_from(place).ok()?)
+    }
+}
+
+/// What was lost, when, why, and for whom.
+#[derive(Debug)]
+pub(super) struct Losses {
+    all: Numbered<Entry>,
+    prompts: Numbered<(Asker, Option<End>)>,
+    /// Lost since the last batch, for a prompt that is not launched yet.
+    unclaimed: Vec<LossId>,
+}
+
+impl Losses {
+    pub(super) fn new() -> Self {
+        Self {
+            all: Numbered::new(),
+            prompts: Numbered::new(),
+            unclaimed: Vec::new(),
+        }
+    }
+
+    /// Numbers a prompt.
+    pub(super) fn ask(&mut self, asker: Asker) -> Nth {
+        self.prompts.push((asker, None))
+    }
+
+    /// It is known better who asked.
+    pub(super) fn name(&mut self, nth: Nth, asker: Asker) {
+        if let Some((known, _)) = self.prompts.get_mut(nth) {
+            *known = asker;
+        }
+    }
+
+    /// It was recorded.
+    pub(super) fn place(&mut self, nth: Nth, end: End) {
+        if let Some((_, known)) = self.prompts.get_mut(nth) {
+            *known = Some(end);
+        }
+    }
+
+    pub(super) fn asker(&self, nth: Nth) -> Option<Asker> {
+        self.prompts.get(nth).map(|(asker, _)| asker.clone())
+    }
+
+    pub(super) fn end(&self, nth: Nth) -> Option<End> {
+        self.prompts.get(nth)?.1
+    }
+
+    pub(super) fn note(&mut self, at_unix_ms: u64, reason: Reason, by: Option<Nth>) -> LossId {
+        self.all.push(Entry {
+            at_unix_ms,
+            reason,
+            by,
+        })
+    }
+
+    /// The server prepares a slot for a prompt before it launches it there.
+    pub(super) fn note_unclaimed(&mut self, at_unix_ms: u64, reason: Reason) -> LossId {
+        let id = self.note(at_unix_ms, reason, None);
+        if self.unclaimed.len() < MOST {
+            self.unclaimed.push(id);
+        }
+        id
+    }
+
+    /// What was lost since the last batch was lost for this prompt.
+    pub(super) fn claim(&mut self, nth: Nth) {
+        for id in std::mem::take(&mut self.unclaimed) {
+            if let Some(entry) = self.all.get_mut(id) {
+                entry.by = Some(nth);
+            }
+        }
+    }
+
+    pub(super) fn unclaim(&mut self) {
+        self.unclaimed.clear();
+    }
+
+    pub(super) fn get(&self, id: LossId) -> Option<Loss> {
+        let entry = self.all.get(id)?;
+        Some(Loss {
+            at_unix_ms: entry.at_unix_ms,
+            reason: entry.reason,
+            by: entry.by.and_then(|nth| self.asker(nth)),
+        })
+    }
+}

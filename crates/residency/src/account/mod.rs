@@ -1,0 +1,462 @@
+//! Why prompts were evaluated: an account for each, whose numbers add up to the engine's.
+//!
+//! ```text
+//!  events ──► Accounts::before ──► ledger ──► Accounts::after
+//!                 │  what is cached just now, when a prompt's first batch is submitted
+//!                 │  what slots and buffers are about to lose
+//!                 ▼
+//!              [`past`]: all contents of slots, in bounded memory ──► Accounts::close ──► [`Account`]
+//! ```
+//!
+//! It looks at the ledger and changes nothing in it: what is reported of evictions is the same with
+//! it and without.
+
+use crate::event::{
+    BufferId, ContextId, Entry, Event, Position, Reason, SequenceId, TaskId, Token,
+};
+use crate::ledger::{HeldIn, Ledger};
+use crate::prompts::UNTIED;
+use open::{Begun, Open};
+use past::{Nth, Past};
+use std::collections::{BTreeMap, HashMap};
+
+mod close;
+mod difference;
+mod losses;
+mod open;
+mod past;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use losses::Losses;
+pub use types::{Account, Asker, Causes, Diverged, Elsewhere, Loss, Sources, Wishes};
+
+/// What the server was told that decides what it reuses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// `--slot-prompt-similarity`: the share of a prompt that a slot must hold to be chosen for it.
+    pub similarity: f32,
+    /// `--cache-reuse`: tokens of the shortest chunk that is moved; 0: none is.
+    pub cache_reuse: u32,
+}
+
+impl Default for Rules {
+    /// What llama-server takes unless it is told otherwise.
+    fn default() -> Self {
+        Self {
+            similarity: 0.1,
+            cache_reuse: 0,
+        }
+    }
+}
+
+impl Rules {
+    /// Whether a slot that holds so many of the first of so many tokens may be chosen by
+    /// similarity. In the engine's arithmetic.
+    fn are_similar(&self, common: u32, prompt: u32) -> bool {
+        common as f32 / prompt as f32 > self.similarity
+    }
+}
+
+/// Accounts for prompts. Call [`Self::before`] with each event, let the ledger apply it, and call
+/// [`Self::after`].
+#[derive(Debug)]
+pub struct Accounts {
+    rules: Rules,
+    past: Past,
+    losses: Losses,
+    slots: BTreeMap<SequenceId, Slot>,
+    /// When each host entry was saved, and which slot it was saved from.
+    saved: HashMap<BufferId, (u64, SequenceId)>,
+    /// Contents that the event under way takes from a slot or buffer.
+    going: Vec<(Vec<Token>, Reason, Option<Nth>)>,
+    /// Slots with entries in the batch that is being evaluated, and whether these were the last.
+    batch: Vec<(SequenceId, bool)>,
+    /// Counts events.
+    clock: u64,
+    /// When the last batch was submitted.
+    batched: u64,
+    /// The prompt that was launched since.
+    launched: Option<Nth>,
+    /// The last prompt that was launched.
+    last: Nth,
+    /// The last prompt before events were lost.
+    gap: Nth,
+}
+
+/// A slot.
+#[derive(Debug, Default)]
+struct Slot {
+    open: Option<Open>,
+    /// The last prompt that was begun in it.
+    owner: Nth,
+    /// It holds more than was recorded.
+    dirty: bool,
+    /// What it has left and may come back to.
+    left: Option<Vec<Token>>,
+    /// It was loaded from the host prompt cache since it was last at work.
+    restored: bool,
+    /// Tokens that were moved up in it since.
+    moved: u32,
+    /// The last prompt in it, for children that take it over.
+    last: Option<Account>,
+}
+
+/// Bytes of contents that are remembered, unless it is said otherwise.
+pub const REMEMBERED_BYTES: usize = 32 << 20;
+
+impl Accounts {
+    /// Remembers at most `bytes` of contents.
+    #[must_use]
+    pub fn new(rules: Rules, bytes: usize) -> Self {
+        Self {
+            rules,
+            past: Past::new(bytes),
+            losses: Losses::new(),
+            slots: BTreeMap::new(),
+            saved: HashMap::new(),
+            going: Vec::new(),
+            batch: Vec::new(),
+            clock: 0,
+            batched: 0,
+            launched: None,
+            last: 0,
+            gap: 0,
+        }
+    }
+
+    /// Bytes that contents take now.
+    #[must_use]
+    pub fn remembered_bytes(&self) -> usize {
+        self.past.bytes()
+    }
+
+    /// A slot takes on a task. Before the event of that is applied.
+    pub fn launch(&mut self, slot: SequenceId, task: TaskId, asker: Asker, wishes: Wishes) {
+        let untied = task == UNTIED;
+        let decided = match untied {
+            true => self.batched,
+            false => self.clock,
+        };
+        let place = self.slots.entry(slot).or_default();
+        // The end of a prompt tells whose it is: its beginning was seen already.
+        if let Some(open) = place.open.as_mut().filter(|open| open.untied && !untied) {
+            open.asker = asker.clone();
+            open.wishes = wishes;
+            open.untied = false;
+            self.losses.name(open.nth, asker);
+            return;
+        }
+        let nth = self.losses.ask(asker.clone());
+        place.open = Some(Open::new(nth, asker, wishes, untied, decided));
+        self.losses.claim(nth);
+        self.launched = Some(nth);
+        self.last = nth;
+    }
+
+    /// How many of the first tokens of a prompt that was evaluated could be reused by now. `None`:
+    /// it is not remembered.
+    #[must_use]
+    pub fn cached_tokens(&self, nth: u64, ledger: &Ledger) -> Option<u32> {
+        let prompt = self.past.read(self.losses.end(nth)?)?;
+        let most = (prompt.len() as u32).saturating_sub(1);
+        let all = ledger.holdings(&prompt).into_iter();
+        let best = all.map(|one| ledger.reusable_of(one.holds, one.common.min(most)));
+        Some(best.max().unwrap_or(0))
+    }
+
+    /// The prompt that a slot is at work on has been evaluated: so many tokens, by the engine's
+    /// count. `None` if its beginning was not seen.
+    pub fn close(&mut self, slot: SequenceId, reused: u64, evaluated: u64) -> Option<Account> {
+        let open = self.slots.get_mut(&slot)?.open.take()?;
+        let account = self.account(&open, reused, evaluated);
+        if let Some(place) = self.slots.get_mut(&slot) {
+            place.last = Some(account.clone());
+        }
+        Some(account)
+    }
+
+    /// A slot takes over the prompt of another (`n`), which was evaluated there.
+    pub fn take_over(&mut self, source: SequenceId, target: SequenceId) -> Option<Account> {
+        let account = self.slots.get(&source)?.last.clone()?;
+        let place = self.slots.get_mut(&target)?;
+        let open = place.open.take()?;
+        place.owner = open.nth;
+        let account = Account {
+            nth: open.nth,
+            asker: open.asker,
+            ..account
+        };
+        place.last = Some(account.clone());
+        Some(account)
+    }
+
+    /// The ledger is about to apply an event.
+    pub fn before(&mut self, event: &Event, ledger: &Ledger) {
+        self.clock += 1;
+        let is_primary = |context: ContextId| ledger.primary().is_none_or(|p| p == context);
+        match *event {
+            Event::Submitted {
+                context,
+                ref entries,
+            } if is_primary(context) => self.submitting(entries, ledger),
+            Event::Evaluated {
+                context,
+                ref failed,
+            } if is_primary(context) => self.evaluated(!failed.is_empty()),
+            Event::Removed {
+                context,
+                sequence,
+                from,
+                to,
+            } if is_primary(context) => {
+                for slot in named(sequence, ledger) {
+                    self.leaving(slot, from, to, ledger);
+                }
+            }
+            Event::Shifted {
+                context,
+                sequence,
+                from,
+                to,
+                delta,
+            } if is_primary(context) => {
+                self.leaving(sequence, from, to, ledger);
+                let place = self.slots.entry(sequence).or_default();
+                if delta < 0 {
+                    let tokens = i64::from(to) - i64::from(from.max(0));
+                    place.moved += u32::try_from(tokens).unwrap_or(0);
+                }
+                place.dirty = true;
+            }
+            Event::Cleared { context } if is_primary(context) => {
+                self.going_all(Reason::Cleared, ledger);
+            }
+            Event::Kept { context, sequence } if is_primary(context) => {
+                for slot in ledger.slots().filter(|&slot| slot != sequence) {
+                    self.going(slot, Reason::Cleared, ledger);
+                }
+            }
+            Event::Obscured { context, sequence } if is_primary(context) => {
+                for slot in named(sequence, ledger) {
+                    self.going(slot, Reason::OutOfStep, ledger);
+                }
+            }
+            Event::Restored {
+                context, sequence, ..
+            } if is_primary(context) => {
+                self.going(sequence, Reason::Overwritten, ledger);
+                self.slots.entry(sequence).or_default().restored = true;
+            }
+            Event::Replaced {
+                context, sequence, ..
+            } if is_primary(context) => {
+                self.going(sequence, Reason::Overwritten, ledger);
+                self.slots.entry(sequence).or_default().dirty = true;
+            }
+            Event::Copied {
+                context, target, ..
+            } if is_primary(context) => self.going(target, Reason::Overwritten, ledger),
+            Event::Saved {
+                context,
+                sequence,
+                buffer,
+            } if is_primary(context) => {
+                self.keep(sequence, ledger);
+                self.going_host(buffer, Reason::DroppedFromHost, ledger);
+                self.saved.insert(buffer, (self.clock, sequence));
+            }
+            Event::Freed { buffer } => {
+                self.going_host(buffer, Reason::DroppedFromHost, ledger);
+                self.saved.remove(&buffer);
+            }
+            Event::ContextFreed { context } if is_primary(context) => {
+                self.going_all(Reason::ContextFreed, ledger);
+                let buffers: Vec<BufferId> = self.saved.drain().map(|(buffer, _)| buffer).collect();
+                for buffer in buffers {
+                    self.going_host(buffer, Reason::ContextFreed, ledger);
+                }
+            }
+            Event::OutOfStep => {
+                self.slots.clear();
+                self.saved.clear();
+                self.batch.clear();
+                self.gap = self.last;
+            }
+            _ => {}
+        }
+    }
+
+    /// The ledger has applied the event, at this time in milliseconds since 1970.
+    pub fn after(&mut self, ledger: &Ledger, at_unix_ms: u64) {
+        for (slot, ends) in std::mem::take(&mut self.batch) {
+            let place = self.slots.get_mut(&slot);
+            let Some(open) = place.and_then(|place| place.open.as_mut()) else {
+                continue;
+            };
+            if let Some(begun) = &mut open.begun {
+                begun.look_again(slot, ledger);
+            }
+            if ends {
+                open.prompt = Some(ledger.read(HeldIn::Slot(slot), 0));
+            }
+        }
+        for (&slot, place) in &mut self.slots {
+            if place.left.is_some() && !ledger.has_left(slot) {
+                let reason = match ledger.is_slot_empty(slot) {
+                    true => Reason::Cleared,
+                    false => Reason::Overwritten,
+                };
+                let by = (reason == Reason::Overwritten).then_some(place.owner);
+                let left = place.left.take().unwrap_or_default();
+                self.going.push((left, reason, by));
+            }
+        }
+        for (tokens, reason, by) in std::mem::take(&mut self.going) {
+            let holdings = ledger.holdings(&tokens).into_iter();
+            let held = holdings.map(|one| one.common).max().unwrap_or(0);
+            if held as usize >= tokens.len() {
+                continue;
+            }
+            let loss = match by.or(self.launched) {
+                None => self.losses.note_unclaimed(at_unix_ms, reason),
+                by => self.losses.note(at_unix_ms, reason, by),
+            };
+            self.past.lose(&tokens, held, loss);
+        }
+    }
+
+    // ---- batches -------------------------------------------------------
+
+    fn submitting(&mut self, entries: &[Entry], ledger: &Ledger) {
+        self.batched = self.clock;
+        self.launched = None;
+        self.losses.unclaim();
+        self.batch.clear();
+        let begins = entries
+            .chunk_by(|a, b| a.sequence == b.sequence)
+            .filter_map(|run| self.slots.get(&run[0].sequence))
+            .any(|place| place.open.as_ref().is_some_and(|open| open.begun.is_none()));
+        if begins {
+            // What the others hold by now may be what the prompt is compared with.
+            for slot in ledger.slots() {
+                self.keep(slot, ledger);
+            }
+        }
+        for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
+            let slot = run[0].sequence;
+            let place = self.slots.entry(slot).or_default();
+            // What is written for no prompt is a trial, before the server serves.
+            place.dirty |= place.open.is_some() || place.owner > 0;
+            let Some(open) = &mut place.open else {
+                continue;
+            };
+            if open.begun.is_none() {
+                place.owner = open.nth;
+                let loaded = (
+                    std::mem::take(&mut place.restored),
+                    std::mem::take(&mut place.moved),
+                );
+                let own = place.left.clone();
+                let decided = open.decided;
+                let was = |holds| was_in(holds, decided, &self.saved);
+                open.begun = Some(Begun::look(slot, own, run, ledger, was, loaded));
+            }
+            open.submitting(run);
+            let ends = run.last().is_some_and(|entry| entry.output);
+            self.batch.push((slot, ends));
+        }
+    }
+
+    fn evaluated(&mut self, failed: bool) {
+        for place in self.slots.values_mut() {
+            if let Some(open) = &mut place.open {
+                open.evaluated(failed);
+            }
+        }
+    }
+
+    // ---- what goes -----------------------------------------------------
+
+    /// Records what a slot holds, if that is more than was recorded.
+    fn keep(&mut self, slot: SequenceId, ledger: &Ledger) {
+        let Some(place) = self.slots.get_mut(&slot) else {
+            return;
+        };
+        let unfinished = place.open.as_ref().is_some_and(|open| open.begun.is_some());
+        if !place.dirty || unfinished {
+            return;
+        }
+        place.dirty = false;
+        let tokens = ledger.read(HeldIn::Slot(slot), 0);
+        if !tokens.iter().any(|&token| crate::event::is_unseen(token)) {
+            self.past.record(&tokens, place.owner);
+        }
+    }
+
+    /// Positions of a slot are removed or moved; the same tokens may be written again.
+    fn leaving(&mut self, slot: SequenceId, from: Position, to: Position, ledger: &Ledger) {
+        // Drafted tokens that were rejected: nobody asked for them.
+        let rejected = from > 0 && to < 0 && ledger.is_without_task(slot);
+        if rejected || from >= 0 && from as u32 >= ledger.held(slot) || ledger.held(slot) == 0 {
+            return;
+        }
+        if from < 0 && to < 0 {
+            // It is emptied for its own sake. What is written next is not compared with this.
+            return self.going(slot, Reason::Cleared, ledger);
+        }
+        self.keep(slot, ledger);
+        let place = self.slots.entry(slot).or_default();
+        if place.left.is_none() {
+            let left = ledger.left_by(slot);
+            place.left = Some(left.unwrap_or_else(|| ledger.read(HeldIn::Slot(slot), 0)));
+        }
+    }
+
+    /// All that a slot holds goes now.
+    fn going(&mut self, slot: SequenceId, reason: Reason, ledger: &Ledger) {
+        self.keep(slot, ledger);
+        let place = self.slots.get_mut(&slot);
+        let left = place.and_then(|place| place.left.take());
+        for tokens in [left, Some(ledger.read(HeldIn::Slot(slot), 0))] {
+            self.note_going(tokens.unwrap_or_default(), reason);
+        }
+    }
+
+    fn going_all(&mut self, reason: Reason, ledger: &Ledger) {
+        for slot in ledger.slots() {
+            self.going(slot, reason, ledger);
+        }
+    }
+
+    fn going_host(&mut self, buffer: BufferId, reason: Reason, ledger: &Ledger) {
+        let tokens = ledger.read(HeldIn::Host(buffer), 0);
+        self.note_going(tokens, reason);
+    }
+
+    fn note_going(&mut self, tokens: Vec<Token>, reason: Reason) {
+        if !tokens.is_empty() {
+            self.going.push((tokens, reason, None));
+        }
+    }
+}
+
+/// Where something was when the engine chose a slot: what was saved since was in one.
+fn was_in(holds: HeldIn, decided: u64, saved: &HashMap<BufferId, (u64, SequenceId)>) -> HeldIn {
+    let HeldIn::Host(buffer) = holds else {
+        return holds;
+    };
+    match saved.get(&buffer) {
+        Some(&(at, slot)) if at > decided => HeldIn::Slot(slot),
+        _ => holds,
+    }
+}
+
+/// The slots that an event names.
+fn named(sequence: SequenceId, ledger: &Ledger) -> Vec<SequenceId> {
+    match sequence {
+        0.. => vec![sequence],
+        _ => ledger.slots().collect(),
+    }
+}

@@ -1,0 +1,272 @@
+//! A prompt that is being evaluated, and what was cached when that began.
+
+use super::Rules;
+use super::past::{Nth, common};
+use super::types::{Asker, Wishes};
+use crate::event::{Entry, FILLER, Position, SequenceId, Token, is_unseen};
+use crate::ledger::{HeldIn, Ledger};
+
+/// Tokens of other slots and host entries that are copied for one prompt: 16 MB. It is not known
+/// what those beyond hold further on.
+const MOST_COPIED: usize = 4 << 20;
+
+/// A prompt that a slot is at work on.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) nth: Nth,
+    pub(super) asker: Asker,
+    pub(super) wishes: Wishes,
+    /// Whose it is will be known at its end.
+    pub(super) untied: bool,
+    /// What was saved since then was in a slot when the engine chose one.
+    pub(super) decided: u64,
+    /// `None`: nothing of it was submitted yet.
+    pub(super) begun: Option<Begun>,
+    /// As the slot holds it, once its end was submitted.
+    pub(super) prompt: Option<Vec<Token>>,
+    spans: Spans,
+}
+
+/// What was cached when its first batch was submitted.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// Tokens of the slot that it goes on from.
+    pub(super) from: u32,
+    /// What the slot held before.
+    pub(super) own: Vec<Token>,
+    pub(super) others: Vec<Other>,
+    /// It is not known what the prompt begins with.
+    pub(super) blind: bool,
+    pub(super) bounded: bool,
+    /// The slot went back to a checkpoint.
+    pub(super) checkpoint: bool,
+    pub(super) adapters: bool,
+    /// The slot was loaded from the host prompt cache for it.
+    pub(super) restored: bool,
+    /// Tokens that were moved up for it.
+    pub(super) moved: u32,
+}
+
+/// Another slot or host entry that holds the beginning of a prompt.
+#[derive(Debug)]
+pub(super) struct Other {
+    pub(super) holds: HeldIn,
+    common: u32,
+    /// What it holds behind as much of the prompt as was known then.
+    tail: Vec<Token>,
+    /// That is not known.
+    pub(super) endless: bool,
+    /// It works under other adapters.
+    pub(super) of_other_adapters: bool,
+}
+
+impl Other {
+    /// How many tokens it held of a prompt.
+    pub(super) fn common(&self, prompt: &[Token]) -> u32 {
+        let rest = prompt.get(self.common as usize..).unwrap_or_default();
+        self.common + common(&self.tail, rest) as u32
+    }
+}
+
+impl Open {
+    pub(super) fn new(nth: Nth, asker: Asker, wishes: Wishes, untied: bool, decided: u64) -> Self {
+        Self {
+            nth,
+            asker,
+            wishes,
+            untied,
+            decided,
+            begun: None,
+            prompt: None,
+            spans: Spans::default(),
+        }
+    }
+
+    /// Entries of its slot are about to be submitted.
+    pub(super) fn submitting(&mut self, run: &[Entry]) {
+        self.spans.submitting(run);
+    }
+
+    /// The batch was evaluated, or has failed.
+    pub(super) fn evaluated(&mut self, failed: bool) {
+        self.spans.evaluated(failed);
+    }
+
+    /// How many of its entries stand at these positions.
+    pub(super) fn entries(&self, from: u32, to: u32) -> u64 {
+        self.spans.count(i64::from(from), i64::from(to))
+    }
+
+    /// Whether the server has already forgotten what it was.
+    pub(super) fn is_forgotten(&self) -> bool {
+        let last = self.prompt.as_ref().and_then(|prompt| prompt.last());
+        last.is_some_and(|&token| is_unseen(token))
+    }
+}
+
+impl Begun {
+    /// Looks at what is there before the first entries of a slot's prompt are written. `left`: what
+    /// was removed from the slot for it, with all before it.
+    pub(super) fn look(
+        slot: SequenceId,
+        left: Option<Vec<Token>>,
+        run: &[Entry],
+        ledger: &Ledger,
+        buffers: impl Fn(HeldIn) -> HeldIn,
+        (restored, moved): (bool, u32),
+    ) -> Self {
+        let from = run.first().map_or(0, |entry| entry.position.max(0) as u32);
+        let held = ledger.read(HeldIn::Slot(slot), 0);
+        let own = left.unwrap_or_else(|| held.clone());
+        let mut known = held;
+        known.truncate(from as usize);
+        let gap = from as usize - known.len();
+        let after_media = known.last().is_some_and(|&token| token < 0);
+        let blind = ledger.may_hold_more(slot) && from > 0
+            || gap > 0 && !after_media
+            || known.iter().any(|&token| is_unseen(token));
+        if gap > 0 && after_media {
+            known.resize(from as usize, FILLER);
+        }
+        let places = || (from as Position..).zip(run);
+        let plain = places().all(|(place, entry)| entry.position == place);
+        if !blind && plain {
+            known.extend(run.iter().map(|entry| entry.token));
+        }
+        let mut room = MOST_COPIED;
+        let mut others = Vec::new();
+        for one in ledger.holdings(&known) {
+            if one.holds == HeldIn::Slot(slot) || one.common == 0 {
+                continue;
+            }
+            let goes_on = one.common as usize == known.len() && one.tokens > one.common;
+            let length = (one.tokens - one.common) as usize;
+            let copied = goes_on && length <= room;
+            if copied {
+                room -= length;
+            }
+            others.push(Other {
+                holds: buffers(one.holds),
+                common: one.common,
+                tail: match copied {
+                    true => ledger.read(one.holds, one.common),
+                    false => Vec::new(),
+                },
+                endless: goes_on && !copied,
+                of_other_adapters: false,
+            });
+        }
+        let bounded = ledger.is_bounded();
+        Self {
+            from,
+            own,
+            others,
+            blind,
+            bounded,
+            checkpoint: bounded && from > 0 && !ledger.reaches(slot, from),
+            adapters: ledger.has_adapters(),
+            restored,
+            moved,
+        }
+    }
+
+    /// Looks at what only the batch tells: under which adapters the slot works.
+    pub(super) fn look_again(&mut self, slot: SequenceId, ledger: &Ledger) {
+        if !self.adapters {
+            return;
+        }
+        for other in &mut self.others {
+            if let HeldIn::Slot(id) = other.holds {
+                other.of_other_adapters = ledger.blends_differ(slot, id);
+            }
+        }
+    }
+
+    /// Where in the prompt `--cache-reuse` would have put what the slot held further on: the
+    /// engine's rule (`update_slots`). Nothing where it is in force: then it has done so.
+    pub(super) fn movable(&self, prompt: &[Token], rules: &Rules) -> Vec<(u32, u32)> {
+        let mut ranges = Vec::new();
+        if rules.cache_reuse > 0 || self.bounded || self.own.iter().any(|&token| token < 0) {
+            return ranges;
+        }
+        let start = common(&self.own, prompt);
+        let (mut cached, mut place) = (start, start);
+        // Text that repeats itself would be compared for long.
+        let mut looks = MOST_COPIED;
+        while cached < self.own.len() && place < prompt.len() && looks > 0 {
+            let alike = common(&self.own[cached..], &prompt[place..]);
+            looks = looks.saturating_sub(alike + 1);
+            if alike >= MOVABLE {
+                ranges.push((place as u32, (place + alike) as u32));
+                cached += alike;
+                place += alike;
+            } else {
+                cached += 1;
+            }
+        }
+        ranges
+    }
+}
+
+/// As long a chunk is worth to be moved, where `--cache-reuse` does not say how long: tokens.
+pub(super) const MOVABLE: usize = 64;
+
+/// Entries that were evaluated for a prompt, by position. More than one stand at a position of some
+/// media.
+#[derive(Debug, Default)]
+struct Spans {
+    spans: Vec<Span>,
+    /// What they were before the batch that is being evaluated.
+    before: Vec<Span>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: i64,
+    positions: i64,
+    /// At each position.
+    entries: u64,
+}
+
+impl Spans {
+    fn submitting(&mut self, run: &[Entry]) {
+        for entry in run {
+            let position = i64::from(entry.position);
+            match self.spans.last_mut() {
+                Some(last) if last.entries == 1 && position == last.from + last.positions => {
+                    last.positions += 1;
+                }
+                Some(last) if last.positions == 1 && position == last.from => last.entries += 1,
+                Some(last) if position == last.from + last.positions - 1 => {
+                    last.positions -= 1;
+                    self.push(position, 2);
+                }
+                _ => self.push(position, 1),
+            }
+        }
+    }
+
+    fn push(&mut self, from: i64, entries: u64) {
+        self.spans.push(Span {
+            from,
+            positions: 1,
+            entries,
+        });
+    }
+
+    fn evaluated(&mut self, failed: bool) {
+        match failed {
+            true => self.spans.clone_from(&self.before),
+            false => self.before.clone_from(&self.spans),
+        }
+    }
+
+    fn count(&self, from: i64, to: i64) -> u64 {
+        let inside = |span: &Span| {
+            let end = (span.from + span.positions).min(to);
+            let positions = (end - span.from.max(from)).max(0);
+            u64::try_from(positions).unwrap_or(0) * span.entries
+        };
+        self.spans.iter().map(inside).sum()
+    }
+}

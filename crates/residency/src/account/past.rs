@@ -1,0 +1,390 @@
+//! What slots have held, live or lost, in bounded memory.
+//!
+//! A radix tree like the ledger's, without holders: contents are *recorded* under the number of the
+//! prompt that they belong to, and stay until memory is needed for others. The least recently used
+//! go first. Each run knows the last prompt that went through it, where that one goes on, and how
+//! the run was last lost from the cache.
+//!
+//! Of a run that had to go, a hash of its place and first tokens is kept for a while, so that a
+//! prompt that was forgotten is not taken for one that was never seen.
+
+use crate::event::Token;
+use crate::slab::{Key, Slab};
+use std::collections::{BTreeSet, HashMap};
+
+mod forgotten;
+use forgotten::{Forgotten, Hash};
+
+/// Longest run of one node, tokens. Short under test, as in the ledger's tree.
+const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };
+const ROOT: Key = 0;
+const NONE: Key = Key::MAX;
+/// Bytes of a node without its tokens: its place in the slab, its edge, its place among the leaves.
+const NODE_BYTES: usize =
+    size_of::<Node>() + 16 + (size_of::<((Key, Token), Key)>() + 1) * 16 / 7 + 48;
+
+/// Counts prompts, in the order in which they were begun.
+pub(crate) type Nth = u64;
+/// Names a loss: see [`Losses`](super::losses::Losses).
+pub(crate) type LossId = u64;
+
+#[derive(Debug)]
+struct Node {
+    parent: Key,
+    /// Where the latest prompt goes on; none if it ends here.
+    next: Key,
+    children: u32,
+    /// Depth of the beginning of this run.
+    start: u32,
+    tokens: Vec<Token>,
+    /// The last prompt that went through here.
+    latest: Nth,
+    /// Of all tokens before this run.
+    before: Hash,
+    lost: Option<LossId>,
+    /// No other node ever has it.
+    serial: u64,
+}
+
+impl Node {
+    fn end(&self) -> u32 {
+        self.start + self.tokens.len() as u32
+    }
+
+    fn bytes(&self) -> usize {
+        NODE_BYTES + self.tokens.capacity() * size_of::<Token>()
+    }
+}
+
+/// How far some tokens are known, and the last prompt that began like them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Nearest {
+    /// How many tokens are the same.
+    pub(crate) common: u32,
+    /// Which prompt it was.
+    pub(crate) nth: Nth,
+    /// What its slot held behind them, as far as that is remembered.
+    pub(crate) rest: Vec<Token>,
+}
+
+/// Where a recorded prompt ends. Stale ones are recognised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    node: Key,
+    serial: u64,
+    depth: u32,
+}
+
+/// Where a walk along some tokens ended: `inside` tokens of `node` agree.
+struct Reached {
+    node: Key,
+    inside: usize,
+    depth: u32,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub(crate) struct Past {
+    nodes: Slab<Node>,
+    edges: HashMap<(Key, Token), Key>,
+    leaves: BTreeSet<(Nth, Key)>,
+    forgotten: Forgotten,
+    bytes: usize,
+    limit: usize,
+    serial: u64,
+}
+
+impl Past {
+    /// Remembers as much as fits in `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        let mut nodes = Slab::new();
+        nodes.insert(Node {
+            parent: NONE,
+            next: NONE,
+            children: 0,
+            start: 0,
+            tokens: Vec::new(),
+            latest: 0,
+            before: Hash::default(),
+            lost: None,
+            serial: 0,
+        });
+        Self {
+            nodes,
+            edges: HashMap::new(),
+            leaves: BTreeSet::new(),
+            forgotten: Forgotten::default(),
+            bytes: 0,
+            limit,
+            serial: 0,
+        }
+    }
+
+    /// Bytes that it takes, without what it keeps of the forgotten.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A slot holds these tokens, or is about to lose them, for this prompt.
+    pub(crate) fn record(&mut self, tokens: &[Token], nth: Nth) -> End {
+        let mut at = ROOT;
+        let mut done = 0;
+        while let Some(&first) = tokens.get(done) {
+            let child = match self.edges.get(&(at, first)) {
+                Some(&child) => {
+                    let agree = common(&self.nodes[child].tokens, &tokens[done..]);
+                    self.split(child, agree)
+                }
+                None => self.append(at, &tokens[done..], nth),
+            };
+            if child != at {
+                self.nodes[at].next = child;
+            }
+            self.touch(child, nth);
+            done = self.nodes[child].end() as usize;
+            at = child;
+        }
+        self.nodes[at].next = NONE;
+        let end = End {
+            node: at,
+            serial: self.nodes[at].serial,
+            depth: done as u32,
+        };
+        self.shrink();
+        end
+    }
+
+    /// What was recorded up to there; `None`: some of it is forgotten.
+    pub(crate) fn read(&self, end: End) -> Option<Vec<Token>> {
+        let mut key = end.node;
+        let node = self.nodes.get(key)?;
+        if node.serial != end.serial || node.end() < end.depth {
+            return None;
+        }
+        let mut parts: Vec<&[Token]> = Vec::new();
+        while key != ROOT {
+            let node = &self.nodes[key];
+            let length = (end.depth.max(node.start) - node.start) as usize;
+            parts.push(&node.tokens[..length.min(node.tokens.len())]);
+            key = node.parent;
+        }
+        parts.reverse();
+        Some(parts.concat())
+    }
+
+    /// The last copy of these tokens, from depth `from` on, is gone.
+    pub(crate) fn lose(&mut self, tokens: &[Token], from: u32, loss: LossId) {
+        let mut at = ROOT;
+        let mut done = 0;
+        while let Some(&first) = tokens.get(done) {
+            let Some(&child) = self.edges.get(&(at, first)) else {
+                break;
+            };
+            let run = &self.nodes[child].tokens;
+            let agree = common(run, &tokens[done..]);
+            if agree == 0 {
+                break;
+            }
+            let all = agree == run.len();
+            // Begins inside this run: what is above stays.
+            let above = (from as usize).saturating_sub(done);
+            let cut = if above > 0 && above < agree {
+                above
+            } else {
+                agree
+            };
+            let part = self.split(child, cut);
+            done += cut;
+            if done as u32 > from {
+                self.nodes[part].lost = Some(loss);
+            }
+            at = part;
+            if !all && cut == agree {
+                break;
+            }
+        }
+        self.shrink();
+    }
+
+    /// How the token at depth `at` of these was last lost.
+    pub(crate) fn loss(&self, tokens: &[Token], at: u32) -> Option<LossId> {
+        let upto = tokens.get(..at as usize + 1)?;
+        let reached = self.walk(upto);
+        (reached.depth == at + 1).then(|| self.nodes[reached.node].lost)?
+    }
+
+    /// The last of the prompts that have the most in common with these tokens. None: not even the
+    /// first token is known.
+    pub(crate) fn nearest(&self, tokens: &[Token]) -> Option<Nearest> {
+        let Reached {
+            node,
+            inside,
+            depth,
+        } = self.walk(tokens);
+        if depth == 0 {
+            return None;
+        }
+        let here = &self.nodes[node];
+        let mut rest = here.tokens[inside..].to_vec();
+        let mut next = here.next;
+        while next != NONE {
+            let node = &self.nodes[next];
+            rest.extend_from_slice(&node.tokens);
+            next = node.next;
+        }
+        Some(Nearest {
+            common: depth,
+            nth: here.latest,
+            rest,
+        })
+    }
+
+    /// Whether it was forgotten how these tokens go on behind those that are known.
+    pub(crate) fn has_forgotten(&self, tokens: &[Token]) -> bool {
+        let reached = self.walk(tokens);
+        let node = &self.nodes[reached.node];
+        let here = node.before.after(&node.tokens[..reached.inside]);
+        self.forgotten
+            .knows(here, &tokens[reached.depth as usize..])
+    }
+
+    fn walk(&self, tokens: &[Token]) -> Reached {
+        let mut reached = Reached {
+            node: ROOT,
+            inside: 0,
+            depth: 0,
+        };
+        while let Some(first) = tokens.get(reached.depth as usize) {
+            let Some(&child) = self.edges.get(&(reached.node, *first)) else {
+                break;
+            };
+            let run = &self.nodes[child].tokens;
+            let inside = common(run, &tokens[reached.depth as usize..]);
+            reached = Reached {
+                node: child,
+                inside,
+                depth: reached.depth + inside as u32,
+            };
+            if inside < run.len() {
+                break;
+            }
+        }
+        reached
+    }
+
+    fn touch(&mut self, node: Key, nth: Nth) {
+        let here = &mut self.nodes[node];
+        if here.children == 0 {
+            self.leaves.remove(&(here.latest, node));
+            self.leaves.insert((nth, node));
+        }
+        here.latest = nth;
+        // Somebody holds it now.
+        here.lost = None;
+    }
+
+    /// Hangs tokens below a node, or on to it; returns the node that has the first of them.
+    fn append(&mut self, at: Key, tokens: &[Token], nth: Nth) -> Key {
+        let here = &mut self.nodes[at];
+        let room = RUN - here.tokens.len();
+        if at != ROOT && here.children == 0 && here.lost.is_none() && room > 0 {
+            let added = &tokens[..room.min(tokens.len())];
+            self.bytes -= here.bytes();
+            let length = here.tokens.len() + added.len();
+            if length > here.tokens.capacity() {
+                let capacity = length.next_power_of_two().min(RUN).max(length);
+                here.tokens.reserve_exact(capacity - here.tokens.len());
+            }
+            here.tokens.extend_from_slice(added);
+            self.bytes += here.bytes();
+            return at;
+        }
+        self.serial += 1;
+        let node = Node {
+            serial: self.serial,
+            parent: at,
+            next: NONE,
+            children: 0,
+            start: here.end(),
+            tokens: tokens[..RUN.min(tokens.len())].to_vec(),
+            latest: nth,
+            before: here.before.after(&here.tokens),
+            lost: None,
+        };
+        here.children += 1;
+        if here.children == 1 {
+            let latest = here.latest;
+            self.leaves.remove(&(latest, at));
+        }
+        self.bytes += node.bytes();
+        let key = self.nodes.insert(node);
+        self.edges.insert((at, tokens[0]), key);
+        self.leaves.insert((nth, key));
+        key
+    }
+
+    /// Cuts a node's run after `length` tokens; returns the part before the cut. The part behind it
+    /// is the same node as before.
+    fn split(&mut self, node: Key, length: usize) -> Key {
+        let lower = &mut self.nodes[node];
+        if length >= lower.tokens.len() {
+            return node;
+        }
+        self.bytes -= lower.bytes();
+        let tokens: Vec<Token> = lower.tokens.drain(..length).collect();
+        lower.tokens.shrink_to_fit();
+        self.serial += 1;
+        let upper = Node {
+            serial: self.serial,
+            parent: lower.parent,
+            next: node,
+            children: 1,
+            start: lower.start,
+            latest: lower.latest,
+            before: lower.before,
+            lost: lower.lost,
+            tokens,
+        };
+        lower.start += length as u32;
+        lower.before = upper.before.after(&upper.tokens);
+        self.bytes += lower.bytes() + upper.bytes();
+        let (parent, first, second) = (upper.parent, upper.tokens[0], lower.tokens[0]);
+        let key = self.nodes.insert(upper);
+        self.nodes[node].parent = key;
+        self.edges.insert((parent, first), key);
+        self.edges.insert((key, second), node);
+        if self.nodes[parent].next == node {
+            self.nodes[parent].next = key;
+        }
+        key
+    }
+
+    /// Forgets what was not used for the longest time, until the rest fits.
+    fn shrink(&mut self) {
+        while self.bytes > self.limit {
+            let Some((_, key)) = self.leaves.pop_first() else {
+                return;
+            };
+            let node = self.nodes.remove(key);
+            self.bytes -= node.bytes();
+            self.edges.remove(&(node.parent, node.tokens[0]));
+            self.forgotten.note(node.before, &node.tokens);
+            let parent = &mut self.nodes[node.parent];
+            parent.children -= 1;
+            if parent.next == key {
+                parent.next = NONE;
+            }
+            if parent.children == 0 && node.parent != ROOT {
+                self.leaves.insert((parent.latest, node.parent));
+            }
+        }
+    }
+}
+
+/// How many tokens two runs have in common.
+pub(crate) fn common(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! What the ledger holds, for accounts: compared with tokens, or read out.
+
+use super::*;
+
+/// A slot or a host entry, compared with some tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) holds: HeldIn,
+    /// Tokens that both begin with.
+    pub(crate) common: u32,
+    /// Tokens that it holds.
+    pub(crate) tokens: u32,
+}
+
+/// Where tokens are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HeldIn {
+    Slot(SequenceId),
+    Host(BufferId),
+}
+
+impl Ledger {
+    /// Everything that holds tokens, compared with these. Slots first, ascending. What slots have
+    /// left and may come back to is left out.
+    pub(crate) fn holdings(&self, tokens: &[Token]) -> Vec<Holding> {
+        let path = self.tree.path(tokens);
+        let compare = |holds, holder| Holding {
+            holds,
+            common: self.tree.common(&path, holder),
+            tokens: self.tree.depth(holder),
+        };
+        let slots = self.sequences.iter();
+        let slots = slots.map(|(&id, sequence)| compare(HeldIn::Slot(id), sequence.holder));
+        let hosts = self.buffers.iter();
+        let hosts = hosts.map(|(&id, &holder)| compare(HeldIn::Host(id), holder));
+        let mut all: Vec<Holding> = slots.chain(hosts).filter(|one| one.tokens > 0).collect();
+        all.sort_unstable_by_key(|one| one.holds);
+        all
+    }
+
+    /// What is held there, from token `from` on.
+    pub(crate) fn read(&self, holds: HeldIn, from: u32) -> Vec<Token> {
+        let holder = match holds {
+            HeldIn::Slot(id) => self.sequences.get(&id).map(|sequence| sequence.holder),
+            HeldIn::Host(id) => self.buffers.get(&id).copied(),
+        };
+        holder.map_or_else(Vec::new, |holder| self.tree.read(holder, from))
+    }
+
+    /// What a slot has left and may come back to.
+    pub(crate) fn left_by(&self, id: SequenceId) -> Option<Vec<Token>> {
+        let ghost = self.sequences.get(&id)?.ghost.as_ref()?;
+        Some(self.tree.read(ghost.holder, 0))
+    }
+
+    /// Whether there is such a thing.
+    pub(crate) fn has_left(&self, id: SequenceId) -> bool {
+        let sequence = self.sequences.get(&id);
+        sequence.is_some_and(|sequence| sequence.ghost.is_some())
+    }
+
+    /// Whether a slot holds nothing.
+    pub(crate) fn is_slot_empty(&self, id: SequenceId) -> bool {
+        let sequence = self.sequences.get(&id);
+        sequence.is_none_or(|sequence| self.is_empty(sequence))
+    }
+
+    /// Whether a slot may hold something that was written unseen.
+    pub(crate) fn may_hold_more(&self, id: SequenceId) -> bool {
+        let sequence = self.sequences.get(&id);
+        sequence.map_or(self.unheard, |sequence| sequence.unknown)
+    }
+
+    /// Whether slots are known to take on tasks, and this one is at none now.
+    pub(crate) fn is_without_task(&self, id: SequenceId) -> bool {
+        let sequence = self.sequences.get(&id);
+        self.launches && sequence.is_some_and(|sequence| sequence.launch.is_none())
+    }
+
+    /// The primary context cannot go back to any position it has been at.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.window().is_some()
+    }
+
+    /// Whether two slots worked under different LoRA adapters last.
+    pub(crate) fn blends_differ(&self, one: SequenceId, other: SequenceId) -> bool {
+        let blend = |id| self.sequences.get(&id).map(|sequence| sequence.blend);
+        blend(one) != blend(other)
+    }
+}

@@ -1,0 +1,204 @@
+//! Is why prompts were evaluated told to the token?
+//!
+//! The traces of the test `exactness` once more, each on a server under the launcher that nobody
+//! but its control endpoint is told of. After each request that is answered, its evaluation must
+//! have the engine's own figures (`cache_n`, `prompt_n`), and its causes must add up to them. All
+//! must be known.
+//!
+//! ```text
+//! cargo test --test explained [-- NAME...]
+//! ```
+
+#[allow(dead_code, reason = "some of it is for the other test")]
+mod cases;
+#[allow(dead_code, reason = "some of it is for the other test")]
+mod prompts;
+
+use cases::Case;
+use contextpilot_control::{Causes, Evaluated, Latest};
+use contextpilot_testbed::{Completion, Connection, Error, Outcome, Result, Server};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
+/// How long to wait for what must come: only a failure takes that long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let all = cases::all();
+    let is_wanted = |case: &&Case| {
+        wanted.is_empty() || wanted.iter().any(|name| case.name.contains(name.as_str()))
+    };
+    let mut total = Total::default();
+    let (mut passed, mut failed, mut left_out) = (0, 0, 0);
+    for case in all.iter().filter(is_wanted) {
+        if case.server.lacking().is_some() || case.host_cache && !case.server.has_host_cache() {
+            println!("test {} ... left out", case.name);
+            left_out += 1;
+            continue;
+        }
+        match run(case) {
+            Ok(of_case) => {
+                println!("test {} ... ok: {}", case.name, of_case.text());
+                total.add(&of_case);
+                passed += 1;
+            }
+            Err(error) => {
+                println!("test {} ... FAILED\n  {error}", case.name);
+                failed += 1;
+            }
+        }
+    }
+    println!("\nall: {}", total.text());
+    println!("{passed} passed, {failed} failed, {left_out} left out");
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// What was told of some requests.
+#[derive(Default)]
+struct Total {
+    requests: u64,
+    evaluated: u64,
+    causes: Causes,
+}
+
+impl Total {
+    fn note(&mut self, one: &Evaluated) {
+        self.requests += 1;
+        self.evaluated += one.evaluation.evaluated;
+        self.causes.add(one.evaluation.causes);
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.evaluated += other.evaluated;
+        self.causes.add(other.causes);
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{} requests, {} tokens", self.requests, self.evaluated);
+        for (cause, tokens) in self.causes.all() {
+            if tokens > 0 {
+                text += &format!(", {cause} {tokens}");
+            }
+        }
+        text
+    }
+}
+
+fn run(case: &Case) -> Result<Total> {
+    let hooked = case.server.clone().launcher(LAUNCHER);
+    let server = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0").spawn()?;
+    let control = endpoint(&server)?;
+    let mut last = 0;
+    let mut problems = Vec::new();
+    let mut step = 0;
+    case.trace.run_watched(&server, |outcome| {
+        if !outcome.completions.is_empty() {
+            match await_next(control, last) {
+                Ok(told) => {
+                    last = told.number;
+                    problems.extend(compare(step, outcome, &told));
+                }
+                Err(error) => problems.push(format!("step {step}: {error}")),
+            }
+        }
+        step += 1;
+        Ok(())
+    })?;
+    let mut total = Total::default();
+    for one in latest(control, 10_000)?.requests {
+        total.note(&one);
+        let evaluation = &one.evaluation;
+        let from = evaluation.from;
+        let sources = from.slot + from.host + from.checkpoint + from.moved;
+        let adds_up = evaluation.causes.sum() == evaluation.evaluated
+            && sources == evaluation.reused
+            && evaluation.reused + evaluation.evaluated == evaluation.prompt_tokens;
+        if !adds_up {
+            problems.push(format!("does not add up: {one:?}"));
+        }
+        if evaluation.causes.not_known > 0 {
+            problems.push(format!("not known: {one:?}"));
+        }
+    }
+    if std::env::var_os("EXPLAINED_SHOW").is_some() {
+        for one in latest(control, 10_000)?.requests.iter().rev() {
+            println!("{}", serde_json::to_string(one).unwrap_or_default());
+        }
+    }
+    if problems.is_empty() {
+        return Ok(total);
+    }
+    Err(Error::new(problems.join("\n  ")))
+}
+
+/// What is wrong with what is told of a request.
+fn compare(step: usize, outcome: &Outcome, told: &Evaluated) -> Option<String> {
+    let sum = |of: fn(&Completion) -> usize| -> u64 {
+        outcome.completions.iter().map(|one| of(one) as u64).sum()
+    };
+    let (reused, evaluated) = (sum(|one| one.cache_n), sum(|one| one.prompt_n));
+    let evaluation = &told.evaluation;
+    let same = (evaluation.reused, evaluation.evaluated) == (reused, evaluated);
+    let named = told.id == outcome.id;
+    (!same || !named).then(|| {
+        format!(
+            "step {step}: the engine says {reused} + {evaluated} for {:?}: {told:?}",
+            outcome.id
+        )
+    })
+}
+
+/// The request that was evaluated after that one.
+fn await_next(control: SocketAddr, last: u64) -> Result<Evaluated> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let latest = latest(control, 1)?.requests.pop();
+        match latest.filter(|one| one.number > last) {
+            Some(next) => return Ok(next),
+            None if Instant::now() > deadline => return Err(Error::new("nothing is told of it")),
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+fn latest(control: SocketAddr, most: usize) -> Result<Latest> {
+    let mut connection = Connection::open(control)?;
+    let target = format!("/requests/last?n={most}");
+    let response = connection.exchange("GET", &target, b"")?;
+    let text = response.text();
+    serde_json::from_str(&text).map_err(|error| Error::new(format!("{error} in {text}")))
+}
+
+/// Where the control endpoint listens, as the server's log says.
+fn endpoint(server: &Server) -> Result<SocketAddr> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = server.stderr();
+        let found = said.lines().find_map(|line| {
+            let (_, address) = line.split_once("http://")?;
+            let address = address.split([' ', '/', ',']).next()?;
+            address
+                .parse()
+                .ok()
+                .filter(|_| line.contains("[ContextPilot]"))
+        });
+        if let Some(address) = found {
+            return Ok(address);
+        }
+        if Instant::now() > deadline {
+            return Err(Error::new(format!("no endpoint in: {said}")));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
