@@ -97,6 +97,7 @@ fn pure_crates_depend_on_nothing() {
         "contextpilot-residency",
         "contextpilot-request",
         "contextpilot-settings",
+        "contextpilot-traffic",
     ] {
         let package = metadata["packages"]
             .as_array()
@@ -124,6 +125,7 @@ fn pure_crates_are_pure() {
         "residency",
         "request",
         "settings",
+        "traffic",
         "observer",
     ] {
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -59,7 +59,8 @@ extern "C" fn on_load() {
     let wanted = is_set(c"CONTEXTPILOT_INDEX_URL")
         || is_set(c"CONTEXTPILOT_LISTEN")
         || is_set(c"CONTEXTPILOT_LOG_FILE")
-        || is_set(c"CONTEXTPILOT_KV_EVENTS");
+        || is_set(c"CONTEXTPILOT_KV_EVENTS")
+        || is_set(c"CONTEXTPILOT_TRAFFIC_FILE");
     if !wanted {
         return;
     }

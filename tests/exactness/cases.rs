@@ -1,6 +1,8 @@
 //! The traces.
 
+#[path = "cases/adapters.rs"]
 mod adapters;
+#[path = "cases/media.rs"]
 mod media;
 
 use crate::prompts::text;

@@ -122,6 +122,11 @@ impl Prompt {
         self.every_output.then(|| (self.taken(), self.at))
     }
 
+    /// What it took until now.
+    pub(crate) fn so_far(&self) -> (Taken, Stamp) {
+        (self.taken(), self.at)
+    }
+
     /// Nothing of it was evaluated yet.
     pub(crate) fn is_untouched(&self) -> bool {
         self.evaluated == 0 && self.pending.entries == 0

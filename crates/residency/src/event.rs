@@ -45,7 +45,7 @@ pub const fn media_token(content_hash: u32) -> Token {
 }
 
 /// Stands in the positions that media take beyond their rows.
-pub(crate) const FILLER: Token = media_token(0x6669_6c6c);
+pub const FILLER: Token = media_token(0x6669_6c6c);
 
 /// The tokens of media with one token for all rows, as the ledger has them: a token for each of
 /// `positions`, but where the rows share a position, fillers after the first.

@@ -131,6 +131,14 @@ impl Ledger {
             .map_or(0, |sequence| self.tree.depth(sequence.holder))
     }
 
+    /// The tokens that a slot holds, from its beginning without a gap.
+    #[must_use]
+    pub fn tokens_in(&self, sequence: SequenceId) -> Vec<Token> {
+        self.sequences
+            .get(&sequence)
+            .map_or_else(Vec::new, |sequence| self.tree.read(sequence.holder, 0))
+    }
+
     /// Whether a buffer holds a saved sequence.
     #[must_use]
     pub fn knows(&self, buffer: BufferId) -> bool {

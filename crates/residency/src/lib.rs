@@ -23,8 +23,9 @@ pub use account::{
 pub use adapters::{Adapter, Compared, Scale};
 pub use entries::Entries;
 pub use event::{
-    Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, Place, Position, Reason,
-    RequestId, SequenceId, TaskId, Token, is_of_vocabulary, media_run, media_token, unseen_token,
+    Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, FILLER, Place, Position,
+    Reason, RequestId, SequenceId, TaskId, Token, is_of_vocabulary, media_run, media_token,
+    unseen_token,
 };
 pub use ledger::{
     Contents, Evaluation, Keeper, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts,

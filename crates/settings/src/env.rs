@@ -4,7 +4,8 @@
 
 /// Base URL of the index, such as `http://127.0.0.1:8765` or `unix:/run/index.sock` (see
 /// [`IndexUrl`](crate::IndexUrl)). Unset: nothing
-/// is reported anywhere, and unless [`LISTEN`], [`LOG_FILE`] or [`KV_EVENTS`] is set, the launcher execs the
+/// is reported anywhere, and unless [`LISTEN`], [`LOG_FILE`], [`KV_EVENTS`] or [`TRAFFIC_FILE`] is
+/// set, the launcher execs the
 /// plain server and the hook does nothing.
 pub const INDEX_URL: &str = "CONTEXTPILOT_INDEX_URL";
 
@@ -64,6 +65,17 @@ pub const KV_EVENTS_TOPIC: &str = "CONTEXTPILOT_KV_EVENTS_TOPIC";
 
 /// Tokens of a block, the same as the router's (default 16).
 pub const KV_BLOCK_SIZE: &str = "CONTEXTPILOT_KV_BLOCK_SIZE";
+/// A file that gets a recording of traffic without its text, for `contextpilot-llama simulate`.
+/// Without an index URL the hook is then there for observation only.
+pub const TRAFFIC_FILE: &str = "CONTEXTPILOT_TRAFFIC_FILE";
+
+/// The size in MiB at which the recording ends (default 64).
+pub const TRAFFIC_FILE_MB: &str = "CONTEXTPILOT_TRAFFIC_FILE_MB";
+
+/// `1`: the recording keeps the key of its hashes, so whoever has the file can try whether some
+/// text was sent (default 0).
+pub const TRAFFIC_KEEP_KEY: &str = "CONTEXTPILOT_TRAFFIC_KEEP_KEY";
+
 /// MiB of what has been in slots that are remembered, to say why prompts are evaluated (default
 /// 32, 0 turns that off). Without [`LISTEN`] and [`LOG_FILE`] nobody is told, and nothing is
 /// remembered.

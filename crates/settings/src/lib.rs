@@ -22,6 +22,6 @@ pub use listen::{ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_EXIT_DRAIN, DEFAULT_EXPLAIN_LIMIT, DEFAULT_LOG_FILE_LIMIT,
-    DEFAULT_TIMEOUT, Error, Settings, flag, is_wanted,
+    DEFAULT_TIMEOUT, DEFAULT_TRAFFIC_FILE_LIMIT, Error, Settings, TrafficFile, flag, is_wanted,
 };
 pub use url::{Credentials, IndexUrl, IndexUrlError, Problem, Scheme};

@@ -21,6 +21,8 @@ pub const DEFAULT_EXIT_DRAIN: Duration = Duration::from_secs(2);
 
 /// Default for [`Settings::log_file_limit`]: 64 MiB.
 pub const DEFAULT_LOG_FILE_LIMIT: u64 = 64 << 20;
+/// Default for [`TrafficFile::limit`]: 64 MiB.
+pub const DEFAULT_TRAFFIC_FILE_LIMIT: u64 = 64 << 20;
 /// Default for [`Settings::explain_limit`]: 32 MiB.
 pub const DEFAULT_EXPLAIN_LIMIT: u64 = 32 << 20;
 /// A TiB, in MiB.
@@ -63,6 +65,20 @@ pub struct Settings {
     /// Bytes of what has been in slots that are remembered, to say why prompts are evaluated;
     /// `None`: nobody wants to know.
     pub explain_limit: Option<u64>,
+    /// A recording of traffic; `None`: none is made.
+    pub traffic_file: Option<TrafficFile>,
+}
+
+/// A recording of traffic, without its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrafficFile {
+    /// The file. Not opened here.
+    pub path: PathBuf,
+    /// Bytes at which the recording ends.
+    pub limit: u64,
+    /// Whether the file is to keep the key of its hashes.
+    pub keep_key: bool,
 }
 
 impl Settings {
@@ -99,6 +115,7 @@ impl Settings {
         let kv_events = vars.kv_events()?;
         let explain_limit = vars.megabytes(env::EXPLAIN_MB, 0)?;
         let explain_limit = explain_limit.unwrap_or(DEFAULT_EXPLAIN_LIMIT);
+        let traffic_file = vars.traffic_file()?;
         Ok(Self {
             index,
             token,
@@ -112,6 +129,7 @@ impl Settings {
             log_file,
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
             kv_events,
+            traffic_file,
             explain_limit: (explain_limit > 0).then_some(explain_limit),
         })
     }
@@ -123,7 +141,7 @@ impl Settings {
 
     /// Whether somebody on this side wants to see what the hook sees.
     pub fn observes(&self) -> bool {
-        self.listen.is_some() || self.log_file.is_some()
+        self.listen.is_some() || self.log_file.is_some() || self.traffic_file.is_some()
     }
 }
 
@@ -131,9 +149,15 @@ impl Settings {
 /// wrongly, that give it something to do.
 pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     let vars = Vars(lookup);
-    [env::INDEX_URL, env::LISTEN, env::LOG_FILE, env::KV_EVENTS]
-        .iter()
-        .any(|variable| vars.get(variable).is_some())
+    [
+        env::INDEX_URL,
+        env::LISTEN,
+        env::LOG_FILE,
+        env::KV_EVENTS,
+        env::TRAFFIC_FILE,
+    ]
+    .iter()
+    .any(|variable| vars.get(variable).is_some())
 }
 
 /// Reads an on/off variable: unset, empty and `0` are off, `1` is on.
@@ -171,6 +195,16 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             Some("1") => Ok(Some(true)),
             Some(other) => Err(Error::new(variable, Cause::NotAFlag(other.to_owned()))),
         }
+    }
+
+    fn traffic_file(&self) -> Result<Option<TrafficFile>, Error> {
+        let limit = self.megabytes(env::TRAFFIC_FILE_MB, 1)?;
+        let keep_key = self.flag(env::TRAFFIC_KEEP_KEY)?.unwrap_or(false);
+        Ok(self.get(env::TRAFFIC_FILE).map(|path| TrafficFile {
+            path: PathBuf::from(path),
+            limit: limit.unwrap_or(DEFAULT_TRAFFIC_FILE_LIMIT),
+            keep_key,
+        }))
     }
 
     fn index_url(&self) -> Result<Option<IndexUrl>, Error> {

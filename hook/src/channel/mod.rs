@@ -198,7 +198,9 @@ impl Channel {
             return false;
         }
         let at = match event {
-            Event::Evaluated { .. } | Event::Answered { .. } => clock::stamp(),
+            Event::Launched { .. } | Event::Evaluated { .. } | Event::Answered { .. } => {
+                clock::stamp()
+            }
             _ => Stamp::default(),
         };
         let what = What::Event(event);

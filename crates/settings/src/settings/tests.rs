@@ -169,6 +169,7 @@ fn any_of_four_variables_wants_the_hook() {
         (env::LISTEN, "unix:/run/x"),
         (env::LOG_FILE, "x"),
         (env::KV_EVENTS, "tcp://127.0.0.1:1"),
+        (env::TRAFFIC_FILE, "x"),
     ] {
         assert!(is_wanted(lookup(&[(name, value)])));
         assert!(!is_wanted(lookup(&[(name, "")])));
@@ -184,6 +185,8 @@ fn any_of_four_variables_wants_the_hook() {
         env::KV_EVENTS_REPLAY,
         env::KV_EVENTS_TOPIC,
         env::KV_BLOCK_SIZE,
+        env::TRAFFIC_FILE_MB,
+        env::TRAFFIC_KEEP_KEY,
     ] {
         assert!(!is_wanted(lookup(&[(name, "1")])));
     }
@@ -273,4 +276,21 @@ fn errors_about_kv_events_name_the_variable_and_the_remedy() {
             assert!(settings(&[(name, value)]).is_ok());
         }
     }
+}
+
+#[test]
+fn a_recording_has_a_limit_and_keeps_its_key_if_told_so() {
+    let unset = settings(&[(env::TRAFFIC_FILE_MB, "3")]).unwrap();
+    assert_eq!(unset.traffic_file, None);
+    let usual = settings(&[(env::TRAFFIC_FILE, "t.cpt")]).unwrap();
+    let usual = usual.traffic_file.unwrap();
+    assert_eq!(usual.path, PathBuf::from("t.cpt"));
+    assert_eq!((usual.limit, usual.keep_key), (64 << 20, false));
+    let kept = settings(&[
+        (env::TRAFFIC_FILE, "t.cpt"),
+        (env::TRAFFIC_FILE_MB, "2"),
+        (env::TRAFFIC_KEEP_KEY, "1"),
+    ]);
+    let kept = kept.unwrap().traffic_file.unwrap();
+    assert_eq!((kept.limit, kept.keep_key), (2 << 20, true));
 }

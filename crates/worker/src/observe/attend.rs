@@ -13,6 +13,7 @@ use crossbeam_channel::Receiver;
 
 use super::ask::Question;
 use super::log_file::LogFile;
+use super::recording::Recording;
 use super::stream::Stream;
 use crate::library::Library;
 
@@ -36,6 +37,7 @@ pub(crate) struct Attendant {
     /// Where changes and questions go and come from; `None`: nothing listens.
     endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
     log: Option<LogFile>,
+    recording: Option<Recording>,
 }
 
 impl Attendant {
@@ -45,21 +47,29 @@ impl Attendant {
         facts: Facts,
         endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
         log: Option<LogFile>,
+        recording: Option<Recording>,
     ) -> Self {
         Self {
             observer: Some(Observer::new(epoch, accounts)),
             facts,
             endpoint,
             log,
+            recording,
         }
     }
 
     pub(crate) fn note(&mut self, note: Note, at: Stamp) {
+        if let Some(recording) = &mut self.recording {
+            recording.note(&note, at);
+        }
         self.watch(|observer, now| observer.note(note, at, now));
         self.pass_on();
     }
 
     pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) -> After {
+        if let Some(recording) = &mut self.recording {
+            recording.before(event, at, ledger);
+        }
         let after = self.watch(|observer, now| observer.before(event, at, now, ledger));
         after.unwrap_or(After::Nothing)
     }
@@ -69,6 +79,9 @@ impl Attendant {
     }
 
     pub(crate) fn after(&mut self, after: After, ledger: &Ledger) {
+        if let Some(recording) = &mut self.recording {
+            recording.after(ledger);
+        }
         self.watch(|observer, now| observer.after(after, now, ledger));
         self.pass_on();
     }

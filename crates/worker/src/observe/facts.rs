@@ -43,6 +43,29 @@ impl<F: Fn(&str) -> Option<OsString>> CommandLine<F> {
         })
     }
 
+    /// The text of an option.
+    pub(super) fn text(&self, options: &[&str], variable: &str) -> Option<String> {
+        self.value(options, variable).map(|value| match value {
+            From::Arguments(text) | From::Environment(text) => text,
+        })
+    }
+
+    /// An option without a value, and the one that turns it off.
+    pub(super) fn flag(&self, on: &[&str], off: &[&str], variable: &str) -> Option<bool> {
+        let given = self.arguments.iter().rev().find_map(|argument| {
+            let is = |options: &[&str]| options.contains(&&**argument);
+            match (is(on), is(off)) {
+                (true, _) => Some(true),
+                (_, true) => Some(false),
+                _ => None,
+            }
+        });
+        given.or_else(|| {
+            let value = (self.lookup)(variable).filter(|value| !value.is_empty())?;
+            Some(["on", "enabled", "true", "1"].contains(&&*value.to_string_lossy()))
+        })
+    }
+
     /// What the model is called: its alias, or its file's name.
     pub(crate) fn model(&self) -> Option<Model> {
         let alias = self.value(&["-a", "--alias"], "LLAMA_ARG_ALIAS");

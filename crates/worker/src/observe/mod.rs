@@ -25,6 +25,8 @@ mod attend;
 mod control;
 mod facts;
 mod log_file;
+mod recording;
+mod setup;
 mod stream;
 
 use std::collections::hash_map::RandomState;
@@ -47,6 +49,7 @@ use attend::Facts;
 use control::Socket;
 use facts::CommandLine;
 use log_file::{LogFile, Written};
+use recording::Recording;
 use stream::Stream;
 
 pub(crate) use ask::Question;
@@ -118,7 +121,16 @@ pub(crate) fn start(
         None => None,
     };
     let command = command_line();
-    let accounts = settings.explain_limit.map(|bytes| {
+    let recording = match &settings.traffic_file {
+        Some(wanted) => {
+            let engine = library.engine().build.unwrap_or_default();
+            let setup = setup::setup(&command, engine, library.sees_host_cache());
+            Some(Recording::start(library, wanted, setup)?)
+        }
+        None => None,
+    };
+    let reads = settings.listen.is_some() || settings.log_file.is_some();
+    let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         Accounts::new(command.rules(), bytes)
     });
@@ -130,7 +142,7 @@ pub(crate) fn start(
         index,
         published,
     };
-    let attendant = Attendant::new(epoch, accounts, facts, endpoint, log);
+    let attendant = Attendant::new(epoch, accounts, facts, endpoint, log, recording);
     Ok((Some(attendant), remains))
 }
 

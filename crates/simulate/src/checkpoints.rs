@@ -1,0 +1,132 @@
+//! Context checkpoints of models that cannot go back to any position.
+
+use contextpilot_traffic::Memory;
+
+use crate::setting::Setting;
+use crate::sizes::Sizes;
+
+/// `common_prompt_checkpoint`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    task: u64,
+    tokens: u32,
+    first: i64,
+    last: i64,
+    pub(crate) bytes: u64,
+}
+
+/// What is left of a prefix when the context cannot go back to its end.
+pub(crate) struct Reach {
+    /// Tokens that are reused.
+    pub(crate) past: u32,
+    /// The checkpoint that was loaded: its first position.
+    pub(crate) restored: Option<i64>,
+}
+
+/// `pre_decode`: from `past` tokens that are common. `first`: the first position that the context
+/// has of the slot. Removes the checkpoints that are beyond what is reused.
+pub(crate) fn reach(
+    checkpoints: &mut Vec<Checkpoint>,
+    (past, prompt, held): (u32, u32, u32),
+    first: i64,
+    memory: Memory,
+) -> Reach {
+    let window = match memory {
+        Memory::Window(window) => i64::from(window),
+        Memory::Full | Memory::Recurrent => 0,
+    };
+    let mut reach = Reach {
+        past,
+        restored: None,
+    };
+    let mut next = i64::from(past);
+    let least = (next - window - i64::from(past >= prompt)).max(0);
+    if past > 0 && past <= held && first >= least {
+        let found = checkpoints
+            .iter()
+            .rev()
+            .find(|c| c.last <= next && (c.first < least || c.first == 0));
+        match found {
+            Some(found) => {
+                next = next.min((found.first + 1).max(found.last));
+                reach.past = (next as u32).min(held).min(found.tokens);
+                reach.restored = Some(found.first);
+            }
+            None => {
+                next = 0;
+                reach.past = 0;
+            }
+        }
+    }
+    checkpoints.retain(|checkpoint| checkpoint.last <= next);
+    reach
+}
+
+/// What is known of a slot when a batch of its prompt is put together.
+pub(crate) struct Batch {
+    pub(crate) task: u64,
+    /// Tokens before the batch, after it, and of the whole prompt.
+    pub(crate) begin: u32,
+    pub(crate) end: u32,
+    pub(crate) prompt: u32,
+    /// The first and the last position that the context has, before it.
+    pub(crate) first: i64,
+    pub(crate) last: i64,
+}
+
+/// Where the batch ends that begins at `begin`: it is filled, but the last tokens of a prompt come
+/// in batches of their own where checkpoints are made.
+pub(crate) fn batch_end(begin: u32, prompt: u32, setting: &Setting, divided: bool) -> u32 {
+    let full = prompt.min(begin.saturating_add(setting.batch_size));
+    if !divided {
+        return full;
+    }
+    let stops = [4 + setting.ubatch_size, 4].map(|offset| {
+        let offset = offset.min(setting.batch_size);
+        prompt.checked_sub(offset).filter(|&stop| stop > begin)
+    });
+    stops.into_iter().flatten().fold(full, u32::min)
+}
+
+/// Makes a checkpoint before the batch is evaluated, if it is time for one (`do_checkpoint`,
+/// `create_checkpoint`).
+pub(crate) fn note(
+    checkpoints: &mut Vec<Checkpoint>,
+    batch: &Batch,
+    setting: &Setting,
+    sizes: &Sizes,
+) {
+    let near_end = batch.prompt < batch.end.saturating_add(setting.ubatch_size);
+    let apart = |last: u32| batch.begin > last.saturating_add(setting.checkpoint_min_step);
+    if batch.end < batch.prompt && !near_end || batch.first < 0 {
+        return;
+    }
+    if !(near_end || checkpoints.last().is_none_or(|last| apart(last.tokens))) {
+        return;
+    }
+    let most = setting.ctx_checkpoints as usize;
+    let mut kept: Option<u32> = None;
+    let mut at = 0;
+    while checkpoints.len() + 1 >= most && at < checkpoints.len() {
+        let one = checkpoints[at];
+        let close =
+            kept.is_some_and(|last| one.tokens <= last.saturating_add(setting.checkpoint_min_step));
+        if one.task != batch.task && close {
+            checkpoints.remove(at);
+        } else {
+            kept = Some(one.tokens);
+            at += 1;
+        }
+    }
+    while checkpoints.len() >= most.max(1) {
+        checkpoints.remove(0);
+    }
+    checkpoints.retain(|checkpoint| checkpoint.tokens != batch.begin);
+    checkpoints.push(Checkpoint {
+        task: batch.task,
+        tokens: batch.begin,
+        first: batch.first,
+        last: batch.last,
+        bytes: sizes.checkpoint(batch.begin),
+    });
+}

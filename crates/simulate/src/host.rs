@@ -1,0 +1,135 @@
+//! The host prompt cache (`server_prompt_cache`).
+
+use std::collections::VecDeque;
+
+use crate::checkpoints::Checkpoint;
+use crate::content::Content;
+use crate::setting::Setting;
+use crate::sizes::Sizes;
+
+/// What a slot holds, and an entry of the host cache.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prompt {
+    pub(crate) content: Content,
+    pub(crate) checkpoints: Vec<Checkpoint>,
+}
+
+impl Prompt {
+    pub(crate) fn clear(&mut self) {
+        self.content.clear();
+        self.checkpoints.clear();
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    prompt: Prompt,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct HostCache {
+    /// Oldest first.
+    states: VecDeque<State>,
+    bytes: u64,
+    tokens: u64,
+    /// 0: none.
+    limit_bytes: u64,
+    limit_tokens: u64,
+    /// The most that it ever held.
+    pub(crate) peak: u64,
+}
+
+impl HostCache {
+    pub(crate) fn of(setting: &Setting) -> Option<Self> {
+        (setting.has_host_cache && setting.cache_ram != 0).then(|| Self {
+            states: VecDeque::new(),
+            bytes: 0,
+            tokens: 0,
+            limit_bytes: u64::try_from(setting.cache_ram).unwrap_or(0) << 20,
+            limit_tokens: u64::from(setting.context),
+            peak: 0,
+        })
+    }
+
+    /// `alloc`, as `prompt_save` calls it. Whether it was saved.
+    pub(crate) fn save(&mut self, prompt: &Prompt, sizes: &Sizes) -> bool {
+        let content = &prompt.content;
+        if content.is_empty() {
+            return false;
+        }
+        let mut contained = Vec::new();
+        for (nth, state) in self.states.iter().enumerate() {
+            let held = &state.prompt.content;
+            let common = held.common_prefix(content);
+            if common == content.len() {
+                return false;
+            }
+            if common == held.len() {
+                contained.push(nth);
+            }
+        }
+        let checkpoints = prompt.checkpoints.iter();
+        let bytes = sizes.state(content.len()) + checkpoints.map(|c| c.bytes).sum::<u64>();
+        if self.limit_bytes > 0 && bytes > self.limit_bytes {
+            return false;
+        }
+        for nth in contained.into_iter().rev() {
+            self.remove(nth);
+        }
+        while self.limit_bytes > 0
+            && !self.states.is_empty()
+            && self.bytes + bytes > self.limit_bytes
+        {
+            self.remove(0);
+        }
+        self.bytes += bytes;
+        self.tokens += u64::from(content.len());
+        self.peak = self.peak.max(self.bytes);
+        self.states.push_back(State {
+            prompt: prompt.clone(),
+            bytes,
+        });
+        true
+    }
+
+    /// `load`: takes out the entry that serves a prompt best, if it serves better than `held`.
+    pub(crate) fn load(&mut self, held: &Content, prompt: &Content) -> Option<Prompt> {
+        let share = |part: u32, of: u32| part as f32 / of as f32;
+        let common = held.common_prefix(prompt);
+        let mut keep = match held.len() {
+            0 => -1.0,
+            length => share(common, length),
+        };
+        let mut similarity = share(common, prompt.len());
+        let mut best = None;
+        for (nth, state) in self.states.iter().enumerate() {
+            let common = state.prompt.content.common_prefix(prompt);
+            let kept = share(common, state.prompt.content.len());
+            let similar = share(common, prompt.len());
+            if kept >= 0.25 && keep < kept && similarity < similar {
+                (keep, similarity, best) = (kept, similar, Some(nth));
+            }
+        }
+        self.remove(best?).map(|state| state.prompt)
+    }
+
+    /// `update`
+    pub(crate) fn update(&mut self) {
+        while self.limit_bytes > 0 && self.bytes > self.limit_bytes && self.remove(0).is_some() {}
+        let per_token = (self.bytes as f32 / self.tokens.max(1) as f32).max(1.0);
+        let fitting = (self.limit_bytes as f32 / per_token) as u64;
+        let limit = match self.limit_bytes {
+            0 => self.limit_tokens,
+            _ => self.limit_tokens.max(fitting),
+        };
+        while limit > 0 && self.tokens > limit && self.remove(0).is_some() {}
+    }
+
+    fn remove(&mut self, nth: usize) -> Option<State> {
+        let state = self.states.remove(nth)?;
+        self.bytes -= state.bytes;
+        self.tokens -= u64::from(state.prompt.content.len());
+        Some(state)
+    }
+}

@@ -1,0 +1,38 @@
+//! What llama-server would have reused of recorded traffic, had its flags been others.
+//!
+//! The server's rules are those of its own source, `tools/server/server-context.cpp` and
+//! `server-task.cpp` of late 2026; the functions here name the one that they follow. Nothing is
+//! learned from the recording but sizes and rates.
+//!
+//! ```text
+//! Traffic ──► timeline (who follows whom) ──► Server: choose a slot ─► host cache ─► reuse ─► serve
+//! Setting ──────────────────────────────────►   │                                            │
+//!                                               └── queue, while all slots are busy ◄────────┘
+//! ```
+//!
+//! **Time.** A prompt takes as long as its evaluated tokens at the recorded rate, an answer as long
+//! as it took. A request that continues the answer of another is sent when that is finished, after
+//! the pause that was recorded; so is one that came while the server had nothing else to do. All
+//! others come when they came.
+//!
+//! **What is not modelled.** Slots at work do not slow each other down. Slots that were erased,
+//! saved or restored by clients. Speculative drafts. Batches that failed for want of room.
+//!
+//! Pure: equal input, equal output.
+
+#![forbid(unsafe_code)]
+
+mod checkpoints;
+mod content;
+mod host;
+mod point;
+mod reuse;
+mod server;
+mod setting;
+mod sizes;
+mod timeline;
+mod window;
+
+pub use point::{Outcome, Point, Rates, simulate};
+pub use setting::{Generation, Setting, Unknown};
+pub use sizes::Sizes;

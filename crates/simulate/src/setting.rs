@@ -1,0 +1,146 @@
+//! How the server is started.
+
+use std::fmt;
+
+use contextpilot_traffic::{Memory, Setup};
+
+/// The flags that decide what is reused.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// `--parallel`
+    pub parallel: u32,
+    /// `--ctx-size`: tokens, for all slots.
+    pub context: u32,
+    /// Tokens that a slot can have.
+    pub slot_context: u32,
+    /// `--kv-unified`
+    pub kv_unified: bool,
+    /// `--cache-ram`, MiB. 0: no host cache, negative: no limit.
+    pub cache_ram: i64,
+    /// `--cache-idle-slots`
+    pub cache_idle_slots: bool,
+    /// `--slot-prompt-similarity`, in thousandths.
+    pub slot_prompt_similarity: u32,
+    /// `--cache-reuse`
+    pub cache_reuse: u32,
+    /// `--context-shift`
+    pub context_shift: bool,
+    /// `--ctx-checkpoints`
+    pub ctx_checkpoints: u32,
+    /// `--checkpoint-min-step`
+    pub checkpoint_min_step: u32,
+    /// `--batch-size`
+    pub batch_size: u32,
+    /// `--ubatch-size`
+    pub ubatch_size: u32,
+    /// How the model's context remembers.
+    pub memory: Memory,
+    /// The server has a host cache, and its flag.
+    pub has_host_cache: bool,
+    /// Whose rules it follows.
+    pub generation: Generation,
+    /// A slot has no more tokens than the model was trained for.
+    trained: Option<u32>,
+}
+
+/// Servers whose rules differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generation {
+    /// Before build 11669: of slots that were never used the last is taken first, an empty slot is
+    /// no better than another, and further answers (`n`) take the first slots that are idle.
+    Older,
+    /// Since build 11669 (0.7.0): empty slots are taken first, then those that were not used for
+    /// longest, and so for further answers.
+    #[default]
+    Late2026,
+}
+
+impl Generation {
+    /// From what the engine says of its build: a text with its number in it.
+    #[must_use]
+    pub fn of(engine: &str) -> Self {
+        let numbers = engine.split(|c: char| !c.is_ascii_digit());
+        let build = numbers.filter_map(|number| number.parse::<u32>().ok());
+        match build.filter(|&number| number >= 1000).max() {
+            Some(build) if build < 11_669 => Self::Older,
+            _ => Self::Late2026,
+        }
+    }
+}
+
+/// A change that the recorded server does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown;
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the recorded server is too old to have a host cache: leave --cache-ram out")
+    }
+}
+
+impl std::error::Error for Unknown {}
+
+impl Setting {
+    /// As recorded.
+    #[must_use]
+    pub fn recorded(setup: &Setup) -> Self {
+        let mut setting = Self {
+            parallel: setup.parallel.max(1),
+            context: setup.context,
+            slot_context: setup.slot_context,
+            kv_unified: setup.kv_unified,
+            cache_ram: setup.cache_ram.unwrap_or(0),
+            cache_idle_slots: setup.cache_idle_slots,
+            slot_prompt_similarity: setup.slot_prompt_similarity,
+            cache_reuse: setup.cache_reuse,
+            context_shift: setup.context_shift,
+            ctx_checkpoints: setup.ctx_checkpoints,
+            checkpoint_min_step: setup.checkpoint_min_step,
+            batch_size: setup.batch_size.max(1),
+            ubatch_size: setup.ubatch_size.max(1),
+            memory: setup.memory,
+            has_host_cache: setup.cache_ram.is_some(),
+            generation: Generation::of(&setup.engine),
+            trained: None,
+        };
+        if setup.slot_context < setting.share() {
+            setting.trained = Some(setup.slot_context);
+        }
+        setting
+    }
+
+    /// With so many slots. The context stays as large as it is, and is divided by them, unless
+    /// they share it (`llama_context`: to a multiple of 256 tokens each).
+    #[must_use]
+    pub fn with_parallel(mut self, parallel: u32) -> Self {
+        self.parallel = parallel.max(1);
+        self.slot_context = self.share().min(self.trained.unwrap_or(u32::MAX)).max(1);
+        if !self.kv_unified {
+            self.context = self.share().saturating_mul(self.parallel);
+        }
+        self
+    }
+
+    /// With a host cache of so many MiB.
+    ///
+    /// # Errors
+    /// The server has none.
+    pub fn with_cache_ram(mut self, mib: i64) -> Result<Self, Unknown> {
+        if !self.has_host_cache && mib != 0 {
+            return Err(Unknown);
+        }
+        self.cache_ram = mib;
+        Ok(self)
+    }
+
+    fn share(&self) -> u32 {
+        match self.kv_unified {
+            true => self.context,
+            false => (self.context / self.parallel).div_ceil(256) * 256,
+        }
+    }
+
+    pub(crate) fn similarity(&self) -> f32 {
+        self.slot_prompt_similarity as f32 / 1000.0
+    }
+}

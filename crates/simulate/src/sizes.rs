@@ -1,0 +1,94 @@
+//! How large saved states are.
+
+use contextpilot_traffic::{SizeKind, SizeSample};
+
+/// Bytes by tokens: what was seen, and straight lines between.
+#[derive(Clone, Debug, Default)]
+pub struct Sizes {
+    /// Ascending by tokens.
+    state: Vec<(u32, u64)>,
+    checkpoint: Vec<(u32, u64)>,
+}
+
+impl Sizes {
+    /// From what was recorded.
+    #[must_use]
+    pub fn new(samples: &[SizeSample]) -> Self {
+        let of = |kind| {
+            let seen = samples.iter().filter(|sample| sample.kind == kind);
+            let mut seen: Vec<(u32, u64)> = seen.map(|s| (s.tokens, s.bytes)).collect();
+            seen.sort_unstable();
+            seen.dedup_by_key(|&mut (tokens, _)| tokens);
+            seen
+        };
+        Self {
+            state: of(SizeKind::State),
+            checkpoint: of(SizeKind::Checkpoint),
+        }
+    }
+
+    /// Whether anything is known of states: without, a host cache has no limit here.
+    #[must_use]
+    pub fn are_known(&self) -> bool {
+        !self.state.is_empty()
+    }
+
+    /// Of a sequence of so many tokens.
+    #[must_use]
+    pub fn state(&self, tokens: u32) -> u64 {
+        on_line(&self.state, tokens)
+    }
+
+    /// Of a checkpoint at so many tokens.
+    #[must_use]
+    pub fn checkpoint(&self, tokens: u32) -> u64 {
+        on_line(&self.checkpoint, tokens)
+    }
+}
+
+fn on_line(seen: &[(u32, u64)], tokens: u32) -> u64 {
+    let after = seen.partition_point(|&(at, _)| at < tokens);
+    let pair = match seen {
+        [] => return 0,
+        // Half of what one sample says would be a guess, but none is a worse one.
+        [(0, bytes)] => return *bytes,
+        [(at, bytes)] => return scale(*bytes, tokens, *at),
+        _ => match after {
+            0 => (seen[0], seen[1]),
+            after if after == seen.len() => (seen[after - 2], seen[after - 1]),
+            after => (seen[after - 1], seen[after]),
+        },
+    };
+    let ((t0, b0), (t1, b1)) = pair;
+    let slope = (b1 as f64 - b0 as f64) / f64::from(t1 - t0);
+    let bytes = b0 as f64 + slope * (f64::from(tokens) - f64::from(t0));
+    bytes.max(0.0).round() as u64
+}
+
+fn scale(bytes: u64, tokens: u32, of: u32) -> u64 {
+    (u128::from(bytes) * u128::from(tokens) / u128::from(of))
+        .try_into()
+        .unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_lie_on_a_line() {
+        let sample = |tokens, bytes| SizeSample {
+            kind: SizeKind::State,
+            tokens,
+            bytes,
+        };
+        let sizes = Sizes::new(&[sample(200, 2048), sample(100, 1048), sample(300, 3048)]);
+        assert_eq!(sizes.state(50), 548);
+        assert_eq!(sizes.state(150), 1548);
+        assert_eq!(sizes.state(1000), 10_048);
+        assert_eq!(sizes.checkpoint(5), 0);
+        let one = Sizes::new(&[sample(100, 1000)]);
+        assert_eq!(one.state(250), 2500);
+        assert!(!Sizes::default().are_known());
+    }
+}

@@ -1,0 +1,132 @@
+//! Which request waits for which.
+
+use std::collections::BTreeMap;
+
+use contextpilot_traffic::{Traffic, TrafficRequest};
+
+/// When a request comes, microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Since the recording began.
+    At(u64),
+    /// After another request is finished.
+    After { request: usize, pause: u64 },
+}
+
+/// A request, and those that share its prompt (`n`).
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// Index in the recording.
+    pub(crate) request: usize,
+    pub(crate) children: Vec<usize>,
+    /// Its arrival; `After` names a job.
+    pub(crate) arrival: Arrival,
+}
+
+/// The jobs of a recording, in the order of their arrivals.
+pub(crate) fn jobs(traffic: &Traffic) -> Vec<Job> {
+    let requests = &traffic.requests;
+    let mut jobs: Vec<Job> = Vec::new();
+    let mut children = Vec::new();
+    for (nth, request) in requests.iter().enumerate() {
+        match request.record.child {
+            true => children.push(nth),
+            false => jobs.push(Job {
+                request: nth,
+                children: Vec::new(),
+                arrival: Arrival::At(request.record.arrived),
+            }),
+        }
+    }
+    for child in children {
+        let record = &requests[child].record;
+        let parents = jobs.iter_mut().filter(|job| {
+            let parent = &requests[job.request].record;
+            parent.arrived == record.arrived && parent.prompt == record.prompt
+        });
+        let distance = |job: &&mut Job| requests[job.request].record.order.abs_diff(record.order);
+        if let Some(parent) = parents.min_by_key(distance) {
+            parent.children.push(child);
+        }
+    }
+    jobs.sort_by_key(|job| {
+        let record = &requests[job.request].record;
+        (record.arrived, record.order)
+    });
+    let causes = causes(requests, &jobs);
+    for (job, arrival) in jobs.iter_mut().zip(causes) {
+        job.arrival = arrival;
+    }
+    jobs
+}
+
+fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
+    let ended = |job: usize| {
+        let all = std::iter::once(&jobs[job].request).chain(&jobs[job].children);
+        let ends = all.map(|&request| requests[request].record.ended);
+        ends.max().unwrap_or(0)
+    };
+    // Jobs by when they ended, and the answers of those that have ended, by their first token.
+    let mut by_end: Vec<usize> = (0..jobs.len()).collect();
+    by_end.sort_by_key(|&job| ended(job));
+    let mut over = by_end.iter().peekable();
+    let mut answers: BTreeMap<u64, (u32, usize)> = BTreeMap::new();
+    let mut last = None;
+    let mut done = 0;
+    let mut arrivals = Vec::with_capacity(jobs.len());
+    for (nth, job) in jobs.iter().enumerate() {
+        let request = &requests[job.request];
+        let arrived = request.record.arrived;
+        while let Some(&earlier) = over.next_if(|&&earlier| ended(earlier) <= arrived) {
+            let answered = &requests[jobs[earlier].request];
+            if let Some(first) = first_answered(answered) {
+                answers.insert(first, (answered.record.prompt, earlier));
+            }
+            last = Some(earlier);
+            done += 1;
+        }
+        let idle = done == nth;
+        let cause = continued(request, &answers).or(last.filter(|_| idle));
+        arrivals.push(match cause {
+            Some(request) => Arrival::After {
+                request,
+                pause: arrived.saturating_sub(ended(request)),
+            },
+            None => Arrival::At(arrived),
+        });
+    }
+    arrivals
+}
+
+/// The identity of the first token of its answer.
+fn first_answered(request: &TrafficRequest) -> Option<u64> {
+    let mut begin = 0;
+    let at = request.record.prompt;
+    for run in request.tokens.runs() {
+        if at < begin + run.length {
+            return Some(run.first + u64::from(at - begin));
+        }
+        begin += run.length;
+    }
+    None
+}
+
+/// The last answer that stands in a prompt where it stood when it was given.
+fn continued(request: &TrafficRequest, answers: &BTreeMap<u64, (u32, usize)>) -> Option<usize> {
+    let mut begin = 0;
+    let mut found = None;
+    for run in request.tokens.runs() {
+        if begin >= request.record.prompt {
+            break;
+        }
+        let within = answers.range(run.first..run.first + u64::from(run.length));
+        for (first, &(at, job)) in within {
+            if u64::from(begin) + (first - run.first) == u64::from(at) && at < request.record.prompt
+            {
+                found = Some(job);
+            }
+        }
+        begin += run.length;
+    }
+    found
+}

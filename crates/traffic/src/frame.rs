@@ -1,0 +1,97 @@
+//! What a file consists of.
+
+/// The first bytes of a file.
+pub const MAGIC: &[u8; 8] = b"CPTRAFIC";
+/// Of the format; it follows the magic, little-endian. A reader refuses any other.
+pub const VERSION: u16 = 1;
+
+/// Kind, length and checksum.
+const AROUND: usize = 9;
+/// A body that is longer is damage.
+const LONGEST: usize = 1 << 24;
+
+pub(crate) fn header() -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes
+}
+
+/// A frame, or `None` if the body is too long for one.
+pub(crate) fn frame(kind: u8, body: &[u8]) -> Option<Vec<u8>> {
+    let length = u32::try_from(body.len()).ok()?;
+    if body.len() > LONGEST {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(body.len() + AROUND);
+    bytes.push(kind);
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(body);
+    bytes.extend(crc(&bytes).to_le_bytes());
+    Some(bytes)
+}
+
+/// What stands at the beginning of the rest of a file.
+pub(crate) enum Next<'a> {
+    /// A good frame, and what follows it.
+    Frame(u8, &'a [u8], &'a [u8]),
+    /// The end of the file.
+    End,
+    /// Less than a frame.
+    Cut,
+    /// The checksum is wrong, or the length makes no sense.
+    Damaged,
+}
+
+pub(crate) fn next(bytes: &[u8]) -> Next<'_> {
+    let Some((&[kind, a, b, c, d], rest)) = bytes.split_first_chunk::<5>() else {
+        return match bytes.is_empty() {
+            true => Next::End,
+            false => Next::Cut,
+        };
+    };
+    let length = u32::from_le_bytes([a, b, c, d]) as usize;
+    if length > LONGEST {
+        return Next::Damaged;
+    }
+    let Some((body, rest)) = rest.split_at_checked(length) else {
+        return Next::Cut;
+    };
+    let Some((&sum, rest)) = rest.split_first_chunk::<4>() else {
+        return Next::Cut;
+    };
+    // A fuzzer does not find checksums.
+    match cfg!(fuzzing) || crc(&bytes[..5 + length]) == u32::from_le_bytes(sum) {
+        true => Next::Frame(kind, body, rest),
+        false => Next::Damaged,
+    }
+}
+
+/// CRC-32 (ISO-HDLC), as in zlib.
+fn crc(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut at = 0;
+        while at < 256 {
+            let mut value = at as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                value = (value >> 1) ^ (0xedb8_8320 * (value & 1));
+                bit += 1;
+            }
+            table[at] = value;
+            at += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!0, |sum, &byte| {
+        (sum >> 8) ^ TABLE[usize::from(sum as u8 ^ byte)]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_checksum_is_that_of_zlib() {
+        assert_eq!(super::crc(b"123456789"), 0xcbf4_3926);
+    }
+}

@@ -1,0 +1,254 @@
+//! From the bytes of a file to traffic.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::frame::{self, MAGIC, Next, VERSION};
+use crate::history::Segment;
+use crate::key::{BLOCK, Key};
+use crate::record::{self, Line, RequestRecord, Setup, SizeSample};
+use crate::tokens::{Run, Tokens};
+
+/// A recording.
+#[derive(Clone, Debug, Default)]
+pub struct Traffic {
+    /// The server; `None` if the recording ends before that was known.
+    pub setup: Option<Setup>,
+    /// Sizes that were seen.
+    pub sizes: Vec<SizeSample>,
+    /// The requests, in the order of their launches.
+    pub requests: Vec<TrafficRequest>,
+    /// The key of the hashes, if the file keeps it.
+    pub key: Option<Key>,
+    /// Why there is not more.
+    pub damage: Option<Damage>,
+}
+
+/// A request of a recording.
+#[derive(Clone, Debug)]
+pub struct TrafficRequest {
+    /// What was written of it.
+    pub record: RequestRecord,
+    /// Its prompt, and the tokens that followed.
+    pub tokens: Arc<Tokens>,
+}
+
+impl TrafficRequest {
+    /// Tokens that were evaluated after the prompt: all that were generated but the last.
+    #[must_use]
+    pub fn generated(&self) -> u32 {
+        self.tokens.len().saturating_sub(self.record.prompt)
+    }
+}
+
+/// A file could be read up to here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Bytes from the beginning of the file.
+    pub at: usize,
+    /// What is there.
+    pub kind: DamageKind,
+}
+
+/// Why a file cannot be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DamageKind {
+    /// It does not begin like a recording.
+    NotARecording,
+    /// It has a version that this reader does not know.
+    Version(u16),
+    /// It ends within a frame.
+    Cut,
+    /// A checksum is wrong.
+    Checksum,
+    /// A frame holds what cannot be.
+    Content,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at;
+        match self.kind {
+            DamageKind::NotARecording => f.write_str("this is not a recording of traffic"),
+            DamageKind::Version(version) => write!(
+                f,
+                "the recording has version {version}, and this program reads {VERSION}: use the \
+                 one that came with the hook that recorded it"
+            ),
+            DamageKind::Cut => write!(f, "the recording was cut off at byte {at}"),
+            DamageKind::Checksum => write!(f, "the recording is damaged at byte {at}"),
+            DamageKind::Content => write!(f, "the recording makes no sense at byte {at}"),
+        }
+    }
+}
+
+/// Reads a recording to where it is good.
+#[must_use]
+pub fn read(bytes: &[u8]) -> Traffic {
+    let mut traffic = Traffic::default();
+    traffic.damage = read_into(&mut traffic, bytes);
+    traffic.requests.sort_by_key(|request| request.record.order);
+    traffic
+}
+
+fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
+    let damage = |at, kind| Some(Damage { at, kind });
+    let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {
+        return damage(0, DamageKind::NotARecording);
+    };
+    if magic != MAGIC {
+        return damage(0, DamageKind::NotARecording);
+    }
+    let Some((&version, mut rest)) = rest.split_first_chunk::<2>() else {
+        return damage(8, DamageKind::Cut);
+    };
+    let version = u16::from_le_bytes(version);
+    if version != VERSION {
+        return damage(8, DamageKind::Version(version));
+    }
+    let mut identities = Identities::default();
+    loop {
+        let at = bytes.len() - rest.len();
+        let (kind, body) = match frame::next(rest) {
+            Next::Frame(kind, body, after) => {
+                rest = after;
+                (kind, body)
+            }
+            Next::End => return None,
+            Next::Cut => return damage(at, DamageKind::Cut),
+            Next::Damaged => return damage(at, DamageKind::Checksum),
+        };
+        let good = match kind {
+            record::KEY => body
+                .try_into()
+                .map(|key| traffic.key = Some(Key::new(key)))
+                .ok(),
+            record::SETUP => Setup::decode(body).map(|setup| traffic.setup = Some(setup)),
+            record::SIZE => SizeSample::decode(body).map(|size| traffic.sizes.push(size)),
+            record::REQUEST => identities
+                .request(body)
+                .map(|request| traffic.requests.push(request)),
+            // Of a later minor version.
+            _ => Some(()),
+        };
+        if good.is_none() {
+            return damage(at, DamageKind::Content);
+        }
+    }
+}
+
+/// Which tokens are equal to which.
+#[derive(Default)]
+struct Identities {
+    /// The next new one, as the writer counts.
+    next: u64,
+    /// The tokens of blocks, by hash.
+    blocks: HashMap<u64, Tokens>,
+    /// Stretches that the writer took to be new, and that are not: where they end, by where they
+    /// begin, and what they are.
+    aliases: BTreeMap<u64, Run>,
+}
+
+impl Identities {
+    fn request(&mut self, body: &[u8]) -> Option<TrafficRequest> {
+        let line = Line::decode(body, self.next)?;
+        let mut tokens = Tokens::new();
+        let mut new = Vec::new();
+        let mut next = self.next;
+        for segment in &line.segments {
+            match *segment {
+                Segment::New(length) => {
+                    let run = Run {
+                        first: next,
+                        length,
+                    };
+                    new.push((tokens.len(), run));
+                    tokens.push(run);
+                    next += u64::from(length);
+                }
+                Segment::Known(run) => {
+                    if run.first.checked_add(u64::from(run.length))? > next {
+                        return None;
+                    }
+                    self.resolve(run, &mut tokens);
+                }
+            }
+        }
+        self.next = next;
+        let tokens = self.recognise(&line, tokens, &new);
+        Some(TrafficRequest {
+            record: line.request,
+            tokens: Arc::new(tokens),
+        })
+    }
+
+    /// Appends what a run is in truth.
+    fn resolve(&self, run: Run, into: &mut Tokens) {
+        let (mut at, end) = (run.first, run.first + u64::from(run.length));
+        while at < end {
+            let alias = self.aliases.range(..=at).next_back();
+            let alias = alias.filter(|(first, to)| at - **first < u64::from(to.length));
+            let (first, until) = match alias {
+                Some((&begin, to)) => (to.first + (at - begin), begin + u64::from(to.length)),
+                None => {
+                    let next = self.aliases.range(at..).next();
+                    (at, next.map_or(end, |(&begin, _)| begin))
+                }
+            };
+            let length = (until.min(end) - at) as u32;
+            into.push(Run { first, length });
+            at += u64::from(length);
+        }
+    }
+
+    /// Blocks whose hashes are known are what they were before.
+    fn recognise(&mut self, line: &Line, mut tokens: Tokens, new: &[(u32, Run)]) -> Tokens {
+        for (nth, hash) in line.blocks.iter().enumerate() {
+            let begin = (line.first_block as usize + nth) * BLOCK;
+            let (Ok(begin), Ok(end)) = (u32::try_from(begin), u32::try_from(begin + BLOCK)) else {
+                return tokens;
+            };
+            if end > tokens.len() {
+                return tokens;
+            }
+            let Some(known) = self.blocks.get(hash) else {
+                let mut block = Tokens::new();
+                block.extend(&tokens, begin, end);
+                self.blocks.insert(*hash, block);
+                continue;
+            };
+            if tokens.matching(begin, known, 0) >= BLOCK as u32 {
+                continue;
+            }
+            let mut whole = tokens.clone();
+            whole.truncate(begin);
+            whole.extend(known, 0, BLOCK as u32);
+            whole.extend(&tokens, end, tokens.len());
+            let mut at = begin;
+            for run in known.runs() {
+                alias(&mut self.aliases, new, at, *run);
+                at += run.length;
+            }
+            tokens = whole;
+        }
+        tokens
+    }
+}
+
+/// The new tokens of a request that stand in `[at, at + run.length)` are those of `run`.
+fn alias(aliases: &mut BTreeMap<u64, Run>, new: &[(u32, Run)], at: u32, run: Run) {
+    for &(begin, fresh) in new {
+        let (from, to) = (
+            begin.max(at),
+            (begin + fresh.length).min(at.saturating_add(run.length)),
+        );
+        if from < to {
+            let meant = Run {
+                first: run.first + u64::from(from - at),
+                length: to - from,
+            };
+            aliases.insert(fresh.first + u64::from(from - begin), meant);
+        }
+    }
+}

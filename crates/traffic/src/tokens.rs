@@ -1,0 +1,186 @@
+//! Rows of tokens that are known by their identities only.
+
+/// Tokens with consecutive identities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Identity of the first.
+    pub first: u64,
+    /// How many.
+    pub length: u32,
+}
+
+/// A prompt, or what a slot holds: tokens of which only is known which of them are equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// None is empty, and none goes on where the one before ends.
+    runs: Vec<Run>,
+    /// Where each run ends.
+    ends: Vec<u32>,
+}
+
+impl Tokens {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            runs: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The runs, in order.
+    #[must_use]
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Appends a run. Beyond 2³² tokens nothing is appended.
+    pub fn push(&mut self, run: Run) {
+        let Some(end) = self.len().checked_add(run.length) else {
+            return;
+        };
+        if run.length == 0 {
+            return;
+        }
+        match (self.runs.last_mut(), self.ends.last_mut()) {
+            (Some(last), Some(last_end))
+                if last.first.checked_add(u64::from(last.length)) == Some(run.first) =>
+            {
+                last.length += run.length;
+                *last_end = end;
+            }
+            _ => {
+                self.runs.push(run);
+                self.ends.push(end);
+            }
+        }
+    }
+
+    /// Appends the tokens `[from, to)` of another row.
+    pub fn extend(&mut self, other: &Self, from: u32, to: u32) {
+        let mut nth = other.ends.partition_point(|&end| end <= from);
+        let mut at = from;
+        while at < to.min(other.len()) {
+            let run = other.part(nth, at);
+            let length = run.length.min(to - at);
+            self.push(Run { length, ..run });
+            at += length;
+            nth += 1;
+        }
+    }
+
+    /// Removes all but the first `length`.
+    pub fn truncate(&mut self, length: u32) {
+        let whole = self.ends.partition_point(|&end| end <= length);
+        let begin = whole.checked_sub(1).map_or(0, |last| self.ends[last]);
+        let rest = (length > begin).then(|| self.runs.get(whole).copied());
+        self.runs.truncate(whole);
+        self.ends.truncate(whole);
+        if let Some(Some(run)) = rest {
+            self.runs.push(Run {
+                length: length - begin,
+                ..run
+            });
+            self.ends.push(length);
+        }
+    }
+
+    /// How many tokens two rows have in common from their beginnings.
+    #[must_use]
+    pub fn common_prefix(&self, other: &Self) -> u32 {
+        self.matching(0, other, 0)
+    }
+
+    /// How many tokens from `at` on are equal to those of another row from `there` on.
+    #[must_use]
+    pub fn matching(&self, at: u32, other: &Self, there: u32) -> u32 {
+        let mut ours = self.ends.partition_point(|&end| end <= at);
+        let mut theirs = other.ends.partition_point(|&end| end <= there);
+        let mut length = 0;
+        while ours < self.runs.len() && theirs < other.runs.len() {
+            let (a, b) = (
+                self.part(ours, at + length),
+                other.part(theirs, there + length),
+            );
+            if a.first != b.first {
+                break;
+            }
+            let step = a.length.min(b.length);
+            length += step;
+            ours += usize::from(a.length == step);
+            theirs += usize::from(b.length == step);
+        }
+        length
+    }
+
+    /// What is left of the `nth` run from position `at` on, which is within it.
+    fn part(&self, nth: usize, at: u32) -> Run {
+        let length = self.ends[nth] - at;
+        let run = self.runs[nth];
+        Run {
+            first: run.first + u64::from(run.length - length),
+            length,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn identities(tokens: &Tokens) -> Vec<u64> {
+        let runs = tokens.runs.iter();
+        runs.flat_map(|run| run.first..run.first + u64::from(run.length))
+            .collect()
+    }
+
+    fn row(identities: &[u64]) -> Tokens {
+        let mut row = Tokens::new();
+        for &first in identities {
+            row.push(Run { first, length: 1 });
+        }
+        row
+    }
+
+    proptest! {
+        /// A row of runs does what a plain list does.
+        #[test]
+        fn runs_are_as_good_as_a_list(
+            a in prop::collection::vec(0_u64..6, 0..30),
+            b in prop::collection::vec(0_u64..6, 0..30),
+            from in 0_u32..40, to in 0_u32..40,
+        ) {
+            let (x, y) = (row(&a), row(&b));
+            prop_assert_eq!(identities(&x), a.clone());
+            prop_assert_eq!(x.len() as usize, a.len());
+            let common = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(x.common_prefix(&y) as usize, common);
+            let tail = |list: &[u64], at: u32| list.get(at as usize..).unwrap_or_default().to_vec();
+            let (at, there) = (tail(&a, from), tail(&b, to));
+            let matching = at.iter().zip(&there).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(x.matching(from, &y, to) as usize, matching);
+            let mut cut = x.clone();
+            cut.truncate(from);
+            prop_assert_eq!(identities(&cut), a[..a.len().min(from as usize)].to_vec());
+            cut.extend(&y, from, to);
+            let end = b.len().min(to as usize);
+            let mut expected = a[..a.len().min(from as usize)].to_vec();
+            expected.extend(b.get(from as usize..end).unwrap_or_default());
+            prop_assert_eq!(identities(&cut), expected);
+        }
+    }
+}

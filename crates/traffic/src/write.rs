@@ -1,0 +1,136 @@
+//! From requests to the bytes of a file.
+
+use crate::frame;
+use crate::history::{History, Segment};
+use crate::key::{BLOCK, Key};
+use crate::record::{self, Line, RequestRecord, Setup, SizeSample};
+use crate::tokens::{Run, Tokens};
+
+/// What became of something that was to be recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// Append these bytes to the file.
+    Bytes(Vec<u8>),
+    /// The file would be larger than it may be: the recording ends here.
+    Full,
+}
+
+/// Makes a file, piece by piece. The caller appends the pieces.
+#[derive(Debug)]
+pub struct Writer {
+    key: Key,
+    history: History,
+    /// The identity of the next new token.
+    next: u64,
+    written: u64,
+    limit: u64,
+    full: bool,
+}
+
+impl Writer {
+    /// `limit`: bytes that the file may have. `keep_key`: the file is to contain its key. Returns
+    /// the file's beginning too.
+    #[must_use]
+    pub fn new(key: Key, keep_key: bool, limit: u64) -> (Self, Vec<u8>) {
+        let mut begin = frame::header();
+        if keep_key {
+            begin.extend(frame::frame(record::KEY, key.bytes()).unwrap_or_default());
+        }
+        let writer = Self {
+            key,
+            history: History::new(),
+            next: 0,
+            written: begin.len() as u64,
+            limit,
+            full: false,
+        };
+        (writer, begin)
+    }
+
+    /// Remembers with this instead: to bound memory otherwise.
+    #[must_use]
+    pub fn with_history(mut self, history: History) -> Self {
+        self.history = history;
+        self
+    }
+
+    /// The server's flags; again when more of them is known.
+    pub fn setup(&mut self, setup: &Setup) -> Recorded {
+        self.frame(record::SETUP, &setup.encode())
+    }
+
+    /// A size that was seen.
+    pub fn size(&mut self, sample: SizeSample) -> Recorded {
+        self.frame(record::SIZE, &sample.encode())
+    }
+
+    /// A keyed hash, for what must not be readable.
+    #[must_use]
+    pub fn hash(&self, text: &[u8]) -> u64 {
+        self.key.hash(text)
+    }
+
+    /// A request; `tokens` are those of its prompt, and those that followed. `shift`: how many of
+    /// the first were kept, and how many after them are gone, if the context was shifted.
+    pub fn request(
+        &mut self,
+        request: RequestRecord,
+        tokens: &[i32],
+        shift: Option<(u32, u32)>,
+    ) -> Recorded {
+        if self.full {
+            return Recorded::Full;
+        }
+        let segments = self.history.relate(tokens);
+        let known = segments.iter().map_while(|segment| match segment {
+            Segment::Known(run) => Some(run.length as usize),
+            Segment::New(_) => None,
+        });
+        let first_block = known.sum::<usize>() / BLOCK;
+        let is_new = segments.iter().any(|s| matches!(s, Segment::New(_)));
+        let mut blocks = match is_new {
+            true => self.key.blocks(tokens),
+            false => Vec::new(),
+        };
+        blocks.drain(..first_block.min(blocks.len()));
+        let line = Line {
+            request,
+            segments,
+            first_block: first_block as u32,
+            blocks,
+        };
+        let body = line.encode(self.next);
+        let mut row = Tokens::new();
+        for segment in &line.segments {
+            match *segment {
+                Segment::Known(run) => row.push(run),
+                Segment::New(length) => {
+                    let first = self.next;
+                    row.push(Run { first, length });
+                    self.next += u64::from(length);
+                }
+            }
+        }
+        if let Some((keep, gone)) = shift {
+            let mut left = Tokens::new();
+            left.extend(&row, 0, keep);
+            left.extend(&row, keep.saturating_add(gone), row.len());
+            self.history.graft(&left);
+        }
+        self.frame(record::REQUEST, &body)
+    }
+
+    fn frame(&mut self, kind: u8, body: &[u8]) -> Recorded {
+        let bytes = match frame::frame(kind, body) {
+            Some(bytes) if !self.full => bytes,
+            _ => return Recorded::Full,
+        };
+        if self.written + bytes.len() as u64 > self.limit {
+            // What follows would name tokens that are not in the file.
+            self.full = true;
+            return Recorded::Full;
+        }
+        self.written += bytes.len() as u64;
+        Recorded::Bytes(bytes)
+    }
+}

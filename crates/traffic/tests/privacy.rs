@@ -1,0 +1,123 @@
+//! What a recording gives away, and to whom.
+//!
+//! Somebody has a file and a guess at a prompt. With the file's key the guess can be tried. Without
+//! it the file must be no more likely if the prompt was sent than if any other was that has the
+//! same length and shares as much with the others: the bytes outside the hashes are then equal, and
+//! the hashes are a pseudorandom function's values under a key that is not known.
+
+use contextpilot_traffic::{BLOCK, Key, Recorded, RequestRecord, Writer, read};
+
+/// A system prompt, and two questions that share it.
+fn traffic(secret: &[i32]) -> Vec<Vec<i32>> {
+    let system: Vec<i32> = (0..150).map(|nth| 40 + nth % 60).collect();
+    let other: Vec<i32> = (0..90).map(|nth| 9000 + nth).collect();
+    [secret, &other]
+        .map(|question| [&system, question].concat())
+        .to_vec()
+}
+
+fn secret() -> Vec<i32> {
+    (0..100).map(|nth| 500 + 7 * nth).collect()
+}
+
+/// Another text of the same length, which repeats nothing either.
+fn decoy() -> Vec<i32> {
+    (0..100).map(|nth| 20_000 + 11 * nth).collect()
+}
+
+fn record(key: [u8; 16], keep: bool, prompts: &[Vec<i32>]) -> Vec<u8> {
+    let (mut writer, mut file) = Writer::new(Key::new(key), keep, 1 << 20);
+    for prompt in prompts {
+        let record = RequestRecord {
+            prompt: prompt.len() as u32,
+            ..RequestRecord::default()
+        };
+        let Recorded::Bytes(bytes) = writer.request(record, prompt, None) else {
+            panic!("there is room");
+        };
+        file.extend(bytes);
+    }
+    file
+}
+
+fn hashes(key: [u8; 16], prompt: &[i32]) -> Vec<[u8; 8]> {
+    let blocks = Key::new(key).blocks(prompt);
+    blocks.into_iter().map(u64::to_le_bytes).collect()
+}
+
+fn contains(file: &[u8], bytes: &[u8]) -> bool {
+    file.windows(bytes.len()).any(|window| window == bytes)
+}
+
+/// The file with zeros for hashes, and for the checksums that cover them.
+fn without_hashes(key: [u8; 16], prompts: &[Vec<i32>], mut file: Vec<u8>) -> Vec<u8> {
+    for hash in prompts.iter().flat_map(|prompt| hashes(key, prompt)) {
+        for at in 0..file.len() - 8 {
+            if file[at..at + 8] == hash {
+                file[at..at + 8].fill(0);
+            }
+        }
+    }
+    let mut at = 10;
+    while let Some(length) = file.get(at + 1..at + 5) {
+        let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
+        at += 5 + length;
+        file[at..at + 4].fill(0);
+        at += 4;
+    }
+    file
+}
+
+#[test]
+fn without_the_key_a_guess_cannot_be_tried() {
+    let key = [0x5a; 16];
+    let (sent, not_sent) = (traffic(&secret()), traffic(&decoy()));
+    let (file, other) = (record(key, false, &sent), record(key, false, &not_sent));
+    assert_ne!(file, other, "hashes differ");
+    assert_eq!(
+        without_hashes(key, &sent, file.clone()),
+        without_hashes(key, &not_sent, other),
+        "and nothing else does"
+    );
+    assert!(!contains(&file, &key), "the key is not in the file");
+    // What somebody can compute who has everything but the key: nothing of it is in the file.
+    let (guess, public) = (&sent[0], [[0; 16], [0xff; 16], [1; 16]]);
+    for guessed in public.iter().flat_map(|key| hashes(*key, guess)) {
+        assert!(!contains(&file, &guessed));
+    }
+    // No token is in it, in any of the ways in which it would be written.
+    for pair in secret().windows(2) {
+        let plain: Vec<u8> = pair.iter().flat_map(|token| token.to_le_bytes()).collect();
+        assert!(!contains(&file, &plain));
+    }
+}
+
+#[test]
+fn with_the_key_it_can() {
+    let key = [0x5a; 16];
+    let sent = traffic(&secret());
+    let file = record(key, true, &sent);
+    let kept = read(&file).key.expect("it was asked for");
+    assert_eq!(kept, Key::new(key));
+    let (ours, others) = (hashes(key, &sent[0]), hashes(key, &traffic(&decoy())[0]));
+    assert!(ours.iter().all(|hash| contains(&file, hash)));
+    // The decoy begins with the same system prompt: two whole blocks.
+    let shared = 150 / BLOCK;
+    assert!(!others[shared..].iter().any(|hash| contains(&file, hash)));
+}
+
+#[test]
+fn another_file_has_other_hashes() {
+    let sent = traffic(&secret());
+    let (one, other) = (record([1; 16], false, &sent), record([2; 16], false, &sent));
+    assert!(
+        hashes([1; 16], &sent[0])
+            .iter()
+            .all(|hash| contains(&one, hash))
+    );
+    assert!(
+        !hashes([1; 16], &sent[0])
+            .iter()
+            .any(|hash| contains(&other, hash))
+    );
+}

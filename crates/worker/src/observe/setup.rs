@@ -1,0 +1,111 @@
+//! The flags of the server that decide what it reuses.
+
+use std::ffi::OsString;
+
+use contextpilot_traffic::Setup;
+
+use super::facts::CommandLine;
+
+/// As llama-server 0.7.0 reads its command line and its environment. What it does not say has the
+/// server's default; what the context is like will be known when there is one.
+pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
+    command: &CommandLine<F>,
+    engine: String,
+    has_host_cache: bool,
+) -> Setup {
+    let usual = Setup::default();
+    let number = |options: &[&str], variable, usual: i64| -> i64 {
+        let given = command.text(options, variable);
+        given.and_then(|text| text.parse().ok()).unwrap_or(usual)
+    };
+    let size = |options: &[&str], variable, usual: u32| -> u32 {
+        u32::try_from(number(options, variable, i64::from(usual))).unwrap_or(usual)
+    };
+    // Without it the server takes four slots that share the context.
+    let slots = number(&["-np", "--parallel"], "LLAMA_ARG_N_PARALLEL", -1);
+    let parallel = u32::try_from(slots).ok().filter(|&slots| slots > 0);
+    let unified = command.flag(
+        &["-kvu", "--kv-unified"],
+        &["-no-kvu", "--no-kv-unified"],
+        "LLAMA_ARG_KV_UNIFIED",
+    );
+    let shift = command.flag(
+        &["--context-shift"],
+        &["--no-context-shift"],
+        "LLAMA_ARG_CONTEXT_SHIFT",
+    );
+    let idle = command.flag(
+        &["--cache-idle-slots"],
+        &["--no-cache-idle-slots"],
+        "LLAMA_ARG_CACHE_IDLE_SLOTS",
+    );
+    let similarity = command
+        .text(&["-sps", "--slot-prompt-similarity"], "")
+        .and_then(|text| text.parse::<f64>().ok());
+    let ram = number(&["-cram", "--cache-ram"], "LLAMA_ARG_CACHE_RAM", 8192);
+    let batch_size = size(&["-b", "--batch-size"], "LLAMA_ARG_BATCH", usual.batch_size);
+    Setup {
+        engine,
+        parallel: parallel.unwrap_or(usual.parallel),
+        kv_unified: parallel.is_none() || unified.unwrap_or(false),
+        cache_ram: has_host_cache.then_some(ram),
+        cache_idle_slots: idle.unwrap_or(true),
+        slot_prompt_similarity: similarity.map_or(usual.slot_prompt_similarity, |share| {
+            (share * 1000.0).round() as u32
+        }),
+        cache_reuse: size(&["--cache-reuse"], "LLAMA_ARG_CACHE_REUSE", 0),
+        context_shift: shift.unwrap_or(false),
+        ctx_checkpoints: size(
+            &["-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"],
+            "LLAMA_ARG_CTX_CHECKPOINTS",
+            usual.ctx_checkpoints,
+        ),
+        checkpoint_min_step: size(
+            &["-cms", "--checkpoint-min-step"],
+            "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
+            usual.checkpoint_min_step,
+        ),
+        batch_size,
+        ubatch_size: size(
+            &["-ub", "--ubatch-size"],
+            "LLAMA_ARG_UBATCH",
+            usual.ubatch_size,
+        )
+        .min(batch_size),
+        ..usual
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(arguments: &str) -> Setup {
+        let arguments: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
+        let command = CommandLine::new(arguments.into_iter(), |name: &str| {
+            (name == "LLAMA_ARG_CACHE_REUSE").then(|| "32".into())
+        });
+        setup(&command, String::new(), true)
+    }
+
+    #[test]
+    fn slots_share_the_context_unless_their_number_is_given() {
+        let usual = of("x");
+        assert_eq!((usual.parallel, usual.kv_unified), (4, true));
+        let two = of("x -np 2");
+        assert_eq!((two.parallel, two.kv_unified), (2, false));
+        assert!(of("x -np 2 --kv-unified").kv_unified);
+        assert!(!of("x --parallel 2 -kvu --no-kv-unified").kv_unified);
+    }
+
+    #[test]
+    fn flags_are_read_as_the_server_reads_them() {
+        let setup = of("x -cram -1 -sps 0.25 --no-cache-idle-slots --context-shift -b 64 -ub 512");
+        assert_eq!(setup.cache_ram, Some(-1));
+        assert_eq!(setup.slot_prompt_similarity, 250);
+        assert!(!setup.cache_idle_slots && setup.context_shift);
+        assert_eq!((setup.batch_size, setup.ubatch_size), (64, 64));
+        assert_eq!(setup.cache_reuse, 32);
+        assert_eq!(of("x --cache-reuse 16").cache_reuse, 16);
+    }
+}

@@ -1,0 +1,20 @@
+//! Any bytes can be read as a recording, and what was read is within bounds.
+#![no_main]
+
+use contextpilot_traffic::{Key, Writer, read};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    // The header of a good file, so that what follows it is looked at.
+    let (_, mut file) = Writer::new(Key::new([0; 16]), false, u64::MAX);
+    file.extend(data);
+    for bytes in [file.as_slice(), data] {
+        let traffic = read(bytes);
+        assert!(traffic.damage.is_none_or(|damage| damage.at <= bytes.len()));
+        for pair in traffic.requests.windows(2) {
+            let common = pair[0].tokens.common_prefix(&pair[1].tokens);
+            assert!(common <= pair[0].tokens.len().min(pair[1].tokens.len()));
+            assert!(pair[0].record.prompt <= pair[0].tokens.len());
+        }
+    }
+});
