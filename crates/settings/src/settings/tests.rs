@@ -163,7 +163,7 @@ fn flags_are_one_or_zero() {
 }
 
 #[test]
-fn any_of_four_variables_wants_the_hook() {
+fn any_of_five_variables_wants_the_hook() {
     for (name, value) in [
         (env::INDEX_URL, "http://127.0.0.1:1"),
         (env::LISTEN, "unix:/run/x"),
@@ -175,7 +175,7 @@ fn any_of_four_variables_wants_the_hook() {
         assert!(!is_wanted(lookup(&[(name, "")])));
         let settings = settings(&[(name, value)]).unwrap();
         assert!(settings.is_engaged());
-        let observes = [env::LISTEN, env::LOG_FILE].contains(&name);
+        let observes = [env::LISTEN, env::LOG_FILE, env::TRAFFIC_FILE].contains(&name);
         assert_eq!(settings.observes(), observes);
     }
     for name in [
