@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use contextpilot_observer::Note;
 use contextpilot_request::{Adapters, Assembly, Identity, Infill, Request, RequestReader, Step};
-use contextpilot_residency::{
-    Arrival, Event, Prompt, RequestId, Scale, TaskId, Token, Wishes,
-};
+use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token, Wishes};
 
 use crate::attach::{claims, evidence};
 use crate::bounds::SOCKETS;

@@ -97,7 +97,11 @@ impl Total {
 
 fn run(case: &Case) -> Result<Total> {
     let hooked = case.server.clone().launcher(LAUNCHER);
-    let server = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0").spawn()?;
+    let mut hooked = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+    if let Some(file) = std::env::var_os("EXPLAINED_TRACE") {
+        hooked = hooked.env("CONTEXTPILOT_TRACE_FILE", file);
+    }
+    let server = hooked.spawn()?;
     let control = endpoint(&server)?;
     let mut last = 0;
     let mut problems = Vec::new();
@@ -147,12 +151,22 @@ fn compare(step: usize, outcome: &Outcome, told: &Evaluated) -> Option<String> {
     let sum = |of: fn(&Completion) -> usize| -> u64 {
         outcome.completions.iter().map(|one| of(one) as u64).sum()
     };
+    // One figure for all choices of a chat.
+    let raw = outcome.completions.first().map(|one| &one.raw["choices"]);
+    let choices = raw
+        .and_then(|choices| choices.as_array())
+        .map_or(1, Vec::len) as u64;
+    let times = choices / outcome.completions.len() as u64;
     let (reused, evaluated) = (sum(|one| one.cache_n), sum(|one| one.prompt_n));
+    let (reused, evaluated) = (reused * times.max(1), evaluated * times.max(1));
     let evaluation = &told.evaluation;
     let same = (evaluation.reused, evaluation.evaluated) == (reused, evaluated);
     let named = told.id == outcome.id;
     (!same || !named).then(|| {
-        format!("step {step}: the engine says {reused} + {evaluated} for {:?}: {told:?}", outcome.id)
+        format!(
+            "step {step}: the engine says {reused} + {evaluated} for {:?}: {told:?}",
+            outcome.id
+        )
     })
 }
 
@@ -185,7 +199,10 @@ fn endpoint(server: &Server) -> Result<SocketAddr> {
         let found = said.lines().find_map(|line| {
             let (_, address) = line.split_once("http://")?;
             let address = address.split([' ', '/', ',']).next()?;
-            address.parse().ok().filter(|_| line.contains("[ContextPilot]"))
+            address
+                .parse()
+                .ok()
+                .filter(|_| line.contains("[ContextPilot]"))
         });
         if let Some(address) = found {
             return Ok(address);

@@ -1,10 +1,10 @@
 //! What one end writes, the other end reads; and JSON looks as the docs say.
 
 use contextpilot_control::{
-    Causes, Change, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted, Health, HealthStatus, HookedFunction, HostCache,
-    KvBytes, LogLine, Losses, Lost, Missed, Mode, Model, ModelState, Outcome, Place, Reason, Refusal, RequestName, Sources,
-    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Stats, Timestamp,
-    Tokens,
+    Causes, Change, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted, Health,
+    HealthStatus, HookedFunction, HostCache, KvBytes, LogLine, Losses, Lost, Missed, Mode, Model,
+    ModelState, Outcome, Place, Reason, Refusal, RequestName, RequestState, Requests, Reset,
+    ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;

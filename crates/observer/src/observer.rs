@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use contextpilot_control::{
-    Change, Evicted, Latest, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState, ResidencyEvent,
-    Timestamp,
+    Change, Evicted, Latest, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState,
+    ResidencyEvent, Timestamp,
 };
 use contextpilot_residency::{
     Account, Accounts, Arrival, Asker, BufferId, ContextId, Effect, Entry, Event, Ledger, Place,

@@ -19,7 +19,10 @@ impl Scene {
     fn new() -> Self {
         let mut scene = Self {
             ledger: Ledger::new(),
-            observer: Observer::new("e".to_owned(), Some(Accounts::new(Rules::default(), 1 << 20))),
+            observer: Observer::new(
+                "e".to_owned(),
+                Some(Accounts::new(Rules::default(), 1 << 20)),
+            ),
             clock: 0,
             arrivals: 0,
         };

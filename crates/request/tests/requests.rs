@@ -188,7 +188,10 @@ fn the_slot_that_is_wanted() {
         let length = body.len();
         let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
         let mut reader = RequestReader::new();
-        let mut steps = stream.as_bytes().chunks(piece).map(|part| reader.feed_recv(part));
+        let mut steps = stream
+            .as_bytes()
+            .chunks(piece)
+            .map(|part| reader.feed_recv(part));
         match steps.find(|step| *step != Step::More) {
             Some(Step::Complete(request)) => (request.wants_slot(), request.reuses_nothing()),
             other => panic!("{body}: {other:?}"),
@@ -212,7 +215,10 @@ fn the_slot_that_is_wanted() {
         }
     }
     assert_eq!(ask("/embedding", "{}", 99), (None, true));
-    assert_eq!(ask("/completion", r#"{"cache_prompt":false}"#, 99), (None, true));
+    assert_eq!(
+        ask("/completion", r#"{"cache_prompt":false}"#, 99),
+        (None, true)
+    );
     assert_eq!(ask("/props", r#"{"id_slot":1}"#, 99), (None, false));
 }
 

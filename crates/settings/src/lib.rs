@@ -19,7 +19,7 @@ mod url;
 pub use listen::{ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{
-    DEFAULT_CONNECT_TIMEOUT, DEFAULT_EXIT_DRAIN, DEFAULT_EXPLAIN_LIMIT, DEFAULT_LOG_FILE_LIMIT, DEFAULT_TIMEOUT, Error,
-    Settings, flag, is_wanted,
+    DEFAULT_CONNECT_TIMEOUT, DEFAULT_EXIT_DRAIN, DEFAULT_EXPLAIN_LIMIT, DEFAULT_LOG_FILE_LIMIT,
+    DEFAULT_TIMEOUT, Error, Settings, flag, is_wanted,
 };
 pub use url::{Credentials, IndexUrl, IndexUrlError, Problem, Scheme};

@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use contextpilot_control::Model;
 use contextpilot_residency::Rules;
 
+use crate::prompts;
+
 /// What llama-server 0.7.0 takes unless it is told otherwise, MiB.
 const DEFAULT_CACHE_RAM: i64 = 8192;
 
@@ -84,6 +86,7 @@ impl<F: Fn(&str) -> Option<OsString>> CommandLine<F> {
             cache_reuse: cache_reuse
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(default.cache_reuse),
+            tied: prompts::are_engaged(),
         }
     }
 

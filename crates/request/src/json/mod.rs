@@ -101,11 +101,9 @@ impl MadeOf {
             Member::InputPrefix => Some(&mut self.input_prefix),
             Member::InputSuffix => Some(&mut self.input_suffix),
             Member::InputExtra => Some(&mut self.input_extra),
-            Member::Rid
-            | Member::RequestId
-            | Member::CachePrompt
-            | Member::Lora
-            | Member::Slot => None,
+            Member::Rid | Member::RequestId | Member::CachePrompt | Member::Lora | Member::Slot => {
+                None
+            }
         }
     }
 }

@@ -58,7 +58,11 @@ fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
     ours.windows(length).enumerate().find_map(|(from, window)| {
         let places = places.get(window)?;
         let alike = |place: u32| common(&ours[from..], &theirs[place as usize..]);
-        let best = places.iter().rev().copied().max_by_key(|&place| alike(place))?;
+        let best = places
+            .iter()
+            .rev()
+            .copied()
+            .max_by_key(|&place| alike(place))?;
         Some(Difference {
             inserted: from as u32,
             deleted: best,

@@ -20,7 +20,8 @@ const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };
 const ROOT: Key = 0;
 const NONE: Key = Key::MAX;
 /// Bytes of a node without its tokens: its place in the slab, its edge, its place among the leaves.
-const NODE_BYTES: usize = size_of::<Node>() + 16 + (size_of::<((Key, Token), Key)>() + 1) * 16 / 7 + 48;
+const NODE_BYTES: usize =
+    size_of::<Node>() + 16 + (size_of::<((Key, Token), Key)>() + 1) * 16 / 7 + 48;
 
 /// Counts prompts, in the order in which they were begun.
 pub(crate) type Nth = u64;
@@ -187,7 +188,11 @@ impl Past {
             let all = agree == run.len();
             // Begins inside this run: what is above stays.
             let above = (from as usize).saturating_sub(done);
-            let cut = if above > 0 && above < agree { above } else { agree };
+            let cut = if above > 0 && above < agree {
+                above
+            } else {
+                agree
+            };
             let part = self.split(child, cut);
             done += cut;
             if done as u32 > from {
@@ -239,7 +244,8 @@ impl Past {
         let reached = self.walk(tokens);
         let node = &self.nodes[reached.node];
         let here = node.before.after(&node.tokens[..reached.inside]);
-        self.forgotten.knows(here, &tokens[reached.depth as usize..])
+        self.forgotten
+            .knows(here, &tokens[reached.depth as usize..])
     }
 
     fn walk(&self, tokens: &[Token]) -> Reached {
