@@ -1,7 +1,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use contextpilot_control::{EventId, Health, RequestState, Reset, Slot, Stats};
+use contextpilot_control::{EventId, Health, Latest, RequestState, Reset, Slot, Stats};
 use serde_json::json;
 
 use crate::http::{Http, Patience};
@@ -91,6 +91,16 @@ impl Control {
             404 => answer.json_whatever_the_status(),
             _ => answer.json(),
         }
+    }
+
+    /// `GET /requests/last`: the last requests whose prompts were evaluated, with and without ids,
+    /// the latest first; at most so many.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn latest(&self, most: usize) -> Result<Latest> {
+        let path = format!("/requests/last?n={most}");
+        self.http.get(&path, Patience::Whole(QUICK))?.json()
     }
 
     /// `POST /reset`: everything that is tracked is reported as evicted, and

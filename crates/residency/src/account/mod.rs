@@ -30,6 +30,7 @@ mod tests;
 mod types;
 
 use losses::Losses;
+pub use losses::{EACH as REMEMBERED_EACH, MOST as MOST_REMEMBERED};
 pub use types::{Account, Asker, Causes, Diverged, Elsewhere, Loss, Sources, Wishes};
 
 /// What the server was told that decides what it reuses.
