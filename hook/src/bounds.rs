@@ -52,8 +52,8 @@ pub(crate) const BATCH_KEEPS: usize = 16_384;
 pub(crate) const CONNECTIONS: usize = 16;
 /// Of these, those that may follow the stream: the others are for short questions.
 pub(crate) const READERS: usize = 8;
-/// Bytes of a request's body. Nothing is asked for with one.
-pub(crate) const BODY: usize = 4 << 10;
+/// Bytes of a request's body: the tokens of a prompt.
+pub(crate) const BODY: usize = 1 << 20;
 /// Questions to the worker that may wait: more than there are connections.
 pub(crate) const QUESTIONS: usize = 64;
 /// Lines that may wait for the disk.
@@ -62,7 +62,7 @@ pub(crate) const LOG_LINES: usize = 4096;
 pub(crate) const LOG_IDS: usize = 65_536;
 
 /// Less than this is taken if everything is full at once, with the longest of ids: MiB.
-pub(crate) const TOTAL_MIB: usize = 720;
+pub(crate) const TOTAL_MIB: usize = 740;
 
 /// What may be kept of one kind.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -235,7 +235,8 @@ pub(crate) const ALL: &[Bound] = &[
         what: "connections",
         most: CONNECTIONS,
         // What a thread's stack has room for; little of it is ever touched.
-        each: (2 << 20) + 2 * LARGEST_HEAD + BODY,
+        // The body, and the tokens in it.
+        each: (2 << 20) + 2 * LARGEST_HEAD + 3 * BODY,
         beyond: "503",
     },
     Bound {

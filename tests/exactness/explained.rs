@@ -13,6 +13,7 @@
 mod cases;
 #[allow(dead_code, reason = "some of it is for the other test")]
 mod prompts;
+mod verbose;
 
 use cases::Case;
 use contextpilot_control::{Causes, Evaluated, Latest};
@@ -31,9 +32,11 @@ fn main() -> ExitCode {
         .filter(|argument| !argument.starts_with('-'))
         .collect();
     let all = cases::all();
-    let is_wanted = |case: &&Case| {
-        wanted.is_empty() || wanted.iter().any(|name| case.name.contains(name.as_str()))
+    let every_log = std::env::args().any(|argument| argument == "--every-log");
+    let matches = |name: &str| {
+        wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
     };
+    let is_wanted = |case: &&Case| matches(case.name);
     let mut total = Total::default();
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
     for case in all.iter().filter(is_wanted) {
@@ -50,6 +53,23 @@ fn main() -> ExitCode {
             }
             Err(error) => {
                 println!("test {} ... FAILED\n  {error}", case.name);
+                failed += 1;
+            }
+        }
+    }
+    // Of older servers, the log has other words.
+    let ours = std::env::var_os("LLAMA_SERVER_BIN").is_none_or(|_| every_log);
+    for run in verbose::all()
+        .iter()
+        .filter(|run| ours && matches(run.name))
+    {
+        match run.compare() {
+            Ok(compared) => {
+                println!("test {} ... ok: {}", run.name, compared.text());
+                passed += 1;
+            }
+            Err(error) => {
+                println!("test {} ... FAILED\n  {error}", run.name);
                 failed += 1;
             }
         }

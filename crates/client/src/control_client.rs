@@ -1,7 +1,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use contextpilot_control::{EventId, Health, Latest, RequestState, Reset, Slot, Stats};
+use contextpilot_control::{EventId, Health, Latest, Match, RequestState, Reset, Slot, Stats};
 use serde_json::json;
 
 use crate::http::{Http, Patience};
@@ -101,6 +101,17 @@ impl Control {
     pub fn latest(&self, most: usize) -> Result<Latest> {
         let path = format!("/requests/last?n={most}");
         self.http.get(&path, Patience::Whole(QUICK))?.json()
+    }
+
+    /// `POST /match`: what the engine would reuse for a prompt of these tokens, were it to come now
+    /// as a completion.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn matching(&self, tokens: &[i32]) -> Result<Match> {
+        let body = json!({ "tokens": tokens });
+        let patience = Patience::Whole(QUICK);
+        self.http.post("/match", &body, patience)?.json()
     }
 
     /// `POST /reset`: everything that is tracked is reported as evicted, and

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 mod close;
 mod difference;
 mod losses;
+mod matching;
 mod open;
 mod past;
 #[cfg(test)]
@@ -31,6 +32,7 @@ mod types;
 
 use losses::Losses;
 pub use losses::{EACH as REMEMBERED_EACH, MOST as MOST_REMEMBERED};
+pub use matching::{Choice, Match, Matched, Occupied};
 pub use types::{Account, Asker, Causes, Diverged, Elsewhere, Loss, Sources, Wishes};
 
 /// What the server was told that decides what it reuses.
@@ -90,6 +92,8 @@ pub struct Accounts {
     last: Nth,
     /// The last prompt before events were lost.
     gap: Nth,
+    /// Of slots that were never used, the server takes the last one first. `None`: not seen yet.
+    from_the_end: Option<bool>,
 }
 
 /// A slot.
@@ -105,6 +109,8 @@ struct Slot {
     /// What it held before room was made in it for its next prompt.
     own: Option<Vec<Token>>,
     prepared: Prepared,
+    /// When it was last at work.
+    used: u64,
     /// The last prompt in it, for children that take it over.
     last: Option<Account>,
 }
@@ -143,6 +149,7 @@ impl Accounts {
             launched: None,
             last: 0,
             gap: 0,
+            from_the_end: None,
         }
     }
 
@@ -154,6 +161,9 @@ impl Accounts {
 
     /// A slot takes on a task. Before the event of that is applied.
     pub fn launch(&mut self, slot: SequenceId, task: TaskId, asker: Asker, wishes: Wishes) {
+        if self.last == 0 && wishes.slot.is_none() {
+            self.from_the_end = Some(slot > 0);
+        }
         let untied = task == UNTIED;
         let decided = match untied {
             true => self.batched,
@@ -396,7 +406,11 @@ impl Accounts {
             let slot = run[0].sequence;
             let place = self.slots.entry(slot).or_default();
             // What is written for no prompt is a trial, before the server serves.
-            place.dirty |= place.open.is_some() || place.owner > 0;
+            let serves = place.open.is_some() || place.owner > 0;
+            place.dirty |= serves;
+            if serves {
+                place.used = self.clock;
+            }
             let Some(open) = &mut place.open else {
                 continue;
             };
