@@ -26,6 +26,7 @@ mod top;
 mod ttft;
 mod up;
 mod whereis;
+mod why;
 
 /// The companion of contextpilot-llama-server.
 ///
@@ -60,6 +61,7 @@ enum Command {
     Stats(stats::Options),
     #[command(name = "where")]
     Where(whereis::Options),
+    Why(why::Options),
     Events(events::Options),
     Slots(slots::Options),
     Ttft(ttft::Options),
@@ -94,6 +96,7 @@ pub fn main() -> ExitCode {
         Command::Top(options) => done(top::run(&options)),
         Command::Stats(options) => done(stats::run(&options)),
         Command::Where(options) => whereis::run(&options),
+        Command::Why(options) => why::run(&options),
         Command::Events(options) => done(events::run(&options)),
         Command::Slots(options) => done(slots::run(&options)),
         Command::Ttft(options) => done(ttft::run(&options)),

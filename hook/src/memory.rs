@@ -6,27 +6,26 @@
 //! `docs/memory.md` is for people. Its table is made from [`ALL`], and a test compares them. What
 //! follows the size of something in the server, and so has no number here, is described there.
 
-use contextpilot_control::{Evicted, LogLine, ResidencyEvent};
+use contextpilot_control::{Evaluated, Evaluation, Evicted, LogLine, ResidencyEvent};
 use contextpilot_delivery::Limits;
 use contextpilot_journal::{MAX_CHANGES, MAX_IDS, RECENT_BYTES};
 use contextpilot_kv_publisher::{
     CONNECTIONS as ROUTERS, MOST_WAITING as MOST_PUBLISHED, QUEUED_BYTES,
 };
-use contextpilot_observer::{MOST_EVENTS, MOST_GONE, MOST_IDS};
+use contextpilot_observer::{MOST_EVALUATIONS, MOST_EVENTS, MOST_GONE, MOST_IDS};
 use contextpilot_request::MAX_ID_BYTES;
 use contextpilot_residency::{
-    Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_UNCACHED, MOST_WAITING, MOST_WAITING_TOKENS,
-    RequestId, TaskId, Token,
+    Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_UNCACHED, MOST_WAITING,
+    MOST_WAITING_TOKENS, REMEMBERED_BYTES, REMEMBERED_EACH, RequestId, TaskId, Token,
 };
 use contextpilot_worker::LARGEST_HEAD;
 
 use crate::base::bounds::*;
-use contextpilot_settings::DEFAULT_EXPLAIN_LIMIT;
 use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// Less than this is taken if everything is full at once, with the longest of ids: MiB.
-pub(crate) const TOTAL_MIB: usize = 840;
+pub(crate) const TOTAL_MIB: usize = 940;
 
 /// What may be kept of one kind.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -178,10 +177,29 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "the oldest is forgotten: `/requests/{id}` says `unknown`",
     },
     Bound {
+        what: "with `CONTEXTPILOT_EXPLAIN_MB`, the last evaluations",
+        most: MOST_EVALUATIONS,
+        each: size_of::<Evaluated>() + hashed(SHARED_ID + size_of::<u64>()) + 4 * ID,
+        beyond: "the oldest is forgotten: `evaluation` is `null`",
+    },
+    Bound {
+        what: "contents that were in slots, by the setting's default",
+        most: REMEMBERED_BYTES,
+        each: 1,
+        beyond: "the least recently used are forgotten: the cause is `not_known`",
+    },
+    Bound {
+        what: "what is known of who asked for them, and how they were lost",
+        most: MOST_REMEMBERED,
+        each: REMEMBERED_EACH + ID,
+        beyond: "`diverged.request` and `lost` are `null`",
+    },
+    Bound {
         what: "connections",
         most: CONNECTIONS,
         // What a thread's stack has room for; little of it is ever touched.
-        each: (2 << 20) + 2 * LARGEST_HEAD + BODY,
+        // The body, and the tokens in it.
+        each: (2 << 20) + 2 * LARGEST_HEAD + 3 * BODY,
         beyond: "503",
     },
     Bound {
@@ -193,7 +211,7 @@ pub(crate) const ALL: &[Bound] = &[
     Bound {
         what: "with `CONTEXTPILOT_LOG_FILE`: lines that wait for the disk",
         most: LOG_LINES,
-        each: size_of::<LogLine>() + ALLOCATION,
+        each: size_of::<LogLine>() + size_of::<Evaluation>() + 2 * ALLOCATION + 2 * ID,
         beyond: "the line is dropped (`losses.log_lines`)",
     },
     Bound {
@@ -201,12 +219,6 @@ pub(crate) const ALL: &[Bound] = &[
         most: LOG_IDS,
         each: size_of::<Evicted>() + ID,
         beyond: "the same",
-    },
-    Bound {
-        what: "with either: bytes of what has been in slots (`CONTEXTPILOT_EXPLAIN_MB`)",
-        most: DEFAULT_EXPLAIN_LIMIT as usize,
-        each: 1,
-        beyond: "the least recently used is forgotten: causes become `not_known`",
     },
     Bound {
         what: "with `CONTEXTPILOT_KV_EVENTS`: tokens and blocks that wait to be published",

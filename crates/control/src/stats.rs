@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Reason, Timestamp};
+use crate::{Causes, Reason, Timestamp};
 
 /// Everything at one moment: the worker thread takes it between two events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -235,6 +235,8 @@ pub struct Reuse {
     pub total: ReuseOver,
     /// Prompts that were completed within the last 60 seconds.
     pub last_minute: ReuseOver,
+    /// Why tokens were evaluated, since the start. All zero with `CONTEXTPILOT_EXPLAIN_MB=0`.
+    pub causes: Causes,
 }
 
 /// Prompt tokens over some time. Counts prompts whose evaluation was completed, each at that

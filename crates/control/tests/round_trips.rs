@@ -74,6 +74,7 @@ fn stats() -> Stats {
         reuse: Reuse {
             total: ReuseOver::new(2, 30, 70),
             last_minute: ReuseOver::new(0, 0, 0),
+            causes: evaluation().causes,
         },
         evictions: BTreeMap::from([(Reason::Overwritten, 3), (Reason::NeverCached, 1)]),
         undecided: true,

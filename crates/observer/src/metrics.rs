@@ -271,6 +271,12 @@ impl Page {
             "source",
             &[("reused", total.reused), ("evaluated", total.evaluated)],
         );
+        self.counters(
+            "evaluated_tokens_total",
+            "Prompt tokens that were evaluated, by why: see GET /requests/{id}, evaluation",
+            "cause",
+            &stats.reuse.causes.all(),
+        );
         let losses = &stats.losses;
         self.counters(
             "losses_total",

@@ -92,6 +92,7 @@ impl Observer {
             reuse: Reuse {
                 total: ReuseOver::new(counts.prompts, counts.taken.reused, counts.taken.evaluated),
                 last_minute: self.minute.sum(now.stamp),
+                causes: self.evaluations.causes,
             },
             evictions: counts.evictions.clone(),
             undecided: ledger.is_some_and(Ledger::awaits_silence),

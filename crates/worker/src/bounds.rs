@@ -4,8 +4,8 @@
 pub const CONNECTIONS: usize = 16;
 /// Of these, those that may follow the stream: the others are for short questions.
 pub const READERS: usize = 8;
-/// Bytes of a request's body. Nothing is asked for with one.
-pub const BODY: usize = 4 << 10;
+/// Bytes of a request's body: the tokens of a prompt.
+pub const BODY: usize = 1 << 20;
 /// Questions to the worker that may wait: more than there are connections.
 pub const QUESTIONS: usize = 64;
 /// Lines that may wait for the disk.

@@ -118,8 +118,10 @@ pub fn start<S: Source + Send + 'static>(
     let told = told.map(|index| (Arc::clone(&index.sender), index.endpoint.clone()));
     let publication = task.publication;
     let published = publication.as_ref().map(Publication::watch);
-    let (attendant, remains) = observe::start(task.settings, library, &turns, told, published)?;
-    let (trace, by_prompts, shared) = (task.trace, task.by_prompts, Arc::clone(&turns.shared));
+    let (settings, by_prompts) = (task.settings, task.by_prompts);
+    let (attendant, remains) =
+        observe::start(settings, library, &turns, told, published, by_prompts)?;
+    let (trace, shared) = (task.trace, Arc::clone(&turns.shared));
     thread::Builder::new()
         .name("contextpilot".to_owned())
         .spawn(move || {

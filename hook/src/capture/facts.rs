@@ -14,6 +14,7 @@ use crate::channel::note;
 /// What the engine says of a context to whoever observes.
 pub(crate) struct ContextFacts {
     capacity: Option<u32>,
+    slots: Option<u32>,
     /// What it calls the model, ended by a zero.
     model: [u8; 128],
 }
@@ -27,6 +28,8 @@ pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<Co
     let of_one = unsafe { plain::context_size_of_one(context) };
     // SAFETY: see above.
     let capacity = of_one.or_else(|| unsafe { plain::context_size(context) });
+    // SAFETY: see above.
+    let slots = unsafe { plain::sequences(context) };
     let mut text = [0_u8; 128];
     if let Some(model) = model {
         // SAFETY: a living context's model, and a buffer of that size, which is ended by a zero.
@@ -34,6 +37,7 @@ pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<Co
     }
     Some(ContextFacts {
         capacity,
+        slots,
         model: text,
     })
 }
@@ -44,6 +48,7 @@ pub(crate) fn note_context(context: Pointer, facts: Option<&ContextFacts>) {
         note(|| Note::Context {
             context: ContextId(context.addr()),
             capacity: facts.capacity,
+            slots: facts.slots,
             model: model_of(facts),
         });
     }

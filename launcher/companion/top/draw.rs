@@ -13,6 +13,8 @@ use crate::companion::show::{Moment, Visible, bytes, count, percent};
 use crate::companion::stats;
 use crate::companion::whereis::{place, why};
 
+mod causes;
+
 /// Eighths of a cell.
 const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 /// Lines of the sparklines, title included.
@@ -22,12 +24,15 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
     let area = frame.area();
     // Slots and host take what they need, the evictions at least a third.
     let wanted = state.slots().len().max(1) as u16 + 2 + published(state).is_some() as u16;
-    let room = area.height.saturating_sub(2 + FIGURES);
+    // A server that does not say why tokens are evaluated needs no line for it.
+    let says_why = u16::from(causes::are_known(state));
+    let room = area.height.saturating_sub(2 + says_why + FIGURES);
     let upper = wanted.min(room - room / 3);
-    let [heading, slots, figures, evictions, footer] = Layout::vertical([
+    let [heading, slots, figures, causes, evictions, footer] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(upper),
         Constraint::Length(FIGURES),
+        Constraint::Length(says_why),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
@@ -35,6 +40,7 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
     self::heading(state, frame, heading);
     self::slots(state, frame, slots);
     self::figures(state, frame, figures);
+    frame.render_widget(Paragraph::new(causes::line(state, causes.width)), causes);
     self::evictions(state, frame, evictions);
     self::footer(state, frame, footer);
 }

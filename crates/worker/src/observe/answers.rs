@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use contextpilot_control::{
-    EventId, Health, HealthStatus, ModelState, Refusal, RequestState, Reset,
+    EventId, Health, HealthStatus, MatchRequest, ModelState, Refusal, RequestState, Reset,
 };
 use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
@@ -104,7 +104,7 @@ impl Answers {
     fn route(&self, request: &Request, access: Access) -> Response {
         let path = request.path();
         let only = match path {
-            "/reset" => "POST",
+            "/reset" | "/match" => "POST",
             "/" | "/stats" | "/metrics" | "/events" => "GET",
             _ if is_probe(path) => "GET",
             _ if path.starts_with("/requests/") => "GET",
@@ -112,7 +112,7 @@ impl Answers {
                 return refuse(
                     404,
                     "nothing here: there are /stats, /requests/{id}, /requests/last, /events, /metrics, /health, \
-                     /ready and POST /reset",
+                     /ready, POST /match and POST /reset",
                 );
             }
         };
@@ -147,6 +147,7 @@ impl Answers {
                 .asker
                 .ask(Question::Reset)
                 .map(|evicted| json(200, &Reset { evicted })),
+            "/match" => self.matching(request),
             LATEST => self.latest(request),
             _ => self.request(path),
         };
@@ -166,6 +167,21 @@ impl Answers {
         };
         let latest = self.asker.ask(|to| Question::Latest(most, to))?;
         Ok(json(200, &latest))
+    }
+
+    fn matching(&self, request: &Request) -> Result<Response, NoAnswer> {
+        let asked: MatchRequest = match serde_json::from_slice(&request.body) {
+            Ok(asked) => asked,
+            Err(error) => {
+                let why = format!("send {{\"tokens\": [1, 2, …]}}: {error}");
+                return Ok(refuse(400, &why));
+            }
+        };
+        let found = self.asker.ask(|to| Question::Match(asked, to))?;
+        Ok(match found {
+            Some(found) => json(200, &found),
+            None => refuse(503, "nothing is remembered: CONTEXTPILOT_EXPLAIN_MB is 0"),
+        })
     }
 
     fn request(&self, path: &str) -> Result<Response, NoAnswer> {
@@ -282,6 +298,7 @@ GET /events          server-sent events, one for each change
 GET /metrics         for Prometheus
 GET /health          200 while the process serves
 GET /ready           200, or 503 with the reason
+POST /match          what would be reused for a prompt: {\"tokens\": […]}
 POST /reset          report everything as evicted, and forget it
 ";
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use contextpilot_control::{Latest, RequestState, Stats};
+use contextpilot_control::{Latest, Match, MatchRequest, RequestState, Stats};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::bounds::QUESTIONS;
@@ -18,6 +18,8 @@ pub(crate) enum Question {
     Stats(Sender<Box<Stats>>),
     Request(String, Sender<RequestState>),
     Latest(usize, Sender<Latest>),
+    /// `None`: nobody keeps accounts.
+    Match(MatchRequest, Sender<Option<Match>>),
     Metrics(Sender<String>),
     Reset(Sender<u64>),
 }

@@ -111,6 +111,9 @@ impl Attendant {
             Question::Request(id, to) => {
                 let _ = to.send(observer.request(&id, ledger));
             }
+            Question::Match(asked, to) => {
+                let _ = to.send(ledger.and_then(|ledger| observer.matching(&asked, ledger)));
+            }
             Question::Latest(most, to) => {
                 let _ = to.send(observer.latest(most));
             }

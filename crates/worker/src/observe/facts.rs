@@ -87,8 +87,9 @@ impl<F: Fn(&str) -> Option<OsString>> CommandLine<F> {
         })
     }
 
-    /// What decides how much of a prompt is reused.
-    pub(crate) fn rules(&self) -> Rules {
+    /// What decides how much of a prompt is reused. `tied`: requests are tied to slots by their
+    /// prompts.
+    pub(crate) fn rules(&self, tied: bool) -> Rules {
         let text = |options: &[&str], variable: &str| {
             self.value(options, variable).map(|value| match value {
                 From::Arguments(text) | From::Environment(text) => text,
@@ -107,6 +108,7 @@ impl<F: Fn(&str) -> Option<OsString>> CommandLine<F> {
             cache_reuse: cache_reuse
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(default.cache_reuse),
+            tied,
         }
     }
 
@@ -170,7 +172,7 @@ mod tests {
     #[test]
     fn the_rules_are_those_of_the_command_line() {
         let rules = |arguments, variable| {
-            let rules = line(arguments, variable).rules();
+            let rules = line(arguments, variable).rules(false);
             (rules.similarity, rules.cache_reuse)
         };
         assert_eq!(rules("x", None), (0.1, 0));

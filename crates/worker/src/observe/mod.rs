@@ -77,7 +77,8 @@ impl Remains {
     }
 }
 
-/// Starts what the settings ask for. The caller has blocked all signals.
+/// Starts what the settings ask for. The caller has blocked all signals. `by_prompts`: requests are
+/// tied to slots by their prompts.
 ///
 /// # Errors
 /// No thread can be had.
@@ -87,6 +88,7 @@ pub(crate) fn start(
     turns: &Turns,
     index: Option<(Arc<Sender>, String)>,
     published: Option<Watch>,
+    by_prompts: bool,
 ) -> io::Result<(Option<Attendant>, Remains)> {
     let mut remains = Remains::default();
     if !settings.observes() {
@@ -132,7 +134,7 @@ pub(crate) fn start(
     let reads = settings.listen.is_some() || settings.log_file.is_some();
     let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Accounts::new(command.rules(), bytes)
+        Accounts::new(command.rules(by_prompts), bytes)
     });
     let facts = Facts {
         library,
