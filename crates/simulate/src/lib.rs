@@ -25,6 +25,7 @@
 mod checkpoints;
 mod content;
 mod host;
+mod marks;
 mod point;
 mod reuse;
 mod server;
