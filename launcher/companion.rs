@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::say::say;
 use crate::{hook_lib, variables};
 
+mod advise;
 mod connect;
 mod doctor;
 mod events;
@@ -16,6 +17,7 @@ mod generate;
 mod listen;
 mod reset;
 mod show;
+mod simulate;
 mod slots;
 mod stats;
 mod table;
@@ -33,6 +35,7 @@ mod whereis;
 ///   CONTEXTPILOT_INDEX_TOKEN bearer token for the index
 ///   CONTEXTPILOT_LISTEN      where the control endpoint listens: 127.0.0.1:8890, unix:/path
 ///   CONTEXTPILOT_LOG_FILE    file for a line of JSON a finished request
+///   CONTEXTPILOT_TRAFFIC_FILE  file for a recording of traffic without its text
 ///                            (without any of these but the token, the hook is not used)
 ///   CONTEXTPILOT_HOOK_LIB    hook library to use instead of the built-in one
 ///   CONTEXTPILOT_STRICT      1: exit 3 instead of running without the hook
@@ -57,6 +60,8 @@ enum Command {
     Slots(slots::Options),
     Ttft(ttft::Options),
     Reset(reset::Options),
+    Simulate(simulate::Options),
+    Advise(advise::Options),
     Doctor(doctor::Options),
     Listen(listen::Options),
     /// Print the path of the hook library
@@ -84,6 +89,8 @@ pub fn main() -> ExitCode {
         Command::Slots(options) => done(slots::run(&options)),
         Command::Ttft(options) => done(ttft::run(&options)),
         Command::Reset(options) => done(reset::run(&options)),
+        Command::Simulate(options) => done(simulate::run(&options)),
+        Command::Advise(options) => done(advise::run(&options)),
         Command::Completions(options) => done(generate::completions(&options)),
         Command::Man(options) => done(generate::man(&options)),
     };
