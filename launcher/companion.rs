@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::say::say;
 use crate::{hook_lib, variables};
 
+mod advise;
 mod connect;
 mod demo;
 mod doctor;
@@ -19,6 +20,7 @@ mod index;
 mod listen;
 mod reset;
 mod show;
+mod simulate;
 mod slots;
 mod stats;
 mod table;
@@ -39,6 +41,7 @@ mod why;
 ///   CONTEXTPILOT_LISTEN      where the control endpoint listens: 127.0.0.1:8890, unix:/path
 ///   CONTEXTPILOT_LOG_FILE    file for a line of JSON a finished request
 ///   CONTEXTPILOT_KV_EVENTS   where KV cache events are published for routers: tcp://127.0.0.1:5557
+///   CONTEXTPILOT_TRAFFIC_FILE  file for a recording of traffic without its text
 ///                            (without any of these but the token, the hook is not used)
 ///   CONTEXTPILOT_HOOK_LIB    hook library to use instead of the built-in one
 ///   CONTEXTPILOT_STRICT      1: exit 3 instead of running without the hook
@@ -66,6 +69,8 @@ enum Command {
     Slots(slots::Options),
     Ttft(ttft::Options),
     Reset(reset::Options),
+    Simulate(simulate::Options),
+    Advise(advise::Options),
     Doctor(doctor::Options),
     Listen(listen::Options),
     Gateway(gateway::Options),
@@ -101,6 +106,8 @@ pub fn main() -> ExitCode {
         Command::Slots(options) => done(slots::run(&options)),
         Command::Ttft(options) => done(ttft::run(&options)),
         Command::Reset(options) => done(reset::run(&options)),
+        Command::Simulate(options) => done(simulate::run(&options)),
+        Command::Advise(options) => done(advise::run(&options)),
         Command::Completions(options) => done(generate::completions(&options)),
         Command::Man(options) => done(generate::man(&options)),
     };

@@ -4,34 +4,60 @@
 //! server that records it. What the recording says of each prompt must be what the engine answered,
 //! and what the simulator makes of the recording must be the same, to the token.
 //!
+//! *At other settings*: recorded traffic of several kinds is played again to servers that are started
+//! with other flags. What the simulator says of them must be right within two points.
+//!
 //! ```text
 //! cargo test --test simulation [-- NAME...]
+//! cargo test --test simulation -- --grid [REQUESTS]     also writes docs/simulate.md
 //! ```
 
 #[path = "../exactness/cases.rs"]
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
+mod elsewhere;
 #[path = "../exactness/prompts.rs"]
 mod prompts;
 mod recorded;
+mod traffic;
 
 use std::process::ExitCode;
 
+/// Requests of the traffic for the page, and for a look at some of its points.
+const REQUESTS: usize = 300;
+const FEW_REQUESTS: usize = 100;
+
 fn main() -> ExitCode {
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
+    let mut grid = false;
+    let mut wanted: Vec<String> = Vec::new();
+    for argument in std::env::args().skip(1) {
+        match &*argument {
+            "--grid" => grid = true,
+            flag if flag.starts_with('-') => {}
+            _ => wanted.push(argument),
+        }
+    }
+    let failed = match grid {
+        true => whole_grid(),
+        false => recorded_settings(&wanted) + some_of_the_grid(&wanted),
+    };
+    println!("{failed} failed");
+    match failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn recorded_settings(wanted: &[String]) -> usize {
     let mut failed = 0;
     for case in cases::all() {
-        let chosen = wanted.is_empty() || wanted.iter().any(|name| case.name.contains(&**name));
-        if !chosen {
+        let name = case.name;
+        if !is_wanted(wanted, name) {
             continue;
         }
-        let name = case.name;
         match recorded::compare(&case) {
             Ok(recorded::Verdict::Equal(prompts)) => {
-                println!("test {name} ... ok ({prompts} prompts)")
+                println!("test {name} ... ok ({prompts} prompts)");
             }
             Ok(recorded::Verdict::LeftOut(why)) => println!("test {name} ... left out: {why}"),
             Err(error) => {
@@ -40,10 +66,56 @@ fn main() -> ExitCode {
             }
         }
     }
-    println!("{failed} failed");
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    failed
+}
+
+fn is_wanted(wanted: &[String], name: &str) -> bool {
+    wanted.is_empty() || wanted.iter().any(|part| name.contains(&**part))
+}
+
+/// Every eighth point, with less traffic.
+fn some_of_the_grid(wanted: &[String]) -> usize {
+    if !is_wanted(wanted, "other settings") {
+        return 0;
+    }
+    elsewhere::run(FEW_REQUESTS, 8).map_or_else(
+        |error| {
+            println!("test other settings ... FAILED\n  {error}");
+            1
+        },
+        |(_, missed)| missed,
+    )
+}
+
+fn whole_grid() -> usize {
+    match elsewhere::run(REQUESTS, 1) {
+        Ok((rows, missed)) => {
+            write_page(&rows, missed);
+            missed
+        }
+        Err(error) => {
+            println!("{error}");
+            1
+        }
+    }
+}
+
+fn write_page(rows: &str, missed: usize) {
+    let points = rows.lines().count();
+    let text = format!(
+        "# How right the simulator is\n\n\
+         Written by `scripts/simulate`. {REQUESTS} requests of made-up traffic (agents with tools,\n\
+         subagents, retrieval, chats) were recorded once for each model, by a server with 3 slots and\n\
+         its other flags at their defaults, and simulated at the settings below. The same requests were\n\
+         then sent to llama-server itself, started with these flags. *Engine* is what it says it has\n\
+         reused, of all prompt tokens; *exact* counts prompts of which the simulator said the same, to\n\
+         the token. The models are tiny; so is the host cache that is filled.\n\n\
+         Missed by more than two points: {missed} of {points}.\n\n\
+         | model | `--parallel` | `--cache-ram` | `--slot-prompt-similarity` | `--cache-reuse` | engine | simulated | off | exact |\n\
+         |---|---|---|---|---|---|---|---|---|\n{rows}"
+    );
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/simulate.md");
+    if let Err(error) = std::fs::write(path, text) {
+        println!("cannot write {path}: {error}");
     }
 }

@@ -91,7 +91,20 @@ fn unfit(case: &Case) -> Option<&'static str> {
 }
 
 /// Plays a trace to a server that records it.
-pub(crate) fn record(server: &Builder, trace: &Trace) -> Result<(Vec<Outcome>, Traffic)> {
+fn record(server: &Builder, trace: &Trace) -> Result<(Vec<Outcome>, Traffic)> {
+    let mut outcomes = Vec::new();
+    let traffic = record_with(server, |server| {
+        outcomes = trace.run(server)?;
+        Ok(())
+    })?;
+    Ok((outcomes, traffic))
+}
+
+/// What a server records while something is done to it.
+pub(crate) fn record_with(
+    server: &Builder,
+    play: impl FnOnce(&Server) -> Result<()>,
+) -> Result<Traffic> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("traffic");
     let mut server: Server = server
@@ -99,9 +112,9 @@ pub(crate) fn record(server: &Builder, trace: &Trace) -> Result<(Vec<Outcome>, T
         .launcher(LAUNCHER)
         .env("CONTEXTPILOT_TRAFFIC_FILE", &path)
         .spawn()?;
-    let outcomes = trace.run(&server)?;
+    play(&server)?;
     server.stop(SIGTERM)?;
     let bytes = std::fs::read(&path)
         .map_err(|error| Error::new(format!("{error}\n{}", server.stderr())))?;
-    Ok((outcomes, read(&bytes)))
+    Ok(read(&bytes))
 }

@@ -69,23 +69,40 @@ pub(crate) struct Batch {
     pub(crate) begin: u32,
     pub(crate) end: u32,
     pub(crate) prompt: u32,
+    /// It begins with a message of the user, and with the last one.
+    pub(crate) marked: bool,
+    pub(crate) last_marked: bool,
     /// The first and the last position that the context has, before it.
     pub(crate) first: i64,
     pub(crate) last: i64,
 }
 
-/// Where the batch ends that begins at `begin`: it is filled, but the last tokens of a prompt come
-/// in batches of their own where checkpoints are made.
-pub(crate) fn batch_end(begin: u32, prompt: u32, setting: &Setting, divided: bool) -> u32 {
+/// Where the batch ends that begins at `begin`: it is filled, but where checkpoints are made the last
+/// tokens of a prompt come in batches of their own, and so do messages of users, at `marks`: the last
+/// of them, and others that are far enough from the last checkpoint.
+pub(crate) fn batch_end(
+    begin: u32,
+    prompt: u32,
+    setting: &Setting,
+    marks: &[u32],
+    checkpoints: &[Checkpoint],
+) -> u32 {
     let full = prompt.min(begin.saturating_add(setting.batch_size));
-    if !divided {
-        return full;
-    }
     let stops = [4 + setting.ubatch_size, 4].map(|offset| {
         let offset = offset.min(setting.batch_size);
         prompt.checked_sub(offset).filter(|&stop| stop > begin)
     });
-    stops.into_iter().flatten().fold(full, u32::min)
+    let apart = |at: u32| {
+        let last = checkpoints.last().map(|last| last.tokens);
+        last.is_none_or(|last| at > last.saturating_add(setting.checkpoint_min_step))
+    };
+    let marked = marks.iter().copied().filter(|&at| at > begin);
+    let marked = marked.filter(|&at| marks.last() == Some(&at) || apart(at));
+    stops
+        .into_iter()
+        .flatten()
+        .chain(marked)
+        .fold(full, u32::min)
 }
 
 /// Makes a checkpoint before the batch is evaluated, if it is time for one (`do_checkpoint`,
@@ -98,10 +115,11 @@ pub(crate) fn note(
 ) {
     let near_end = batch.prompt < batch.end.saturating_add(setting.ubatch_size);
     let apart = |last: u32| batch.begin > last.saturating_add(setting.checkpoint_min_step);
-    if batch.end < batch.prompt && !near_end || batch.first < 0 {
+    if batch.end < batch.prompt && !near_end && !batch.marked || batch.first < 0 {
         return;
     }
-    if !(near_end || checkpoints.last().is_none_or(|last| apart(last.tokens))) {
+    if !(near_end || batch.last_marked || checkpoints.last().is_none_or(|last| apart(last.tokens)))
+    {
         return;
     }
     let most = setting.ctx_checkpoints as usize;

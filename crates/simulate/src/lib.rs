@@ -22,9 +22,11 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod checkpoints;
 mod content;
 mod host;
+mod marks;
 mod point;
 mod reuse;
 mod server;
@@ -33,6 +35,7 @@ mod sizes;
 mod timeline;
 mod window;
 
+pub use advice::{Advice, Change, LEAST_GAIN, Repeated, advise};
 pub use point::{Outcome, Point, Rates, simulate};
 pub use setting::{Generation, Setting, Unknown};
 pub use sizes::Sizes;

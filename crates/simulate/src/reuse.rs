@@ -10,7 +10,7 @@ pub(crate) fn with_chunks(held: &Content, prompt: &Content, from: u32, least: u3
     let mut wanted = from;
     let mut search = from;
     while wanted < prompt.len() && search < held.len() {
-        let Some(identity) = at(prompt.row(), wanted) else {
+        let Some(identity) = prompt.row().at(wanted) else {
             break;
         };
         let Some((begin, length)) = places(held.row(), identity)
@@ -30,13 +30,6 @@ pub(crate) fn with_chunks(held: &Content, prompt: &Content, from: u32, least: u3
         wanted += length;
     }
     wanted
-}
-
-/// The identity of the token at a position.
-fn at(row: &Tokens, position: u32) -> Option<u64> {
-    let mut one = Tokens::new();
-    one.extend(row, position, position + 1);
-    one.runs().first().map(|run| run.first)
 }
 
 /// Where a token stands, in ascending order.

@@ -9,6 +9,7 @@ use contextpilot_traffic::{Memory, Tokens, Traffic, TrafficRequest};
 use crate::checkpoints::{self, Batch};
 use crate::content::Content;
 use crate::host::{HostCache, Prompt};
+use crate::marks::Marks;
 use crate::point::{Outcome, Rates};
 use crate::reuse;
 use crate::setting::{Generation, Setting};
@@ -43,6 +44,7 @@ pub(crate) struct Server<'a> {
     setting: &'a Setting,
     sizes: &'a Sizes,
     rates: Rates,
+    marks: Marks,
     /// Some request has media, so nothing is moved.
     has_media: bool,
     /// All prompts begin with the same token, which a shift keeps.
@@ -83,6 +85,10 @@ impl<'a> Server<'a> {
             setting,
             sizes,
             rates,
+            marks: match traffic.setup.as_ref().map(Setting::recorded) {
+                Some(recorded) if recorded.memory != Memory::Full => Marks::of(traffic, &recorded),
+                _ => Marks::default(),
+            },
             has_media: traffic.requests.iter().any(|r| !r.record.media.is_empty()),
             begins_alike: begins_alike(&traffic.requests),
             slots: (0..setting.parallel).map(slot).collect(),
@@ -337,10 +343,20 @@ impl<'a> Server<'a> {
         let checks = !record.embedding
             && self.setting.ctx_checkpoints > 0
             && self.setting.memory != Memory::Full;
+        let marks = match checks {
+            true => self.marks.of_prompt(request),
+            false => Vec::new(),
+        };
         let slot = &mut self.slots[nth];
         let mut begin = from;
         while begin < record.prompt {
-            let end = checkpoints::batch_end(begin, record.prompt, self.setting, checks);
+            let held = &slot.prompt.checkpoints;
+            let end = match checks {
+                true => checkpoints::batch_end(begin, record.prompt, self.setting, &marks, held),
+                false => record
+                    .prompt
+                    .min(begin.saturating_add(self.setting.batch_size)),
+            };
             if checks {
                 let (first, last) = self.positions.of(nth);
                 let batch = Batch {
@@ -348,6 +364,8 @@ impl<'a> Server<'a> {
                     begin,
                     end,
                     prompt: record.prompt,
+                    marked: marks.contains(&begin),
+                    last_marked: marks.last() == Some(&begin),
                     first,
                     last,
                 };

@@ -9,6 +9,8 @@ use contextpilot_traffic::{Memory, Setup};
 pub struct Setting {
     /// `--parallel`
     pub parallel: u32,
+    /// It is not given, and neither is `--kv-unified`.
+    pub auto_parallel: bool,
     /// `--ctx-size`: tokens, for all slots.
     pub context: u32,
     /// Tokens that a slot can have.
@@ -40,7 +42,7 @@ pub struct Setting {
     /// Whose rules it follows.
     pub generation: Generation,
     /// A slot has no more tokens than the model was trained for.
-    trained: Option<u32>,
+    pub trained: Option<u32>,
 }
 
 /// Servers whose rules differ.
@@ -86,6 +88,7 @@ impl Setting {
     pub fn recorded(setup: &Setup) -> Self {
         let mut setting = Self {
             parallel: setup.parallel.max(1),
+            auto_parallel: setup.auto_parallel,
             context: setup.context,
             slot_context: setup.slot_context,
             kv_unified: setup.kv_unified,
@@ -110,10 +113,20 @@ impl Setting {
     }
 
     /// With so many slots. The context stays as large as it is, and is divided by them, unless
-    /// they share it (`llama_context`: to a multiple of 256 tokens each).
+    /// they share it (`llama_context`: to a multiple of 256 tokens each). Without `--parallel` they
+    /// do, and with it only if `--kv-unified` says so.
     #[must_use]
-    pub fn with_parallel(mut self, parallel: u32) -> Self {
+    pub fn with_parallel(self, parallel: u32) -> Self {
+        let kv_unified = self.kv_unified && !self.auto_parallel;
+        self.with_slots(parallel, kv_unified)
+    }
+
+    /// With so many slots, that share the context or divide it.
+    #[must_use]
+    pub fn with_slots(mut self, parallel: u32, kv_unified: bool) -> Self {
         self.parallel = parallel.max(1);
+        self.auto_parallel = false;
+        self.kv_unified = kv_unified;
         self.slot_context = self.share().min(self.trained.unwrap_or(u32::MAX)).max(1);
         if !self.kv_unified {
             self.context = self.share().saturating_mul(self.parallel);

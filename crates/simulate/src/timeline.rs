@@ -79,7 +79,7 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
         let arrived = request.record.arrived;
         while let Some(&earlier) = over.next_if(|&&earlier| ended(earlier) <= arrived) {
             let answered = &requests[jobs[earlier].request];
-            if let Some(first) = first_answered(answered) {
+            if let Some(first) = answered.tokens.at(answered.record.prompt) {
                 answers.insert(first, (answered.record.prompt, earlier));
             }
             last = Some(earlier);
@@ -96,19 +96,6 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
         });
     }
     arrivals
-}
-
-/// The identity of the first token of its answer.
-fn first_answered(request: &TrafficRequest) -> Option<u64> {
-    let mut begin = 0;
-    let at = request.record.prompt;
-    for run in request.tokens.runs() {
-        if at < begin + run.length {
-            return Some(run.first + u64::from(at - begin));
-        }
-        begin += run.length;
-    }
-    None
 }
 
 /// The last answer that stands in a prompt where it stood when it was given.

@@ -28,6 +28,8 @@ pub struct Setup {
     pub engine: String,
     /// `--parallel`: slots.
     pub parallel: u32,
+    /// That was not said, so slots share the context by default; with `--parallel` they do not.
+    pub auto_parallel: bool,
     /// Tokens that fit into the context, for all slots (`llama_n_ctx`).
     pub context: u32,
     /// Tokens that a slot can have (`llama_n_ctx_seq`).
@@ -62,6 +64,7 @@ impl Default for Setup {
         Self {
             engine: String::new(),
             parallel: 4,
+            auto_parallel: true,
             context: 4096,
             slot_context: 4096,
             kv_unified: true,
@@ -90,6 +93,7 @@ impl Setup {
         };
         for number in [
             self.parallel,
+            u32::from(self.auto_parallel),
             self.context,
             self.slot_context,
             u32::from(self.kv_unified),
@@ -116,6 +120,7 @@ impl Setup {
         let engine = bytes.text()?;
         let mut number = || bytes.small();
         let parallel = number()?;
+        let auto_parallel = number()? != 0;
         let context = number()?;
         let slot_context = number()?;
         let kv_unified = number()? != 0;
@@ -138,6 +143,7 @@ impl Setup {
         Some(Self {
             engine,
             parallel,
+            auto_parallel,
             context,
             slot_context,
             kv_unified,

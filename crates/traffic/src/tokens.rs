@@ -46,6 +46,13 @@ impl Tokens {
         &self.runs
     }
 
+    /// The identity of the token at a position.
+    #[must_use]
+    pub fn at(&self, position: u32) -> Option<u64> {
+        let nth = self.ends.partition_point(|&end| end <= position);
+        (nth < self.runs.len()).then(|| self.part(nth, position).first)
+    }
+
     /// Appends a run. Beyond 2³² tokens nothing is appended.
     pub fn push(&mut self, run: Run) {
         let Some(end) = self.len().checked_add(run.length) else {
@@ -173,6 +180,7 @@ mod tests {
             let (at, there) = (tail(&a, from), tail(&b, to));
             let matching = at.iter().zip(&there).take_while(|(a, b)| a == b).count();
             prop_assert_eq!(x.matching(from, &y, to) as usize, matching);
+            prop_assert_eq!(x.at(from), a.get(from as usize).copied());
             let mut cut = x.clone();
             cut.truncate(from);
             prop_assert_eq!(identities(&cut), a[..a.len().min(from as usize)].to_vec());

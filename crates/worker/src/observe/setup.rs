@@ -47,6 +47,7 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     Setup {
         engine,
         parallel: parallel.unwrap_or(usual.parallel),
+        auto_parallel: parallel.is_none(),
         kv_unified: parallel.is_none() || unified.unwrap_or(false),
         cache_ram: has_host_cache.then_some(ram),
         cache_idle_slots: idle.unwrap_or(true),
@@ -92,8 +93,10 @@ mod tests {
     fn slots_share_the_context_unless_their_number_is_given() {
         let usual = of("x");
         assert_eq!((usual.parallel, usual.kv_unified), (4, true));
+        assert!(usual.auto_parallel);
         let two = of("x -np 2");
         assert_eq!((two.parallel, two.kv_unified), (2, false));
+        assert!(!two.auto_parallel);
         assert!(of("x -np 2 --kv-unified").kv_unified);
         assert!(!of("x --parallel 2 -kvu --no-kv-unified").kv_unified);
     }

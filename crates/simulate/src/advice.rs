@@ -1,0 +1,244 @@
+//! Which change of flags would have gained most, and what no flag changes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
+
+use crate::point::{Point, simulate};
+use crate::setting::Setting;
+
+/// A gain below this share of all prompt tokens is no advice: the simulation is not that exact.
+pub const LEAST_GAIN: f64 = 0.02;
+/// The most slots that are tried.
+const MOST_SLOTS: u32 = 32;
+
+/// What could have been reused, and what would have to change for it.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// As the server was.
+    pub recorded: Point,
+    /// The best change, and the best of two; each gains by [`LEAST_GAIN`] over the one before.
+    /// Empty: no flag would have helped.
+    pub changes: Vec<Change>,
+    /// What requests consist of.
+    pub tokens: Repeated,
+}
+
+/// A setting that is better than the recorded one.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What to add to the command line, in pairs where a flag has a value.
+    pub flags: Vec<String>,
+    /// What comes of it.
+    pub point: Point,
+}
+
+/// Tokens of all prompts, by who can spare their evaluation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repeated {
+    /// They follow the same tokens as in an earlier request: flags decide.
+    pub prefix: u64,
+    /// They stood in an earlier request too, but behind something that differs: the client decides,
+    /// by what it puts in front of them.
+    pub behind_a_difference: u64,
+    /// They were never sent before: nobody can spare them.
+    pub new: u64,
+    /// Where prompts with repeated tokens behind a difference differ first: the median, in tokens
+    /// from the front.
+    pub differs_at: Option<u32>,
+}
+
+/// Tries single changes, and then each with the best of them.
+#[must_use]
+pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
+    let mut changes: Vec<Change> = Vec::new();
+    let first = simulate(traffic, recorded);
+    for _ in 0..2 {
+        let (base, flags, setting) = match changes.last() {
+            Some(last) => (&last.point, last.flags.clone(), &last.point.setting),
+            None => (&first, Vec::new(), recorded),
+        };
+        let tried = candidates(setting, traffic).into_iter().map(|candidate| {
+            let point = simulate(traffic, &candidate.setting);
+            (candidate, point)
+        });
+        // Of equal ones the first: they come in the order of what they cost.
+        let mut best: Option<(Candidate, Point)> = None;
+        for (candidate, point) in tried {
+            let known = best.as_ref().map_or(base, |(_, point)| point);
+            if point.refused <= base.refused && is_better(&point, known) {
+                best = Some((candidate, point));
+            }
+        }
+        let Some((candidate, point)) = best else {
+            break;
+        };
+        let flags = [flags, candidate.flags].concat();
+        changes.push(Change { flags, point });
+    }
+    Advice {
+        recorded: first,
+        changes,
+        tokens: repeated(&traffic.requests),
+    }
+}
+
+fn is_better(point: &Point, than: &Point) -> bool {
+    point.reused_share() >= than.reused_share() + LEAST_GAIN
+}
+
+struct Candidate {
+    flags: Vec<String>,
+    setting: Setting,
+}
+
+fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
+    let mut all = Vec::new();
+    let mut add = |flags: &[&str], setting: Setting| {
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        all.push(Candidate { flags, setting });
+    };
+    for thousandths in [0, 50, 100, 250, 500] {
+        if thousandths != setting.slot_prompt_similarity {
+            let mut changed = setting.clone();
+            changed.slot_prompt_similarity = thousandths;
+            let share = format!("{}", f64::from(thousandths) / 1000.0);
+            add(&["--slot-prompt-similarity", &share], changed);
+        }
+    }
+    let has_media = traffic.requests.iter().any(|r| !r.record.media.is_empty());
+    if setting.memory == Memory::Full && !has_media && setting.cache_reuse == 0 {
+        for chunk in [256, 64] {
+            let mut changed = setting.clone();
+            changed.cache_reuse = chunk;
+            add(&["--cache-reuse", &chunk.to_string()], changed);
+        }
+    }
+    if setting.memory != Memory::Full {
+        for (checkpoints, step) in [(32, 8192), (128, 1024)] {
+            if checkpoints > setting.ctx_checkpoints {
+                let mut changed = setting.clone();
+                changed.ctx_checkpoints = checkpoints;
+                changed.checkpoint_min_step = step;
+                let (checkpoints, step) = (checkpoints.to_string(), step.to_string());
+                let flags = [
+                    "--ctx-checkpoints",
+                    &checkpoints,
+                    "--checkpoint-min-step",
+                    &step,
+                ];
+                add(&flags, changed);
+            }
+        }
+    }
+    if setting.has_host_cache && !setting.cache_idle_slots {
+        let mut changed = setting.clone();
+        changed.cache_idle_slots = true;
+        add(&["--cache-idle-slots"], changed);
+    }
+    if setting.cache_ram >= 0 {
+        let base = setting.cache_ram.max(1);
+        let sizes = (1..12).map(|doublings| base << doublings);
+        for mib in sizes.filter(|&mib| mib <= 262_144) {
+            if let Ok(changed) = setting.clone().with_cache_ram(mib) {
+                add(&["--cache-ram", &mib.to_string()], changed);
+            }
+        }
+    }
+    let mut slots = setting.parallel + 1;
+    while slots <= MOST_SLOTS {
+        let text = slots.to_string();
+        if !setting.kv_unified || setting.auto_parallel {
+            add(
+                &["--parallel", &text],
+                setting.clone().with_slots(slots, false),
+            );
+        }
+        let flags = ["--parallel", &text, "--kv-unified"];
+        add(&flags, setting.clone().with_slots(slots, true));
+        slots = (slots + 1).next_power_of_two();
+    }
+    all
+}
+
+fn repeated(requests: &[TrafficRequest]) -> Repeated {
+    let mut sum = Repeated::default();
+    let mut differ = Vec::new();
+    // The last request in which a run of tokens began at a position.
+    let mut begun: HashMap<(u32, u64), usize> = HashMap::new();
+    // Stretches of identities that were seen: their ends, by their beginnings.
+    let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+    for (nth, request) in requests.iter().enumerate() {
+        if request.record.child {
+            continue;
+        }
+        let (mut at, mut prefix, mut known) = (0, 0, 0);
+        for run in request.tokens.runs() {
+            let left = request.record.prompt.saturating_sub(at).min(run.length);
+            if let Some(&earlier) = begun.get(&(at, run.first)) {
+                let common = request.tokens.common_prefix(&requests[earlier].tokens);
+                prefix = prefix.max(common.min(request.record.prompt));
+            }
+            known += overlap(&seen, run.first, run.first + u64::from(left));
+            at += run.length;
+        }
+        let mut at = 0;
+        for run in request.tokens.runs() {
+            begun.insert((at, run.first), nth);
+            insert(&mut seen, run.first, run.first + u64::from(run.length));
+            at += run.length;
+        }
+        let behind = known.saturating_sub(u64::from(prefix));
+        sum.prefix += u64::from(prefix);
+        sum.behind_a_difference += behind;
+        sum.new += u64::from(request.record.prompt)
+            .saturating_sub(u64::from(prefix))
+            .saturating_sub(behind);
+        if behind > u64::from(request.record.prompt / 4) {
+            differ.push(prefix);
+        }
+    }
+    differ.sort_unstable();
+    sum.differs_at = differ.get(differ.len() / 2).copied();
+    sum
+}
+
+/// How much of a stretch was seen.
+fn overlap(seen: &BTreeMap<u64, u64>, from: u64, to: u64) -> u64 {
+    let earlier = seen.range(..=from).next_back().map(|(&begin, _)| begin);
+    let parts = seen.range(earlier.unwrap_or(from)..to);
+    parts
+        .map(|(&begin, &end)| end.min(to).saturating_sub(begin.max(from)))
+        .sum()
+}
+
+/// Joins a stretch with those that it touches.
+fn insert(seen: &mut BTreeMap<u64, u64>, mut from: u64, mut to: u64) {
+    while let Some((&begin, &end)) = seen.range(..=to).next_back() {
+        if end < from {
+            break;
+        }
+        from = from.min(begin);
+        to = to.max(end);
+        seen.remove(&begin);
+    }
+    seen.insert(from, to);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_join() {
+        let mut seen = BTreeMap::new();
+        for (from, to) in [(10, 20), (30, 40), (20, 25), (24, 31)] {
+            insert(&mut seen, from, to);
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(10, 40)]);
+        let seen = BTreeMap::from([(10, 20), (30, 40)]);
+        assert_eq!(overlap(&seen, 15, 35), 10);
+        assert_eq!(overlap(&seen, 0, 100), 20);
+        assert_eq!(overlap(&seen, 20, 30), 0);
+    }
+}

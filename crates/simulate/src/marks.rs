@@ -1,0 +1,70 @@
+//! Where the messages of users begin.
+//!
+//! The server evaluates them from batches of their own, to make a checkpoint in front of them
+//! (`message_spans`). A recording has the ends of batches, and so those of these marks that were
+//! evaluated when it was made; a prompt that repeats them has them too.
+
+use std::collections::BTreeMap;
+
+use contextpilot_traffic::{Traffic, TrafficRequest};
+
+use crate::setting::Setting;
+
+/// Positions, by the identity of the token that stands there.
+#[derive(Debug, Default)]
+pub(crate) struct Marks(BTreeMap<u64, u32>);
+
+impl Marks {
+    /// `recorded`: the setting of the recording.
+    pub(crate) fn of(traffic: &Traffic, recorded: &Setting) -> Self {
+        let mut marks = BTreeMap::new();
+        for request in &traffic.requests {
+            for at in breaks_without_cause(request, recorded) {
+                if let Some(identity) = request.tokens.at(at) {
+                    marks.insert(identity, at);
+                }
+            }
+        }
+        Self(marks)
+    }
+
+    /// Those of a prompt, in ascending order.
+    pub(crate) fn of_prompt(&self, request: &TrafficRequest) -> Vec<u32> {
+        let mut begin = 0;
+        let mut found = Vec::new();
+        for run in request.tokens.runs() {
+            let within = self.0.range(run.first..run.first + u64::from(run.length));
+            let places = within.filter(|&(identity, &at)| {
+                u64::from(begin) + (identity - run.first) == u64::from(at)
+                    && at < request.record.prompt
+            });
+            found.extend(places.map(|(_, &at)| at));
+            begin += run.length;
+        }
+        found
+    }
+}
+
+fn breaks_without_cause<'a>(
+    request: &'a TrafficRequest,
+    setting: &'a Setting,
+) -> impl Iterator<Item = u32> + 'a {
+    let record = &request.record;
+    let begins = std::iter::once(record.reused).chain(record.breaks.iter().copied());
+    let pairs = begins.zip(record.breaks.iter().copied());
+    let stops = [0, 4, 4 + setting.ubatch_size].map(|offset| {
+        let offset = offset.min(setting.batch_size);
+        record.prompt.checked_sub(offset)
+    });
+    let of_media = |at| {
+        record
+            .media
+            .iter()
+            .any(|&(begin, end)| begin <= at && at <= end)
+    };
+    let whole = move |begin: u32, end| end >= begin.saturating_add(setting.batch_size);
+    let alone = pairs.filter(move |&(begin, end)| {
+        !record.child && !whole(begin, end) && !stops.contains(&Some(end)) && !of_media(end)
+    });
+    alone.map(|(_, end)| end)
+}

@@ -1,0 +1,132 @@
+//! Which flags would have spared most evaluation, and what no flag changes.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use contextpilot_simulate::{Advice, Change, Point, advise};
+use serde::Serialize;
+
+use super::show::{bytes, count, percent, print, print_json};
+use super::simulate::{PointOut, open};
+
+/// Name the flags that would have spared most evaluation of recorded traffic
+///
+/// Tries other flags on what a server recorded that was started with CONTEXTPILOT_TRAFFIC_FILE, and
+/// names the one or two changes that gain most, with what they cost in memory. Says so if nothing
+/// would help, and how much only the client can change: what differs at the front of its prompts.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama advise traffic --json | jq '.changes[-1].flags'")]
+pub(super) struct Options {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    traffic: PathBuf,
+    /// Print JSON: recorded, changes (flags, point) and tokens
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let (traffic, recorded) = open(&options.traffic)?;
+    let advice = advise(&traffic, &recorded);
+    match options.json {
+        true => print_json(&AdviceOut::of(&advice)),
+        false => print(&text(&advice)),
+    }
+}
+
+#[derive(Serialize)]
+struct AdviceOut {
+    recorded: PointOut,
+    changes: Vec<ChangeOut>,
+    tokens: TokensOut,
+}
+
+#[derive(Serialize)]
+struct ChangeOut {
+    flags: Vec<String>,
+    point: PointOut,
+}
+
+#[derive(Serialize)]
+struct TokensOut {
+    prefix: u64,
+    behind_a_difference: u64,
+    new: u64,
+    differs_at: Option<u32>,
+}
+
+impl AdviceOut {
+    fn of(advice: &Advice) -> Self {
+        let tokens = &advice.tokens;
+        Self {
+            recorded: PointOut::of(&advice.recorded),
+            changes: advice
+                .changes
+                .iter()
+                .map(|change| ChangeOut {
+                    flags: change.flags.clone(),
+                    point: PointOut::of(&change.point),
+                })
+                .collect(),
+            tokens: TokensOut {
+                prefix: tokens.prefix,
+                behind_a_difference: tokens.behind_a_difference,
+                new: tokens.new,
+                differs_at: tokens.differs_at,
+            },
+        }
+    }
+}
+
+fn text(advice: &Advice) -> String {
+    let recorded = &advice.recorded;
+    let mut text = format!(
+        "Now {} of {} prompt tokens are reused; evaluating the others takes {:.1} s.\n",
+        percent(Some(recorded.reused_share())),
+        count(recorded.prompt_tokens),
+        recorded.prompt_seconds,
+    );
+    if advice.changes.is_empty() {
+        text += "No flag would have helped.\n";
+    }
+    for change in &advice.changes {
+        text += &said(change, recorded);
+    }
+    let tokens = &advice.tokens;
+    let share = |part: u64| percent(Some(part as f64 / recorded.prompt_tokens.max(1) as f64));
+    text += &format!(
+        "{} of the tokens repeat the beginning of an earlier request: flags decide over them.\n",
+        share(tokens.prefix)
+    );
+    if let Some(at) = tokens.differs_at {
+        text += &format!(
+            "{} were sent before, but behind something that differs, mostly at token {}: the client \
+             can put that last.\n",
+            share(tokens.behind_a_difference),
+            count(u64::from(at)),
+        );
+    }
+    text += &format!(
+        "{} are new, and nobody can spare them.\n",
+        share(tokens.new)
+    );
+    text
+}
+
+fn said(change: &Change, recorded: &Point) -> String {
+    let point = &change.point;
+    let more = |now: u64, then: u64| match now.cmp(&then) {
+        std::cmp::Ordering::Greater => format!("{} more", bytes(now - then)),
+        std::cmp::Ordering::Less => format!("{} less", bytes(then - now)),
+        std::cmp::Ordering::Equal => "no more".to_owned(),
+    };
+    format!(
+        "{}: {} reused, {:.1} s less for prompts; {} host memory, {} for the context.\n",
+        change.flags.join(" "),
+        percent(Some(point.reused_share())),
+        recorded.prompt_seconds - point.prompt_seconds,
+        more(point.host_bytes, recorded.host_bytes),
+        more(point.context_bytes, recorded.context_bytes),
+    )
+}

@@ -1,0 +1,233 @@
+//! What the server would have reused of recorded traffic, had its flags been others.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use contextpilot_simulate::{Point, Setting, simulate};
+use contextpilot_traffic::{Traffic, read};
+use serde::Serialize;
+
+use super::show::{bytes, count, percent, print, print_json};
+use super::table::Table;
+use crate::say::say;
+
+mod plot;
+
+/// Tell how much of recorded traffic other flags would have reused
+///
+/// Reads what a server recorded that was started with CONTEXTPILOT_TRAFFIC_FILE, and plays it to a
+/// model of that server: with each combination of the values that are given, and as it was recorded
+/// where none are.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg")]
+pub(super) struct Options {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    traffic: PathBuf,
+    /// Numbers of slots
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: Vec<u32>,
+    /// Sizes of the host cache in MiB; 0: none, -1: no limit
+    #[arg(long, value_name = "MIB,…", value_delimiter = ',', allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..=1 << 30))]
+    cache_ram: Vec<i64>,
+    /// Shares of a prompt that must be alike for a slot to be chosen by it
+    #[arg(long, value_name = "SHARE,…", value_delimiter = ',', value_parser = share)]
+    slot_prompt_similarity: Vec<f64>,
+    /// Tokens that a chunk must have to be moved up
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    cache_reuse: Vec<u32>,
+    /// Write a plot of the shares of tokens that are reused
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON: a list of points with their flags, reused_share, evaluated_tokens and
+    /// prompt_seconds
+    #[arg(long)]
+    json: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share is from 0 to 1".to_owned())
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let (traffic, recorded) = open(&options.traffic)?;
+    let points: Vec<Point> = grid(options, &recorded)?
+        .iter()
+        .map(|setting| simulate(&traffic, setting))
+        .collect();
+    if let Some(path) = &options.svg {
+        let text = plot::svg(&points)?;
+        fs::write(path, text).map_err(|e| {
+            format!(
+                "{} cannot be written ({e}): check the folder",
+                path.display()
+            )
+        })?;
+    }
+    match options.json {
+        true => print_json(&points.iter().map(PointOut::of).collect::<Vec<_>>()),
+        false => print(&text(&points)),
+    }
+}
+
+/// Reads a recording; says so if it is not whole.
+pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
+    let shown = path.display();
+    let bytes =
+        fs::read(path).map_err(|e| format!("{shown} cannot be read ({e}): check the path"))?;
+    let traffic = read(&bytes);
+    let good = traffic.requests.len();
+    match (&traffic.damage, good) {
+        (Some(damage), 0) => return Err(format!("{shown}: {damage}")),
+        (Some(damage), _) => say(format!(
+            "{shown}: {damage}; the {good} requests before it are good"
+        )),
+        (None, 0) => {
+            return Err(format!(
+                "{shown} has no requests yet: each is recorded when its slot is used again, or the \
+                 server ends"
+            ));
+        }
+        (None, _) => {}
+    }
+    let setup = traffic.setup.as_ref();
+    let recorded =
+        Setting::recorded(setup.ok_or(format!("{shown} does not say what server it is of"))?);
+    Ok((traffic, recorded))
+}
+
+/// All combinations. A flag that is not given stays as it was.
+fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
+    let mut all = vec![recorded.clone()];
+    let mut cross = |change: &dyn Fn(&Setting) -> Result<Vec<Setting>, String>| {
+        let changed: Result<Vec<Vec<Setting>>, String> = all.iter().map(change).collect();
+        changed.map(|changed| all = changed.concat())
+    };
+    if !options.parallel.is_empty() {
+        cross(&|setting| {
+            let slots = options.parallel.iter();
+            Ok(slots
+                .map(|&slots| setting.clone().with_parallel(slots))
+                .collect())
+        })?;
+    }
+    if !options.cache_ram.is_empty() {
+        cross(&|setting| {
+            let sizes = options.cache_ram.iter();
+            let changed = sizes.map(|&mib| setting.clone().with_cache_ram(mib));
+            changed.collect::<Result<_, _>>().map_err(|e| e.to_string())
+        })?;
+    }
+    if !options.slot_prompt_similarity.is_empty() {
+        cross(&|setting| {
+            let shares = options.slot_prompt_similarity.iter();
+            Ok(shares
+                .map(|share| Setting {
+                    slot_prompt_similarity: (share * 1000.0).round() as u32,
+                    ..setting.clone()
+                })
+                .collect())
+        })?;
+    }
+    if !options.cache_reuse.is_empty() {
+        cross(&|setting| {
+            let chunks = options.cache_reuse.iter();
+            Ok(chunks
+                .map(|&cache_reuse| Setting {
+                    cache_reuse,
+                    ..setting.clone()
+                })
+                .collect())
+        })?;
+    }
+    Ok(all)
+}
+
+/// A point, in JSON: settings under the names of their flags.
+#[derive(Serialize)]
+pub(super) struct PointOut {
+    parallel: u32,
+    kv_unified: bool,
+    cache_ram: i64,
+    slot_prompt_similarity: f64,
+    cache_reuse: u32,
+    reused_share: f64,
+    prompt_tokens: u64,
+    reused_tokens: u64,
+    evaluated_tokens: u64,
+    prompt_seconds: f64,
+    waited_seconds: f64,
+    refused: u64,
+    context_bytes: u64,
+    host_bytes: u64,
+}
+
+impl PointOut {
+    pub(super) fn of(point: &Point) -> Self {
+        let setting = &point.setting;
+        Self {
+            parallel: setting.parallel,
+            kv_unified: setting.kv_unified,
+            cache_ram: setting.cache_ram,
+            slot_prompt_similarity: f64::from(setting.slot_prompt_similarity) / 1000.0,
+            cache_reuse: setting.cache_reuse,
+            reused_share: point.reused_share(),
+            prompt_tokens: point.prompt_tokens,
+            reused_tokens: point.reused_tokens,
+            evaluated_tokens: point.evaluated_tokens,
+            prompt_seconds: point.prompt_seconds,
+            waited_seconds: point.waited_seconds,
+            refused: point.refused,
+            context_bytes: point.context_bytes,
+            host_bytes: point.host_bytes,
+        }
+    }
+}
+
+fn text(points: &[Point]) -> String {
+    let head = [
+        "parallel",
+        "cache-ram",
+        "similarity",
+        "cache-reuse",
+        "reused",
+        "evaluated",
+        "prompts",
+        "waited",
+        "context",
+        "host",
+    ];
+    let mut table = Table::new(&head, &[]);
+    for point in points {
+        let setting = &point.setting;
+        let shared = if setting.kv_unified { " shared" } else { "" };
+        table.row(vec![
+            format!("{}{shared}", setting.parallel),
+            setting.cache_ram.to_string(),
+            format!("{}", f64::from(setting.slot_prompt_similarity) / 1000.0),
+            setting.cache_reuse.to_string(),
+            percent(Some(point.reused_share())),
+            count(point.evaluated_tokens),
+            format!("{:.1} s", point.prompt_seconds),
+            format!("{:.1} s", point.waited_seconds),
+            bytes(point.context_bytes),
+            bytes(point.host_bytes),
+        ]);
+    }
+    let mut text = table.text();
+    let refused = points.iter().filter(|point| point.refused > 0);
+    for point in refused {
+        text += &format!(
+            "With {} slots {} prompts do not fit into a slot, and would be refused: raise --ctx-size\n",
+            point.setting.parallel,
+            count(point.refused),
+        );
+    }
+    text
+}

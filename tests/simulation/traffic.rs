@@ -1,0 +1,109 @@
+//! Mixed traffic: agents with tools, retrieval, chats, subagents.
+//!
+//! Sequential, and made up from a seed. A turn continues the answer that the server gave when the
+//! traffic was recorded; after that the prompts are fixed.
+
+use contextpilot_testbed::{Completion, Request, Result, Server, Step, Trace};
+
+use crate::prompts::text;
+
+/// Numbers that are as good as random, from a seed (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+}
+
+/// Somebody who sends prompts, one after the other.
+struct Talker {
+    prompt: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Its prompts grow, by the answer and a tool's result.
+    Agent,
+    /// Grows by the answer and a question.
+    Chat,
+    /// Documents in changing order between fixed instructions and a question.
+    Retrieval,
+}
+
+/// The longest prompt, in tokens.
+const LONGEST: usize = 900;
+
+/// Plays `requests` requests and returns them as a trace.
+pub(super) fn play(server: &Server, seed: u64, requests: usize) -> Result<Trace> {
+    let mut dice = Dice(seed);
+    let mut talkers: Vec<Talker> = Vec::new();
+    let mut trace = Trace::new();
+    for nth in 0..requests as u64 {
+        if talkers.len() < 7 || dice.roll(12) == 0 {
+            talkers.push(arrive(&mut dice, nth));
+        }
+        // The last ones are the busiest.
+        let behind = dice.roll(7).min(dice.roll(7)) as usize;
+        let at = talkers.len() - 1 - behind.min(talkers.len() - 1);
+        let prompt = talkers[at].next(&mut dice, nth);
+        let request = Request::completion(prompt).predict(12);
+        let completion = Completion::first(&server.send(&request)?)?;
+        trace = trace.then(Step::Ask(request));
+        let talker = &mut talkers[at];
+        match talker.kind {
+            Kind::Retrieval => {}
+            _ => talker.prompt += &completion.content,
+        }
+        if talker.prompt.len() > LONGEST {
+            talkers.remove(at);
+        }
+    }
+    Ok(trace)
+}
+
+fn arrive(dice: &mut Dice, nth: u64) -> Talker {
+    let tools = text(1, 300);
+    let own = text(1000 + nth, 40);
+    match dice.roll(5) {
+        0 | 1 => Talker {
+            prompt: tools + &own,
+            kind: Kind::Agent,
+        },
+        // A subagent: some of the tools, and another task.
+        2 => Talker {
+            prompt: tools[..180].to_owned() + &text(2, 60) + &own,
+            kind: Kind::Agent,
+        },
+        3 => Talker {
+            prompt: text(3, 80),
+            kind: Kind::Retrieval,
+        },
+        _ => Talker {
+            prompt: own,
+            kind: Kind::Chat,
+        },
+    }
+}
+
+impl Talker {
+    fn next(&mut self, dice: &mut Dice, nth: u64) -> String {
+        match self.kind {
+            Kind::Agent => self.prompt += &text(2000 + nth, 20 + dice.roll(120) as usize),
+            Kind::Chat => self.prompt += &text(2000 + nth, 10 + dice.roll(40) as usize),
+            Kind::Retrieval => {
+                let mut prompt = self.prompt.clone();
+                for _ in 0..3 {
+                    prompt += &text(500 + dice.roll(6), 110);
+                }
+                return prompt + &text(3000 + nth, 15);
+            }
+        }
+        self.prompt.clone()
+    }
+}
