@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_client::control::{Change, RequestState};
+use contextpilot_client::control::{Change, Place, RequestState};
 use contextpilot_client::{Control, Error, Update};
 use contextpilot_index::Truth;
 
@@ -73,8 +73,11 @@ fn note(shared: &Shared, change: &Change) {
     match change {
         Change::Cached { id, tokens, .. } => shared.lock().cached(id, u64::from(*tokens)),
         Change::Evicted { id, .. } => shared.lock().evicted(id),
-        // What moves is cached still.
-        Change::MovedToHost { .. } | Change::Restored { .. } | Change::Other => {}
+        Change::MovedToHost { ids, tokens, .. } => {
+            shared.lock().moved_to_host(ids, u64::from(*tokens));
+        }
+        Change::Restored { ids, .. } => shared.lock().restored(ids),
+        Change::Other => {}
     }
 }
 
@@ -86,7 +89,16 @@ fn ask(control: &Control, shared: &Shared) -> Result<(), Error> {
     let ids = shared.lock().ids();
     for id in ids {
         match control.request(&id)? {
-            RequestState::Cached { tokens, .. } => shared.lock().cached(&id, u64::from(tokens)),
+            RequestState::Cached { tokens, places, .. } => {
+                let mut index = shared.lock();
+                index.cached(&id, u64::from(tokens));
+                if !places
+                    .iter()
+                    .any(|place| matches!(place, Place::Slot { .. }))
+                {
+                    index.moved_to_host(&[id], u64::from(tokens));
+                }
+            }
             RequestState::Evicted { .. } => shared.lock().evicted(&id),
             // On its way; or never sent, or forgotten long ago.
             RequestState::Awaited { .. } | RequestState::Unknown { .. } => {}
