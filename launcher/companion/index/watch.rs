@@ -1,5 +1,6 @@
 //! Follows the hook's stream of events, so that the index knows what is cached.
 
+use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
@@ -51,8 +52,22 @@ fn follow(
 ) -> Result<(), Error> {
     // What happens from here on is in the stream, and what was before is asked for.
     let mut events = control.events(None)?;
-    shared.lock().set_truth(Truth::Engine);
+    let taken_for_cached = {
+        let mut index = shared.lock();
+        let ids = index.cached_ids();
+        index.set_truth(Truth::Engine);
+        ids
+    };
     ask(control, shared)?;
+    // Of what is left of these the engine knows nothing: it is another one, or forgot them.
+    let mut index = shared.lock();
+    let cached: HashSet<String> = index.cached_ids().into_iter().collect();
+    for id in taken_for_cached {
+        if !cached.contains(&id) {
+            index.evicted(&id);
+        }
+    }
+    drop(index);
     say(format_args!("{} tells what is cached", control.address()));
     (*told, *met) = (None, true);
     for update in &mut events {
@@ -60,7 +75,8 @@ fn follow(
             Update::Event(event) => note(shared, &event.change),
             Update::Missed(missed) => {
                 if missed.missed.is_none() {
-                    shared.lock().nothing_cached();
+                    // Another process: what is not sent to it is not cached.
+                    return Ok(());
                 }
                 ask(control, shared)?;
             }
