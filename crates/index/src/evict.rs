@@ -97,6 +97,34 @@ impl Index {
         self.requests.set_tokens(id, tokens);
     }
 
+    /// What a slot holds was moved to host memory: so many tokens, with the prompts of these
+    /// requests. llama-server takes it back for a prompt that has a quarter of it at least.
+    pub fn moved_to_host(&mut self, ids: &[String], tokens: u64) {
+        for id in ids {
+            let Some(request) = self.requests.get(id) else {
+                continue;
+            };
+            let enough = |count: &usize| {
+                self.predictor
+                    .tokens(&request.blocks[..*count], &self.blocks)
+                    * 4
+                    >= tokens
+            };
+            let all = request.blocks.len();
+            let from = (1..=all).find(enough).unwrap_or(all);
+            self.cached.usable_from(request.number, from);
+        }
+    }
+
+    /// It was taken back into a slot.
+    pub fn restored(&mut self, ids: &[String]) {
+        for id in ids {
+            if let Some(request) = self.requests.get(id) {
+                self.cached.usable_from(request.number, 0);
+            }
+        }
+    }
+
     /// The prompt of a request is not cached any more.
     pub fn evicted(&mut self, id: &str) {
         self.end_conversation(id);

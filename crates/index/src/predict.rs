@@ -18,8 +18,8 @@ pub(crate) struct Predictor {
     /// By the hash of its blocks: the tokens of a beginning.
     known: HashMap<u64, u64>,
     order: VecDeque<u64>,
-    /// What there is beyond the tokens of blocks, by the number of blocks.
-    beyond: HashMap<usize, i64>,
+    /// What there was beyond the tokens of blocks, the last times, by the number of blocks.
+    beyond: HashMap<usize, VecDeque<i64>>,
     /// Tokens and blocks of whole prompts, fading.
     tokens: f64,
     blocks: f64,
@@ -27,6 +27,10 @@ pub(crate) struct Predictor {
 
 /// Beginnings that are remembered.
 const KNOWN: usize = 100_000;
+/// Prompts with as many blocks at their beginnings, of which the one in the middle counts.
+const LAST: usize = 7;
+/// Tokens by which prompts of one template differ, since their next blocks begin alike.
+const NEAR: u64 = 16;
 /// Of the averages: what a new prompt changes.
 const FADE: f64 = 0.98;
 
@@ -67,8 +71,17 @@ impl Predictor {
         if reused < sum / 2 {
             return;
         }
-        let beyond = i64::try_from(reused).unwrap_or(i64::MAX) - i64::try_from(sum).unwrap_or(0);
-        self.beyond.insert(beginning.len(), beyond);
+        let signed = |tokens| i64::try_from(tokens).unwrap_or(i64::MAX);
+        let beyond = signed(reused).saturating_sub(signed(sum));
+        let last = self.beyond.entry(beginning.len()).or_default();
+        last.push_back(beyond);
+        if last.len() > LAST {
+            last.pop_front();
+        }
+        // Far from what it is mostly: the engine found more than was known, or less.
+        if median(last).abs_diff(beyond) > NEAR {
+            return;
+        }
         let hash = hash(beginning);
         if self.known.insert(hash, reused).is_none() {
             self.order.push_back(hash);
@@ -93,13 +106,14 @@ impl Predictor {
         }
     }
 
-    /// As it was last with as many blocks; else on the line through the two nearest numbers of
+    /// As it was mostly with as many blocks; else on the line through the two nearest numbers of
     /// blocks that are known.
     fn beyond(&self, count: usize) -> i64 {
-        if let Some(beyond) = self.beyond.get(&count) {
-            return *beyond;
+        if let Some(last) = self.beyond.get(&count) {
+            return median(last);
         }
-        let mut near: Vec<(usize, i64)> = self.beyond.iter().map(|(n, it)| (*n, *it)).collect();
+        let known = self.beyond.iter();
+        let mut near: Vec<(usize, i64)> = known.map(|(n, last)| (*n, median(last))).collect();
         near.sort_unstable_by_key(|(known, _)| (known.abs_diff(count), *known));
         match near[..] {
             [] => 0,
@@ -110,6 +124,12 @@ impl Predictor {
             }
         }
     }
+}
+
+fn median(last: &VecDeque<i64>) -> i64 {
+    let mut sorted: Vec<i64> = last.iter().copied().collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0)
 }
 
 fn hash(blocks: &[Block]) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use contextpilot_order::{Batch, Block, Cached, Online, batch, cached_first, online};
+use contextpilot_order::{Batch, Block, Cached, Online, batch, batch_after, least, online};
 
 use crate::numbering::{numbered, places};
 use crate::query::{Context, Reorder, Wanted};
@@ -23,6 +23,8 @@ pub enum Outcome {
 pub struct Work {
     reorder: Reorder,
     kind: Kind,
+    /// What is cached that the batch could begin with, in the numbers of the batch.
+    cached: Cached,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +65,18 @@ pub(crate) struct Placed {
 /// Contexts that are placed before the state is free for others for a moment.
 const SLICE: usize = 16;
 
+/// Blocks of what is cached that a batch is ordered after.
+const COPIED: usize = 1 << 16;
+
 impl Work {
     /// Orders the batch in itself.
     #[must_use]
     pub fn run(self) -> Worked {
-        let Self { reorder, kind } = self;
+        let Self {
+            reorder,
+            kind,
+            cached,
+        } = self;
         let numbered = numbered(&reorder.contexts);
         let kept = reorder.online.keep_first;
         let batch = match reorder.order {
@@ -77,7 +86,7 @@ impl Work {
                 nodes: numbered.len() + 1,
                 leaves: numbered.len(),
             },
-            Wanted::Auto if kept == 0 => batch(&numbered, &reorder.batch),
+            Wanted::Auto if kept == 0 => batch_after(&numbered, &cached, &reorder.batch),
             Wanted::Auto => {
                 let rest: Vec<Vec<Block>> = numbered
                     .iter()
@@ -126,8 +135,17 @@ impl Index {
                 .sum();
             self.make_room(reorder.contexts.len(), blocks)?;
         }
-        let work = Work { reorder, kind };
-        if kind == Kind::Incremental && work.reorder.contexts.len() == 1 {
+        let alone = reorder.contexts.len() == 1;
+        let cached = match kind {
+            Kind::Incremental if !alone => self.cached_of(&reorder.contexts),
+            _ => Cached::new(),
+        };
+        let work = Work {
+            reorder,
+            kind,
+            cached,
+        };
+        if kind == Kind::Incremental && alone {
             // Ordered by what is cached alone.
             let mut worked = Work::run(work);
             let answer = self.finish(&mut worked, new_id)?;
@@ -155,9 +173,6 @@ impl Index {
         if !worked.started {
             worked.started = true;
             (self.initialized, self.built) = (true, true);
-            if worked.kind == Kind::Incremental && worked.reorder.order == Wanted::Auto {
-                self.cached_first(worked);
-            }
         }
         for _ in 0..SLICE {
             let Some(at) = worked.left.pop_front() else {
@@ -168,32 +183,18 @@ impl Index {
         Ok(None)
     }
 
-    /// The group that begins with what is cached is sent first: later it may be gone.
-    fn cached_first(&mut self, worked: &mut Worked) {
-        // By the first context of each group, since the others begin alike.
-        let mut reuse: HashMap<Vec<Block>, u64> = HashMap::new();
-        for group in &worked.batch.groups {
-            let Some(&first) = group.first() else {
-                continue;
-            };
-            let blocks = self.known_blocks(&worked.reorder.contexts[first]);
-            let weight = |block| self.predictor.weight(block, &self.blocks);
-            let beginning = self.cached.best_beginning(&[], &blocks, weight);
-            let worth = beginning.blocks.iter().map(|block| weight(*block)).sum();
-            reuse.insert(worked.batch.contexts[first].clone(), worth);
+    /// What is cached that these contexts could begin with, in the numbers that they have among
+    /// themselves.
+    fn cached_of(&self, contexts: &[Context]) -> Cached {
+        let mut numbers = HashMap::new();
+        for (context, own) in contexts.iter().zip(numbered(contexts)) {
+            for (key, number) in context.keys.iter().zip(own) {
+                if let Some(block) = self.blocks.known(*key) {
+                    numbers.insert(block, number);
+                }
+            }
         }
-        cached_first(&mut worked.batch, |blocks| {
-            reuse.get(blocks).copied().unwrap_or(0)
-        });
-        worked.left = worked.batch.schedule().collect();
-    }
-
-    fn known_blocks(&self, context: &Context) -> Vec<Block> {
-        context
-            .keys
-            .iter()
-            .filter_map(|key| self.blocks.known(*key))
-            .collect()
+        self.cached.renumbered(&numbers, COPIED)
     }
 
     /// Gives a context its last order, and an id.
@@ -208,8 +209,13 @@ impl Index {
             .iter()
             .map(|place| given[*place])
             .collect();
+        let alone = worked.reorder.contexts.len() == 1;
         let ordered = match (worked.kind, worked.reorder.order) {
-            (Kind::Incremental, Wanted::Auto) => self.by_cache(worked, &given, &by_tree),
+            (Kind::Incremental, Wanted::Auto) if alone => {
+                let weight = |block| self.predictor.weight(block, &self.blocks);
+                let options = &worked.reorder.online;
+                online(&given, &self.cached, &self.frequency, weight, options)
+            }
             _ => {
                 let (cached, prompt) = self.longest(&worked.planned, &by_tree);
                 Online {
@@ -261,35 +267,11 @@ impl Index {
         Ok(())
     }
 
-    /// By what is cached, or by what is planned to be before, if that is more. The rest of a
-    /// single context goes by frequency, that of one in a batch by the batch's tree.
-    fn by_cache(&self, worked: &Worked, given: &[Block], by_tree: &[Block]) -> Online {
-        let weight = |block| self.predictor.weight(block, &self.blocks);
-        let options = &worked.reorder.online;
-        let alone = worked.reorder.contexts.len() == 1;
-        if alone {
-            return online(given, &self.cached, &self.frequency, weight, options);
-        }
-        let mut in_batch = *options;
-        in_batch.stable = true;
-        let worth = |online: &Online| -> u64 {
-            online.blocks[..online.cached]
-                .iter()
-                .map(|block| weight(*block))
-                .sum()
-        };
-        let now = online(by_tree, &self.cached, &self.frequency, weight, &in_batch);
-        let then = online(by_tree, &worked.planned, &self.frequency, weight, &in_batch);
-        if worth(&now) > worth(&then) {
-            now
-        } else {
-            then
-        }
-    }
-
     fn longest(&self, planned: &Cached, blocks: &[Block]) -> (usize, Option<u64>) {
-        let now = self.cached.beginning_of(blocks);
-        let then = planned.beginning_of(blocks);
+        let weight = |block| self.predictor.weight(block, &self.blocks);
+        let least = least(blocks, weight);
+        let now = self.cached.beginning_of(blocks, weight, least);
+        let then = planned.beginning_of(blocks, weight, least);
         let (length, prompt) = if now.0 > then.0 { now } else { then };
         (length, prompt.filter(|_| length > 0))
     }

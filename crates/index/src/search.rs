@@ -16,7 +16,7 @@ impl Index {
             .map(|key| self.blocks.known(*key))
             .collect();
         let known: Vec<Block> = known.into_iter().map_while(|block| block).collect();
-        let (length, prompt) = self.cached.beginning_of(&known);
+        let (length, prompt) = self.cached.beginning_of(&known, |_| 1, 0);
         let prompt = prompt.filter(|_| length > 0);
         Answer::ok(json!({
             "status": "success",
@@ -38,7 +38,7 @@ impl Index {
     ) -> Result<Answer, Box<Answer>> {
         self.make_room(1, context.keys.len())?;
         let blocks = self.intern(&context);
-        let (path, _) = self.cached.beginning_of(&blocks);
+        let (path, _) = self.cached.beginning_of(&blocks, |_| 1, 0);
         let id = self.track(blocks, tokens, new_id);
         self.cached(&id, tokens);
         let number = self.requests.get(&id).map(|request| request.number);

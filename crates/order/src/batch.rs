@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::tree::{Path, Tree};
-use crate::{Block, Linkage, distances, linkage};
+use crate::{Block, Cached, Linkage, distances, linkage};
 
 /// What orders a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,8 +53,16 @@ impl Batch {
 /// this means something, for instance as they appear.
 #[must_use]
 pub fn batch(contexts: &[Vec<Block>], options: &BatchOptions) -> Batch {
+    batch_after(contexts, &Cached::new(), options)
+}
+
+/// The same, after what is cached: it decides in which order a cluster's common blocks stand, and
+/// which group is the first. What is cached now may be overwritten by the first groups that are
+/// sent.
+#[must_use]
+pub fn batch_after(contexts: &[Vec<Block>], cached: &Cached, options: &BatchOptions) -> Batch {
     let merges = linkage(distances(contexts, options.alpha), options.linkage);
-    let tree = Tree::new(contexts, &merges);
+    let tree = Tree::new(contexts, &merges, cached);
     let mut ordered = Vec::with_capacity(contexts.len());
     let mut paths = Vec::with_capacity(contexts.len());
     for (number, context) in contexts.iter().enumerate() {
@@ -70,9 +78,15 @@ pub fn batch(contexts: &[Vec<Block>], options: &BatchOptions) -> Batch {
         [_] => (2, 1),
         _ => tree.count(),
     };
+    let mut groups = groups(&paths);
+    if cached.nodes() > 0 {
+        let reuse = |context: &usize| cached.beginning_of(&ordered[*context], |_| 1, 0).0;
+        // Stable: groups of which nothing is cached stay as they were.
+        groups.sort_by_key(|group| std::cmp::Reverse(group.iter().map(reuse).max()));
+    }
     Batch {
         contexts: ordered,
-        groups: groups(&paths),
+        groups,
         nodes,
         leaves,
     }
@@ -120,24 +134,6 @@ fn groups(paths: &[Path]) -> Vec<Vec<usize>> {
     }
     groups.sort_by_key(|group| (std::cmp::Reverse(group.len()), group.first().copied()));
     groups
-}
-
-/// Puts the group first that begins with what is cached: `reuse` says how many tokens (or blocks)
-/// of a context's beginning are. Groups keep their order otherwise, and contexts theirs within
-/// the group.
-///
-/// What is cached now may be overwritten by the first groups that are sent.
-pub fn cached_first(batch: &mut Batch, reuse: impl Fn(&[Block]) -> u64) {
-    let mut best: Vec<(u64, Vec<usize>)> = std::mem::take(&mut batch.groups)
-        .into_iter()
-        .map(|group| {
-            let of = |context: &usize| reuse(&batch.contexts[*context]);
-            (group.iter().map(of).max().unwrap_or(0), group)
-        })
-        .collect();
-    // Stable: what is not cached stays as it was.
-    best.sort_by_key(|(reuse, _)| std::cmp::Reverse(*reuse));
-    batch.groups = best.into_iter().map(|(_, group)| group).collect();
 }
 
 /// Whether the second has the blocks of the first, each as often.

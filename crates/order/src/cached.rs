@@ -15,8 +15,17 @@ pub struct Cached {
     /// Places of nodes that were freed.
     free: Vec<u32>,
     children: HashMap<(u32, Block), u32>,
-    /// The last node of each prompt.
-    ends: HashMap<u64, u32>,
+    ends: HashMap<u64, End>,
+}
+
+/// Where a prompt ends.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    at: u32,
+    /// Its blocks.
+    length: usize,
+    /// A beginning of fewer blocks is of no use: see [`Cached::usable_from`].
+    from: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -25,6 +34,8 @@ struct Node {
     parent: u32,
     /// How many prompts go through it or end there.
     prompts: u32,
+    /// Of these, those whose beginnings up to here are of use.
+    usable: u32,
     /// The prompts that end here.
     ending: Vec<u64>,
     /// One child, and the neighbours among the children of the parent. `NONE`: no more.
@@ -45,7 +56,9 @@ const SEARCH: usize = 4096;
 pub struct Beginning {
     /// Its blocks.
     pub blocks: Vec<Block>,
-    /// A prompt that begins so, if there are blocks.
+    /// So many of them are of use now.
+    pub usable: usize,
+    /// A prompt that has those.
     pub prompt: Option<u64>,
 }
 
@@ -77,12 +90,35 @@ impl Cached {
                 Some(child) => *child,
                 None => self.grow(at, block),
             };
-            self.nodes[at as usize].prompts += 1;
+            let node = &mut self.nodes[at as usize];
+            node.prompts += 1;
+            node.usable += 1;
         }
         if at != NONE {
             self.nodes[at as usize].ending.push(prompt);
         }
-        self.ends.insert(prompt, at);
+        let end = End {
+            at,
+            length: blocks.len(),
+            from: 0,
+        };
+        self.ends.insert(prompt, end);
+    }
+
+    /// A beginning of a prompt is of use only if it has so many blocks; 0 or 1: any is. An engine
+    /// that keeps prompts in host memory takes one back only for a large enough part of it.
+    pub fn usable_from(&mut self, prompt: u64, from: usize) {
+        let Some(end) = self.ends.get_mut(&prompt) else {
+            return;
+        };
+        let before = std::mem::replace(&mut end.from, from);
+        let (mut at, mut depth) = (end.at, end.length);
+        while at != NONE {
+            let node = &mut self.nodes[at as usize];
+            node.usable -= u32::from(depth >= before);
+            node.usable += u32::from(depth >= from);
+            (at, depth) = (node.parent, depth - 1);
+        }
     }
 
     /// A prompt is not cached any more; whether it was.
@@ -90,18 +126,21 @@ impl Cached {
         let Some(end) = self.ends.remove(&prompt) else {
             return false;
         };
-        if end != NONE {
-            self.nodes[end as usize].ending.retain(|one| *one != prompt);
+        if end.at != NONE {
+            self.nodes[end.at as usize]
+                .ending
+                .retain(|one| *one != prompt);
         }
-        let mut at = end;
+        let (mut at, mut depth) = (end.at, end.length);
         while at != NONE {
             let node = &mut self.nodes[at as usize];
             node.prompts -= 1;
+            node.usable -= u32::from(depth >= end.from);
             let (parent, unused) = (node.parent, node.prompts == 0);
             if unused {
                 self.cut(at);
             }
-            at = parent;
+            (at, depth) = (parent, depth - 1);
         }
         true
     }
@@ -111,46 +150,61 @@ impl Cached {
         *self = Self::default();
     }
 
-    /// How many of these blocks, in this order, are a cached beginning; and a prompt that has it.
+    /// How many of these blocks, in this order, are a cached beginning of use; and a prompt that
+    /// has it. `least`: beginnings of less weight are of no use either.
     #[must_use]
-    pub fn beginning_of(&self, blocks: &[Block]) -> (usize, Option<u64>) {
+    pub fn beginning_of(
+        &self,
+        blocks: &[Block],
+        weight: impl Fn(Block) -> u64,
+        least: u64,
+    ) -> (usize, Option<u64>) {
         let mut at = NONE;
-        let mut length = 0;
-        for &block in blocks {
+        let mut best = (0, NONE);
+        let mut sum = 0;
+        for (place, &block) in blocks.iter().enumerate() {
             match self.children.get(&(at, block)) {
                 Some(child) => at = *child,
                 None => break,
             }
-            length += 1;
+            sum += weight(block).max(1);
+            if self.nodes[at as usize].usable > 0 && sum >= least {
+                best = (place + 1, at);
+            }
         }
-        (length, self.prompt_below(at))
+        (best.0, self.prompt_below(best.1, best.0))
     }
 
     /// The heaviest cached beginning that some of these blocks make, each used as often as it is
-    /// there, after `first`, which stays as it is. Empty if `first` itself is not cached. Among
-    /// equals the one that more prompts begin with, then the one whose blocks come first.
+    /// there, after `first`, which stays as it is. Empty if `first` itself is not cached. What is
+    /// of use now comes first; then what is cached at all; among equals the one that more prompts
+    /// begin with. `least`: beginnings of less weight are of no use.
     pub fn best_beginning(
         &self,
         first: &[Block],
         blocks: &[Block],
         weight: impl Fn(Block) -> u64,
+        least: u64,
     ) -> Beginning {
         let mut at = NONE;
+        let mut sum = 0;
         for &block in first {
             match self.children.get(&(at, block)) {
                 Some(child) => at = *child,
                 None => return Beginning::default(),
             }
+            sum += weight(block).max(1);
         }
         let mut search = Search {
             cached: self,
             left: Vec::new(),
             weight,
+            least,
             seen: 0,
             path: Vec::new(),
-            best: Vec::new(),
-            best_at: at,
-            best_worth: (0, 0),
+            best: Beginning::default(),
+            best_at: NONE,
+            best_worth: (0, 0, 0),
         };
         for &block in blocks {
             match search.left.iter_mut().find(|(known, _)| *known == block) {
@@ -158,22 +212,76 @@ impl Cached {
                 None => search.left.push((block, 1)),
             }
         }
-        search.below(at, 0);
-        Beginning {
-            prompt: self.prompt_below(search.best_at),
-            blocks: search.best,
-        }
+        let nothing = Usable {
+            weight: 0,
+            blocks: 0,
+            at: NONE,
+        };
+        search.below(at, sum, nothing);
+        let mut best = search.best;
+        best.prompt = match best.usable {
+            0 => None,
+            usable => self.prompt_below(search.best_at, first.len() + usable),
+        };
+        best
     }
 
-    fn prompt_below(&self, mut at: u32) -> Option<u64> {
-        while at != NONE {
+    /// What begins with these blocks alone, under other numbers; of `limit` blocks at most. For
+    /// who orders a batch elsewhere: prompts have other numbers there, too.
+    #[must_use]
+    pub fn renumbered(&self, numbers: &HashMap<Block, Block>, limit: usize) -> Self {
+        let mut copy = Self::new();
+        let mut path = Vec::new();
+        // Nodes to visit, and the length of the path above each. The first are in no list.
+        let mut first: Vec<u32> = numbers
+            .keys()
+            .filter_map(|block| self.children.get(&(NONE, *block)).copied())
+            .collect();
+        // The most popular last, which is visited first.
+        first.sort_unstable_by_key(|at| (self.nodes[*at as usize].prompts, *at));
+        let mut waiting: Vec<(u32, usize)> = first.into_iter().map(|at| (at, 0)).collect();
+        while let Some((at, depth)) = waiting.pop() {
             let node = &self.nodes[at as usize];
-            if let Some(prompt) = node.ending.last() {
+            let Some(number) = numbers.get(&node.block) else {
+                continue;
+            };
+            path.truncate(depth);
+            path.push(*number);
+            copy.insert(u64::from(at), &path);
+            if copy.nodes() >= limit {
+                break;
+            }
+            let mut child = node.child;
+            while child != NONE {
+                waiting.push((child, depth + 1));
+                child = self.nodes[child as usize].next;
+            }
+        }
+        copy
+    }
+
+    /// A prompt that goes through a node and of which a beginning of so many blocks is of use.
+    fn prompt_below(&self, at: u32, blocks: usize) -> Option<u64> {
+        let mut waiting = vec![at];
+        let mut any = None;
+        for _ in 0..SEARCH {
+            let Some(at) = waiting.pop().filter(|at| *at != NONE) else {
+                break;
+            };
+            let node = &self.nodes[at as usize];
+            let useful =
+                |prompt: &&u64| self.ends.get(prompt).is_some_and(|end| end.from <= blocks);
+            if let Some(prompt) = node.ending.iter().rev().find(useful) {
                 return Some(*prompt);
             }
-            at = node.child;
+            any = any.or_else(|| node.ending.last().copied());
+            let mut child = node.child;
+            while child != NONE && waiting.len() < SEARCH {
+                waiting.push(child);
+                child = self.nodes[child as usize].next;
+            }
         }
-        None
+        any
     }
 
     fn grow(&mut self, parent: u32, block: Block) -> u32 {
@@ -185,6 +293,7 @@ impl Cached {
             block,
             parent,
             prompts: 0,
+            usable: 0,
             ending: Vec::new(),
             child: NONE,
             next,
@@ -243,16 +352,25 @@ struct Search<'a, W> {
     /// Blocks, and how often each may still be used.
     left: Vec<(Block, u32)>,
     weight: W,
+    least: u64,
     seen: usize,
     path: Vec<Block>,
-    best: Vec<Block>,
+    best: Beginning,
     best_at: u32,
-    /// Weight, and the prompts that begin so.
-    best_worth: (u64, u32),
+    /// Weight of what is of use, weight of all, and the prompts that begin so.
+    best_worth: (u64, u64, u32),
+}
+
+/// The last node on a path up to which it is of use.
+#[derive(Clone, Copy)]
+struct Usable {
+    weight: u64,
+    blocks: usize,
+    at: u32,
 }
 
 impl<W: Fn(Block) -> u64> Search<'_, W> {
-    fn below(&mut self, at: u32, weight: u64) {
+    fn below(&mut self, at: u32, weight: u64, usable: Usable) {
         let mut next: Vec<(u32, usize)> = Vec::new();
         for (place, (block, count)) in self.left.iter().enumerate() {
             if *count > 0 {
@@ -270,15 +388,25 @@ impl<W: Fn(Block) -> u64> Search<'_, W> {
             }
             let block = self.left[place].0;
             let weight = weight + (self.weight)(block).max(1);
-            let worth = (weight, self.cached.nodes[child as usize].prompts);
             self.left[place].1 -= 1;
             self.path.push(block);
+            let node = &self.cached.nodes[child as usize];
+            let usable = match node.usable > 0 && weight >= self.least {
+                true => Usable {
+                    weight,
+                    blocks: self.path.len(),
+                    at: child,
+                },
+                false => usable,
+            };
+            let worth = (usable.weight, weight, node.prompts);
             if worth > self.best_worth {
                 self.best_worth = worth;
-                self.best.clone_from(&self.path);
-                self.best_at = child;
+                self.best.blocks.clone_from(&self.path);
+                self.best.usable = usable.blocks;
+                self.best_at = usable.at;
             }
-            self.below(child, weight);
+            self.below(child, weight, usable);
             self.path.pop();
             self.left[place].1 += 1;
         }

@@ -20,12 +20,12 @@ mod linkage;
 mod online;
 mod tree;
 
-pub use batch::{Batch, BatchOptions, batch, cached_first, is_permutation};
+pub use batch::{Batch, BatchOptions, batch, batch_after, is_permutation};
 pub use cached::{Beginning, Cached};
 pub use distance::{Condensed, distances};
 pub use frequency::Frequency;
 pub use linkage::{Linkage, Merge, linkage};
-pub use online::{Online, OnlineOptions, importance_note, online};
+pub use online::{Online, OnlineOptions, importance_note, least, online};
 
 /// A block: a number for its content. Equal content has equal numbers.
 pub type Block = u32;

@@ -35,7 +35,8 @@ pub fn online(
     options: &OnlineOptions,
 ) -> Online {
     let (kept, movable) = blocks.split_at(options.keep_first.min(blocks.len()));
-    let beginning = cached.best_beginning(kept, movable, weight);
+    let least = least(blocks, &weight);
+    let beginning = cached.best_beginning(kept, movable, &weight, least);
     let mut ordered = kept.to_vec();
     ordered.extend(&beginning.blocks);
     let mut rest = without(movable, &beginning.blocks);
@@ -45,14 +46,25 @@ pub fn online(
     ordered.extend(rest);
     // What is kept may be cached without anything that follows it, or in part.
     let (length, prompt) = match beginning.prompt {
-        Some(prompt) => (kept.len() + beginning.blocks.len(), Some(prompt)),
-        None => cached.beginning_of(kept),
+        Some(prompt) => (kept.len() + beginning.usable, Some(prompt)),
+        None => cached.beginning_of(kept, &weight, least),
     };
     Online {
         blocks: ordered,
         cached: length,
         prompt: prompt.filter(|_| length > 0),
     }
+}
+
+/// What a beginning must weigh for llama-server to look at it: a tenth of the prompt
+/// (`--slot-prompt-similarity`).
+#[must_use]
+pub fn least(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
+    blocks
+        .iter()
+        .map(|block| weight(*block).max(1))
+        .sum::<u64>()
+        / 10
 }
 
 /// Takes each of `taken` away once.

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::Block;
 use crate::linkage::Merge;
+use crate::{Block, Cached};
 
 /// A node: the blocks that all contexts below it have in common, in the order in which they are
 /// put at the beginning of these.
@@ -33,13 +33,13 @@ pub(crate) struct Tree {
 pub(crate) struct Path(pub(crate) Vec<usize>);
 
 impl Tree {
-    pub(crate) fn new(contexts: &[Vec<Block>], merges: &[Merge]) -> Self {
+    pub(crate) fn new(contexts: &[Vec<Block>], merges: &[Merge], cached: &Cached) -> Self {
         let mut building = Building::new(contexts);
         for merge in merges {
             building.merge(merge.clusters);
         }
         let mut tree = building.done(contexts.len());
-        tree.order();
+        tree.order(cached);
         tree
     }
 
@@ -82,8 +82,9 @@ impl Tree {
         Path(path)
     }
 
-    /// Puts the blocks of each node's parent first, from the top down.
-    fn order(&mut self) {
+    /// Puts the blocks of each node's parent first, from the top down, and of the others those
+    /// first that go on with what is cached.
+    fn order(&mut self, cached: &Cached) {
         let mut waiting: VecDeque<usize> = self.tops.iter().copied().collect();
         let mut seen = HashSet::new();
         while let Some(number) = waiting.pop_front() {
@@ -91,18 +92,22 @@ impl Tree {
                 continue;
             }
             let node = self.node(number);
-            if let Some(parent) = node.parent {
-                let common = self.node(parent).blocks.iter().copied();
-                let mut blocks: Vec<Block> = common
-                    .filter(|block| node.content.contains(block))
-                    .collect();
-                if !blocks.is_empty() {
-                    let first: HashSet<Block> = blocks.iter().copied().collect();
-                    let rest = node.blocks.iter().copied();
-                    blocks.extend(rest.filter(|block| !first.contains(block)));
-                    if let Some(node) = &mut self.nodes[number] {
-                        node.blocks = blocks;
-                    }
+            let common = node
+                .parent
+                .map_or(&[][..], |parent| &self.node(parent).blocks);
+            let common = common.iter().copied();
+            let mut blocks: Vec<Block> = common
+                .filter(|block| node.content.contains(block))
+                .collect();
+            if !blocks.is_empty() || cached.nodes() > 0 {
+                let mut rest = node.blocks.clone();
+                rest.retain(|block| !blocks.contains(block));
+                let next = cached.best_beginning(&blocks, &rest, |_| 1, 0).blocks;
+                rest.retain(|block| !next.contains(block));
+                blocks.extend(next);
+                blocks.extend(rest);
+                if let Some(node) = &mut self.nodes[number] {
+                    node.blocks = blocks;
                 }
             }
             waiting.extend(&self.node(number).children);

@@ -1,7 +1,7 @@
 //! Orders of batches: equal to the Python index's, and permutations whatever comes.
 
 use contextpilot_order::{
-    Batch, BatchOptions, Block, Linkage, batch, cached_first, is_permutation,
+    Batch, BatchOptions, Block, Cached, Linkage, batch, batch_after, is_permutation,
 };
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -60,12 +60,33 @@ fn repeated_blocks_are_kept() {
 }
 
 #[test]
-fn a_group_that_is_cached_comes_first() {
-    let contexts = [vec![1, 2], vec![1, 3], vec![7, 8]];
-    let mut batch = batch(&contexts, &BatchOptions::default());
-    assert_eq!(batch.groups, [vec![0, 1], vec![2]]);
-    cached_first(&mut batch, |blocks| u64::from(blocks[0] == 7));
-    assert_eq!(batch.groups, [vec![2], vec![0, 1]]);
+fn a_group_that_is_cached_comes_first_and_goes_on_with_it() {
+    let contexts = [vec![1, 2, 3], vec![1, 2, 4], vec![7, 8, 9]];
+    let ordered = batch(&contexts, &BatchOptions::default());
+    assert_eq!(ordered.groups, [vec![0, 1], vec![2]]);
+    let mut cached = Cached::new();
+    cached.insert(1, &[9, 7, 1]);
+    cached.insert(2, &[2, 5]);
+    let ordered = batch_after(&contexts, &cached, &BatchOptions::default());
+    assert_eq!(ordered.groups, [vec![2], vec![0, 1]]);
+    assert_eq!(
+        ordered.contexts,
+        [vec![2, 1, 3], vec![2, 1, 4], vec![9, 7, 8]]
+    );
+}
+
+#[test]
+fn what_is_cached_can_be_renumbered() {
+    let mut cached = Cached::new();
+    cached.insert(1, &[10, 20, 30]);
+    cached.insert(2, &[10, 40, 20]);
+    cached.insert(3, &[50]);
+    let numbers = [(10, 1), (20, 2), (40, 4)].into_iter().collect();
+    let copy = cached.renumbered(&numbers, 100);
+    assert_eq!(copy.beginning_of(&[1, 2, 3], |_| 1, 0).0, 2);
+    assert_eq!(copy.beginning_of(&[1, 4, 2], |_| 1, 0).0, 3);
+    assert_eq!(copy.nodes(), 4);
+    assert_eq!(cached.renumbered(&numbers, 2).nodes(), 2);
 }
 
 fn check(contexts: &[Vec<Block>], batch: &Batch) {
@@ -84,6 +105,7 @@ proptest! {
     #[test]
     fn every_order_is_a_permutation_and_the_same_each_time(
         contexts in prop::collection::vec(prop::collection::vec(0..9_u32, 0..7), 0..14),
+        prompts in prop::collection::vec(prop::collection::vec(0..9_u32, 1..5), 0..5),
         alpha in prop::sample::select(vec![0.0, 0.001, 1.0, -3.0]),
         linkage in prop::sample::select(vec![
             Linkage::Average, Linkage::Complete, Linkage::Single, Linkage::Weighted,
@@ -93,9 +115,13 @@ proptest! {
         let ordered = batch(&contexts, &options);
         check(&contexts, &ordered);
         prop_assert_eq!(&batch(&contexts, &options), &ordered);
-        let mut first = ordered;
-        cached_first(&mut first, |blocks| blocks.first().map_or(0, |block| u64::from(*block)));
-        check(&contexts, &first);
+        let mut cached = Cached::new();
+        for (number, prompt) in prompts.iter().enumerate() {
+            cached.insert(number as u64, prompt);
+        }
+        let after = batch_after(&contexts, &cached, &options);
+        check(&contexts, &after);
+        prop_assert_eq!(&batch_after(&contexts, &cached, &options), &after);
     }
 
     #[test]

@@ -145,9 +145,36 @@ fn an_evicted_prompts_beginning_stays_while_another_has_it() {
     assert_eq!(cached.nodes(), 4);
     assert!(cached.remove(1));
     assert!(!cached.remove(1));
-    assert_eq!(cached.beginning_of(&[1, 2, 3]), (2, Some(2)));
+    assert_eq!(cached.beginning_of(&[1, 2, 3], |_| 1, 0), (2, Some(2)));
     assert!(cached.remove(2));
     assert_eq!((cached.nodes(), cached.prompts()), (0, 0));
+}
+
+#[test]
+fn what_is_of_no_use_now_is_not_promised() {
+    let mut cached = cached(&[(1, &[1, 2, 3, 4]), (2, &[5, 6])]);
+    let any = OnlineOptions::default();
+    cached.usable_from(1, 3);
+    assert_eq!(cached.beginning_of(&[1, 2, 9], |_| 1, 0), (0, None));
+    assert_eq!(cached.beginning_of(&[1, 2, 3, 9], |_| 1, 0), (3, Some(1)));
+    // What can be used wins over what is longer and cannot; without any, the longest stays.
+    assert_eq!(
+        order(&[1, 2, 5], &cached, &any),
+        (vec![5, 1, 2], 1, Some(2))
+    );
+    assert_eq!(order(&[2, 1, 9], &cached, &any), (vec![1, 2, 9], 0, None));
+    cached.usable_from(1, 0);
+    assert_eq!(
+        order(&[1, 2, 5], &cached, &any),
+        (vec![1, 2, 5], 2, Some(1))
+    );
+    cached.usable_from(1, 2);
+    assert!(cached.remove(1));
+    assert_eq!(cached.nodes(), 2);
+    // A tenth of the prompt is the least that the engine looks at.
+    let long: Vec<Block> = (5..60).collect();
+    assert_eq!(order(&long, &cached, &any).1, 0);
+    assert_eq!(order(&long[..9], &cached, &any).1, 2);
 }
 
 #[derive(Clone, Debug)]
@@ -223,7 +250,7 @@ proptest! {
         let kept = keep_first.min(blocks.len());
         prop_assert_eq!(&ordered.blocks[..kept], &blocks[..kept]);
         // What it promises is there, whoever is asked.
-        prop_assert_eq!(cached.beginning_of(&ordered.blocks).0, ordered.cached);
+        prop_assert_eq!(cached.beginning_of(&ordered.blocks, |_| 1, 0).0, ordered.cached);
         match ordered.prompt {
             Some(prompt) => prop_assert!(
                 prompts[&prompt].starts_with(&ordered.blocks[..ordered.cached])

@@ -1,9 +1,10 @@
 //! Follows the hook's stream of events, so that the index knows what is cached.
 
+use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_client::control::{Change, RequestState};
+use contextpilot_client::control::{Change, Place, RequestState};
 use contextpilot_client::{Control, Error, Update};
 use contextpilot_index::Truth;
 
@@ -51,8 +52,22 @@ fn follow(
 ) -> Result<(), Error> {
     // What happens from here on is in the stream, and what was before is asked for.
     let mut events = control.events(None)?;
-    shared.lock().set_truth(Truth::Engine);
+    let taken_for_cached = {
+        let mut index = shared.lock();
+        let ids = index.cached_ids();
+        index.set_truth(Truth::Engine);
+        ids
+    };
     ask(control, shared)?;
+    // Of what is left of these the engine knows nothing: it is another one, or forgot them.
+    let mut index = shared.lock();
+    let cached: HashSet<String> = index.cached_ids().into_iter().collect();
+    for id in taken_for_cached {
+        if !cached.contains(&id) {
+            index.evicted(&id);
+        }
+    }
+    drop(index);
     say(format_args!("{} tells what is cached", control.address()));
     (*told, *met) = (None, true);
     for update in &mut events {
@@ -60,7 +75,8 @@ fn follow(
             Update::Event(event) => note(shared, &event.change),
             Update::Missed(missed) => {
                 if missed.missed.is_none() {
-                    shared.lock().nothing_cached();
+                    // Another process: what is not sent to it is not cached.
+                    return Ok(());
                 }
                 ask(control, shared)?;
             }
@@ -73,8 +89,11 @@ fn note(shared: &Shared, change: &Change) {
     match change {
         Change::Cached { id, tokens, .. } => shared.lock().cached(id, u64::from(*tokens)),
         Change::Evicted { id, .. } => shared.lock().evicted(id),
-        // What moves is cached still.
-        Change::MovedToHost { .. } | Change::Restored { .. } | Change::Other => {}
+        Change::MovedToHost { ids, tokens, .. } => {
+            shared.lock().moved_to_host(ids, u64::from(*tokens));
+        }
+        Change::Restored { ids, .. } => shared.lock().restored(ids),
+        Change::Other => {}
     }
 }
 
@@ -86,7 +105,16 @@ fn ask(control: &Control, shared: &Shared) -> Result<(), Error> {
     let ids = shared.lock().ids();
     for id in ids {
         match control.request(&id)? {
-            RequestState::Cached { tokens, .. } => shared.lock().cached(&id, u64::from(tokens)),
+            RequestState::Cached { tokens, places, .. } => {
+                let mut index = shared.lock();
+                index.cached(&id, u64::from(tokens));
+                if !places
+                    .iter()
+                    .any(|place| matches!(place, Place::Slot { .. }))
+                {
+                    index.moved_to_host(&[id], u64::from(tokens));
+                }
+            }
             RequestState::Evicted { .. } => shared.lock().evicted(&id),
             // On its way; or never sent, or forgotten long ago.
             RequestState::Awaited { .. } | RequestState::Unknown { .. } => {}
