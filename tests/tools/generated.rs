@@ -7,7 +7,7 @@ fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = good(&companion(&["completions", shell]).output().unwrap());
         for command in [
-            "top", "stats", "where", "events", "slots", "ttft", "reset", "doctor",
+            "top", "stats", "where", "events", "slots", "ttft", "reset", "doctor", "gateway",
         ] {
             assert!(script.contains(command), "{command} for {shell}");
         }
