@@ -101,6 +101,8 @@ impl Router {
             .args(gateways.iter().map(Gateway::url));
         if policy == "kv_aware" {
             command.args(["--kv-event-block-size", "16", "--kv-event-model", "m"]);
+            // What is in host memory counts as what is in a slot: to take it from there is a copy.
+            command.args(["--kv-penalty-host", "1.0"]);
             for gateway in gateways {
                 let (url, events) = (gateway.url(), gateway.events);
                 command.arg("--kv-event-source");
