@@ -7,7 +7,8 @@ fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = good(&companion(&["completions", shell]).output().unwrap());
         for command in [
-            "top", "stats", "where", "events", "slots", "ttft", "reset", "doctor", "index", "up",
+            "demo", "top", "stats", "where", "why", "events", "slots", "ttft", "reset", "simulate",
+            "advise", "doctor", "listen", "gateway", "index", "up",
         ] {
             assert!(script.contains(command), "{command} for {shell}");
         }
