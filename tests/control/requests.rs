@@ -24,10 +24,7 @@ fn a_request_is_somewhere_until_another_takes_its_place() {
     assert_eq!(places, [Place::Slot { slot: 0 }]);
     assert_eq!(Some(u64::from(held)), tokens);
     let evaluation = evaluation.unwrap();
-    assert_eq!(
-        (evaluation.reused, Some(u64::from(evaluation.evaluated))),
-        (0, tokens)
-    );
+    assert_eq!((evaluation.reused, Some(evaluation.evaluated)), (0, tokens));
 
     hooked.complete(&ask(2, 60).id("req-2"));
     let stats = hooked.settled(2);
