@@ -5,7 +5,7 @@
 mod hook;
 
 pub(crate) use hook::{
-    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, PROMPTS,
+    ADAPTERS, EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, PROMPTS,
     SESSIONS_SOCKET, UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
 };
 

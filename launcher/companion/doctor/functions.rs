@@ -4,8 +4,8 @@ use contextpilot_inspect::{Calls, Located, Place, Program};
 use serde_json::{Value, json};
 
 use crate::table::{
-    EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, OPENSSL, PROMPTS,
-    ROWS, Row, UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
+    ADAPTERS, EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, OPENSSL,
+    PROMPTS, ROWS, Row, UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
 };
 
 use super::report::Report;
@@ -272,7 +272,7 @@ impl Functions {
 
     /// What a server of another generation has in place of this function.
     fn instead_of(&self, row: &Row) -> Option<&'static str> {
-        let mut all = [MEMORY, EVALUATION, NUMBERS, LAUNCH].into_iter();
+        let mut all = [MEMORY, EVALUATION, NUMBERS, LAUNCH, ADAPTERS].into_iter();
         let generations = all.find(|all| all.iter().any(|(name, _)| *name == row.generation))?;
         let newest = newest(generations, |name| self.has(name))?;
         let (_, anchor) = generations.iter().find(|(name, _)| *name == newest)?;
