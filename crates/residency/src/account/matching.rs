@@ -119,7 +119,7 @@ impl Accounts {
 
     fn reusable(&self, holds: HeldIn, shared: u32, prompt: &[Token], ledger: &Ledger) -> u32 {
         if self.rules.cache_reuse == 0 || ledger.is_bounded() || shared == 0 {
-            return ledger.way_back_in(holds, shared);
+            return ledger.way_back_in(holds, shared, (shared as usize) < prompt.len());
         }
         let held = ledger.read(holds, 0);
         let (mut cached, mut place) = (shared as usize, shared as usize);

@@ -192,7 +192,11 @@ impl Accounts {
         let prompt = self.past.read(self.losses.end(nth)?)?;
         let most = (prompt.len() as u32).saturating_sub(1);
         let all = ledger.holdings(&prompt).into_iter();
-        let best = all.map(|one| ledger.way_back_in(one.holds, one.common.min(most)));
+        let best = all.map(|one| {
+            let goes_on = (one.common as usize) < prompt.len();
+            let reusable = ledger.way_back_in(one.holds, one.common, goes_on);
+            reusable.min(most)
+        });
         Some(best.max().unwrap_or(0))
     }
 
