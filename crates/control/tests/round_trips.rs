@@ -72,7 +72,6 @@ fn stats() -> Stats {
         },
         requests: Requests::default(),
         reuse: Reuse {
-            causes: evaluation().causes,
             total: ReuseOver::new(2, 30, 70),
             last_minute: ReuseOver::new(0, 0, 0),
             causes: evaluation().causes,
