@@ -1,7 +1,7 @@
 //! The account of a prompt, once all of it has been evaluated.
 
 use super::difference::{Difference, difference};
-use super::open::{Begun, Open};
+use super::open::{Begun, Open, Other};
 use super::past::{Nearest, common};
 use super::types::{Account, Cause, Causes, Diverged, Kind, Sources};
 use super::{Accounts, Rules};
@@ -98,7 +98,7 @@ impl Accounts {
             Some(cause) => cause,
             None if begun.prepared.readapted => Cause::Adapter,
             None if begun.bounded => Cause::NoWayBack,
-            None if begun.adapters => Cause::Adapter,
+            None if begun.prepared.adapted => Cause::Adapter,
             None => Cause::NotKnown,
         };
         stretches.upto(common(&begun.own, prompt) as u32, own);
@@ -109,7 +109,7 @@ impl Accounts {
             .map(|other| (other.common(prompt), other))
             .max_by_key(|(common, other)| (*common, matches!(other.holds, HeldIn::Slot(_))));
         if let Some((common, other)) = best {
-            let kind = || Cause::Elsewhere(kind(open, other.holds, common, all, &self.rules));
+            let kind = || Cause::Elsewhere(kind(open, other, (common, all), &self.rules));
             let cause = match uncached {
                 Some(cause) => cause,
                 None if other.of_other_adapters => Cause::Adapter,
@@ -165,13 +165,13 @@ impl Accounts {
 }
 
 /// Why what is cached elsewhere was not used: the engine's rules (`get_available_slot`).
-fn kind(open: &Open, holds: HeldIn, common: u32, prompt: u32, rules: &Rules) -> Kind {
-    match holds {
+fn kind(open: &Open, other: &Other, (common, prompt): (u32, u32), rules: &Rules) -> Kind {
+    match other.holds {
         HeldIn::Host(_) => Kind::HostRule,
         HeldIn::Slot(_) if open.wishes.slot.is_some() => Kind::Pinned,
         HeldIn::Slot(_) if rules.similarity == 0.0 => Kind::LeastRecentlyUsed,
         // An idle one would have been taken.
-        HeldIn::Slot(_) if rules.are_similar(common, prompt) => Kind::Busy,
+        HeldIn::Slot(_) if rules.similarity(common, prompt, other.tokens).is_some() => Kind::Busy,
         HeldIn::Slot(_) => Kind::Similarity,
     }
 }

@@ -119,7 +119,7 @@ impl Accounts {
 
     fn reusable(&self, holds: HeldIn, shared: u32, prompt: &[Token], ledger: &Ledger) -> u32 {
         if self.rules.cache_reuse == 0 || ledger.is_bounded() || shared == 0 {
-            return ledger.way_back_in(holds, shared);
+            return ledger.way_back_in(holds, shared, (shared as usize) < prompt.len());
         }
         let held = ledger.read(holds, 0);
         let (mut cached, mut place) = (shared as usize, shared as usize);
@@ -149,10 +149,17 @@ impl Accounts {
         let mut best: Option<(f32, SequenceId)> = None;
         let idle = all.iter().filter(|one| !one.busy);
         for (slot, one) in idle.filter_map(|one| Some((one.slot?, one))) {
-            let share = one.common as f32 / prompt as f32;
-            let similar = self.rules.similarity != 0.0 && share > self.rules.similarity;
-            if similar && best.is_none_or(|(most, _)| share > most) {
-                best = Some((share, slot));
+            let share = self.rules.similarity(one.common, prompt, one.tokens);
+            // Those of 2025 take the longest of the similar ones.
+            let rank = share.map(|share| {
+                if self.rules.of_slot {
+                    one.common as f32
+                } else {
+                    share
+                }
+            });
+            if let Some(rank) = rank.filter(|&rank| best.is_none_or(|(most, _)| rank > most)) {
+                best = Some((rank, slot));
             }
         }
         if let Some((_, slot)) = best {

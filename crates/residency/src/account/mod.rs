@@ -40,6 +40,9 @@ pub use types::{Account, Asker, Causes, Diverged, Elsewhere, Loss, Sources, Wish
 pub struct Rules {
     /// `--slot-prompt-similarity`: the share of a prompt that a slot must hold to be chosen for it.
     pub similarity: f32,
+    /// The share that counts is that of what the slot holds, not of the prompt: so in servers of
+    /// before the host prompt cache.
+    pub of_slot: bool,
     /// `--cache-reuse`: tokens of the shortest chunk that is moved; 0: none is.
     pub cache_reuse: u32,
     /// Prompts are tied to requests by their tokens ([`Prompts`](crate::Prompts)): a slot is known to
@@ -52,6 +55,7 @@ impl Default for Rules {
     fn default() -> Self {
         Self {
             similarity: 0.1,
+            of_slot: false,
             cache_reuse: 0,
             tied: false,
         }
@@ -59,10 +63,22 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Whether a slot that holds so many of the first of so many tokens may be chosen by
-    /// similarity. In the engine's arithmetic.
-    fn are_similar(&self, common: u32, prompt: u32) -> bool {
-        common as f32 / prompt as f32 > self.similarity
+    /// What servers of before the host prompt cache take (autumn 2025).
+    #[must_use]
+    pub fn of_2025() -> Self {
+        Self {
+            similarity: 0.5,
+            of_slot: true,
+            ..Self::default()
+        }
+    }
+
+    /// How similar a slot is to a prompt, if it is similar enough to be chosen for that. In the
+    /// engine's arithmetic.
+    fn similarity(&self, common: u32, prompt: u32, held: u32) -> Option<f32> {
+        let whole = if self.of_slot { held } else { prompt };
+        let share = common as f32 / whole as f32;
+        (self.similarity != 0.0 && share > self.similarity).then_some(share)
     }
 }
 
@@ -92,6 +108,8 @@ pub struct Accounts {
     last: Nth,
     /// The last prompt before events were lost.
     gap: Nth,
+    /// LoRA adapters were applied.
+    adapted: bool,
     /// Of slots that were never used, the server takes the last one first. `None`: not seen yet.
     from_the_end: Option<bool>,
 }
@@ -126,6 +144,8 @@ struct Prepared {
     moved: u32,
     /// It was emptied, as its next prompt is for other adapters.
     readapted: bool,
+    /// LoRA adapters were applied to any.
+    adapted: bool,
 }
 
 /// Bytes of contents that are remembered, unless it is said otherwise.
@@ -149,6 +169,7 @@ impl Accounts {
             launched: None,
             last: 0,
             gap: 0,
+            adapted: false,
             from_the_end: None,
         }
     }
@@ -192,7 +213,11 @@ impl Accounts {
         let prompt = self.past.read(self.losses.end(nth)?)?;
         let most = (prompt.len() as u32).saturating_sub(1);
         let all = ledger.holdings(&prompt).into_iter();
-        let best = all.map(|one| ledger.way_back_in(one.holds, one.common.min(most)));
+        let best = all.map(|one| {
+            let goes_on = (one.common as usize) < prompt.len();
+            let reusable = ledger.way_back_in(one.holds, one.common, goes_on);
+            reusable.min(most)
+        });
         Some(best.max().unwrap_or(0))
     }
 
@@ -244,6 +269,7 @@ impl Accounts {
                 }
                 self.launching = Some(sequence).filter(|&slot| !ledger.has_left(slot));
             }
+            Event::Adapters { ref adapters, .. } => self.adapted |= !adapters.is_empty(),
             Event::Submitted {
                 context,
                 ref entries,
@@ -416,7 +442,8 @@ impl Accounts {
             };
             if open.begun.is_none() {
                 place.owner = open.nth;
-                let prepared = std::mem::take(&mut place.prepared);
+                let mut prepared = std::mem::take(&mut place.prepared);
+                prepared.adapted = self.adapted;
                 let own = place.own.take();
                 let decided = open.decided;
                 let was = |holds| was_in(holds, decided, &self.saved);

@@ -40,7 +40,6 @@ pub(super) struct Begun {
     pub(super) bounded: bool,
     /// The slot went back to a checkpoint.
     pub(super) checkpoint: bool,
-    pub(super) adapters: bool,
     pub(super) prepared: Prepared,
 }
 
@@ -49,6 +48,8 @@ pub(super) struct Begun {
 pub(super) struct Other {
     pub(super) holds: HeldIn,
     common: u32,
+    /// All that it held.
+    pub(super) tokens: u32,
     /// What it holds behind as much of the prompt as was known then.
     tail: Vec<Token>,
     /// That is not known.
@@ -145,6 +146,7 @@ impl Begun {
             others.push(Other {
                 holds: buffers(one.holds),
                 common: one.common,
+                tokens: one.tokens,
                 tail: match copied {
                     true => ledger.read(one.holds, one.common),
                     false => Vec::new(),
@@ -161,14 +163,13 @@ impl Begun {
             blind,
             bounded,
             checkpoint: bounded && from > 0 && !ledger.reaches(slot, from),
-            adapters: ledger.has_adapters(),
             prepared,
         }
     }
 
     /// Looks at what only the batch tells: under which adapters the slot works.
     pub(super) fn look_again(&mut self, slot: SequenceId, ledger: &Ledger) {
-        if !self.adapters {
+        if !self.prepared.adapted {
             return;
         }
         for other in &mut self.others {

@@ -64,8 +64,7 @@ fn flags() -> impl Strategy<Value = Flags> {
             unified,
             rules: Rules {
                 similarity,
-                cache_reuse: 0,
-                tied: false,
+                ..Rules::default()
             },
         },
     )

@@ -295,12 +295,6 @@ impl Ledger {
     }
 
     /// Whether the next batch decides under which adapters a slot goes on.
-    /// Whether any adapters were ever applied to the primary context.
-    pub(crate) fn has_adapters(&self) -> bool {
-        let mut known = self.adapters.in_force.values();
-        known.any(|one| one.as_ref().is_none_or(|one| !one.adapters.is_empty()))
-    }
-
     pub(super) fn has_unsettled_blend(&self, sequence: &Sequence) -> bool {
         let blend = sequence.blend;
         let launch = sequence.launch.as_ref();

@@ -41,8 +41,11 @@ impl Reach {
     /// How many tokens of a prompt the engine would reuse, of a sequence that
     /// begins with all of it.
     fn reuse(&self, prompt: u32, window: u32) -> u32 {
+        self.reuse_of(prompt, needed(prompt, window))
+    }
+
+    fn reuse_of(&self, prompt: u32, needed: i64) -> u32 {
         let tokens = i64::from(prompt);
-        let needed = needed(prompt, window);
         if self.first < needed {
             return prompt;
         }
@@ -267,18 +270,21 @@ impl Ledger {
         let (Some(window), Some(reach)) = (self.window(), self.reaches.slots.get(&id)) else {
             return true;
         };
-        reach.first < needed(tokens, window)
+        reach.first < needed(tokens + 1, window)
     }
 
-    /// How many of the first `tokens` tokens that a slot or host entry holds the engine would go on
-    /// from, by the ways back of a bounded context.
-    pub(crate) fn way_back_in(&self, holds: HeldIn, tokens: u32) -> u32 {
+    /// How many of the first `tokens` tokens that a slot or host entry holds the engine would reuse
+    /// for a prompt, by the ways back of a bounded context. Where the prompt goes `on` behind them,
+    /// one token more need not be gone back to (0.7.0; before, it was the same for both).
+    pub(crate) fn way_back_in(&self, holds: HeldIn, tokens: u32, on: bool) -> u32 {
         let reach = match holds {
             HeldIn::Slot(id) => self.reaches.slots.get(&id),
             HeldIn::Host(id) => self.reaches.hosts.get(&id),
         };
         match (self.window(), reach) {
-            (Some(window), Some(reach)) => reach.reuse(tokens, window),
+            (Some(window), Some(reach)) => {
+                reach.reuse_of(tokens, needed(tokens + u32::from(on), window))
+            }
             _ => tokens,
         }
     }

@@ -89,13 +89,16 @@ impl<F: Fn(&str) -> Option<OsString>> CommandLine<F> {
 
     /// What decides how much of a prompt is reused. `tied`: requests are tied to slots by their
     /// prompts.
-    pub(crate) fn rules(&self, tied: bool) -> Rules {
+    pub(crate) fn rules(&self, has_host_cache: bool, tied: bool) -> Rules {
         let text = |options: &[&str], variable: &str| {
             self.value(options, variable).map(|value| match value {
                 From::Arguments(text) | From::Environment(text) => text,
             })
         };
-        let default = Rules::default();
+        let default = match has_host_cache {
+            true => Rules::default(),
+            false => Rules::of_2025(),
+        };
         let similarity = text(
             &["-sps", "--slot-prompt-similarity"],
             "LLAMA_ARG_SLOT_PROMPT_SIMILARITY",
@@ -109,6 +112,7 @@ impl<F: Fn(&str) -> Option<OsString>> CommandLine<F> {
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(default.cache_reuse),
             tied,
+            ..default
         }
     }
 
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn the_rules_are_those_of_the_command_line() {
         let rules = |arguments, variable| {
-            let rules = line(arguments, variable).rules(false);
+            let rules = line(arguments, variable).rules(true, false);
             (rules.similarity, rules.cache_reuse)
         };
         assert_eq!(rules("x", None), (0.1, 0));
@@ -181,6 +185,7 @@ mod tests {
         let variable = Some(("LLAMA_ARG_CACHE_REUSE", "9"));
         assert_eq!(rules("x", variable), (0.1, 9));
         assert_eq!(rules("x --cache-reuse none", None), (0.1, 0));
+        assert_eq!(line("x", None).rules(false, false).similarity, 0.5);
     }
 
     #[test]

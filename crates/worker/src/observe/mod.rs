@@ -134,7 +134,7 @@ pub(crate) fn start(
     let reads = settings.listen.is_some() || settings.log_file.is_some();
     let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Accounts::new(command.rules(by_prompts), bytes)
+        Accounts::new(command.rules(library.sees_host_cache(), by_prompts), bytes)
     });
     let facts = Facts {
         library,
