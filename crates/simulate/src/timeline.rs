@@ -86,7 +86,11 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
             done += 1;
         }
         let idle = done == nth;
-        let cause = continued(request, &answers).or(last.filter(|_| idle));
+        // Whoever waits until nothing is at work waits for the last of it.
+        let cause = match idle {
+            true => last,
+            false => continued(request, &answers),
+        };
         arrivals.push(match cause {
             Some(request) => Arrival::After {
                 request,
