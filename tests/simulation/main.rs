@@ -4,6 +4,8 @@
 //! server that records it. What the recording says of each prompt must be what the engine answered,
 //! and what the simulator makes of the recording must be the same, to the token.
 //!
+//! *Of several clients at once*: what is reused in all, within one point.
+//!
 //! *At other settings*: recorded traffic of several kinds is played again to servers that are started
 //! with other flags. What the simulator says of them must be right within two points.
 //!
@@ -15,6 +17,7 @@
 #[path = "../exactness/cases.rs"]
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
+mod concurrent;
 mod elsewhere;
 #[path = "../exactness/prompts.rs"]
 mod prompts;
@@ -39,7 +42,7 @@ fn main() -> ExitCode {
     }
     let failed = match grid {
         true => whole_grid(),
-        false => recorded_settings(&wanted) + some_of_the_grid(&wanted),
+        false => recorded_settings(&wanted) + concurrent(&wanted) + some_of_the_grid(&wanted),
     };
     println!("{failed} failed");
     match failed {
@@ -67,6 +70,23 @@ fn recorded_settings(wanted: &[String]) -> usize {
         }
     }
     failed
+}
+
+fn concurrent(wanted: &[String]) -> usize {
+    let name = "concurrent clients";
+    if !is_wanted(wanted, name) {
+        return 0;
+    }
+    match concurrent::run() {
+        Ok(said) => {
+            println!("test {name} ... ok ({said})");
+            0
+        }
+        Err(error) => {
+            println!("test {name} ... FAILED\n  {error}");
+            1
+        }
+    }
 }
 
 fn is_wanted(wanted: &[String], name: &str) -> bool {

@@ -21,6 +21,8 @@ pub(crate) struct Job {
     pub(crate) children: Vec<usize>,
     /// Its arrival; `After` names a job.
     pub(crate) arrival: Arrival,
+    /// From when it could be served until a slot took it on, microseconds.
+    pub(crate) delay: u64,
 }
 
 /// The jobs of a recording, in the order of their arrivals.
@@ -35,6 +37,7 @@ pub(crate) fn jobs(traffic: &Traffic) -> Vec<Job> {
                 request: nth,
                 children: Vec::new(),
                 arrival: Arrival::At(request.record.arrived),
+                delay: 0,
             }),
         }
     }
@@ -54,7 +57,13 @@ pub(crate) fn jobs(traffic: &Traffic) -> Vec<Job> {
         (record.arrived, record.order)
     });
     let causes = causes(requests, &jobs);
+    let mut ends: Vec<u64> = requests.iter().map(|r| r.record.ended).collect();
+    ends.sort_unstable();
     for (job, arrival) in jobs.iter_mut().zip(causes) {
+        let record = &requests[job.request].record;
+        let freed = ends.partition_point(|&end| end <= record.launched);
+        let freed = freed.checked_sub(1).map_or(0, |last| ends[last]);
+        job.delay = record.launched.saturating_sub(freed.max(record.arrived));
         job.arrival = arrival;
     }
     jobs
