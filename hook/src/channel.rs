@@ -218,9 +218,10 @@ impl Channel {
             return false;
         }
         let at = match event {
-            Event::Launched { .. } | Event::Evaluated { .. } | Event::Answered { .. } => {
-                observe::stamp()
-            }
+            Event::Posted { .. }
+            | Event::Launched { .. }
+            | Event::Evaluated { .. }
+            | Event::Answered { .. } => observe::stamp(),
             _ => Stamp::default(),
         };
         let what = What::Event(event);

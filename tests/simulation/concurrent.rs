@@ -55,6 +55,22 @@ pub(super) fn run() -> Result<String> {
         100.0 * engine,
         100.0 * point.reused_share(),
     );
+    if std::env::var_os("SHOW").is_some() {
+        for (request, outcome) in traffic.requests.iter().zip(&point.outcomes) {
+            let record = &request.record;
+            let times = (
+                record.arrived,
+                record.launched,
+                record.prompted,
+                record.ended,
+            );
+            let simulated = outcome.map(|o| (o.arrived, o.launched, o.ended, o.slot, o.reused));
+            println!(
+                "  {}: {times:?} slot {} reused {} of {}; simulated {simulated:?}",
+                record.order, record.slot, record.reused, record.prompt
+            );
+        }
+    }
     match traffic.requests.len() as u64 == CLIENTS * TURNS && off.abs() <= TOLERANCE {
         true => Ok(said),
         false => Err(Error::new(said)),

@@ -9,11 +9,14 @@
 //! *At other settings*: recorded traffic of several kinds is played again to servers that are started
 //! with other flags. What the simulator says of them must be right within two points.
 //!
+//! *Advice*: what is advised for bad set-ups is tried on the server.
+//!
 //! ```text
 //! cargo test --test simulation [-- NAME...]
 //! cargo test --test simulation -- --grid [REQUESTS]     also writes docs/simulate.md
 //! ```
 
+mod advised;
 #[path = "../exactness/cases.rs"]
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
@@ -42,7 +45,13 @@ fn main() -> ExitCode {
     }
     let failed = match grid {
         true => whole_grid(),
-        false => recorded_settings(&wanted) + concurrent(&wanted) + some_of_the_grid(&wanted),
+        false => {
+            let advised = match is_wanted(&wanted, "advice") {
+                true => advised::run(),
+                false => 0,
+            };
+            recorded_settings(&wanted) + concurrent(&wanted) + advised + some_of_the_grid(&wanted)
+        }
     };
     println!("{failed} failed");
     match failed {
