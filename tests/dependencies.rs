@@ -118,7 +118,14 @@ fn pure_crates_depend_on_nothing() {
 /// I/O.
 #[test]
 fn pure_crates_are_pure() {
-    for name in ["residency", "request", "settings", "traffic", "observer"] {
+    for name in [
+        "residency",
+        "request",
+        "settings",
+        "traffic",
+        "simulate",
+        "observer",
+    ] {
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("crates")
             .join(name)

@@ -22,6 +22,7 @@ mod advised;
 mod cases;
 mod concurrent;
 mod elsewhere;
+mod file;
 #[path = "../exactness/prompts.rs"]
 mod prompts;
 mod recorded;
@@ -50,7 +51,11 @@ fn main() -> ExitCode {
                 true => advised::run(),
                 false => 0,
             };
-            recorded_settings(&wanted) + concurrent(&wanted) + advised + some_of_the_grid(&wanted)
+            recorded_settings(&wanted)
+                + one(&wanted, "the file", file::run)
+                + one(&wanted, "concurrent clients", concurrent::run)
+                + advised
+                + some_of_the_grid(&wanted)
         }
     };
     println!("{failed} failed");
@@ -81,12 +86,11 @@ fn recorded_settings(wanted: &[String]) -> usize {
     failed
 }
 
-fn concurrent(wanted: &[String]) -> usize {
-    let name = "concurrent clients";
+fn one(wanted: &[String], name: &str, test: fn() -> contextpilot_testbed::Result<String>) -> usize {
     if !is_wanted(wanted, name) {
         return 0;
     }
-    match concurrent::run() {
+    match test() {
         Ok(said) => {
             println!("test {name} ... ok ({said})");
             0

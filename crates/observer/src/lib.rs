@@ -45,6 +45,6 @@ pub use evaluations::MOST_EVALUATIONS;
 pub use gone::MOST_GONE;
 pub use note::{Note, Now, Stamp};
 pub use observer::{After, MOST_NAMED, Observer, Told};
-pub use recorder::Recorder;
+pub use recorder::{MOST_WAITING, Recorder};
 pub use ring::{MOST_EVENTS, MOST_IDS, Ring, Since};
 pub use stats::Outside;

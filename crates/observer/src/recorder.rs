@@ -22,7 +22,7 @@ const MOST_BREAKS: usize = 64;
 /// Media of which it is known how many rows they have.
 const MOST_MEDIA: usize = 4096;
 /// Tasks that are not launched yet, and requests that are not answered, of which something is known.
-const MOST_WAITING: usize = 65_536;
+pub const MOST_WAITING: usize = 65_536;
 
 /// Watches the ledger, and makes a recording of what it sees.
 ///
