@@ -38,7 +38,7 @@ pub(super) fn run() -> Result<String> {
     let aside = read(&fs::read(folder.path().join("traffic.1"))?);
     expect("the one before is set aside", aside.requests.len() == 3)?;
 
-    // Nothing can be written to a folder that is not there, and the server runs as usual.
+    // Nothing can be written to a folder that is not there, and all else goes on.
     let nowhere = server.env(
         "CONTEXTPILOT_TRAFFIC_FILE",
         folder.path().join("no/traffic"),

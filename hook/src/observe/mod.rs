@@ -46,7 +46,7 @@ use crate::abi::Pointer;
 use crate::attach::Attached;
 use crate::attach::original::plain;
 use crate::channel::note;
-use crate::contexts;
+use crate::{contexts, log};
 use answers::Answers;
 use attend::Facts;
 use facts::CommandLine;
@@ -134,7 +134,10 @@ pub(crate) fn start(
         Some(wanted) => {
             let engine = attached.describe().build.unwrap_or_default();
             let setup = setup::setup(&command, engine, attached.sees_host_cache());
-            Some(Recording::start(wanted, setup)?)
+            // All else goes on without it.
+            Recording::start(wanted, setup)
+                .inspect_err(|error| log::line(format_args!("No traffic is recorded: {error}")))
+                .ok()
         }
         None => None,
     };
