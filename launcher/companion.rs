@@ -11,9 +11,12 @@ use crate::{hook_lib, variables};
 
 mod advise;
 mod connect;
+mod demo;
 mod doctor;
 mod events;
+mod gateway;
 mod generate;
+mod index;
 mod listen;
 mod reset;
 mod show;
@@ -23,7 +26,9 @@ mod stats;
 mod table;
 mod top;
 mod ttft;
+mod up;
 mod whereis;
+mod why;
 
 /// The companion of contextpilot-llama-server.
 ///
@@ -35,6 +40,7 @@ mod whereis;
 ///   CONTEXTPILOT_INDEX_TOKEN bearer token for the index
 ///   CONTEXTPILOT_LISTEN      where the control endpoint listens: 127.0.0.1:8890, unix:/path
 ///   CONTEXTPILOT_LOG_FILE    file for a line of JSON a finished request
+///   CONTEXTPILOT_KV_EVENTS   where KV cache events are published for routers: tcp://127.0.0.1:5557
 ///   CONTEXTPILOT_TRAFFIC_FILE  file for a recording of traffic without its text
 ///                            (without any of these but the token, the hook is not used)
 ///   CONTEXTPILOT_HOOK_LIB    hook library to use instead of the built-in one
@@ -42,7 +48,8 @@ mod whereis;
 ///   LLAMA_SERVER_BIN         llama-server to run instead of the one on PATH
 #[derive(Parser)]
 #[command(name = "contextpilot-llama", version, verbatim_doc_comment)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
+  contextpilot-llama demo
   contextpilot-llama listen &
   CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 contextpilot-llama-server -m model.gguf")]
 struct Cli {
@@ -52,10 +59,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Options),
     Top(top::Options),
     Stats(stats::Options),
     #[command(name = "where")]
     Where(whereis::Options),
+    Why(why::Options),
     Events(events::Options),
     Slots(slots::Options),
     Ttft(ttft::Options),
@@ -64,6 +73,9 @@ enum Command {
     Advise(advise::Options),
     Doctor(doctor::Options),
     Listen(listen::Options),
+    Gateway(gateway::Options),
+    Index(index::Options),
+    Up(up::Options),
     /// Print the path of the hook library
     ///
     /// The built-in library is put into the cache folder first if it is not
@@ -80,11 +92,16 @@ pub fn main() -> ExitCode {
     let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
     let result = match Cli::parse().command {
         Command::Doctor(options) => doctor::run(&options),
+        Command::Demo(options) => done(demo::run(&options)),
         Command::Listen(options) => done(listen::run(&options)),
+        Command::Gateway(options) => done(gateway::run(&options)),
+        Command::Index(options) => done(index::run(&options)),
+        Command::Up(options) => up::run(&options),
         Command::HookPath => done(hook_path()),
         Command::Top(options) => done(top::run(&options)),
         Command::Stats(options) => done(stats::run(&options)),
         Command::Where(options) => whereis::run(&options),
+        Command::Why(options) => why::run(&options),
         Command::Events(options) => done(events::run(&options)),
         Command::Slots(options) => done(slots::run(&options)),
         Command::Ttft(options) => done(ttft::run(&options)),

@@ -87,12 +87,13 @@ fn licence_expressions_are_understood() {
     assert!(!is_met("(GPL-3.0 OR LGPL-3.0) AND ISC", &allowed));
 }
 
-/// The residency model, the request reader and the settings depend on nothing
+/// The residency model, the orders, the request reader and the settings depend on nothing
 /// that could do I/O: on nothing at all.
 #[test]
 fn pure_crates_depend_on_nothing() {
     let metadata = metadata();
     for name in [
+        "contextpilot-order",
         "contextpilot-residency",
         "contextpilot-request",
         "contextpilot-settings",
@@ -114,11 +115,44 @@ fn pure_crates_depend_on_nothing() {
     }
 }
 
-/// The same crates, and the observer, contain no unsafe code, and nothing of `std` that could do
+/// What only the companion needs is not in the library that is preloaded into servers.
+#[test]
+fn the_hook_links_no_executor() {
+    let metadata = metadata();
+    let nodes = metadata["resolve"]["nodes"].as_array().expect("nodes");
+    let of = |id: &str| nodes.iter().find(|node| node["id"] == id).expect("a node");
+    let root = metadata["packages"]
+        .as_array()
+        .expect("packages")
+        .iter()
+        .find(|package| package["name"] == "contextpilot-hook")
+        .expect("the hook is in the workspace");
+    let mut waiting = vec![root["id"].as_str().expect("an id")];
+    let mut seen = std::collections::HashSet::new();
+    while let Some(id) = waiting.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        for dependency in of(id)["deps"].as_array().expect("dependencies") {
+            let kinds = dependency["dep_kinds"].as_array().expect("kinds");
+            if kinds.iter().any(|kind| kind["kind"].is_null()) {
+                let name = dependency["name"].as_str().expect("a name");
+                assert!(!["hyper", "tokio"].contains(&name), "{name}, through {id}");
+                waiting.push(dependency["pkg"].as_str().expect("an id"));
+            }
+        }
+    }
+    assert!(seen.len() > 10, "{seen:?}");
+}
+
+/// The same crates, and some more, contain no unsafe code, and nothing of `std` that could do
 /// I/O.
 #[test]
 fn pure_crates_are_pure() {
     for name in [
+        "kv-events",
+        "index",
+        "order",
         "residency",
         "request",
         "settings",

@@ -211,6 +211,7 @@ fn who_only_observes_has_the_hook_too() {
         ("CONTEXTPILOT_LISTEN", "127.0.0.1:0"),
         ("CONTEXTPILOT_LISTEN", "unix:/tmp/none"),
         ("CONTEXTPILOT_LOG_FILE", "queries.jsonl"),
+        ("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0"),
     ] {
         let output = machine
             .launcher()
@@ -222,6 +223,25 @@ fn who_only_observes_has_the_hook_too() {
         assert!(stderr(&output).contains("Launching with LD_PRELOAD"));
         let library = preloaded(&output).expect("it is preloaded");
         assert_eq!(PathBuf::from(library), machine.library());
+    }
+}
+
+#[test]
+fn kv_events_that_cannot_be_published_are_refused_before_the_server_starts() {
+    let machine = Machine::new();
+    let good = ("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:5557");
+    for (name, value, why) in [
+        ("CONTEXTPILOT_KV_EVENTS", "127.0.0.1:5557", "give tcp://"),
+        ("CONTEXTPILOT_KV_EVENTS_REPLAY", good.1, "or off"),
+        ("CONTEXTPILOT_KV_EVENTS_TOPIC", "a\nb", "control character"),
+        ("CONTEXTPILOT_KV_BLOCK_SIZE", "16k", "from 1 to 4096"),
+    ] {
+        let set = |mut command: Command| {
+            let output = command.env(good.0, good.1).env(name, value).output();
+            output.unwrap()
+        };
+        assert_refused(&set(machine.launcher()), 2, &[name, why]);
+        assert_refused(&set(machine.hooked()), 2, &[name, why]);
     }
 }
 

@@ -5,31 +5,26 @@
 //! if it were not there.
 //!
 //! ```text
-//!  host's threads                                         worker thread          sender thread
-//!  hooks/  ──► guard ──► shadow, contexts, connections
-//!  (called in  (our       (what is in a batch, whose
-//!   place of    code       memory it is, whose request)
-//!   the host's  only          │
-//!   functions)  here)         └──► channel ── Event ──► ledger ── Effect ──► POST /evict
+//!  host's threads                                                      threads of ours
+//!  hooks/ ──► guard ──► capture/ ──► channel/ ── Event ──► worker ──► ledger ──► Effect ──► POST /evict
+//!  (called in  (our      (whose memory,   (a queue)        (crates/worker, which has no unsafe code)
+//!   place of    code      whose request,
+//!   the host's  only      what is in a
+//!   functions)  here)     batch)
 //! ```
 //!
-//! | module | what it holds |
+//! Rooms, from the ground up. None knows of those below it in this table:
+//!
+//! | room | what is in it |
 //! |---|---|
+//! | [`base`] | the border to the host (`guard`), inert or active (`mode`), the clock, counters, bounds |
 //! | [`attach`] | whether this is a llama-server, how we get in front of its functions, what is known of each |
-//! | [`hooks`] | what is done in place of them, a few lines each |
-//! | [`guard`] | the border between the host and our code |
-//! | [`mode`], [`start`] | inert, active, out: decided once, announced in one line |
-//! | [`model`] | whether the server has loaded one |
-//! | [`shadow`], [`legacy`], [`packed`], [`tasks`] | what is in a batch, a save file, a list of tasks |
-//! | [`contexts`], [`saved`], [`connections`] | small lock-free tables: memory to context, host buffers, HTTP threads |
-//! | [`adapters`] | which LoRA adapters are applied to a context |
-//! | [`prompts`] | whether requests are known by their prompts only |
-//! | [`channel`], [`worker`], [`silence`] | from the host's threads to the ledger |
-//! | [`beliefs`], [`recent`] | what the index believes, and has to be told; kept for the next start |
-//! | [`observe`] | for people: the control endpoint and the log file |
-//! | [`bounds`] | every bound of memory |
-//! | [`faults`] | errors on demand, for tests |
-//! | [`status`], [`trace`], [`log`] | for people |
+//! | [`channel`] | the queue from the host's threads to the worker |
+//! | [`capture`] | what is taken note of: batches, contexts, saved buffers, connections |
+//! | [`hooks`] | what is done in place of the host's functions, a few lines each |
+//! | [`library`] | all this as the worker sees it |
+//! | [`start`] | from an inert library to a working one, and the end of it |
+//! | [`memory`] | every bound of memory, in one table |
 //!
 //! What a hook may do: call the original, take note, return. It never blocks, takes no contended
 //! lock, allocates within stated bounds, lets exceptions of the host through and panics of ours
@@ -45,32 +40,12 @@
     )
 )]
 
-mod abi;
-mod adapters;
 #[macro_use]
 mod attach;
-mod beliefs;
-mod bounds;
+mod base;
+mod capture;
 mod channel;
-mod connections;
-mod contexts;
-mod faults;
-mod guard;
 mod hooks;
-mod infill;
-mod legacy;
-mod log;
-mod mode;
-mod model;
-mod observe;
-mod packed;
-mod prompts;
-mod recent;
-mod saved;
-mod shadow;
-mod silence;
+mod library;
+mod memory;
 mod start;
-mod status;
-mod tasks;
-mod trace;
-mod worker;

@@ -10,23 +10,30 @@ use std::time::{Duration, Instant};
 
 use contextpilot_delivery::{Config, Sender};
 use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
 use contextpilot_settings::Settings;
+use contextpilot_worker::{self as worker, Handle, TRACE_FILE, Task, Trace};
 
-use crate::attach::{self, Attached, Host, claims};
-use crate::trace::{self, Trace};
-use crate::{channel, contexts, guard, log, mode, observe, recent, worker};
+use crate::attach::{self, Host, claims};
+use crate::base::mode::{self, Turns};
+use crate::base::{clock, guard, log};
+use crate::capture::{connections, contexts, prompts, recent, saved};
+use crate::channel;
+use crate::hooks::REPLACEMENTS;
+use crate::library::{Events, Here};
 
 /// What was decided and found when the library was loaded.
 struct Prepared {
     settings: Settings,
-    attached: Attached,
+    library: Here,
 }
 
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
 
 /// What is needed at the end.
 struct Running {
+    worker: Handle,
     /// `None`: there is no index.
     sender: Option<Arc<Sender>>,
     exit_drain: Option<Duration>,
@@ -52,6 +59,7 @@ extern "C" fn on_load() {
     let wanted = is_set(c"CONTEXTPILOT_INDEX_URL")
         || is_set(c"CONTEXTPILOT_LISTEN")
         || is_set(c"CONTEXTPILOT_LOG_FILE")
+        || is_set(c"CONTEXTPILOT_KV_EVENTS")
         || is_set(c"CONTEXTPILOT_TRAFFIC_FILE");
     if !wanted {
         return;
@@ -60,16 +68,19 @@ extern "C" fn on_load() {
         let observes = prepared.settings.observes();
         if PREPARED.set(prepared).is_ok() {
             if observes {
-                observe::engage();
+                clock::engage();
             }
-            mode::arm();
+            mode::arm(Turns {
+                start: ensure_running,
+                lose_step: channel::lose_step,
+            });
         }
     }
 }
 
 /// None for a process that is none of our business, or in which nothing can be done.
 fn prepare() -> Option<Prepared> {
-    let host = Host::find()?;
+    let host = Host::find(REPLACEMENTS)?;
     let settings = match Settings::from(|name| std::env::var_os(name)) {
         Ok(settings) if settings.is_engaged() => settings,
         Ok(_) => return None,
@@ -80,7 +91,19 @@ fn prepare() -> Option<Prepared> {
     };
     // SAFETY: this is called from the constructor.
     match unsafe { host.attach() } {
-        Ok(attached) => Some(Prepared { settings, attached }),
+        Ok(attached) => {
+            if attached.hides_releases() {
+                saved::refuse();
+            }
+            if attached.ties_by_prompts() {
+                prompts::engage();
+            }
+            if attached.forgets_uncached() {
+                connections::expect_forgetting();
+            }
+            let library = Here(attached);
+            Some(Prepared { settings, library })
+        }
         Err(why) => {
             log::line(format_args!("Inactive: {why}"));
             None
@@ -98,7 +121,7 @@ fn is_set(name: &CStr) -> bool {
 
 /// Starts the threads, once: when the server begins to load its first model, or has made a context
 /// without that having been seen. So `--version`, `--help` and the parent of a router have none.
-pub(crate) fn ensure_running() {
+fn ensure_running() {
     if !mode::begin_running() {
         return;
     }
@@ -108,9 +131,9 @@ pub(crate) fn ensure_running() {
     };
     panic::set_hook(Box::new(mode::note_panic));
     attach::patch_late();
-    let started = without_signals(|| run(&prepared.settings, &prepared.attached));
+    let started = without_signals(|| run(&prepared.settings, &prepared.library));
     match started {
-        Ok(()) => prepared.attached.announce(&prepared.settings),
+        Ok(()) => prepared.library.0.announce(&prepared.settings),
         Err(error) => {
             mode::withdraw();
             log::line(format_args!(
@@ -120,7 +143,10 @@ pub(crate) fn ensure_running() {
     }
 }
 
-fn run(settings: &Settings, attached: &Attached) -> io::Result<()> {
+fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
+    let Some(events) = Events::take() else {
+        return Err(io::Error::other("it was started before"));
+    };
     let config = Config::from_settings(
         settings,
         |name| std::env::var(name).ok(),
@@ -130,19 +156,25 @@ fn run(settings: &Settings, attached: &Attached) -> io::Result<()> {
         Some(config) => Some(tell_index(settings, config)?),
         None => None,
     };
-    let sender = index.as_ref().map(|(index, _)| Arc::clone(&index.sender));
-    let trace = match std::env::var_os(trace::VARIABLE).filter(|path| !path.is_empty()) {
+    let sender = index.as_ref().map(|index| Arc::clone(&index.sender));
+    let trace = match std::env::var_os(TRACE_FILE).filter(|path| !path.is_empty()) {
         Some(path) => Some(Trace::open(Path::new(&path))?),
         None => None,
     };
-    let (index, endpoint) = index.unzip();
-    let attendant = observe::start(settings, *attached, sender.clone().zip(endpoint))?;
-    if let Some(bytes) = observe::host_limit(attached) {
+    if let Some(bytes) = worker::host_limit(library.0.sees_host_cache()) {
         claims::expect_host_limit(bytes);
     }
-    worker::start(index, attendant, trace)?;
-    worker::opened(Instant::now() + OPENING);
+    let task = Task {
+        settings,
+        index,
+        publication: publish(settings)?,
+        trace,
+        by_prompts: prompts::are_engaged(),
+    };
+    let worker = worker::start(library, events, task)?;
+    worker.opened(Instant::now() + OPENING);
     let _ = RUNNING.set(Running {
+        worker,
         sender,
         exit_drain: settings.exit_drain,
         journal: settings.journal,
@@ -156,8 +188,8 @@ fn run(settings: &Settings, attached: &Attached) -> io::Result<()> {
 /// How long the server's start may wait for the journal, which takes some milliseconds.
 const OPENING: Duration = Duration::from_secs(1);
 
-/// Starts the thread that tells the index; also says where that is.
-fn tell_index(settings: &Settings, config: Config) -> io::Result<(worker::Index, String)> {
+/// Starts the thread that tells the index.
+fn tell_index(settings: &Settings, config: Config) -> io::Result<worker::Index> {
     let config = Config {
         keep_settled: settings.journal,
         ..config
@@ -165,7 +197,23 @@ fn tell_index(settings: &Settings, config: Config) -> io::Result<(worker::Index,
     let endpoint = config.endpoint.clone();
     let journal = open_journal(settings, endpoint.clone());
     let sender = Arc::new(Sender::start(config, guard::enter_for_life)?);
-    Ok((worker::Index { sender, journal }, endpoint))
+    Ok(worker::Index {
+        sender,
+        endpoint,
+        journal,
+    })
+}
+
+/// Starts the thread that publishes KV cache events for routers, if they are asked for.
+fn publish(settings: &Settings) -> io::Result<Option<Publication>> {
+    let host = contextpilot_kv_publisher::Host {
+        on_thread: guard::enter_for_life,
+        log: log::complete_line,
+        lookup: |name| std::env::var_os(name),
+    };
+    let settings = settings.kv_events.clone();
+    let started = settings.map(|settings| Publication::start(settings, host));
+    started.transpose()
 }
 
 /// The journal of this instance: of this index, at this address.
@@ -218,7 +266,8 @@ extern "C" fn on_exit() {
     if running.process != std::process::id() {
         return;
     }
-    guard::observe_end(observe::remove_socket);
+    let worker = &running.worker;
+    guard::observe_end(|| worker.remove_socket());
     let Some(longest) = running.exit_drain else {
         return;
     };
@@ -228,12 +277,12 @@ extern "C" fn on_exit() {
             channel::push(Event::ContextFreed { context });
         }
         let drain_until = deadline - CLOSING.min(longest / 2);
-        worker::leave(drain_until);
+        worker.leave(drain_until);
         let left = drain_until.saturating_duration_since(Instant::now());
         let sender = running.sender.as_ref();
         let untold = sender.map_or(0, |sender| sender.drain(left).left);
-        worker::close(deadline);
-        while !observe::log_is_written() && Instant::now() < deadline {
+        worker.close(deadline);
+        while !worker.log_is_written() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         if untold > 0 {

@@ -44,13 +44,18 @@ pub(super) struct ServerAt {
 impl ServerAt {
     pub(super) fn client(&self) -> Result<LlamaServer, String> {
         let server = LlamaServer::new(&self.server).map_err(|e| format!("--server: {e}"))?;
-        match text(API_KEY) {
+        match api_key() {
             Some(key) => server
                 .with_api_key(&key)
                 .map_err(|_| format!("{API_KEY} cannot be sent: check it")),
             None => Ok(server),
         }
     }
+}
+
+/// The server's key, if it asks for one.
+pub(super) fn api_key() -> Option<String> {
+    text(API_KEY)
 }
 
 fn text(name: &str) -> Option<String> {

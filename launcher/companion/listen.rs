@@ -11,7 +11,7 @@ use contextpilot_settings::IndexUrl;
 
 use crate::say::say;
 
-mod api;
+pub(super) mod api;
 mod print;
 
 use print::Printer;
@@ -75,7 +75,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             let _ = serve(
                 stream,
                 &LIMITS,
-                |request| api::answer(request, &printer),
+                |request| api::answer(request, |ids| printer.evicted(ids)),
                 api::error,
             );
         },
@@ -115,7 +115,8 @@ fn at_path(path: &Path) -> Result<(Listener, String), String> {
     }
 }
 
-fn bind(host: &str, port: u16) -> Result<TcpListener, String> {
+/// Listens at a port of an address.
+pub(super) fn bind(host: &str, port: u16) -> Result<TcpListener, String> {
     // Brackets are how people write IPv6 addresses next to ports.
     let host = host
         .strip_prefix('[')

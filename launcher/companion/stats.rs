@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::control::{
-    Delivery, HostCache, Losses, Mode, ModelState, ReuseOver, Slot, Stats,
+    Delivery, HostCache, KvEvents, Losses, Mode, ModelState, ReuseOver, Slot, Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
@@ -73,6 +73,9 @@ pub(super) fn text(stats: &Stats) -> String {
     lines.push(line("last minute", &reuse(&stats.reuse.last_minute)));
     lines.push(line("evictions", &evictions(stats)));
     lines.push(line("index", &index(stats.delivery.as_ref())));
+    if let Some(events) = &stats.kv_events {
+        lines.push(line("kv events", &kv_events(events)));
+    }
     lines.push(line("lost", &losses(&stats.losses)));
     lines.join("\n") + "\n"
 }
@@ -207,6 +210,31 @@ pub(super) fn index(delivery: Option<&Delivery>) -> String {
         parts.push(format!("FAILING: {}", Visible(error)));
     }
     format!("{}: {}", delivery.endpoint, parts.join(", "))
+}
+
+/// What is published for routers, in words.
+pub(super) fn kv_events(events: &KvEvents) -> String {
+    let mut parts = vec![
+        format!("{} blocks in slots", count(events.gpu_blocks)),
+        format!("{} in host memory", count(events.cpu_blocks)),
+        format!("{} subscribers", count(events.subscribers)),
+    ];
+    for (number, what) in [
+        (events.batches, "batches"),
+        (events.replays, "replays"),
+        (events.dropped, "dropped"),
+        (events.started_over, "new beginnings"),
+        (events.refused, "connections refused"),
+    ] {
+        if number > 0 {
+            parts.push(format!("{} {what}", count(number)));
+        }
+    }
+    if let Some(problem) = &events.problem {
+        parts.push(format!("PROBLEM: {}", Visible(problem)));
+    }
+    let publish = events.publish.as_deref().unwrap_or("not published");
+    format!("{publish}: {}", parts.join(", "))
 }
 
 fn losses(losses: &Losses) -> String {

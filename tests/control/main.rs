@@ -8,5 +8,6 @@ mod loading;
 mod log;
 mod metrics;
 mod requests;
+mod routers;
 mod states;
 mod support;

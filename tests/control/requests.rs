@@ -15,6 +15,7 @@ fn a_request_is_somewhere_until_another_takes_its_place() {
         places,
         tokens: held,
         since,
+        evaluation,
     } = hooked.request(id)
     else {
         panic!("{:?}", hooked.request(id));
@@ -22,6 +23,8 @@ fn a_request_is_somewhere_until_another_takes_its_place() {
     assert_eq!(name, "req/1 \u{e9}");
     assert_eq!(places, [Place::Slot { slot: 0 }]);
     assert_eq!(Some(u64::from(held)), tokens);
+    let evaluation = evaluation.unwrap();
+    assert_eq!((evaluation.reused, Some(evaluation.evaluated)), (0, tokens));
 
     hooked.complete(&ask(2, 60).id("req-2"));
     let stats = hooked.settled(2);

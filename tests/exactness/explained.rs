@@ -13,6 +13,7 @@
 mod cases;
 #[allow(dead_code, reason = "some of it is for the other test")]
 mod prompts;
+mod verbose;
 
 use cases::Case;
 use contextpilot_control::{Causes, Evaluated, Latest};
@@ -31,9 +32,11 @@ fn main() -> ExitCode {
         .filter(|argument| !argument.starts_with('-'))
         .collect();
     let all = cases::all();
-    let is_wanted = |case: &&Case| {
-        wanted.is_empty() || wanted.iter().any(|name| case.name.contains(name.as_str()))
+    let every_log = std::env::args().any(|argument| argument == "--every-log");
+    let matches = |name: &str| {
+        wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
     };
+    let is_wanted = |case: &&Case| matches(case.name);
     let mut total = Total::default();
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
     for case in all.iter().filter(is_wanted) {
@@ -50,6 +53,23 @@ fn main() -> ExitCode {
             }
             Err(error) => {
                 println!("test {} ... FAILED\n  {error}", case.name);
+                failed += 1;
+            }
+        }
+    }
+    // Of older servers, the log has other words.
+    let ours = std::env::var_os("LLAMA_SERVER_BIN").is_none_or(|_| every_log);
+    for run in verbose::all()
+        .iter()
+        .filter(|run| ours && matches(run.name))
+    {
+        match run.compare() {
+            Ok(compared) => {
+                println!("test {} ... ok: {}", run.name, compared.text());
+                passed += 1;
+            }
+            Err(error) => {
+                println!("test {} ... FAILED\n  {error}", run.name);
                 failed += 1;
             }
         }
@@ -97,7 +117,11 @@ impl Total {
 
 fn run(case: &Case) -> Result<Total> {
     let hooked = case.server.clone().launcher(LAUNCHER);
-    let server = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0").spawn()?;
+    let mut hooked = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+    if let Some(file) = std::env::var_os("EXPLAINED_TRACE") {
+        hooked = hooked.env("CONTEXTPILOT_TRACE_FILE", file);
+    }
+    let server = hooked.spawn()?;
     let control = endpoint(&server)?;
     let mut last = 0;
     let mut problems = Vec::new();
@@ -147,7 +171,14 @@ fn compare(step: usize, outcome: &Outcome, told: &Evaluated) -> Option<String> {
     let sum = |of: fn(&Completion) -> usize| -> u64 {
         outcome.completions.iter().map(|one| of(one) as u64).sum()
     };
+    // One figure for all choices of a chat.
+    let raw = outcome.completions.first().map(|one| &one.raw["choices"]);
+    let choices = raw
+        .and_then(|choices| choices.as_array())
+        .map_or(1, Vec::len) as u64;
+    let times = choices / outcome.completions.len() as u64;
     let (reused, evaluated) = (sum(|one| one.cache_n), sum(|one| one.prompt_n));
+    let (reused, evaluated) = (reused * times.max(1), evaluated * times.max(1));
     let evaluation = &told.evaluation;
     let same = (evaluation.reused, evaluation.evaluated) == (reused, evaluated);
     let named = told.id == outcome.id;

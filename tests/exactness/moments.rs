@@ -252,7 +252,7 @@ pub(crate) fn page(rows: &[String], total: &Comparison) -> String {
          *too early* count ids at each such moment. A silence that decides something (a tenth of a\n\
          second, as a rule) is waited for; so is the index.\n\n\
          With `cargo test --test exactness -- --every-moment` all traces are looked at so. On\n\
-         2026-11-22 that was done with 115: at 634 moments nothing was late and nothing early, here\n\
+         2026-11-22 that was done with 125: at 676 moments nothing was late and nothing early, here\n\
          and where requests are tied by their prompts.\n\n",
     );
     text += Comparison::HEAD;

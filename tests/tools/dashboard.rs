@@ -57,6 +57,7 @@ fn every_metric_of_the_dashboard_is_exported() {
     for (name, label) in [
         ("slot_tokens", "slot"),
         ("prompt_tokens_total", "source"),
+        ("evaluated_tokens_total", "cause"),
         ("evictions_total", "reason"),
         ("requests_total", "id"),
         ("time_to_first_token_seconds_bucket", "reuse"),

@@ -9,3 +9,4 @@ mod screen;
 mod slots;
 mod support;
 mod ttft;
+mod why;

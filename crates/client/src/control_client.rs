@@ -1,7 +1,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use contextpilot_control::{EventId, Health, RequestState, Reset, Slot, Stats};
+use contextpilot_control::{EventId, Health, Latest, Match, RequestState, Reset, Slot, Stats};
 use serde_json::json;
 
 use crate::http::{Http, Patience};
@@ -91,6 +91,27 @@ impl Control {
             404 => answer.json_whatever_the_status(),
             _ => answer.json(),
         }
+    }
+
+    /// `GET /requests/last`: the last requests whose prompts were evaluated, with and without ids,
+    /// the latest first; at most so many.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn latest(&self, most: usize) -> Result<Latest> {
+        let path = format!("/requests/last?n={most}");
+        self.http.get(&path, Patience::Whole(QUICK))?.json()
+    }
+
+    /// `POST /match`: what the engine would reuse for a prompt of these tokens, were it to come now
+    /// as a completion.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn matching(&self, tokens: &[i32]) -> Result<Match> {
+        let body = json!({ "tokens": tokens });
+        let patience = Patience::Whole(QUICK);
+        self.http.post("/match", &body, patience)?.json()
     }
 
     /// `POST /reset`: everything that is tracked is reported as evicted, and

@@ -145,6 +145,21 @@ pub struct Elsewhere {
     pub host_rule: u64,
 }
 
+impl Elsewhere {
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        let Self {
+            pinned,
+            busy,
+            similarity,
+            least_recently_used,
+            host_rule,
+        } = *self;
+        pinned + busy + similarity + least_recently_used + host_rule
+    }
+}
+
 /// Reused tokens, by where they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

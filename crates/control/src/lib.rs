@@ -6,6 +6,7 @@
 //! | `GET /stats` | [`Stats`] |
 //! | `GET /requests/{id}`, percent-encoded | [`RequestState`]; 404 with the same for an unknown one |
 //! | `GET /requests/last?n=…` | [`Latest`]: the last requests whose prompts were evaluated |
+//! | `POST /match` with a [`MatchRequest`] | [`Match`] |
 //! | `POST /reset` | [`Reset`] |
 //! | `GET /events` | server-sent events, each with a [`ResidencyEvent`] |
 //! | `GET /health` | [`Health`], 200 while the process serves |
@@ -29,6 +30,7 @@ mod evaluation;
 mod event;
 mod health;
 mod log_line;
+mod matching;
 mod reason;
 mod request;
 mod stats;
@@ -42,10 +44,11 @@ pub use evaluation::{
 pub use event::{Change, EventId, Missed, ResidencyEvent, name};
 pub use health::{Health, HealthStatus, Refusal, Reset};
 pub use log_line::{Evicted, LogLine, Outcome};
+pub use matching::{ChosenBy, HostMatch, Match, MatchRequest, SlotMatch};
 pub use reason::{Place, Reason};
 pub use request::RequestState;
 pub use stats::{
-    Delivery, Engine, HookedFunction, HostCache, KvBytes, Losses, Mode, Model, ModelState,
-    Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
+    Delivery, Engine, HookedFunction, HostCache, KvBytes, KvEvents, Losses, Mode, Model,
+    ModelState, Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
 };
 pub use time::{NotATime, Timestamp};

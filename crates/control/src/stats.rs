@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Reason, Timestamp};
+use crate::{Causes, Reason, Timestamp};
 
 /// Everything at one moment: the worker thread takes it between two events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +49,9 @@ pub struct Stats {
     pub undecided: bool,
     /// How the index is being told; `None` where there is none ([`Mode::Observing`]).
     pub delivery: Option<Delivery>,
+    /// What is published for routers; `None` where nothing is (`CONTEXTPILOT_KV_EVENTS`).
+    #[serde(default)]
+    pub kv_events: Option<KvEvents>,
     /// What went by without being noticed.
     pub losses: Losses,
 }
@@ -232,6 +235,8 @@ pub struct Reuse {
     pub total: ReuseOver,
     /// Prompts that were completed within the last 60 seconds.
     pub last_minute: ReuseOver,
+    /// Why tokens were evaluated, since the start. All zero with `CONTEXTPILOT_EXPLAIN_MB=0`.
+    pub causes: Causes,
 }
 
 /// Prompt tokens over some time. Counts prompts whose evaluation was completed, each at that
@@ -296,6 +301,44 @@ pub struct Delivery {
     pub last_error_at: Option<Timestamp>,
     /// When the index confirmed a POST last.
     pub last_success_at: Option<Timestamp>,
+}
+
+/// What is published for routers: KV cache events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KvEvents {
+    /// Where subscribers connect to, as `tcp://127.0.0.1:5557`; `None`: nowhere yet.
+    pub publish: Option<String>,
+    /// Where replays are asked for; `None`: nowhere.
+    pub replay: Option<String>,
+    /// Why nothing, or less than it should, is published; `None`: all is well.
+    pub problem: Option<String>,
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// Peers that are subscribed now.
+    pub subscribers: u64,
+    /// Blocks in slots, as they are published now.
+    pub gpu_blocks: u64,
+    /// Blocks of the host prompt cache.
+    pub cpu_blocks: u64,
+    /// The number of the newest batch; `None`: there is none yet.
+    pub sequence: Option<u64>,
+    /// Events that wait to be published.
+    pub waiting: u64,
+    /// Batches of events since the start. Signs of life do not count.
+    pub batches: u64,
+    /// Blocks that were said to be there.
+    pub stored: u64,
+    /// Blocks that were said to be gone.
+    pub removed: u64,
+    /// Batches that a subscriber was too slow for, counted for each.
+    pub dropped: u64,
+    /// Replays that were asked for.
+    pub replays: u64,
+    /// Times that everything was said again, since too much waited to be published.
+    pub started_over: u64,
+    /// Connections that were closed: one too many, or not of a router.
+    pub refused: u64,
 }
 
 /// What the hook did not see. All zero in a healthy process.

@@ -2,9 +2,9 @@
 
 use contextpilot_control::{
     Causes, Change, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted, Health,
-    HealthStatus, HookedFunction, HostCache, KvBytes, LogLine, Losses, Lost, Missed, Mode, Model,
-    ModelState, Outcome, Place, Reason, Refusal, RequestName, RequestState, Requests, Reset,
-    ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
+    HealthStatus, HookedFunction, HostCache, KvBytes, KvEvents, LogLine, Losses, Lost, Missed,
+    Mode, Model, ModelState, Outcome, Place, Reason, Refusal, RequestName, RequestState, Requests,
+    Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -74,10 +74,12 @@ fn stats() -> Stats {
         reuse: Reuse {
             total: ReuseOver::new(2, 30, 70),
             last_minute: ReuseOver::new(0, 0, 0),
+            causes: evaluation().causes,
         },
         evictions: BTreeMap::from([(Reason::Overwritten, 3), (Reason::NeverCached, 1)]),
         undecided: true,
         delivery: Some(Delivery::default()),
+        kv_events: Some(KvEvents::default()),
         losses: Losses::default(),
     }
 }

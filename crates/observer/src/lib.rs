@@ -31,6 +31,7 @@
 mod evaluations;
 mod gone;
 mod histogram;
+mod matching;
 mod metrics;
 mod minute;
 mod note;
@@ -41,6 +42,7 @@ mod ring;
 mod stats;
 mod work;
 
+pub use contextpilot_traffic::MOST_TOKENS as MOST_RECORDED_TOKENS;
 pub use evaluations::MOST_EVALUATIONS;
 pub use gone::MOST_GONE;
 pub use note::{Note, Now, Stamp};

@@ -21,6 +21,7 @@ impl Observer {
         page.cache(stats);
         page.requests(stats);
         page.delivery(stats);
+        page.kv_events(stats);
         self.first_token(&mut page);
         page.text
     }
@@ -270,6 +271,12 @@ impl Page {
             "source",
             &[("reused", total.reused), ("evaluated", total.evaluated)],
         );
+        self.counters(
+            "evaluated_tokens_total",
+            "Prompt tokens that were evaluated, by why: see GET /requests/{id}, evaluation",
+            "cause",
+            &stats.reuse.causes.all(),
+        );
         let losses = &stats.losses;
         self.counters(
             "losses_total",
@@ -330,6 +337,67 @@ impl Page {
                 .last_success_at
                 .map(|at| at.unix_ms() as f64 / 1000.0),
         );
+    }
+}
+
+impl Page {
+    fn kv_events(&mut self, stats: &Stats) {
+        let Some(events) = &stats.kv_events else {
+            return;
+        };
+        self.family(
+            "kv_events_blocks",
+            "gauge",
+            "Blocks that routers are told are here",
+        );
+        for (medium, blocks) in [("GPU", events.gpu_blocks), ("CPU", events.cpu_blocks)] {
+            self.sample("kv_events_blocks", &[("medium", medium)], blocks as f64);
+        }
+        self.gauge(
+            "kv_events_subscribers",
+            "Routers that are subscribed to KV cache events",
+            Some(events.subscribers as f64),
+        );
+        self.gauge(
+            "kv_events_failing",
+            "1 while KV cache events are configured and less is published than should be",
+            Some(f64::from(u8::from(events.problem.is_some()))),
+        );
+        self.counters(
+            "kv_events_blocks_total",
+            "Blocks that routers were told of",
+            "change",
+            &[("stored", events.stored), ("removed", events.removed)],
+        );
+        for (name, help, value) in [
+            (
+                "kv_events_batches_total",
+                "Batches of KV cache events, without signs of life",
+                events.batches,
+            ),
+            (
+                "kv_events_dropped_total",
+                "Batches that a subscriber was too slow for, for each",
+                events.dropped,
+            ),
+            (
+                "kv_events_replays_total",
+                "Replays that routers asked for",
+                events.replays,
+            ),
+            (
+                "kv_events_started_over_total",
+                "Times that everything was said again, since too much waited",
+                events.started_over,
+            ),
+            (
+                "kv_events_refused_connections_total",
+                "Connections that were closed: one too many, or not of a router",
+                events.refused,
+            ),
+        ] {
+            self.counter(name, help, value);
+        }
     }
 }
 

@@ -75,6 +75,8 @@ pub enum Note {
         context: ContextId,
         /// Tokens that a slot can hold.
         capacity: Option<u32>,
+        /// How many slots there are (`llama_n_seq_max`).
+        slots: Option<u32>,
         /// `llama_model_desc`.
         model: Option<Arc<str>>,
     },

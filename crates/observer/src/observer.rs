@@ -40,7 +40,7 @@ pub struct Observer {
     pub(crate) counts: Counts,
     pub(crate) minute: Minute,
     /// `None`: nobody wants to know why prompts are evaluated.
-    accounts: Option<Accounts>,
+    pub(crate) accounts: Option<Accounts>,
     pub(crate) evaluations: Evaluations,
     told: Told,
     /// The event under way changes a slot for no task that is known: its content comes from a
@@ -95,6 +95,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Context {
     pub(crate) capacity: Option<u32>,
+    pub(crate) slots: Option<u32>,
     pub(crate) model: Option<std::sync::Arc<str>>,
     /// Tokens and bytes of the longest sequence that was measured.
     pub(crate) measured: (u32, u64),
@@ -164,10 +165,12 @@ impl Observer {
             Note::Context {
                 context,
                 capacity,
+                slots,
                 model,
             } => {
                 let known = self.contexts.entry(context).or_default();
                 known.capacity = capacity;
+                known.slots = slots;
                 known.model = model;
             }
         }

@@ -1,8 +1,8 @@
 //! Everything at one moment.
 
 use contextpilot_control::{
-    Delivery, Engine, HostCache, KvBytes, Losses, Mode, Model, ModelState, Requests, Reuse,
-    ReuseOver, Slot, Stats, Timestamp, Tokens,
+    Delivery, Engine, HostCache, KvBytes, KvEvents, Losses, Mode, Model, ModelState, Requests,
+    Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
 };
 use contextpilot_residency::{Ledger, SequenceId};
 
@@ -34,6 +34,8 @@ pub struct Outside {
     pub requests: Requests,
     /// See [`Stats::delivery`].
     pub delivery: Option<Delivery>,
+    /// See [`Stats::kv_events`]. Of the problems, those that are known without the observer.
+    pub kv_events: Option<KvEvents>,
     /// See [`Stats::losses`].
     pub losses: Losses,
 }
@@ -51,6 +53,15 @@ impl Observer {
         let resident = ledger.map_or(0, |ledger| ledger.tokens() as u64);
         let said = context.and_then(|context| context.model.as_ref());
         let counts = &self.counts;
+        let kv_events = outside.kv_events.map(|mut events| {
+            let blind = !outside
+                .engine
+                .attached
+                .iter()
+                .any(|part| part == "KV cache");
+            events.problem = explain(&events, blind, counts.prompts);
+            events
+        });
         Stats {
             at: Timestamp::from_unix_ms(now.unix_ms),
             epoch: self.epoch.clone(),
@@ -81,10 +92,12 @@ impl Observer {
             reuse: Reuse {
                 total: ReuseOver::new(counts.prompts, counts.taken.reused, counts.taken.evaluated),
                 last_minute: self.minute.sum(now.stamp),
+                causes: self.evaluations.causes,
             },
             evictions: counts.evictions.clone(),
             undecided: ledger.is_some_and(Ledger::awaits_silence),
             delivery: outside.delivery,
+            kv_events,
             losses: outside.losses,
         }
     }
@@ -132,6 +145,23 @@ impl Observer {
             limit_from: outside.host_limit_from.clone(),
         }
     }
+}
+
+/// Why routers are told less than they should be.
+fn explain(events: &KvEvents, blind: bool, prompts: u64) -> Option<String> {
+    if events.problem.is_some() {
+        return events.problem.clone();
+    }
+    if blind {
+        return Some("the KV cache is not seen, so nothing counts as cached".to_owned());
+    }
+    (events.stored == 0 && prompts > 0).then(|| {
+        format!(
+            "nothing was published yet, after {prompts} prompts: none filled a block of {} tokens \
+             that can be used again",
+            events.block_size
+        )
+    })
 }
 
 fn kv_bytes((tokens, bytes): (u32, u64)) -> KvBytes {

@@ -285,6 +285,7 @@ fn outside() -> contextpilot_observer::Outside {
         host_limit_from: String::new(),
         requests: contextpilot_control::Requests::default(),
         delivery: None,
+        kv_events: None,
         losses: contextpilot_control::Losses::default(),
     }
 }

@@ -72,6 +72,12 @@ pub(crate) const fn is_unseen(token: Token) -> bool {
     token >= 0x4000_0000
 }
 
+/// Whether a token is one of the model's own: neither media nor content that was written unseen.
+#[must_use]
+pub const fn is_of_vocabulary(token: Token) -> bool {
+    token >= 0 && !is_unseen(token)
+}
+
 /// One entry of a batch that was handed to the engine for evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {

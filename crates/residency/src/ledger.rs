@@ -16,6 +16,7 @@ mod holdings;
 mod memory;
 mod query;
 mod reach;
+mod reusable;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
@@ -23,6 +24,7 @@ mod unclaimed;
 pub(crate) use adapters::{Named, Wanted};
 pub(crate) use holdings::HeldIn;
 pub use query::{Contents, Likeness, Saved, Whereabouts};
+pub use reusable::Keeper;
 pub use unclaimed::Evaluation;
 
 /// After this silence, a sequence that was emptied and has no task stays empty.

@@ -17,17 +17,18 @@ mod slab;
 mod tree;
 
 pub use account::{
-    Account, Accounts, Asker, Causes, Diverged, Elsewhere, Loss, REMEMBERED_BYTES, Rules, Sources,
-    Wishes,
+    Account, Accounts, Asker, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED, Match,
+    Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Wishes,
 };
 pub use adapters::{Adapter, Compared, Scale};
 pub use entries::Entries;
 pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, FILLER, Place, Position,
-    Reason, RequestId, SequenceId, TaskId, Token, media_run, media_token, unseen_token,
+    Reason, RequestId, SequenceId, TaskId, Token, is_of_vocabulary, media_run, media_token,
+    unseen_token,
 };
 pub use ledger::{
-    Contents, Evaluation, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts,
+    Contents, Evaluation, Keeper, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts,
 };
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts, UNTIED};
 pub use requests::LIVE_BYTES;

@@ -48,6 +48,8 @@ pub(crate) struct Mark(Key);
 struct Stand {
     node: Key,
     depth: u32,
+    /// The least depth since [`Tree::take_lowest`].
+    lowest: u32,
     previous: Key,
     next: Key,
 }
@@ -116,6 +118,13 @@ impl<M> Tree<M> {
         self.holders[holder.0].depth
     }
 
+    /// How many tokens have lain above a holder ever since this was called last. For a holder that
+    /// is new since then, none.
+    pub(crate) fn take_lowest(&mut self, holder: Holder) -> u32 {
+        let stand = &mut self.holders[holder.0];
+        std::mem::replace(&mut stand.lowest, stand.depth)
+    }
+
     /// Takes a holder away. The labels of the marks that only it kept go to `lost`.
     pub(crate) fn release(&mut self, holder: Holder, lost: &mut Vec<M>) {
         let node = self.leave(holder.0);
@@ -136,6 +145,8 @@ impl<M> Tree<M> {
             node = self.nodes[node].parent;
         }
         self.relocate(holder.0, node, depth);
+        let stand = &mut self.holders[holder.0];
+        stand.lowest = stand.lowest.min(depth);
         // Standing higher up, it keeps the pruning from going too far.
         self.prune(left, lost);
     }
@@ -394,6 +405,7 @@ impl<M> Tree<M> {
         let key = self.holders.insert(Stand {
             node,
             depth,
+            lowest: 0,
             previous: NONE,
             next: NONE,
         });

@@ -4,8 +4,8 @@
 
 /// Base URL of the index, such as `http://127.0.0.1:8765` or `unix:/run/index.sock` (see
 /// [`IndexUrl`](crate::IndexUrl)). Unset: nothing
-/// is reported anywhere, and unless [`LISTEN`], [`LOG_FILE`] or
-/// [`TRAFFIC_FILE`] is set, the launcher execs the
+/// is reported anywhere, and unless [`LISTEN`], [`LOG_FILE`], [`KV_EVENTS`] or [`TRAFFIC_FILE`] is
+/// set, the launcher execs the
 /// plain server and the hook does nothing.
 pub const INDEX_URL: &str = "CONTEXTPILOT_INDEX_URL";
 
@@ -49,6 +49,22 @@ pub const LOG_FILE: &str = "CONTEXTPILOT_LOG_FILE";
 /// 64).
 pub const LOG_FILE_MB: &str = "CONTEXTPILOT_LOG_FILE_MB";
 
+/// What the names of all variables about KV cache events begin with.
+pub const KV_PREFIX: &str = "CONTEXTPILOT_KV_";
+
+/// Where KV cache events are published for routers, by ZeroMQ: `tcp://127.0.0.1:5557`, or
+/// `tcp://*:5557` for whoever can reach this machine. The events have all prompts in them, as token
+/// ids. Unset: nothing is published.
+pub const KV_EVENTS: &str = "CONTEXTPILOT_KV_EVENTS";
+
+/// Where routers ask for what they missed (default: the port after the other), or `off`.
+pub const KV_EVENTS_REPLAY: &str = "CONTEXTPILOT_KV_EVENTS_REPLAY";
+
+/// What each message begins with (default: nothing, which is what vllm-router wants).
+pub const KV_EVENTS_TOPIC: &str = "CONTEXTPILOT_KV_EVENTS_TOPIC";
+
+/// Tokens of a block, the same as the router's (default 16).
+pub const KV_BLOCK_SIZE: &str = "CONTEXTPILOT_KV_BLOCK_SIZE";
 /// A file that gets a recording of traffic without its text, for `contextpilot-llama simulate`.
 /// Without an index URL the hook is then there for observation only.
 pub const TRAFFIC_FILE: &str = "CONTEXTPILOT_TRAFFIC_FILE";

@@ -11,11 +11,13 @@
 #![forbid(unsafe_code)]
 
 pub mod env;
+mod kv_events;
 mod listen;
 mod secret;
 mod settings;
 mod url;
 
+pub use kv_events::{DEFAULT_BLOCK_SIZE, KvEvents};
 pub use listen::{ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{

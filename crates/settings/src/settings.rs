@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::env;
+use crate::kv_events::{At, Given, KvEvents, KvEventsError};
 use crate::listen::{ListenAddress, ListenAddressError};
 use crate::secret::Secret;
 use crate::url::{IndexUrl, IndexUrlError};
@@ -59,6 +60,8 @@ pub struct Settings {
     pub log_file: Option<PathBuf>,
     /// Bytes at which that file is set aside and begun anew.
     pub log_file_limit: u64,
+    /// What is published for routers; `None`: nothing.
+    pub kv_events: Option<KvEvents>,
     /// Bytes of what has been in slots that are remembered, to say why prompts are evaluated;
     /// `None`: nobody wants to know.
     pub explain_limit: Option<u64>,
@@ -109,6 +112,7 @@ impl Settings {
         }
         let log_file = vars.get(env::LOG_FILE).map(PathBuf::from);
         let log_file_limit = vars.megabytes(env::LOG_FILE_MB, 1)?;
+        let kv_events = vars.kv_events()?;
         let explain_limit = vars.megabytes(env::EXPLAIN_MB, 0)?;
         let explain_limit = explain_limit.unwrap_or(DEFAULT_EXPLAIN_LIMIT);
         let traffic_file = vars.traffic_file()?;
@@ -124,6 +128,7 @@ impl Settings {
             listen_token,
             log_file,
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
+            kv_events,
             traffic_file,
             explain_limit: (explain_limit > 0).then_some(explain_limit),
         })
@@ -131,7 +136,7 @@ impl Settings {
 
     /// Whether there is anything to do for the hook.
     pub fn is_engaged(&self) -> bool {
-        self.index.is_some() || self.observes()
+        self.index.is_some() || self.observes() || self.kv_events.is_some()
     }
 
     /// Whether somebody on this side wants to see what the hook sees.
@@ -148,6 +153,7 @@ pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
         env::INDEX_URL,
         env::LISTEN,
         env::LOG_FILE,
+        env::KV_EVENTS,
         env::TRAFFIC_FILE,
     ]
     .iter()
@@ -228,6 +234,28 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         .transpose()
     }
 
+    fn kv_events(&self) -> Result<Option<KvEvents>, Error> {
+        let Some(publish) = self.text(env::KV_EVENTS)? else {
+            return Ok(None);
+        };
+        let given = Given {
+            publish,
+            replay: self.text(env::KV_EVENTS_REPLAY)?,
+            topic: self.text(env::KV_EVENTS_TOPIC)?,
+            block_size: self.text(env::KV_BLOCK_SIZE)?,
+        };
+        let read = KvEvents::read(given).map_err(|(at, error)| {
+            let variable = match at {
+                At::Publish => env::KV_EVENTS,
+                At::Replay => env::KV_EVENTS_REPLAY,
+                At::Topic => env::KV_EVENTS_TOPIC,
+                At::BlockSize => env::KV_BLOCK_SIZE,
+            };
+            Error::new(variable, Cause::KvEvents(error))
+        });
+        read.map(Some)
+    }
+
     fn megabytes(&self, variable: &'static str, least: u64) -> Result<Option<u64>, Error> {
         let Some(text) = self.text(variable)? else {
             return Ok(None);
@@ -281,6 +309,7 @@ enum Cause {
         text: String,
         least: u64,
     },
+    KvEvents(KvEventsError),
 }
 
 impl Error {
@@ -333,6 +362,10 @@ impl fmt::Display for Error {
                  listen on 127.0.0.1",
                 env::LISTEN_TOKEN
             ),
+            Cause::KvEvents(error) => {
+                write!(f, "{name} ")?;
+                error.show(f, |text| format!("{:?}", Shortened(text)))
+            }
             Cause::Megabytes { text, least } => write!(
                 f,
                 "{name} is {:?}: give whole MiB, from {least} to {LARGEST_MB}",

@@ -200,13 +200,14 @@ impl Builder {
         !self.has_host_cache() && (separate || !self.flags().has("--no-kv-unified"))
     }
 
-    pub(crate) fn keeps_any_prefix(&self) -> bool {
+    /// Whether its model can go back to any prefix of what it holds.
+    pub fn keeps_any_prefix(&self) -> bool {
         let model = self.model.as_ref();
         model.is_none_or(Model::keeps_any_prefix) || self.has(&["--swa-full"])
     }
 
     /// Whether it has LoRA adapters.
-    pub(crate) fn has_adapters(&self) -> bool {
+    pub fn has_adapters(&self) -> bool {
         self.has(&["--lora"])
     }
 

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::evidence;
 use super::table::{EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS};
-use crate::saved;
 
 /// Something that follows from functions being called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,23 +104,34 @@ pub(crate) fn count_withdrawn() -> u64 {
     STATES.iter().filter(withdrawn).count() as u64
 }
 
+/// What was seen of the host prompt cache's buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// One came back as another's memory, without having been released.
+    pub(crate) reused: bool,
+    /// Bytes that were saved, all together.
+    pub(crate) bytes: u64,
+    /// One was released.
+    pub(crate) any_freed: bool,
+}
+
 /// The next claim that does not hold any more, each once.
-pub(crate) fn review() -> Option<Withdrawn> {
-    let withdrawn = host_cache().or_else(serving)?;
+pub(crate) fn review(seen: Seen) -> Option<Withdrawn> {
+    let withdrawn = host_cache(seen).or_else(serving)?;
     STATES[withdrawn.claim as usize].store(WITHDRAWN, Ordering::Relaxed);
     Some(withdrawn)
 }
 
-fn host_cache() -> Option<Withdrawn> {
+fn host_cache(seen: Seen) -> Option<Withdrawn> {
     if !holds(Claim::HostCache) {
         return None;
     }
-    let noticed = if saved::was_reused() {
+    let noticed = if seen.reused {
         "the memory of one was used again"
     } else {
         let limit = *HOST_LIMIT.get()?;
-        let passed = saved::bytes() > limit.saturating_mul(LIMITS);
-        if !passed || saved::was_any_freed() {
+        let passed = seen.bytes > limit.saturating_mul(LIMITS);
+        if !passed || seen.any_freed {
             return None;
         }
         "its limit was passed several times"

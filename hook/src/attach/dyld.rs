@@ -6,38 +6,21 @@
 //! A weak reference is null, and its pair without effect, where nobody has the function: this
 //! library is loaded into everything that the server starts, and engines differ.
 
-use std::arch::global_asm;
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 
 use super::original::{ROWS, Row};
-use super::replacements::replacement as ours;
 
-macro_rules! pairs {
+macro_rules! count {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
-        global_asm!(
-            ".section __DATA,__interpose,regular,no_dead_strip",
-            ".p2align 3",
-            ".globl _contextpilot_pairs",
-            ".private_extern _contextpilot_pairs",
-            "_contextpilot_pairs:",
-            $(
-                concat!(".weak_reference _", stringify!($name)),
-                concat!(".quad {", stringify!($name), "}"),
-                concat!(".quad _", stringify!($name)),
-            )*
-            ".text",
-            $($name = sym ours::$name,)*
-        );
-
         const COUNT: usize = [$(stringify!($name)),*].len();
     };
 }
-for_each_interposed!(pairs);
+for_each_interposed!(count);
 
 unsafe extern "C" {
-    /// (ours, theirs), in the table's order.
+    /// (ours, theirs), in the table's order: see `hooks/pairs.rs`.
     #[link_name = "contextpilot_pairs"]
     static PAIRS: [[*mut c_void; 2]; COUNT];
 }

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use contextpilot_control::HookedFunction;
 
 use super::original::{ROWS, Row};
-use super::replacements::REPLACEMENTS;
 
 /// How a row's function is hooked, and in how many places.
 pub(crate) struct Places {
@@ -91,7 +90,7 @@ impl Places {
 }
 
 /// When a function was called last, as far as that is told apart.
-pub(super) struct Called(AtomicU8);
+pub(crate) struct Called(AtomicU8);
 
 /// What calls are noted as now: [`LOADING`] until a request has come.
 static PHASE: AtomicU8 = AtomicU8::new(LOADING);
@@ -106,7 +105,7 @@ impl Called {
 
     /// A load or two, and a store once in a phase: this is in front of everything else.
     #[inline]
-    pub(super) fn note(&self) {
+    pub(crate) fn note(&self) {
         let phase = PHASE.load(Ordering::Relaxed);
         if self.0.load(Ordering::Relaxed) != phase {
             self.0.store(phase, Ordering::Relaxed);
@@ -131,21 +130,20 @@ pub(crate) fn serving() {
 
 /// Whether the function of this name was called since the first request.
 pub(super) fn is_called(name: &str) -> bool {
-    let mut rows = ROWS.iter().zip(REPLACEMENTS);
-    rows.any(|(row, replacement)| row.name == name && replacement.called.while_serving())
+    let mut rows = ROWS.iter();
+    rows.any(|row| row.name == name && row.called.while_serving())
 }
 
 /// What is known of each function that the host has.
 pub(crate) fn functions() -> Vec<HookedFunction> {
-    let rows = ROWS.iter().zip(REPLACEMENTS);
-    let there = rows.filter(|(row, _)| row.slot.get().is_some());
+    let there = ROWS.iter().filter(|row| row.slot.get().is_some());
     there
-        .map(|(row, replacement)| HookedFunction {
+        .map(|row| HookedFunction {
             name: row.name.to_owned(),
             way: way(row).to_owned(),
             found: row.places.found(),
             patched: row.places.patched(),
-            called: replacement.called.ever(),
+            called: row.called.ever(),
         })
         .collect()
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::elf::{Defined, Object, Word, down_to_page, gnu_hash, objects};
 use super::evidence::Counts;
 use super::original::{ROWS, Row};
-use super::replacements::REPLACEMENTS;
+use super::replacement;
 
 /// A definition of a row's function.
 struct Definition {
@@ -110,7 +110,7 @@ impl Survey {
             .map(|(index, definition)| (definition.address, index))
             .collect();
         by_address.sort_unstable();
-        let own = REPLACEMENTS[0].address();
+        let own = replacement::all()[0].address();
         for (object, candidate) in self.objects.iter().enumerate() {
             if candidate.contains(own) {
                 continue;
@@ -291,7 +291,7 @@ impl Survey {
             if !leads_to_it || row.places.is_inline() || !wanted(row) {
                 continue;
             }
-            let replacement = REPLACEMENTS[import.row].address();
+            let replacement = replacement::all()[import.row].address();
             let object = &self.objects[import.object];
             // SAFETY: the replacement has the signature of what the word held, by the table.
             match unsafe { write(object, import.at, replacement) } {
@@ -347,7 +347,7 @@ pub(crate) fn patch_late() {
                 ROWS[row].places.add_word();
                 let at = std::ptr::from_ref(word.at).addr();
                 // SAFETY: the replacement has the signature of what the word held, by the table.
-                if unsafe { write(object, at, REPLACEMENTS[row].address()) } {
+                if unsafe { write(object, at, replacement::all()[row].address()) } {
                     ROWS[row].places.count_patched();
                 }
             }

@@ -9,7 +9,7 @@ use contextpilot_inline::{Batch, Function, Image, Refusal};
 
 use super::evidence::Counts;
 use super::original::{ROWS, Row, Slot, plain};
-use super::replacements::{REPLACEMENTS, Replacement};
+use super::replacement::{self, Replacement};
 use super::table::{MEMORY, PROMPTS, SESSIONS_SOCKET, is_called, is_seen_elsewhere};
 
 /// Functions of the table that are linked into the executable.
@@ -65,7 +65,7 @@ impl Inside {
     }
 
     fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
-        let rows = ROWS.iter().zip(REPLACEMENTS).zip(&self.rows);
+        let rows = ROWS.iter().zip(replacement::all()).zip(&self.rows);
         rows.filter_map(|((row, replacement), function)| {
             function
                 .as_ref()

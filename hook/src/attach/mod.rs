@@ -10,7 +10,7 @@
 //! | interpose pair | calls from file to file on macOS, by dyld | `dyld` |
 //!
 //! The rest of the hook does not know which way it was: it calls what is behind a function
-//! through [`original`], and is called through [`replacements`].
+//! through [`original`], and tells which functions are called in place of the host's ([`Replacement`]).
 //!
 //! *Found*, *patched* and *called* are told apart ([`evidence`]). The banner states the first two;
 //! a claim that hangs on calls which do not come is withdrawn ([`claims`]).
@@ -37,7 +37,7 @@ mod linker;
 pub(crate) mod original;
 mod parts;
 mod process;
-mod replacements;
+mod replacement;
 
 use self::claims::Claim;
 use self::got::Survey;
@@ -48,16 +48,20 @@ use self::table::{
     FORGOTTEN, HOST_CACHE, LAUNCH, NUMBERS, PROMPTS, SESSIONS_SOCKET, UNCACHED, is_called, newest,
     ties_by_prompts,
 };
-use crate::{connections, prompts, saved};
 
 pub(crate) use self::got::patch_late;
 pub(crate) use self::parts::ask_version;
+pub(crate) use self::replacement::Replacement;
 
 /// What was attached to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attached {
     /// The engine is linked into the executable.
     inside: bool,
+    /// Memory is released where nobody sees it: nothing that is saved there can be followed.
+    hides_releases: bool,
+    /// See [`table::UNCACHED`].
+    forgets_uncached: bool,
     /// None where the engine has none.
     host_cache: Option<bool>,
     request_ids: bool,
@@ -68,6 +72,23 @@ pub(crate) struct Attached {
     tls: bool,
 }
 
+impl Attached {
+    /// Whether memory is released where nobody sees it.
+    pub(crate) fn hides_releases(&self) -> bool {
+        self.hides_releases
+    }
+
+    /// Whether the server forgets prompts that it evaluated with `"cache_prompt": false`.
+    pub(crate) fn forgets_uncached(&self) -> bool {
+        self.forgets_uncached
+    }
+
+    /// Whether requests are tied to slots by their prompts.
+    pub(crate) fn ties_by_prompts(&self) -> bool {
+        self.by_prompts
+    }
+}
+
 /// A llama-server: this process.
 pub(crate) struct Host {
     engine: Engine,
@@ -75,8 +96,10 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// If this process is one. Changes nothing.
-    pub(crate) fn find() -> Option<Self> {
+    /// If this process is one. Changes nothing. `replacements`: what is to be called in place of its
+    /// functions, in the table's order.
+    pub(crate) fn find(replacements: &'static [Replacement]) -> Option<Self> {
+        replacement::set(replacements);
         let engine = Engine::find()?;
         let survey = Survey::take();
         let has_server = match &engine {
@@ -200,17 +223,10 @@ unsafe fn finish(
              nothing is reported to the index"
         )
     })?;
-    if frees == Some(false) {
-        saved::refuse();
-    }
-    if by_prompts {
-        prompts::engage();
-    }
-    if newest(UNCACHED, has) == Some(FORGOTTEN) {
-        connections::expect_forgetting();
-    }
     let attached = Attached {
         inside,
+        hides_releases: frees == Some(false),
+        forgets_uncached: newest(UNCACHED, has) == Some(FORGOTTEN),
         host_cache: frees.filter(|_| plain::has(HOST_CACHE) && has(SAVE)),
         request_ids: has_any(NUMBERS),
         slots: has_any(LAUNCH),

@@ -9,10 +9,10 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::evidence::Places;
+use super::evidence::{Called, Places};
 use super::linker;
 use super::table::{Generations, newest};
-use crate::abi::{Batch, ContextParams, Embeddings, Pointer};
+use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 
 /// One function of the host's.
 pub(crate) struct Slot {
@@ -106,6 +106,7 @@ pub(crate) struct Row {
     pub(crate) need: &'static str,
     pub(crate) slot: &'static Slot,
     pub(crate) places: &'static Places,
+    pub(crate) called: &'static Called,
 }
 
 impl Row {
@@ -155,6 +156,11 @@ macro_rules! slots {
         mod places {
             $(pub(super) static $name: super::Places = super::Places::new();)*
         }
+        /// One for each row.
+        #[allow(non_upper_case_globals)]
+        pub(crate) mod called {
+            $(pub(crate) static $name: super::Called = super::Called::new();)*
+        }
         $(
             /// The host's function of this name.
             #[allow(clippy::type_complexity)]
@@ -175,6 +181,7 @@ macro_rules! slots {
                 need: stringify!($need),
                 slot: &slot::$name,
                 places: &places::$name,
+                called: &called::$name,
             },
         )*];
     };
@@ -242,6 +249,7 @@ pub(crate) mod plain {
         embedding_size, "llama_model_n_embd", fn(model: Pointer) -> i32;
         context_size, "llama_n_ctx", fn(context: Pointer) -> u32;
         context_size_of_one, "llama_n_ctx_seq", fn(context: Pointer) -> u32;
+        sequences, "llama_n_seq_max", fn(context: Pointer) -> u32;
         model_desc, "llama_model_desc", fn(model: Pointer, text: *mut c_char, size: usize) -> i32;
         invocation_count, "llama_adapter_get_alora_n_invocation_tokens", fn(adapter: Pointer) -> u64;
         invocation, "llama_adapter_get_alora_invocation_tokens", fn(adapter: Pointer) -> *const i32;

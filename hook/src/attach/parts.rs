@@ -9,7 +9,7 @@ use contextpilot_settings::Settings;
 use super::claims::{self, Claim};
 use super::original::{ROWS, has, plain};
 use super::{Attached, evidence};
-use crate::log;
+use crate::base::log;
 
 /// Tells that the engine can be asked for what prompts for `/infill` are put together with.
 const INFILL: &str = "llama_vocab_fim_pre";
@@ -20,6 +20,7 @@ impl Attached {
         let endpoint = settings.index.as_ref().map(|index| index.endpoint(""));
         let (index, url) = match &endpoint {
             Some(url) => ("index ", url.trim_end_matches('/')),
+            None if settings.kv_events.is_some() => ("for routers, as no index is set", ""),
             None => ("for observation only, as no index is set", ""),
         };
         let patched = || ROWS.iter().map(|row| row.places.patched());
@@ -137,7 +138,7 @@ struct Version {
 static VERSION: OnceLock<Version> = OnceLock::new();
 
 /// Asks the engine for its version, the first time. Not to be called within the
-/// [guard](crate::guard).
+/// [guard](crate::base::guard).
 pub(crate) fn ask_version() {
     if VERSION.get().is_some() {
         return;

@@ -3,10 +3,10 @@
 //! The engine takes what it is given in every case but one: to remove an adapter that is not
 //! applied, which changes nothing.
 
-use crate::abi::Pointer;
-use crate::adapters;
 use crate::attach::original::original;
-use crate::guard::EngineCall;
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+use crate::capture::adapters;
 
 pub(crate) unsafe fn llama_set_adapters_lora(
     context: Pointer,

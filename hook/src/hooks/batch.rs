@@ -1,9 +1,9 @@
 //! Extended batches are filled. A handful of nanoseconds each: this happens for every token.
 
-use crate::abi::{Embeddings, Pointer};
 use crate::attach::original::original;
-use crate::guard::EngineCall;
-use crate::shadow::{self, Shadow};
+use crate::base::abi::{Embeddings, Pointer};
+use crate::base::guard::EngineCall;
+use crate::capture::shadow::{self, Shadow};
 
 /// # Safety
 /// In a call that uses `batch`, and that the batch's owner made.

@@ -5,11 +5,11 @@
 
 use contextpilot_residency::{BufferId, Event};
 
-use crate::abi::Pointer;
 use crate::attach::original;
+use crate::base::abi::Pointer;
+use crate::base::guard::observe;
+use crate::capture::saved;
 use crate::channel::push;
-use crate::guard::observe;
-use crate::saved;
 
 #[cold]
 fn note(memory: Pointer) {

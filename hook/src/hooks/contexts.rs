@@ -1,9 +1,9 @@
 //! Contexts come and go.
 
-use crate::abi::{ContextParams, Pointer};
 use crate::attach::original::original;
-use crate::contexts;
-use crate::guard::EngineCall;
+use crate::base::abi::{ContextParams, Pointer};
+use crate::base::guard::EngineCall;
+use crate::capture::contexts;
 
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();

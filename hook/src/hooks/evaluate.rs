@@ -3,13 +3,13 @@
 
 use contextpilot_residency::{ContextId, Entries, Entry, Event};
 
-use crate::abi::{Batch, Pointer};
 use crate::attach::original::original;
+use crate::base::abi::{Batch, Pointer};
+use crate::base::guard::EngineCall;
+use crate::base::status::STATUS;
+use crate::capture::measure::{self, Longest};
+use crate::capture::{adapters, contexts, legacy, shadow};
 use crate::channel::push;
-use crate::guard::EngineCall;
-use crate::observe::{self, Longest};
-use crate::status::STATUS;
-use crate::{adapters, contexts, legacy, shadow};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
@@ -75,7 +75,7 @@ impl<'a> Evaluation<'a> {
             match entries().filter(|_| told) {
                 Some(entries) => {
                     evaluation.sequences = sequences_of(&entries);
-                    evaluation.longest = observe::worth_measuring(context, &entries);
+                    evaluation.longest = measure::worth_measuring(context, &entries);
                     push(Event::Submitted {
                         context: id,
                         entries,
@@ -97,7 +97,7 @@ impl<'a> Evaluation<'a> {
         // Not ended before the engine has answered: it may throw instead.
         if self.open && self.call.counts() {
             let longest = self.longest.take().filter(|_| result == 0);
-            let size = longest.map(|longest| (longest, observe::ask_size(self.context, longest)));
+            let size = longest.map(|longest| (longest, measure::ask_size(self.context, longest)));
             let failed = match result {
                 0 => Vec::new(),
                 _ => self.left_behind(),
@@ -109,7 +109,7 @@ impl<'a> Evaluation<'a> {
                     note_reach(self.context, sequence, first);
                 }
                 if let Some((longest, size)) = size {
-                    observe::note_size(self.context, longest, size);
+                    measure::note_size(self.context, longest, size);
                 }
                 push(Event::Evaluated {
                     context: ContextId(self.context.addr()),

@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 
-use crate::abi::Pointer;
 use crate::attach::original::original;
-use crate::connections::{self, Layer};
-use crate::guard::{errno, observe};
+use crate::base::abi::Pointer;
+use crate::base::guard::{errno, observe};
+use crate::capture::connections::{self, Layer};
 
 pub(crate) unsafe fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int {
     let socket = original!(accept(listener, address, length));

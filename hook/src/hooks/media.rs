@@ -2,11 +2,11 @@
 
 use std::ffi::CStr;
 
-use crate::abi::Pointer;
 use crate::attach::original::{original, plain};
-use crate::guard::observe;
-use crate::mode;
-use crate::shadow::Named;
+use crate::base::abi::Pointer;
+use crate::base::guard::observe;
+use crate::base::mode;
+use crate::capture::shadow::Named;
 
 /// Fills batches with the rows of one chunk and has them evaluated, on this thread. Older ones
 /// have no `callback` and no `data`; what we hand on in their place is looked at by nobody.

@@ -4,11 +4,11 @@
 
 use contextpilot_residency::{ContextId, Event};
 
-use crate::abi::Pointer;
 use crate::attach::original::original;
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+use crate::capture::contexts;
 use crate::channel::push;
-use crate::contexts;
-use crate::guard::EngineCall;
 
 /// What a generation's functions are called with.
 #[derive(Clone, Copy)]

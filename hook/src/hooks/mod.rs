@@ -5,16 +5,21 @@
 //! engine pass through: every function here may unwind, and holds nothing across the original
 //! that an unwinding would not put back.
 
-pub(crate) mod adapters;
-pub(crate) mod batch;
-pub(crate) mod buffers;
-pub(crate) mod contexts;
-pub(crate) mod evaluate;
-pub(crate) mod http;
-pub(crate) mod media;
-pub(crate) mod memory;
-pub(crate) mod models;
-pub(crate) mod prompts;
-pub(crate) mod server;
-pub(crate) mod state;
-pub(crate) mod tls;
+mod adapters;
+mod batch;
+mod buffers;
+mod contexts;
+mod evaluate;
+mod http;
+mod media;
+mod memory;
+mod models;
+#[cfg(target_os = "macos")]
+mod pairs;
+mod prompts;
+mod replacements;
+mod server;
+mod state;
+mod tls;
+
+pub(crate) use replacements::REPLACEMENTS;

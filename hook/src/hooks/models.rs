@@ -2,11 +2,12 @@
 
 use std::ffi::c_char;
 
-use crate::abi::{ContextParams, Pointer};
+use crate::attach;
 use crate::attach::original::original;
-use crate::guard::EngineCall;
-use crate::model::Loading;
-use crate::start;
+use crate::base::abi::{ContextParams, Pointer};
+use crate::base::guard::EngineCall;
+use crate::base::mode;
+use crate::capture::model::Loading;
 
 /// What servers of all generations load their model with, and a draft model. Newer ones load it
 /// twice: first without its tensors, to see what fits.
@@ -31,7 +32,11 @@ pub(crate) unsafe fn mtmd_init_from_file(
 /// Until it is dropped, something is being loaded.
 fn begin() -> (EngineCall, Option<Loading>) {
     let call = EngineCall::enter();
-    call.observe(start::ensure_running);
+    if call.counts() {
+        // For the line that says that we are here.
+        attach::ask_version();
+    }
+    call.observe(mode::ensure_running);
     let loading = call.counts().then(Loading::begin);
     (call, loading)
 }

@@ -5,11 +5,12 @@ use std::ffi::c_char;
 use contextpilot_residency::{Token, media_run};
 
 use super::media;
-use crate::abi::Pointer;
 use crate::attach::original::{original, plain};
-use crate::connections;
-use crate::guard::observe;
-use crate::{infill, mode, prompts, shadow};
+use crate::base::abi::Pointer;
+use crate::base::guard::observe;
+use crate::base::mode;
+use crate::capture::connections;
+use crate::capture::{infill, prompts, shadow};
 
 /// A prompt with media that takes more positions is not followed: no slot is as long.
 const LONGEST: usize = 1 << 22;

@@ -2,11 +2,11 @@
 
 use contextpilot_residency::Event;
 
-use crate::abi::Pointer;
 use crate::attach::original::original;
+use crate::base::abi::Pointer;
+use crate::base::guard::observe;
+use crate::capture::{connections, prompts, tasks};
 use crate::channel::push;
-use crate::guard::observe;
-use crate::{connections, prompts, tasks};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
 pub(crate) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {

@@ -6,13 +6,13 @@ use contextpilot_observer::Note;
 use contextpilot_residency::{BufferId, ContextId, Event};
 
 use super::evaluate::{ask_reach, note_reach};
-use crate::abi::Pointer;
 use crate::attach::original::original;
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+use crate::base::status::STATUS;
+use crate::capture::saved::Content;
+use crate::capture::{contexts, packed, saved};
 use crate::channel::{note, push};
-use crate::guard::EngineCall;
-use crate::saved::Content;
-use crate::status::STATUS;
-use crate::{contexts, packed, saved};
 
 /// The whole sequence, in host memory.
 const WHOLE: u32 = 0;

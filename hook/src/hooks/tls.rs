@@ -5,10 +5,10 @@
 
 use std::ffi::c_int;
 
-use crate::abi::Pointer;
 use crate::attach::original::{original, plain};
-use crate::connections::{self, Layer};
-use crate::guard::observe;
+use crate::base::abi::Pointer;
+use crate::base::guard::observe;
+use crate::capture::connections::{self, Layer};
 
 /// The server's side of a handshake, called again until it is done. Clients have another one.
 pub(crate) unsafe fn SSL_accept(session: Pointer) -> c_int {

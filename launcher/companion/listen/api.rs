@@ -9,15 +9,14 @@ use serde_json::{Value, json};
 
 use contextpilot_http_server::{Request, Response};
 
-use super::print::Printer;
-
-pub(super) fn answer(request: &Request, printer: &Printer) -> Response {
+/// `evicted` is told the ids of each `POST /evict`.
+pub(in crate::companion) fn answer(request: &Request, evicted: impl FnOnce(&[String])) -> Response {
     match (request.method.as_str(), request.path()) {
         ("POST", "/evict") => match request_ids(&request.body) {
             Ok(ids) => {
                 // Before the answer: who has it can rely on the lines being out.
-                printer.evicted(&ids);
-                json(200, &evicted(&ids))
+                evicted(&ids);
+                json(200, &confirmed(&ids))
             }
             Err(why) => error(400, &why),
         },
@@ -29,7 +28,7 @@ pub(super) fn answer(request: &Request, printer: &Printer) -> Response {
     }
 }
 
-pub(super) fn error(status: u16, why: &str) -> Response {
+pub(in crate::companion) fn error(status: u16, why: &str) -> Response {
     json(status, &json!({ "detail": why }))
 }
 
@@ -37,7 +36,7 @@ fn json(status: u16, body: &Value) -> Response {
     Response::json(status, body.to_string())
 }
 
-fn evicted(ids: &[String]) -> Value {
+fn confirmed(ids: &[String]) -> Value {
     let mut distinct: Vec<&str> = Vec::with_capacity(ids.len());
     let mut seen = std::collections::HashSet::with_capacity(ids.len());
     distinct.extend(ids.iter().map(String::as_str).filter(|id| seen.insert(*id)));
@@ -101,7 +100,7 @@ mod tests {
     #[test]
     fn counts_each_id_once() {
         let ids = ["a", "b", "a"].map(str::to_owned);
-        let body = evicted(&ids);
+        let body = confirmed(&ids);
         assert_eq!(body["removed_count"], 2);
         assert_eq!(body["evicted_request_ids"], json!(["a", "b"]));
     }

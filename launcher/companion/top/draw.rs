@@ -6,12 +6,14 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline};
 
-use contextpilot_client::control::{HostCache, Slot};
+use contextpilot_client::control::{HostCache, KvEvents, Slot};
 
 use super::state::{Line, Order, Point, State};
 use crate::companion::show::{Moment, Visible, bytes, count, percent};
 use crate::companion::stats;
 use crate::companion::whereis::{place, why};
+
+mod causes;
 
 /// Eighths of a cell.
 const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
@@ -21,13 +23,16 @@ const FIGURES: u16 = 4;
 pub(super) fn screen(state: &State, frame: &mut Frame) {
     let area = frame.area();
     // Slots and host take what they need, the evictions at least a third.
-    let wanted = state.slots().len().max(1) as u16 + 2;
-    let room = area.height.saturating_sub(2 + FIGURES);
+    let wanted = state.slots().len().max(1) as u16 + 2 + published(state).is_some() as u16;
+    // A server that does not say why tokens are evaluated needs no line for it.
+    let says_why = u16::from(causes::are_known(state));
+    let room = area.height.saturating_sub(2 + says_why + FIGURES);
     let upper = wanted.min(room - room / 3);
-    let [heading, slots, figures, evictions, footer] = Layout::vertical([
+    let [heading, slots, figures, causes, evictions, footer] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(upper),
         Constraint::Length(FIGURES),
+        Constraint::Length(says_why),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
@@ -35,6 +40,7 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
     self::heading(state, frame, heading);
     self::slots(state, frame, slots);
     self::figures(state, frame, figures);
+    frame.render_widget(Paragraph::new(causes::line(state, causes.width)), causes);
     self::evictions(state, frame, evictions);
     self::footer(state, frame, footer);
 }
@@ -63,8 +69,13 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
     let block = block(format!(" Slots {order} "));
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let [slots, host] =
-        Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(inside);
+    let published = published(state);
+    let [slots, host, routers] = Layout::vertical([
+        Constraint::Fill(1),
+        Constraint::Length(1),
+        Constraint::Length(published.is_some() as u16),
+    ])
+    .areas(inside);
 
     let all = state.slots();
     let fit = usize::from(slots.height);
@@ -89,6 +100,19 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
         None => Text::default(),
     };
     frame.render_widget(Paragraph::new(line), host);
+    if let Some(events) = published {
+        let line = format!("kv   {}", stats::kv_events(events));
+        let style = match events.problem {
+            Some(_) => colour(state, Color::Red),
+            None => Style::new(),
+        };
+        frame.render_widget(Paragraph::new(Text::styled(line, style)), routers);
+    }
+}
+
+/// What is published for routers, if anything should be.
+fn published(state: &State) -> Option<&KvEvents> {
+    state.now.as_ref()?.kv_events.as_ref()
 }
 
 /// `  0 ███▌        1,204/2,048  59 %  616 KiB  req-a, req-b`

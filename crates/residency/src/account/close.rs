@@ -96,6 +96,7 @@ impl Accounts {
         let uncached = open.wishes.uncached.then_some(Cause::Uncached);
         let own = match uncached {
             Some(cause) => cause,
+            None if begun.prepared.readapted => Cause::Adapter,
             None if begun.bounded => Cause::NoWayBack,
             None if begun.adapters => Cause::Adapter,
             None => Cause::NotKnown,
@@ -106,7 +107,7 @@ impl Accounts {
             .others
             .iter()
             .map(|other| (other.common(prompt), other))
-            .reduce(|best, one| if one.0 > best.0 { one } else { best });
+            .max_by_key(|(common, other)| (*common, matches!(other.holds, HeldIn::Slot(_))));
         if let Some((common, other)) = best {
             let kind = || Cause::Elsewhere(kind(open, other.holds, common, all, &self.rules));
             let cause = match uncached {
@@ -176,13 +177,13 @@ fn kind(open: &Open, holds: HeldIn, common: u32, prompt: u32, rules: &Rules) -> 
 }
 
 fn sources(begun: &Begun, reused: u64) -> Sources {
-    let moved = u64::from(begun.moved).min(reused);
+    let moved = u64::from(begun.prepared.moved).min(reused);
     let rest = reused - moved;
     let mut sources = Sources {
         moved,
         ..Sources::default()
     };
-    match (begun.checkpoint, begun.restored) {
+    match (begun.checkpoint, begun.prepared.restored) {
         (true, _) => sources.checkpoint = rest,
         (false, true) => sources.host = rest,
         (false, false) => sources.slot = rest,

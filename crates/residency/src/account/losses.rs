@@ -6,7 +6,10 @@ use crate::event::Reason;
 use std::collections::VecDeque;
 
 /// Losses that are remembered, and prompts of which it is known who asked for them.
-pub(super) const MOST: usize = 16_384;
+pub const MOST: usize = 16_384;
+/// Bytes of one of each, without an id: just after the lists have doubled.
+pub const EACH: usize =
+    2 * (size_of::<Entry>() + size_of::<(Asker, Option<End>)>() + size_of::<u64>());
 
 /// A loss, before it is told.
 #[derive(Clone, Copy, Debug)]

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 mod close;
 mod difference;
 mod losses;
+mod matching;
 mod open;
 mod past;
 #[cfg(test)]
@@ -30,6 +31,8 @@ mod tests;
 mod types;
 
 use losses::Losses;
+pub use losses::{EACH as REMEMBERED_EACH, MOST as MOST_REMEMBERED};
+pub use matching::{Choice, Match, Matched, Occupied};
 pub use types::{Account, Asker, Causes, Diverged, Elsewhere, Loss, Sources, Wishes};
 
 /// What the server was told that decides what it reuses.
@@ -39,6 +42,9 @@ pub struct Rules {
     pub similarity: f32,
     /// `--cache-reuse`: tokens of the shortest chunk that is moved; 0: none is.
     pub cache_reuse: u32,
+    /// Prompts are tied to requests by their tokens ([`Prompts`](crate::Prompts)): a slot is known to
+    /// take on a task only when it has made room for it.
+    pub tied: bool,
 }
 
 impl Default for Rules {
@@ -47,6 +53,7 @@ impl Default for Rules {
         Self {
             similarity: 0.1,
             cache_reuse: 0,
+            tied: false,
         }
     }
 }
@@ -73,6 +80,8 @@ pub struct Accounts {
     going: Vec<(Vec<Token>, Reason, Option<Nth>)>,
     /// Slots with entries in the batch that is being evaluated, and whether these were the last.
     batch: Vec<(SequenceId, bool)>,
+    /// The slot that takes on a task with this event, unless it has left something before.
+    launching: Option<SequenceId>,
     /// Counts events.
     clock: u64,
     /// When the last batch was submitted.
@@ -83,6 +92,8 @@ pub struct Accounts {
     last: Nth,
     /// The last prompt before events were lost.
     gap: Nth,
+    /// Of slots that were never used, the server takes the last one first. `None`: not seen yet.
+    from_the_end: Option<bool>,
 }
 
 /// A slot.
@@ -95,12 +106,26 @@ struct Slot {
     dirty: bool,
     /// What it has left and may come back to.
     left: Option<Vec<Token>>,
-    /// It was loaded from the host prompt cache since it was last at work.
-    restored: bool,
-    /// Tokens that were moved up in it since.
-    moved: u32,
+    /// What it held before room was made in it for its next prompt.
+    own: Option<Vec<Token>>,
+    prepared: Prepared,
+    /// When it was last at work.
+    used: u64,
     /// The last prompt in it, for children that take it over.
     last: Option<Account>,
+}
+
+/// What was done to a slot since it was last at work.
+#[derive(Clone, Copy, Debug, Default)]
+struct Prepared {
+    /// When, last.
+    at: u64,
+    /// It was loaded from the host prompt cache.
+    restored: bool,
+    /// So many tokens were moved up.
+    moved: u32,
+    /// It was emptied, as its next prompt is for other adapters.
+    readapted: bool,
 }
 
 /// Bytes of contents that are remembered, unless it is said otherwise.
@@ -118,11 +143,13 @@ impl Accounts {
             saved: HashMap::new(),
             going: Vec::new(),
             batch: Vec::new(),
+            launching: None,
             clock: 0,
             batched: 0,
             launched: None,
             last: 0,
             gap: 0,
+            from_the_end: None,
         }
     }
 
@@ -134,6 +161,9 @@ impl Accounts {
 
     /// A slot takes on a task. Before the event of that is applied.
     pub fn launch(&mut self, slot: SequenceId, task: TaskId, asker: Asker, wishes: Wishes) {
+        if self.last == 0 && wishes.slot.is_none() {
+            self.from_the_end = Some(slot > 0);
+        }
         let untied = task == UNTIED;
         let decided = match untied {
             true => self.batched,
@@ -162,7 +192,7 @@ impl Accounts {
         let prompt = self.past.read(self.losses.end(nth)?)?;
         let most = (prompt.len() as u32).saturating_sub(1);
         let all = ledger.holdings(&prompt).into_iter();
-        let best = all.map(|one| ledger.reusable_of(one.holds, one.common.min(most)));
+        let best = all.map(|one| ledger.way_back_in(one.holds, one.common.min(most)));
         Some(best.max().unwrap_or(0))
     }
 
@@ -197,6 +227,23 @@ impl Accounts {
         self.clock += 1;
         let is_primary = |context: ContextId| ledger.primary().is_none_or(|p| p == context);
         match *event {
+            Event::Launched { sequence, .. } | Event::LaunchedUnclaimed { sequence, .. } => {
+                self.keep(sequence, ledger);
+                if let (false, Some(place)) = (self.rules.tied, self.slots.get_mut(&sequence)) {
+                    place.own = None;
+                    let unused = |open: &Open| open.begun.is_none();
+                    let given_up = place.open.as_ref().filter(|open| unused(open));
+                    if given_up.is_some_and(|open| place.prepared.at <= open.decided) {
+                        place.prepared = Prepared::default();
+                    }
+                    // Room was made for a prompt that is over before it was written there.
+                    if let Some(left) = place.left.take() {
+                        let by = place.open.as_ref().map(|open| open.nth);
+                        self.going.push((left, Reason::Overwritten, by));
+                    }
+                }
+                self.launching = Some(sequence).filter(|&slot| !ledger.has_left(slot));
+            }
             Event::Submitted {
                 context,
                 ref entries,
@@ -226,7 +273,7 @@ impl Accounts {
                 let place = self.slots.entry(sequence).or_default();
                 if delta < 0 {
                     let tokens = i64::from(to) - i64::from(from.max(0));
-                    place.moved += u32::try_from(tokens).unwrap_or(0);
+                    place.prepared.moved += u32::try_from(tokens).unwrap_or(0);
                 }
                 place.dirty = true;
             }
@@ -247,7 +294,9 @@ impl Accounts {
                 context, sequence, ..
             } if is_primary(context) => {
                 self.going(sequence, Reason::Overwritten, ledger);
-                self.slots.entry(sequence).or_default().restored = true;
+                let prepared = &mut self.slots.entry(sequence).or_default().prepared;
+                prepared.restored = true;
+                prepared.at = self.clock;
             }
             Event::Replaced {
                 context, sequence, ..
@@ -290,6 +339,15 @@ impl Accounts {
 
     /// The ledger has applied the event, at this time in milliseconds since 1970.
     pub fn after(&mut self, ledger: &Ledger, at_unix_ms: u64) {
+        if let Some(slot) = self.launching.take() {
+            // The server empties a slot without a call where a task names other adapters.
+            if let Some(left) = ledger.left_by(slot) {
+                let place = self.slots.entry(slot).or_default();
+                place.left = Some(left.clone());
+                place.own = Some(left);
+                place.prepared.readapted = true;
+            }
+        }
         for (slot, ends) in std::mem::take(&mut self.batch) {
             let place = self.slots.get_mut(&slot);
             let Some(open) = place.and_then(|place| place.open.as_mut()) else {
@@ -348,20 +406,21 @@ impl Accounts {
             let slot = run[0].sequence;
             let place = self.slots.entry(slot).or_default();
             // What is written for no prompt is a trial, before the server serves.
-            place.dirty |= place.open.is_some() || place.owner > 0;
+            let serves = place.open.is_some() || place.owner > 0;
+            place.dirty |= serves;
+            if serves {
+                place.used = self.clock;
+            }
             let Some(open) = &mut place.open else {
                 continue;
             };
             if open.begun.is_none() {
                 place.owner = open.nth;
-                let loaded = (
-                    std::mem::take(&mut place.restored),
-                    std::mem::take(&mut place.moved),
-                );
-                let own = place.left.clone();
+                let prepared = std::mem::take(&mut place.prepared);
+                let own = place.own.take();
                 let decided = open.decided;
                 let was = |holds| was_in(holds, decided, &self.saved);
-                open.begun = Some(Begun::look(slot, own, run, ledger, was, loaded));
+                open.begun = Some(Begun::look(slot, own, run, ledger, was, prepared));
             }
             open.submitting(run);
             let ends = run.last().is_some_and(|entry| entry.output);
@@ -381,14 +440,21 @@ impl Accounts {
 
     /// Records what a slot holds, if that is more than was recorded.
     fn keep(&mut self, slot: SequenceId, ledger: &Ledger) {
-        let Some(place) = self.slots.get_mut(&slot) else {
+        let Some(place) = self.slots.get(&slot) else {
             return;
         };
+        // Its own prompt is not to be found there before it is accounted for.
         let unfinished = place.open.as_ref().is_some_and(|open| open.begun.is_some());
-        if !place.dirty || unfinished {
+        if !unfinished {
+            self.keep_anyway(slot, ledger);
+        }
+    }
+
+    fn keep_anyway(&mut self, slot: SequenceId, ledger: &Ledger) {
+        let place = self.slots.entry(slot).or_default();
+        if !std::mem::take(&mut place.dirty) {
             return;
         }
-        place.dirty = false;
         let tokens = ledger.read(HeldIn::Slot(slot), 0);
         if !tokens.iter().any(|&token| crate::event::is_unseen(token)) {
             self.past.record(&tokens, place.owner);
@@ -407,16 +473,21 @@ impl Accounts {
             return self.going(slot, Reason::Cleared, ledger);
         }
         self.keep(slot, ledger);
+        let tied = self.rules.tied;
         let place = self.slots.entry(slot).or_default();
+        let held = ledger.read(HeldIn::Slot(slot), 0);
+        if place.own.is_none() || tied && place.prepared.moved == 0 {
+            place.own = Some(held.clone());
+        }
         if place.left.is_none() {
-            let left = ledger.left_by(slot);
-            place.left = Some(left.unwrap_or_else(|| ledger.read(HeldIn::Slot(slot), 0)));
+            place.left = Some(ledger.left_by(slot).unwrap_or(held));
         }
     }
 
     /// All that a slot holds goes now.
     fn going(&mut self, slot: SequenceId, reason: Reason, ledger: &Ledger) {
-        self.keep(slot, ledger);
+        // If its prompt was not evaluated to the end, it has been given up.
+        self.keep_anyway(slot, ledger);
         let place = self.slots.get_mut(&slot);
         let left = place.and_then(|place| place.left.take());
         for tokens in [left, Some(ledger.read(HeldIn::Slot(slot), 0))] {

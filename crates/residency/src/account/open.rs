@@ -1,8 +1,8 @@
 //! A prompt that is being evaluated, and what was cached when that began.
 
-use super::Rules;
 use super::past::{Nth, common};
 use super::types::{Asker, Wishes};
+use super::{Prepared, Rules};
 use crate::event::{Entry, FILLER, Position, SequenceId, Token, is_unseen};
 use crate::ledger::{HeldIn, Ledger};
 
@@ -41,10 +41,7 @@ pub(super) struct Begun {
     /// The slot went back to a checkpoint.
     pub(super) checkpoint: bool,
     pub(super) adapters: bool,
-    /// The slot was loaded from the host prompt cache for it.
-    pub(super) restored: bool,
-    /// Tokens that were moved up for it.
-    pub(super) moved: u32,
+    pub(super) prepared: Prepared,
 }
 
 /// Another slot or host entry that holds the beginning of a prompt.
@@ -113,7 +110,7 @@ impl Begun {
         run: &[Entry],
         ledger: &Ledger,
         buffers: impl Fn(HeldIn) -> HeldIn,
-        (restored, moved): (bool, u32),
+        prepared: Prepared,
     ) -> Self {
         let from = run.first().map_or(0, |entry| entry.position.max(0) as u32);
         let held = ledger.read(HeldIn::Slot(slot), 0);
@@ -165,8 +162,7 @@ impl Begun {
             bounded,
             checkpoint: bounded && from > 0 && !ledger.reaches(slot, from),
             adapters: ledger.has_adapters(),
-            restored,
-            moved,
+            prepared,
         }
     }
 
@@ -208,8 +204,9 @@ impl Begun {
     }
 }
 
-/// As long a chunk is worth to be moved, where `--cache-reuse` does not say how long: tokens.
-pub(super) const MOVABLE: usize = 64;
+/// As long a chunk is worth to be moved, where `--cache-reuse` does not say how long: tokens. Short
+/// under test.
+pub(super) const MOVABLE: usize = if cfg!(test) { 3 } else { 64 };
 
 /// Entries that were evaluated for a prompt, by position. More than one stand at a position of some
 /// media.

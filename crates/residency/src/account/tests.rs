@@ -1,1 +1,155 @@
+//! Accounts next to those of a server that is as plain as can be.
 
+use super::*;
+use proptest::prelude::*;
+use server::{Ask, Flags, Server};
+
+mod server;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A prompt: so many tokens of an earlier one, or of what a slot holds, and others behind.
+    Ask {
+        like: usize,
+        keep: usize,
+        skip: usize,
+        more: Vec<Token>,
+        slot: Option<usize>,
+        uncached: bool,
+        batch: usize,
+        leaves: Option<usize>,
+    },
+    Generate(usize, Token),
+    Finish(usize),
+    Erase(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let slot = 0..3_usize;
+    let ask = (
+        (0..8_usize, 0..20_usize, 0..6_usize),
+        prop::collection::vec(0..3_i32, 1..10),
+        prop_oneof![4 => Just(None), 1 => slot.clone().prop_map(Some)],
+        prop_oneof![6 => Just(false), 1 => Just(true)],
+        1..12_usize,
+        prop_oneof![8 => Just(None), 1 => (0..3_usize).prop_map(Some)],
+    );
+    let ask = ask.prop_map(
+        |((like, keep, skip), more, slot, uncached, batch, leaves)| Step::Ask {
+            like,
+            keep,
+            skip,
+            more,
+            slot,
+            uncached,
+            batch,
+            leaves,
+        },
+    );
+    let step = prop_oneof![
+        6 => ask,
+        3 => (slot.clone(), 0..3_i32).prop_map(|(slot, token)| Step::Generate(slot, token)),
+        3 => slot.clone().prop_map(Step::Finish),
+        1 => slot.prop_map(Step::Erase),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+fn flags() -> impl Strategy<Value = Flags> {
+    let similarity = prop_oneof![4 => Just(0.1), 1 => Just(0.0), 1 => Just(0.6)];
+    (1..4_usize, 0..4_usize, any::<bool>(), similarity).prop_map(
+        |(slots, host, unified, similarity)| Flags {
+            slots,
+            host,
+            unified,
+            rules: Rules {
+                similarity,
+                cache_reuse: 0,
+                tied: false,
+            },
+        },
+    )
+}
+
+/// Runs the steps, and compares each account with the plain server's.
+fn run(flags: Flags, steps: &[Step], bytes: usize, mut check: impl FnMut(&server::Answer)) {
+    let mut server = Server::new(flags, bytes);
+    let mut prompts: Vec<Vec<Token>> = vec![vec![9]];
+    for step in steps {
+        match *step {
+            Step::Ask {
+                like,
+                keep,
+                skip,
+                ref more,
+                slot,
+                uncached,
+                batch,
+                leaves,
+            } => {
+                let held = server.slots.get(like).map(|slot| &slot.tokens);
+                let like = held.unwrap_or_else(|| &prompts[like % prompts.len()]);
+                let mut prompt: Vec<Token> = like.iter().take(keep).copied().collect();
+                prompt.extend(like.iter().skip(keep + skip));
+                prompt.extend(more);
+                prompt.truncate(40);
+                prompts.push(prompt.clone());
+                let slot = slot.filter(|&slot| slot < flags.slots);
+                let answer = server.ask(&Ask {
+                    prompt,
+                    wishes: Wishes {
+                        slot: slot.map(|slot| slot as SequenceId),
+                        uncached,
+                    },
+                    batch,
+                    leaves,
+                });
+                if let Some(answer) = answer {
+                    check(&answer);
+                }
+            }
+            Step::Generate(slot, token) if slot < flags.slots => server.generate(slot, token),
+            Step::Finish(slot) if slot < flags.slots => server.finish(slot),
+            Step::Erase(slot) if slot < flags.slots => server.erase(slot),
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn each_token_has_the_cause_that_lists_give_it(flags in flags(), steps in steps()) {
+        // A prompt that was given up half way is compared with only when its slot is used again.
+        let any_leaves = steps.iter().any(|step| matches!(step, Step::Ask { leaves: Some(_), .. }));
+        run(flags, &steps, usize::MAX, |answer| {
+            let account = &answer.account;
+            assert_eq!(account.causes, answer.causes, "{account:?}");
+            assert_eq!(account.causes.sum(), account.evaluated);
+            assert_eq!(account.from, answer.from);
+            // How a half-written prompt was lost is not always known.
+            let lost = account.lost.is_some();
+            assert!(lost == (account.causes.evicted > 0) || any_leaves && !lost, "{account:?}");
+            if let Some(diverged) = &account.diverged {
+                let at = diverged.at as usize;
+                assert!(at == answer.common || any_leaves && at < answer.common, "{account:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn with_little_memory_it_adds_up_and_claims_less(
+        flags in flags(),
+        steps in steps(),
+        nodes in 0..8_usize,
+    ) {
+        run(flags, &steps, nodes * 256, |answer| {
+            let (told, truth) = (answer.account.causes, answer.causes);
+            assert_eq!(told.sum(), answer.account.evaluated);
+            assert_eq!(told.elsewhere, truth.elsewhere);
+            assert_eq!((told.uncached, told.moved), (truth.uncached, truth.moved));
+            assert!(told.evicted <= truth.evicted);
+        });
+    }
+}

@@ -41,13 +41,17 @@ pub(super) struct Adapters {
 }
 
 #[derive(Debug)]
-struct InForce {
+pub(super) struct InForce {
     adapters: Vec<Adapter>,
     blend: Blend,
     compared: Compared,
 }
 
 impl InForce {
+    pub(super) fn compared(&self) -> Compared {
+        self.compared
+    }
+
     /// The blend that is applied where these are named.
     fn blend_of(&self, named: &[(i32, Scale)]) -> Blend {
         let scale = |index: usize| {
@@ -79,6 +83,11 @@ impl Adapters {
         self.named.remove(&task)
     }
 
+    /// What was applied last for a request that names nothing.
+    pub(super) fn unnamed(&self) -> Option<Blend> {
+        self.unnamed
+    }
+
     pub(super) fn forget_context(&mut self, context: ContextId) {
         self.in_force.remove(&context);
     }
@@ -94,7 +103,7 @@ impl Adapters {
 
 impl Ledger {
     /// `None`: no adapter was ever applied. `Some(None)`: it is not known which are.
-    fn in_force(&self) -> Option<Option<&InForce>> {
+    pub(super) fn in_force(&self) -> Option<Option<&InForce>> {
         let primary = self.contexts.first()?;
         self.adapters.in_force.get(primary).map(Option::as_ref)
     }

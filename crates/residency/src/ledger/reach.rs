@@ -59,6 +59,21 @@ impl Reach {
         u64::from(self.reuse(prompt, window)) * 10 >= u64::from(prompt) * 9
     }
 
+    /// The last point, in tokens, from which the server could go on with another prompt, of a
+    /// sequence that holds so many. What was generated since the last checkpoint does not count,
+    /// although a prompt that begins with all of it goes on from there.
+    fn furthest(&self, held: u32, window: u32) -> u32 {
+        if self.first == 0 && held > window.saturating_add(1) {
+            return held;
+        }
+        let back = self.checkpoints.iter().map(|checkpoint| {
+            let position = (checkpoint.first + 1).max(checkpoint.last);
+            let position = u32::try_from(position).unwrap_or(0);
+            position.min(checkpoint.tokens)
+        });
+        back.filter(|&position| position <= held).max().unwrap_or(0)
+    }
+
     /// As it is copied along with a sequence.
     fn copy(&self) -> Self {
         let mut copy = self.clone();
@@ -118,6 +133,15 @@ impl Reaches {
             windows,
             ..Self::default()
         };
+    }
+
+    /// The last point that a server could go back to of what this holds: see [`Reach::furthest`].
+    pub(super) fn furthest(&self, keeper: Keeper, held: u32, window: u32) -> u32 {
+        let reach = match keeper {
+            Keeper::Slot(id) => self.slots.get(&id),
+            Keeper::Host(buffer) => self.hosts.get(&buffer),
+        };
+        reach.map_or(0, |reach| reach.furthest(held, window))
     }
 
     pub(super) fn saved(&mut self, id: SequenceId, buffer: BufferId) {
@@ -248,7 +272,7 @@ impl Ledger {
 
     /// How many of the first `tokens` tokens that a slot or host entry holds the engine would go on
     /// from, by the ways back of a bounded context.
-    pub(crate) fn reusable_of(&self, holds: HeldIn, tokens: u32) -> u32 {
+    pub(crate) fn way_back_in(&self, holds: HeldIn, tokens: u32) -> u32 {
         let reach = match holds {
             HeldIn::Slot(id) => self.reaches.slots.get(&id),
             HeldIn::Host(id) => self.reaches.hosts.get(&id),

@@ -50,7 +50,7 @@ pub(super) enum Wants {
 #[derive(Clone)]
 pub(super) struct Applied {
     adapters: Vec<Adapter>,
-    compared: Compared,
+    pub(super) compared: Compared,
 }
 
 impl Applied {
@@ -84,7 +84,7 @@ impl Slot {
 
 impl Naive {
     /// `None`: nothing was ever applied. `Some(None)`: it is not known what is.
-    fn applied(&self) -> Option<Option<Applied>> {
+    pub(super) fn applied(&self) -> Option<Option<Applied>> {
         self.applied.get(&self.contexts.first()?.0).cloned()
     }
 

@@ -20,6 +20,8 @@ mod agree;
 mod engine;
 mod events;
 mod media;
+#[allow(dead_code, reason = "for the tests of crates/kv-events")]
+mod reusable;
 mod unclaimed;
 
 pub(crate) use agree::Pair;

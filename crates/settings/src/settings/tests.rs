@@ -28,6 +28,7 @@ fn nothing_set_is_the_defaults() {
     assert!(unset.journal);
     assert_eq!((&unset.listen, &unset.log_file), (&None, &None));
     assert_eq!(unset.log_file_limit, 64 << 20);
+    assert_eq!(unset.kv_events, None);
     assert_eq!(unset.explain_limit, Some(32 << 20));
     assert!(!unset.is_engaged());
 
@@ -43,6 +44,10 @@ fn nothing_set_is_the_defaults() {
         (env::LISTEN_TOKEN, ""),
         (env::LOG_FILE, ""),
         (env::LOG_FILE_MB, ""),
+        (env::KV_EVENTS, ""),
+        (env::KV_EVENTS_REPLAY, ""),
+        (env::KV_EVENTS_TOPIC, ""),
+        (env::KV_BLOCK_SIZE, ""),
         (env::EXPLAIN_MB, ""),
     ]);
     assert_eq!(empty, Ok(unset));
@@ -158,27 +163,118 @@ fn flags_are_one_or_zero() {
 }
 
 #[test]
-fn any_of_four_variables_wants_the_hook() {
+fn any_of_five_variables_wants_the_hook() {
     for (name, value) in [
         (env::INDEX_URL, "http://127.0.0.1:1"),
         (env::LISTEN, "unix:/run/x"),
         (env::LOG_FILE, "x"),
+        (env::KV_EVENTS, "tcp://127.0.0.1:1"),
         (env::TRAFFIC_FILE, "x"),
     ] {
         assert!(is_wanted(lookup(&[(name, value)])));
         assert!(!is_wanted(lookup(&[(name, "")])));
         let settings = settings(&[(name, value)]).unwrap();
         assert!(settings.is_engaged());
-        assert_eq!(settings.observes(), name != env::INDEX_URL);
+        let observes = [env::LISTEN, env::LOG_FILE, env::TRAFFIC_FILE].contains(&name);
+        assert_eq!(settings.observes(), observes);
     }
     for name in [
         env::LISTEN_TOKEN,
         env::LOG_FILE_MB,
         env::JOURNAL,
+        env::KV_EVENTS_REPLAY,
+        env::KV_EVENTS_TOPIC,
+        env::KV_BLOCK_SIZE,
         env::TRAFFIC_FILE_MB,
         env::TRAFFIC_KEEP_KEY,
     ] {
         assert!(!is_wanted(lookup(&[(name, "1")])));
+    }
+}
+
+fn kv_events(vars: &[(&str, &str)]) -> KvEvents {
+    let settings = settings(vars).unwrap();
+    settings.kv_events.expect("events are asked for")
+}
+
+#[test]
+fn kv_events_need_an_address_only() {
+    let address = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
+    let plain = kv_events(&[(env::KV_EVENTS, "tcp://127.0.0.1:5557")]);
+    assert_eq!(plain.publish, address("127.0.0.1:5557"));
+    assert_eq!(plain.replay, Some(address("127.0.0.1:5558")));
+    assert_eq!((&*plain.topic, plain.block_size), ("", 16));
+    assert!(!plain.is_open());
+
+    let all = kv_events(&[
+        (env::KV_EVENTS, "tcp://*:6000"),
+        (env::KV_EVENTS_REPLAY, "tcp://[::1]:7000"),
+        (env::KV_EVENTS_TOPIC, "kv@10.0.0.1:8080@llama"),
+        (env::KV_BLOCK_SIZE, "64"),
+    ]);
+    assert_eq!(all.publish, address("0.0.0.0:6000"));
+    assert_eq!(all.replay, Some(address("[::1]:7000")));
+    assert_eq!(all.topic, "kv@10.0.0.1:8080@llama");
+    assert_eq!(all.block_size, 64);
+    assert!(all.is_open());
+
+    let off = kv_events(&[
+        (env::KV_EVENTS, "tcp://localhost:65535"),
+        (env::KV_EVENTS_REPLAY, "off"),
+    ]);
+    assert_eq!(off.replay, None);
+    let any = kv_events(&[(env::KV_EVENTS, "tcp://127.0.0.1:0")]);
+    assert_eq!(any.replay, Some(any.publish));
+}
+
+#[test]
+fn errors_about_kv_events_name_the_variable_and_the_remedy() {
+    const GOOD: &str = "tcp://127.0.0.1:5557";
+    let long = "x".repeat(256);
+    for (name, value, message) in [
+        (
+            env::KV_EVENTS,
+            "127.0.0.1:5557",
+            "is \"127.0.0.1:5557\": give tcp://",
+        ),
+        (env::KV_EVENTS, "ipc:///tmp/x", "give tcp://"),
+        (
+            env::KV_EVENTS,
+            "tcp://127.0.0.1",
+            "no port; give one, as in tcp://",
+        ),
+        (env::KV_EVENTS, "tcp://*:x", "its port is not a number"),
+        (env::KV_EVENTS, "tcp://eth0:5557", "a name, where a number"),
+        (env::KV_EVENTS, "tcp://unix:/x", "give tcp://"),
+        (
+            env::KV_EVENTS,
+            "tcp://127.0.0.1:65535",
+            "set CONTEXTPILOT_KV_EVENTS_REPLAY",
+        ),
+        (env::KV_EVENTS_REPLAY, "5558", "is \"5558\": give tcp://"),
+        (env::KV_EVENTS_REPLAY, GOOD, "give another port, or off"),
+        (env::KV_EVENTS_TOPIC, "a\tb", "has a control character"),
+        (env::KV_EVENTS_TOPIC, &long, "255 bytes at most"),
+        (
+            env::KV_BLOCK_SIZE,
+            "0",
+            "is \"0\": give whole tokens, from 1 to 4096",
+        ),
+        (env::KV_BLOCK_SIZE, "+16", "from 1 to 4096"),
+        (env::KV_BLOCK_SIZE, "5000", "from 1 to 4096"),
+    ] {
+        let publish = if name == env::KV_EVENTS { value } else { GOOD };
+        let error = settings(&[(env::KV_EVENTS, publish), (name, value)]).unwrap_err();
+        assert_eq!(error.variable(), name, "{value}");
+        let shown = error.to_string();
+        assert!(
+            shown.starts_with(name) && shown.contains(message),
+            "{shown}"
+        );
+        // Without an address, they are of no interest.
+        if name != env::KV_EVENTS {
+            assert!(settings(&[(name, value)]).is_ok());
+        }
     }
 }
 

@@ -1,0 +1,86 @@
+//! A gateway to one llama-server: a transparent proxy with the routes that routers ask for.
+//!
+//! Routers that read KV cache events find the best server from *token ids*, and ask a server for
+//! those of a request before they choose. vLLM has routes for that; llama-server's own two, for
+//! templates and for tokens, give the same together:
+//!
+//! | route | answer |
+//! |---|---|
+//! | `POST /v1/completions/render` | `[{"token_ids": […]}]`, one for each prompt |
+//! | `POST /v1/chat/completions/render` | `{"token_ids": […]}` |
+//! | `GET /kv_event_sources` | where the server publishes its KV cache events, `{"0": {"endpoint": …}}` |
+//!
+//! The body is that of the request which is to be routed. Everything else is passed on to the server, and its
+//! answers back, byte for byte (crates/proxy).
+//!
+//! Images and sounds have no token ids. A request with some is refused here (501) and can be sent
+//! as it is.
+
+#![forbid(unsafe_code)]
+
+mod prompts;
+mod render;
+mod sources;
+
+use std::io;
+use std::net::TcpListener;
+
+use contextpilot_proxy::{AddressError, Handler, Limits, Request, Response, Upstream, serve};
+use contextpilot_proxy::{error_response, json_response};
+use contextpilot_settings::KvEvents;
+use hyper::Method;
+
+/// What routers talk to.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    upstream: Upstream,
+    events: Option<KvEvents>,
+}
+
+impl Gateway {
+    /// For the server at this URL, which publishes its events there. Opens no connection.
+    ///
+    /// # Errors
+    /// The URL cannot be used.
+    pub fn new(server: &str, events: Option<KvEvents>) -> Result<Self, AddressError> {
+        Ok(Self {
+            upstream: Upstream::new(server)?,
+            events,
+        })
+    }
+
+    /// Serves for as long as the process lives.
+    ///
+    /// # Errors
+    /// The system has no threads or sockets left.
+    pub fn run(self, listener: TcpListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            serve(listener, self, Limits::default(), std::future::pending()).await;
+            Ok(())
+        })
+    }
+}
+
+impl Handler for Gateway {
+    async fn handle(&self, request: Request) -> Response {
+        let only = match request.uri().path() {
+            "/v1/completions/render" | "/v1/chat/completions/render" => Method::POST,
+            "/kv_event_sources" => Method::GET,
+            _ => return self.upstream.forward(request).await,
+        };
+        if request.method() != only {
+            let message = format!("use {only} here");
+            return error_response(405, "invalid_request_error", &message);
+        }
+        match request.uri().path() {
+            "/v1/completions/render" => render::completion(&self.upstream, request).await,
+            "/v1/chat/completions/render" => render::chat(&self.upstream, request).await,
+            _ => json_response(200, sources::describe(self.events.as_ref(), &request)),
+        }
+    }
+}

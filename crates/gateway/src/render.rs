@@ -1,0 +1,147 @@
+//! From a request to its token ids, by the server's own template and tokenizer.
+
+use bytes::Bytes;
+use contextpilot_proxy::{
+    Body, Request, Response, TooLarge, Upstream, error_response, json_response,
+};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::prompts::{self, NoPrompt, Prompt};
+
+/// Bytes of a request.
+const LARGEST_REQUEST: usize = 64 << 20;
+/// Bytes of an answer of the server: token ids take a little more than their text.
+const LARGEST_ANSWER: usize = 256 << 20;
+
+const INVALID: &str = "invalid_request_error";
+const NOT_SUPPORTED: &str = "not_supported_error";
+
+/// `POST /v1/completions/render`.
+pub(crate) async fn completion(server: &Upstream, request: Request) -> Response {
+    either(try_completion(server, request).await)
+}
+
+/// `POST /v1/chat/completions/render`.
+pub(crate) async fn chat(server: &Upstream, request: Request) -> Response {
+    either(try_chat(server, request).await)
+}
+
+fn either(result: Result<Value, Response>) -> Response {
+    match result {
+        Ok(value) => json_response(200, value.to_string()),
+        Err(response) => response,
+    }
+}
+
+async fn try_completion(server: &Upstream, request: Request) -> Result<Value, Response> {
+    let (asker, _, body) = read(server, request).await?;
+    let prompts = prompts::of_completion(&body).map_err(|why| match why {
+        NoPrompt::Malformed => error_response(
+            400,
+            INVALID,
+            "\"prompt\" must be a text, a list of token ids, or a list of those",
+        ),
+        NoPrompt::Media => media(),
+    })?;
+    let mut rendered = Vec::new();
+    for prompt in prompts {
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens.into(),
+            Prompt::Text(text) => asker.tokenize(&text).await?,
+        };
+        rendered.push(json!({ "token_ids": tokens }));
+    }
+    Ok(rendered.into())
+}
+
+async fn try_chat(server: &Upstream, request: Request) -> Result<Value, Response> {
+    let (asker, bytes, body) = read(server, request).await?;
+    if prompts::has_media(&body) {
+        return Err(media());
+    }
+    // All of it: tools and arguments of the template are in it too.
+    let mut answer = asker.ask("/apply-template", bytes).await?;
+    let prompt = answer["prompt"].take();
+    if !prompt.is_string() {
+        return Err(unexpected("/apply-template"));
+    }
+    let tokens = asker.tokenize(&prompt).await?;
+    Ok(json!({ "token_ids": tokens }))
+}
+
+async fn read(server: &Upstream, request: Request) -> Result<(Asker<'_>, Bytes, Value), Response> {
+    let (head, body) = request.into_parts();
+    let bytes = body.collect(LARGEST_REQUEST).await.map_err(|error| {
+        let status = if error.is::<TooLarge>() { 413 } else { 400 };
+        error_response(status, INVALID, &error.to_string())
+    })?;
+    let body = serde_json::from_slice(&bytes).map_err(|error| {
+        let message = format!("the body is no JSON: {error}");
+        error_response(400, INVALID, &message)
+    })?;
+    let asker = Asker {
+        server,
+        headers: head.headers,
+    };
+    Ok((asker, bytes, body))
+}
+
+/// Asks the server in the name of a client.
+struct Asker<'a> {
+    server: &'a Upstream,
+    /// The client's.
+    headers: HeaderMap,
+}
+
+impl Asker<'_> {
+    /// The token ids of a text, as of a prompt.
+    async fn tokenize(&self, content: &Value) -> Result<Value, Response> {
+        let body = json!({"content": content, "add_special": true, "parse_special": true});
+        let mut answer = self.ask("/tokenize", body.to_string().into()).await?;
+        let tokens = answer["tokens"].take();
+        match tokens.is_array() {
+            true => Ok(tokens),
+            false => Err(unexpected("/tokenize")),
+        }
+    }
+
+    /// What the server answers. What it refuses is passed on.
+    async fn ask(&self, path: &'static str, body: Bytes) -> Result<Value, Response> {
+        let mut request = Request::new(Body::full(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = hyper::Uri::from_static(path);
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        for name in [AUTHORIZATION.as_str(), "x-api-key"] {
+            for value in self.headers.get_all(name) {
+                headers.append(hyper::header::HeaderName::from_static(name), value.clone());
+            }
+        }
+        let response = self.server.forward(request).await;
+        if response.status() != StatusCode::OK {
+            return Err(response);
+        }
+        let body = response.into_body().collect(LARGEST_ANSWER).await;
+        let value = body
+            .ok()
+            .and_then(|body| serde_json::from_slice(&body).ok());
+        value.ok_or_else(|| unexpected(path))
+    }
+}
+
+fn media() -> Response {
+    error_response(
+        501,
+        NOT_SUPPORTED,
+        "images and sounds have no token ids, so this request cannot be rendered: send it as it is",
+    )
+}
+
+fn unexpected(path: &str) -> Response {
+    let message = format!(
+        "the server's answer to {path} was not understood: is it a llama-server of 2025 or later?"
+    );
+    error_response(502, "proxy_error", &message)
+}

@@ -1,0 +1,184 @@
+//! What becomes of requests: cached, evicted, answered.
+
+use serde_json::json;
+
+use crate::requests::Request;
+use crate::{Answer, Index, Timings, Truth};
+
+impl Index {
+    /// `POST /evict`.
+    pub(crate) fn evict(&mut self, ids: &[String]) -> Answer {
+        let mut normalized: Vec<String> = Vec::with_capacity(ids.len());
+        let mut seen = std::collections::HashSet::new();
+        for id in ids {
+            let id = self.normalize(id);
+            if !id.is_empty() && !id.starts_with("HEALTH_CHECK") && seen.insert(id.to_owned()) {
+                normalized.push(id.to_owned());
+            }
+        }
+        let mut nodes = Vec::new();
+        let mut evicted = Vec::new();
+        let mut missing = Vec::new();
+        let mut turns = 0;
+        for id in &normalized {
+            turns += self.end_conversation(id);
+            match self.forget(id) {
+                Some(request) => {
+                    nodes.push(request.number);
+                    evicted.push(id.clone());
+                }
+                None => missing.push(id.clone()),
+            }
+        }
+        Answer::ok(json!({
+            "status": "success",
+            "conversations_cleared": turns,
+            "normalized_request_ids": normalized,
+            "removed_count": evicted.len(),
+            "evicted_node_ids": nodes,
+            "evicted_request_ids": evicted,
+            "not_found": missing,
+            "nodes_remaining": self.cached.nodes() + 1,
+            "requests_remaining": self.requests.len(),
+        }))
+    }
+
+    /// The id that an engine made its own of: `cmpl-…`, `chatcmpl-…`, `batch-…`, and `…-0-a1b2c3`.
+    fn normalize<'a>(&self, id: &'a str) -> &'a str {
+        if self.requests.get(id).is_some() {
+            return id;
+        }
+        let id = ["cmpl-", "chatcmpl-", "batch-"]
+            .into_iter()
+            .find_map(|prefix| id.strip_prefix(prefix))
+            .unwrap_or(id);
+        let without = |id: &'a str, part: fn(&str) -> bool| {
+            let (rest, last) = id.rsplit_once('-')?;
+            part(last).then_some(rest)
+        };
+        let hex = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_hexdigit());
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let own = without(id, hex).and_then(|id| without(id, digits));
+        own.filter(|own| self.requests.get(own).is_some())
+            .unwrap_or(id)
+    }
+
+    /// From now on somebody tells what is cached, or nobody does any more. What was guessed is
+    /// not taken for cached then.
+    pub fn set_truth(&mut self, truth: Truth) {
+        if self.truth != truth {
+            self.truth = truth;
+            if truth == Truth::Engine {
+                self.nothing_cached();
+            }
+        }
+    }
+
+    /// What was cached is not: the engine started anew.
+    pub fn nothing_cached(&mut self) {
+        self.cached.clear();
+        let ids: Vec<String> = self
+            .requests
+            .cached_ids()
+            .map(|(_, id)| id.to_owned())
+            .collect();
+        for id in ids {
+            self.requests.set_cached(&id, false);
+        }
+    }
+
+    /// The prompt of a request is cached, and has so many tokens. Ids of others are ignored.
+    pub fn cached(&mut self, id: &str, tokens: u64) {
+        if let Some(number) = self.requests.set_cached(id, true) {
+            if let Some(request) = self.requests.get(id) {
+                self.cached.insert(number, &request.blocks);
+            }
+        }
+        self.requests.set_tokens(id, tokens);
+    }
+
+    /// What a slot holds was moved to host memory: so many tokens, with the prompts of these
+    /// requests. llama-server takes it back for a prompt that has a quarter of it at least.
+    pub fn moved_to_host(&mut self, ids: &[String], tokens: u64) {
+        for id in ids {
+            let Some(request) = self.requests.get(id) else {
+                continue;
+            };
+            let enough = |count: &usize| {
+                self.predictor
+                    .tokens(&request.blocks[..*count], &self.blocks)
+                    * 4
+                    >= tokens
+            };
+            let all = request.blocks.len();
+            let from = (1..=all).find(enough).unwrap_or(all);
+            self.cached.usable_from(request.number, from);
+        }
+    }
+
+    /// It was taken back into a slot.
+    pub fn restored(&mut self, ids: &[String]) {
+        for id in ids {
+            if let Some(request) = self.requests.get(id) {
+                self.cached.usable_from(request.number, 0);
+            }
+        }
+    }
+
+    /// The prompt of a request is not cached any more.
+    pub fn evicted(&mut self, id: &str) {
+        self.end_conversation(id);
+        self.forget(id);
+    }
+
+    /// Whether a request is tracked.
+    #[must_use]
+    pub fn tracks(&self, id: &str) -> bool {
+        self.requests.get(id).is_some()
+    }
+
+    /// All requests that are tracked, to ask the engine what became of each.
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
+        self.requests.ids().map(str::to_owned).collect()
+    }
+
+    /// Those that are taken for cached.
+    #[must_use]
+    pub fn cached_ids(&self) -> Vec<String> {
+        self.requests
+            .cached_ids()
+            .map(|(_, id)| id.to_owned())
+            .collect()
+    }
+
+    /// A request was answered by the engine, which said how much of its prompt was reused.
+    pub fn completed(&mut self, id: &str, timings: Timings) {
+        let Some(request) = self.requests.get_mut(id) else {
+            return;
+        };
+        let blocks = request.blocks.clone();
+        let expected = request.expected.take();
+        if let Some(prompt) = timings.prompt.filter(|_| !blocks.is_empty()) {
+            self.predictor.note_prompt(prompt, blocks.len());
+        }
+        if let Some(expected) = expected {
+            self.errors.note(expected.tokens, timings.reused);
+            let beginning = &blocks[..expected.blocks.min(blocks.len())];
+            self.predictor
+                .learn(beginning, timings.reused, &self.blocks);
+        }
+        if self.truth == Truth::Guess {
+            self.cached(id, timings.prompt.unwrap_or(0));
+        }
+    }
+
+    /// Stops tracking a request, and frees what it took.
+    pub(crate) fn forget(&mut self, id: &str) -> Option<Request> {
+        let request = self.requests.remove(id)?;
+        self.cached.remove(request.number);
+        self.blocks.release_all(&request.blocks);
+        self.counters.evictions += 1;
+        Some(request)
+    }
+}

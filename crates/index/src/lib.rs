@@ -1,0 +1,42 @@
+//! An index: orders contexts (lists of retrieved documents) so that prompts begin with what an
+//! engine has cached, hands out ids for the requests that are made of them, and learns what
+//! became of these.
+//!
+//! The API is that of ContextPilot's index server 0.5.0: `/reorder`, `/evict` and so on. This
+//! crate has no server, no clock and no randomness: a request is parsed ([`Query::parse`]),
+//! answered from the state ([`Index::answer`]), and what takes long in between ([`Work::run`])
+//! needs the state for nothing, so that a server can do it elsewhere.
+//!
+//! What is cached comes from whoever knows: the events of the hook's control endpoint
+//! ([`Index::cached`], [`Index::evicted`]), `POST /evict`, answers that pass by
+//! ([`Index::completed`]). Where nobody tells, the index guesses, and its answers say so.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod block;
+mod deduplicate;
+mod errors;
+mod evict;
+mod index;
+mod limits;
+mod metrics;
+mod numbering;
+mod predict;
+mod query;
+mod reorder;
+mod reply;
+mod requests;
+mod room;
+mod search;
+mod status;
+mod timings;
+mod validate;
+
+pub use answer::Answer;
+pub use errors::Errors;
+pub use index::{Index, Mode, Truth, Wish};
+pub use limits::Limits;
+pub use query::{Endpoint, Query};
+pub use reorder::{Outcome, Work, Worked};
+pub use timings::{Timings, timings};

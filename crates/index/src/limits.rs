@@ -1,0 +1,35 @@
+/// What clients may make the index keep and do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request's body; for the server to enforce before it calls.
+    pub body: usize,
+    /// Contexts in a call. Clustering takes 4 bytes for the square of their number: 400 MB for
+    /// 10,000.
+    pub contexts: usize,
+    /// Blocks in a call.
+    pub blocks_in_call: usize,
+    /// Requests that are tracked. Beyond it, those that are not known to be cached make room;
+    /// where all are, further ones are refused (429).
+    pub requests: usize,
+    /// Distinct blocks that are known, some 200 bytes each. Beyond it, those in no request make
+    /// room; where all are, further ones are refused (429).
+    pub blocks: usize,
+    /// Requests that are taken for cached while nobody tells what is.
+    pub guessed: usize,
+    /// Turns of conversations that are remembered for `/deduplicate`; the oldest make room.
+    pub turns: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: 64 << 20,
+            contexts: 10_000,
+            blocks_in_call: 1_000_000,
+            requests: 100_000,
+            blocks: 1_000_000,
+            guessed: 256,
+            turns: 100_000,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Requests to the index.
+
+use contextpilot_order::{BatchOptions, Linkage, OnlineOptions};
+use serde_json::{Value, json};
+
+use crate::block::Key;
+use crate::validate::{Members, not_a_list, not_allowed};
+use crate::{Answer, Limits};
+
+/// What there is to ask, by method and path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `GET /`.
+    Root,
+    /// `GET /health`.
+    Health,
+    /// `GET /ready`.
+    Ready,
+    /// `GET /stats`.
+    Stats,
+    /// `GET /requests`.
+    Requests,
+    /// `GET /metrics`, whose answer is text.
+    Metrics,
+    /// `POST /reorder`, and `/build`, its old name.
+    Reorder,
+    /// `POST /schedule`: the same, without a state.
+    Schedule,
+    /// `POST /deduplicate`.
+    Deduplicate,
+    /// `POST /evict`.
+    Evict,
+    /// `POST /reset`.
+    Reset,
+    /// `POST /search`.
+    Search,
+    /// `POST /insert`.
+    Insert,
+}
+
+impl Endpoint {
+    /// The endpoint at a path; `None`: not the index's. An error is a path of the index's with
+    /// another method.
+    ///
+    /// # Errors
+    /// 405.
+    pub fn of(method: &str, path: &str) -> Result<Option<Self>, Answer> {
+        let (expected, endpoint) = match path {
+            "/" => ("GET", Self::Root),
+            "/health" => ("GET", Self::Health),
+            "/ready" => ("GET", Self::Ready),
+            "/stats" => ("GET", Self::Stats),
+            "/requests" => ("GET", Self::Requests),
+            "/metrics" => ("GET", Self::Metrics),
+            "/reorder" | "/build" => ("POST", Self::Reorder),
+            "/schedule" => ("POST", Self::Schedule),
+            "/deduplicate" => ("POST", Self::Deduplicate),
+            "/evict" => ("POST", Self::Evict),
+            "/reset" => ("POST", Self::Reset),
+            "/search" => ("POST", Self::Search),
+            "/insert" => ("POST", Self::Insert),
+            _ => return Ok(None),
+        };
+        if method == expected || (expected == "GET" && method == "HEAD") {
+            Ok(Some(endpoint))
+        } else {
+            Err(Answer::error(405, "Method Not Allowed"))
+        }
+    }
+}
+
+/// A request that can be answered.
+#[derive(Debug)]
+pub enum Query {
+    /// One without a body.
+    Plain(Endpoint),
+    /// `/reorder`, `/build`, `/schedule`.
+    Reorder(Box<Reorder>),
+    /// `/deduplicate`.
+    Deduplicate(Box<Reorder>),
+    /// `/evict`: ids.
+    Evict(Vec<String>),
+    /// `/search`.
+    Search(Context),
+    /// `/insert`: a context and its tokens.
+    Insert(Context, u64),
+}
+
+/// A context as it was sent.
+#[derive(Debug, Default)]
+pub struct Context {
+    pub(crate) values: Vec<Value>,
+    pub(crate) keys: Vec<Key>,
+}
+
+/// The body of a `/reorder`.
+#[derive(Debug)]
+pub struct Reorder {
+    pub(crate) contexts: Vec<Context>,
+    pub(crate) batch: BatchOptions,
+    pub(crate) online: OnlineOptions,
+    pub(crate) order: Wanted,
+    pub(crate) note: bool,
+    /// `/schedule`.
+    pub(crate) stateless: bool,
+    pub(crate) tokens: u64,
+    pub(crate) deduplicate: bool,
+    pub(crate) parents: Vec<Option<String>>,
+    pub(crate) hint: Option<String>,
+}
+
+/// Whether an order is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Auto,
+    /// Contexts are tracked, and stay as they are.
+    None,
+}
+
+impl Query {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// 422 for what is not understood, 413 beyond the limits.
+    pub fn parse(endpoint: Endpoint, body: &[u8], limits: &Limits) -> Result<Self, Answer> {
+        match endpoint {
+            Endpoint::Reorder
+            | Endpoint::Schedule
+            | Endpoint::Deduplicate
+            | Endpoint::Evict
+            | Endpoint::Search
+            | Endpoint::Insert => {}
+            plain => return Ok(Self::Plain(plain)),
+        }
+        let body = json(body)?;
+        let members = Members::of(&body).map_err(|answer| *answer)?;
+        Self::of_members(endpoint, &members, limits).map_err(|answer| *answer)
+    }
+
+    fn of_members(
+        endpoint: Endpoint,
+        members: &Members<'_>,
+        limits: &Limits,
+    ) -> Result<Self, Box<Answer>> {
+        Ok(match endpoint {
+            Endpoint::Evict => Self::Evict(members.strings("request_ids")?),
+            Endpoint::Search => {
+                Self::Search(context(members.list("context")?, &["context".into()])?)
+            }
+            Endpoint::Insert => Self::Insert(
+                context(members.list("context")?, &["context".into()])?,
+                members.count("total_tokens", 0)?,
+            ),
+            Endpoint::Deduplicate => Self::Deduplicate(Box::new(reorder(members, true, limits)?)),
+            endpoint => {
+                let stateless = endpoint == Endpoint::Schedule;
+                Self::Reorder(Box::new(reorder(members, stateless, limits)?))
+            }
+        })
+    }
+}
+
+fn json(body: &[u8]) -> Result<Value, Answer> {
+    serde_json::from_slice(body).map_err(|error| {
+        let message = format!("JSON decode error: {error}");
+        Answer::invalid(
+            "json_invalid",
+            vec![json!(error.column())],
+            &message,
+            &json!({}),
+        )
+    })
+}
+
+fn reorder(
+    members: &Members<'_>,
+    stateless: bool,
+    limits: &Limits,
+) -> Result<Reorder, Box<Answer>> {
+    let lists = members.list("contexts")?;
+    if lists.len() > limits.contexts {
+        return Err(too_many("contexts", lists.len(), limits.contexts));
+    }
+    let mut contexts = Vec::with_capacity(lists.len());
+    let mut blocks = 0;
+    for (at, list) in lists.iter().enumerate() {
+        let path = [json!("contexts"), json!(at)];
+        let Value::Array(list) = list else {
+            return Err(not_a_list(path.to_vec(), list));
+        };
+        blocks += list.len();
+        if blocks > limits.blocks_in_call {
+            return Err(too_many("blocks", blocks, limits.blocks_in_call));
+        }
+        contexts.push(context(list, &path)?);
+    }
+    let method = members.string("linkage_method")?.unwrap_or("average");
+    let linkage = Linkage::of_name(method).ok_or_else(|| {
+        let message = "Invalid method: give average, complete, single or weighted";
+        not_allowed("linkage_method", message, method)
+    })?;
+    let order = match members.string("order")?.unwrap_or("auto") {
+        "auto" => Wanted::Auto,
+        "none" => Wanted::None,
+        other => {
+            let message = "Input should be \"auto\" or \"none\"";
+            return Err(not_allowed("order", message, other));
+        }
+    };
+    members.flag("use_gpu")?; // Checked as there; the work is done by the CPU.
+    Ok(Reorder {
+        contexts,
+        batch: BatchOptions {
+            alpha: members.number("alpha", 0.001)?,
+            linkage,
+        },
+        online: OnlineOptions {
+            keep_first: members
+                .count("keep_first", 0)?
+                .try_into()
+                .unwrap_or(usize::MAX),
+            stable: members.flag("stable")?,
+        },
+        order,
+        note: members.flag("importance_note")?,
+        stateless,
+        tokens: members.count("initial_tokens_per_context", 0)?,
+        deduplicate: members.flag("deduplicate")?,
+        parents: members.optional_strings("parent_request_ids")?,
+        hint: members.string("hint_template")?.map(str::to_owned),
+    })
+}
+
+fn context(list: &[Value], path: &[Value]) -> Result<Context, Box<Answer>> {
+    let keys = list.iter().enumerate().map(|(at, value)| {
+        Key::of(value).ok_or_else(|| {
+            let mut path = path.to_vec();
+            path.push(json!(at));
+            let message = "Input should be a valid string or number: give documents as text or ids";
+            Box::new(Answer::invalid("block_type", path, message, value))
+        })
+    });
+    Ok(Context {
+        keys: keys.collect::<Result<_, _>>()?,
+        values: list.to_vec(),
+    })
+}
+
+fn too_many(what: &str, given: usize, limit: usize) -> Box<Answer> {
+    let why = format!("{given} {what} in one call, and {limit} are allowed: send several calls");
+    Box::new(Answer::error(413, &why))
+}

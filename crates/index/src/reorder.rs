@@ -1,0 +1,291 @@
+//! `/reorder`: from contexts to orders.
+
+use std::collections::{HashMap, VecDeque};
+
+use contextpilot_order::{Batch, Block, Cached, Online, batch, batch_after, least, online};
+
+use crate::numbering::{numbered, places};
+use crate::query::{Context, Reorder, Wanted};
+use crate::requests::Expected;
+use crate::{Answer, Index, Mode, Truth};
+
+/// What follows from a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is answered.
+    Answer(Answer),
+    /// It is some work first.
+    Work(Box<Work>),
+}
+
+/// A batch that is to be ordered, which takes long and needs no state.
+#[derive(Debug)]
+pub struct Work {
+    reorder: Reorder,
+    kind: Kind,
+    /// What is cached that the batch could begin with, in the numbers of the batch.
+    cached: Cached,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Stateless,
+    /// The first batch of an index.
+    Initial,
+    Incremental,
+}
+
+/// A batch that was ordered in itself.
+#[derive(Debug)]
+pub struct Worked {
+    pub(crate) reorder: Reorder,
+    pub(crate) kind: Kind,
+    pub(crate) batch: Batch,
+    /// Of each context: where its blocks were, in the order in which they are now.
+    pub(crate) places: Vec<Vec<usize>>,
+    /// The contexts that were placed already: prompts of the batch itself.
+    planned: Cached,
+    /// What is still to be placed, by the schedule.
+    left: VecDeque<usize>,
+    pub(crate) placed: Vec<Placed>,
+    /// Ids of contexts with the same blocks, in a first batch.
+    same: HashMap<Vec<Block>, String>,
+    started: bool,
+}
+
+/// What became of a context.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placed {
+    pub(crate) id: String,
+    pub(crate) expected: u64,
+    pub(crate) from: Option<String>,
+    pub(crate) matched: bool,
+}
+
+/// Contexts that are placed before the state is free for others for a moment.
+const SLICE: usize = 16;
+
+/// Blocks of what is cached that a batch is ordered after.
+const COPIED: usize = 1 << 16;
+
+impl Work {
+    /// Orders the batch in itself.
+    #[must_use]
+    pub fn run(self) -> Worked {
+        let Self {
+            reorder,
+            kind,
+            cached,
+        } = self;
+        let numbered = numbered(&reorder.contexts);
+        let kept = reorder.online.keep_first;
+        let batch = match reorder.order {
+            Wanted::None => Batch {
+                contexts: numbered.clone(),
+                groups: vec![(0..numbered.len()).collect()],
+                nodes: numbered.len() + 1,
+                leaves: numbered.len(),
+            },
+            Wanted::Auto if kept == 0 => batch_after(&numbered, &cached, &reorder.batch),
+            Wanted::Auto => {
+                let rest: Vec<Vec<Block>> = numbered
+                    .iter()
+                    .map(|all| all[kept.min(all.len())..].to_vec())
+                    .collect();
+                let mut batch = batch(&rest, &reorder.batch);
+                for (ordered, all) in batch.contexts.iter_mut().zip(&numbered) {
+                    ordered.splice(0..0, all[..kept.min(all.len())].iter().copied());
+                }
+                batch
+            }
+        };
+        let both = numbered.iter().zip(&batch.contexts);
+        let places = both.map(|(before, after)| places(before, after)).collect();
+        Worked {
+            placed: vec![Placed::default(); numbered.len()],
+            left: batch.schedule().collect(),
+            planned: Cached::new(),
+            same: HashMap::new(),
+            started: false,
+            reorder,
+            kind,
+            batch,
+            places,
+        }
+    }
+}
+
+impl Index {
+    pub(crate) fn reorder(
+        &mut self,
+        reorder: Reorder,
+        new_id: &mut dyn FnMut() -> String,
+    ) -> Result<Outcome, Box<Answer>> {
+        let kind = match self.mode {
+            _ if reorder.stateless => Kind::Stateless,
+            Mode::Stateless => Kind::Stateless,
+            Mode::Live if self.built => Kind::Incremental,
+            Mode::Live => Kind::Initial,
+        };
+        if kind != Kind::Stateless {
+            let blocks = reorder
+                .contexts
+                .iter()
+                .map(|context| context.keys.len())
+                .sum();
+            self.make_room(reorder.contexts.len(), blocks)?;
+        }
+        let alone = reorder.contexts.len() == 1;
+        let cached = match kind {
+            Kind::Incremental if !alone => self.cached_of(&reorder.contexts),
+            _ => Cached::new(),
+        };
+        let work = Work {
+            reorder,
+            kind,
+            cached,
+        };
+        if kind == Kind::Incremental && alone {
+            // Ordered by what is cached alone.
+            let mut worked = Work::run(work);
+            let answer = self.finish(&mut worked, new_id)?;
+            return Ok(answer.map_or_else(
+                || Outcome::Answer(Answer::error(503, "try again")),
+                Outcome::Answer,
+            ));
+        }
+        Ok(Outcome::Work(Box::new(work)))
+    }
+
+    /// Goes on with a batch that was ordered; `None`: others may have the state for a moment, then
+    /// this is to be called again.
+    ///
+    /// # Errors
+    /// 429: it does not fit any more.
+    pub fn finish(
+        &mut self,
+        worked: &mut Worked,
+        new_id: &mut dyn FnMut() -> String,
+    ) -> Result<Option<Answer>, Box<Answer>> {
+        if worked.kind == Kind::Stateless {
+            return Ok(Some(worked.stateless()));
+        }
+        if !worked.started {
+            worked.started = true;
+            (self.initialized, self.built) = (true, true);
+        }
+        for _ in 0..SLICE {
+            let Some(at) = worked.left.pop_front() else {
+                return Ok(Some(self.live(worked)));
+            };
+            self.place(worked, at, new_id)?;
+        }
+        Ok(None)
+    }
+
+    /// What is cached that these contexts could begin with, in the numbers that they have among
+    /// themselves.
+    fn cached_of(&self, contexts: &[Context]) -> Cached {
+        let mut numbers = HashMap::new();
+        for (context, own) in contexts.iter().zip(numbered(contexts)) {
+            for (key, number) in context.keys.iter().zip(own) {
+                if let Some(block) = self.blocks.known(*key) {
+                    numbers.insert(block, number);
+                }
+            }
+        }
+        self.cached.renumbered(&numbers, COPIED)
+    }
+
+    /// Gives a context its last order, and an id.
+    fn place(
+        &mut self,
+        worked: &mut Worked,
+        at: usize,
+        new_id: &mut dyn FnMut() -> String,
+    ) -> Result<(), Box<Answer>> {
+        let given = self.intern(&worked.reorder.contexts[at]);
+        let by_tree: Vec<Block> = worked.places[at]
+            .iter()
+            .map(|place| given[*place])
+            .collect();
+        let alone = worked.reorder.contexts.len() == 1;
+        let ordered = match (worked.kind, worked.reorder.order) {
+            (Kind::Incremental, Wanted::Auto) if alone => {
+                let weight = |block| self.predictor.weight(block, &self.blocks);
+                let options = &worked.reorder.online;
+                online(&given, &self.cached, &self.frequency, weight, options)
+            }
+            _ => {
+                let (cached, prompt) = self.longest(&worked.planned, &by_tree);
+                Online {
+                    blocks: by_tree,
+                    cached,
+                    prompt,
+                }
+            }
+        };
+        let expected = self.expected(&ordered);
+        let from = ordered
+            .prompt
+            .and_then(|prompt| self.requests.id(prompt))
+            .map(str::to_owned);
+        self.frequency.note(&given);
+        self.counters.contexts += 1;
+        self.counters.searches += u64::from(worked.kind == Kind::Incremental);
+        self.counters.matches += u64::from(ordered.cached > 0);
+
+        let mut key = ordered.blocks.clone();
+        key.sort_unstable();
+        let known = worked
+            .same
+            .get(&key)
+            .filter(|_| worked.kind == Kind::Initial && !key.is_empty());
+        let id = match known {
+            Some(id) => id.clone(),
+            None => {
+                let id = self.track(ordered.blocks.clone(), worked.reorder.tokens, new_id);
+                worked.same.insert(key, id.clone());
+                id
+            }
+        };
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.expected = Some(expected);
+            worked.planned.insert(request.number, &ordered.blocks);
+        }
+        if self.truth == Truth::Guess {
+            self.cached(&id, worked.reorder.tokens);
+            self.guess_no_more_than();
+        }
+        worked.places[at] = places(&given, &ordered.blocks);
+        worked.placed[at] = Placed {
+            id,
+            expected: expected.tokens,
+            from,
+            matched: ordered.cached > 0,
+        };
+        Ok(())
+    }
+
+    fn longest(&self, planned: &Cached, blocks: &[Block]) -> (usize, Option<u64>) {
+        let weight = |block| self.predictor.weight(block, &self.blocks);
+        let least = least(blocks, weight);
+        let now = self.cached.beginning_of(blocks, weight, least);
+        let then = planned.beginning_of(blocks, weight, least);
+        let (length, prompt) = if now.0 > then.0 { now } else { then };
+        (length, prompt.filter(|_| length > 0))
+    }
+
+    fn expected(&mut self, ordered: &Online) -> Expected {
+        let beginning = &ordered.blocks[..ordered.cached];
+        let tokens = match ordered.cached {
+            0 if self.cached.prompts() == 0 => 0,
+            _ => self.predictor.tokens(beginning, &self.blocks),
+        };
+        self.counters.expected_tokens += tokens;
+        Expected {
+            blocks: ordered.cached,
+            tokens,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The requests that are tracked.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use contextpilot_order::Block;
+
+/// A request whose id was handed out.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) number: u64,
+    /// In the order in which they were answered.
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) cached: bool,
+    /// What its client said it has, or the engine.
+    pub(crate) tokens: u64,
+    pub(crate) expected: Option<Expected>,
+}
+
+/// What an answer promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    /// Blocks at the beginning.
+    pub(crate) blocks: usize,
+    /// Tokens of the whole beginning.
+    pub(crate) tokens: u64,
+}
+
+/// All of them, by id and in the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    by_id: HashMap<String, Request>,
+    ids: BTreeMap<u64, String>,
+    /// Those that are not known to be cached.
+    waiting: BTreeSet<u64>,
+    next: u64,
+    tokens: u64,
+}
+
+impl Requests {
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn cached(&self) -> usize {
+        self.by_id.len() - self.waiting.len()
+    }
+
+    /// Of all of them.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
+        self.ids.values().map(String::as_str)
+    }
+
+    pub(crate) fn cached_ids(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.ids
+            .iter()
+            .filter(|(number, _)| !self.waiting.contains(number))
+            .map(|(number, id)| (*number, id.as_str()))
+    }
+
+    pub(crate) fn id(&self, number: u64) -> Option<&str> {
+        self.ids.get(&number).map(String::as_str)
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<&Request> {
+        self.by_id.get(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: &str) -> Option<&mut Request> {
+        self.by_id.get_mut(id)
+    }
+
+    /// A new one, not known to be cached.
+    pub(crate) fn add(&mut self, id: String, blocks: Vec<Block>, tokens: u64) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.tokens += tokens;
+        self.waiting.insert(number);
+        self.ids.insert(number, id.clone());
+        let request = Request {
+            number,
+            blocks,
+            cached: false,
+            tokens,
+            expected: None,
+        };
+        self.by_id.insert(id, request);
+        number
+    }
+
+    /// Its number, if that is news.
+    pub(crate) fn set_cached(&mut self, id: &str, cached: bool) -> Option<u64> {
+        let request = self.by_id.get_mut(id)?;
+        if request.cached == cached {
+            return None;
+        }
+        request.cached = cached;
+        if cached {
+            self.waiting.remove(&request.number);
+        } else {
+            self.waiting.insert(request.number);
+        }
+        Some(request.number)
+    }
+
+    pub(crate) fn set_tokens(&mut self, id: &str, tokens: u64) {
+        if let Some(request) = self.by_id.get_mut(id) {
+            self.tokens = self.tokens - request.tokens + tokens;
+            request.tokens = tokens;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: &str) -> Option<Request> {
+        let request = self.by_id.remove(id)?;
+        self.ids.remove(&request.number);
+        self.waiting.remove(&request.number);
+        self.tokens -= request.tokens;
+        Some(request)
+    }
+
+    /// The oldest that is not known to be cached.
+    pub(crate) fn oldest_waiting(&self) -> Option<String> {
+        let number = self.waiting.first()?;
+        self.ids.get(number).cloned()
+    }
+
+    /// The oldest of all.
+    pub(crate) fn oldest(&self) -> Option<String> {
+        self.ids.values().next().cloned()
+    }
+}

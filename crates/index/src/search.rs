@@ -1,0 +1,52 @@
+//! `/search` and `/insert`, which the Python index has for its own sake.
+
+use contextpilot_order::Block;
+use serde_json::json;
+
+use crate::query::Context;
+use crate::{Answer, Index};
+
+impl Index {
+    /// Where a context's blocks are cached, in the order in which they come.
+    pub(crate) fn search(&mut self, context: &Context) -> Answer {
+        self.counters.searches += 1;
+        let known: Vec<Option<Block>> = context
+            .keys
+            .iter()
+            .map(|key| self.blocks.known(*key))
+            .collect();
+        let known: Vec<Block> = known.into_iter().map_while(|block| block).collect();
+        let (length, prompt) = self.cached.beginning_of(&known, |_| 1, 0);
+        let prompt = prompt.filter(|_| length > 0);
+        Answer::ok(json!({
+            "status": "success",
+            // Places in a tree that only the index itself can make use of.
+            "search_path": (0..length).map(|_| 0).collect::<Vec<u8>>(),
+            "node_id": prompt.map_or(-1, |prompt| i64::try_from(prompt).unwrap_or(i64::MAX)),
+            "prefix_length": length,
+            "has_prefix": length > 0,
+            "request_id": prompt.and_then(|prompt| self.requests.id(prompt)),
+        }))
+    }
+
+    /// Tracks a context as it is, and takes it for cached.
+    pub(crate) fn insert(
+        &mut self,
+        context: Context,
+        tokens: u64,
+        new_id: &mut dyn FnMut() -> String,
+    ) -> Result<Answer, Box<Answer>> {
+        self.make_room(1, context.keys.len())?;
+        let blocks = self.intern(&context);
+        let (path, _) = self.cached.beginning_of(&blocks, |_| 1, 0);
+        let id = self.track(blocks, tokens, new_id);
+        self.cached(&id, tokens);
+        let number = self.requests.get(&id).map(|request| request.number);
+        Ok(Answer::ok(json!({
+            "status": "success",
+            "node_id": number,
+            "search_path": (0..path).map(|_| 0).collect::<Vec<u8>>(),
+            "request_id": id,
+        })))
+    }
+}

@@ -1,0 +1,113 @@
+//! What the index says of itself.
+
+use serde_json::{Value, json};
+
+use crate::{Answer, Index, Mode};
+
+impl Index {
+    pub(crate) fn root(&self, now: f64) -> Answer {
+        Answer::ok(json!({
+            "service": "ContextPilot Live Index Server",
+            "status": "running",
+            "mode": self.mode_name(),
+            "index_initialized": self.initialized,
+            "timestamp": now,
+        }))
+    }
+
+    pub(crate) fn health(&self, now: f64) -> Answer {
+        if self.mode == Mode::Stateless {
+            return Answer::ok(json!({
+                "status": "ready",
+                "mode": "stateless",
+                "eviction_enabled": false,
+                "message": "Stateless mode: clustering and scheduling only, no cache tracking",
+                "timestamp": now,
+            }));
+        }
+        if !self.initialized {
+            return Answer {
+                status: 503,
+                body: json!({
+                    "status": "not_ready",
+                    "message": "Index not initialized. Call POST /reorder first.",
+                }),
+            };
+        }
+        Answer::ok(json!({
+            "status": "ready",
+            "mode": "live",
+            "eviction_enabled": true,
+            "max_tokens": Value::Null,
+            "current_tokens": self.requests.tokens(),
+            "utilization_pct": 0,
+            "index_stats": self.index_stats(),
+            "timestamp": now,
+        }))
+    }
+
+    /// Whether orders can be had, which is from the start.
+    pub(crate) fn ready(&self) -> Answer {
+        Answer::ok(json!({
+            "status": "ready",
+            "mode": self.mode_name(),
+            "cache_truth": self.truth.as_str(),
+        }))
+    }
+
+    pub(crate) fn stats(&self, now: f64) -> Answer {
+        let (expected, reused) = self.errors.tokens();
+        Answer::ok(json!({
+            "status": "success",
+            "index_stats": self.index_stats(),
+            "cache_truth": self.truth.as_str(),
+            "cached_requests": self.requests.cached(),
+            "known_blocks": self.blocks.len(),
+            "contexts": self.counters.contexts,
+            "evictions": self.counters.evictions,
+            "refused": self.counters.refused,
+            "prediction": {
+                "requests": self.errors.count(),
+                "expected_tokens": expected,
+                "reused_tokens": reused,
+                "error_tokens_median": self.errors.quantile(0.5),
+                "error_tokens_p99": self.errors.quantile(0.99),
+            },
+            "warning": self.warning,
+            "timestamp": now,
+        }))
+    }
+
+    pub(crate) fn index_stats(&self) -> Value {
+        let nodes = match self.built {
+            true => self.cached.nodes() + 1,
+            false => 0,
+        };
+        json!({
+            "num_nodes": nodes,
+            "active_nodes": nodes,
+            "total_tokens": self.requests.tokens(),
+            "num_requests": self.requests.len(),
+            "total_searches": self.counters.searches,
+            "total_insertions": self.counters.matches,
+            "total_removals": self.counters.evictions,
+            "avg_search_time_us": 0,
+        })
+    }
+
+    pub(crate) fn list(&self) -> Answer {
+        let ids: Vec<&str> = self.requests.ids().collect();
+        Answer::ok(json!({
+            "status": "success",
+            "num_requests": ids.len(),
+            "request_ids": ids,
+        }))
+    }
+
+    fn mode_name(&self) -> &'static str {
+        match self.mode {
+            Mode::Live => "live",
+            Mode::Stateless => "stateless",
+        }
+    }
+}

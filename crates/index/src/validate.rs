@@ -1,0 +1,135 @@
+//! Reads members of a JSON object, and says what is wrong with them.
+
+use serde_json::{Map, Value, json};
+
+use crate::Answer;
+
+/// The members of a request.
+pub(crate) struct Members<'a> {
+    body: &'a Value,
+    members: &'a Map<String, Value>,
+}
+
+type Read<T> = Result<T, Box<Answer>>;
+
+impl<'a> Members<'a> {
+    pub(crate) fn of(body: &'a Value) -> Read<Self> {
+        match body {
+            Value::Object(members) => Ok(Self { body, members }),
+            other => Err(Box::new(Answer::invalid(
+                "model_attributes_type",
+                Vec::new(),
+                "Input should be a valid dictionary: send a JSON object",
+                other,
+            ))),
+        }
+    }
+
+    /// Absent and null are the same.
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.members.get(name).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn list(&self, name: &str) -> Read<&'a [Value]> {
+        match self.members.get(name) {
+            None => Err(Box::new(Answer::invalid(
+                "missing",
+                vec![json!(name)],
+                "Field required",
+                self.body,
+            ))),
+            Some(Value::Array(list)) => Ok(list),
+            Some(other) => Err(not_a_list(vec![json!(name)], other)),
+        }
+    }
+
+    pub(crate) fn strings(&self, name: &str) -> Read<Vec<String>> {
+        let list = self.list(name)?.iter().enumerate();
+        list.map(|(at, value)| match value {
+            Value::String(text) => Ok(text.clone()),
+            other => Err(not_a_string(vec![json!(name), json!(at)], other)),
+        })
+        .collect()
+    }
+
+    /// A list of strings and nulls; empty if there is none.
+    pub(crate) fn optional_strings(&self, name: &str) -> Read<Vec<Option<String>>> {
+        if self.get(name).is_none() {
+            return Ok(Vec::new());
+        }
+        let list = self.list(name)?.iter().enumerate();
+        list.map(|(at, value)| match value {
+            Value::String(text) => Ok(Some(text.clone())),
+            Value::Null => Ok(None),
+            other => Err(not_a_string(vec![json!(name), json!(at)], other)),
+        })
+        .collect()
+    }
+
+    pub(crate) fn string(&self, name: &str) -> Read<Option<&'a str>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(not_a_string(vec![json!(name)], other)),
+        }
+    }
+
+    pub(crate) fn number(&self, name: &str, default: f64) -> Read<f64> {
+        let Some(value) = self.get(name) else {
+            return Ok(default);
+        };
+        value.as_f64().ok_or_else(|| {
+            let message = "Input should be a valid number";
+            Box::new(Answer::invalid(
+                "float_type",
+                vec![json!(name)],
+                message,
+                value,
+            ))
+        })
+    }
+
+    pub(crate) fn count(&self, name: &str, default: u64) -> Read<u64> {
+        let Some(value) = self.get(name) else {
+            return Ok(default);
+        };
+        value.as_u64().ok_or_else(|| {
+            let message = "Input should be a valid integer, 0 or greater";
+            Box::new(Answer::invalid(
+                "int_type",
+                vec![json!(name)],
+                message,
+                value,
+            ))
+        })
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> Read<bool> {
+        match self.get(name) {
+            None => Ok(false),
+            Some(Value::Bool(value)) => Ok(*value),
+            Some(other) => Err(Box::new(Answer::invalid(
+                "bool_type",
+                vec![json!(name)],
+                "Input should be a valid boolean",
+                other,
+            ))),
+        }
+    }
+}
+
+pub(crate) fn not_a_list(path: Vec<Value>, input: &Value) -> Box<Answer> {
+    let message = "Input should be a valid list";
+    Box::new(Answer::invalid("list_type", path, message, input))
+}
+
+pub(crate) fn not_a_string(path: Vec<Value>, input: &Value) -> Box<Answer> {
+    let message = "Input should be a valid string";
+    Box::new(Answer::invalid("string_type", path, message, input))
+}
+
+/// A value that a field cannot have, though its type is right.
+pub(crate) fn not_allowed(name: &str, message: &str, input: &str) -> Box<Answer> {
+    let path = vec![json!(name)];
+    Box::new(Answer::invalid("value_error", path, message, &json!(input)))
+}

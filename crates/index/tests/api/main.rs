@@ -1,0 +1,5 @@
+//! The whole API, in one thread.
+
+mod golden;
+mod state;
+mod support;

@@ -1,0 +1,364 @@
+//! What the index keeps, promises and refuses.
+
+use crate::support::Asked;
+use contextpilot_index::{Limits, Mode, Timings, Truth};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn live() -> Asked {
+    let mut asked = Asked::new(Mode::Live, Limits::default());
+    asked.index.set_truth(Truth::Engine);
+    asked
+}
+
+/// Orders one context, and says its id as well.
+fn order(asked: &mut Asked, context: Value) -> (Value, String) {
+    let answer = asked.post("/reorder", json!({"contexts": [context]}));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let id = answer.body["request_ids"][0]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    (answer.body, id)
+}
+
+#[test]
+fn only_what_the_engine_says_is_cached_counts() {
+    let mut asked = live();
+    let (_, first) = order(&mut asked, json!(["a", "b", "c"]));
+    let (body, _) = order(&mut asked, json!(["x", "b", "a"]));
+    assert_eq!(
+        body["expected_from"],
+        json!([null]),
+        "nothing is cached yet"
+    );
+    asked.index.cached(&first, 30);
+    let (body, second) = order(&mut asked, json!(["x", "b", "a"]));
+    assert_eq!(body["reordered_contexts"], json!([["a", "b", "x"]]));
+    assert_eq!(body["expected_from"], json!([first]));
+    assert_eq!(body["matched_count"], 1);
+    assert_eq!(body["cache_truth"], "engine");
+    asked.index.cached(&second, 30);
+    asked.index.evicted(&first);
+    // The first one is gone; what it began with is still there.
+    let (body, _) = order(&mut asked, json!(["c", "b", "a"]));
+    assert_eq!(body["reordered_contexts"], json!([["a", "b", "c"]]));
+    assert_eq!(body["expected_from"], json!([second]));
+    asked.index.nothing_cached();
+    let (body, _) = order(&mut asked, json!(["c", "b", "a"]));
+    assert_eq!(body["expected_from"], json!([null]));
+}
+
+#[test]
+fn without_an_engine_that_tells_it_guesses_and_says_so() {
+    let mut asked = Asked::new(
+        Mode::Live,
+        Limits {
+            guessed: 2,
+            ..Limits::default()
+        },
+    );
+    let (body, first) = order(&mut asked, json!([1, 2]));
+    assert_eq!(body["cache_truth"], "own guess");
+    let (body, _) = order(&mut asked, json!([3, 2, 1]));
+    assert_eq!(body["reordered_contexts"], json!([[1, 2, 3]]));
+    assert_eq!(body["expected_from"], json!([first]));
+    order(&mut asked, json!([7]));
+    assert_eq!(asked.index.ids().len(), 2, "the oldest is taken for gone");
+    let answer = asked.post("/evict", json!({"request_ids": asked.index.ids()}));
+    assert_eq!(answer.body["removed_count"], 2);
+    let (body, _) = order(&mut asked, json!([3, 2, 1]));
+    assert_eq!(body["expected_from"], json!([null]));
+}
+
+#[test]
+fn a_batch_continues_what_is_cached_and_begins_with_it() {
+    let mut asked = live();
+    let (_, first) = order(&mut asked, json!([9, 8, 1]));
+    asked.index.cached(&first, 30);
+    let answer = asked.post(
+        "/reorder",
+        json!({"contexts": [[1, 2, 3], [1, 2, 4], [8, 9, 5]]}),
+    );
+    let body = answer.body;
+    assert_eq!(body["original_indices"][0], 2, "{body}");
+    assert_eq!(body["reordered_contexts"][0], json!([9, 8, 5]), "{body}");
+    // By the order of the input.
+    assert_eq!(body["expected_from"][2], json!(first), "{body}");
+    let ids = body["request_ids"].as_array().expect("ids");
+    let from = body["expected_from"].as_array().expect("requests");
+    assert!(
+        from[0] == ids[1] || from[1] == ids[0],
+        "one of the pair is before the other: {body}"
+    );
+}
+
+#[test]
+fn options_are_kept() {
+    let mut asked = live();
+    let (_, first) = order(&mut asked, json!([1, 2, 3]));
+    asked.index.cached(&first, 30);
+    let ask = |asked: &mut Asked, options: Value| {
+        let mut body = json!({"contexts": [[3, 2, 1, 4]]});
+        for (name, value) in options.as_object().expect("options") {
+            body[name] = value.clone();
+        }
+        asked.post("/reorder", body).body
+    };
+    let ordered = |body: &Value| body["reordered_contexts"][0].clone();
+    let body = ask(&mut asked, json!({"importance_note": true}));
+    assert_eq!(ordered(&body), json!([1, 2, 3, 4]));
+    let note = body["importance_notes"][0].as_str().expect("a note");
+    assert!(note.contains("3 > 2 > 1 > 4"), "{note}");
+    let body = ask(
+        &mut asked,
+        json!({"order": "none", "importance_note": true}),
+    );
+    assert_eq!(ordered(&body), json!([3, 2, 1, 4]));
+    assert_eq!(body["importance_notes"], json!([null]));
+    assert_eq!(ordered(&ask(&mut asked, json!({"keep_first": 1})))[0], 3);
+    for body in [
+        json!({"order": "best"}),
+        json!({"keep_first": -1}),
+        json!({"stable": 1}),
+    ] {
+        let mut whole = json!({"contexts": []});
+        let (name, value) = body.as_object().expect("one").iter().next().expect("one");
+        whole[name] = value.clone();
+        assert_eq!(asked.post("/reorder", whole).status, 422, "{body}");
+    }
+}
+
+#[test]
+fn errors_are_counted_and_learned_from() {
+    let mut asked = live();
+    let timings = |reused| Timings {
+        reused,
+        prompt: Some(reused + 20),
+    };
+    let (body, first) = order(&mut asked, json!([1, 2]));
+    assert_eq!(body["expected_cached_tokens"], json!([0]));
+    asked.index.completed(&first, timings(0));
+    asked.index.cached(&first, 20);
+    for round in 0..5 {
+        let (body, id) = order(&mut asked, json!([2, 1, 50 + round]));
+        let expected = body["expected_cached_tokens"][0].as_u64().expect("tokens");
+        assert_eq!(expected == 33, round > 0, "{expected} in round {round}");
+        asked.index.completed(&id, timings(33));
+        asked.index.completed(&id, timings(33));
+    }
+    assert_eq!(asked.index.errors().count(), 6, "each is compared once");
+    assert_eq!(asked.index.errors().quantile(0.5), Some(0));
+    let stats = asked.ask("GET", "/stats", b"").body;
+    assert_eq!(stats["prediction"]["error_tokens_median"], 0, "{stats}");
+    assert!(
+        asked
+            .index
+            .metrics()
+            .contains("contextpilot_index_prediction_error_tokens_median 0")
+    );
+}
+
+#[test]
+fn what_is_evicted_is_freed() {
+    let mut asked = live();
+    for round in 0..200 {
+        let (_, id) = order(&mut asked, json!([round, round + 1, "text"]));
+        asked.index.cached(&id, 10);
+    }
+    for id in asked.index.ids() {
+        asked.index.evicted(&id);
+    }
+    let stats = asked.ask("GET", "/stats", b"").body;
+    assert_eq!(stats["index_stats"]["num_requests"], 0);
+    assert_eq!(stats["index_stats"]["num_nodes"], 1);
+    assert_eq!(stats["index_stats"]["total_tokens"], 0);
+}
+
+#[test]
+fn there_are_limits_and_what_to_do_is_said() {
+    let limits = Limits {
+        contexts: 3,
+        blocks_in_call: 8,
+        requests: 4,
+        blocks: 16,
+        ..Limits::default()
+    };
+    let mut asked = Asked::new(Mode::Live, limits);
+    asked.index.set_truth(Truth::Engine);
+    let answer = asked.post("/reorder", json!({"contexts": [[1], [2], [3], [4]]}));
+    assert_eq!(answer.status, 413, "{}", answer.body);
+    let answer = asked.post(
+        "/reorder",
+        json!({"contexts": [[1, 2, 3, 4, 5], [6, 7, 8, 9]]}),
+    );
+    assert_eq!(answer.status, 413, "{}", answer.body);
+    // Those that are only awaited make room.
+    for round in 0..10 {
+        order(&mut asked, json!([round]));
+    }
+    assert_eq!(asked.index.ids().len(), 4);
+    for id in asked.index.ids() {
+        asked.index.cached(&id, 1);
+    }
+    let answer = asked.post("/reorder", json!({"contexts": [[1]]}));
+    assert_eq!(answer.status, 429);
+    assert!(
+        answer.body["detail"].to_string().contains("POST /evict"),
+        "{}",
+        answer.body
+    );
+    let ids = asked.index.ids();
+    assert_eq!(
+        asked.post("/evict", json!({"request_ids": ids})).body["removed_count"],
+        4
+    );
+    // Blocks in use are not forgotten, the others are.
+    for round in 0..3 {
+        let blocks: Vec<u32> = (0..5).map(|n| 1000 * round + n).collect();
+        let (_, id) = order(&mut asked, json!(blocks));
+        asked.index.cached(&id, 1);
+    }
+    let answer = asked.post("/reorder", json!({"contexts": [[1, 2, 3, 4, 5]]}));
+    assert_eq!(answer.status, 429, "{}", answer.body);
+}
+
+#[test]
+fn documented_deduplication_works() {
+    let mut asked = live();
+    let body = json!({"contexts": [[4, 3, 1]], "deduplicate": true, "parent_request_ids": [null]});
+    let first = asked.post("/build", body).body["request_ids"][0].clone();
+    let body = json!({"contexts": [[4, 3, 2]], "parent_request_ids": [first]});
+    let answer = asked.post("/deduplicate", body).body;
+    assert_eq!(answer["results"][0]["overlapping_docs"], json!([4, 3]));
+    assert_eq!(answer["results"][0]["new_docs"], json!([2]));
+    let second = answer["results"][0]["request_id"].clone();
+    let template = "[Previous context includes Doc {doc_id} from message {turn_number}]";
+    let body = json!({
+        "contexts": [[4, 2, 5], [7]], "parent_request_ids": [second, null], "hint_template": template,
+    });
+    let answer = asked.post("/deduplicate", body).body;
+    assert_eq!(
+        answer["results"][0]["reference_hints"],
+        json!([
+            "[Previous context includes Doc 4 from message 1]",
+            "[Previous context includes Doc 2 from message 2]",
+        ])
+    );
+    assert_eq!(answer["summary"]["new_conversations"], 1);
+    assert_eq!(answer["summary"]["continued_conversations"], 1);
+    assert_eq!(answer["summary"]["total_docs_deduplicated"], 2);
+}
+
+fn scalar() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        4 => (0..6_i64).prop_map(|n| json!(n)),
+        2 => "[abc]{0,2}".prop_map(|text| json!(text)),
+        1 => any::<f64>().prop_map(|float| json!(float)),
+        1 => any::<i64>().prop_map(|n| json!(n)),
+        1 => Just(Value::Null),
+        1 => any::<bool>().prop_map(|flag| json!(flag)),
+    ]
+}
+
+fn anything() -> impl Strategy<Value = Value> {
+    scalar().prop_recursive(3, 24, 5, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::Array),
+            prop::collection::btree_map("[a-d]", inner, 0..3)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+fn body() -> impl Strategy<Value = Value> {
+    let name = prop::sample::select(vec![
+        "contexts",
+        "context",
+        "request_ids",
+        "alpha",
+        "linkage_method",
+        "deduplicate",
+        "keep_first",
+        "parent_request_ids",
+        "hint_template",
+        "order",
+        "stable",
+        "total_tokens",
+        "importance_note",
+        "initial_tokens_per_context",
+    ]);
+    let contexts = prop::collection::vec(
+        prop::collection::vec((0..6_i64).prop_map(|n| json!(n)), 0..5),
+        0..5,
+    );
+    let members = prop::collection::btree_map(name, anything(), 0..4);
+    (members, prop::option::weighted(0.7, contexts)).prop_map(|(members, contexts)| {
+        let mut body: serde_json::Map<String, Value> = members
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        if let Some(contexts) = contexts {
+            body.insert("contexts".to_owned(), json!(contexts));
+        }
+        Value::Object(body)
+    })
+}
+
+fn blocks(list: &Value) -> Vec<String> {
+    let mut blocks: Vec<String> = list
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(Value::to_string)
+        .collect();
+    blocks.sort();
+    blocks
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_request_is_a_500(
+        requests in prop::collection::vec((0..9_usize, body()), 1..12),
+        raw in prop::collection::vec(any::<u8>(), 0..40),
+        engine in any::<bool>(),
+        stateless in any::<bool>(),
+    ) {
+        let paths = ["/reorder", "/build", "/schedule", "/deduplicate", "/evict", "/search", "/insert", "/reset", "/x"];
+        let mode = if stateless { Mode::Stateless } else { Mode::Live };
+        let limits = Limits { requests: 6, blocks: 20, guessed: 4, turns: 3, ..Limits::default() };
+        let mut asked = Asked::new(mode, limits);
+        if engine {
+            asked.index.set_truth(Truth::Engine);
+        }
+        for path in paths {
+            let status = asked.ask("POST", path, &raw).status;
+            prop_assert!(status < 500 || status == 503, "{path} {status}");
+        }
+        for (path, body) in requests {
+            let answer = asked.post(paths[path], body.clone());
+            prop_assert!(answer.status < 500 || answer.status == 503, "{} {body}", paths[path]);
+            if answer.status == 200 && paths[path] == "/reorder" {
+                let contexts = body["contexts"].as_array().expect("contexts");
+                let indices = answer.body["original_indices"].as_array().expect("indices");
+                prop_assert_eq!(indices.len(), contexts.len());
+                for (place, at) in indices.iter().enumerate() {
+                    let given = &contexts[at.as_u64().expect("an index") as usize];
+                    prop_assert_eq!(blocks(&answer.body["reordered_contexts"][place]), blocks(given));
+                }
+                if engine {
+                    for id in asked.index.ids().iter().step_by(2) {
+                        asked.index.cached(id, 10);
+                    }
+                }
+            }
+            for path in ["/", "/health", "/ready", "/stats", "/requests"] {
+                let status = asked.ask("GET", path, b"").status;
+                prop_assert!(status == 200 || status == 503, "{path} {status}");
+            }
+            prop_assert!(asked.index.ids().len() <= 6);
+        }
+    }
+}

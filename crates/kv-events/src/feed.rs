@@ -1,0 +1,142 @@
+//! Numbers batches, and keeps what they said for those who missed some.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::{KvEvent, Medium, encode, event};
+
+/// Most empty batches of a replay. Whoever missed more gets the snapshot under a later number.
+pub const MOST_EMPTY: u64 = 1024;
+
+/// What a subscriber believes who has got all batches so far.
+#[derive(Debug)]
+pub struct Feed {
+    block_size: u32,
+    /// The number of the next batch.
+    next: u64,
+    stored: HashMap<(u64, Medium), Stored>,
+    /// In the order in which they were stored, so that each comes after what lies above it.
+    order: BTreeMap<u64, (u64, Medium)>,
+    /// Numbers what is stored.
+    serial: u64,
+    /// How many there are on each medium.
+    blocks: [usize; 2],
+}
+
+#[derive(Debug)]
+struct Stored {
+    serial: u64,
+    parent: Option<u64>,
+    tokens: Box<[u32]>,
+}
+
+/// What is sent, beyond the topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Goes up by one with each.
+    pub sequence: u64,
+    /// Its msgpack.
+    pub payload: Vec<u8>,
+}
+
+impl Feed {
+    /// For blocks of so many tokens. `next` is the number of the first batch.
+    #[must_use]
+    pub fn new(block_size: u32, next: u64) -> Self {
+        Self {
+            block_size,
+            next,
+            stored: HashMap::new(),
+            order: BTreeMap::new(),
+            serial: 0,
+            blocks: [0; 2],
+        }
+    }
+
+    /// The number of the next batch.
+    #[must_use]
+    pub fn next_sequence(&self) -> u64 {
+        self.next
+    }
+
+    /// How many blocks there are on a medium.
+    #[must_use]
+    pub fn blocks(&self, medium: Medium) -> usize {
+        self.blocks[medium as usize]
+    }
+
+    /// The next batch. Without events it is a sign of life. `time`: seconds since 1970.
+    pub fn batch(&mut self, events: &[KvEvent], time: f64) -> Batch {
+        for event in events {
+            self.take(event);
+        }
+        let sequence = self.next;
+        self.next += 1;
+        Batch {
+            sequence,
+            payload: encode::batch(events, time, self.block_size),
+        }
+    }
+
+    /// The batches from a number on, for whoever missed them: the first clears all and says what
+    /// is there, the rest are empty. None if there is no such batch yet.
+    pub fn replay(&self, start: u64, time: f64) -> impl Iterator<Item = Batch> {
+        let first = start.max(self.next.saturating_sub(MOST_EMPTY));
+        let empty = encode::batch(&[], time, self.block_size);
+        let mut snapshot =
+            (first < self.next).then(|| encode::batch(&self.snapshot(), time, self.block_size));
+        (first..self.next).map(move |sequence| Batch {
+            sequence,
+            payload: snapshot.take().unwrap_or_else(|| empty.clone()),
+        })
+    }
+
+    fn snapshot(&self) -> Vec<KvEvent> {
+        let mut events = vec![KvEvent::Cleared];
+        for key in self.order.values() {
+            let (hash, on) = *key;
+            let one = &self.stored[key];
+            event::store(hash, one.parent, &one.tokens, on, &mut events);
+        }
+        events
+    }
+
+    fn take(&mut self, event: &KvEvent) {
+        match event {
+            KvEvent::Stored {
+                hashes,
+                parent,
+                tokens,
+                medium,
+            } => {
+                let mut above = *parent;
+                let blocks = tokens.chunks_exact(self.block_size as usize);
+                for (&hash, block) in hashes.iter().zip(blocks) {
+                    self.serial += 1;
+                    let one = Stored {
+                        serial: self.serial,
+                        parent: above.replace(hash),
+                        tokens: block.into(),
+                    };
+                    self.order.insert(self.serial, (hash, *medium));
+                    match self.stored.insert((hash, *medium), one) {
+                        Some(before) => drop(self.order.remove(&before.serial)),
+                        None => self.blocks[*medium as usize] += 1,
+                    }
+                }
+            }
+            KvEvent::Removed { hashes, medium } => {
+                for &hash in hashes {
+                    if let Some(one) = self.stored.remove(&(hash, *medium)) {
+                        self.order.remove(&one.serial);
+                        self.blocks[*medium as usize] -= 1;
+                    }
+                }
+            }
+            KvEvent::Cleared => {
+                self.blocks = [0; 2];
+                self.stored.clear();
+                self.order.clear();
+            }
+        }
+    }
+}

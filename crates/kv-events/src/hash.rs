@@ -1,0 +1,63 @@
+//! Names of blocks.
+
+/// Fixed, so that all servers of all versions name a block alike. Changing one of these makes
+/// routers see the servers that were started before as different ones.
+const SEED: u64 = 0x636f_6e74_6578_7470;
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+/// llm-d refuses names below this.
+const LEAST: u64 = 1 << 32;
+
+/// The name of a block: of its tokens and of all before them, whose name is `parent`; `None`: none
+/// come before. Never below 2³².
+///
+/// Two blocks have the same name by chance once in 2⁶⁴ pairs; that two can be made on purpose does
+/// no harm, since the engine compares tokens: only a router would be wrong.
+#[must_use]
+pub fn block_hash(parent: Option<u64>, tokens: &[u32]) -> u64 {
+    let mut hash = fold(SEED, parent.unwrap_or(0), tokens.len() as u64);
+    for pair in tokens.chunks(2) {
+        let second = pair.get(1).copied().unwrap_or(0);
+        hash = fold(hash, u64::from(pair[0]), u64::from(second) + 1);
+    }
+    if hash < LEAST { hash | LEAST } else { hash }
+}
+
+/// Takes in two numbers: the last step of SplitMix64, whose every bit depends on all bits before.
+const fn fold(hash: u64, one: u64, other: u64) -> u64 {
+    let mut z = hash.rotate_left(23) ^ one ^ other.rotate_left(32);
+    z = z.wrapping_add(MULTIPLIER);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_stay_the_same_for_ever() {
+        let first = block_hash(None, &[1, 2, 3, 4]);
+        assert_eq!(first, 0xc67c_247b_06eb_922a);
+        let second = block_hash(Some(first), &[1, 2, 3, 4]);
+        assert_eq!(second, 0xb9df_b40d_88fc_cd63);
+        assert_eq!(block_hash(None, &[7]), 0x7089_5e60_8930_52ed);
+    }
+
+    #[test]
+    fn names_differ_where_anything_does() {
+        let mut seen = HashSet::new();
+        for parent in [None, Some(LEAST), Some(LEAST + 1), Some(u64::MAX)] {
+            for one in 0..20 {
+                for other in 0..20 {
+                    for tokens in [&[one, other][..], &[one, other, 0], &[one, other, 0, 0]] {
+                        let hash = block_hash(parent, tokens);
+                        assert!(hash >= LEAST);
+                        assert!(seen.insert(hash), "{parent:?} {tokens:?}");
+                    }
+                }
+            }
+        }
+    }
+}

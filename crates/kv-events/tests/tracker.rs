@@ -1,0 +1,134 @@
+//! What a subscriber has is what the naive double of the ledger would use again.
+
+use std::collections::BTreeSet;
+
+use contextpilot_kv_events::{Feed, KvEvent, Medium, Tracker, block_hash};
+use contextpilot_residency::{Event, Token, is_of_vocabulary};
+use naive::{Choices, Generator, Pair, Random};
+use support::{Subscriber, read};
+
+#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
+#[path = "../../residency/tests/naive/mod.rs"]
+mod naive;
+#[allow(dead_code, reason = "other tests use the rest")]
+mod support;
+
+/// The names of all full blocks of some lists.
+fn blocks(lists: &[&[Token]], block: usize) -> BTreeSet<u64> {
+    let mut all = BTreeSet::new();
+    for list in lists {
+        let mut above = None;
+        for tokens in list.chunks_exact(block) {
+            if !tokens.iter().all(|&token| is_of_vocabulary(token)) {
+                break;
+            }
+            let tokens: Vec<u32> = tokens.iter().map(|&token| token as u32).collect();
+            let hash = block_hash(above, &tokens);
+            all.insert(hash);
+            above = Some(hash);
+        }
+    }
+    all
+}
+
+struct Scene {
+    pair: Pair,
+    tracker: Tracker,
+    feed: Feed,
+    live: Subscriber,
+    block: usize,
+    stored: usize,
+    removed: usize,
+}
+
+impl Scene {
+    fn new(block: u32) -> Self {
+        Self {
+            pair: Pair::default(),
+            tracker: Tracker::new(block),
+            feed: Feed::new(block, 0),
+            live: Subscriber::new(block as usize),
+            block: block as usize,
+            stored: 0,
+            removed: 0,
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        self.pair.apply(event.clone()).expect("the ledger is right");
+        self.tracker.note(event);
+    }
+
+    /// Publishes what has changed and compares.
+    fn check(&mut self, after: &str) {
+        let mut events = Vec::new();
+        self.tracker.follow(&mut self.pair.ledger, &mut events);
+        for event in &events {
+            match event {
+                KvEvent::Stored { hashes, .. } => self.stored += hashes.len(),
+                KvEvent::Removed { hashes, .. } => self.removed += hashes.len(),
+                KvEvent::Cleared => {}
+            }
+        }
+        let batch = self.feed.batch(&events, 0.0);
+        assert_eq!(read(&batch.payload), events);
+        self.live.take(&events);
+
+        let (slots, hosts) = self.pair.naive.reusable();
+        let slots = blocks(&slots, self.block);
+        // What is being computed may be there already, and need not be.
+        let coming = blocks(&self.pair.naive.in_flight(), self.block);
+        let here = self.live.blocks(Medium::Gpu);
+        let missing: Vec<_> = slots.difference(&here).collect();
+        assert!(missing.is_empty(), "not published {missing:x?}: {after}");
+        let surplus: Vec<_> = here.difference(&slots).collect();
+        let surplus: Vec<_> = surplus.iter().filter(|one| !coming.contains(one)).collect();
+        assert!(surplus.is_empty(), "not there {surplus:x?}: {after}");
+        let hosts = blocks(&hosts, self.block);
+        assert_eq!(self.live.blocks(Medium::Cpu), hosts, "{after}");
+
+        // Whoever begins now.
+        let mut late = Subscriber::new(self.block);
+        let replay = self.feed.replay(0, 0.0);
+        replay.for_each(|batch| late.take(&read(&batch.payload)));
+        assert_eq!(late, self.live, "{after}");
+    }
+}
+
+fn run(seeds: std::ops::Range<u64>, events: usize, block: u32, longest: u32) -> [usize; 2] {
+    let mut said = [0, 0];
+    for seed in seeds {
+        let mut scene = Scene::new(block);
+        let mut choices = Random(seed);
+        let mut generator = Generator::of(&[seed as u8], longest);
+        for nth in 0..events {
+            let event = generator.next(&mut choices, &scene.pair.naive);
+            scene.apply(&event);
+            // Often the worker finds several events.
+            if choices.below(3) == 0 {
+                scene.check(&format!("seed {seed}, event {nth}: {event:?}"));
+            }
+            if choices.once_in(200) {
+                // What was published got lost.
+                scene.tracker.start_over();
+            }
+        }
+        said[0] += scene.stored;
+        said[1] += scene.removed;
+    }
+    said
+}
+
+#[test]
+fn the_subscriber_has_what_the_engine_would_use_again() {
+    for block in [1, 2, 3] {
+        let [stored, removed] = run(0..200, 200, block, 3);
+        assert!(stored > 3_000 && removed > 3_000, "{stored} {removed}");
+    }
+}
+
+#[test]
+fn long_sequences_too() {
+    let [stored, removed] = run(0..60, 150, 16, 300);
+    assert!(stored > 2_000 && removed > 1_000, "{stored} {removed}");
+}

@@ -1,0 +1,57 @@
+//! What the engine would reuse for a prompt.
+
+use contextpilot_control::{ChosenBy, HostMatch, Match, MatchRequest, SlotMatch};
+use contextpilot_residency::{Choice, Ledger, Occupied};
+
+use crate::observer::Observer;
+
+impl Observer {
+    /// What the engine would reuse for a prompt. `None`: nobody keeps accounts.
+    #[must_use]
+    pub fn matching(&self, asked: &MatchRequest, ledger: &Ledger) -> Option<Match> {
+        let accounts = self.accounts.as_ref()?;
+        let context = ledger.primary().and_then(|id| self.contexts.get(&id));
+        let busy = |launch: &crate::work::Launch| launch.busy;
+        let at_work = self.slots.iter();
+        let at_work = at_work.filter(|(_, slot)| slot.launch.as_ref().is_some_and(busy));
+        let occupied = Occupied {
+            busy: at_work.map(|(&slot, _)| slot).collect(),
+            slots: context.and_then(|context| context.slots),
+        };
+        let pinned = asked.id_slot.filter(|&slot| slot >= 0);
+        let found = accounts.matching(&asked.tokens, pinned, &occupied, ledger);
+        let mut answer = Match {
+            tokens: asked.tokens.len() as u64,
+            slot: found.choice.map(|(slot, _)| slot),
+            chosen_by: found.choice.map(|(_, how)| match how {
+                Choice::Pinned => ChosenBy::Id,
+                Choice::Similarity => ChosenBy::Similarity,
+                Choice::LeastRecentlyUsed => ChosenBy::LeastRecentlyUsed,
+            }),
+            reused: found.reused.into(),
+            ..Match::default()
+        };
+        for (place, one) in found.all.iter().enumerate() {
+            if found.loads == Some(place) {
+                answer.loads = Some(answer.host.len() as u64);
+            }
+            answer.best = answer.best.max(one.reusable.into());
+            let [tokens, common, reusable] = [one.tokens, one.common, one.reusable].map(u64::from);
+            match one.slot {
+                Some(slot) => answer.slots.push(SlotMatch {
+                    slot,
+                    tokens,
+                    common,
+                    reusable,
+                    busy: one.busy,
+                }),
+                None => answer.host.push(HostMatch {
+                    tokens,
+                    common,
+                    reusable,
+                }),
+            }
+        }
+        Some(answer)
+    }
+}

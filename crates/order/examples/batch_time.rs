@@ -1,0 +1,54 @@
+//! How long a batch takes: `cargo run --release -p contextpilot-order --example batch_time -- 2000 15`
+//!
+//! Contexts of distinct blocks out of 500, drawn by a Zipf law, the same on every run.
+
+use std::time::Instant;
+
+use contextpilot_order::{BatchOptions, Block, batch};
+
+fn main() {
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse().ok());
+    let mut number = |default| numbers.next().flatten().unwrap_or(default);
+    let (contexts, blocks): (usize, usize) = (number(2000), number(15));
+    let contexts = draw(contexts, blocks.min(400));
+    let start = Instant::now();
+    let ordered = batch(&contexts, &BatchOptions::default());
+    println!(
+        "{} contexts of {blocks} blocks: {:.3} s, {} groups, {} nodes",
+        contexts.len(),
+        start.elapsed().as_secs_f64(),
+        ordered.groups.len(),
+        ordered.nodes,
+    );
+}
+
+fn draw(contexts: usize, blocks: usize) -> Vec<Vec<Block>> {
+    let mut state = 20_261_122_u64;
+    let mut uniform = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 11) as f64 / (1_u64 << 53) as f64
+    };
+    let weights: Vec<f64> = (1..=500).map(|rank| 1.0 / f64::from(rank)).collect();
+    let total: f64 = weights.iter().sum();
+    let mut one = || {
+        let mut left = uniform() * total;
+        let found = weights.iter().position(|weight| {
+            left -= weight;
+            left <= 0.0
+        });
+        found.unwrap_or(0) as Block
+    };
+    let mut context = || {
+        let mut context: Vec<Block> = Vec::with_capacity(blocks);
+        while context.len() < blocks {
+            let block = one();
+            if !context.contains(&block) {
+                context.push(block);
+            }
+        }
+        context
+    };
+    (0..contexts).map(|_| context()).collect()
+}

@@ -1,0 +1,169 @@
+//! How often blocks were asked for lately, and together with which others.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::Block;
+
+/// Counts that fade: what was asked for `half_life` contexts ago counts half.
+#[derive(Clone, Debug)]
+pub struct Frequency {
+    half_life: f64,
+    /// Blocks kept at most.
+    limit: usize,
+    contexts: u64,
+    counts: HashMap<Block, Count>,
+    /// The last contexts, the latest one first.
+    recent: VecDeque<Vec<Block>>,
+    /// Blocks in them.
+    recent_blocks: usize,
+}
+
+/// Contexts that are looked at for what is asked for together, and blocks in them at most.
+const RECENT: usize = 256;
+const RECENT_BLOCKS: usize = 1 << 14;
+/// Blocks that are chosen one by one; the others follow by how often they are asked for alone.
+const CHOSEN: usize = 16;
+/// What being asked for at all weighs, next to being asked for together.
+const ALONE: f64 = 0.1;
+
+/// A bit for each of the last contexts.
+type Contexts = [u64; RECENT / 64];
+
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    value: f64,
+    /// Of which context the value is.
+    at: u64,
+}
+
+impl Frequency {
+    /// Counts whose values halve every `half_life` contexts (at least one), of about `limit`
+    /// blocks: beyond that, the rarest are forgotten.
+    #[must_use]
+    pub fn new(half_life: f64, limit: usize) -> Self {
+        Self {
+            half_life: half_life.max(1.0),
+            limit: limit.max(1),
+            contexts: 0,
+            counts: HashMap::new(),
+            recent: VecDeque::new(),
+            recent_blocks: 0,
+        }
+    }
+
+    /// A context was asked for.
+    pub fn note(&mut self, blocks: &[Block]) {
+        self.contexts += 1;
+        for &block in blocks {
+            let value = self.of(block);
+            let at = self.contexts;
+            self.counts.insert(
+                block,
+                Count {
+                    value: value + 1.0,
+                    at,
+                },
+            );
+        }
+        if self.counts.len() > 2 * self.limit {
+            self.forget();
+        }
+        self.recent.push_front(blocks.to_vec());
+        self.recent_blocks += blocks.len();
+        while self.recent.len() > RECENT || self.recent_blocks > RECENT_BLOCKS {
+            let oldest = self.recent.pop_back();
+            self.recent_blocks -= oldest.map_or(0, |oldest| oldest.len());
+        }
+    }
+
+    /// Puts blocks in the order in which others will want them after `first`: each time the one
+    /// that was asked for most often together with all before it. Equals keep their order, and
+    /// so do blocks that nobody asked for.
+    pub fn sort_after(&self, first: &[Block], blocks: &mut Vec<Block>) {
+        // By how often they are asked for alone: what a tie is decided by. Stable.
+        blocks.sort_by(|a, b| self.of(*b).total_cmp(&self.of(*a)));
+        let mut wanted: HashMap<Block, Contexts> = HashMap::new();
+        for block in first.iter().chain(&*blocks) {
+            wanted.insert(*block, Contexts::default());
+        }
+        for (at, context) in self.recent.iter().enumerate() {
+            for block in context {
+                if let Some(contexts) = wanted.get_mut(block) {
+                    contexts[at / 64] |= 1 << (at % 64);
+                }
+            }
+        }
+        let mut together: Contexts = [u64::MAX; RECENT / 64];
+        for block in first {
+            together = both(&together, &wanted[block]);
+        }
+        for place in 0..blocks.len().min(CHOSEN) {
+            if together.iter().all(|bits| *bits == 0) {
+                return;
+            }
+            let worth = |block: &Block| {
+                self.weight(&both(&together, &wanted[block])) + ALONE * self.of(*block)
+            };
+            let mut best = (place, worth(&blocks[place]));
+            for (other, block) in blocks.iter().enumerate().skip(place + 1) {
+                let worth = worth(block);
+                if worth > best.1 {
+                    best = (other, worth);
+                }
+            }
+            let chosen = blocks.remove(best.0);
+            together = both(&together, &wanted[&chosen]);
+            blocks.insert(place, chosen);
+        }
+    }
+
+    /// Of contexts, the later ones more.
+    fn weight(&self, contexts: &Contexts) -> f64 {
+        let mut weight = 0.0;
+        for (word, bits) in contexts.iter().enumerate() {
+            let mut bits = *bits;
+            while bits != 0 {
+                let at = word * 64 + bits.trailing_zeros() as usize;
+                weight += (-(at as f64) / self.half_life).exp2();
+                bits &= bits - 1;
+            }
+        }
+        weight
+    }
+
+    /// How often a block was asked for lately; 0: not at all.
+    #[must_use]
+    pub fn of(&self, block: Block) -> f64 {
+        self.counts.get(&block).map_or(0.0, |count| {
+            let age = (self.contexts - count.at) as f64;
+            count.value * (-age / self.half_life).exp2()
+        })
+    }
+
+    /// A block does not exist any more: its number may come to mean another one.
+    pub fn drop_block(&mut self, block: Block) {
+        self.counts.remove(&block);
+    }
+
+    /// Nothing was ever asked for.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.half_life, self.limit);
+    }
+
+    /// Keeps the more frequent half.
+    fn forget(&mut self) {
+        let mut values: Vec<(f64, Block)> = self
+            .counts
+            .keys()
+            .map(|block| (self.of(*block), *block))
+            .collect();
+        values.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        for (_, block) in values.drain(self.limit..) {
+            self.counts.remove(&block);
+        }
+    }
+}
+
+fn both(a: &Contexts, b: &Contexts) -> Contexts {
+    std::array::from_fn(|word| a[word] & b[word])
+}

@@ -1,0 +1,31 @@
+//! In which order to put the blocks (retrieved documents) of prompts, so that prompts begin alike
+//! and an engine finds their beginnings in its cache.
+//!
+//! Pure: no clock, no I/O, no randomness. Equal input gives equal output. Every order is a
+//! permutation of what was given: nothing is dropped or added.
+//!
+//! - [`batch`] orders many contexts at once, by hierarchical clustering ([`distances`],
+//!   [`linkage`]). Its answers are those of ContextPilot's index 0.5.0 (except that repeated
+//!   blocks are kept), and the clustering is scipy's, ties included.
+//! - [`online`] orders one context: the heaviest beginning that is [`Cached`] now, then the others
+//!   by their [`Frequency`].
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod cached;
+mod distance;
+mod frequency;
+mod linkage;
+mod online;
+mod tree;
+
+pub use batch::{Batch, BatchOptions, batch, batch_after, is_permutation};
+pub use cached::{Beginning, Cached};
+pub use distance::{Condensed, distances};
+pub use frequency::Frequency;
+pub use linkage::{Linkage, Merge, linkage};
+pub use online::{Online, OnlineOptions, importance_note, least, online};
+
+/// A block: a number for its content. Equal content has equal numbers.
+pub type Block = u32;

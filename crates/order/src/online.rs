@@ -1,0 +1,114 @@
+//! Orders one context by what is cached now.
+
+use crate::{Block, Cached, Frequency};
+
+/// What may be moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnlineOptions {
+    /// So many blocks stay in place at the beginning.
+    pub keep_first: usize,
+    /// Blocks that are not part of a cached beginning keep their order. Without it those that
+    /// are asked for more often come first, so that the next prompt finds a longer beginning.
+    pub stable: bool,
+}
+
+/// A context in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Online {
+    /// A permutation of what was given.
+    pub blocks: Vec<Block>,
+    /// So many at the beginning are cached.
+    pub cached: usize,
+    /// A prompt that has them, if there are any.
+    pub prompt: Option<u64>,
+}
+
+/// Orders a context: first the heaviest beginning that is cached, then what is asked for most
+/// often together with that ([`Frequency::sort_after`]). Blocks that are as frequent keep their
+/// order, and so do those that nobody asked for before. `weight` is what a block is worth, in tokens.
+#[must_use]
+pub fn online(
+    blocks: &[Block],
+    cached: &Cached,
+    frequency: &Frequency,
+    weight: impl Fn(Block) -> u64,
+    options: &OnlineOptions,
+) -> Online {
+    let (kept, movable) = blocks.split_at(options.keep_first.min(blocks.len()));
+    let least = least(blocks, &weight);
+    let beginning = cached.best_beginning(kept, movable, &weight, least);
+    let mut ordered = kept.to_vec();
+    ordered.extend(&beginning.blocks);
+    let mut rest = without(movable, &beginning.blocks);
+    if !options.stable {
+        frequency.sort_after(&ordered, &mut rest);
+    }
+    ordered.extend(rest);
+    // What is kept may be cached without anything that follows it, or in part.
+    let (length, prompt) = match beginning.prompt {
+        Some(prompt) => (kept.len() + beginning.usable, Some(prompt)),
+        None => cached.beginning_of(kept, &weight, least),
+    };
+    Online {
+        blocks: ordered,
+        cached: length,
+        prompt: prompt.filter(|_| length > 0),
+    }
+}
+
+/// What a beginning must weigh for llama-server to look at it: a tenth of the prompt
+/// (`--slot-prompt-similarity`).
+#[must_use]
+pub fn least(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
+    blocks
+        .iter()
+        .map(|block| weight(*block).max(1))
+        .sum::<u64>()
+        / 10
+}
+
+/// Takes each of `taken` away once.
+fn without(blocks: &[Block], taken: &[Block]) -> Vec<Block> {
+    let mut taken = taken.to_vec();
+    let mut left = blocks.to_vec();
+    left.retain(|block| match taken.iter().position(|one| one == block) {
+        Some(place) => {
+            taken.swap_remove(place);
+            false
+        }
+        None => true,
+    });
+    left
+}
+
+/// A note for the model that says which of the blocks matter most, since their order does not:
+/// the ranks of the blocks as they were given, by the numbers (from 1) that they have now. `None`
+/// if nothing was moved. The words are those of ContextPilot's `optimize`.
+///
+/// ```
+/// use contextpilot_order::importance_note;
+///
+/// let note = importance_note(&[9, 3, 1], &[1, 3, 9]).unwrap();
+/// assert!(note.starts_with("Read the documents in this importance ranking: 3 > 2 > 1"));
+/// assert_eq!(importance_note(&[1, 3], &[1, 3]), None);
+/// ```
+#[must_use]
+pub fn importance_note(given: &[Block], ordered: &[Block]) -> Option<String> {
+    if given == ordered {
+        return None;
+    }
+    let mut used = vec![false; ordered.len()];
+    let ranks: Vec<String> = given
+        .iter()
+        .filter_map(|block| {
+            let place = (0..ordered.len()).find(|at| !used[*at] && ordered[*at] == *block)?;
+            used[place] = true;
+            Some((place + 1).to_string())
+        })
+        .collect();
+    let ranking = ranks.join(" > ");
+    Some(format!(
+        "Read the documents in this importance ranking: {ranking}\n\
+         Prioritize information from higher-ranked documents."
+    ))
+}

@@ -1,0 +1,265 @@
+//! Orders of single contexts by what is cached.
+
+use std::collections::HashMap;
+
+use contextpilot_order::{Block, Cached, Frequency, OnlineOptions, is_permutation, online};
+use proptest::prelude::*;
+
+fn order(
+    blocks: &[Block],
+    cached: &Cached,
+    options: &OnlineOptions,
+) -> (Vec<Block>, usize, Option<u64>) {
+    let frequency = Frequency::new(64.0, 1000);
+    let ordered = online(blocks, cached, &frequency, |_| 1, options);
+    (ordered.blocks, ordered.cached, ordered.prompt)
+}
+
+fn cached(prompts: &[(u64, &[Block])]) -> Cached {
+    let mut cached = Cached::new();
+    for (prompt, blocks) in prompts {
+        cached.insert(*prompt, blocks);
+    }
+    cached
+}
+
+#[test]
+fn a_cached_beginning_comes_first_and_the_rest_stays() {
+    let cached = cached(&[(1, &[4, 2, 9]), (2, &[7, 1])]);
+    let any = OnlineOptions::default();
+    assert_eq!(
+        order(&[1, 2, 3, 4], &cached, &any),
+        (vec![4, 2, 1, 3], 2, Some(1))
+    );
+    assert_eq!(
+        order(&[1, 7, 4], &cached, &any),
+        (vec![7, 1, 4], 2, Some(2))
+    );
+    // 9 is cached, but no beginning.
+    assert_eq!(order(&[3, 9], &cached, &any), (vec![3, 9], 0, None));
+    assert_eq!(order(&[], &cached, &any), (vec![], 0, None));
+}
+
+#[test]
+fn the_longest_beginning_wins_over_the_most_frequent_first_block() {
+    let cached = cached(&[(1, &[1, 9]), (2, &[1, 8]), (3, &[5, 2, 3])]);
+    let any = OnlineOptions::default();
+    assert_eq!(
+        order(&[1, 2, 3, 5], &cached, &any),
+        (vec![5, 2, 3, 1], 3, Some(3))
+    );
+}
+
+#[test]
+fn weights_decide_what_is_longest() {
+    let cached = cached(&[(1, &[1]), (2, &[2, 3])]);
+    let frequency = Frequency::new(64.0, 1000);
+    let weight = |block| if block == 1 { 500 } else { 100 };
+    let ordered = online(
+        &[2, 3, 1],
+        &cached,
+        &frequency,
+        weight,
+        &OnlineOptions::default(),
+    );
+    assert_eq!((ordered.blocks, ordered.prompt), (vec![1, 2, 3], Some(1)));
+}
+
+#[test]
+fn the_first_blocks_are_kept() {
+    let cached = cached(&[(1, &[4, 2, 9]), (2, &[1, 3])]);
+    let keep = |keep_first| OnlineOptions {
+        keep_first,
+        ..OnlineOptions::default()
+    };
+    assert_eq!(
+        order(&[1, 2, 3, 4], &cached, &keep(1)),
+        (vec![1, 3, 2, 4], 2, Some(2))
+    );
+    assert_eq!(
+        order(&[3, 4, 2], &cached, &keep(1)),
+        (vec![3, 4, 2], 0, None)
+    );
+    assert_eq!(
+        order(&[4, 2, 1], &cached, &keep(3)),
+        (vec![4, 2, 1], 2, Some(1))
+    );
+    assert_eq!(order(&[4, 2], &cached, &keep(9)), (vec![4, 2], 2, Some(1)));
+}
+
+#[test]
+fn the_rest_goes_by_frequency_unless_it_is_to_be_stable() {
+    let mut frequency = Frequency::new(10.0, 1000);
+    for _ in 0..3 {
+        frequency.note(&[5]);
+    }
+    frequency.note(&[6]);
+    let cached = cached(&[(1, &[9])]);
+    let ordered = |stable| {
+        let options = OnlineOptions {
+            stable,
+            ..OnlineOptions::default()
+        };
+        online(&[1, 2, 6, 5, 9], &cached, &frequency, |_| 1, &options).blocks
+    };
+    assert_eq!(ordered(false), [9, 5, 6, 1, 2]);
+    assert_eq!(ordered(true), [9, 1, 2, 6, 5]);
+}
+
+#[test]
+fn what_is_asked_for_together_stands_together() {
+    let mut frequency = Frequency::new(40.0, 1000);
+    for _ in 0..3 {
+        frequency.note(&[1, 2]);
+        frequency.note(&[7, 8]);
+        frequency.note(&[7, 9]);
+    }
+    let mut rest = vec![9, 8, 7, 2];
+    frequency.sort_after(&[1], &mut rest);
+    // 7 is asked for more often, but not with 1.
+    assert_eq!(rest, [2, 7, 9, 8]);
+    let mut rest = vec![30, 2, 20];
+    frequency.sort_after(&[99], &mut rest);
+    assert_eq!(rest, [2, 30, 20], "nobody knows 99");
+}
+
+#[test]
+fn counts_fade_and_are_bounded() {
+    let mut frequency = Frequency::new(2.0, 10);
+    frequency.note(&[1]);
+    assert!((frequency.of(1) - 1.0).abs() < 1e-9);
+    frequency.note(&[2]);
+    frequency.note(&[2]);
+    assert!((frequency.of(1) - 0.5).abs() < 1e-9);
+    for block in 10..200 {
+        frequency.note(&[block]);
+    }
+    let known = (0..200).filter(|block| frequency.of(*block) > 0.0).count();
+    assert!(known <= 20, "{known}");
+    assert!(frequency.of(199) > 0.0);
+}
+
+#[test]
+fn an_evicted_prompts_beginning_stays_while_another_has_it() {
+    let mut cached = cached(&[(1, &[1, 2, 3]), (2, &[1, 2, 4])]);
+    assert_eq!(cached.nodes(), 4);
+    assert!(cached.remove(1));
+    assert!(!cached.remove(1));
+    assert_eq!(cached.beginning_of(&[1, 2, 3], |_| 1, 0), (2, Some(2)));
+    assert!(cached.remove(2));
+    assert_eq!((cached.nodes(), cached.prompts()), (0, 0));
+}
+
+#[test]
+fn what_is_of_no_use_now_is_not_promised() {
+    let mut cached = cached(&[(1, &[1, 2, 3, 4]), (2, &[5, 6])]);
+    let any = OnlineOptions::default();
+    cached.usable_from(1, 3);
+    assert_eq!(cached.beginning_of(&[1, 2, 9], |_| 1, 0), (0, None));
+    assert_eq!(cached.beginning_of(&[1, 2, 3, 9], |_| 1, 0), (3, Some(1)));
+    // What can be used wins over what is longer and cannot; without any, the longest stays.
+    assert_eq!(
+        order(&[1, 2, 5], &cached, &any),
+        (vec![5, 1, 2], 1, Some(2))
+    );
+    assert_eq!(order(&[2, 1, 9], &cached, &any), (vec![1, 2, 9], 0, None));
+    cached.usable_from(1, 0);
+    assert_eq!(
+        order(&[1, 2, 5], &cached, &any),
+        (vec![1, 2, 5], 2, Some(1))
+    );
+    cached.usable_from(1, 2);
+    assert!(cached.remove(1));
+    assert_eq!(cached.nodes(), 2);
+    // A tenth of the prompt is the least that the engine looks at.
+    let long: Vec<Block> = (5..60).collect();
+    assert_eq!(order(&long, &cached, &any).1, 0);
+    assert_eq!(order(&long[..9], &cached, &any).1, 2);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(u64, Vec<Block>),
+    Remove(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let insert = (0..12_u64, prop::collection::vec(0..6_u32, 0..6))
+        .prop_map(|(prompt, blocks)| Step::Insert(prompt, blocks));
+    let step = prop_oneof![2 => insert, 1 => (0..12_u64).prop_map(Step::Remove)];
+    prop::collection::vec(step, 0..60)
+}
+
+/// The longest beginning of any of the prompts that can be made of the blocks.
+fn naive(prompts: &HashMap<u64, Vec<Block>>, blocks: &[Block]) -> usize {
+    let fits = |prompt: &Vec<Block>| {
+        let mut left = blocks.to_vec();
+        prompt
+            .iter()
+            .take_while(|block| match left.iter().position(|one| one == *block) {
+                Some(place) => {
+                    left.remove(place);
+                    true
+                }
+                None => false,
+            })
+            .count()
+    };
+    prompts.values().map(fits).max().unwrap_or(0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn finds_what_a_naive_search_finds(
+        steps in steps(),
+        blocks in prop::collection::vec(0..6_u32, 0..8),
+        keep_first in 0..3_usize,
+        stable in any::<bool>(),
+    ) {
+        let mut cached = Cached::new();
+        let mut prompts: HashMap<u64, Vec<Block>> = HashMap::new();
+        let mut frequency = Frequency::new(8.0, 4);
+        for step in steps {
+            match step {
+                Step::Insert(prompt, blocks) => {
+                    frequency.note(&blocks);
+                    cached.insert(prompt, &blocks);
+                    prompts.insert(prompt, blocks);
+                }
+                Step::Remove(prompt) => {
+                    prop_assert_eq!(cached.remove(prompt), prompts.remove(&prompt).is_some());
+                }
+            }
+            prop_assert_eq!(cached.prompts(), prompts.len());
+        }
+        let distinct: std::collections::HashSet<&[Block]> = prompts
+            .values()
+            .flat_map(|blocks| (1..=blocks.len()).map(|length| &blocks[..length]))
+            .collect();
+        prop_assert_eq!(cached.nodes(), distinct.len());
+
+        let any = online(&blocks, &cached, &frequency, |_| 1, &OnlineOptions::default());
+        prop_assert!(is_permutation(&blocks, &any.blocks));
+        prop_assert_eq!(any.cached, naive(&prompts, &blocks));
+
+        let options = OnlineOptions { keep_first, stable };
+        let ordered = online(&blocks, &cached, &frequency, |_| 1, &options);
+        prop_assert!(is_permutation(&blocks, &ordered.blocks));
+        let kept = keep_first.min(blocks.len());
+        prop_assert_eq!(&ordered.blocks[..kept], &blocks[..kept]);
+        // What it promises is there, whoever is asked.
+        prop_assert_eq!(cached.beginning_of(&ordered.blocks, |_| 1, 0).0, ordered.cached);
+        match ordered.prompt {
+            Some(prompt) => prop_assert!(
+                prompts[&prompt].starts_with(&ordered.blocks[..ordered.cached])
+            ),
+            None => prop_assert_eq!(ordered.cached, 0),
+        }
+        prop_assert_eq!(
+            &online(&blocks, &cached, &frequency, |_| 1, &options),
+            &ordered
+        );
+    }
+}

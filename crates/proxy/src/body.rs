@@ -1,0 +1,163 @@
+//! Bodies: of one's own, and those that pass through.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Frame, SizeHint};
+
+/// Why a body breaks off.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Watches a body that passes through.
+pub trait Tap: Send + 'static {
+    /// Some of it, in order.
+    fn data(&mut self, data: &[u8]);
+    /// No more of it comes. `complete`: that was all of it; otherwise the client left, or the
+    /// server broke off. Called once.
+    fn end(&mut self, complete: bool);
+}
+
+/// The body of a request or of a response.
+#[derive(Debug)]
+pub struct Body(UnsyncBoxBody<Bytes, BoxError>);
+
+/// A body is larger than it may be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    /// The limit, in bytes.
+    pub limit: usize,
+}
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit } = self;
+        write!(
+            f,
+            "the body has more than {limit} bytes: send less at a time"
+        )
+    }
+}
+
+impl std::error::Error for TooLarge {}
+
+impl Body {
+    /// A body that is there as a whole.
+    pub fn full(data: impl Into<Bytes>) -> Self {
+        Self::new(Full::new(data.into()))
+    }
+
+    /// A body of any other kind, such as a stream of events.
+    pub fn new<B>(body: B) -> Self
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self(body.map_err(Into::into).boxed_unsync())
+    }
+
+    /// The same body, watched as it passes.
+    #[must_use]
+    pub fn tapped(self, tap: impl Tap) -> Self {
+        Self::new(Tapped {
+            body: self,
+            tap,
+            ended: false,
+        })
+    }
+
+    /// Waits for all of it.
+    ///
+    /// # Errors
+    /// [`TooLarge`], or that of the connection.
+    pub async fn collect(self, limit: usize) -> Result<Bytes, BoxError> {
+        // The client says the length: nothing need be read then.
+        if hyper::body::Body::size_hint(&self).lower() > limit as u64 {
+            return Err(Box::new(TooLarge { limit }));
+        }
+        match Limited::new(self, limit).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => Err(Box::new(TooLarge { limit })),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.0).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+struct Tapped<T: Tap> {
+    body: Body,
+    tap: T,
+    ended: bool,
+}
+
+// Nothing in it is pinned by its address.
+impl<T: Tap> Unpin for Tapped<T> {}
+
+impl<T: Tap> Tapped<T> {
+    fn end(&mut self, complete: bool) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.tap.end(complete);
+        }
+    }
+}
+
+impl<T: Tap> hyper::body::Body for Tapped<T> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    self.tap.data(data);
+                }
+            }
+            Poll::Ready(Some(Err(_))) => self.end(false),
+            Poll::Ready(None) => self.end(true),
+            Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<T: Tap> Drop for Tapped<T> {
+    fn drop(&mut self) {
+        // A body of known length is not asked for more once it is all there.
+        let complete = hyper::body::Body::is_end_stream(&self.body);
+        self.end(complete);
+    }
+}

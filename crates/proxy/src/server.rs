@@ -1,0 +1,135 @@
+//! Accepts connections and serves them.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::{Body, Request, Response};
+
+/// Answers requests.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one. The future is dropped when the client leaves before it is done.
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
+}
+
+/// What clients may take up.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time; further ones wait in the system's queue.
+    pub connections: usize,
+    /// How long the head of a request may take to arrive, and how long a kept connection may be
+    /// idle.
+    pub head: Duration,
+    /// How long answers may still take once the server is to stop.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            head: Duration::from_secs(75),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// After an `accept` that failed for want of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until `stop` is ready, then lets the answers that are under way end.
+pub async fn serve(
+    listener: TcpListener,
+    handler: impl Handler,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let handler = Arc::new(handler);
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let (stopping, stopped) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut stop = pin!(stop);
+    loop {
+        // The ends of connections are taken note of as new ones come.
+        while connections.try_join_next().is_some() {}
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = match either(stop.as_mut(), pin!(next)).await {
+            None => break,
+            Some(next) => next,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let (handler, stopped) = (Arc::clone(&handler), stopped.clone());
+        connections.spawn(async move {
+            connection(stream, handler, limits.head, stopped).await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    stopping.send_replace(true);
+    let all = async { while connections.join_next().await.is_some() {} };
+    // Those that are not done in time are dropped with the set.
+    let _ = tokio::time::timeout(limits.drain, all).await;
+}
+
+/// The second's result, unless the first is ready before.
+async fn either<F: Future<Output = ()> + Unpin, G: Future + Unpin>(
+    mut first: F,
+    mut second: G,
+) -> Option<G::Output> {
+    std::future::poll_fn(|context| {
+        if std::pin::Pin::new(&mut first).poll(context).is_ready() {
+            return std::task::Poll::Ready(None);
+        }
+        std::pin::Pin::new(&mut second).poll(context).map(Some)
+    })
+    .await
+}
+
+async fn connection<H: Handler>(
+    stream: TcpStream,
+    handler: Arc<H>,
+    head: Duration,
+    mut stopped: watch::Receiver<bool>,
+) {
+    // A connection that is slower for it still works.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let handler = Arc::clone(&handler);
+        async move {
+            let request: Request = request.map(Body::new);
+            Ok::<_, Infallible>(handler.handle(request).await)
+        }
+    });
+    let mut serving = pin!(
+        http1::Builder::new()
+            .preserve_header_case(true)
+            .auto_date_header(false)
+            .timer(TokioTimer::new())
+            .header_read_timeout(head)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
+    );
+    let stop = pin!(async {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    });
+    // A connection that breaks is the client's to report.
+    if either(stop, serving.as_mut()).await.is_none() {
+        serving.as_mut().graceful_shutdown();
+        let _ = serving.await;
+    }
+}

@@ -1,0 +1,107 @@
+//! A server that the test plays itself, and a proxy in front of it.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use contextpilot_proxy::{Handler, Limits, Request, Response, Upstream, json_response, serve};
+use tokio::sync::oneshot;
+
+/// Longer than anything here takes on a busy machine: what does not come fails then.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Fake(TcpListener);
+
+impl Fake {
+    pub(crate) fn start() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").expect("a free port"))
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().expect("an address"))
+    }
+
+    pub(crate) fn accept(&mut self) -> TcpStream {
+        let (stream, _) = self.0.accept().expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        stream
+    }
+}
+
+struct Own(Upstream);
+
+impl Handler for Own {
+    async fn handle(&self, request: Request) -> Response {
+        match request.uri().path() {
+            "/own" => json_response(200, "mine"),
+            _ => self.0.forward(request).await,
+        }
+    }
+}
+
+pub(crate) struct Proxied {
+    address: std::net::SocketAddr,
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<()>,
+}
+
+impl Proxied {
+    pub(crate) fn start(upstream: &str) -> Self {
+        let own = Own(Upstream::new(upstream).expect("an address"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("non-blocking");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = oneshot::channel();
+        let running = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                let stopped = async {
+                    let _ = stopped.await;
+                };
+                serve(listener, own, Limits::default(), stopped).await;
+            });
+        });
+        Self {
+            address,
+            stop,
+            running,
+        }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("the proxy listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        stream
+    }
+
+    pub(crate) fn stop(self) -> JoinHandle<()> {
+        self.stop.send(()).expect("it runs");
+        self.running
+    }
+}
+
+/// Reads until it ends with `end`.
+pub(crate) fn read_to(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(end.as_bytes()) {
+        match stream.read(&mut byte) {
+            Ok(1) => text.push(byte[0]),
+            other => panic!(
+                "{other:?} before {end:?}: {}",
+                String::from_utf8_lossy(&text)
+            ),
+        }
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+pub(crate) fn head(stream: &mut TcpStream) -> String {
+    read_to(stream, "\r\n\r\n")
+}

@@ -1,0 +1,202 @@
+//! What the engine would reuse for a prompt, by its own rules.
+
+use super::past::common;
+use super::{Accounts, Rules};
+use crate::event::{BufferId, SequenceId, Token};
+use crate::ledger::{HeldIn, Ledger};
+
+/// A slot or a host entry, next to a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matched {
+    /// The slot; `None`: it is an entry of the host prompt cache.
+    pub slot: Option<SequenceId>,
+    /// Tokens that it holds.
+    pub tokens: u32,
+    /// Tokens that both begin with.
+    pub common: u32,
+    /// Tokens that the engine would reuse of them in that slot: not the last of the prompt, and only
+    /// those that its context can go on from.
+    pub reusable: u32,
+    /// It is at work, and lends nothing.
+    pub busy: bool,
+}
+
+/// How a slot is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The request names it.
+    Pinned,
+    /// It holds the largest share of the prompt.
+    Similarity,
+    /// It was not used for the longest time.
+    LeastRecentlyUsed,
+}
+
+/// What a prompt would find.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Slots, ascending, and host entries, oldest first, that hold anything.
+    pub all: Vec<Matched>,
+    /// The slot that would be chosen, and how. `None`: all are at work, so it would wait; or the
+    /// choice falls on one that was never used and is not known.
+    pub choice: Option<(SequenceId, Choice)>,
+    /// The host entry that would be loaded into it: its place among [`Self::all`].
+    pub loads: Option<usize>,
+    /// Tokens that would be reused.
+    pub reused: u32,
+}
+
+/// What is known of the server, beyond what the ledger sees.
+#[derive(Clone, Debug, Default)]
+pub struct Occupied {
+    /// Slots at work.
+    pub busy: Vec<SequenceId>,
+    /// How many slots there are, if that is known.
+    pub slots: Option<u32>,
+}
+
+impl Accounts {
+    /// What the engine would reuse for a prompt if it came now, for a completion: the rules of
+    /// `get_available_slot`, `server_prompt_cache::load` and `update_slots`.
+    #[must_use]
+    pub fn matching(
+        &self,
+        prompt: &[Token],
+        pinned: Option<SequenceId>,
+        occupied: &Occupied,
+        ledger: &Ledger,
+    ) -> Match {
+        let most = (prompt.len() as u32).saturating_sub(1);
+        let mut holdings = ledger.holdings(prompt);
+        holdings.sort_by_key(|one| match one.holds {
+            HeldIn::Slot(slot) => (0, i64::from(slot)),
+            HeldIn::Host(buffer) => (1, self.age_of(buffer)),
+        });
+        let all: Vec<Matched> = holdings
+            .iter()
+            .map(|one| {
+                let slot = match one.holds {
+                    HeldIn::Slot(slot) => Some(slot),
+                    HeldIn::Host(_) => None,
+                };
+                let reusable = self
+                    .reusable(one.holds, one.common, prompt, ledger)
+                    .min(most);
+                Matched {
+                    slot,
+                    tokens: one.tokens,
+                    common: one.common,
+                    reusable,
+                    busy: slot.is_some_and(|slot| occupied.busy.contains(&slot)),
+                }
+            })
+            .collect();
+        let choice = self.choose(prompt.len() as u32, &all, pinned, occupied);
+        let Some((slot, how)) = choice else {
+            return Match {
+                all,
+                ..Match::default()
+            };
+        };
+        let own = all.iter().find(|one| one.slot == Some(slot));
+        let loads = match updates_host(&self.rules, own, how) {
+            true => load(&all, own, prompt.len() as u32),
+            false => None,
+        };
+        let used = loads.map(|place| all[place]).or(own.copied());
+        Match {
+            reused: used.map_or(0, |one| one.reusable),
+            choice,
+            loads,
+            all,
+        }
+    }
+
+    fn age_of(&self, buffer: BufferId) -> i64 {
+        let saved = self.saved.get(&buffer).map_or(0, |&(at, _)| at);
+        i64::try_from(saved).unwrap_or(i64::MAX)
+    }
+
+    fn reusable(&self, holds: HeldIn, shared: u32, prompt: &[Token], ledger: &Ledger) -> u32 {
+        if self.rules.cache_reuse == 0 || ledger.is_bounded() || shared == 0 {
+            return ledger.way_back_in(holds, shared);
+        }
+        let held = ledger.read(holds, 0);
+        let (mut cached, mut place) = (shared as usize, shared as usize);
+        while cached < held.len() && place < prompt.len() {
+            let alike = common(&held[cached..], &prompt[place..]);
+            if alike >= self.rules.cache_reuse as usize {
+                cached += alike;
+                place += alike;
+            } else {
+                cached += 1;
+            }
+        }
+        place as u32
+    }
+
+    fn choose(
+        &self,
+        prompt: u32,
+        all: &[Matched],
+        pinned: Option<SequenceId>,
+        occupied: &Occupied,
+    ) -> Option<(SequenceId, Choice)> {
+        let is_idle = |slot: &SequenceId| !occupied.busy.contains(slot);
+        if let Some(slot) = pinned {
+            return is_idle(&slot).then_some((slot, Choice::Pinned));
+        }
+        let mut best: Option<(f32, SequenceId)> = None;
+        let idle = all.iter().filter(|one| !one.busy);
+        for (slot, one) in idle.filter_map(|one| Some((one.slot?, one))) {
+            let share = one.common as f32 / prompt as f32;
+            let similar = self.rules.similarity != 0.0 && share > self.rules.similarity;
+            if similar && best.is_none_or(|(most, _)| share > most) {
+                best = Some((share, slot));
+            }
+        }
+        if let Some((_, slot)) = best {
+            return Some((slot, Choice::Similarity));
+        }
+        let oldest = Choice::LeastRecentlyUsed;
+        let used = |slot: SequenceId| self.slots.get(&slot).map_or(0, |place| place.used);
+        let slots = SequenceId::try_from(occupied.slots?).ok()?;
+        let mut unused = (0..slots).filter(|&slot| used(slot) == 0 && is_idle(&slot));
+        let first = match self.from_the_end {
+            Some(true) => unused.next_back(),
+            _ => unused.next(),
+        };
+        let by_age = || {
+            (0..slots)
+                .filter(is_idle)
+                .min_by_key(|&slot| (used(slot), slot))
+        };
+        first.or_else(by_age).map(|slot| (slot, oldest))
+    }
+}
+
+/// Whether the host prompt cache is looked into: not if half or more of the slot is kept.
+fn updates_host(rules: &Rules, own: Option<&Matched>, how: Choice) -> bool {
+    match (how, own) {
+        (Choice::LeastRecentlyUsed, _) => true,
+        (_, Some(own)) => rules.similarity != 0.0 && (own.common as f32 / own.tokens as f32) < 0.5,
+        (_, None) => false,
+    }
+}
+
+/// The host entry that is better than the slot in both shares.
+fn load(all: &[Matched], own: Option<&Matched>, prompt: u32) -> Option<usize> {
+    let shares = |one: &Matched| {
+        let same = one.common as f32;
+        (same / one.tokens as f32, same / prompt as f32)
+    };
+    let mut best = own.map_or((-1.0, 0.0), shares);
+    let mut found = None;
+    for (place, one) in all.iter().enumerate().filter(|(_, one)| one.slot.is_none()) {
+        let these = shares(one);
+        if these.0 >= 0.25 && best.0 < these.0 && best.1 < these.1 {
+            (best, found) = (these, Some(place));
+        }
+    }
+    found
+}

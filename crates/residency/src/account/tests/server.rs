@@ -1,0 +1,356 @@
+//! A server as plain as can be, which does what llama-server does and says why, token by token.
+//!
+//! Slots and host entries are lists of tokens, and so is everything that was ever in a slot.
+
+use super::super::open::MOVABLE;
+use super::super::past::common;
+use super::*;
+
+const ENGINE: ContextId = ContextId(1);
+
+#[derive(Default)]
+pub(super) struct Place {
+    pub(super) tokens: Vec<Token>,
+    pub(super) busy: bool,
+    used: u64,
+}
+
+/// What the server is started with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flags {
+    pub(super) slots: usize,
+    /// Entries of the host prompt cache; 0: there is none.
+    pub(super) host: usize,
+    /// Idle slots are saved and emptied when another one begins.
+    pub(super) unified: bool,
+    pub(super) rules: Rules,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) prompt: Vec<Token>,
+    pub(super) wishes: Wishes,
+    /// Tokens of a batch.
+    pub(super) batch: usize,
+    /// Its client leaves after so many batches.
+    pub(super) leaves: Option<usize>,
+}
+
+pub(super) struct Server {
+    flags: Flags,
+    pub(super) slots: Vec<Place>,
+    host: Vec<(BufferId, Vec<Token>)>,
+    /// All that was ever in a slot, and for which prompt.
+    ever: Vec<Vec<Token>>,
+    clock: u64,
+    buffers: usize,
+    tasks: TaskId,
+    pub(super) ledger: Ledger,
+    pub(super) accounts: Accounts,
+}
+
+/// What came of a prompt, and what should have.
+pub(super) struct Answer {
+    pub(super) account: Account,
+    pub(super) causes: Causes,
+    pub(super) from: Sources,
+    /// The most that it has in common with any earlier one.
+    pub(super) common: usize,
+}
+
+impl Server {
+    pub(super) fn new(flags: Flags, bytes: usize) -> Self {
+        let slots = (0..flags.slots).map(|_| Place::default()).collect();
+        let mut server = Self {
+            flags,
+            slots,
+            host: Vec::new(),
+            ever: Vec::new(),
+            clock: 0,
+            buffers: 0,
+            tasks: 0,
+            ledger: Ledger::new(),
+            accounts: Accounts::new(flags.rules, bytes),
+        };
+        server.apply(Event::ContextCreated { context: ENGINE });
+        server
+    }
+
+    pub(super) fn apply(&mut self, event: Event) {
+        self.clock += 1;
+        self.accounts.before(&event, &self.ledger);
+        self.ledger.apply(event, &mut Vec::new());
+        self.accounts.after(&self.ledger, self.clock);
+    }
+
+    fn idle(&self) -> impl Iterator<Item = usize> {
+        (0..self.slots.len()).filter(|&slot| !self.slots[slot].busy)
+    }
+
+    /// `get_available_slot`. None: the request would wait.
+    fn choose(&mut self, ask: &Ask) -> Option<usize> {
+        let all = ask.prompt.len() as f32;
+        let pinned = ask.wishes.slot.map(|slot| slot as usize);
+        if pinned.is_some_and(|slot| self.slots[slot].busy) {
+            return None;
+        }
+        let mut chosen = pinned;
+        let mut best = 0.0;
+        if self.flags.rules.similarity > 0.0 {
+            for slot in self.idle().filter(|&slot| pinned.is_none_or(|p| p == slot)) {
+                let share = common(&self.slots[slot].tokens, &ask.prompt) as f32 / all;
+                if share > best && share > self.flags.rules.similarity {
+                    (chosen, best) = (Some(slot), share);
+                }
+            }
+        }
+        let mut update = self.flags.rules.similarity > 0.0
+            && chosen.is_some_and(|slot| {
+                let held = self.slots[slot].tokens.len();
+                held > 0 && best * all / (held as f32) < 0.5
+            });
+        if chosen.is_none() {
+            chosen = self.idle().min_by_key(|&slot| self.slots[slot].used);
+            update = true;
+        }
+        let slot = chosen?;
+        if update && self.flags.host > 0 {
+            self.save(slot);
+            self.load(slot, &ask.prompt);
+        }
+        Some(slot)
+    }
+
+    /// `server_prompt_cache::alloc`
+    fn save(&mut self, slot: usize) {
+        let tokens = self.slots[slot].tokens.clone();
+        let contained = |one: &[Token], other: &[Token]| common(one, other) == one.len();
+        if tokens.is_empty() || self.host.iter().any(|(_, entry)| contained(&tokens, entry)) {
+            return;
+        }
+        let (gone, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.host)
+            .into_iter()
+            .partition(|(_, entry)| contained(entry, &tokens));
+        self.host = stay;
+        for (buffer, _) in gone {
+            self.apply(Event::Freed { buffer });
+        }
+        while self.host.len() >= self.flags.host {
+            let (buffer, _) = self.host.remove(0);
+            self.apply(Event::Freed { buffer });
+        }
+        self.buffers += 1;
+        let buffer = BufferId(self.buffers);
+        self.host.push((buffer, tokens));
+        self.apply(Event::Saved {
+            context: ENGINE,
+            sequence: slot as SequenceId,
+            buffer,
+        });
+    }
+
+    /// `server_prompt_cache::load`
+    fn load(&mut self, slot: usize, prompt: &[Token]) {
+        let all = prompt.len() as f32;
+        let held = &self.slots[slot].tokens;
+        let same = common(held, prompt) as f32;
+        let mut best = match held.len() {
+            0 => (-1.0, same / all),
+            length => (same / length as f32, same / all),
+        };
+        let mut found = None;
+        for (nth, (_, entry)) in self.host.iter().enumerate() {
+            let same = common(entry, prompt) as f32;
+            let shares = (same / entry.len() as f32, same / all);
+            if shares.0 >= 0.25 && best.0 < shares.0 && best.1 < shares.1 {
+                (best, found) = (shares, Some(nth));
+            }
+        }
+        if let Some(nth) = found {
+            let (buffer, tokens) = self.host.remove(nth);
+            self.slots[slot].tokens = tokens;
+            self.apply(Event::Restored {
+                context: ENGINE,
+                sequence: slot as SequenceId,
+                buffer,
+            });
+            self.apply(Event::Freed { buffer });
+        }
+    }
+
+    /// Evaluates a prompt. None: it waits for a slot, or its client has left.
+    pub(super) fn ask(&mut self, ask: &Ask) -> Option<Answer> {
+        let before: Vec<Vec<Token>> = self.slots.iter().map(|slot| slot.tokens.clone()).collect();
+        let slot = self.choose(ask)?;
+        let loaded = self.slots[slot].tokens != before[slot];
+        let sequence = slot as SequenceId;
+        self.tasks += 1;
+        let task = self.tasks;
+        let event = Event::Launched { sequence, task };
+        let asker = Asker {
+            number: task as u64,
+            id: None,
+        };
+        self.accounts.before(&event, &self.ledger);
+        self.accounts.launch(sequence, task, asker, ask.wishes);
+        self.ledger.apply(event, &mut Vec::new());
+        self.accounts.after(&self.ledger, self.clock);
+        let held = self.slots[slot].tokens.clone();
+        let saved_before = self.buffers;
+        self.slots[slot].busy = true;
+        if self.flags.unified && self.flags.host > 0 {
+            for idle in self.idle().collect::<Vec<_>>() {
+                self.save(idle);
+                self.remove(idle, -1, 0);
+            }
+        }
+        let last = ask.prompt.len() - 1;
+        let own = common(&held, &ask.prompt);
+        let from = match ask.wishes.uncached {
+            true => 0,
+            false => own.min(last),
+        };
+        let causes = self.causes(ask, slot, from, &held, saved_before);
+        self.remove(slot, from as Position, from);
+        let most = self.ever.iter().map(|held| common(held, &ask.prompt)).max();
+        for (nth, part) in ask.prompt[from..].chunks(ask.batch).enumerate() {
+            if ask.leaves == Some(nth) {
+                self.finish(slot);
+                return None;
+            }
+            let at = from + nth * ask.batch;
+            self.submit(slot, part, at + part.len() > last);
+        }
+        let (reused, evaluated) = (from as u64, (last + 1 - from) as u64);
+        let account = self.accounts.close(sequence, reused, evaluated)?;
+        let mut sources = Sources::default();
+        match loaded {
+            true => sources.host = reused,
+            false => sources.slot = reused,
+        }
+        Some(Answer {
+            account,
+            causes,
+            from: sources,
+            common: most.unwrap_or(0),
+        })
+    }
+
+    /// Why each token is evaluated, one after the other.
+    fn causes(
+        &self,
+        ask: &Ask,
+        slot: usize,
+        from: usize,
+        held: &[Token],
+        saved_before: usize,
+    ) -> Causes {
+        let Ask { prompt, wishes, .. } = ask;
+        let rules = &self.flags.rules;
+        let mut causes = Causes {
+            last_token: 1,
+            ..Causes::default()
+        };
+        let others = (0..self.slots.len()).filter(|&other| other != slot);
+        let slots = others.map(|other| (common(&self.slots[other].tokens, prompt), true));
+        let host = self.host.iter().map(|(buffer, entry)| {
+            // An idle slot, saved and emptied when this one began.
+            (common(entry, prompt), buffer.0 > saved_before)
+        });
+        let best = slots.chain(host).max();
+        let (most, in_slot) = best.unwrap_or_default();
+        let movable = movable(held, prompt);
+        for at in from..prompt.len() - 1 {
+            let upto = &prompt[..=at];
+            let is_elsewhere = at < most;
+            let was_ever = self.ever.iter().any(|held| held.starts_with(upto));
+            let is_here = held.starts_with(upto);
+            let cause = if (is_here || is_elsewhere) && wishes.uncached {
+                &mut causes.uncached
+            } else if is_elsewhere && !in_slot {
+                &mut causes.elsewhere.host_rule
+            } else if is_elsewhere && wishes.slot.is_some() {
+                &mut causes.elsewhere.pinned
+            } else if is_elsewhere && rules.similarity == 0.0 {
+                &mut causes.elsewhere.least_recently_used
+            } else if is_elsewhere && most as f32 / prompt.len() as f32 > rules.similarity {
+                &mut causes.elsewhere.busy
+            } else if is_elsewhere {
+                &mut causes.elsewhere.similarity
+            } else if movable.contains(&at) && !wishes.uncached {
+                &mut causes.moved
+            } else if was_ever {
+                &mut causes.evicted
+            } else {
+                &mut causes.new
+            };
+            *cause += 1;
+        }
+        causes
+    }
+
+    fn remove(&mut self, slot: usize, position: Position, keep: usize) {
+        self.slots[slot].tokens.truncate(keep);
+        self.apply(Event::Removed {
+            context: ENGINE,
+            sequence: slot as SequenceId,
+            from: position,
+            to: -1,
+        });
+    }
+
+    fn submit(&mut self, slot: usize, tokens: &[Token], ends: bool) {
+        let held = &mut self.slots[slot];
+        let from = held.tokens.len();
+        held.tokens.extend(tokens);
+        held.used = self.clock;
+        self.ever.push(held.tokens.clone());
+        let entry = |(nth, &token): (usize, &Token)| Entry {
+            sequence: slot as SequenceId,
+            position: (from + nth) as Position,
+            token,
+            output: ends && nth + 1 == tokens.len(),
+        };
+        self.apply(Event::Submitted {
+            context: ENGINE,
+            entries: tokens.iter().enumerate().map(entry).collect(),
+        });
+        self.apply(Event::Evaluated {
+            context: ENGINE,
+            failed: Vec::new(),
+        });
+    }
+
+    pub(super) fn generate(&mut self, slot: usize, token: Token) {
+        if self.slots[slot].busy {
+            self.submit(slot, &[token], true);
+        }
+    }
+
+    pub(super) fn finish(&mut self, slot: usize) {
+        self.slots[slot].busy = false;
+    }
+
+    pub(super) fn erase(&mut self, slot: usize) {
+        if !self.slots[slot].busy {
+            self.remove(slot, -1, 0);
+        }
+    }
+}
+
+/// The rule of `--cache-reuse`, as lists: which tokens of the prompt would be moved up.
+fn movable(held: &[Token], prompt: &[Token]) -> Vec<usize> {
+    let (mut cached, mut place) = (common(held, prompt), common(held, prompt));
+    let mut moved = Vec::new();
+    while cached < held.len() && place < prompt.len() {
+        let alike = common(&held[cached..], &prompt[place..]);
+        if alike >= MOVABLE {
+            moved.extend(place..place + alike);
+            place += alike;
+            cached += alike;
+        } else {
+            cached += 1;
+        }
+    }
+    moved
+}

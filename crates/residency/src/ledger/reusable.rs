@@ -1,0 +1,88 @@
+//! What the server would use again of what a slot or a host entry holds, for whoever tells others:
+//! routers that send a prompt to the server that has most of it.
+//!
+//! [`Ledger::take_unchanged`] says how much of the content is still the same since it was asked
+//! last. So whoever follows a slot reads only what is new of it.
+
+use super::*;
+use crate::adapters::Compared;
+
+/// What holds tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Keeper {
+    /// A slot.
+    Slot(SequenceId),
+    /// A buffer of the host prompt cache.
+    Host(BufferId),
+}
+
+impl Ledger {
+    /// How many tokens, from the beginning on, the server would use again of what this holds, for
+    /// a prompt that has them all and names no LoRA adapters. 0 if it is not known.
+    ///
+    /// * In memory that slides or only goes forward ([`Event::Bounded`]): up to the last point
+    ///   that the server can go back to.
+    /// * A slot that worked under other adapters than a request without any is for: nothing,
+    ///   where the server compares them ([`Compared::Always`]).
+    #[must_use]
+    pub fn reusable_of(&self, keeper: Keeper) -> u32 {
+        let Some(holder) = self.holder_of(keeper) else {
+            return 0;
+        };
+        let held = self.tree.depth(holder);
+        if held == 0 || !self.is_for_all(keeper) {
+            return 0;
+        }
+        match self.window() {
+            Some(window) => self.reaches.furthest(keeper, held, window),
+            None => held,
+        }
+    }
+
+    /// Whether tokens were submitted for this slot that may not have been computed yet.
+    #[must_use]
+    pub fn is_in_flight(&self, keeper: Keeper) -> bool {
+        let Keeper::Slot(id) = keeper else {
+            return false;
+        };
+        let sequence = self.sequences.get(&id);
+        sequence.is_some_and(|sequence| sequence.flight.is_some())
+    }
+
+    /// How many tokens, from the beginning on, have been there ever since this was asked last for
+    /// the same keeper. Less than it holds, unless nothing was added.
+    pub fn take_unchanged(&mut self, keeper: Keeper) -> u32 {
+        let holder = self.holder_of(keeper);
+        holder.map_or(0, |holder| self.tree.take_lowest(holder))
+    }
+
+    /// The tokens that it holds, from one on.
+    #[must_use]
+    pub fn tokens_from(&self, keeper: Keeper, from: u32) -> Vec<Token> {
+        let holder = self.holder_of(keeper);
+        holder.map_or_else(Vec::new, |holder| self.tree.read(holder, from))
+    }
+
+    fn holder_of(&self, keeper: Keeper) -> Option<Holder> {
+        match keeper {
+            Keeper::Slot(id) => self.sequences.get(&id).map(|sequence| sequence.holder),
+            Keeper::Host(buffer) => self.buffers.get(&buffer).copied(),
+        }
+    }
+
+    /// Whether a request that names no adapters would be served from it.
+    fn is_for_all(&self, keeper: Keeper) -> bool {
+        let (Keeper::Slot(id), Some(in_force)) = (keeper, self.in_force()) else {
+            return true;
+        };
+        match in_force.map(adapters::InForce::compared) {
+            Some(Compared::WhenNamed) => true,
+            Some(Compared::Always) => {
+                let sequence = &self.sequences[&id];
+                let unnamed = self.adapters.unnamed();
+                unnamed.is_some_and(|unnamed| sequence.suits(Wanted::Blend(unnamed)))
+            }
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What the server would use again for a prompt that names no adapters.
+
+use super::Naive;
+use super::adapters::Wants;
+use contextpilot_residency::{Compared, SequenceId, Token};
+
+impl Naive {
+    /// What slots hold of it, for those of which nothing is being computed, and host entries.
+    pub(crate) fn reusable(&self) -> (Vec<&[Token]>, Vec<&[Token]>) {
+        let slots = self.slots.iter();
+        let slots = slots.filter(|&(&id, _)| !self.is_in_flight(id));
+        let slots = slots.filter(|(_, slot)| match self.applied() {
+            None => true,
+            Some(None) => false,
+            Some(Some(applied)) => match applied.compared {
+                Compared::WhenNamed => true,
+                Compared::Always => self
+                    .unnamed
+                    .as_ref()
+                    .is_some_and(|set| slot.suits(&Wants::Set(set.clone()))),
+            },
+        });
+        let slots = slots.map(|(_, slot)| slot.tokens.as_slice());
+        let hosts = self.buffers.values().map(Vec::as_slice);
+        (slots.collect(), hosts.collect())
+    }
+
+    /// What a slot holds that is being computed, or was submitted in the batch that is.
+    pub(crate) fn in_flight(&self) -> Vec<&[Token]> {
+        let slots = self.slots.iter();
+        let slots = slots.filter(|&(&id, _)| self.is_in_flight(id));
+        slots.map(|(_, slot)| slot.tokens.as_slice()).collect()
+    }
+
+    fn is_in_flight(&self, id: SequenceId) -> bool {
+        let mut batch = self.batch.iter().flatten();
+        batch.any(|one| one.slot == id)
+    }
+}

@@ -1,0 +1,292 @@
+//! Three servers behind vllm-router, under each of its policies: what comes from the caches, and
+//! how soon the first token is there. Then one server is killed and started again: does the router
+//! believe what is true?
+//!
+//! Run it by `scripts/fleet`, which builds the commands and puts this into a network namespace of
+//! its own.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use contextpilot_testbed::{
+    Arch, Completion, Connection, Error, Gateway, Model, Request, Response, Result, Router, Server,
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+const SERVERS: u16 = 3;
+const POLICIES: [&str; 4] = ["kv_aware", "cache_aware", "consistent_hash", "round_robin"];
+/// Conversations, and their turns.
+const CONVERSATIONS: usize = 24;
+const TURNS: usize = 6;
+/// Documents that conversations begin with, and their tokens.
+const DOCUMENTS: usize = 6;
+const DOCUMENT: usize = 900;
+/// Tokens of a turn.
+const TURN: usize = 60;
+/// Requests at a time.
+const CLIENTS: usize = 4;
+/// Tokens of a block.
+const BLOCK: u64 = 16;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            // A program for people, and this is its one error message.
+            eprintln!("[ContextPilot] The fleet stopped: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<bool> {
+    let mut arguments = std::env::args().skip(1).map(PathBuf::from);
+    let mut next = || {
+        arguments
+            .next()
+            .ok_or_else(|| Error::new("run scripts/fleet"))
+    };
+    let commands = Commands {
+        launcher: next()?,
+        companion: next()?,
+        python: next()?,
+    };
+    println!("| policy | prompt tokens | from a cache | first token, median | 90 % |");
+    println!("|---|--:|--:|--:|--:|");
+    for (nth, policy) in POLICIES.into_iter().enumerate() {
+        let fleet = Fleet::start(&commands, policy, HOST, 21_000 + 100 * nth as u16)?;
+        println!("{}", fleet.load()?.row(policy));
+    }
+    let fleet = Fleet::start(&commands, "kv_aware", NO_HOST, 22_000)?;
+    fleet.load()?;
+    fleet.lose_one(&commands)
+}
+
+struct Commands {
+    launcher: PathBuf,
+    companion: PathBuf,
+    python: PathBuf,
+}
+
+struct Fleet {
+    servers: Vec<Mutex<Server>>,
+    states: Vec<TempDir>,
+    gateways: Vec<Gateway>,
+    router: Router,
+    first_port: u16,
+}
+
+/// What came of the requests.
+#[derive(Default)]
+struct Figures {
+    cached: u64,
+    evaluated: u64,
+    first_token: Vec<Duration>,
+}
+
+impl Figures {
+    fn row(mut self, policy: &str) -> String {
+        self.first_token.sort_unstable();
+        let at = |part: usize| {
+            let place = self.first_token.len() * part / 100;
+            let time = self.first_token.get(place).copied().unwrap_or_default();
+            format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+        };
+        let all = self.cached + self.evaluated;
+        let part = self.cached as f64 / all.max(1) as f64 * 100.0;
+        format!(
+            "| {policy} | {all} | {part:.1} % | {} | {} |",
+            at(50),
+            at(90)
+        )
+    }
+}
+
+fn ports(first: u16, nth: u16) -> (u16, u16, u16) {
+    (first + 10 * nth, first + 10 * nth + 1, first + 10 * nth + 2)
+}
+
+/// All three together have room for all conversations once, and not for much more: some 12,000
+/// tokens each, MiB.
+const HOST: &str = "6";
+/// With a host cache the engine does not look for all that it has (see docs/fleets.md).
+const NO_HOST: &str = "0";
+
+fn start_server(
+    commands: &Commands,
+    first: u16,
+    nth: u16,
+    host: &str,
+    state: &Path,
+) -> Result<Server> {
+    let (port, _, events) = ports(first, nth);
+    Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .args(["--port", &port.to_string(), "--parallel", "4", "-c", "8192"])
+        .args(["--cache-ram", host])
+        .launcher(&commands.launcher)
+        .env(
+            "CONTEXTPILOT_KV_EVENTS",
+            format!("tcp://127.0.0.1:{events}"),
+        )
+        .env("XDG_STATE_HOME", state)
+        .spawn()
+}
+
+impl Fleet {
+    fn start(commands: &Commands, policy: &str, host: &str, first_port: u16) -> Result<Self> {
+        let (mut servers, mut states, mut gateways) = (Vec::new(), Vec::new(), Vec::new());
+        for nth in 0..SERVERS {
+            let state = tempfile::tempdir()?;
+            let server = start_server(commands, first_port, nth, host, state.path())?;
+            let (_, port, events) = ports(first_port, nth);
+            let gateway = Gateway::start(&commands.companion, server.address(), port, events)?;
+            servers.push(Mutex::new(server));
+            states.push(state);
+            gateways.push(gateway);
+        }
+        let port = first_port + 10 * SERVERS;
+        Ok(Self {
+            router: Router::start(&commands.python, policy, port, &gateways)?,
+            servers,
+            states,
+            gateways,
+            first_port,
+        })
+    }
+
+    /// All conversations, as many at a time as there are clients.
+    fn load(&self) -> Result<Figures> {
+        let figures = Mutex::new(Figures::default());
+        let next =
+            Mutex::new((0..TURNS).flat_map(|turn| (0..CONVERSATIONS).map(move |c| (c, turn))));
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|_| {
+                    scope.spawn(|| -> Result<()> {
+                        loop {
+                            let Some((conversation, turn)) = lock(&next).next() else {
+                                return Ok(());
+                            };
+                            let (first_token, answer) = self.ask(conversation, turn)?;
+                            let mut figures = lock(&figures);
+                            figures.cached += answer.cache_n as u64;
+                            figures.evaluated += answer.prompt_n as u64;
+                            figures.first_token.push(first_token);
+                        }
+                    })
+                })
+                .collect();
+            for client in clients {
+                client
+                    .join()
+                    .map_err(|_| Error::new("a client panicked"))??;
+            }
+            Ok::<(), Error>(())
+        })?;
+        Ok(figures.into_inner().unwrap_or_default())
+    }
+
+    /// One turn of a conversation, streamed. With a field that vLLM does not know, the router would
+    /// give no credit.
+    fn ask(&self, conversation: usize, turn: usize) -> Result<(Duration, Completion)> {
+        let body = json!({
+            "model": "m", "prompt": prompt(conversation, turn), "max_tokens": 4,
+            "temperature": 0, "seed": 1, "stream": true,
+            "user": format!("user-{conversation}"),
+        });
+        let request = Request::new("/v1/completions", body);
+        let mut connection = Connection::open(self.router.address())?;
+        let begun = Instant::now();
+        let bytes = request.wire_body();
+        connection.write(&Connection::request_bytes(
+            "POST",
+            request.path(),
+            bytes.as_bytes(),
+        ))?;
+        let mut response: Response = connection.head()?;
+        let mut first_token = None;
+        while let Some(part) = connection.part(&response)? {
+            if part.is_empty() {
+                break;
+            }
+            first_token.get_or_insert_with(|| begun.elapsed());
+            response.body.extend_from_slice(&part);
+        }
+        let first_token = first_token.ok_or_else(|| Error::new("an empty answer"))?;
+        Ok((first_token, Completion::first(&response)?))
+    }
+
+    /// Kills a server and starts it again; then compares what the router credits requests with and
+    /// what comes from the caches.
+    fn lose_one(&self, commands: &Commands) -> Result<bool> {
+        {
+            let mut server = self.servers[0].lock().map_err(|_| Error::new("lost"))?;
+            server.stop(9)?;
+            *server = start_server(commands, self.first_port, 0, NO_HOST, self.states[0].path())?;
+        }
+        // The router connects again, and the first batch tells it that nothing is there.
+        let before = self.router.heard(&self.gateways[0])?;
+        let begun = Instant::now();
+        while self.router.heard(&self.gateways[0])? <= before {
+            if begun.elapsed() > Duration::from_secs(30) {
+                let log = self.router.log()?;
+                let end = log.lines().rev().take(30).collect::<Vec<_>>().join("\n");
+                return Err(Error::new(format!(
+                    "the router does not hear of the new server, newest first:\n{end}"
+                )));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let (mut right, mut all) = (0, 0);
+        for conversation in 0..CONVERSATIONS {
+            let (_, answer) = self.ask(conversation, TURNS - 1)?;
+            let decision = self.router.decision()?;
+            let credited = decision.map_or(0, |decision| decision.credited);
+            let cached = answer.cache_n as u64;
+            let whole = cached + u64::from(answer.prompt_n == 1);
+            let blocks = |tokens: u64| tokens / BLOCK * BLOCK;
+            all += 1;
+            right += u64::from(credited == blocks(cached) || credited == blocks(whole));
+            // All is published, and heard of, before the next.
+            thread::sleep(Duration::from_millis(300));
+        }
+        println!(
+            "\nAfter a server was killed and started again: of {all} requests, {right} were credited with exactly what then came from the cache."
+        );
+        Ok(right == all)
+    }
+}
+
+/// What a conversation has come to: a document that others share, and its turns.
+fn prompt(conversation: usize, turn: usize) -> String {
+    let mut prompt = letters(conversation % DOCUMENTS, DOCUMENT);
+    for nth in 0..=turn {
+        prompt += &letters(1000 + conversation * 100 + nth, TURN);
+    }
+    prompt
+}
+
+/// A letter is a token of the tiny model.
+fn letters(seed: usize, length: usize) -> String {
+    let mut state = seed as u64;
+    let mut next = move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z ^ (z >> 27)
+    };
+    let letter = |number: u64| char::from(b'a' + (number % 26) as u8);
+    (0..length).map(|_| letter(next() >> 7)).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,206 @@
+//! vllm-router and the gateways to its servers, as processes.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::{Connection, Error, Result};
+
+/// How long a process may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that ends with this.
+#[derive(Debug)]
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `contextpilot-llama gateway` before a server.
+#[derive(Debug)]
+pub struct Gateway {
+    _process: Running,
+    port: u16,
+    events: u16,
+}
+
+impl Gateway {
+    /// Listens at `port` for the server at `server`, whose events are at the port `events`.
+    ///
+    /// # Errors
+    /// When it does not listen.
+    pub fn start(companion: &Path, server: SocketAddr, port: u16, events: u16) -> Result<Self> {
+        let child = Command::new(companion)
+            .args(["gateway", "--server", &format!("http://{server}")])
+            .args(["--port", &port.to_string()])
+            .env(
+                "CONTEXTPILOT_KV_EVENTS",
+                format!("tcp://127.0.0.1:{events}"),
+            )
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let gateway = Self {
+            _process: Running(child),
+            port,
+            events,
+        };
+        await_port(gateway.address())?;
+        Ok(gateway)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        loopback(self.port)
+    }
+
+    /// As the router knows it.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+}
+
+/// `vllm-router`, whose debug log says what it decides.
+#[derive(Debug)]
+pub struct Router {
+    _process: Running,
+    folder: TempDir,
+    port: u16,
+}
+
+/// What the router made of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The server that it chose.
+    pub worker: String,
+    /// Tokens that it believes to be cached there.
+    pub credited: u64,
+}
+
+impl Router {
+    /// In front of these gateways, with a `--policy` of its own.
+    ///
+    /// # Errors
+    /// When it does not listen.
+    pub fn start(python: &Path, policy: &str, port: u16, gateways: &[Gateway]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let log = File::create(folder.path().join(LOG))?;
+        let mut command = Command::new(python);
+        command
+            .args(["-m", "vllm_router.launch_router", "--host", "127.0.0.1"])
+            .args(["--port", &port.to_string(), "--policy", policy])
+            .args(["--log-level", "debug", "--worker-urls"])
+            .args(gateways.iter().map(Gateway::url));
+        if policy == "kv_aware" {
+            command.args(["--kv-event-block-size", "16", "--kv-event-model", "m"]);
+            // What is in host memory counts as what is in a slot: to take it from there is a copy.
+            command.args(["--kv-penalty-host", "1.0"]);
+            for gateway in gateways {
+                let (url, events) = (gateway.url(), gateway.events);
+                command.arg("--kv-event-source");
+                command.arg(format!("{url}=tcp://127.0.0.1:{events}"));
+                command.arg("--kv-event-replay-source");
+                command.arg(format!("{url}=tcp://127.0.0.1:{}", events + 1));
+            }
+        }
+        command.stdin(Stdio::null()).stdout(log.try_clone()?);
+        let router = Self {
+            _process: Running(command.stderr(log).spawn()?),
+            folder,
+            port,
+        };
+        await_port(router.address())?;
+        Ok(router)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        loopback(self.port)
+    }
+
+    /// What it has said, without colours.
+    ///
+    /// # Errors
+    /// Those of its log file.
+    pub fn log(&self) -> Result<String> {
+        let bytes = std::fs::read(self.folder.path().join(LOG))?;
+        let text = String::from_utf8_lossy(&bytes);
+        let mut parts = text.split('\u{1b}');
+        let mut plain = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            plain.push_str(part.split_once('m').map_or("", |(_, rest)| rest));
+        }
+        Ok(plain)
+    }
+
+    /// The number of the newest batch of events that it has from a gateway's server.
+    ///
+    /// # Errors
+    /// Those of its log file.
+    pub fn heard(&self, gateway: &Gateway) -> Result<Option<u64>> {
+        let log = self.log()?;
+        let source = format!("source={} ", gateway.url());
+        let mut lines = log.lines().rev();
+        let line = lines.find(|line| line.contains("sequence advanced") && line.contains(&source));
+        Ok(line.and_then(|line| field(line, "seq")?.parse().ok()))
+    }
+
+    /// What it has decided last.
+    ///
+    /// # Errors
+    /// Those of its log file.
+    pub fn decision(&self) -> Result<Option<Decision>> {
+        let log = self.log()?;
+        let line = log.lines().rev().find(|l| l.contains("KV prefix decision"));
+        Ok(line.and_then(|line| {
+            Some(Decision {
+                worker: field(line, "worker")?.trim_matches('"').to_owned(),
+                credited: field(line, "credited_prefix_tokens")?.parse().ok()?,
+            })
+        }))
+    }
+}
+
+const LOG: &str = "router.log";
+
+fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let value = line.split_once(&format!(" {name}="))?.1;
+    value.split(' ').next()
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn await_port(address: SocketAddr) -> Result<()> {
+    let begun = Instant::now();
+    while Connection::open(address).is_err() {
+        if begun.elapsed() > PATIENCE {
+            return Err(Error::new(format!("nothing listens at {address}")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_the_log_are_read() {
+        let line = "DEBUG x: y: KV decision worker=\"http://a:1\" tokens=12 last=3";
+        assert_eq!(field(line, "tokens"), Some("12"));
+        assert_eq!(field(line, "last"), Some("3"));
+        assert_eq!(field(line, "worker"), Some("\"http://a:1\""));
+        assert_eq!(field(line, "none"), None);
+    }
+}

@@ -1,0 +1,374 @@
+//! What is answered to whom.
+//!
+//! **Who may ask.** With `CONTEXTPILOT_LISTEN_TOKEN`, whoever brings it. Without, the address is
+//! a loopback one or a Unix socket that only this user can open. A web page in a browser on this
+//! machine could reach a loopback address all the same, under a name of its own that it has made
+//! to mean this machine, or blindly: so without a token the `Host` must be a loopback one, and
+//! nothing is answered to what a page sends (a browser adds an `Origin` to each request that
+//! changes something, and `Sec-Fetch-Site` to all).
+//!
+//! `/health` and `/ready` are answered without the token too, in a word and without the reason: a
+//! kubelet that asks cannot keep a secret from whoever may read the pod's description.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use contextpilot_control::{
+    EventId, Health, HealthStatus, MatchRequest, ModelState, Refusal, RequestState, Reset,
+};
+use contextpilot_delivery::Sender;
+use contextpilot_http_server::{Body, Follow, Request, Response};
+use contextpilot_settings::{ListenAddress, Secret};
+use serde::Serialize;
+
+use super::ask::{Asker, NoAnswer, Question};
+use super::stream::{Reader, Stream};
+use crate::bounds::READERS;
+use crate::library::Library;
+
+mod decode;
+#[cfg(test)]
+mod tests;
+
+/// What is known on all connections.
+pub(crate) struct Answers {
+    pub(crate) listen: ListenAddress,
+    pub(crate) token: Option<Secret>,
+    pub(crate) asker: Asker,
+    pub(crate) stream: Arc<Stream>,
+    pub(crate) library: &'static dyn Library,
+    pub(crate) sender: Option<Arc<Sender>>,
+    pub(crate) readers: Arc<AtomicUsize>,
+}
+
+/// An answer that says why there is no other.
+pub(crate) fn refuse(status: u16, why: &str) -> Response {
+    let error = why.to_owned();
+    json(status, &Refusal { error })
+}
+
+fn json(status: u16, body: &impl Serialize) -> Response {
+    match serde_json::to_string(body) {
+        Ok(body) => Response::json(status, body).with("Cache-Control", "no-store"),
+        Err(_) => Response::json(500, "{}".to_owned()),
+    }
+}
+
+impl Answers {
+    pub(crate) fn address(&self) -> &ListenAddress {
+        &self.listen
+    }
+
+    pub(crate) fn answer(&self, request: &Request) -> Response {
+        // A panic here is about this request and touches nothing else.
+        let answer = catch_unwind(AssertUnwindSafe(|| match self.may_ask(request) {
+            Ok(access) => self.route(request, access),
+            Err(refusal) => refusal,
+        }));
+        answer.unwrap_or_else(|_| {
+            let place = self.library.place_of_panic();
+            refuse(
+                500,
+                &format!("an internal error at {place}; please report it"),
+            )
+        })
+    }
+
+    fn may_ask(&self, request: &Request) -> Result<Access, Response> {
+        if let Some(token) = &self.token {
+            let probes = is_probe(request.path()) && !comes_from_a_page(request);
+            return match has_token(request, token.expose()) {
+                true => Ok(Access::Whole),
+                false if probes => Ok(Access::Probe),
+                false => Err(refuse(
+                    401,
+                    "send the token of CONTEXTPILOT_LISTEN_TOKEN, as Authorization: Bearer …",
+                )
+                .with("WWW-Authenticate", "Bearer")),
+            };
+        }
+        if comes_from_a_page(request) {
+            return Err(refuse(403, "web pages are not answered"));
+        }
+        if self.listen.unix_path().is_none() && !names_this_machine(request) {
+            return Err(refuse(
+                421,
+                "the Host is not this machine's: use 127.0.0.1, [::1] or localhost",
+            ));
+        }
+        Ok(Access::Whole)
+    }
+
+    fn route(&self, request: &Request, access: Access) -> Response {
+        let path = request.path();
+        let only = match path {
+            "/reset" | "/match" => "POST",
+            "/" | "/stats" | "/metrics" | "/events" => "GET",
+            _ if is_probe(path) => "GET",
+            _ if path.starts_with("/requests/") => "GET",
+            _ => {
+                return refuse(
+                    404,
+                    "nothing here: there are /stats, /requests/{id}, /requests/last, /events, /metrics, /health, \
+                     /ready, POST /match and POST /reset",
+                );
+            }
+        };
+        let method = match request.method.as_str() {
+            "HEAD" => "GET",
+            method => method,
+        };
+        if method != only {
+            return refuse(405, &format!("use {only} here")).with("Allow", only);
+        }
+        let answer = match path {
+            "/" => Ok(Response::whole(
+                200,
+                "text/plain; charset=utf-8",
+                ROOT.into(),
+            )),
+            "/stats" => self
+                .asker
+                .ask(Question::Stats)
+                .map(|stats| json(200, &stats)),
+            "/metrics" => self.asker.ask(Question::Metrics).map(|text| {
+                let kind = "text/plain; version=0.0.4; charset=utf-8";
+                Response::whole(200, kind, text.into_bytes())
+            }),
+            "/events" => Ok(self.events(request)),
+            HEALTH => Ok(probed(HealthStatus::Ok, ALIVE.to_owned(), access)),
+            READY => {
+                let (status, reason) = self.readiness();
+                Ok(probed(status, reason, access))
+            }
+            "/reset" => self
+                .asker
+                .ask(Question::Reset)
+                .map(|evicted| json(200, &Reset { evicted })),
+            "/match" => self.matching(request),
+            LATEST => self.latest(request),
+            _ => self.request(path),
+        };
+        answer.unwrap_or_else(|NoAnswer| {
+            refuse(
+                503,
+                "the worker does not answer: the process is ending, or see what it says on stderr",
+            )
+        })
+    }
+
+    fn latest(&self, request: &Request) -> Result<Response, NoAnswer> {
+        let most = match request.query("n").map(str::parse) {
+            None => DEFAULT_LATEST,
+            Some(Ok(most)) => most,
+            Some(Err(_)) => return Ok(refuse(400, "n is how many: a whole number")),
+        };
+        let latest = self.asker.ask(|to| Question::Latest(most, to))?;
+        Ok(json(200, &latest))
+    }
+
+    fn matching(&self, request: &Request) -> Result<Response, NoAnswer> {
+        let asked: MatchRequest = match serde_json::from_slice(&request.body) {
+            Ok(asked) => asked,
+            Err(error) => {
+                let why = format!("send {{\"tokens\": [1, 2, …]}}: {error}");
+                return Ok(refuse(400, &why));
+            }
+        };
+        let found = self.asker.ask(|to| Question::Match(asked, to))?;
+        Ok(match found {
+            Some(found) => json(200, &found),
+            None => refuse(503, "nothing is remembered: CONTEXTPILOT_EXPLAIN_MB is 0"),
+        })
+    }
+
+    fn request(&self, path: &str) -> Result<Response, NoAnswer> {
+        let encoded = path.trim_start_matches("/requests/");
+        let Some(id) = decode::percent(encoded) else {
+            return Ok(refuse(400, "the id is not percent-encoded UTF-8"));
+        };
+        let state = self.asker.ask(|to| Question::Request(id, to))?;
+        let status = match state {
+            RequestState::Unknown { .. } => 404,
+            _ => 200,
+        };
+        Ok(json(status, &state))
+    }
+
+    fn events(&self, request: &Request) -> Response {
+        let Some(place) = Place::take(&self.readers) else {
+            return refuse(503, "too many readers: close one, or try again later");
+        };
+        // What is no id of ours is one of another process.
+        let last = request.header("Last-Event-ID").next().map(|value| {
+            let text = String::from_utf8_lossy(value);
+            text.parse().unwrap_or(EventId {
+                epoch: String::new(),
+                sequence: 0,
+            })
+        });
+        let reader = Reader::new(&self.stream, last);
+        Response {
+            body: Body::Endless(Box::new(Placed {
+                reader,
+                _place: place,
+            })),
+            ..Response::whole(200, "text/event-stream", Vec::new())
+        }
+        .with("Cache-Control", "no-store")
+    }
+
+    /// Whether all is as it should be, the index included.
+    fn readiness(&self) -> (HealthStatus, String) {
+        if !self.library.is_running() {
+            let place = self.library.place_of_panic();
+            let reason = format!("stopped after an internal error at {place}; restart the server");
+            return (HealthStatus::Stopped, reason);
+        }
+        let missing = self.library.engine().missing;
+        if !missing.is_empty() {
+            let missing = missing.join("; ");
+            return (HealthStatus::NotAttached, format!("without {missing}"));
+        }
+        if self.library.model_state() == ModelState::Loading {
+            let reason = "the server is loading its model";
+            return (HealthStatus::Loading, reason.to_owned());
+        }
+        let Some(sender) = &self.sender else {
+            return (HealthStatus::Ok, "observing; there is no index".to_owned());
+        };
+        let stats = sender.stats();
+        if stats.failures_in_a_row > 0 || !stats.running {
+            let why = stats.last_error.unwrap_or_default();
+            let waiting = stats.waiting + stats.in_flight;
+            let reason = format!("the index cannot be told, {waiting} evictions wait: {why}");
+            return (HealthStatus::IndexFailing, reason);
+        }
+        (
+            HealthStatus::Ok,
+            "observing, and telling the index".to_owned(),
+        )
+    }
+}
+
+/// The last requests; one with the id `last` is not to be had.
+const LATEST: &str = "/requests/last";
+const DEFAULT_LATEST: usize = 10;
+
+/// For life: it is answered by a process that serves, whatever else is wrong.
+const HEALTH: &str = "/health";
+/// For readiness.
+const READY: &str = "/ready";
+
+const ALIVE: &str = "this process serves; /ready says how it is";
+
+fn is_probe(path: &str) -> bool {
+    path == HEALTH || path == READY
+}
+
+/// How much is answered to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Everything.
+    Whole,
+    /// Probes, in a word.
+    Probe,
+}
+
+fn probed(status: HealthStatus, reason: String, access: Access) -> Response {
+    let code = match status {
+        HealthStatus::Ok => 200,
+        _ => 503,
+    };
+    let reason = match access {
+        Access::Whole => reason,
+        Access::Probe => "told with the token only".to_owned(),
+    };
+    json(code, &Health { status, reason })
+}
+
+const ROOT: &str = "\
+contextpilot-llama control endpoint
+GET /stats           everything, as JSON
+GET /requests/{id}   where a request's prompt is, or what became of it
+GET /requests/last   the last prompts, and why they were evaluated (?n=10)
+GET /events          server-sent events, one for each change
+GET /metrics         for Prometheus
+GET /health          200 while the process serves
+GET /ready           200, or 503 with the reason
+POST /match          what would be reused for a prompt: {\"tokens\": […]}
+POST /reset          report everything as evicted, and forget it
+";
+
+/// Whether a request brings the token: as long to find out for one as for another.
+fn has_token(request: &Request, token: &str) -> bool {
+    const SCHEME: &[u8] = b"bearer ";
+    request.header("Authorization").any(|value| {
+        let Some((scheme, given)) = value.split_at_checked(SCHEME.len()) else {
+            return false;
+        };
+        let token = token.as_bytes();
+        let mut difference = given.len() ^ token.len();
+        for (nth, byte) in given.iter().enumerate() {
+            difference |= usize::from(byte ^ token[nth % token.len()]);
+        }
+        scheme.eq_ignore_ascii_case(SCHEME) & (difference == 0)
+    })
+}
+
+fn comes_from_a_page(request: &Request) -> bool {
+    let direct = |value: &[u8]| value == b"none";
+    request.header("Origin").next().is_some() || !request.header("Sec-Fetch-Site").all(direct)
+}
+
+fn names_this_machine(request: &Request) -> bool {
+    let mut hosts = request.header("Host");
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => std::str::from_utf8(host).is_ok_and(is_loopback),
+        // It speaks HTTP/1.0: no browser does.
+        (None, _) => true,
+        _ => false,
+    }
+}
+
+/// Whether a `Host` means this machine, whatever any name server says.
+fn is_loopback(host: &str) -> bool {
+    let bare = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    // With a port of its own, it is read as an address to listen on: names are refused there.
+    format!("{bare}:0")
+        .parse::<ListenAddress>()
+        .is_ok_and(|address| address.is_local())
+}
+
+/// The right to follow the stream, given back on drop.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(readers: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(Arc::clone(readers));
+        // On refusal it is given back by the drop.
+        (readers.fetch_add(1, Ordering::AcqRel) < READERS).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+struct Placed {
+    reader: Reader,
+    _place: Place,
+}
+
+impl Follow for Placed {
+    fn next(&mut self, longest: Duration) -> Option<Vec<u8>> {
+        self.reader.next(longest)
+    }
+}

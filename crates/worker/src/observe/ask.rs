@@ -1,0 +1,66 @@
+//! Questions to the worker thread, which alone knows the ledger.
+
+use std::time::{Duration, Instant};
+
+use contextpilot_control::{Latest, Match, MatchRequest, RequestState, Stats};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+
+use crate::bounds::QUESTIONS;
+use crate::worker::Turns;
+
+/// How long an answer may take. The worker answers between two events.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is woken meanwhile: it may be about to fall asleep when it is asked.
+const NUDGE: Duration = Duration::from_millis(5);
+
+/// A question, with the place for its answer.
+pub(crate) enum Question {
+    Stats(Sender<Box<Stats>>),
+    Request(String, Sender<RequestState>),
+    Latest(usize, Sender<Latest>),
+    /// `None`: nobody keeps accounts.
+    Match(MatchRequest, Sender<Option<Match>>),
+    Metrics(Sender<String>),
+    Reset(Sender<u64>),
+}
+
+/// Asks.
+#[derive(Clone)]
+pub(crate) struct Asker {
+    questions: Sender<Question>,
+    turns: Turns,
+}
+
+/// The worker did not answer in time, or has ended.
+pub(crate) struct NoAnswer;
+
+/// Both ends.
+pub(crate) fn questions(turns: Turns) -> (Asker, Receiver<Question>) {
+    let (questions, receiver) = bounded(QUESTIONS);
+    (Asker { questions, turns }, receiver)
+}
+
+impl Asker {
+    pub(crate) fn ask<T>(
+        &self,
+        question: impl FnOnce(Sender<T>) -> Question,
+    ) -> Result<T, NoAnswer> {
+        let deadline = Instant::now() + PATIENCE;
+        let (sender, answer) = bounded(1);
+        let asked = self.questions.try_send(question(sender));
+        asked.map_err(|_| NoAnswer)?;
+        loop {
+            self.turns.nudge();
+            match answer.recv_timeout(NUDGE) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer),
+                Err(RecvTimeoutError::Timeout)
+                    if self.turns.have_ended() || Instant::now() >= deadline =>
+                {
+                    return Err(NoAnswer);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+}

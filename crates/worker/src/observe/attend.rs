@@ -1,0 +1,221 @@
+//! The worker's side: has the observer watch, passes on what it says, answers questions.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use contextpilot_control::{Delivery, KvEvents, Mode, Model, Stats, Timestamp};
+use contextpilot_delivery::Sender;
+use contextpilot_kv_publisher::Watch;
+use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
+use contextpilot_residency::{Accounts, Effect, Event, Ledger};
+use crossbeam_channel::Receiver;
+
+use super::ask::Question;
+use super::log_file::LogFile;
+use super::recording::Recording;
+use super::stream::Stream;
+use crate::library::Library;
+
+/// What stays as it is while the process lives.
+pub(crate) struct Facts {
+    pub(crate) library: &'static dyn Library,
+    pub(crate) model: Option<Model>,
+    pub(crate) host_limit: (Option<u64>, String),
+    pub(crate) started: Instant,
+    /// Tells the index, at this URL; `None`: there is none.
+    pub(crate) index: Option<(Arc<Sender>, String)>,
+    /// What is published for routers.
+    pub(crate) published: Option<Watch>,
+}
+
+/// Who observes.
+pub(crate) struct Attendant {
+    /// `None`: it panicked.
+    observer: Option<Observer>,
+    facts: Facts,
+    /// Where changes and questions go and come from; `None`: nothing listens.
+    endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
+    log: Option<LogFile>,
+    recording: Option<Recording>,
+}
+
+impl Attendant {
+    pub(crate) fn new(
+        epoch: String,
+        accounts: Option<Accounts>,
+        facts: Facts,
+        endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
+        log: Option<LogFile>,
+        recording: Option<Recording>,
+    ) -> Self {
+        Self {
+            observer: Some(Observer::new(epoch, accounts)),
+            facts,
+            endpoint,
+            log,
+            recording,
+        }
+    }
+
+    pub(crate) fn note(&mut self, note: Note, at: Stamp) {
+        if let Some(recording) = &mut self.recording {
+            recording.note(&note, at);
+        }
+        self.watch(|observer, now| observer.note(note, at, now));
+        self.pass_on();
+    }
+
+    pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) -> After {
+        if let Some(recording) = &mut self.recording {
+            recording.before(event, at, ledger);
+        }
+        let after = self.watch(|observer, now| observer.before(event, at, now, ledger));
+        after.unwrap_or(After::Nothing)
+    }
+
+    pub(crate) fn effect(&mut self, effect: &Effect) {
+        self.watch(|observer, now| observer.effect(effect, now));
+    }
+
+    pub(crate) fn after(&mut self, after: After, ledger: &Ledger) {
+        if let Some(recording) = &mut self.recording {
+            recording.after(ledger);
+        }
+        self.watch(|observer, now| observer.after(after, now, ledger));
+        self.pass_on();
+    }
+
+    /// The ledger is gone, and with it every request.
+    pub(crate) fn lose_all(&mut self) {
+        self.watch(|observer, now| observer.lose_all(now));
+        self.pass_on();
+    }
+
+    pub(crate) fn next_question(&self) -> Option<Question> {
+        self.endpoint.as_ref()?.1.try_recv().ok()
+    }
+
+    /// Answers all but a reset, which is the worker's to do. Whoever asked may be gone by now;
+    /// and who gets no answer is told so.
+    pub(crate) fn answer(&mut self, question: Question, ledger: Option<&Ledger>) {
+        let outside = self.outside(ledger.is_some());
+        self.watch(|observer, now| match question {
+            Question::Stats(to) => {
+                let _ = to.send(Box::new(observer.stats(ledger, outside, now)));
+            }
+            Question::Metrics(to) => {
+                let stats: Stats = observer.stats(ledger, outside, now);
+                let _ = to.send(observer.metrics(&stats));
+            }
+            Question::Request(id, to) => {
+                let _ = to.send(observer.request(&id, ledger));
+            }
+            Question::Match(asked, to) => {
+                let _ = to.send(ledger.and_then(|ledger| observer.matching(&asked, ledger)));
+            }
+            Question::Latest(most, to) => {
+                let _ = to.send(observer.latest(most));
+            }
+            Question::Reset(_) => {}
+        });
+    }
+
+    /// A defect of the observer must not end what it observes.
+    fn watch<R>(&mut self, work: impl FnOnce(&mut Observer, Now) -> R) -> Option<R> {
+        let library = self.facts.library;
+        let observer = self.observer.as_mut()?;
+        let now = library.now();
+        let result = catch_unwind(AssertUnwindSafe(|| work(observer, now)));
+        if result.is_err() {
+            self.observer = None;
+            library.say(format_args!(
+                "Observation stopped after an internal error at {}: /stats and the log file end \
+                 here, all else goes on. Please report this line",
+                library.place_of_panic()
+            ));
+        }
+        result.ok()
+    }
+
+    fn pass_on(&mut self) {
+        let Some(observer) = &mut self.observer else {
+            return;
+        };
+        let told = observer.told();
+        if let Some((stream, _)) = &self.endpoint {
+            stream.push(told.events);
+        }
+        if let Some(log) = &self.log {
+            told.lines.into_iter().for_each(|line| log.write(line));
+        }
+    }
+
+    fn outside(&self, alive: bool) -> Outside {
+        let facts = &self.facts;
+        Outside {
+            process: std::process::id(),
+            uptime_seconds: facts.started.elapsed().as_secs_f64(),
+            hook_version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: match (alive, &facts.index) {
+                (false, _) => Mode::Stopped,
+                (true, Some(_)) => Mode::Reporting,
+                (true, None) => Mode::Observing,
+            },
+            engine: facts.library.engine(),
+            model: facts.model.clone(),
+            model_state: facts.library.model_state(),
+            host_limit: facts.host_limit.0,
+            host_limit_from: facts.host_limit.1.clone(),
+            requests: facts.library.requests(),
+            delivery: facts
+                .index
+                .as_ref()
+                .map(|(sender, endpoint)| delivery(sender, endpoint)),
+            kv_events: facts.published.as_ref().map(kv_events),
+            losses: facts.library.losses(),
+        }
+    }
+}
+
+fn kv_events(watch: &Watch) -> KvEvents {
+    let figures = watch.figures();
+    KvEvents {
+        publish: figures.publish.map(|at| format!("tcp://{at}")),
+        replay: figures.replay.map(|at| format!("tcp://{at}")),
+        problem: figures.problem,
+        block_size: figures.block_size,
+        subscribers: figures.subscribers,
+        gpu_blocks: figures.gpu_blocks,
+        cpu_blocks: figures.cpu_blocks,
+        sequence: figures.sequence,
+        waiting: figures.waiting,
+        batches: figures.batches,
+        stored: figures.stored,
+        removed: figures.removed,
+        dropped: figures.dropped,
+        replays: figures.replays,
+        started_over: figures.started_over,
+        refused: figures.refused,
+    }
+}
+
+fn delivery(sender: &Sender, endpoint: &str) -> Delivery {
+    let stats = sender.stats();
+    Delivery {
+        endpoint: endpoint.to_owned(),
+        waiting: stats.waiting as u64,
+        set_aside: stats.set_aside as u64,
+        in_flight: stats.in_flight as u64,
+        sent: stats.sent,
+        not_needed: stats.not_needed,
+        rejected: stats.rejected,
+        dropped: stats.overflowed,
+        posts: stats.posts,
+        failed_posts: stats.failed_posts,
+        failures_in_a_row: stats.failures_in_a_row,
+        last_error: stats.last_error,
+        last_error_at: stats.last_error_unix_ms.map(Timestamp::from_unix_ms),
+        last_success_at: stats.last_success_unix_ms.map(Timestamp::from_unix_ms),
+    }
+}

@@ -1,0 +1,77 @@
+//! The control endpoint's threads: one that listens, one for each connection.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use contextpilot_http_server::{BindError, Bound, Limits, Listener, Pool, accept_for_ever, serve};
+use contextpilot_settings::ListenAddress;
+
+use super::answers::{Answers, refuse};
+use crate::bounds::{BODY, CONNECTIONS};
+use crate::library::Library;
+
+const LIMITS: Limits = Limits {
+    body: BODY,
+    patience: Duration::from_secs(20),
+    whole_request: Duration::from_secs(20),
+    connections: CONNECTIONS,
+};
+
+/// Where a Unix socket stands, to be taken away at the end.
+pub(crate) type Socket = Arc<OnceLock<Bound>>;
+
+/// Starts the thread that listens. The caller has blocked all signals.
+pub(crate) fn start(
+    library: &'static dyn Library,
+    address: ListenAddress,
+    answers: Answers,
+) -> io::Result<Socket> {
+    let socket = Socket::default();
+    let place = Arc::clone(&socket);
+    let answers = Arc::new(answers);
+    let thread = thread::Builder::new().name("contextpilot-web".to_owned());
+    thread.spawn(move || {
+        library.enter_thread();
+        // On this thread, not on the host's: a socket may be somewhere slow.
+        match bind(&address, &place) {
+            Ok(listener) => listen(library, &listener, &answers),
+            Err(why) => library.say(format_args!(
+                "Control endpoint: cannot listen on {address}, {why}. The server runs as usual, \
+                 without the endpoint: set CONTEXTPILOT_LISTEN to another address and restart"
+            )),
+        }
+    })?;
+    Ok(socket)
+}
+
+fn bind(address: &ListenAddress, place: &Socket) -> Result<Listener, BindError> {
+    match address {
+        ListenAddress::Tcp(address) => Listener::tcp(*address),
+        ListenAddress::Unix(path) => {
+            let (listener, bound) = Listener::unix(path)?;
+            let _ = place.set(bound);
+            Ok(listener)
+        }
+    }
+}
+
+fn listen(library: &'static dyn Library, listener: &Listener, answers: &Arc<Answers>) {
+    match listener.tcp_address() {
+        Some(address) => library.say(format_args!("Control endpoint: http://{address}")),
+        None => library.say(format_args!("Control endpoint: {}", answers.address())),
+    }
+    let answers = Arc::clone(answers);
+    accept_for_ever(
+        listener,
+        &Pool::new(LIMITS.connections),
+        || refuse(503, "too many connections: close one, or try again later"),
+        |problem| library.say(format_args!("Control endpoint: {problem}")),
+        move |stream| {
+            library.enter_thread();
+            // A connection that breaks is the client's to report.
+            let _ = serve(stream, &LIMITS, |request| answers.answer(request), refuse);
+        },
+    )
+}

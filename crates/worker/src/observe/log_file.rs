@@ -1,0 +1,241 @@
+//! `CONTEXTPILOT_LOG_FILE`: a line of JSON for each finished request.
+//!
+//! Written by a thread of its own, so that a slow disk stalls nobody: what it cannot keep up
+//! with is dropped and counted. At its limit the file becomes `<file>.1`, in the place of the
+//! one before, and another is begun; so there are two at most.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use contextpilot_control::LogLine;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::bounds::{LOG_IDS, LOG_LINES};
+use crate::library::Library;
+
+/// Takes lines. Dropped, it has the thread write what waits and end.
+pub(crate) struct LogFile {
+    /// Bounded by [`Waiting`]: a bounded channel would take all of its memory at once.
+    lines: Sender<LogLine>,
+    waiting: Arc<Waiting>,
+    library: &'static dyn Library,
+}
+
+/// Whether everything is written that will be.
+pub(crate) type Written = Arc<AtomicBool>;
+
+/// What the thread has not written yet.
+#[derive(Default)]
+struct Waiting {
+    lines: AtomicUsize,
+    /// Request ids in these.
+    ids: AtomicUsize,
+}
+
+impl Waiting {
+    /// False if there is no room. One thread asks.
+    fn take_room(&self, line: &LogLine) -> bool {
+        let room = self.lines.load(Ordering::Relaxed) < LOG_LINES
+            && self.ids.load(Ordering::Relaxed) + ids_in(line) <= LOG_IDS;
+        if room {
+            self.lines.fetch_add(1, Ordering::Relaxed);
+            self.ids.fetch_add(ids_in(line), Ordering::Relaxed);
+        }
+        room
+    }
+
+    fn give_room(&self, line: &LogLine) {
+        self.lines.fetch_sub(1, Ordering::Relaxed);
+        self.ids.fetch_sub(ids_in(line), Ordering::Relaxed);
+    }
+}
+
+fn ids_in(line: &LogLine) -> usize {
+    line.evicted.len() + 1
+}
+
+impl LogFile {
+    /// Starts the thread, which opens the file. The caller has blocked all signals.
+    pub(crate) fn start(
+        library: &'static dyn Library,
+        path: PathBuf,
+        limit: u64,
+    ) -> io::Result<(Self, Written)> {
+        let (sender, lines) = unbounded();
+        let waiting = Arc::new(Waiting::default());
+        let taken = Arc::clone(&waiting);
+        let written = Written::default();
+        let end = Arc::clone(&written);
+        let thread = thread::Builder::new().name("contextpilot-log".to_owned());
+        thread.spawn(move || {
+            library.enter_thread();
+            // A panic is a line less, and no reason to end anything.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                write_all(library, &path, limit, &lines, &taken);
+            }));
+            end.store(true, Ordering::SeqCst);
+        })?;
+        let file = Self {
+            lines: sender,
+            waiting,
+            library,
+        };
+        Ok((file, written))
+    }
+
+    pub(crate) fn write(&self, line: LogLine) {
+        if !self.waiting.take_room(&line) || self.lines.send(line).is_err() {
+            self.library.count_lost_log_line();
+        }
+    }
+}
+
+fn write_all(
+    library: &dyn Library,
+    path: &Path,
+    limit: u64,
+    lines: &Receiver<LogLine>,
+    waiting: &Waiting,
+) {
+    let mut file: Option<File> = None;
+    // A full disk is worth a line, not one for each request.
+    let mut failing = false;
+    for line in lines {
+        waiting.give_room(&line);
+        match write(path, limit, &mut file, &line) {
+            Ok(()) => failing = false,
+            Err(error) => {
+                library.count_lost_log_line();
+                file = None;
+                if !std::mem::replace(&mut failing, true) {
+                    library.say(format_args!(
+                        "Log file {} cannot be written ({error}): requests are not logged until \
+                         it can be; check CONTEXTPILOT_LOG_FILE and the disk",
+                        path.display()
+                    ));
+                }
+            }
+        }
+    }
+}
+
+fn write(path: &Path, limit: u64, file: &mut Option<File>, line: &LogLine) -> io::Result<()> {
+    let mut text = serde_json::to_string(line)?;
+    text.push('\n');
+    let open = match file {
+        Some(open) => open,
+        None => file.insert(open(path)?),
+    };
+    // One write: lines of several servers do not mix, and are whole if one is killed.
+    open.write_all(text.as_bytes())?;
+    if open.metadata()?.len() >= limit {
+        set_aside(path, open)?;
+        *file = None;
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Renames the file, unless another server with the same one has done so.
+fn set_aside(path: &Path, file: &File) -> io::Result<()> {
+    // The lock goes when the file is closed.
+    flock(file, FlockOperation::LockExclusive)?;
+    let (ours, there) = (file.metadata()?, fs::metadata(path));
+    let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
+    if !same {
+        return Ok(());
+    }
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".1");
+    fs::rename(path, aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_control::{Evicted, Outcome, Reason, Timestamp};
+
+    use super::*;
+
+    fn line(id: &str) -> LogLine {
+        LogLine {
+            at: Timestamp::from_unix_ms(0),
+            id: Some(id.to_owned()),
+            outcome: Outcome::Answered,
+            slot: Some(0),
+            prompts: 1,
+            prompt_tokens: 1,
+            reused: 0,
+            evaluated: 1,
+            time_to_first_token_seconds: None,
+            total_seconds: 0.0,
+            evicted: Vec::new(),
+            evaluation: None,
+        }
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_lines_and_in_ids() {
+        let waiting = Waiting::default();
+        let short = line("req-1");
+        for _ in 0..LOG_LINES {
+            assert!(waiting.take_room(&short));
+        }
+        assert!(!waiting.take_room(&short));
+        waiting.give_room(&short);
+        let evicted = Evicted {
+            id: "req-0".to_owned(),
+            reason: Reason::Overwritten,
+        };
+        let long = LogLine {
+            evicted: vec![evicted; LOG_IDS - LOG_LINES + 1],
+            ..line("req-2")
+        };
+        assert!(!waiting.take_room(&long), "one id too many");
+        waiting.give_room(&short);
+        assert!(waiting.take_room(&long));
+    }
+
+    #[test]
+    fn a_file_is_set_aside_at_its_limit_and_no_line_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queries.jsonl");
+        let aside = folder.path().join("queries.jsonl.1");
+        let one = serde_json::to_string(&line("req-0")).unwrap().len() as u64 + 1;
+        // Two servers with the same file.
+        let (mut first, mut second) = (None, None);
+        for nth in 0..4 {
+            let file = if nth % 2 == 0 {
+                &mut first
+            } else {
+                &mut second
+            };
+            write(&path, 3 * one, file, &line(&format!("req-{nth}"))).unwrap();
+        }
+        let ids = |path: &Path| -> Vec<String> {
+            let text = fs::read_to_string(path).unwrap();
+            text.lines()
+                .map(|line| serde_json::from_str::<LogLine>(line).unwrap().id.unwrap())
+                .collect()
+        };
+        // The second had it open still, and found that it was set aside.
+        assert_eq!(ids(&aside), ["req-0", "req-1", "req-2", "req-3"]);
+        assert!(!path.exists());
+        write(&path, 3 * one, &mut second, &line("req-4")).unwrap();
+        assert_eq!(ids(&path), ["req-4"]);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,172 @@
+//! For people: the control endpoint, the log file, and what they are told.
+//!
+//! ```text
+//!  host's threads      worker thread                         threads of ours
+//!  events, notes ──► ledger ──► observer ──► [`Ring`] ─────► connections: GET /events
+//!                                   │ ▲
+//!                                   │ └─ questions ◄───────► connections: everything else
+//!                                   └─ lines ──────────────► log file
+//! ```
+//!
+//! **Cost.** Without `CONTEXTPILOT_LISTEN` and `CONTEXTPILOT_LOG_FILE` one relaxed load in a few
+//! hooks, and nothing else. With one of them, on the host's threads: the
+//! clock is read (without a system call) when a request was received, an evaluation ended, a
+//! request was answered, and one more entry goes into the queue for each request, each save, and
+//! for each time that a sequence is twice as long as any before: then the engine is asked for
+//! the size of its state, which it computes without copying anything. All else happens on the
+//! worker thread and on threads of ours.
+//!
+//! Each of these threads is ours for life ([`Library::enter_thread`]), since what
+//! they do goes through our own `accept`, `recv` and `send`, and has all signals blocked.
+
+mod answers;
+mod ask;
+mod attend;
+mod control;
+mod facts;
+mod log_file;
+mod recording;
+mod setup;
+mod stream;
+
+use std::collections::hash_map::RandomState;
+use std::ffi::OsString;
+use std::hash::BuildHasher;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use contextpilot_delivery::Sender;
+use contextpilot_kv_publisher::Watch;
+use contextpilot_residency::Accounts;
+use contextpilot_settings::Settings;
+
+use crate::library::Library;
+use crate::worker::Turns;
+use answers::Answers;
+use attend::Facts;
+use control::Socket;
+use facts::CommandLine;
+use log_file::{LogFile, Written};
+use recording::Recording;
+use stream::Stream;
+
+pub(crate) use ask::Question;
+pub(crate) use attend::Attendant;
+
+/// What is to be put in order at the end of the process.
+#[derive(Default)]
+pub(crate) struct Remains {
+    socket: Option<Socket>,
+    log: Option<Written>,
+}
+
+impl Remains {
+    /// Takes a Unix socket's file away.
+    pub(crate) fn remove_socket(&self) {
+        if let Some(socket) = self.socket.as_ref().and_then(|socket| socket.get()) {
+            socket.remove();
+        }
+    }
+
+    /// Whether all lines of the log file are written that will be.
+    pub(crate) fn log_is_written(&self) -> bool {
+        let written = self.log.as_ref();
+        written.is_none_or(|written| written.load(Ordering::SeqCst))
+    }
+}
+
+/// Starts what the settings ask for. The caller has blocked all signals. `by_prompts`: requests are
+/// tied to slots by their prompts.
+///
+/// # Errors
+/// No thread can be had.
+pub(crate) fn start(
+    settings: &Settings,
+    library: &'static dyn Library,
+    turns: &Turns,
+    index: Option<(Arc<Sender>, String)>,
+    published: Option<Watch>,
+    by_prompts: bool,
+) -> io::Result<(Option<Attendant>, Remains)> {
+    let mut remains = Remains::default();
+    if !settings.observes() {
+        return Ok((None, remains));
+    }
+    let log = match &settings.log_file {
+        Some(path) => {
+            let limit = settings.log_file_limit;
+            let (file, written) = LogFile::start(library, path.clone(), limit)?;
+            remains.log = Some(written);
+            Some(file)
+        }
+        None => None,
+    };
+    let epoch = epoch(library);
+    let endpoint = match &settings.listen {
+        Some(address) => {
+            let (asker, questions) = ask::questions(turns.clone());
+            let stream = Arc::new(Stream::new(epoch.clone()));
+            let answers = Answers {
+                listen: address.clone(),
+                token: settings.listen_token.clone(),
+                asker,
+                stream: Arc::clone(&stream),
+                library,
+                sender: index.as_ref().map(|(sender, _)| Arc::clone(sender)),
+                readers: Arc::default(),
+            };
+            remains.socket = Some(control::start(library, address.clone(), answers)?);
+            Some((stream, questions))
+        }
+        None => None,
+    };
+    let command = command_line();
+    let recording = match &settings.traffic_file {
+        Some(wanted) => {
+            let engine = library.engine().build.unwrap_or_default();
+            let setup = setup::setup(&command, engine, library.sees_host_cache());
+            // All else goes on without it.
+            Recording::start(library, wanted, setup)
+                .inspect_err(|error| library.say(format_args!("No traffic is recorded: {error}")))
+                .ok()
+        }
+        None => None,
+    };
+    let reads = settings.listen.is_some() || settings.log_file.is_some();
+    let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Accounts::new(command.rules(by_prompts), bytes)
+    });
+    let facts = Facts {
+        library,
+        model: command.model(),
+        host_limit: command.host_limit(library.sees_host_cache()),
+        started: Instant::now(),
+        index,
+        published,
+    };
+    let attendant = Attendant::new(epoch, accounts, facts, endpoint, log, recording);
+    Ok((Some(attendant), remains))
+}
+
+/// What the server was told, as far as we look at it.
+fn command_line() -> CommandLine<impl Fn(&str) -> Option<OsString>> {
+    CommandLine::new(std::env::args_os(), |name: &str| std::env::var_os(name))
+}
+
+/// Bytes that the server's host prompt cache may take, by its command line; `None` if there is no
+/// limit. `seen`: copies in the cache are.
+#[must_use]
+pub fn host_limit(seen: bool) -> Option<u64> {
+    let (limit, _) = command_line().host_limit(seen);
+    limit.filter(|bytes| *bytes > 0)
+}
+
+/// Another one for each process. `RandomState` is seeded by the system.
+fn epoch(library: &dyn Library) -> String {
+    let time = library.now().unix_ms;
+    let random = RandomState::new().hash_one((time, std::process::id()));
+    format!("{random:016x}")
+}

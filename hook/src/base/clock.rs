@@ -1,0 +1,42 @@
+//! The time, which is taken only while somebody observes.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use contextpilot_observer::{Now, Stamp};
+
+/// Somebody observes.
+static ENGAGED: AtomicBool = AtomicBool::new(false);
+static START: OnceLock<Instant> = OnceLock::new();
+
+/// From the constructor: somebody will observe.
+pub(crate) fn engage() {
+    START.get_or_init(Instant::now);
+    ENGAGED.store(true, Ordering::Relaxed);
+}
+
+#[inline]
+pub(crate) fn is_engaged() -> bool {
+    ENGAGED.load(Ordering::Relaxed)
+}
+
+/// The time, if somebody observes.
+pub(crate) fn stamp() -> Stamp {
+    if !is_engaged() {
+        return Stamp::default();
+    }
+    let since = START.get().map_or(0, |start| start.elapsed().as_nanos());
+    // One more, since zero means that it was not taken; 64 bits last for 580 years.
+    Stamp(u64::try_from(since).unwrap_or(u64::MAX - 1) + 1)
+}
+
+/// The time on both clocks.
+pub(crate) fn now() -> Now {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let unix_ms = since.map_or(0, |since| since.as_millis());
+    Now {
+        stamp: stamp(),
+        unix_ms: u64::try_from(unix_ms).unwrap_or(u64::MAX),
+    }
+}

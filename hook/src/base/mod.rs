@@ -1,0 +1,10 @@
+//! What every room stands on. Knows of no other room.
+
+pub(crate) mod abi;
+pub(crate) mod bounds;
+pub(crate) mod clock;
+pub(crate) mod faults;
+pub(crate) mod guard;
+pub(crate) mod log;
+pub(crate) mod mode;
+pub(crate) mod status;

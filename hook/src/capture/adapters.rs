@@ -1,0 +1,286 @@
+//! Which LoRA adapters are applied to which context.
+//!
+//! The server says so before each batch, whether something changed or not. What the worker is told,
+//! with the batch that it holds for, is what changed.
+//!
+//! A context is used by one thread at a time: the engine's API asks that of its caller. That is
+//! what makes the copies here safe without a lock, as with batches (see [`crate::capture::shadow`]).
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale};
+
+use crate::attach::original::{self, plain};
+use crate::attach::table::{ADAPTERS, newest};
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+use crate::channel::{self, push_heard};
+
+/// Contexts with adapters: a server has one.
+const MOST: usize = 16;
+/// More than any adapter has; one with more counts as an ordinary one, for which more is given up.
+const LONGEST_INVOCATION: usize = 4096;
+
+/// Some adapter was seen. Everything here ends at once where none ever was.
+static SEEN: AtomicBool = AtomicBool::new(false);
+
+struct Place {
+    /// Zero: free.
+    context: AtomicUsize,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: a state is only reached by whoever uses the context of that address; of those there is
+// one at a time, and what it did happens before what the next one does.
+unsafe impl Sync for Place {}
+
+#[allow(clippy::declare_interior_mutable_const)]
+const FREE: Place = Place {
+    context: AtomicUsize::new(0),
+    state: UnsafeCell::new(State {
+        applied: Vec::new(),
+        invocations: Vec::new(),
+        told: Vec::new(),
+        gaps: usize::MAX,
+    }),
+};
+static PLACES: [Place; MOST] = [FREE; MOST];
+
+/// An adapter's address, and how strongly it is applied.
+type Applied = (usize, Scale);
+
+struct State {
+    applied: Vec<Applied>,
+    /// The tokens that activate each adapter that was ever applied.
+    invocations: Vec<(usize, Arc<[i32]>)>,
+    /// What the worker has heard, and how many gaps there were in what it heard by then.
+    told: Vec<Applied>,
+    gaps: usize,
+}
+
+/// Whether it can be seen which adapters the server applies.
+pub(crate) fn are_seen() -> bool {
+    original::has_any(ADAPTERS)
+}
+
+/// All adapters of a context, in the server's order.
+///
+/// # Safety
+/// There are `count` adapters and scales, which belong to our caller's caller; it uses the context.
+pub(crate) unsafe fn set_all(
+    call: &EngineCall,
+    context: Pointer,
+    adapters: *const Pointer,
+    count: usize,
+    scales: *const f32,
+) {
+    if count == 0 && !SEEN.load(Ordering::Relaxed) {
+        return;
+    }
+    let given = !adapters.is_null() && !scales.is_null();
+    let (adapters, scales): (&[Pointer], &[f32]) = match given && count > 0 {
+        // SAFETY: the caller's promise.
+        true => (
+            unsafe { std::slice::from_raw_parts(adapters, count) },
+            unsafe {
+                // SAFETY: the caller's promise.
+                std::slice::from_raw_parts(scales, count)
+            },
+        ),
+        false => (&[], &[]),
+    };
+    let all = adapters.iter().zip(scales);
+    let all = all.map(|(adapter, scale)| (adapter.addr(), Scale::new(*scale)));
+    // SAFETY: the caller's promise.
+    unsafe { change(call, context, |applied| replace(applied, all.clone())) };
+    for adapter in adapters {
+        // SAFETY: the caller's promise; the adapter was just applied.
+        unsafe { learn_invocation(call, context, *adapter) };
+    }
+}
+
+fn replace(applied: &mut Vec<Applied>, all: impl Iterator<Item = Applied>) {
+    applied.clear();
+    applied.extend(all);
+}
+
+/// One adapter of a context, beside the others.
+///
+/// # Safety
+/// Our caller's caller uses the context, and the adapter lives.
+pub(crate) unsafe fn set(call: &EngineCall, context: Pointer, adapter: Pointer, scale: f32) {
+    let one = (adapter.addr(), Scale::new(scale));
+    // SAFETY: the caller's promise.
+    unsafe {
+        change(call, context, |applied| {
+            match applied.iter_mut().find(|(address, _)| *address == one.0) {
+                Some(known) => *known = one,
+                None => applied.push(one),
+            }
+        });
+    }
+    // SAFETY: the caller's promise.
+    unsafe { learn_invocation(call, context, adapter) };
+}
+
+/// An adapter is applied to a context no more.
+///
+/// # Safety
+/// Our caller's caller uses the context.
+pub(crate) unsafe fn remove(call: &EngineCall, context: Pointer, adapter: Pointer) {
+    let gone = adapter.addr();
+    let work = |applied: &mut Vec<Applied>| applied.retain(|(address, _)| *address != gone);
+    // SAFETY: the caller's promise.
+    unsafe { change(call, context, work) };
+}
+
+/// None is.
+///
+/// # Safety
+/// Our caller's caller uses the context.
+pub(crate) unsafe fn clear(call: &EngineCall, context: Pointer) {
+    if SEEN.load(Ordering::Relaxed) {
+        // SAFETY: the caller's promise.
+        unsafe { change(call, context, Vec::clear) };
+    }
+}
+
+/// # Safety
+/// Our caller's caller uses the context.
+unsafe fn change(call: &EngineCall, context: Pointer, work: impl FnOnce(&mut Vec<Applied>)) {
+    call.observe(|| {
+        SEEN.store(true, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        match unsafe { state(context, true) } {
+            Some(state) => work(&mut state.applied),
+            // No room for what cannot be forgotten.
+            None => channel::lose_step(),
+        }
+    });
+}
+
+/// Asks the engine which tokens activate an adapter, unless that is known.
+///
+/// # Safety
+/// Our caller's caller uses the context, and the adapter lives.
+unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer) {
+    let mut known = true;
+    call.observe(|| {
+        // SAFETY: the caller's promise.
+        let state = unsafe { state(context, false) };
+        known = state.is_none_or(|state| {
+            let mut invocations = state.invocations.iter();
+            invocations.any(|(address, _)| *address == adapter.addr())
+        });
+    });
+    if known {
+        return;
+    }
+    // Two calls of the engine, which are not ours to guard.
+    // SAFETY: the caller's promise.
+    let count = unsafe { plain::invocation_count(adapter) };
+    // SAFETY: the caller's promise.
+    let tokens = unsafe { plain::invocation(adapter) };
+    call.observe(|| {
+        let count = count.and_then(|count| usize::try_from(count).ok());
+        let count = count.filter(|count| (1..=LONGEST_INVOCATION).contains(count));
+        let tokens: &[i32] = match (count, tokens.filter(|tokens| !tokens.is_null())) {
+            // SAFETY: the engine's own, which live as long as the adapter; it says how many.
+            (Some(count), Some(tokens)) => unsafe { std::slice::from_raw_parts(tokens, count) },
+            _ => &[],
+        };
+        // SAFETY: the caller's promise.
+        if let Some(state) = unsafe { state(context, false) } {
+            state.invocations.push((adapter.addr(), tokens.into()));
+        }
+    });
+}
+
+/// Tells the worker what is applied to the batch that a context is about to evaluate, if that is
+/// not what it has heard last. False: it could not be told.
+///
+/// # Safety
+/// Our caller's caller uses the context.
+pub(crate) unsafe fn tell(context: Pointer) -> bool {
+    if !SEEN.load(Ordering::Relaxed) {
+        return true;
+    }
+    // SAFETY: the caller's promise.
+    let Some(state) = (unsafe { state(context, false) }) else {
+        return true;
+    };
+    let gaps = channel::gaps();
+    if state.gaps == gaps && state.told == state.applied {
+        return true;
+    }
+    let invocation = |wanted: usize| {
+        let mut invocations = state.invocations.iter();
+        let found = invocations.find(|(address, _)| *address == wanted);
+        found.map_or_else(|| Arc::from([]), |(_, tokens)| Arc::clone(tokens))
+    };
+    let adapters = state.applied.iter().map(|&(address, scale)| Adapter {
+        address,
+        scale,
+        invocation: invocation(address),
+    });
+    let told = push_heard(Event::Adapters {
+        context: ContextId(context.addr()),
+        adapters: adapters.collect(),
+        compared: match newest(ADAPTERS, original::has) {
+            Some("adapters") => Compared::WhenNamed,
+            _ => Compared::Always,
+        },
+    });
+    if told {
+        state.gaps = gaps;
+        state.told.clone_from(&state.applied);
+    }
+    told
+}
+
+/// A context is about to go.
+///
+/// # Safety
+/// Our caller's caller uses the context.
+pub(crate) unsafe fn forget(context: Pointer) {
+    // SAFETY: the caller's promise.
+    if let Some(state) = unsafe { state(context, false) } {
+        state.applied.clear();
+        state.invocations.clear();
+        state.told.clear();
+        state.gaps = usize::MAX;
+    }
+    if let Some(place) = find(context.addr()) {
+        place.context.store(0, Ordering::Release);
+    }
+}
+
+/// What is known of a context; `None` if that is nothing, or, where it is `wanted`, if there is no
+/// room.
+///
+/// # Safety
+/// Our caller's caller uses the context, and no other reference to its state is alive.
+unsafe fn state(context: Pointer, wanted: bool) -> Option<&'static mut State> {
+    let address = context.addr();
+    let place = find(address).or_else(|| {
+        let mut places = PLACES.iter();
+        places.find(|place| wanted && address != 0 && place.take(address))
+    })?;
+    // SAFETY: see `Place`: the caller is the one who may use the context now.
+    Some(unsafe { &mut *place.state.get() })
+}
+
+fn find(address: usize) -> Option<&'static Place> {
+    let mut places = PLACES.iter();
+    places.find(|place| address != 0 && place.context.load(Ordering::Acquire) == address)
+}
+
+impl Place {
+    fn take(&self, address: usize) -> bool {
+        self.context
+            .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+}

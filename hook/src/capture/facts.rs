@@ -1,0 +1,62 @@
+//! What the engine says of a context to whoever observes. Where nobody does, it is not asked.
+
+use std::ffi::c_char;
+use std::sync::Arc;
+
+use contextpilot_observer::Note;
+use contextpilot_residency::ContextId;
+
+use crate::attach::original::plain;
+use crate::base::abi::Pointer;
+use crate::base::clock::is_engaged;
+use crate::channel::note;
+
+/// What the engine says of a context to whoever observes.
+pub(crate) struct ContextFacts {
+    capacity: Option<u32>,
+    slots: Option<u32>,
+    /// What it calls the model, ended by a zero.
+    model: [u8; 128],
+}
+
+/// Asks it, if somebody observes. Not to be called within the guard.
+pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<ContextFacts> {
+    if !is_engaged() {
+        return None;
+    }
+    // SAFETY: a living context, here and below.
+    let of_one = unsafe { plain::context_size_of_one(context) };
+    // SAFETY: see above.
+    let capacity = of_one.or_else(|| unsafe { plain::context_size(context) });
+    // SAFETY: see above.
+    let slots = unsafe { plain::sequences(context) };
+    let mut text = [0_u8; 128];
+    if let Some(model) = model {
+        // SAFETY: a living context's model, and a buffer of that size, which is ended by a zero.
+        unsafe { plain::model_desc(model, text.as_mut_ptr().cast::<c_char>(), text.len()) };
+    }
+    Some(ContextFacts {
+        capacity,
+        slots,
+        model: text,
+    })
+}
+
+/// A context was made.
+pub(crate) fn note_context(context: Pointer, facts: Option<&ContextFacts>) {
+    if let Some(facts) = facts {
+        note(|| Note::Context {
+            context: ContextId(context.addr()),
+            capacity: facts.capacity,
+            slots: facts.slots,
+            model: model_of(facts),
+        });
+    }
+}
+
+/// What the engine calls the context's model.
+fn model_of(facts: &ContextFacts) -> Option<Arc<str>> {
+    let text = facts.model.split(|&byte| byte == 0).next()?;
+    let text = String::from_utf8_lossy(text);
+    (!text.is_empty()).then(|| Arc::from(&*text))
+}

@@ -1,0 +1,139 @@
+//! What is in a `llama_batch`, the structure that engines before 0.5 take by value.
+
+use std::ptr;
+
+use contextpilot_residency::{Entries, Entry};
+
+use crate::attach::original::plain;
+use crate::base::abi::{Batch, Pointer};
+use crate::capture::contexts;
+use crate::capture::shadow;
+
+/// What the engine says of a batch that leaves something out.
+pub(crate) struct Answers {
+    /// Numbers in a row of embeddings, if there are rows.
+    row_size: Option<usize>,
+    /// Of each sequence, where no positions are given: the last position that the engine holds.
+    ends: Vec<(i32, i32)>,
+}
+
+impl Answers {
+    /// Not to be called within the [guard](crate::base::guard). What null pointers mean is written in the
+    /// engine's header.
+    ///
+    /// # Safety
+    /// The batch is one that the engine may read, in a living context that is not at work now.
+    pub(crate) unsafe fn of(context: Pointer, batch: &Batch) -> Self {
+        let mut answers = Self {
+            row_size: None,
+            ends: Vec::new(),
+        };
+        if batch.token.is_null() {
+            // SAFETY: the caller's promise.
+            answers.row_size = unsafe { row_size(context) };
+        }
+        if batch.position.is_null() {
+            for index in 0..usize::try_from(batch.len).unwrap_or(0) {
+                // SAFETY: the caller's promise.
+                for sequence in unsafe { sequences(batch, index) } {
+                    if answers.ends.iter().all(|(known, _)| *known != sequence) {
+                        // SAFETY: the caller's promise.
+                        let last = unsafe { contexts::last_position(context, sequence) };
+                        answers.ends.push((sequence, last.unwrap_or(-1)));
+                    }
+                }
+            }
+        }
+        answers
+    }
+}
+
+/// The sequences of an entry.
+///
+/// # Safety
+/// The batch is one that the engine may read, and has such an entry.
+unsafe fn sequences(batch: &Batch, index: usize) -> impl Iterator<Item = i32> {
+    // SAFETY: each array that is there has an element for each entry.
+    let list = unsafe { element(batch.sequence, index) }.unwrap_or(ptr::null());
+    // SAFETY: as above.
+    let count = unsafe { element(batch.sequences, index) }.unwrap_or(1);
+    let count = if list.is_null() { 1 } else { count };
+    (0..usize::try_from(count).unwrap_or(0)).map(move |which| {
+        // SAFETY: each list has as many elements as is said of it.
+        unsafe { element(list, which) }.unwrap_or(0)
+    })
+}
+
+/// The entries of a batch; `None` if they cannot be told.
+///
+/// # Safety
+/// The batch is one that the engine may read; `answers` are about it.
+pub(crate) unsafe fn entries(batch: &Batch, answers: &Answers) -> Option<Entries> {
+    let len = usize::try_from(batch.len).ok()?;
+    let row_size = match batch.token.is_null() {
+        true => answers.row_size?,
+        false => 0,
+    };
+    let mut ends = answers.ends.clone();
+    let mut entries = Vec::with_capacity(len);
+    for index in 0..len {
+        // SAFETY: each array that is there has `len` elements.
+        let token = match unsafe { element(batch.token, index) } {
+            Some(token) => token,
+            None if batch.embedding.is_null() => return None,
+            None => {
+                let row = batch.embedding.wrapping_add(index * row_size);
+                // SAFETY: the embeddings have `len` rows of this size.
+                shadow::media(unsafe {
+                    std::slice::from_raw_parts(row.cast(), row_size * size_of::<f32>())
+                })
+            }
+        };
+        // SAFETY: as above.
+        let output = match unsafe { element(batch.output, index) } {
+            Some(output) => output != 0,
+            None => index + 1 == len,
+        };
+        // SAFETY: as above.
+        let given = unsafe { element(batch.position, index) };
+        // SAFETY: the caller's promise.
+        for sequence in unsafe { sequences(batch, index) } {
+            let position = given.or_else(|| consecutive(sequence, &mut ends))?;
+            entries.push(Entry {
+                sequence,
+                position,
+                token,
+                output,
+            });
+        }
+    }
+    Some(entries.into())
+}
+
+/// The next position of a sequence, counted on from what the engine holds of it.
+fn consecutive(sequence: i32, ends: &mut [(i32, i32)]) -> Option<i32> {
+    let (_, last) = ends.iter_mut().find(|(known, _)| *known == sequence)?;
+    *last += 1;
+    Some(*last)
+}
+
+/// Numbers in a row of embeddings.
+///
+/// # Safety
+/// The context is alive.
+unsafe fn row_size(context: Pointer) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    let model = unsafe { plain::get_model(context) }?;
+    // SAFETY: the model of a living context is alive.
+    let inputs = unsafe { plain::embedding_size_in(model) };
+    // SAFETY: as above.
+    let size = inputs.or_else(|| unsafe { plain::embedding_size(model) })?;
+    usize::try_from(size).ok()
+}
+
+/// # Safety
+/// If `array` is not null, it has more than `index` elements.
+unsafe fn element<T: Copy>(array: *const T, index: usize) -> Option<T> {
+    // SAFETY: the caller's promise.
+    (!array.is_null()).then(|| unsafe { *array.wrapping_add(index) })
+}

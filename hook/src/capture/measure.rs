@@ -1,0 +1,57 @@
+//! How large the KV cache of a sequence is, for whoever observes. Where nobody does, the engine is not
+//! asked.
+
+use std::sync::atomic::Ordering;
+
+use contextpilot_observer::Note;
+use contextpilot_residency::{ContextId, Entry};
+
+use super::contexts;
+use crate::attach::original::plain;
+use crate::base::abi::Pointer;
+use crate::base::clock::is_engaged;
+use crate::channel::note;
+
+/// A sequence whose size is worth asking for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Longest {
+    sequence: i32,
+    tokens: u32,
+}
+
+/// Whether a batch makes a sequence twice as long as any that was measured, which happens some
+/// twenty times in the life of a context at most.
+pub(crate) fn worth_measuring(context: Pointer, entries: &[Entry]) -> Option<Longest> {
+    if !is_engaged() || entries.len() < 2 {
+        return None;
+    }
+    let last = entries.last()?;
+    let tokens = u32::try_from(last.position).ok()?.saturating_add(1);
+    let measured = contexts::measured(context)?.load(Ordering::Relaxed);
+    (tokens >= measured.saturating_mul(2)).then_some(Longest {
+        sequence: last.sequence,
+        tokens,
+    })
+}
+
+/// Asks the engine for the size of a sequence, right after it was evaluated; bytes. Not to be called
+/// within the guard.
+pub(crate) fn ask_size(context: Pointer, longest: Longest) -> Option<usize> {
+    // SAFETY: a living context that is not at work now, on the thread that uses it.
+    unsafe { plain::state_size(context, longest.sequence) }
+}
+
+/// The engine has said how large a sequence is.
+pub(crate) fn note_size(context: Pointer, longest: Longest, size: Option<usize>) {
+    let Longest { tokens, .. } = longest;
+    if let Some(measured) = contexts::measured(context) {
+        measured.store(tokens, Ordering::Relaxed);
+    }
+    if let Some(bytes) = size {
+        note(|| Note::Measured {
+            context: ContextId(context.addr()),
+            tokens,
+            bytes: bytes as u64,
+        });
+    }
+}

@@ -1,0 +1,28 @@
+//! What a hook takes note of: small tables that lead from what the host passes to what the ledger is
+//! told.
+//!
+//! | module | leads from … to … |
+//! |---|---|
+//! | [`shadow`], [`legacy`] | a batch that is being filled, to its entries |
+//! | [`contexts`], [`adapters`] | a memory to its context; a context to what is applied to it |
+//! | [`saved`], [`packed`] | a buffer of the host's to the sequence that was saved in it |
+//! | [`connections`], [`tasks`] | a thread that reads a request to its id; a list of tasks to their numbers |
+//! | [`prompts`], [`infill`] | the same where requests are known by their prompts only |
+//! | [`recent`] | an id to where it outlives a crash |
+//! | [`measure`], `facts` | a context to its size and its model's name, for whoever observes |
+//! | [`model`] | loads and uses of contexts to whether the server answers |
+
+pub(crate) mod adapters;
+pub(crate) mod connections;
+pub(crate) mod contexts;
+mod facts;
+pub(crate) mod infill;
+pub(crate) mod legacy;
+pub(crate) mod measure;
+pub(crate) mod model;
+pub(crate) mod packed;
+pub(crate) mod prompts;
+pub(crate) mod recent;
+pub(crate) mod saved;
+pub(crate) mod shadow;
+pub(crate) mod tasks;

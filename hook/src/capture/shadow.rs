@@ -1,0 +1,366 @@
+//! A copy of each extended batch.
+//!
+//! `llama_batch_ext` is opaque, so what is in one is known only to who watched it being filled.
+//! Filling and evaluating may happen on different threads, but never at once: the engine's API
+//! asks that of its caller. That is what makes the copies safe without a lock.
+//!
+//! A batch is found by its address in a small table, from the place that the address hashes to:
+//! at the first look, as good as always. Copies are reused, never freed.
+
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use contextpilot_residency::{Entries, Entry, media_token};
+
+use crate::base::abi::{Embeddings, Pointer};
+use crate::base::bounds::{BATCH_KEEPS as KEPT, BATCHES as MOST};
+
+/// `LLAMA_TOKEN_NULL`.
+const NO_TOKEN: i32 = -1;
+
+struct Place {
+    /// Zero: free.
+    batch: AtomicUsize,
+    shadow: UnsafeCell<Shadow>,
+}
+
+// SAFETY: a shadow is only reached through `with`, by whoever is allowed to use the batch of that
+// address; of those there is one at a time, and what it did happens before what the next one does.
+unsafe impl Sync for Place {}
+
+#[allow(clippy::declare_interior_mutable_const)]
+const FREE: Place = Place {
+    batch: AtomicUsize::new(0),
+    shadow: UnsafeCell::new(Shadow::new()),
+};
+static PLACES: [Place; MOST] = [FREE; MOST];
+
+/// What is in a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Shadow {
+    entries: Vec<Entry>,
+    /// Further sequences of an entry: its index, and the sequence.
+    further: Vec<(u32, i32)>,
+    /// The engine's batch has something in it that the copy has not.
+    incomplete: bool,
+}
+
+/// Starts a copy of a new batch, which is empty.
+///
+/// # Safety
+/// The caller is in a call that the batch was handed to, and that has not handed it on.
+pub(crate) unsafe fn begin(batch: Pointer) {
+    let address = batch.addr();
+    // SAFETY: the caller's promise.
+    if address == 0 || unsafe { with(batch, Shadow::clear) }.is_some() {
+        return;
+    }
+    for place in probe(address) {
+        if place
+            .batch
+            .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            // SAFETY: the place is ours now, and known to nobody else but through this batch.
+            let shadow = unsafe { &mut *place.shadow.get() };
+            shadow.clear();
+            return;
+        }
+    }
+    // No room: it stays unknown.
+}
+
+/// Ends the copy of a batch that is about to be freed.
+///
+/// # Safety
+/// As for [`begin`].
+pub(crate) unsafe fn end(batch: Pointer) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        with(batch, |shadow| {
+            shadow.clear();
+            shadow.entries.shrink_to(KEPT);
+            shadow.further.shrink_to(KEPT);
+        })
+    };
+    if let Some(place) = find(batch.addr()) {
+        place.batch.store(0, Ordering::Release);
+    }
+}
+
+/// Works on the copy of a batch; `None` if there is none.
+///
+/// # Safety
+/// As for [`begin`]; `work` does not come back here.
+#[inline]
+pub(crate) unsafe fn with<R>(batch: Pointer, work: impl FnOnce(&mut Shadow) -> R) -> Option<R> {
+    let place = find(batch.addr())?;
+    // SAFETY: see `Place`: the caller is the one who may use the batch now.
+    let shadow = unsafe { &mut *place.shadow.get() };
+    Some(work(shadow))
+}
+
+/// Where the batch was that was asked for last: a server fills one at a time, entry by entry.
+static LAST: AtomicUsize = AtomicUsize::new(0);
+
+#[inline]
+fn find(address: usize) -> Option<&'static Place> {
+    // A hint only: whoever follows it looks whose place it is.
+    let last = &PLACES[LAST.load(Ordering::Relaxed) % MOST];
+    if address != 0 && last.batch.load(Ordering::Acquire) == address {
+        return Some(last);
+    }
+    look_for(address)
+}
+
+#[cold]
+fn look_for(address: usize) -> Option<&'static Place> {
+    if address == 0 {
+        // Marks what is free.
+        return None;
+    }
+    let start = start(address);
+    let found = (start..start + MOST)
+        .find(|place| PLACES[place % MOST].batch.load(Ordering::Acquire) == address)?;
+    LAST.store(found % MOST, Ordering::Relaxed);
+    Some(&PLACES[found % MOST])
+}
+
+/// All places, from the one where the address belongs. Free ones do not end the search, so that
+/// they may come about anywhere.
+fn probe(address: usize) -> impl Iterator<Item = &'static Place> {
+    let start = start(address);
+    (0..MOST).map(move |step| &PLACES[(start + step) % MOST])
+}
+
+/// Where an address belongs. Those of allocations are multiples of 16.
+fn start(address: usize) -> usize {
+    (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as usize) >> (usize::BITS - 6)
+}
+
+impl Shadow {
+    const fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            further: Vec::new(),
+            incomplete: false,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.further.clear();
+        self.incomplete = false;
+    }
+
+    /// An entry was added, or not: `index` is what the engine returned.
+    #[inline]
+    pub(crate) fn add(&mut self, index: i32, sequence: i32, token: i32) {
+        // A refused token or embedding (-2) leaves an entry behind that has neither.
+        if index == -2 || (index >= 0 && index as usize != self.entries.len()) {
+            self.incomplete = true;
+        }
+        if index >= 0 {
+            self.entries.push(Entry {
+                sequence,
+                position: -1,
+                token,
+                output: false,
+            });
+        }
+    }
+
+    /// As [`Shadow::add`], but only if that needs no memory; `false`: it does.
+    #[inline]
+    pub(crate) fn add_if_there_is_room(&mut self, index: i32, sequence: i32, token: i32) -> bool {
+        let room = self.entries.len() < self.entries.capacity();
+        if room {
+            self.add(index, sequence, token);
+        }
+        room
+    }
+
+    pub(crate) fn add_without_token(&mut self, index: i32, sequence: i32) {
+        self.add(index, sequence, NO_TOKEN);
+    }
+
+    /// # Safety
+    /// The row is readable, if the engine took it (`index` is not negative).
+    pub(crate) unsafe fn add_row(&mut self, index: i32, sequence: i32, row: Embeddings) {
+        let token = match index {
+            // SAFETY: the caller's promise.
+            0.. => unsafe { token_of(row) },
+            _ => NO_TOKEN,
+        };
+        self.add(index, sequence, token);
+    }
+
+    /// # Safety
+    /// The row is readable.
+    pub(crate) unsafe fn set_row(&mut self, index: i32, row: Embeddings) {
+        if let Some(entry) = self.entry(index) {
+            // A token says what it is; its embedding may be anything.
+            if entry.token == NO_TOKEN {
+                // SAFETY: the caller's promise.
+                entry.token = unsafe { token_of(row) };
+            }
+        }
+    }
+
+    pub(crate) fn add_sequence(&mut self, index: i32, sequence: i32) {
+        let Some(entry) = self.entry(index) else {
+            return;
+        };
+        let known = entry.sequence == sequence;
+        let further = (index as u32, sequence);
+        if !known && !self.further.contains(&further) {
+            self.further.push(further);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set_position(&mut self, index: i32, position: i32) {
+        if let Some(entry) = self.entry(index) {
+            entry.position = position;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set_output(&mut self, index: i32, output: bool) {
+        if let Some(entry) = self.entry(index) {
+            entry.output = output;
+        }
+    }
+
+    /// What the batch holds, entries of several sequences once for each; `None` if that is not
+    /// known for certain.
+    pub(crate) fn entries(&self) -> Option<Entries> {
+        if self.incomplete {
+            return None;
+        }
+        if self.further.is_empty() {
+            return Some(self.entries[..].into());
+        }
+        let mut all = Vec::with_capacity(self.entries.len() + self.further.len());
+        let mut further = self.further.clone();
+        further.sort_by_key(|(index, _)| *index);
+        let mut further = further.into_iter().peekable();
+        for (index, entry) in self.entries.iter().enumerate() {
+            all.push(*entry);
+            while let Some((_, sequence)) = further.next_if(|(at, _)| *at as usize == index) {
+                all.push(Entry { sequence, ..*entry });
+            }
+        }
+        Some(all.into())
+    }
+
+    #[inline]
+    fn entry(&mut self, index: i32) -> Option<&mut Entry> {
+        let entry = usize::try_from(index)
+            .ok()
+            .and_then(|index| self.entries.get_mut(index));
+        if entry.is_none() {
+            self.incomplete = true;
+        }
+        entry
+    }
+}
+
+/// # Safety
+/// The row is readable.
+unsafe fn token_of(row: Embeddings) -> i32 {
+    let Some(bytes) = row
+        .rows
+        .checked_mul(row.columns)
+        .and_then(|n| n.checked_mul(size_of::<f32>()))
+        .filter(|_| !row.data.is_null())
+    else {
+        return NO_TOKEN;
+    };
+    // SAFETY: the engine has just read as much from there.
+    media(unsafe { std::slice::from_raw_parts(row.data.cast(), bytes) })
+}
+
+thread_local! {
+    // Stands for the media whose rows this thread evaluates. Without a destructor, as
+    // `guard::FLAGS`.
+    static NAMED: Cell<Option<i32>> = const { Cell::new(None) };
+}
+
+/// The span in which rows of media with a name are evaluated. Ended by C++ exceptions too.
+///
+/// The server compares media by name. Rows of the same name may differ (images that are encoded
+/// together are rounded otherwise), and the same rows may come from different files: what the
+/// server would not find again must not count as cached.
+pub(crate) struct Named {
+    before: Option<i32>,
+}
+
+impl Named {
+    pub(crate) fn begin(name: &[u8]) -> Self {
+        Self {
+            before: NAMED.replace(Some(token_of_name(name))),
+        }
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        NAMED.set(self.before);
+    }
+}
+
+/// The token that stands for a row of embeddings, never [`NO_TOKEN`]: for the media of that
+/// [name](Named), or else for its content.
+pub(crate) fn media(row: &[u8]) -> i32 {
+    NAMED.get().unwrap_or_else(|| opaque(hash(row)))
+}
+
+/// The token of media of this name.
+pub(crate) fn token_of_name(name: &[u8]) -> i32 {
+    opaque(hash(name))
+}
+
+fn opaque(hash: u32) -> i32 {
+    match media_token(hash) {
+        NO_TOKEN => media_token(0),
+        token => token,
+    }
+}
+
+const SEED: [u64; 4] = [
+    0xA076_1D64_78BD_642F,
+    0xE703_7ED1_A0B4_28DB,
+    0x8EBC_6AF0_9C88_C6E3,
+    0x5899_65CC_7537_4CC3,
+];
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// A hash of at least 8 bytes a cycle or so: rows have thousands of numbers. Multiplies 16 bytes
+/// at a time into 128 bits and folds them, in two independent lanes.
+fn hash(bytes: &[u8]) -> u32 {
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    let mut lanes = [bytes.len() as u64 ^ SEED[0], SEED[1]];
+    let mut blocks = bytes.chunks_exact(32);
+    for block in &mut blocks {
+        lanes[0] = fold(word(&block[..8]) ^ SEED[2], word(&block[8..16]) ^ lanes[0]);
+        lanes[1] = fold(
+            word(&block[16..24]) ^ SEED[3],
+            word(&block[24..]) ^ lanes[1],
+        );
+    }
+    let mut rest = [0; 32];
+    rest[..blocks.remainder().len()].copy_from_slice(blocks.remainder());
+    for (lane, half) in lanes.iter_mut().zip(rest.chunks_exact(16)) {
+        *lane = fold(word(&half[..8]) ^ SEED[2], word(&half[8..]) ^ *lane);
+    }
+    let folded = fold(lanes[0] ^ SEED[3], lanes[1] ^ SEED[0]);
+    (folded ^ (folded >> 32)) as u32
+}
+
+#[cfg(test)]
+mod tests;

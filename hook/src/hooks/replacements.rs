@@ -1,0 +1,37 @@
+//! What is called in place of the host's functions: notes that it was called, and goes on to the
+//! body in the file of its row.
+
+use std::ffi::{c_char, c_int};
+
+use super::*;
+use crate::attach::Replacement;
+use crate::attach::original::called;
+use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
+
+macro_rules! replacements {
+    ($( $module:ident $generation:ident $need:ident
+        fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
+        /// The functions themselves.
+        pub(super) mod replacement {
+            use super::*;
+            $(
+                pub(in crate::hooks) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                    called::$name.note();
+                    // SAFETY: called in place of the function of this name, with its contract.
+                    unsafe { $module::$name($($argument),*) }
+                }
+            )*
+        }
+        /// In the table's order.
+        #[allow(clippy::type_complexity)]
+        pub(crate) static REPLACEMENTS: &[Replacement] = &[$(
+            Replacement {
+                code: || {
+                    let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name;
+                    code as *const ()
+                },
+            },
+        )*];
+    };
+}
+for_each_hooked!(replacements);

@@ -1,0 +1,172 @@
+//! The library, as its worker sees it.
+
+use std::fmt;
+use std::time::Duration;
+
+use contextpilot_control::{Engine, Losses, ModelState, Requests};
+use contextpilot_journal::Recent;
+use contextpilot_observer::Now;
+use contextpilot_residency::{Arrival, BufferId, RequestId};
+use contextpilot_worker::{Item, Library, Lost, Source, Withdrawn};
+
+use crate::attach::Attached;
+use crate::attach::claims::{self, Claim};
+use crate::base::status::STATUS;
+use crate::base::{clock, faults, guard, log, mode};
+use crate::capture::{contexts, model, recent, saved};
+use crate::channel::{self, Channel, Inbox};
+
+/// This library, attached.
+pub(crate) struct Here(pub(crate) Attached);
+
+impl Library for Here {
+    fn enter_thread(&self) {
+        guard::enter_for_life();
+    }
+
+    fn say(&self, line: fmt::Arguments<'_>) {
+        log::line(line);
+    }
+
+    fn now(&self) -> Now {
+        clock::now()
+    }
+
+    fn nudge(&self) {
+        channel::nudge();
+    }
+
+    fn is_running(&self) -> bool {
+        mode::is_running()
+    }
+
+    fn break_down(&self) {
+        mode::break_down();
+    }
+
+    fn place_of_panic(&self) -> String {
+        mode::place_of_panic()
+    }
+
+    fn engine(&self) -> Engine {
+        self.0.describe()
+    }
+
+    fn sees_host_cache(&self) -> bool {
+        self.0.sees_host_cache()
+    }
+
+    fn review_claims(&self) -> Option<Withdrawn> {
+        let withdrawn = claims::review(saved::seen())?;
+        let lost = match withdrawn.claim {
+            Claim::HostCache => Lost::Buffers(saved::refuse().into_iter().map(BufferId).collect()),
+            Claim::KvCache | Claim::Requests => Lost::Everything,
+        };
+        let message = withdrawn.to_string();
+        Some(Withdrawn { message, lost })
+    }
+
+    fn model_changes(&self) -> usize {
+        contexts::changes()
+    }
+
+    fn model_settles(&self) -> Option<Duration> {
+        model::is_there().then_some(model::SILENCE)
+    }
+
+    fn settle_model(&self) {
+        model::settle();
+    }
+
+    fn model_state(&self) -> ModelState {
+        model::state()
+    }
+
+    fn requests(&self) -> Requests {
+        let (with_id, without_id) = (STATUS.with_id.get(), STATUS.without_id.get());
+        let refused_id = STATUS.refused_id.get();
+        Requests {
+            seen: with_id + without_id + refused_id,
+            with_id,
+            without_id,
+            refused_id,
+            finished: 0,
+        }
+    }
+
+    fn losses(&self) -> Losses {
+        Losses {
+            events: STATUS.events_lost.get(),
+            gaps: STATUS.gaps.get(),
+            ids: STATUS.ids_lost.get(),
+            untracked_batches: STATUS.untracked_batches.get(),
+            untracked_buffers: STATUS.untracked_buffers.get(),
+            unreadable_connections: STATUS.unreadable_connections.get(),
+            log_lines: STATUS.log_lines_lost.get(),
+            claims: claims::count_withdrawn(),
+        }
+    }
+
+    fn count_gap(&self) {
+        STATUS.gaps.add(1);
+    }
+
+    fn count_lost_log_line(&self) {
+        STATUS.log_lines_lost.add(1);
+    }
+
+    fn keep_recent(&self, recent: Recent) {
+        recent::use_for_life(recent);
+    }
+
+    fn before_turn(&self) {
+        faults::stall();
+    }
+
+    fn before_event(&self) {
+        faults::at_event();
+    }
+}
+
+/// The worker's end of the channel.
+pub(crate) struct Events {
+    channel: &'static Channel,
+    inbox: Inbox,
+    /// The thread that takes from it is known to be the one that is woken.
+    attends: bool,
+}
+
+impl Events {
+    /// For the one worker; none if there was one before.
+    pub(crate) fn take() -> Option<Self> {
+        let channel = channel::get();
+        let inbox = channel.take_inbox()?;
+        Some(Self {
+            channel,
+            inbox,
+            attends: false,
+        })
+    }
+}
+
+impl Source for Events {
+    fn next(&mut self) -> Option<Item> {
+        if !self.attends {
+            self.channel.attend();
+            self.attends = true;
+        }
+        self.channel.next(&mut self.inbox)
+    }
+
+    fn close_gap(&mut self) -> bool {
+        self.channel.close_gap()
+    }
+
+    fn stranded(&mut self) -> Option<(Arrival, RequestId)> {
+        self.inbox.stranded()
+    }
+
+    fn rest(&mut self, longest: Option<Duration>, generating: bool) {
+        self.channel.rest(&self.inbox, longest, generating);
+    }
+}

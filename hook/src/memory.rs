@@ -1,0 +1,303 @@
+//! Every bound of the memory that this library takes in a server, in one place.
+//!
+//! The bounds of the hook are set here; those of a crate are set there, and listed here. What is full
+//! is never waited for: something is given up, counted, and told as gone if an index believes in it.
+//!
+//! `docs/memory.md` is for people. Its table is made from [`ALL`], and a test compares them. What
+//! follows the size of something in the server, and so has no number here, is described there.
+
+use contextpilot_control::{Evaluated, Evaluation, Evicted, LogLine, ResidencyEvent};
+use contextpilot_delivery::Limits;
+use contextpilot_journal::{MAX_CHANGES, MAX_IDS, RECENT_BYTES};
+use contextpilot_kv_publisher::{
+    CONNECTIONS as ROUTERS, MOST_WAITING as MOST_PUBLISHED, QUEUED_BYTES,
+};
+use contextpilot_observer::{MOST_EVALUATIONS, MOST_EVENTS, MOST_GONE, MOST_IDS};
+use contextpilot_request::MAX_ID_BYTES;
+use contextpilot_residency::{
+    Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_UNCACHED, MOST_WAITING,
+    MOST_WAITING_TOKENS, REMEMBERED_BYTES, REMEMBERED_EACH, RequestId, TaskId, Token,
+};
+use contextpilot_worker::LARGEST_HEAD;
+
+use crate::base::bounds::*;
+use contextpilot_worker::Item;
+use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
+
+/// Less than this is taken if everything is full at once, with the longest of ids: MiB.
+pub(crate) const TOTAL_MIB: usize = 940;
+
+/// What may be kept of one kind.
+#[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
+pub(crate) struct Bound {
+    pub(crate) what: &'static str,
+    pub(crate) most: usize,
+    /// Bytes of one, with what the table around it takes.
+    pub(crate) each: usize,
+    /// What happens to one more.
+    pub(crate) beyond: &'static str,
+}
+
+/// An id of the greatest length, as it is shared: with its counts, and what an allocation adds.
+const ID: usize = MAX_ID_BYTES + 2 * size_of::<usize>() + ALLOCATION;
+const ALLOCATION: usize = 16;
+
+/// An entry of a hash table, just after it has doubled.
+const fn hashed(entry: usize) -> usize {
+    (entry + 1) * 16 / 7 + 1
+}
+
+/// An element of a vector, just after it has doubled.
+const fn listed(element: usize) -> usize {
+    2 * element
+}
+
+const SHARED_ID: usize = size_of::<RequestId>();
+
+pub(crate) const ALL: &[Bound] = &[
+    Bound {
+        what: "events on their way to the ledger",
+        most: EVENTS,
+        // With the mark that the place is full.
+        each: size_of::<Item>() + size_of::<usize>() + ID,
+        beyond: "the ledger starts anew: everything live is told as gone (`losses.events`, `losses.gaps`)",
+    },
+    Bound {
+        what: "entries of batches, and tokens of prompts, in these",
+        most: ENTRIES,
+        each: size_of::<Entry>(),
+        beyond: "the same",
+    },
+    Bound {
+        what: "ids of requests whose first event found no room",
+        most: STRANDED,
+        each: size_of::<(Arrival, RequestId)>() + size_of::<usize>() + ID,
+        beyond: "the index goes on believing in the id (`losses.ids`)",
+    },
+    Bound {
+        what: "sockets by number",
+        most: SOCKETS,
+        each: size_of::<u32>(),
+        beyond: "requests on it count as having no id",
+    },
+    Bound {
+        what: "buffers of the host prompt cache, by address",
+        most: 8 * BUFFER_BUCKETS,
+        each: size_of::<usize>(),
+        beyond: "the copy counts as none (`losses.untracked_buffers`)",
+    },
+    Bound {
+        what: "kinds of these addresses",
+        most: BUFFER_KINDS,
+        each: size_of::<u32>(),
+        beyond: "none: kinds are shared",
+    },
+    Bound {
+        what: "contexts",
+        most: CONTEXTS,
+        each: 64,
+        beyond: "the ledger starts anew",
+    },
+    Bound {
+        what: "entries in copies of 64 batches that are not in use",
+        most: BATCHES * BATCH_KEEPS,
+        each: size_of::<Entry>(),
+        beyond: "given back; with a 65th batch at once, slots may hold anything (`losses.untracked_batches`)",
+    },
+    Bound {
+        what: "live requests, in the ledger and where the index is told",
+        most: MOST_LIVE,
+        each: LIVE_BYTES + 2 * hashed(SHARED_ID + size_of::<[u64; 2]>()) + ID,
+        beyond: "the oldest is told as gone (reason `too_many`)",
+    },
+    Bound {
+        what: "prompts that wait for a slot, where requests are tied by them",
+        most: MOST_WAITING,
+        each: listed(size_of::<(Arrival, TaskId, Vec<Token>)>()),
+        beyond: "the request counts as never cached",
+    },
+    Bound {
+        what: "tokens of these",
+        most: MOST_WAITING_TOKENS,
+        each: size_of::<Token>(),
+        beyond: "the same",
+    },
+    Bound {
+        what: "tasks that are not to be cached and wait for a slot",
+        most: MOST_UNCACHED,
+        each: listed(size_of::<TaskId>()),
+        beyond: "the oldest counts as one to be cached",
+    },
+    Bound {
+        what: "ids in the journal",
+        most: MAX_IDS,
+        each: hashed(SHARED_ID + size_of::<u64>()),
+        beyond: "the id is not kept: a crash would leave it in the index (one line)",
+    },
+    Bound {
+        what: "changes that wait to be written there",
+        most: MAX_CHANGES,
+        each: listed(SHARED_ID),
+        beyond: "they are written at once",
+    },
+    Bound {
+        what: "the ring of ids that have just arrived, in shared memory",
+        most: RECENT_BYTES,
+        each: 1,
+        beyond: "the journal is written at once",
+    },
+    Bound {
+        what: "ids that wait for the index",
+        most: Limits::DEFAULT.ids,
+        each: listed(SHARED_ID) + hashed(SHARED_ID + size_of::<u64>()) + ID - MAX_ID_BYTES,
+        beyond: "the oldest is dropped (`delivery.dropped`)",
+    },
+    Bound {
+        what: "their text",
+        most: Limits::DEFAULT.bytes,
+        each: 1,
+        beyond: "the same",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_LISTEN`: the last events",
+        most: MOST_EVENTS,
+        each: listed(size_of::<usize>()) + size_of::<ResidencyEvent>() + 4 * ALLOCATION,
+        beyond: "the oldest is forgotten: a reader who has not read it gets `missed`",
+    },
+    Bound {
+        what: "ids in these",
+        most: MOST_IDS,
+        each: size_of::<String>() + ID,
+        beyond: "the same",
+    },
+    Bound {
+        what: "the last evictions",
+        most: MOST_GONE,
+        each: hashed(SHARED_ID + 96) + listed(SHARED_ID + size_of::<u64>()) + 2 * ID,
+        beyond: "the oldest is forgotten: `/requests/{id}` says `unknown`",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_EXPLAIN_MB`, the last evaluations",
+        most: MOST_EVALUATIONS,
+        each: size_of::<Evaluated>() + hashed(SHARED_ID + size_of::<u64>()) + 4 * ID,
+        beyond: "the oldest is forgotten: `evaluation` is `null`",
+    },
+    Bound {
+        what: "contents that were in slots, by the setting's default",
+        most: REMEMBERED_BYTES,
+        each: 1,
+        beyond: "the least recently used are forgotten: the cause is `not_known`",
+    },
+    Bound {
+        what: "what is known of who asked for them, and how they were lost",
+        most: MOST_REMEMBERED,
+        each: REMEMBERED_EACH + ID,
+        beyond: "`diverged.request` and `lost` are `null`",
+    },
+    Bound {
+        what: "connections",
+        most: CONNECTIONS,
+        // What a thread's stack has room for; little of it is ever touched.
+        // The body, and the tokens in it.
+        each: (2 << 20) + 2 * LARGEST_HEAD + 3 * BODY,
+        beyond: "503",
+    },
+    Bound {
+        what: "questions to the worker",
+        most: QUESTIONS,
+        each: 64 + ID,
+        beyond: "503",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_LOG_FILE`: lines that wait for the disk",
+        most: LOG_LINES,
+        each: size_of::<LogLine>() + size_of::<Evaluation>() + 2 * ALLOCATION + 2 * ID,
+        beyond: "the line is dropped (`losses.log_lines`)",
+    },
+    Bound {
+        what: "ids in these",
+        most: LOG_IDS,
+        each: size_of::<Evicted>() + ID,
+        beyond: "the same",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_TRAFFIC_FILE`: tokens of recorded prompts",
+        most: contextpilot_observer::MOST_RECORDED_TOKENS,
+        // The token, a quarter of an entry that finds it, and its share of the tree.
+        each: 16,
+        beyond: "all are forgotten: prompts are related by the hashes of their blocks, to the block",
+    },
+    Bound {
+        what: "tasks and requests that wait to be recorded",
+        most: contextpilot_observer::MOST_WAITING,
+        each: 128,
+        beyond: "when they came, and which slot they asked for, is not recorded",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_KV_EVENTS`: tokens and blocks that wait to be published",
+        most: MOST_PUBLISHED,
+        each: size_of::<u64>(),
+        beyond: "all that is there is said again (`kv_events.started_over`)",
+    },
+    Bound {
+        what: "bytes of batches that wait for routers",
+        most: ROUTERS * QUEUED_BYTES,
+        each: 1,
+        beyond: "the batch is dropped for that router, which asks for a replay (`kv_events.dropped`)",
+    },
+    Bound {
+        what: "connections of routers",
+        most: ROUTERS + ROUTERS / 4,
+        // Two threads' stacks, and what is read of a message.
+        each: (512 << 10) + (16 << 10),
+        beyond: "closed (`kv_events.refused`)",
+    },
+];
+
+const fn total() -> usize {
+    let mut total = 0;
+    let mut nth = 0;
+    while nth < ALL.len() {
+        total += ALL[nth].most * ALL[nth].each;
+        nth += 1;
+    }
+    total
+}
+
+const _: () = assert!(
+    total() < TOTAL_MIB << 20,
+    "a bound was raised: state the new total"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> String {
+        let head = "| what | at most | bytes of one | MiB | beyond |\n|---|--:|--:|--:|---|\n";
+        let mut table = head.to_owned();
+        for bound in ALL {
+            let mib = (bound.most * bound.each) as f64 / f64::from(1 << 20);
+            let (what, most, each) = (bound.what, bound.most, bound.each);
+            table += &format!(
+                "| {what} | {most} | {each} | {mib:.1} | {} |\n",
+                bound.beyond
+            );
+        }
+        let total = total() as f64 / f64::from(1 << 20);
+        table + &format!("| **all of it** | | | **{total:.0}** | |\n")
+    }
+
+    #[test]
+    fn the_page_has_these_bounds() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/memory.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let table = table();
+        assert!(
+            page.contains(&table),
+            "docs/memory.md lacks this table:\n{table}"
+        );
+        let stated = format!("less than {TOTAL_MIB} MiB");
+        assert!(page.contains(&stated), "docs/memory.md lacks: {stated}");
+    }
+}

@@ -1,0 +1,194 @@
+//! The main job, shown: which request sits in which slot, which falls out of the KV cache, and when
+//! an index hears of it.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use contextpilot_client::{Completion, LlamaServer, Prompt};
+
+use super::show::print;
+use crate::error::Error;
+use crate::server;
+use crate::variables::of_process;
+
+mod index;
+mod obtain;
+mod running;
+
+use index::Told;
+use running::Running;
+
+/// How long to look out for an eviction after an answer. It is posted while the new prompt is still
+/// being evaluated, so it has long arrived, if there is one.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// In two slots, each pushes out the one before the last.
+const QUESTIONS: [(&str, &str); 6] = [
+    (
+        "req-tea",
+        "Tea is picked in spring, on slopes that face the morning sun. When is it picked?",
+    ),
+    (
+        "req-sea",
+        "The sea is salt because rivers carry minerals and only water leaves. Why is it salt?",
+    ),
+    (
+        "req-owl",
+        "Owls turn their heads and not their eyes, which cannot move. What do owls turn?",
+    ),
+    (
+        "req-sea2",
+        "The sea is salt because rivers carry minerals and only water leaves. Why is it blue?",
+    ),
+    (
+        "req-ash",
+        "Ash trees leaf out late, and some of them not before the end of May. When do they?",
+    ),
+    (
+        "req-elm",
+        "Elms were common along roads until a beetle brought a fungus. What brought it?",
+    ),
+];
+
+/// Show evictions arrive, on your own llama-server with a tiny model
+///
+/// Starts the llama-server that contextpilot-llama-server would start, with two slots and a model of
+/// half a megabyte that it writes itself, sends six prompts, shows which of them fall out of the KV
+/// cache and when an index hears of it; then asks the engine whether that was true. Takes some seconds
+/// and leaves nothing behind. Exit 1: something was not true, or could not be shown.
+#[derive(Args)]
+#[command(after_help = "Example:
+  LLAMA_SERVER_BIN=/opt/llama.cpp/llama-server contextpilot-llama demo")]
+pub(super) struct Options {}
+
+pub(super) fn run(_: &Options) -> Result<(), String> {
+    let server = server::find(of_process).map_err(|error| match error {
+        Error::NotFound => format!("There is no llama-server on PATH. {}", obtain::hint()),
+        error => error.to_string(),
+    })?;
+    let (url, told) = index::start().map_err(|e| format!("No index can be played: {e}"))?;
+    line(format!(
+        "An index listens at {url}. Two slots, no host prompt cache, a tiny model:\n\
+         two prompts fit, the third must push one out.\n"
+    ))?;
+    let mut running = Running::start(&server.path, &url)?;
+    for said in running.said() {
+        line(said)?;
+    }
+    line(String::new())?;
+
+    let mut gone = BTreeSet::new();
+    for (id, prompt) in QUESTIONS {
+        let sent = Instant::now();
+        let answer = running.ask(&Prompt::new(prompt).id(id))?;
+        line(format!(
+            "{id:<9} slot {}   {}   {:>5.1} ms",
+            answer.slot.map_or("?".to_owned(), |slot| slot.to_string()),
+            from_the_cache(&answer),
+            sent.elapsed().as_secs_f64() * 1e3
+        ))?;
+        for Told { ids, at } in heard(&told) {
+            let after = at.saturating_duration_since(sent).as_secs_f64() * 1e3;
+            for evicted in ids {
+                line(format!(
+                    "          ⤷ {evicted} fell out: POST /evict arrived {after:.1} ms after {id} \
+                     was sent"
+                ))?;
+                gone.insert(evicted);
+            }
+        }
+    }
+    judge(&mut running, &gone)
+}
+
+/// Asks the engine itself whether what was told is true.
+fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
+    line(
+        "\nIs that true? Ask the engine itself, by sending the prompts again to its slots:".into(),
+    )?;
+    // First those that are said to be cached, the latest first: they are in their slots still, and
+    // asking for them changes nothing else.
+    let cached = QUESTIONS.iter().rev().filter(|(id, _)| !gone.contains(*id));
+    let lost = QUESTIONS.iter().filter(|(id, _)| gone.contains(*id));
+    let mut wrong = 0;
+    for (id, prompt) in cached.chain(lost) {
+        let answer = running.ask(&Prompt::new(*prompt).predict(1))?;
+        let is_there = answer.timings.cached + 1 >= answer.prompt_tokens;
+        let was_told = gone.contains(*id);
+        let verdict = match (was_told, is_there) {
+            (true, false) => "true, it was gone",
+            (false, true) => "true, it is cached",
+            _ => "NOT TRUE",
+        };
+        wrong += usize::from(was_told == is_there);
+        let report = if was_told {
+            "reported gone"
+        } else {
+            "not reported"
+        };
+        let cache = from_the_cache(&answer);
+        line(format!("{id:<9} {report:<14} {cache}   {verdict}"))?;
+    }
+    let (known, count) = (QUESTIONS.len(), gone.len());
+    line(format!(
+        "\n{count} of {known} requests fell out, {wrong} reports were wrong."
+    ))?;
+    if count == 0 || wrong > 0 {
+        return Err(
+            "The hook did not tell the truth; please report this with the lines above, and with \
+             what contextpilot-llama doctor says"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+fn from_the_cache(answer: &Completion) -> String {
+    format!(
+        "{:>3} of {:>3} prompt tokens from the cache",
+        answer.timings.cached, answer.prompt_tokens
+    )
+}
+
+/// What the index hears until nothing comes any more.
+fn heard(told: &Receiver<Told>) -> Vec<Told> {
+    let deadline = Instant::now() + PATIENCE;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    std::iter::from_fn(|| told.recv_timeout(left()).ok()).collect()
+}
+
+fn line(text: String) -> Result<(), String> {
+    print(&format!("{text}\n"))
+}
+
+/// The launcher that was installed beside this command, or else the one on `PATH`.
+fn launcher() -> PathBuf {
+    const NAME: &str = "contextpilot-llama-server";
+    let here = std::env::current_exe().ok();
+    let beside = here.and_then(|here| Some(here.parent()?.join(NAME)));
+    let found = beside.filter(|path| path.is_file());
+    found.unwrap_or_else(|| NAME.into())
+}
+
+/// A command without what is set for another server.
+fn bare(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_ours = text.starts_with("CONTEXTPILOT_") && text != "CONTEXTPILOT_HOOK_LIB";
+        if is_ours || text.starts_with("LLAMA_ARG_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// A client of the server at this port.
+fn client(port: u16) -> Result<LlamaServer, String> {
+    LlamaServer::new(&format!("127.0.0.1:{port}")).map_err(|e| e.to_string())
+}

@@ -1,0 +1,50 @@
+//! An index that does nothing but hear.
+
+use std::io;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use contextpilot_http_server::{Limits, Listener, Pool, accept_for_ever, serve};
+
+use crate::companion::listen::api;
+
+const LIMITS: Limits = Limits {
+    body: 1 << 20,
+    patience: Duration::from_secs(60),
+    whole_request: Duration::from_secs(60),
+    connections: 8,
+};
+
+/// One `POST /evict`.
+pub(super) struct Told {
+    pub(super) ids: Vec<String>,
+    pub(super) at: Instant,
+}
+
+/// Its URL, and what it hears. It lives as long as the process.
+pub(super) fn start() -> io::Result<(String, Receiver<Told>)> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let (sender, told) = channel();
+    thread::spawn(move || {
+        accept_for_ever(
+            &Listener::Tcp(listener),
+            &Pool::new(LIMITS.connections),
+            || api::error(503, "too many connections"),
+            |_| {},
+            move |stream| {
+                let answer = |request: &_| {
+                    api::answer(request, |ids| {
+                        let (ids, at) = (ids.to_vec(), Instant::now());
+                        // Nobody listens any more: the demo is over.
+                        let _ = sender.send(Told { ids, at });
+                    })
+                };
+                // A connection that breaks is the server's to report.
+                let _ = serve(stream, &LIMITS, answer, api::error);
+            },
+        )
+    });
+    Ok((url, told))
+}

@@ -1,0 +1,57 @@
+//! What stands between a router and one llama-server.
+
+use clap::Args;
+use contextpilot_gateway::Gateway;
+use contextpilot_settings::{Settings, env};
+
+use super::listen;
+use crate::say::say;
+use crate::variables::of_process;
+
+/// Stand before a llama-server and tell routers what it does not
+///
+/// Passes everything on to the server and back, and answers what routers that
+/// read KV cache events ask: POST /v1/completions/render and POST
+/// /v1/chat/completions/render with the token ids of a request, and GET
+/// /kv_event_sources with where the server publishes. That is taken from the
+/// same variables as the server's: CONTEXTPILOT_KV_EVENTS and the others.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama gateway --server http://127.0.0.1:8080 --port 8081")]
+pub(super) struct Options {
+    /// The server: http://host:port, or unix:/path of its socket
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    server: String,
+    /// Port to listen on; 0 chooses a free one
+    #[arg(long, default_value_t = 8081)]
+    port: u16,
+    /// Address to listen on. Whoever can reach it can use the server
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+}
+
+/// Serves until the process is ended.
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let events = |name: &str| of_process(name).filter(|_| name.starts_with(env::KV_PREFIX));
+    let settings = Settings::from(events).map_err(|e| e.to_string())?;
+    let gateway = Gateway::new(&options.server, settings.kv_events.clone())
+        .map_err(|e| format!("--server: {e}"))?;
+    let listener = listen::bind(&options.host, options.port)?;
+    let address = listener
+        .local_addr()
+        .map_err(|e| format!("the socket has no address ({e}): try again"))?;
+    let events = match &settings.kv_events {
+        Some(events) => format!("its KV cache events are at tcp://{}", events.publish),
+        None => format!(
+            "it publishes no KV cache events ({} is not set)",
+            env::KV_EVENTS
+        ),
+    };
+    say(format_args!(
+        "Gateway to {} on http://{address}; {events}",
+        options.server
+    ));
+    gateway
+        .run(listener)
+        .map_err(|e| format!("The gateway cannot run ({e}): see what the system is short of"))
+}

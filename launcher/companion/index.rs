@@ -1,0 +1,173 @@
+//! An index: orders contexts by what the server has cached, and passes requests on to it.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clap::Args;
+use contextpilot_client::{Control, LlamaServer};
+use contextpilot_index::{Index, Limits, Mode};
+use contextpilot_proxy::Upstream;
+use contextpilot_settings::env;
+
+use super::connect::{ControlAt, api_key};
+use crate::say::say;
+use crate::variables::{Lookup, of_process};
+
+mod ids;
+mod service;
+mod tokens;
+mod watch;
+
+/// Order contexts by what the server has cached
+///
+/// Speaks the API of ContextPilot's index server (POST /reorder and so on) and
+/// passes all other requests on to the server. With --control, or with
+/// CONTEXTPILOT_LISTEN set, the server's hook tells what is cached; without,
+/// the index guesses, and its answers say so.
+#[derive(Args)]
+#[command(after_help = "Example:
+  CONTEXTPILOT_LISTEN=127.0.0.1:8890 contextpilot-llama-server -m model.gguf &
+  contextpilot-llama index --port 8765 --engine http://127.0.0.1:8080 --control 127.0.0.1:8890")]
+pub(super) struct Options {
+    #[command(flatten)]
+    pub(super) serving: Serving,
+    /// The server: http://host:port, or unix:/path
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8080",
+        alias = "infer-api-url"
+    )]
+    engine: String,
+    /// The hook's endpoint: what the server was given as CONTEXTPILOT_LISTEN.
+    /// Its token is taken from CONTEXTPILOT_LISTEN_TOKEN
+    /// [default: CONTEXTPILOT_LISTEN, else none: the index guesses]
+    #[arg(long, value_name = "ADDRESS")]
+    control: Option<String>,
+}
+
+/// Where to serve, and how much.
+#[derive(Args)]
+pub(super) struct Serving {
+    /// Port to listen on; 0 chooses a free one
+    #[arg(long, default_value_t = 8765)]
+    port: u16,
+    /// Address to listen on; others than loopback let everybody use it who can
+    /// reach this machine
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Order batches in themselves only, and track nothing
+    #[arg(long)]
+    stateless: bool,
+    /// Requests that are tracked at most
+    #[arg(long, value_name = "N", default_value_t = Limits::default().requests)]
+    max_requests: usize,
+    /// Distinct documents that are known at most
+    #[arg(long, value_name = "N", default_value_t = Limits::default().blocks)]
+    max_blocks: usize,
+    /// Contexts in one call at most; their clustering takes 4 bytes for the
+    /// square of their number
+    #[arg(long, value_name = "N", default_value_t = Limits::default().contexts)]
+    max_contexts: usize,
+}
+
+impl Serving {
+    /// On this machine, with the limits that there are by default.
+    pub(super) fn at_port(port: u16) -> Self {
+        let limits = Limits::default();
+        Self {
+            port,
+            host: "127.0.0.1".to_owned(),
+            stateless: false,
+            max_requests: limits.requests,
+            max_blocks: limits.blocks,
+            max_contexts: limits.contexts,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            requests: self.max_requests,
+            blocks: self.max_blocks,
+            contexts: self.max_contexts,
+            ..Limits::default()
+        }
+    }
+
+    pub(super) fn bind(&self) -> Result<(TcpListener, SocketAddr), String> {
+        let listener = super::listen::bind(&self.host, self.port)?;
+        let address = listener.local_addr();
+        let address = address.map_err(|e| format!("The socket has no address ({e}): try again"))?;
+        if !address.ip().is_loopback() {
+            say(format_args!(
+                "{address} can be reached from other machines, and nobody is asked who they \
+                 are; use --host 127.0.0.1 to keep to this one"
+            ));
+        }
+        Ok((listener, address))
+    }
+}
+
+/// The state, for all threads.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Index>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        // A panic elsewhere leaves a state that is at worst incomplete.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves until the process is ended.
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let given = ControlAt {
+        control: options.control.clone(),
+    };
+    let known = options.control.is_some() || of_process.non_empty(env::LISTEN).is_some();
+    let control = known.then(|| given.client()).transpose()?;
+    let (listener, address) = options.serving.bind()?;
+    say(format_args!(
+        "Index at http://{address}, in front of {}",
+        options.engine
+    ));
+    serve(&options.serving, listener, &options.engine, control)
+}
+
+/// The same with everything found.
+pub(super) fn serve(
+    serving: &Serving,
+    listener: TcpListener,
+    engine: &str,
+    control: Option<Control>,
+) -> Result<(), String> {
+    let upstream = Upstream::new(engine).map_err(|e| format!("--engine: {e}"))?;
+    let mode = match serving.stateless {
+        true => Mode::Stateless,
+        false => Mode::Live,
+    };
+    let index = Index::new(mode, serving.limits());
+    let shared = Shared(Arc::new(Mutex::new(index)));
+    match control {
+        Some(control) if mode == Mode::Live => watch::start(control, shared.clone()),
+        _ if mode == Mode::Live => say(
+            "No control endpoint is given, so this index guesses what is cached; start the server \
+             with CONTEXTPILOT_LISTEN and say so with --control",
+        ),
+        _ => {}
+    }
+    let wishes = match LlamaServer::new(engine) {
+        Ok(server) => {
+            let server = match api_key() {
+                Some(key) => server
+                    .with_api_key(&key)
+                    .map_err(|_| "LLAMA_API_KEY cannot be sent: check it")?,
+                None => server,
+            };
+            Some(tokens::start(server, shared.clone()))
+        }
+        // At a Unix socket: tokens are estimated.
+        Err(_) => None,
+    };
+    service::serve(listener, upstream, shared, wishes)
+}

@@ -1,0 +1,245 @@
+//! Answers the index's own routes, and passes the others on.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use contextpilot_index::{Answer, Endpoint, Limits, Outcome, Query, Timings, Wish, Work, timings};
+use contextpilot_proxy::{
+    Body, Handler, Request, Response, Tap, TooLarge, Upstream, generates, give_id, json_response,
+    request_id,
+};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, StatusCode};
+use tokio::sync::Semaphore;
+
+use super::{Shared, ids};
+
+/// Bodies beyond this are read beside the threads that serve.
+const SMALL: usize = 8 << 10;
+/// Batches that wait for their turn.
+const WAITING: usize = 32;
+/// Bytes of the end of an answer, in which the engine says what it reused.
+const TAIL: usize = 64 << 10;
+
+struct Service {
+    upstream: Upstream,
+    shared: Shared,
+    limits: Limits,
+    wishes: Option<SyncSender<Wish>>,
+    /// One batch at a time is ordered, so that there is a core for the others.
+    turn: Arc<Semaphore>,
+    queue: Arc<Semaphore>,
+}
+
+/// Serves until the process is ended.
+pub(super) fn serve(
+    listener: TcpListener,
+    upstream: Upstream,
+    shared: Shared,
+    wishes: Option<SyncSender<Wish>>,
+) -> Result<(), String> {
+    let limits = *shared.lock().limits();
+    let service = Service {
+        upstream,
+        shared,
+        limits,
+        wishes,
+        turn: Arc::new(Semaphore::new(1)),
+        queue: Arc::new(Semaphore::new(WAITING)),
+    };
+    let cannot = |e: std::io::Error| format!("The index cannot serve ({e}): try again");
+    listener.set_nonblocking(true).map_err(cannot)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(cannot)?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
+        let limits = contextpilot_proxy::Limits::default();
+        contextpilot_proxy::serve(listener, service, limits, std::future::pending()).await;
+        Ok(())
+    })
+}
+
+impl Handler for Service {
+    async fn handle(&self, request: Request) -> Response {
+        match Endpoint::of(request.method().as_str(), request.uri().path()) {
+            Ok(Some(Endpoint::Metrics)) => self.metrics(),
+            Ok(Some(endpoint)) => self.own(endpoint, request).await,
+            Ok(None) => self.pass_on(request).await,
+            Err(answer) => response(&answer),
+        }
+    }
+}
+
+fn response(answer: &Answer) -> Response {
+    json_response(answer.status, answer.body.to_string())
+}
+
+impl Service {
+    fn metrics(&self) -> Response {
+        let mut response = Response::new(Body::full(self.shared.lock().metrics()));
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    }
+
+    async fn own(&self, endpoint: Endpoint, request: Request) -> Response {
+        let body = match request.into_body().collect(self.limits.body).await {
+            Ok(body) => body,
+            Err(error) if error.is::<TooLarge>() => {
+                return response(&Answer::error(413, &error.to_string()));
+            }
+            Err(error) => return response(&Answer::error(400, &error.to_string())),
+        };
+        let limits = self.limits;
+        let small = body.len() <= SMALL;
+        let parse = move || Query::parse(endpoint, &body, &limits);
+        let parsed = match small {
+            true => parse(),
+            false => beside(parse).await.unwrap_or_else(Err),
+        };
+        let query = match parsed {
+            Ok(query) => query,
+            Err(answer) => return response(&answer),
+        };
+        let outcome = self.shared.lock().answer(query, now(), &mut ids::new);
+        let response = match outcome {
+            Outcome::Answer(answer) => response(&answer),
+            Outcome::Work(work) => self.work(work).await,
+        };
+        self.pass_wishes();
+        response
+    }
+
+    /// Orders a batch beside the threads that serve.
+    async fn work(&self, work: Box<Work>) -> Response {
+        let Ok(place) = Arc::clone(&self.queue).try_acquire_owned() else {
+            let why = format!("{WAITING} batches wait already: try again in a moment");
+            return response(&Answer::error(429, &why));
+        };
+        let turn = Arc::clone(&self.turn).acquire_owned().await;
+        let shared = self.shared.clone();
+        let done = beside(move || {
+            let mut worked = work.run();
+            let answer = loop {
+                match shared.lock().finish(&mut worked, &mut ids::new) {
+                    Ok(Some(answer)) => break answer,
+                    Ok(None) => {}
+                    Err(answer) => break *answer,
+                }
+                // Whoever waits for the state has it now.
+                std::thread::yield_now();
+            };
+            drop((turn, place));
+            (answer.status, answer.body.to_string())
+        });
+        match done.await {
+            Ok((status, body)) => json_response(status, body),
+            Err(answer) => response(&answer),
+        }
+    }
+
+    fn pass_wishes(&self) {
+        if let Some(sender) = &self.wishes {
+            for wish in self.shared.lock().wishes() {
+                // Full: the length of the text tells enough.
+                let _ = sender.try_send(wish);
+            }
+        }
+    }
+
+    /// To the engine. A completion gets an id if it has none, and what the engine says of it is
+    /// compared with what was expected.
+    async fn pass_on(&self, request: Request) -> Response {
+        let Some(length) = self.readable(&request) else {
+            return self.upstream.forward(request).await;
+        };
+        let (mut parts, body) = request.into_parts();
+        let mut body = match body.collect(length).await {
+            Ok(body) => body,
+            Err(error) => return response(&Answer::error(400, &error.to_string())),
+        };
+        let path = parts.uri.path();
+        let mut id = request_id(&body);
+        if id.is_none() {
+            let new = ids::new();
+            if let Some(given) = give_id(path, &body, &new) {
+                parts
+                    .headers
+                    .insert(CONTENT_LENGTH, HeaderValue::from(given.len()));
+                body = given.into();
+                id = Some(new);
+            }
+        }
+        let tracked = id.filter(|id| self.shared.lock().tracks(id));
+        let request = Request::from_parts(parts, Body::full(body));
+        let response = self.upstream.forward(request).await;
+        match tracked {
+            Some(id) if response.status() == StatusCode::OK => {
+                let tail = Tail {
+                    id,
+                    shared: self.shared.clone(),
+                    end: Vec::new(),
+                };
+                response.map(|body| body.tapped(tail))
+            }
+            _ => response,
+        }
+    }
+
+    /// The length of a body that is to be read for its id: JSON, not compressed, not too long.
+    fn readable(&self, request: &Request) -> Option<usize> {
+        let headers = request.headers();
+        let kind = headers
+            .get(CONTENT_TYPE)
+            .map_or(b"".as_slice(), HeaderValue::as_bytes);
+        // curl says that JSON is a form.
+        let other = kind.starts_with(b"multipart/");
+        let length = headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
+        (request.method() == Method::POST
+            && generates(request.uri().path())
+            && !headers.contains_key(CONTENT_ENCODING)
+            && !other
+            && length <= self.limits.body)
+            .then_some(length)
+    }
+}
+
+/// Runs what takes long where it blocks nobody.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| Answer::error(503, "the index failed at this, which is a bug: report it"))
+}
+
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Keeps the end of an answer.
+struct Tail {
+    id: String,
+    shared: Shared,
+    end: Vec<u8>,
+}
+
+impl Tap for Tail {
+    fn data(&mut self, data: &[u8]) {
+        self.end.extend_from_slice(data);
+        if self.end.len() > 2 * TAIL {
+            let over = self.end.len() - TAIL;
+            self.end.drain(..over);
+        }
+    }
+
+    fn end(&mut self, complete: bool) {
+        let found: Option<Timings> = complete.then(|| timings(&self.end)).flatten();
+        if let Some(timings) = found {
+            self.shared.lock().completed(&self.id, timings);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Asks the server how many tokens documents have, beside everything else.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use contextpilot_client::LlamaServer;
+use contextpilot_index::Wish;
+
+use super::Shared;
+
+/// Documents that wait. What does not fit is estimated from its length.
+const WAITING: usize = 4096;
+
+/// A thread that asks.
+pub(super) fn start(server: LlamaServer, shared: Shared) -> SyncSender<Wish> {
+    let (sender, wishes) = sync_channel(WAITING);
+    thread::spawn(move || answer(&wishes, &server, &shared));
+    sender
+}
+
+fn answer(wishes: &Receiver<Wish>, server: &LlamaServer, shared: &Shared) {
+    for wish in wishes {
+        // A server that does not answer yet, or not to us: the length tells enough.
+        if let Ok(tokens) = server.count_tokens(&wish.text) {
+            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+            shared.lock().tokenized(&wish, tokens);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Follows the hook's stream of events, so that the index knows what is cached.
+
+use std::collections::HashSet;
+use std::thread;
+use std::time::Duration;
+
+use contextpilot_client::control::{Change, Place, RequestState};
+use contextpilot_client::{Control, Error, Update};
+use contextpilot_index::Truth;
+
+use super::Shared;
+use crate::companion::connect::hook_says;
+use crate::say::say;
+
+/// Between two attempts to reach the hook.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A thread that follows.
+pub(super) fn start(control: Control, shared: Shared) {
+    thread::spawn(move || {
+        let mut told = None;
+        let mut met = false;
+        loop {
+            let ended = follow(&control, &shared, &mut told, &mut met);
+            // What was cached may be so still; what comes from now on is a guess.
+            shared.lock().set_truth(Truth::Guess);
+            let why = match ended {
+                Ok(()) => format!("The stream of {} has ended", control.address()),
+                // A server that loads its model has no hook yet.
+                Err(Error::Unreachable { .. }) if !met => {
+                    format!("Waiting for the hook at {}", control.address())
+                }
+                Err(error) => hook_says(&control, &error),
+            };
+            if told.as_ref() != Some(&why) {
+                say(format_args!(
+                    "{why}; the index guesses what is cached until then"
+                ));
+                told = Some(why);
+            }
+            thread::sleep(AGAIN);
+        }
+    });
+}
+
+/// Until the stream ends.
+fn follow(
+    control: &Control,
+    shared: &Shared,
+    told: &mut Option<String>,
+    met: &mut bool,
+) -> Result<(), Error> {
+    // What happens from here on is in the stream, and what was before is asked for.
+    let mut events = control.events(None)?;
+    let taken_for_cached = {
+        let mut index = shared.lock();
+        let ids = index.cached_ids();
+        index.set_truth(Truth::Engine);
+        ids
+    };
+    ask(control, shared)?;
+    // Of what is left of these the engine knows nothing: it is another one, or forgot them.
+    let mut index = shared.lock();
+    let cached: HashSet<String> = index.cached_ids().into_iter().collect();
+    for id in taken_for_cached {
+        if !cached.contains(&id) {
+            index.evicted(&id);
+        }
+    }
+    drop(index);
+    say(format_args!("{} tells what is cached", control.address()));
+    (*told, *met) = (None, true);
+    for update in &mut events {
+        match update? {
+            Update::Event(event) => note(shared, &event.change),
+            Update::Missed(missed) => {
+                if missed.missed.is_none() {
+                    // Another process: what is not sent to it is not cached.
+                    return Ok(());
+                }
+                ask(control, shared)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn note(shared: &Shared, change: &Change) {
+    match change {
+        Change::Cached { id, tokens, .. } => shared.lock().cached(id, u64::from(*tokens)),
+        Change::Evicted { id, .. } => shared.lock().evicted(id),
+        Change::MovedToHost { ids, tokens, .. } => {
+            shared.lock().moved_to_host(ids, u64::from(*tokens));
+        }
+        Change::Restored { ids, .. } => shared.lock().restored(ids),
+        Change::Other => {}
+    }
+}
+
+/// Asks for each request what became of it.
+fn ask(control: &Control, shared: &Shared) -> Result<(), Error> {
+    let stats = control.stats()?;
+    let checkpoints = stats.host.checkpoints > 0;
+    shared.lock().warn(checkpoints.then(|| WARNING.to_owned()));
+    let ids = shared.lock().ids();
+    for id in ids {
+        match control.request(&id)? {
+            RequestState::Cached { tokens, places, .. } => {
+                let mut index = shared.lock();
+                index.cached(&id, u64::from(tokens));
+                if !places
+                    .iter()
+                    .any(|place| matches!(place, Place::Slot { .. }))
+                {
+                    index.moved_to_host(&[id], u64::from(tokens));
+                }
+            }
+            RequestState::Evicted { .. } => shared.lock().evicted(&id),
+            // On its way; or never sent, or forgotten long ago.
+            RequestState::Awaited { .. } | RequestState::Unknown { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+const WARNING: &str = "the model keeps context checkpoints, so it has sliding-window or recurrent \
+                       layers: a shared beginning is reused only up to a checkpoint, and an order \
+                       is worth little";

@@ -1,0 +1,138 @@
+//! Why prompts were evaluated.
+
+use std::collections::HashSet;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use contextpilot_client::Control;
+use contextpilot_client::control::{Evaluated, Evaluation, RequestName, RequestState};
+use serde::Serialize;
+
+use super::connect::{ControlAt, hook_says};
+use super::show::{Moment, Visible, print, print_json};
+
+mod advice;
+mod sentence;
+
+/// How often `--watch` asks.
+const PAUSE: Duration = Duration::from_millis(300);
+/// How far `--watch` looks back each time.
+const WATCHED: usize = 1000;
+
+/// Tell why a prompt was evaluated again, and what would help
+///
+/// Each evaluated token has a cause, and the causes add up to the engine's own
+/// prompt_n. Requests without an id are called by their number: #17.
+///
+/// Exit code: 0, or 1 if one of the requests is not known.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama why req-813
+  contextpilot-llama why --last 5
+  contextpilot-llama why --watch")]
+pub(super) struct Options {
+    /// Ids, as they stand in rid or request_id of the requests
+    #[arg(required_unless_present_any = ["last", "watch"])]
+    ids: Vec<String>,
+    /// The last requests, with and without ids, the latest last
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        conflicts_with = "ids"
+    )]
+    last: Option<usize>,
+    /// Every request from now on, until it is stopped
+    #[arg(long, conflicts_with_all = ["ids", "last"])]
+    watch: bool,
+    #[command(flatten)]
+    control: ControlAt,
+    /// Print JSON, one object a line: {"id", "evaluation"}, with more of it for --last and --watch
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints of a request that was asked for by its id.
+#[derive(Serialize)]
+struct Named<'a> {
+    id: &'a str,
+    evaluation: Option<&'a Evaluation>,
+}
+
+pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+    let control = options.control.client()?;
+    if options.watch {
+        return watch(&control, options.json);
+    }
+    if let Some(most) = options.last {
+        let latest = control.latest(most).map_err(|e| hook_says(&control, &e))?;
+        for one in latest.requests.iter().rev() {
+            show(one, options.json)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut all = true;
+    for id in &options.ids {
+        let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
+        let evaluation = match &state {
+            RequestState::Cached { evaluation, .. } | RequestState::Evicted { evaluation, .. } => {
+                evaluation.as_deref()
+            }
+            _ => None,
+        };
+        all &= evaluation.is_some();
+        if options.json {
+            print_json(&Named { id, evaluation })?;
+            continue;
+        }
+        let name = RequestName::Id(id.clone());
+        match (evaluation, &state) {
+            (Some(evaluation), _) => print(&sentence::text(&name, evaluation))?,
+            (None, RequestState::Awaited { .. }) => {
+                print(&format!("{}  not evaluated yet\n", Visible(id)))?;
+            }
+            (None, RequestState::Unknown { hint, .. }) => {
+                print(&format!("{}  unknown  {hint}\n", Visible(id)))?;
+            }
+            (None, _) => print(&format!(
+                "{}  not remembered: the last 10,000 requests are, unless CONTEXTPILOT_EXPLAIN_MB \
+                 is 0\n",
+                Visible(id)
+            ))?,
+        }
+    }
+    Ok(match all {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn watch(control: &Control, json: bool) -> Result<ExitCode, String> {
+    let latest = || control.latest(WATCHED).map_err(|e| hook_says(control, &e));
+    let key = |one: &Evaluated| (one.number, one.at);
+    let mut seen: HashSet<_> = latest()?.requests.iter().map(key).collect();
+    loop {
+        thread::sleep(PAUSE);
+        let now = latest()?.requests;
+        for one in now.iter().rev().filter(|one| !seen.contains(&key(one))) {
+            show(one, json)?;
+        }
+        seen = now.iter().map(key).collect();
+    }
+}
+
+fn show(one: &Evaluated, json: bool) -> Result<(), String> {
+    if json {
+        return print_json(one);
+    }
+    let name = match &one.id {
+        Some(id) => RequestName::Id(id.clone()),
+        None => RequestName::Number(one.number),
+    };
+    let at = Moment::from(one.at).of_day();
+    let text = sentence::text(&name, &one.evaluation);
+    print(&format!("{at}  slot {}  {text}", one.slot))
+}

@@ -1,0 +1,258 @@
+//! An evaluation in words.
+
+use contextpilot_client::control::{Causes, Diverged, Evaluation, Lost, RequestName, Sources};
+
+use super::advice::advice;
+use crate::companion::show::{Moment, Visible, count};
+use crate::companion::whereis::why;
+
+/// A few lines, the last of which say what to do.
+pub(super) fn text(name: &RequestName, evaluation: &Evaluation) -> String {
+    let Evaluation {
+        prompt_tokens,
+        reused,
+        evaluated,
+        causes,
+        from,
+        diverged,
+        lost,
+    } = evaluation;
+    let mut text = format!(
+        "{}  {} tokens: {} reused{}, {} evaluated\n",
+        visible(name),
+        count(*prompt_tokens),
+        count(*reused),
+        sources(from),
+        count(*evaluated),
+    );
+    let mut line = |line: String| text += &format!("    {line}\n");
+    line(because(causes));
+    if let Some(diverged) = diverged {
+        line(left(diverged, *prompt_tokens, *evaluated));
+        if let Some(text) = &diverged.text {
+            let [before, old, new] = [&text.before, &text.old, &text.new].map(|text| Visible(text));
+            line(format!("behind “{before}” it was “{old}” and is “{new}”"));
+        }
+    }
+    if let Some(lost) = lost {
+        line(how_lost(lost, causes.evicted));
+    }
+    for advice in advice(evaluation) {
+        line(format!("→ {advice}"));
+    }
+    text
+}
+
+fn visible(name: &RequestName) -> String {
+    match name {
+        RequestName::Id(id) => Visible(id).to_string(),
+        RequestName::Number(_) => name.to_string(),
+    }
+}
+
+/// ` (from the slot)`, or nothing.
+fn sources(from: &Sources) -> String {
+    let all = [
+        (from.slot, "from the slot"),
+        (from.host, "from the host cache"),
+        (from.checkpoint, "from a checkpoint"),
+        (from.moved, "moved up in the slot"),
+    ];
+    let used: Vec<_> = all.iter().filter(|(tokens, _)| *tokens > 0).collect();
+    match used.as_slice() {
+        [] => String::new(),
+        [(_, place)] => format!(" {place}"),
+        several => {
+            let each = several.iter();
+            let each: Vec<String> = each
+                .map(|(n, place)| format!("{} {place}", count(*n)))
+                .collect();
+            format!(" ({})", each.join(", "))
+        }
+    }
+}
+
+/// The causes, the largest first.
+fn because(causes: &Causes) -> String {
+    let mut all: Vec<(&str, u64)> = causes.all().into_iter().filter(|(_, n)| *n > 0).collect();
+    all.sort_by_key(|&(_, tokens)| std::cmp::Reverse(tokens));
+    let each: Vec<String> = all
+        .into_iter()
+        .map(|(cause, tokens)| format!("{} {}", count(tokens), words(cause)))
+        .collect();
+    each.join(", ")
+}
+
+/// A cause, in words.
+pub(in crate::companion) fn words(cause: &str) -> &str {
+    match cause {
+        "last_token" => "last token",
+        "elsewhere_pinned" => "in another slot than the one named",
+        "elsewhere_busy" => "in a slot at work",
+        "elsewhere_similarity" => "in another slot, too small a share",
+        "elsewhere_least_recently_used" => "in another slot, not looked for",
+        "elsewhere_host_rule" => "in the host cache, not taken",
+        "no_way_back" => "in the slot, without a way back",
+        "uncached" => "not wanted from the cache",
+        "moved" => "in the slot further on",
+        "adapter" => "for other adapters",
+        "not_known" => "not known",
+        other => other,
+    }
+}
+
+/// Where it left the earlier prompt.
+fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
+    let whose = match &diverged.request {
+        Some(name) => format!("{}'s", visible(name)),
+        None => "an earlier one".to_owned(),
+    };
+    let at = format!(
+        "it left {whose} at token {} of {}",
+        count(diverged.at),
+        count(tokens)
+    );
+    let Diverged {
+        inserted, deleted, ..
+    } = *diverged;
+    let edit = match (inserted, deleted) {
+        (new, 0) => format!("{} inserted", of_tokens(new)),
+        (0, old) => format!("{} left out", of_tokens(old)),
+        (new, old) if new == old => match new {
+            1 => "1 token differs".to_owned(),
+            _ => format!("{} differ", of_tokens(new)),
+        },
+        (new, old) => format!("{} in place of {}", of_tokens(new), count(old)),
+    };
+    let same = match diverged.same_after {
+        0 => "nothing behind is the same".to_owned(),
+        1 => "the one behind is the same".to_owned(),
+        same => format!("the {} behind are the same", count(same)),
+    };
+    let all = diverged.at + inserted + diverged.same_after >= tokens
+        && evaluated >= inserted + diverged.same_after
+        && diverged.same_after > 0;
+    let rest = match all {
+        true => format!("; all {} had to be evaluated", count(evaluated)),
+        false => String::new(),
+    };
+    format!("{at}: {edit}, {same}{rest}")
+}
+
+fn of_tokens(number: u64) -> String {
+    match number {
+        1 => "1 token".to_owned(),
+        _ => format!("{} tokens", count(number)),
+    }
+}
+
+fn how_lost(lost: &Lost, tokens: u64) -> String {
+    let by = lost.by.as_ref().map(ToString::to_string);
+    format!(
+        "{} lost at {}: {}",
+        of_tokens(tokens),
+        Moment::from(lost.when).of_day(),
+        why(lost.reason, by.as_deref()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_client::control::{Elsewhere, Reason, Timestamp};
+
+    use super::*;
+
+    fn one() -> Evaluation {
+        Evaluation {
+            prompt_tokens: 9_800,
+            reused: 57,
+            evaluated: 9_743,
+            causes: Causes {
+                last_token: 1,
+                new: 9_742,
+                ..Causes::default()
+            },
+            from: Sources {
+                slot: 57,
+                ..Sources::default()
+            },
+            diverged: Some(Diverged {
+                at: 57,
+                request: Some(RequestName::Id("req-812".to_owned())),
+                differing: 6,
+                same_after: 9_737,
+                inserted: 6,
+                deleted: 6,
+                text: None,
+            }),
+            lost: None,
+        }
+    }
+
+    fn lines(evaluation: &Evaluation) -> Vec<String> {
+        let name = RequestName::Number(813);
+        let text = text(&name, evaluation);
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_changed_beginning_is_the_sentence() {
+        let lines = lines(&one());
+        assert_eq!(
+            lines[..3],
+            [
+                "#813  9,800 tokens: 57 reused from the slot, 9,743 evaluated",
+                "9,742 new, 1 last token",
+                "it left req-812's at token 57 of 9,800: 6 tokens differ, the 9,737 behind are the \
+                 same; all 9,743 had to be evaluated",
+            ]
+        );
+        assert!(lines[3].starts_with("→ "), "{lines:?}");
+    }
+
+    #[test]
+    fn a_loss_says_when_why_and_by_whom() {
+        let lines = lines(&Evaluation {
+            causes: Causes {
+                last_token: 1,
+                evicted: 9_740,
+                elsewhere: Elsewhere {
+                    busy: 2,
+                    ..Elsewhere::default()
+                },
+                ..Causes::default()
+            },
+            diverged: None,
+            lost: Some(Lost {
+                when: Timestamp::from_unix_ms(0),
+                reason: Reason::DroppedFromHost,
+                by: Some(RequestName::Number(7)),
+            }),
+            ..one()
+        });
+        assert_eq!(lines[1], "9,740 evicted, 2 in a slot at work, 1 last token");
+        assert!(lines[2].starts_with("9,740 tokens lost at "), "{lines:?}");
+        assert!(lines[2].ends_with("dropped from host by #7"), "{lines:?}");
+        assert!(lines[3].contains("--cache-ram"), "{lines:?}");
+    }
+
+    #[test]
+    fn edits_are_named() {
+        let of = |inserted, deleted| {
+            let diverged = Diverged {
+                at: 5,
+                inserted,
+                deleted,
+                same_after: 1,
+                ..Diverged::default()
+            };
+            left(&diverged, 1000, 900)
+        };
+        let start = "it left an earlier one at token 5 of 1,000: ";
+        let end = ", the one behind is the same";
+        assert_eq!(of(3, 0), format!("{start}3 tokens inserted{end}"));
+        assert_eq!(of(0, 1), format!("{start}1 token left out{end}"));
+        assert_eq!(of(1, 1), format!("{start}1 token differs{end}"));
+        assert_eq!(of(1, 4), format!("{start}1 token in place of 4{end}"));
+    }
+}

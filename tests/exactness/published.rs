@@ -1,0 +1,117 @@
+//! Do routers believe what the engine would reuse?
+//!
+//! The indexer that is asked is NVIDIA Dynamo's own, of PyPI's `ai-dynamo-runtime`, which reads what
+//! the hook publishes. The truth is the engine's: the tokens of each slot, as the server writes
+//! them to a file when it is told to save the slot, which changes nothing. After every step of a trace, for
+//! everything that any slot has ever held, the indexer's score for the device must be the full
+//! blocks of it that a slot holds now. For host memory, where a server shows nothing, the truth is `cache_n`
+//! when the prompt is sent to a server that was brought to the same state.
+//!
+//! Runs in a network namespace of its own, as the indexer listens at all addresses.
+//!
+//! ```text
+//! cargo test --test published [-- NAME...]
+//! ```
+
+#[allow(dead_code, reason = "the other test uses the rest")]
+mod cases;
+#[path = "published/disturbances.rs"]
+mod disturbances;
+#[path = "published/indexer.rs"]
+mod indexer;
+mod prompts;
+#[path = "published/publisher.rs"]
+mod publisher;
+#[path = "published/relay.rs"]
+mod relay;
+#[path = "published/router.rs"]
+mod router;
+#[path = "published/slots.rs"]
+mod slots;
+#[path = "published/traces.rs"]
+mod traces;
+
+use std::io::Write;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use contextpilot_testbed::Result;
+use indexer::Indexer;
+
+const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
+/// Set in the namespace.
+const INSIDE: &str = "CONTEXTPILOT_TEST_NAMESPACE";
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    if std::env::var_os(INSIDE).is_none() {
+        return enter(&wanted);
+    }
+    let Some(python) = indexer::python("dynamo") else {
+        return ExitCode::SUCCESS;
+    };
+    let indexer = Indexer::start(&python).expect("the indexer starts");
+    let (mut failed, mut passed) = (0, 0);
+    let mut run = |name: &str, test: &mut dyn FnMut() -> Result<String>| {
+        if !wanted.is_empty() && !wanted.iter().any(|part| name.contains(part.as_str())) {
+            return;
+        }
+        let begun = Instant::now();
+        match test() {
+            Ok(said) => {
+                passed += 1;
+                let seconds = begun.elapsed().as_secs_f32();
+                println!("test {name} ... ok ({said}, {seconds:.1} s)");
+            }
+            Err(error) => {
+                failed += 1;
+                println!("test {name} ... FAILED\n  {error}");
+            }
+        }
+    };
+    for case in cases::all() {
+        run(case.name, &mut || traces::run(&case, &indexer));
+    }
+    for (name, test) in disturbances::ALL {
+        run(name, &mut || test(&indexer, &python));
+    }
+    if let Some(python) = indexer::python("vllm-router") {
+        run("vllm-router before two servers", &mut || {
+            router::run(&python)
+        });
+    }
+    println!("\n{passed} passed, {failed} failed");
+    match failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Runs this program again where nobody else listens and nobody can connect.
+fn enter(wanted: &[String]) -> ExitCode {
+    let program = std::env::current_exe().expect("this program has a path");
+    let probe = Command::new("unshare")
+        .args(["-rn", "ip", "link", "set", "lo", "up"])
+        .output();
+    if !probe.is_ok_and(|probe| probe.status.success()) {
+        // Not eprintln!, which a harness may keep to itself.
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: no network namespace can be made here (unshare -rn, of util-linux, and ip)"
+        );
+        return ExitCode::SUCCESS;
+    }
+    let status = Command::new("unshare")
+        .args(["-rn", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"])
+        .arg(program)
+        .args(wanted)
+        .env(INSIDE, "1")
+        .status();
+    match status.expect("it can be run again").success() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}

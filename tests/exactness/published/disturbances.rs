@@ -1,0 +1,239 @@
+//! Whatever happens to a server, its router, or what is between them: soon the router believes what
+//! is true again.
+
+use std::path::Path;
+use std::thread;
+
+use contextpilot_testbed::{Arch, Builder, Error, Model, Request, Result, Server};
+use serde_json::json;
+
+use crate::indexer::{Indexer, next_port};
+use crate::prompts::text;
+use crate::publisher::{Publisher, until};
+use crate::relay::Relay;
+use crate::traces::Seen;
+
+type Test = fn(&Indexer, &Path) -> Result<String>;
+
+/// How many requests the three routers follow; hundred thousand are a day's figure.
+const REQUESTS: &str = "CONTEXTPILOT_TEST_ROUTER_REQUESTS";
+
+pub(crate) const ALL: [(&str, Test); 8] = [
+    ("a router that comes late", late),
+    ("a router that comes to a server of many days", very_late),
+    ("a network that fails for a while", cut),
+    ("a server that is killed and started again", restarted),
+    ("a router that is started again", another_router),
+    ("three routers, one of them killed again and again", three),
+    ("slots that are erased", erased),
+    ("a server that is told to end", ended),
+];
+
+/// Two slots, and no host memory.
+fn builder() -> Builder {
+    let llama = Server::builder().model(&Model::tiny(Arch::Llama));
+    llama.bare_slots(2)
+}
+
+/// Some prompts, of which the later ones take the place of the earlier.
+fn ask(publisher: &Publisher, seeds: std::ops::Range<u64>) -> Result<()> {
+    for seed in seeds {
+        publisher
+            .server
+            .complete(&Request::completion(text(seed, 100)))?;
+    }
+    publisher.server.wait_idle()
+}
+
+/// What a scene ends with.
+fn said(seen: &Seen) -> Result<String> {
+    match seen.asked {
+        0 => Err(Error::new("nothing was compared")),
+        asked => Ok(format!("{asked} beliefs")),
+    }
+}
+
+fn late(indexer: &Indexer, _: &Path) -> Result<String> {
+    let publisher = Publisher::start(&builder(), next_port(), None)?;
+    ask(&publisher, 0..5)?;
+    indexer.register(publisher.events, publisher.events)?;
+    let mut seen = Seen::default();
+    seen.compare(&publisher, publisher.events, indexer, true)?;
+    ask(&publisher, 5..8)?;
+    seen.compare(&publisher, publisher.events, indexer, true)?;
+    said(&seen)
+}
+
+/// It asks for all batches since the first, and gets the last ones only.
+fn very_late(indexer: &Indexer, _: &Path) -> Result<String> {
+    let state = tempfile::tempdir()?;
+    let events = next_port();
+    let folder = state.path().join("contextpilot-llama");
+    std::fs::create_dir(&folder)?;
+    let kept = folder.join(format!("kv-events-127.0.0.1:{events}.next"));
+    std::fs::write(&kept, 5_000_000_u64.to_be_bytes())?;
+    let publisher = Publisher::start(&builder(), events, Some(state.path()))?;
+    ask(&publisher, 0..5)?;
+    indexer.register(events, events)?;
+    let mut seen = Seen::default();
+    seen.compare(&publisher, events, indexer, true)?;
+    let next = std::fs::read(&kept)?.try_into().map(u64::from_be_bytes);
+    if !next.as_ref().is_ok_and(|&next| next > 5_000_000) {
+        return Err(Error::new(format!("the number was not kept: {next:?}")));
+    }
+    said(&seen)
+}
+
+fn cut(indexer: &Indexer, _: &Path) -> Result<String> {
+    let publisher = Publisher::start(&builder(), next_port(), None)?;
+    let relay = Relay::start(next_port(), publisher.events)?;
+    indexer.register(publisher.events, relay.port)?;
+    publisher.await_subscribers(1)?;
+    let mut seen = Seen::default();
+    for round in 0..3 {
+        ask(&publisher, round * 10..round * 10 + 3)?;
+        seen.compare(&publisher, publisher.events, indexer, true)?;
+        relay.cut();
+        publisher.await_subscribers(0)?;
+        ask(&publisher, round * 10 + 3..round * 10 + 6)?;
+        relay.mend();
+        // It comes back by itself, and the next sign of life tells what it has missed.
+        seen.compare(&publisher, publisher.events, indexer, true)?;
+    }
+    let replays = publisher.figures()?["replays"].as_u64();
+    match replays {
+        Some(3..) => said(&seen),
+        _ => Err(Error::new(format!("{replays:?} replays"))),
+    }
+}
+
+fn restarted(indexer: &Indexer, _: &Path) -> Result<String> {
+    let state = tempfile::tempdir()?;
+    let events = next_port();
+    let mut seen = Seen::default();
+    for round in 0..3 {
+        let mut publisher = Publisher::start(&builder(), events, Some(state.path()))?;
+        if round == 0 {
+            indexer.register(events, events)?;
+        }
+        publisher.await_subscribers(1)?;
+        // What was there before is gone, without a word of the one that was killed.
+        seen.compare(&publisher, events, indexer, true)?;
+        ask(&publisher, round * 10..round * 10 + 3)?;
+        seen.compare(&publisher, events, indexer, true)?;
+        publisher.server.stop(9)?;
+    }
+    said(&seen)
+}
+
+fn another_router(_: &Indexer, python: &Path) -> Result<String> {
+    let publisher = Publisher::start(&builder(), next_port(), None)?;
+    let mut seen = Seen::default();
+    for round in 0..2 {
+        let indexer = Indexer::start(python)?;
+        indexer.register(publisher.events, publisher.events)?;
+        ask(&publisher, round * 10..round * 10 + 3)?;
+        seen.compare(&publisher, publisher.events, &indexer, true)?;
+    }
+    said(&seen)
+}
+
+fn three(indexer: &Indexer, python: &Path) -> Result<String> {
+    const KILLS: u64 = 5;
+    let wanted = std::env::var(REQUESTS)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let requests: u64 = wanted.unwrap_or(400);
+    let builder = builder().args(["-c", "1024"]);
+    let publisher = Publisher::start(&builder, next_port(), None)?;
+    let events = publisher.events;
+    let other = Indexer::start(python)?;
+    indexer.register(events, events)?;
+    other.register(events, events)?;
+    let mut seen = Seen::default();
+    let mut doomed = Indexer::start(python)?;
+    doomed.register(events, events)?;
+    for round in 0..KILLS {
+        let each = requests / KILLS / 4;
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..4)
+                .map(|client| {
+                    let publisher = &publisher;
+                    scope.spawn(move || -> Result<()> {
+                        for nth in 0..each {
+                            let seed = (round * each + nth) * 4 + client;
+                            let prompt = format!("{}{}", text(seed % 5, 32), text(seed, 24));
+                            let request = Request::completion(prompt).predict(2);
+                            publisher.server.complete(&request)?;
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            for client in clients {
+                client
+                    .join()
+                    .map_err(|_| Error::new("a client panicked"))??;
+            }
+            Ok::<(), Error>(())
+        })?;
+        publisher.server.wait_idle()?;
+        seen.compare(&publisher, events, indexer, true)?;
+        if round + 1 < KILLS {
+            drop(doomed);
+            doomed = Indexer::start(python)?;
+            doomed.register(events, events)?;
+        }
+    }
+    for router in [indexer, &other, &doomed] {
+        seen.compare(&publisher, events, router, true)?;
+    }
+    let figures = publisher.figures()?;
+    let number = |field: &str| figures[field].as_u64().unwrap_or(0);
+    Ok(format!(
+        "{requests} requests, {} blocks stored and {} removed, {} replays, {} dropped",
+        number("stored"),
+        number("removed"),
+        number("replays"),
+        number("dropped")
+    ))
+}
+
+fn erased(indexer: &Indexer, _: &Path) -> Result<String> {
+    let publisher = Publisher::start(&builder(), next_port(), None)?;
+    indexer.register(publisher.events, publisher.events)?;
+    let mut seen = Seen::default();
+    ask(&publisher, 0..3)?;
+    seen.compare(&publisher, publisher.events, indexer, true)?;
+    for slot in 0..2 {
+        let path = format!("/slots/{slot}?action=erase");
+        publisher.server.post(&path, &json!({}))?;
+        seen.compare(&publisher, publisher.events, indexer, true)?;
+    }
+    let blocks = publisher.figures()?["gpu_blocks"].as_u64();
+    match blocks {
+        Some(0) => said(&seen),
+        _ => Err(Error::new(format!("{blocks:?} blocks are left"))),
+    }
+}
+
+/// Its last word is that nothing is there any more.
+fn ended(indexer: &Indexer, _: &Path) -> Result<String> {
+    let mut publisher = Publisher::start(&builder(), next_port(), None)?;
+    let instance = publisher.events;
+    indexer.register(instance, instance)?;
+    publisher.await_subscribers(1)?;
+    ask(&publisher, 0..2)?;
+    let mut seen = Seen::default();
+    seen.compare(&publisher, instance, indexer, true)?;
+    publisher.server.stop(15)?;
+    until("the indexer knows that it has ended", || {
+        for content in seen.contents() {
+            if indexer.believes(instance, content)?.any > 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })?;
+    said(&seen)
+}

@@ -1,0 +1,118 @@
+//! Dynamo's indexer, and what it believes.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use contextpilot_testbed::{Connection, Error, Result};
+use serde_json::{Value, json};
+
+/// How long to wait for what must come: only a failure takes that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Tokens of a block.
+pub(crate) const BLOCK: usize = 16;
+const MODEL: &str = "tiny";
+/// What `scripts/kv-router` exits with when there is no Python to be had.
+const NO_PYTHON: i32 = 77;
+
+/// Another port each time: nobody else is in this namespace.
+static PORT: AtomicU16 = AtomicU16::new(20_000);
+
+pub(crate) fn next_port() -> u16 {
+    PORT.fetch_add(2, Ordering::Relaxed)
+}
+
+/// The Python that has one of the routers, or `None` after saying why there is none.
+pub(crate) fn python(router: &str) -> Option<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kv-router");
+    let made = Command::new(script).arg(router).output().expect("a script");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if made.status.code() == Some(NO_PYTHON) {
+        let _ = writeln!(std::io::stderr(), "skipped: {}", text(&made.stderr));
+        return None;
+    }
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    Some(PathBuf::from(text(&made.stdout)))
+}
+
+pub(crate) struct Indexer {
+    child: Child,
+    address: SocketAddr,
+}
+
+/// What it believes of a prompt, in full blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Belief {
+    /// In slots.
+    pub(crate) device: usize,
+    /// In slots, or further on in host memory.
+    pub(crate) any: usize,
+}
+
+impl Indexer {
+    pub(crate) fn start(python: &Path) -> Result<Self> {
+        let port = next_port();
+        let child = Command::new(python)
+            .args(["-m", "dynamo.indexer", "--threads", "2", "--port"])
+            .arg(port.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let indexer = Self { child, address };
+        let begun = Instant::now();
+        while Connection::open(address).is_err() {
+            if begun.elapsed() > PATIENCE {
+                return Err(Error::new("the indexer does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(indexer)
+    }
+
+    /// Has it follow a server, known by this number.
+    pub(crate) fn register(&self, instance: u16, events: u16) -> Result<()> {
+        let answer = self.post(
+            "/register",
+            &json!({
+                "instance_id": instance,
+                "endpoint": format!("tcp://127.0.0.1:{events}"),
+                "replay_endpoint": format!("tcp://127.0.0.1:{}", events + 1),
+                "model_name": MODEL,
+                "block_size": BLOCK,
+            }),
+        )?;
+        match answer["status"] == "ok" {
+            true => Ok(()),
+            false => Err(Error::new(format!("/register: {answer}"))),
+        }
+    }
+
+    /// What it believes that a server has of these tokens.
+    pub(crate) fn believes(&self, instance: u16, tokens: &[i32]) -> Result<Belief> {
+        let answer = self.post("/query", &json!({"token_ids": tokens, "model_name": MODEL}))?;
+        let here = &answer["instances"][instance.to_string()];
+        let blocks = |field: &str| here[field].as_u64().unwrap_or(0) as usize / BLOCK;
+        Ok(Belief {
+            device: blocks("gpu"),
+            any: blocks("longest_matched"),
+        })
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let mut connection = Connection::open(self.address)?;
+        let response = connection.exchange("POST", path, body.to_string().as_bytes())?;
+        response.json()
+    }
+}
+
+impl Drop for Indexer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,146 @@
+//! vllm-router in front of two servers: what it credits a request with is what the server then takes
+//! from its cache, down to the block.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use contextpilot_testbed::{Arch, Connection, Error, Gateway, Model, Result, Router, Server};
+use serde_json::{Value, json};
+
+use crate::indexer::{BLOCK, next_port};
+use crate::prompts::text;
+use crate::publisher::{Publisher, until};
+
+const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
+const REQUESTS: u64 = 350;
+
+fn start() -> Result<(Publisher, Gateway)> {
+    let llama = Server::builder().model(&Model::tiny(Arch::Llama));
+    let publisher = Publisher::start(&llama.bare_slots(3), next_port(), None)?;
+    let server = publisher.server.address();
+    let companion = Path::new(COMPANION);
+    let gateway = Gateway::start(companion, server, next_port(), publisher.events)?;
+    Ok((publisher, gateway))
+}
+
+/// Waits until the router has heard of all that there is.
+fn settle(router: &Router, publisher: &Publisher, gateway: &Gateway) -> Result<()> {
+    let newest = until("all is published", || {
+        let stats = publisher.stats()?;
+        let (events, undecided) = (&stats["kv_events"], &stats["undecided"]);
+        let rest = events["waiting"] == 0 && undecided == false;
+        Ok(events["sequence"].as_u64().filter(|_| rest))
+    })?;
+    until("the router has heard of it", || {
+        Ok(router.heard(gateway)?.filter(|known| *known >= newest))
+    })?;
+    Ok(())
+}
+
+fn post(to: SocketAddr, path: &str, body: &Value) -> Result<Value> {
+    let mut connection = Connection::open(to)?;
+    connection
+        .exchange("POST", path, body.to_string().as_bytes())?
+        .json()
+}
+
+pub(crate) fn run(python: &Path) -> Result<String> {
+    let (publishers, gateways): (Vec<Publisher>, Vec<Gateway>) =
+        [start()?, start()?].into_iter().unzip();
+    check_render(&publishers[0], &gateways[0])?;
+    let router = Router::start(python, "kv_aware", next_port(), &gateways)?;
+    for publisher in &publishers {
+        publisher.await_subscribers(1)?;
+    }
+    let (mut compared, mut credited, mut chosen) = (0, 0, [0, 0]);
+    for nth in 0..REQUESTS {
+        for (publisher, gateway) in publishers.iter().zip(&gateways) {
+            settle(&router, publisher, gateway)?;
+        }
+        // Conversations that grow, over a document that some of them share.
+        let (who, turn) = (nth % 7, nth / 7);
+        let length = 20 + (turn as usize % 9) * 13;
+        let prompt = format!("{}{}", text(who % 3, 90), text(100 + who, length));
+        let body = json!({"model": "m", "prompt": prompt, "max_tokens": 3});
+        if who < 2 && turn % 4 == 0 {
+            // Behind the router's back, to the server that it would not choose by itself.
+            let other = usize::from(chosen[0] > chosen[1]);
+            post(gateways[other].address(), "/v1/completions", &body)?;
+            continue;
+        }
+        let answer = post(router.address(), "/v1/completions", &body)?;
+        let decision = router.decision()?;
+        let decision = decision.ok_or_else(|| Error::new("the router does not say"))?;
+        check(decision.credited, &answer)
+            .map_err(|error| Error::new(format!("request {nth}: {error}")))?;
+        compared += 1;
+        credited += decision.credited;
+        for (chosen, gateway) in chosen.iter_mut().zip(&gateways) {
+            *chosen += u64::from(decision.worker == gateway.url());
+        }
+    }
+    if credited == 0 || chosen.contains(&0) {
+        return Err(Error::new(format!(
+            "credited with {credited} tokens, {chosen:?} were chosen: nothing is shown"
+        )));
+    }
+    Ok(format!(
+        "{compared} requests, {} and {} to each server, credited with {credited} tokens",
+        chosen[0], chosen[1]
+    ))
+}
+
+/// Whether the engine took from its cache what the router believed to be there.
+fn check(credited: u64, answer: &Value) -> Result<()> {
+    let timings = &answer["timings"];
+    let number = |field: &str| timings[field].as_u64();
+    let (Some(cached), Some(evaluated)) = (number("cache_n"), number("prompt_n")) else {
+        return Err(Error::new(answer.to_string()));
+    };
+    // The engine always evaluates the last token again.
+    let whole = if evaluated == 1 { cached + 1 } else { cached };
+    let blocks = |tokens: u64| tokens / BLOCK as u64 * BLOCK as u64;
+    match [blocks(cached), blocks(whole)].contains(&credited) {
+        true => Ok(()),
+        false => Err(Error::new(format!(
+            "credited with {credited} tokens, {cached} came from the cache"
+        ))),
+    }
+}
+
+/// What the gateway answers to a router is what the server makes of the request itself.
+fn check_render(publisher: &Publisher, gateway: &Gateway) -> Result<()> {
+    let at = gateway.address();
+    let count = |tokens: &Value| tokens["token_ids"].as_array().map_or(0, Vec::len) as u64;
+    let chat = json!({
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "Hi"}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "max_tokens": 1,
+    });
+    let rendered = post(at, "/v1/chat/completions/render", &chat)?;
+    let answer = post(at, "/v1/chat/completions", &chat)?;
+    let text = json!({"prompt": "Hello there", "max_tokens": 1});
+    let texts = post(at, "/v1/completions/render", &text)?;
+    let of_text = post(at, "/v1/completions", &text)?;
+    let mut connection = Connection::open(at)?;
+    let sources = connection
+        .exchange("GET", "/kv_event_sources", b"")?
+        .json()?;
+    let events = format!("tcp://127.0.0.1:{}", publisher.events);
+    let found = [
+        (json!(count(&rendered)), &answer["usage"]["prompt_tokens"]),
+        (json!(count(&texts[0])), &of_text["usage"]["prompt_tokens"]),
+        (json!(events), &sources["0"]["endpoint"]),
+    ];
+    for (ours, theirs) in &found {
+        if ours != *theirs {
+            return Err(Error::new(format!("{ours} and {theirs}, of {rendered}")));
+        }
+    }
+    let image = json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]});
+    let refused = post(at, "/v1/chat/completions/render", &image)?;
+    match refused["error"]["code"] == 501 {
+        true => Ok(()),
+        false => Err(Error::new(format!("an image is rendered: {refused}"))),
+    }
+}

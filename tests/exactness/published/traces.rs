@@ -1,0 +1,160 @@
+//! A trace, compared after each of its steps.
+
+use contextpilot_testbed::{Error, Request, Result, Server, Step};
+use serde_json::json;
+
+use crate::cases::Case;
+use crate::indexer::{BLOCK, Belief, Indexer, next_port};
+use crate::publisher::{Publisher, until};
+use crate::slots::{common_blocks, contents};
+
+/// Runs it; says how much was compared.
+pub(crate) fn run(case: &Case, indexer: &Indexer) -> Result<String> {
+    if let Some(lacking) = case.server.lacking() {
+        return Ok(format!("left out: no {lacking}"));
+    }
+    let publisher = Publisher::start(&case.server, next_port(), None)?;
+    let instance = publisher.events;
+    indexer.register(instance, publisher.events)?;
+    publisher.await_subscribers(1)?;
+    let mut seen = Seen::default();
+    let mut step = 0..;
+    case.trace.run_watched(&publisher.server, |_| {
+        let step = step.next().unwrap_or_default();
+        if case.trace.leaves_open(step) {
+            return Ok(());
+        }
+        seen.compare(
+            &publisher,
+            instance,
+            indexer,
+            case.server.keeps_any_prefix(),
+        )
+        .map_err(|error| Error::new(format!("after step {step}: {error}")))
+    })?;
+    // Of adapters nothing is published: requests that name some may find less than is there.
+    let plain = case.server.keeps_any_prefix() && !case.server.has_adapters();
+    let hosts = match plain && case.server.has_host_cache() && seen.exact {
+        true => compare_with_replays(case, &publisher, indexer)?,
+        false => 0,
+    };
+    let Seen { asked, exact, .. } = seen;
+    Ok(match (exact, hosts) {
+        (false, _) => "not compared: the server does not save these slots".to_owned(),
+        (true, 0) => format!("{asked} beliefs"),
+        (true, hosts) => format!("{asked} beliefs, {hosts} of host memory"),
+    })
+}
+
+/// All that any slot has ever held.
+#[derive(Default)]
+pub(crate) struct Seen {
+    contents: Vec<Vec<i32>>,
+    pub(crate) asked: usize,
+    /// The server told what it held each time.
+    pub(crate) exact: bool,
+}
+
+impl Seen {
+    /// What the slots have ever held.
+    pub(crate) fn contents(&self) -> &[Vec<i32>] {
+        &self.contents
+    }
+
+    /// Waits until the indexer believes what the slots hold, of everything that they ever held.
+    /// `all`: the engine can go back to any position.
+    pub(crate) fn compare(
+        &mut self,
+        publisher: &Publisher,
+        instance: u16,
+        indexer: &Indexer,
+        all: bool,
+    ) -> Result<()> {
+        let Some(now) = contents(&publisher.server)? else {
+            self.exact = false;
+            return Ok(());
+        };
+        self.exact |= self.asked == 0;
+        for content in &now {
+            if !content.is_empty() && !self.contents.contains(content) {
+                self.contents.push(content.clone());
+            }
+        }
+        let mut last = String::new();
+        let agree = until("the indexer believes it", || {
+            for content in &self.contents {
+                let held = now.iter().map(|held| common_blocks(held, content, BLOCK));
+                let truth = held.max().unwrap_or(0);
+                let Belief { device, any } = indexer.believes(instance, content)?;
+                // Where only checkpoints lead back, less is claimed.
+                let right = if all {
+                    device == truth
+                } else {
+                    device <= truth
+                };
+                if !right || any < device {
+                    last = format!(
+                        "of {} tokens it believes in {device} blocks (and {any} with host memory), \
+                         the slots have {truth}",
+                        content.len()
+                    );
+                    return Ok(None);
+                }
+            }
+            Ok(Some(()))
+        });
+        agree.map_err(|error| match last.is_empty() {
+            true => error,
+            false => Error::new(last.clone()),
+        })?;
+        self.asked += self.contents.len();
+        Ok(())
+    }
+}
+
+/// For each prompt of the trace: what the indexer believes, and what the engine takes from its cache
+/// where the trace was replayed. Counts those that were found in host memory only.
+fn compare_with_replays(case: &Case, publisher: &Publisher, indexer: &Indexer) -> Result<usize> {
+    let mut compared = 0;
+    let mut requests: Vec<&Request> = Vec::new();
+    for step in &case.trace.steps {
+        if let Step::Ask(request) = step {
+            let plain = request.path() == "/completion" && request.body()["prompt"].is_string();
+            if plain && !requests.contains(&request) {
+                requests.push(request);
+            }
+        }
+    }
+    for request in requests {
+        let tokens = tokenize(&publisher.server, &request.body()["prompt"])?;
+        let belief = indexer.believes(publisher.events, &tokens)?;
+        if belief.any == belief.device {
+            continue;
+        }
+        let replayed = case.server.plain().spawn()?;
+        case.trace.run(&replayed)?;
+        for slot in 0..replayed.slots()? {
+            // So that it is looked for in host memory.
+            let path = format!("/slots/{slot}?action=erase");
+            replayed.post(&path, &json!({}))?;
+        }
+        let found = replayed.complete(request)?;
+        // The last token of a prompt is always evaluated.
+        let most = (tokens.len() - 1) / BLOCK;
+        if found.cache_n / BLOCK != belief.any.min(most) {
+            return Err(Error::new(format!(
+                "it believes in {} blocks in host memory, the engine takes {} tokens from there",
+                belief.any, found.cache_n
+            )));
+        }
+        compared += 1;
+    }
+    Ok(compared)
+}
+
+fn tokenize(server: &Server, content: &serde_json::Value) -> Result<Vec<i32>> {
+    let body = json!({"content": content, "add_special": true});
+    let answer = server.post("/tokenize", &body)?.json()?;
+    serde_json::from_value(answer["tokens"].clone())
+        .map_err(|error| Error::new(format!("/tokenize: {error}")))
+}

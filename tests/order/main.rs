@@ -1,0 +1,256 @@
+//! `contextpilot-llama index` and `up`, in front of a real llama-server.
+
+#[path = "../index/python.rs"]
+mod python;
+mod support;
+
+use std::process::{Command, Stdio};
+
+use contextpilot_client::control::RequestState;
+use contextpilot_testbed::{Arch, Builder, Connection, Model, Request, Server};
+use python::python;
+use serde_json::json;
+use support::{Index, companion, control, exchange, said_address, until, watched};
+
+const TEA: &str = "Tea is picked by hand in the early morning, then rolled and dried.";
+const SEA: &str = "Waves carry energy across an ocean, but hardly any of the water.";
+const OWL: &str = "Owls turn their heads because their eyes cannot turn in them.";
+const ELM: &str = "Elms line the avenue; a beetle brings the fungus that kills them.";
+const ICE: &str = "Ice floats, which keeps the lakes below it alive in winter.";
+
+fn two_slots() -> Builder {
+    Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(2)
+}
+
+#[test]
+fn orders_by_what_is_cached_and_knows_how_much_that_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let server = watched(&two_slots(), &socket);
+    let index = Index::told(server.address(), &socket);
+    let control = control(&socket);
+    let mut sent = Vec::new();
+    let mut exact = 0;
+    for context in [
+        &[TEA, SEA, OWL][..],
+        &[SEA, TEA, ELM],
+        &[ICE, OWL],
+        &[ELM, SEA, TEA],
+        &[OWL, ICE, SEA],
+        &[ICE, TEA, SEA],
+    ] {
+        let (answer, id, prompt) = index.order(context);
+        let reused = index.complete(&prompt, &id);
+        sent.push(id);
+        index.agrees(&control, &sent);
+        let expected = answer["expected_cached_tokens"][0].as_u64().unwrap();
+        let blocks = answer["matched_count"] == 1;
+        assert_eq!(blocks, reused > 50, "{answer}: {reused} tokens");
+        exact += usize::from(expected.abs_diff(reused) <= 2);
+    }
+    let stats = index.get("/stats");
+    assert_eq!(stats["prediction"]["requests"], 6, "{stats}");
+    assert!(exact >= 3, "{exact} of 6 were foreseen: {stats}");
+    assert_eq!(stats["cache_truth"], "engine");
+}
+
+#[test]
+fn the_live_set_is_the_engines_after_any_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let builder = two_slots();
+    let mut server = watched(&builder, &socket);
+    let mut sent = Vec::new();
+    let mut ask = |index: &Index, context: &[&str]| {
+        let (_, id, prompt) = index.order(context);
+        index.complete(&prompt, &id);
+        sent.push(id);
+        sent.clone()
+    };
+    let index = Index::told(server.address(), &socket);
+    for context in [&[TEA, SEA][..], &[OWL, SEA], &[ELM]] {
+        index.agrees(&control(&socket), &ask(&index, context));
+    }
+    let before = index.get("/requests");
+    assert_ne!(before["num_requests"], 0);
+
+    // A new server at the same socket: nothing is cached.
+    let port = server.address().port();
+    server.stop(15).unwrap();
+    index.wait_truth("own guess");
+    let again = builder
+        .clone()
+        .args(["--port".to_owned(), port.to_string()]);
+    server = watched(&again, &socket);
+    assert_eq!(server.address().port(), port);
+    index.wait_truth("engine");
+    let sent = ask(&index, &[ICE, TEA]);
+    index.agrees(&control(&socket), &sent);
+    assert_eq!(index.get("/requests")["num_requests"], 1);
+
+    // A new index knows nothing of before, and everything from then on.
+    drop(index);
+    let index = Index::told(server.address(), &socket);
+    let (_, id, prompt) = index.order(&[ICE, OWL]);
+    index.complete(&prompt, &id);
+    index.agrees(&control(&socket), &[id]);
+}
+
+#[test]
+fn requests_pass_and_get_an_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let server = watched(&two_slots().args(["--api-key", "secret"]), &socket);
+    let index = Index::told(server.address(), &socket);
+    let body = r#"{"prompt":"Tea","n_predict":2}"#;
+    let post = |more: &str, body: &str| {
+        let mut connection = Connection::open(index.address).unwrap();
+        let head = format!(
+            "POST /completion HTTP/1.1\r\nHost: a\r\n{more}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        connection.write(head.as_bytes()).unwrap();
+        connection.response().unwrap()
+    };
+    assert_eq!(post("", body).status, 401, "the server asks for its key");
+    let answer = post("Authorization: Bearer secret\r\n", body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    // It was given one, which the hook has seen.
+    let control = control(&socket);
+    until("the request has an id", || {
+        let requests = control.stats().unwrap().requests;
+        (requests.with_id > 0 && requests.without_id == 0).then_some(())
+    });
+    let body = r#"{"prompt":"Tea is","n_predict":2,"rid":"mine"}"#;
+    post("Authorization: Bearer secret\r\n", body);
+    until("a client's id is kept", || {
+        let state = control.request("mine").unwrap();
+        matches!(state, RequestState::Cached { .. }).then_some(())
+    });
+    // The server's own routes are there, and those of the index are its.
+    assert_eq!(exchange(index.address, "GET", "/props", b"").status, 401);
+    assert_eq!(exchange(index.address, "GET", "/reorder", b"").status, 405);
+    assert_eq!(exchange(index.address, "GET", "/metrics", b"").status, 200);
+}
+
+#[test]
+fn streams_pass_event_by_event_and_end_when_the_client_leaves() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let server = watched(&two_slots(), &socket);
+    let index = Index::told(server.address(), &socket);
+    let (_, id, prompt) = index.order(&[TEA]);
+    let request = Request::completion(prompt).id(id).predict(4).streamed();
+    let mut connection = Connection::open(index.address).unwrap();
+    let answer = connection
+        .exchange("POST", request.path(), request.wire_body().as_bytes())
+        .unwrap();
+    let text = answer.text();
+    assert!(text.matches("data: ").count() >= 4, "{text}");
+    assert_eq!(index.get("/stats")["prediction"]["requests"], 1, "{text}");
+
+    let endless = Request::completion("On and on")
+        .predict(1_000_000)
+        .streamed();
+    let mut connection = Connection::open(index.address).unwrap();
+    let bytes = endless.wire_body();
+    connection
+        .write(&Connection::request_bytes(
+            "POST",
+            endless.path(),
+            bytes.as_bytes(),
+        ))
+        .unwrap();
+    let head = connection.head().unwrap();
+    connection.part(&head).unwrap();
+    drop(connection);
+    server.wait_idle().unwrap();
+}
+
+#[test]
+fn large_batches_keep_nobody_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let server = watched(&two_slots(), &socket);
+    let index = Index::told(server.address(), &socket);
+    let contexts: Vec<Vec<usize>> = (0..600)
+        .map(|at: usize| (0..12).map(|n| (at * 7 + n * n * 13) % 90).collect())
+        .collect();
+    let body = json!({"contexts": contexts});
+    let batch = std::thread::scope(|scope| {
+        let batch = scope.spawn(|| index.post("/reorder", &body));
+        let mut asked = 0;
+        while !batch.is_finished() {
+            assert_eq!(exchange(index.address, "GET", "/ready", b"").status, 200);
+            asked += 1;
+        }
+        assert!(asked > 0);
+        batch.join().unwrap()
+    });
+    assert_eq!(batch.status, 200);
+    let answer = batch.json().unwrap();
+    assert_eq!(answer["num_contexts"], 600);
+    let refused = json!({"contexts": vec![[1]; 10_001]});
+    assert_eq!(index.post("/reorder", &refused).status, 413);
+}
+
+#[test]
+fn the_packages_own_client_works_with_it() {
+    let Some(python) = python("the_packages_own_client_works_with_it") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let server = watched(&two_slots(), &socket);
+    let index = Index::told(server.address(), &socket);
+    let output = Command::new(python)
+        .args([
+            "-c",
+            include_str!("client.py"),
+            &index.address.port().to_string(),
+        ])
+        .env_remove("CONTEXTPILOT_INDEX_URL")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn up_runs_all_three_and_ends_with_the_server() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let model = contextpilot_testbed::Model::tiny(Arch::Llama);
+    let mut command = companion(&["up", "--index-port", "0", "-m"]);
+    command
+        .arg(model.path())
+        .args(["--port", &port, "--parallel", "2", "--threads", "1"]);
+    command.env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server());
+    let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+    let (address, log) = said_address(&mut process);
+    until("all three run", || {
+        let ready = exchange(address, "GET", "/ready", b"").json().ok()?;
+        (ready["cache_truth"] == "engine").then_some(())
+    });
+    let answer = exchange(
+        address,
+        "POST",
+        "/completion",
+        br#"{"prompt":"Tea","n_predict":1}"#,
+    );
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let pid = rustix::process::Pid::from_child(&process);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = process.wait().unwrap();
+    let log = log.join().unwrap();
+    assert!(status.code().is_some(), "{status}: {log}");
+    let connection = || Connection::open(format!("127.0.0.1:{port}").parse().unwrap());
+    assert!(connection().is_err(), "the server has ended as well: {log}");
+}

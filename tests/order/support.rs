@@ -1,0 +1,179 @@
+//! A server that is watched, and an index in front of it.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use contextpilot_client::Control;
+use contextpilot_client::control::RequestState;
+use contextpilot_testbed::{Builder, Connection, Response, Server};
+use serde_json::{Value, json};
+
+pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
+/// How long to wait for what must come: only a failure takes that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The server, whose hook listens at this socket.
+pub(crate) fn watched(builder: &Builder, socket: &Path) -> Server {
+    builder
+        .clone()
+        .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+        .env("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()))
+        .spawn()
+        .unwrap()
+}
+
+pub(crate) fn control(socket: &Path) -> Control {
+    Control::new(&format!("unix:{}", socket.display())).unwrap()
+}
+
+/// The index as a process, until it is dropped.
+pub(crate) struct Index {
+    process: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Index {
+    pub(crate) fn start(engine: SocketAddr, arguments: &[&str]) -> Self {
+        let engine = format!("http://{engine}");
+        let mut command = companion(&["index", "--port", "0", "--engine", &engine]);
+        command.args(arguments);
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let (address, _) = said_address(&mut process);
+        Self { process, address }
+    }
+
+    /// One that is told by the hook at this socket, and knows so.
+    pub(crate) fn told(engine: SocketAddr, socket: &Path) -> Self {
+        let index = Self::start(
+            engine,
+            &["--control", &format!("unix:{}", socket.display())],
+        );
+        index.wait_truth("engine");
+        index
+    }
+
+    pub(crate) fn wait_truth(&self, truth: &str) {
+        until("the index knows what is cached", || {
+            (self.get("/ready")["cache_truth"] == truth).then_some(())
+        });
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let response = exchange(self.address, "GET", path, b"");
+        assert_eq!(response.status, 200, "{path}: {}", response.text());
+        response.json().unwrap()
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Response {
+        exchange(self.address, "POST", path, body.to_string().as_bytes())
+    }
+
+    /// Orders a context: what is answered, its id, and the text in its new order.
+    pub(crate) fn order(&self, context: &[&str]) -> (Value, String, String) {
+        let response = self.post("/reorder", &json!({"contexts": [context]}));
+        assert_eq!(response.status, 200, "{}", response.text());
+        let body = response.json().unwrap();
+        let id = body["request_ids"][0].as_str().unwrap().to_owned();
+        let ordered: Vec<&str> = body["reordered_contexts"][0]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|block| block.as_str().unwrap())
+            .collect();
+        let text = format!("{}\nWhat of it?", ordered.join("\n"));
+        (body, id, text)
+    }
+
+    /// Completes a prompt through the index; what the engine reused.
+    pub(crate) fn complete(&self, prompt: &str, id: &str) -> u64 {
+        let body = json!({"prompt": prompt, "n_predict": 4, "temperature": 0, "rid": id});
+        let response = self.post("/completion", &body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json().unwrap()["timings"]["cache_n"]
+            .as_u64()
+            .unwrap()
+    }
+
+    /// Waits until the requests that it tracks are those of these that the engine holds.
+    #[track_caller]
+    pub(crate) fn agrees(&self, control: &Control, sent: &[String]) {
+        let held = |id: &&String| {
+            let state = control.request(id).unwrap();
+            matches!(state, RequestState::Cached { .. })
+        };
+        until("the index's live set is the engine's", || {
+            let mut held: Vec<&String> = sent.iter().filter(held).collect();
+            let listed = self.get("/requests");
+            let mut listed: Vec<&str> = listed["request_ids"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_str)
+                .collect();
+            held.sort();
+            listed.sort_unstable();
+            held.iter().map(|id| id.as_str()).eq(listed).then_some(())
+        });
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The companion without anything of ours in its environment.
+pub(crate) fn companion(arguments: &[&str]) -> Command {
+    let mut command = Command::new(COMPANION);
+    command.args(arguments).stdin(Stdio::null());
+    for name in [
+        "CONTEXTPILOT_LISTEN",
+        "CONTEXTPILOT_LISTEN_TOKEN",
+        "LLAMA_API_KEY",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The address that the index says it listens at. The rest is read to the end, by a thread.
+pub(crate) fn said_address(process: &mut Child) -> (SocketAddr, thread::JoinHandle<String>) {
+    const SAYS: &str = "[ContextPilot] Index at http://";
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let line = lines
+        .by_ref()
+        .map(Result::unwrap)
+        .find(|line| line.starts_with(SAYS))
+        .expect("it says where it listens");
+    let address = line[SAYS.len()..]
+        .split(',')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let rest = thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"));
+    (address, rest)
+}
+
+pub(crate) fn exchange(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> Response {
+    let mut connection = Connection::open(address).unwrap();
+    connection.exchange(method, path, body).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "it did not happen that {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,135 @@
+//! why.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use contextpilot_testbed::Request;
+
+use crate::support::{Watched, json, two_slots, until};
+
+const SYSTEM: &str = "Today is Monday. You answer in one sentence, and you say so if you do not \
+                      know. What you are asked about stands in the text below. ";
+
+fn ask(text: &str) -> Request {
+    Request::completion(text).slot(0).predict(2)
+}
+
+/// Of the last requests, once there are so many.
+fn last(watched: &Watched, count: usize) -> Vec<serde_json::Value> {
+    until("all are evaluated", || {
+        let text = watched.text(&["why", "--last", "100", "--json"]);
+        let all: Vec<_> = text.lines().map(json).collect();
+        (all.len() == count).then_some(all)
+    })
+}
+
+#[test]
+fn a_changed_word_in_front_is_found() {
+    let watched = Watched::start(two_slots());
+    let first = watched.complete(ask(SYSTEM).id("monday"));
+    let changed = SYSTEM.replace("Monday", "Sunday");
+    let second = watched.complete(ask(&changed));
+    let all = last(&watched, 2);
+    let [_, evaluated] = &all[..] else {
+        panic!("{all:?}")
+    };
+    assert_eq!(evaluated["id"], serde_json::Value::Null);
+    let evaluation = &evaluated["evaluation"];
+    assert_eq!(evaluation["reused"], second.cache_n);
+    assert_eq!(evaluation["evaluated"], second.prompt_n);
+    let diverged = &evaluation["diverged"];
+    assert_eq!(diverged["at"], second.cache_n);
+    assert_eq!(diverged["request"], "monday");
+    assert_eq!(diverged["differing"], 2, "{diverged}");
+    let rest = second.prompt_n - 2;
+    assert_eq!(diverged["same_after"], rest);
+
+    let text = watched.text(&["why", "--last"]);
+    let number = evaluated["number"].as_u64().unwrap();
+    let start = format!("slot 0  #{number}  {} tokens", second.prompt_tokens);
+    assert!(text.contains(&start), "{text}");
+    for part in [
+        format!("it left monday's at token {}", second.cache_n),
+        format!(
+            "2 tokens differ, the {rest} behind are the same; all {} had",
+            second.prompt_n
+        ),
+        "→ put what changes".to_owned(),
+    ] {
+        assert!(text.contains(&part), "{part:?} is not in:\n{text}");
+    }
+
+    // By its id, also when it was evicted.
+    watched.wait_state("monday", "evicted");
+    let gone = watched
+        .command(&["where", "monday", "--json"])
+        .output()
+        .unwrap();
+    let gone = json(&String::from_utf8_lossy(&gone.stdout));
+    assert_eq!(gone["cached_tokens"], second.cache_n);
+    let named = watched.json(&["why", "monday"]);
+    assert_eq!(named["id"], "monday");
+    assert_eq!(named["evaluation"]["evaluated"], first.prompt_n);
+    assert_eq!(named["evaluation"], gone["evaluation"]);
+}
+
+#[test]
+fn a_prompt_that_was_lost_says_to_whom() {
+    let watched = Watched::start(two_slots());
+    watched.complete(ask(SYSTEM).id("first"));
+    watched.complete(ask("Something else, to push it out.").id("other"));
+    let again = watched.complete(ask(SYSTEM).id("again"));
+    last(&watched, 3);
+    let named = watched.json(&["why", "again"]);
+    let evaluation = &named["evaluation"];
+    assert_eq!(evaluation["causes"]["evicted"], again.prompt_n - 1);
+    assert_eq!(evaluation["lost"]["reason"], "overwritten");
+    assert_eq!(evaluation["lost"]["by"], "other");
+    let text = watched.text(&["why", "again"]);
+    assert!(text.contains("overwritten by other"), "{text}");
+    assert!(text.contains("→ more slots"), "{text}");
+}
+
+#[test]
+fn requests_are_told_as_they_come() {
+    let watched = Watched::start(two_slots());
+    watched.complete(ask(SYSTEM).id("before"));
+    last(&watched, 1);
+    let mut watch = watched
+        .command(&["why", "--watch", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let (sender, told) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let line = lines.next().and_then(Result::ok);
+        let _ = sender.send(line);
+    });
+    // It may have begun to watch later than the first of them.
+    let line = until("a request is told", || {
+        watched.complete(ask(SYSTEM).id("after"));
+        told.try_recv().ok().flatten()
+    });
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    reader.join().unwrap();
+    assert_eq!(json(&line)["id"], "after");
+}
+
+#[test]
+fn what_is_not_known_is_said() {
+    let watched = Watched::start(two_slots());
+    let output = watched.command(&["why", "nobody"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("nobody  unknown  never seen"), "{text}");
+
+    let off = two_slots().env("CONTEXTPILOT_EXPLAIN_MB", "0");
+    let watched = Watched::start(off);
+    watched.complete(ask(SYSTEM).id("one"));
+    watched.wait_state("one", "cached");
+    let output = watched.command(&["why", "one"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("CONTEXTPILOT_EXPLAIN_MB is 0"), "{text}");
+}
