@@ -157,6 +157,7 @@ fn pure_crates_are_pure() {
         "request",
         "settings",
         "traffic",
+        "simulate",
         "observer",
     ] {
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -221,6 +221,19 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "the same",
     },
     Bound {
+        what: "with `CONTEXTPILOT_TRAFFIC_FILE`: tokens of recorded prompts",
+        most: contextpilot_observer::MOST_RECORDED_TOKENS,
+        // The token, a quarter of an entry that finds it, and its share of the tree.
+        each: 16,
+        beyond: "all are forgotten: prompts are related by the hashes of their blocks, to the block",
+    },
+    Bound {
+        what: "tasks and requests that wait to be recorded",
+        most: contextpilot_observer::MOST_WAITING,
+        each: 128,
+        beyond: "when they came, and which slot they asked for, is not recorded",
+    },
+    Bound {
         what: "with `CONTEXTPILOT_KV_EVENTS`: tokens and blocks that wait to be published",
         most: MOST_PUBLISHED,
         each: size_of::<u64>(),

@@ -4,18 +4,25 @@
 //! server that records it. What the recording says of each prompt must be what the engine answered,
 //! and what the simulator makes of the recording must be the same, to the token.
 //!
+//! *Of several clients at once*: what is reused in all, within one point.
+//!
 //! *At other settings*: recorded traffic of several kinds is played again to servers that are started
 //! with other flags. What the simulator says of them must be right within two points.
+//!
+//! *Advice*: what is advised for bad set-ups is tried on the server.
 //!
 //! ```text
 //! cargo test --test simulation [-- NAME...]
 //! cargo test --test simulation -- --grid [REQUESTS]     also writes docs/simulate.md
 //! ```
 
+mod advised;
 #[path = "../exactness/cases.rs"]
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
+mod concurrent;
 mod elsewhere;
+mod file;
 #[path = "../exactness/prompts.rs"]
 mod prompts;
 mod recorded;
@@ -39,7 +46,17 @@ fn main() -> ExitCode {
     }
     let failed = match grid {
         true => whole_grid(),
-        false => recorded_settings(&wanted) + some_of_the_grid(&wanted),
+        false => {
+            let advised = match is_wanted(&wanted, "advice") {
+                true => advised::run(),
+                false => 0,
+            };
+            recorded_settings(&wanted)
+                + one(&wanted, "the file", file::run)
+                + one(&wanted, "concurrent clients", concurrent::run)
+                + advised
+                + some_of_the_grid(&wanted)
+        }
     };
     println!("{failed} failed");
     match failed {
@@ -67,6 +84,22 @@ fn recorded_settings(wanted: &[String]) -> usize {
         }
     }
     failed
+}
+
+fn one(wanted: &[String], name: &str, test: fn() -> contextpilot_testbed::Result<String>) -> usize {
+    if !is_wanted(wanted, name) {
+        return 0;
+    }
+    match test() {
+        Ok(said) => {
+            println!("test {name} ... ok ({said})");
+            0
+        }
+        Err(error) => {
+            println!("test {name} ... FAILED\n  {error}");
+            1
+        }
+    }
 }
 
 fn is_wanted(wanted: &[String], name: &str) -> bool {

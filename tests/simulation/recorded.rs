@@ -6,8 +6,8 @@ use contextpilot_traffic::{Traffic, read};
 
 use crate::cases::Case;
 
-const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
-const SIGTERM: i32 = 15;
+pub(crate) const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
+pub(crate) const SIGTERM: i32 = 15;
 
 pub(crate) enum Verdict {
     /// So many prompts.

@@ -42,10 +42,11 @@ mod ring;
 mod stats;
 mod work;
 
+pub use contextpilot_traffic::MOST_TOKENS as MOST_RECORDED_TOKENS;
 pub use evaluations::MOST_EVALUATIONS;
 pub use gone::MOST_GONE;
 pub use note::{Note, Now, Stamp};
 pub use observer::{After, MOST_NAMED, Observer, Told};
-pub use recorder::Recorder;
+pub use recorder::{MOST_WAITING, Recorder};
 pub use ring::{MOST_EVENTS, MOST_IDS, Ring, Since};
 pub use stats::Outside;

@@ -21,9 +21,8 @@ use crate::prompt::{Prompt, Surplus};
 const MOST_BREAKS: usize = 64;
 /// Media of which it is known how many rows they have.
 const MOST_MEDIA: usize = 4096;
-/// Requests of which it is known that they came, and that were not launched yet. Beyond that they
-/// count as having come when they were launched.
-const MOST_WAITING: usize = 65_536;
+/// Tasks that are not launched yet, and requests that are not answered, of which something is known.
+pub const MOST_WAITING: usize = 65_536;
 
 /// Watches the ledger, and makes a recording of what it sees.
 ///
@@ -37,7 +36,8 @@ pub struct Recorder {
     is_set_up: bool,
     out: Vec<u8>,
     full: bool,
-    arrivals: HashMap<Arrival, Received>,
+    /// Of requests that are not answered yet.
+    wishes: HashMap<Arrival, Wishes>,
     tasks: HashMap<TaskId, Posted>,
     slots: BTreeMap<SequenceId, SlotRecord>,
     /// Slots whose prompts have ended with the event under way.
@@ -55,15 +55,10 @@ pub struct Recorder {
     skipped: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Received {
-    at: Stamp,
-    wishes: Wishes,
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     arrival: Option<Arrival>,
+    at: Stamp,
     names_adapters: bool,
     /// The server will forget its prompt.
     forgotten: bool,
@@ -109,7 +104,7 @@ impl Recorder {
             is_set_up: false,
             out,
             full,
-            arrivals: HashMap::new(),
+            wishes: HashMap::new(),
             tasks: HashMap::new(),
             slots: BTreeMap::new(),
             ended: Vec::new(),
@@ -143,21 +138,15 @@ impl Recorder {
     /// A note came, in order with the events.
     pub fn note(&mut self, note: &Note, at: Stamp) {
         match *note {
-            Note::Received { arrival } if self.arrivals.len() < MOST_WAITING => {
-                let wishes = Wishes::default();
-                self.arrivals.insert(arrival, Received { at, wishes });
+            Note::Wishes { arrival, wishes } if self.wishes.len() < MOST_WAITING => {
+                self.wishes.insert(arrival, wishes);
             }
-            Note::Wishes { arrival, wishes } => {
-                if let Some(received) = self.arrivals.get_mut(&arrival) {
-                    received.wishes = wishes;
-                }
-            }
-            Note::Posted { arrival, task } => self.task(task).arrival = Some(arrival),
+            Note::Posted { arrival, task } => self.posted(arrival, task, at),
             Note::Answered { arrival } => self.answered(arrival),
             Note::Size { buffer, bytes } => self.buffer = Some((buffer, bytes)),
             Note::Measured { tokens, bytes, .. } => self.size(SizeKind::State, tokens, bytes),
             Note::Context { capacity, .. } => self.context(capacity),
-            Note::Received { .. } => {}
+            Note::Received { .. } | Note::Wishes { .. } => {}
         }
     }
 
@@ -165,7 +154,7 @@ impl Recorder {
     pub fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) {
         let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
         match *event {
-            Event::Posted { arrival, task, .. } => self.task(task).arrival = Some(arrival),
+            Event::Posted { arrival, task, .. } => self.posted(arrival, task, at),
             Event::Uncached { task } => self.task(task).forgotten = true,
             Event::NamedAdapters { task, .. } => self.task(task).names_adapters = true,
             Event::Adapters {
@@ -252,7 +241,7 @@ impl Recorder {
             }
             Event::OutOfStep => {
                 self.slots.clear();
-                self.arrivals.clear();
+                self.wishes.clear();
                 self.tasks.clear();
             }
             _ => {}
@@ -281,6 +270,12 @@ impl Recorder {
 
     // ---- requests ------------------------------------------------------
 
+    fn posted(&mut self, arrival: Arrival, task: TaskId, at: Stamp) {
+        let posted = self.task(task);
+        posted.arrival = Some(arrival);
+        posted.at = at;
+    }
+
     fn task(&mut self, task: TaskId) -> &mut Posted {
         if self.tasks.len() >= MOST_WAITING {
             self.tasks.clear();
@@ -291,14 +286,12 @@ impl Recorder {
     fn launched(&mut self, sequence: SequenceId, task: TaskId, at: Stamp, ledger: &Ledger) {
         self.close(sequence, ledger);
         let posted = self.tasks.remove(&task).unwrap_or_default();
-        let received = posted
-            .arrival
-            .and_then(|arrival| self.arrivals.get(&arrival));
-        let wishes = received.map_or_else(Wishes::default, |received| received.wishes);
+        let wishes = posted.arrival.and_then(|arrival| self.wishes.get(&arrival));
+        let wishes = wishes.copied().unwrap_or_default();
         let slot = self.slots.entry(sequence).or_default();
         let record = RequestRecord {
             order: self.launches,
-            arrived: micros(received.map_or(at, |received| received.at)),
+            arrived: micros(if posted.at.0 > 0 { posted.at } else { at }),
             launched: micros(at),
             slot: u32::try_from(sequence).unwrap_or(0),
             id_slot: wishes.slot.and_then(|slot| u32::try_from(slot).ok()),
@@ -415,7 +408,7 @@ impl Recorder {
     }
 
     fn answered(&mut self, arrival: Arrival) {
-        self.arrivals.remove(&arrival);
+        self.wishes.remove(&arrival);
         for slot in self.slots.values_mut() {
             if let Some(open) = &mut slot.open {
                 open.over |= open.arrival == Some(arrival);

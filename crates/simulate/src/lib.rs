@@ -11,8 +11,8 @@
 //! ```
 //!
 //! **Time.** A prompt takes as long as its evaluated tokens at the recorded rate, an answer as long
-//! as it took. A request that continues the answer of another is sent when that is finished, after
-//! the pause that was recorded; so is one that came while the server had nothing else to do. All
+//! as it took. A request that came while the server had nothing to do is sent when the one before is
+//! finished, after the pause that was recorded; so is one that continues the answer of another. All
 //! others come when they came.
 //!
 //! **What is not modelled.** Slots at work do not slow each other down. Slots that were erased,

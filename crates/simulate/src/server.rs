@@ -122,9 +122,28 @@ impl<'a> Server<'a> {
                     self.arrived[job] = time;
                     self.offer(job);
                 }
-                Happening::Ends(slot) => self.release(slot),
+                Happening::Ends(slot) => self.release_all(slot),
             }
         }
+    }
+
+    /// Slots that end at the same time do so after the same batch, in their order. Each calls one of
+    /// those that wait, and puts it in front of those that were called before.
+    fn release_all(&mut self, slot: usize) {
+        let mut ended = vec![slot];
+        while let Some(&Reverse((time, _, Happening::Ends(other)))) = self.ahead.peek() {
+            if time > self.now {
+                break;
+            }
+            self.ahead.pop();
+            ended.push(other);
+        }
+        ended.sort_unstable();
+        let called: Vec<usize> = ended
+            .into_iter()
+            .filter_map(|slot| self.release(slot))
+            .collect();
+        called.into_iter().rev().for_each(|job| self.offer(job));
     }
 
     fn plan(&mut self, time: u64, happening: Happening) {
@@ -280,7 +299,8 @@ impl<'a> Server<'a> {
         let reused = self.reuse(nth, request);
         self.evaluate(nth, request, reused);
         let evaluated = record.prompt - reused;
-        let prompted = self.now + self.rates.prompt_time(record, evaluated);
+        let launched = self.now + self.jobs[job].delay;
+        let prompted = launched + self.rates.prompt_time(record, evaluated);
         self.at_work[job] = 1 + children.len();
         let slots = std::iter::once(nth).chain(children.iter().copied());
         let requests = std::iter::once(&self.jobs[job].request).chain(&self.jobs[job].children);
@@ -295,7 +315,7 @@ impl<'a> Server<'a> {
                 reused,
                 evaluated,
                 arrived: self.arrived[job],
-                launched: self.now,
+                launched,
                 ended: prompted + took,
             });
             self.plan(prompted + took, Happening::Ends(slot));
@@ -423,10 +443,10 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// `server_slot::release`, and the task that waited longest, or for this slot.
-    fn release(&mut self, nth: usize) {
+    /// `server_slot::release`; returns the job that waited longest, or for this slot.
+    fn release(&mut self, nth: usize) -> Option<usize> {
         let slot = &mut self.slots[nth];
-        let Some(job) = slot.job.take() else { return };
+        let job = slot.job.take()?;
         self.releases += 1;
         slot.last_used = self.releases;
         let request = self.jobs[job].request;
@@ -445,9 +465,7 @@ impl<'a> Server<'a> {
             asked.is_some_and(|asked| asked as usize == nth)
         };
         let waiting = self.queue.iter().position(wants).unwrap_or(0);
-        if let Some(job) = self.queue.remove(waiting) {
-            self.offer(job);
-        }
+        self.queue.remove(waiting)
     }
 
     fn finish(&mut self, job: usize) {

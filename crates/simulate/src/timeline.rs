@@ -21,6 +21,8 @@ pub(crate) struct Job {
     pub(crate) children: Vec<usize>,
     /// Its arrival; `After` names a job.
     pub(crate) arrival: Arrival,
+    /// From when it could be served until a slot took it on, microseconds.
+    pub(crate) delay: u64,
 }
 
 /// The jobs of a recording, in the order of their arrivals.
@@ -35,6 +37,7 @@ pub(crate) fn jobs(traffic: &Traffic) -> Vec<Job> {
                 request: nth,
                 children: Vec::new(),
                 arrival: Arrival::At(request.record.arrived),
+                delay: 0,
             }),
         }
     }
@@ -54,7 +57,13 @@ pub(crate) fn jobs(traffic: &Traffic) -> Vec<Job> {
         (record.arrived, record.order)
     });
     let causes = causes(requests, &jobs);
+    let mut ends: Vec<u64> = requests.iter().map(|r| r.record.ended).collect();
+    ends.sort_unstable();
     for (job, arrival) in jobs.iter_mut().zip(causes) {
+        let record = &requests[job.request].record;
+        let freed = ends.partition_point(|&end| end <= record.launched);
+        let freed = freed.checked_sub(1).map_or(0, |last| ends[last]);
+        job.delay = record.launched.saturating_sub(freed.max(record.arrived));
         job.arrival = arrival;
     }
     jobs
@@ -86,7 +95,11 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
             done += 1;
         }
         let idle = done == nth;
-        let cause = continued(request, &answers).or(last.filter(|_| idle));
+        // Whoever waits until nothing is at work waits for the last of it.
+        let cause = match idle {
+            true => last,
+            false => continued(request, &answers),
+        };
         arrivals.push(match cause {
             Some(request) => Arrival::After {
                 request,

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::tokens::{Run, Tokens};
 
-/// Tokens that are remembered. At this many all of them are forgotten: about 12 MB.
-const MOST_TOKENS: usize = 1 << 20;
+/// Tokens that are remembered. At this many all of them are forgotten.
+pub const MOST_TOKENS: usize = 1 << 20;
 /// Stretches in the middle of prompts are recognised by this many tokens.
 const WINDOW: usize = 8;
 

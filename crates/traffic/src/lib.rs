@@ -41,7 +41,7 @@ mod tokens;
 mod write;
 
 pub use frame::{MAGIC, VERSION};
-pub use history::{History, Segment};
+pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficRequest, read};
 pub use record::{Memory, RequestRecord, Setup, SizeKind, SizeSample};

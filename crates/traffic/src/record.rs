@@ -210,7 +210,7 @@ impl SizeSample {
 pub struct RequestRecord {
     /// Counts launches, from 0.
     pub order: u64,
-    /// The request was received in whole.
+    /// Its task was numbered, to be put into the server's queue.
     pub arrived: u64,
     /// A slot took it on.
     pub launched: u64,

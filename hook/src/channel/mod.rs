@@ -198,9 +198,10 @@ impl Channel {
             return false;
         }
         let at = match event {
-            Event::Launched { .. } | Event::Evaluated { .. } | Event::Answered { .. } => {
-                clock::stamp()
-            }
+            Event::Posted { .. }
+            | Event::Launched { .. }
+            | Event::Evaluated { .. }
+            | Event::Answered { .. } => clock::stamp(),
             _ => Stamp::default(),
         };
         let what = What::Event(event);

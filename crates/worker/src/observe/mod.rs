@@ -127,7 +127,10 @@ pub(crate) fn start(
         Some(wanted) => {
             let engine = library.engine().build.unwrap_or_default();
             let setup = setup::setup(&command, engine, library.sees_host_cache());
-            Some(Recording::start(library, wanted, setup)?)
+            // All else goes on without it.
+            Recording::start(library, wanted, setup)
+                .inspect_err(|error| library.say(format_args!("No traffic is recorded: {error}")))
+                .ok()
         }
         None => None,
     };

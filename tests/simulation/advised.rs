@@ -1,0 +1,201 @@
+//! Advice, taken: bad set-ups, the advised flags on the real server, and what came of the promise.
+
+use std::process::Command;
+
+use contextpilot_testbed::{Arch, Completion, Error, Model, Request, Result, Server, Step, Trace};
+use serde_json::Value;
+
+use crate::prompts::text;
+use crate::recorded::{LAUNCHER, SIGTERM};
+
+const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
+/// What a promised share may be wrong by.
+const TOLERANCE: f64 = 0.02;
+
+/// A set-up that is worse than it must be.
+struct SetUp {
+    name: &'static str,
+    arch: Arch,
+    flags: &'static [&'static str],
+    trace: Trace,
+    /// Nothing helps: the prompts have nothing in common at the front.
+    hopeless: bool,
+}
+
+fn talks(talkers: u64, turns: usize, front: &str, length: usize) -> Trace {
+    let mut trace = Trace::new();
+    for turn in 1..=turns {
+        for talker in 0..talkers {
+            let prompt = format!("{front}{}", text(100 + talker, length * turn));
+            trace = trace.then(Step::Ask(Request::completion(prompt).predict(8)));
+        }
+    }
+    trace
+}
+
+/// A date in front of everything, another one for each request.
+fn dated() -> Trace {
+    (0..24).fold(Trace::new(), |trace, nth| {
+        let prompt = format!("{}{}", text(5000 + nth, 30), text(1, 500));
+        trace.then(Step::Ask(Request::completion(prompt).predict(8)))
+    })
+}
+
+/// Documents in front of which something is left out, from one request to the next.
+fn windows() -> Trace {
+    (0..24).fold(Trace::new(), |trace, nth| {
+        let documents: String = (nth..nth + 5).map(|nth| text(200 + nth, 120)).collect();
+        let prompt = format!("{}{documents}", text(1, 100));
+        trace.then(Step::Ask(Request::completion(prompt).predict(8)))
+    })
+}
+
+fn set_ups() -> Vec<SetUp> {
+    let bare: &[&str] = &["-c", "8192", "--parallel", "1", "--cache-ram", "0"];
+    let tight: &[&str] = &["-c", "8192", "--parallel", "2", "--cache-ram", "1"];
+    let strict: &[&str] = &[
+        "-c",
+        "8192",
+        "--parallel",
+        "4",
+        "--cache-ram",
+        "0",
+        "--slot-prompt-similarity",
+        "1",
+    ];
+    let set_up = |name, arch, flags, trace, hopeless| SetUp {
+        name,
+        arch,
+        flags,
+        trace,
+        hopeless,
+    };
+    vec![
+        set_up(
+            "one slot for three talkers",
+            Arch::Llama,
+            bare,
+            talks(3, 6, "", 90),
+            false,
+        ),
+        set_up(
+            "a small host cache for eight",
+            Arch::Llama,
+            tight,
+            talks(8, 4, "", 110),
+            false,
+        ),
+        set_up(
+            "a similarity that nothing has",
+            Arch::Llama,
+            strict,
+            talks(3, 6, &text(7, 200), 60),
+            false,
+        ),
+        set_up(
+            "chunks that could be moved",
+            Arch::Llama,
+            bare,
+            windows(),
+            false,
+        ),
+        set_up(
+            "a recurrent model in one slot",
+            Arch::Mamba,
+            bare,
+            talks(3, 6, "", 90),
+            false,
+        ),
+        set_up(
+            "a date in front of everything",
+            Arch::Gemma2,
+            bare,
+            dated(),
+            true,
+        ),
+    ]
+}
+
+/// How many set-ups failed.
+pub(super) fn run() -> usize {
+    let mut failed = 0;
+    for set_up in set_ups() {
+        match try_out(&set_up) {
+            Ok(said) => println!("test advice: {} ... ok ({said})", set_up.name),
+            Err(error) => {
+                failed += 1;
+                println!("test advice: {} ... FAILED\n  {error}", set_up.name);
+            }
+        }
+    }
+    failed
+}
+
+fn try_out(set_up: &SetUp) -> Result<String> {
+    let server = Server::builder().model(&Model::tiny(set_up.arch));
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("traffic");
+    let mut recorder: Server = server
+        .clone()
+        .args(set_up.flags.iter().copied())
+        .launcher(LAUNCHER)
+        .env("CONTEXTPILOT_TRAFFIC_FILE", &path)
+        .spawn()?;
+    let before = share(&set_up.trace, &recorder)?;
+    recorder.stop(SIGTERM)?;
+    let output = Command::new(COMPANION)
+        .args(["advise", "--json"])
+        .arg(&path)
+        .output()?;
+    let advice: Value = serde_json::from_slice(&output.stdout).map_err(|error| {
+        Error::new(format!(
+            "{error}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ))
+    })?;
+    let changes = advice["changes"].as_array().cloned().unwrap_or_default();
+    if set_up.hopeless {
+        let client = advice["tokens"]["behind_a_difference"].as_u64();
+        return match changes.is_empty() && client > Some(0) {
+            true => Ok(format!("nothing helps but the client, {client:?} tokens")),
+            false => Err(Error::new(advice.to_string())),
+        };
+    }
+    let Some(last) = changes.last() else {
+        return Err(Error::new(format!("no advice: {advice}")));
+    };
+    let flags: Vec<&str> = last["flags"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    // The last of two equal flags counts.
+    let mut advised = server
+        .args(set_up.flags.iter().copied())
+        .args(flags.iter().copied())
+        .spawn()?;
+    let after = share(&set_up.trace, &advised)?;
+    advised.stop(SIGTERM)?;
+    let promised = last["point"]["reused_share"].as_f64().unwrap_or(f64::NAN);
+    let said = format!(
+        "{}: {:.1} % before, {:.1} % promised, {:.1} % after",
+        flags.join(" "),
+        100.0 * before,
+        100.0 * promised,
+        100.0 * after
+    );
+    match (after - promised).abs() <= TOLERANCE && after > before {
+        true => Ok(said),
+        false => Err(Error::new(said)),
+    }
+}
+
+/// The share of prompt tokens that the engine says it has reused.
+fn share(trace: &Trace, server: &Server) -> Result<f64> {
+    let outcomes = trace.run(server)?;
+    let completions: Vec<&Completion> = outcomes.iter().flat_map(|o| &o.completions).collect();
+    let reused: usize = completions.iter().map(|c| c.cache_n).sum();
+    let tokens: usize = completions.iter().map(|c| c.cache_n + c.prompt_n).sum();
+    Ok(reused as f64 / tokens as f64)
+}

@@ -1,0 +1,88 @@
+//! Traffic of several clients at once, at the recorded setting.
+
+use std::thread;
+
+use contextpilot_simulate::{Setting, simulate};
+use contextpilot_testbed::{Arch, Error, Model, Request, Result, Server};
+
+use crate::prompts::text;
+use crate::recorded::record_with;
+
+/// What the simulator may be wrong by, as a share of all prompt tokens.
+const TOLERANCE: f64 = 0.01;
+const CLIENTS: u64 = 5;
+const TURNS: u64 = 12;
+
+/// More clients than slots, so that some wait. Each asks when it was answered.
+pub(super) fn run() -> Result<String> {
+    let server = Server::builder().model(&Model::tiny(Arch::Llama)).args([
+        "-c",
+        "8192",
+        "--parallel",
+        "3",
+        "--cache-ram",
+        "2",
+    ]);
+    let traffic = record_with(&server, |server| {
+        thread::scope(|scope| {
+            let clients = (0..CLIENTS).map(|client| scope.spawn(move || talk(server, client)));
+            let clients: Vec<_> = clients.collect();
+            clients.into_iter().try_for_each(|client| {
+                client.join().map_err(|_| Error::new("a client panicked"))?
+            })
+        })
+    })?;
+    let setup = traffic.setup.as_ref();
+    let setup = setup.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
+    let point = simulate(&traffic, &Setting::recorded(setup));
+    let sum = |of: fn(&contextpilot_traffic::RequestRecord) -> u32| -> u64 {
+        traffic
+            .requests
+            .iter()
+            .map(|r| u64::from(of(&r.record)))
+            .sum()
+    };
+    let engine = sum(|record| record.reused) as f64 / sum(|record| record.prompt) as f64;
+    let off = point.reused_share() - engine;
+    let waited = traffic
+        .requests
+        .iter()
+        .filter(|r| r.record.launched > r.record.arrived + 2_000)
+        .count();
+    let said = format!(
+        "{} prompts of {CLIENTS} clients, {waited} waited: engine {:.1} %, simulated {:.1} %",
+        traffic.requests.len(),
+        100.0 * engine,
+        100.0 * point.reused_share(),
+    );
+    if std::env::var_os("SHOW").is_some() {
+        for (request, outcome) in traffic.requests.iter().zip(&point.outcomes) {
+            let record = &request.record;
+            let times = (
+                record.arrived,
+                record.launched,
+                record.prompted,
+                record.ended,
+            );
+            let simulated = outcome.map(|o| (o.arrived, o.launched, o.ended, o.slot, o.reused));
+            println!(
+                "  {}: {times:?} slot {} reused {} of {}; simulated {simulated:?}",
+                record.order, record.slot, record.reused, record.prompt
+            );
+        }
+    }
+    match traffic.requests.len() as u64 == CLIENTS * TURNS && off.abs() <= TOLERANCE {
+        true => Ok(said),
+        false => Err(Error::new(said)),
+    }
+}
+
+fn talk(server: &Server, client: u64) -> Result<()> {
+    let mut prompt = text(1, 200) + &text(100 + client, 60);
+    for turn in 0..TURNS {
+        let completion = server.complete(&Request::completion(&*prompt).predict(40))?;
+        prompt += &completion.content;
+        prompt += &text(1000 * client + turn, 30);
+    }
+    Ok(())
+}
