@@ -9,23 +9,36 @@ use crate::block::Key;
 use crate::query::Context;
 
 /// Numbers by which a tree is ordered: as texts appear; numbers by their value.
-pub(crate) fn numbered(contexts: &[Context]) -> Vec<Vec<Block>> {
-    let mut distinct: Vec<Key> = Vec::new();
-    let mut numbers: HashMap<Key, Block> = HashMap::new();
-    for key in contexts.iter().flat_map(|context| &context.keys) {
-        numbers.entry(*key).or_insert_with(|| {
-            distinct.push(*key);
-            0
-        });
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// The blocks of each context.
+    pub(crate) contexts: Vec<Vec<Block>>,
+    /// What each number stands for.
+    pub(crate) keys: Vec<Key>,
+}
+
+impl Numbers {
+    pub(crate) fn of(contexts: &[Context]) -> Self {
+        let mut keys: Vec<Key> = Vec::new();
+        let mut numbers: HashMap<Key, Block> = HashMap::new();
+        for key in contexts.iter().flat_map(|context| &context.keys) {
+            numbers.entry(*key).or_insert_with(|| {
+                keys.push(*key);
+                0
+            });
+        }
+        if !are_texts(contexts) {
+            keys.sort_by(Key::compare);
+        }
+        for (number, key) in keys.iter().enumerate() {
+            numbers.insert(*key, number as Block);
+        }
+        let of = |context: &Context| context.keys.iter().map(|key| numbers[key]).collect();
+        Self {
+            contexts: contexts.iter().map(of).collect(),
+            keys,
+        }
     }
-    if !are_texts(contexts) {
-        distinct.sort_by(Key::compare);
-    }
-    for (number, key) in distinct.into_iter().enumerate() {
-        numbers.insert(key, number as Block);
-    }
-    let of = |context: &Context| context.keys.iter().map(|key| numbers[key]).collect();
-    contexts.iter().map(of).collect()
 }
 
 /// As the Python index judges, by the first block.

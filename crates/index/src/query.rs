@@ -4,6 +4,7 @@ use contextpilot_order::{BatchOptions, Linkage, OnlineOptions};
 use serde_json::{Value, json};
 
 use crate::block::Key;
+use crate::numbering::Numbers;
 use crate::validate::{Members, not_a_list, not_allowed};
 use crate::{Answer, Limits};
 
@@ -97,6 +98,8 @@ pub struct Context {
 #[derive(Debug)]
 pub struct Reorder {
     pub(crate) contexts: Vec<Context>,
+    /// Their blocks in numbers of this call.
+    pub(crate) numbers: Numbers,
     pub(crate) batch: BatchOptions,
     pub(crate) online: OnlineOptions,
     pub(crate) order: Wanted,
@@ -209,6 +212,7 @@ fn reorder(
     };
     members.flag("use_gpu")?; // Checked as there; the work is done by the CPU.
     Ok(Reorder {
+        numbers: Numbers::of(&contexts),
         contexts,
         batch: BatchOptions {
             alpha: members.number("alpha", 0.001)?,

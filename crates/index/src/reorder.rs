@@ -4,8 +4,10 @@ use std::collections::{HashMap, VecDeque};
 
 use contextpilot_order::{Batch, Block, Cached, Online, batch, batch_after, least, online};
 
-use crate::numbering::{numbered, places};
-use crate::query::{Context, Reorder, Wanted};
+use serde_json::Value;
+
+use crate::numbering::{Numbers, places};
+use crate::query::{Reorder, Wanted};
 use crate::requests::Expected;
 use crate::{Answer, Index, Mode, Truth};
 
@@ -16,6 +18,8 @@ pub enum Outcome {
     Answer(Answer),
     /// It is some work first.
     Work(Box<Work>),
+    /// All is done, but for the words ([`Worked::answer`]).
+    Worked(Box<Worked>),
 }
 
 /// A batch that is to be ordered, which takes long and needs no state.
@@ -51,6 +55,17 @@ pub struct Worked {
     /// Ids of contexts with the same blocks, in a first batch.
     same: HashMap<Vec<Block>, String>,
     started: bool,
+    /// What the answer says of the state, once all are placed.
+    pub(crate) facts: Option<Facts>,
+}
+
+/// What an answer says of the state.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) stats: Value,
+    pub(crate) truth: Truth,
+    pub(crate) warning: Option<String>,
+    pub(crate) deduplication: Option<Value>,
 }
 
 /// What became of a context.
@@ -77,7 +92,7 @@ impl Work {
             kind,
             cached,
         } = self;
-        let numbered = numbered(&reorder.contexts);
+        let numbered = &reorder.numbers.contexts;
         let kept = reorder.online.keep_first;
         let batch = match reorder.order {
             Wanted::None => Batch {
@@ -86,14 +101,14 @@ impl Work {
                 nodes: numbered.len() + 1,
                 leaves: numbered.len(),
             },
-            Wanted::Auto if kept == 0 => batch_after(&numbered, &cached, &reorder.batch),
+            Wanted::Auto if kept == 0 => batch_after(numbered, &cached, &reorder.batch),
             Wanted::Auto => {
                 let rest: Vec<Vec<Block>> = numbered
                     .iter()
                     .map(|all| all[kept.min(all.len())..].to_vec())
                     .collect();
                 let mut batch = batch(&rest, &reorder.batch);
-                for (ordered, all) in batch.contexts.iter_mut().zip(&numbered) {
+                for (ordered, all) in batch.contexts.iter_mut().zip(numbered) {
                     ordered.splice(0..0, all[..kept.min(all.len())].iter().copied());
                 }
                 batch
@@ -107,6 +122,7 @@ impl Work {
             planned: Cached::new(),
             same: HashMap::new(),
             started: false,
+            facts: None,
             reorder,
             kind,
             batch,
@@ -137,7 +153,7 @@ impl Index {
         }
         let alone = reorder.contexts.len() == 1;
         let cached = match kind {
-            Kind::Incremental if !alone => self.cached_of(&reorder.contexts),
+            Kind::Incremental if !alone => self.cached_of(&reorder.numbers),
             _ => Cached::new(),
         };
         let work = Work {
@@ -148,17 +164,15 @@ impl Index {
         if kind == Kind::Incremental && alone {
             // Ordered by what is cached alone.
             let mut worked = Work::run(work);
-            let answer = self.finish(&mut worked, new_id)?;
-            return Ok(answer.map_or_else(
-                || Outcome::Answer(Answer::error(503, "try again")),
-                Outcome::Answer,
-            ));
+            self.finish(&mut worked, new_id)?;
+            return Ok(Outcome::Worked(Box::new(worked)));
         }
         Ok(Outcome::Work(Box::new(work)))
     }
 
-    /// Goes on with a batch that was ordered; `None`: others may have the state for a moment, then
-    /// this is to be called again.
+    /// Goes on with a batch that was ordered; whether it is done, and can be answered
+    /// ([`Worked::answer`]). If not, others may have the state for a moment, then this is to be
+    /// called again.
     ///
     /// # Errors
     /// 429: it does not fit any more.
@@ -166,9 +180,9 @@ impl Index {
         &mut self,
         worked: &mut Worked,
         new_id: &mut dyn FnMut() -> String,
-    ) -> Result<Option<Answer>, Box<Answer>> {
+    ) -> Result<bool, Box<Answer>> {
         if worked.kind == Kind::Stateless {
-            return Ok(Some(worked.stateless()));
+            return Ok(true);
         }
         if !worked.started {
             worked.started = true;
@@ -176,25 +190,23 @@ impl Index {
         }
         for _ in 0..SLICE {
             let Some(at) = worked.left.pop_front() else {
-                return Ok(Some(self.live(worked)));
+                break;
             };
             self.place(worked, at, new_id)?;
         }
-        Ok(None)
+        if worked.left.is_empty() {
+            worked.facts = Some(self.facts(worked));
+        }
+        Ok(worked.left.is_empty())
     }
 
-    /// What is cached that these contexts could begin with, in the numbers that they have among
-    /// themselves.
-    fn cached_of(&self, contexts: &[Context]) -> Cached {
-        let mut numbers = HashMap::new();
-        for (context, own) in contexts.iter().zip(numbered(contexts)) {
-            for (key, number) in context.keys.iter().zip(own) {
-                if let Some(block) = self.blocks.known(*key) {
-                    numbers.insert(block, number);
-                }
-            }
-        }
-        self.cached.renumbered(&numbers, COPIED)
+    /// What is cached that contexts could begin with, in the numbers of their call.
+    fn cached_of(&self, numbers: &Numbers) -> Cached {
+        let known = numbers.keys.iter().enumerate().filter_map(|(number, key)| {
+            let block = self.blocks.known(*key)?;
+            Some((block, number as Block))
+        });
+        self.cached.renumbered(&known.collect(), COPIED)
     }
 
     /// Gives a context its last order, and an id.

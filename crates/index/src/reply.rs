@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::deduplicate::Sum;
 use crate::numbering::are_texts;
 use crate::query::Context;
-use crate::reorder::{Kind, Placed, Worked};
+use crate::reorder::{Facts, Kind, Placed, Worked};
 use crate::{Answer, Index};
 
 impl Worked {
@@ -34,7 +34,7 @@ impl Worked {
         }
     }
 
-    pub(crate) fn stateless(&self) -> Answer {
+    fn stateless(&self) -> Answer {
         let schedule: Vec<usize> = self.batch.schedule().collect();
         let contexts: Vec<_> = schedule.iter().map(|at| self.context(*at)).collect();
         let mut body = json!({
@@ -72,33 +72,41 @@ impl Worked {
             body["importance_notes"] = schedule.iter().map(note).collect();
         }
     }
-}
 
-impl Index {
-    pub(crate) fn live(&mut self, worked: &Worked) -> Answer {
-        let schedule: Vec<usize> = worked.batch.schedule().collect();
-        let contexts: Vec<_> = schedule.iter().map(|at| worked.context(*at)).collect();
-        let of = |part: fn(&Placed) -> Value| -> Value { worked.placed.iter().map(part).collect() };
-        let matched = worked.placed.iter().filter(|placed| placed.matched).count();
+    /// The answer, once the batch is finished ([`Index::finish`]).
+    #[must_use]
+    pub fn answer(&self) -> Answer {
+        match (&self.facts, self.kind) {
+            (_, Kind::Stateless) => self.stateless(),
+            (Some(facts), _) => self.live(facts),
+            (None, _) => Answer::error(503, "the batch is not finished: try again"),
+        }
+    }
+
+    fn live(&self, facts: &Facts) -> Answer {
+        let schedule: Vec<usize> = self.batch.schedule().collect();
+        let contexts: Vec<_> = schedule.iter().map(|at| self.context(*at)).collect();
+        let of = |part: fn(&Placed) -> Value| -> Value { self.placed.iter().map(part).collect() };
+        let matched = self.placed.iter().filter(|placed| placed.matched).count();
         let mut body = json!({
             "status": "success",
-            "input_type": worked.input_type(),
-            "num_contexts": worked.len(),
+            "input_type": self.input_type(),
+            "num_contexts": self.len(),
             "request_ids": of(|placed| json!(placed.id)),
             "reordered_contexts": contexts,
             "original_indices": schedule,
-            "stats": self.index_stats(),
+            "stats": facts.stats,
             "expected_cached_tokens": of(|placed| json!(placed.expected)),
             "expected_from": of(|placed| json!(placed.from)),
-            "cache_truth": self.truth.as_str(),
+            "cache_truth": facts.truth.as_str(),
         });
-        if worked.kind == Kind::Initial {
+        if self.kind == Kind::Initial {
             body["message"] = json!("Index built successfully");
             body["mode"] = json!("initial");
             body["matched_count"] = json!(0);
-            body["inserted_count"] = json!(worked.len());
+            body["inserted_count"] = json!(self.len());
             let mut mapping = serde_json::Map::new();
-            for (at, placed) in worked.placed.iter().enumerate() {
+            for (at, placed) in self.placed.iter().enumerate() {
                 mapping
                     .entry(placed.id.clone())
                     .or_insert_with(|| json!(at));
@@ -108,17 +116,30 @@ impl Index {
             body["message"] = json!("Incremental reorder completed");
             body["mode"] = json!("incremental");
             body["matched_count"] = json!(matched);
-            body["merged_count"] = json!(worked.len() - matched);
-            body["groups"] = json!(worked.groups(<[usize]>::len));
+            body["merged_count"] = json!(self.len() - matched);
+            body["groups"] = json!(self.groups(<[usize]>::len));
         }
-        if let Some(warning) = &self.warning {
+        if let Some(warning) = &facts.warning {
             body["warning"] = json!(warning);
         }
-        worked.add_notes(&mut body, &schedule);
-        if worked.reorder.deduplicate {
-            body["deduplication"] = self.turns_of(worked);
+        self.add_notes(&mut body, &schedule);
+        if let Some(deduplication) = &facts.deduplication {
+            body["deduplication"] = deduplication.clone();
         }
         Answer::ok(body)
+    }
+}
+
+impl Index {
+    /// What is said of the state at the end of a batch.
+    pub(crate) fn facts(&mut self, worked: &Worked) -> Facts {
+        let deduplication = worked.reorder.deduplicate.then(|| self.turns_of(worked));
+        Facts {
+            stats: self.index_stats(),
+            truth: self.truth,
+            warning: self.warning.clone(),
+            deduplication,
+        }
     }
 
     fn turns_of(&mut self, worked: &Worked) -> Value {

@@ -108,6 +108,7 @@ impl Service {
         let outcome = self.shared.lock().answer(query, now(), &mut ids::new);
         let response = match outcome {
             Outcome::Answer(answer) => response(&answer),
+            Outcome::Worked(worked) => response(&worked.answer()),
             Outcome::Work(work) => self.work(work).await,
         };
         self.pass_wishes();
@@ -125,9 +126,11 @@ impl Service {
         let done = beside(move || {
             let mut worked = work.run();
             let answer = loop {
-                match shared.lock().finish(&mut worked, &mut ids::new) {
-                    Ok(Some(answer)) => break answer,
-                    Ok(None) => {}
+                // On a line of its own, so that the state is free again after it.
+                let finished = shared.lock().finish(&mut worked, &mut ids::new);
+                match finished {
+                    Ok(true) => break worked.answer(),
+                    Ok(false) => {}
                     Err(answer) => break *answer,
                 }
                 // Whoever waits for the state has it now.

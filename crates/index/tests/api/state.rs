@@ -176,6 +176,60 @@ fn what_is_evicted_is_freed() {
 }
 
 #[test]
+fn the_live_set_is_the_engines_after_thousands_of_events() {
+    let limits = Limits {
+        requests: 200,
+        blocks: 400,
+        ..Limits::default()
+    };
+    let mut asked = Asked::new(Mode::Live, limits);
+    asked.index.set_truth(Truth::Engine);
+    let mut engine: std::collections::VecDeque<String> = std::collections::VecDeque::new();
+    let mut state = 7_u64;
+    let mut draw = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    for step in 0..3000 {
+        let context: Vec<u64> = (0..1 + draw(6)).map(|_| draw(90)).collect();
+        let (_, id) = order(&mut asked, json!(context));
+        match draw(10) {
+            0 => {} // Never sent.
+            _ => {
+                asked.index.cached(&id, 10);
+                engine.push_back(id);
+            }
+        }
+        // The engine holds 40 prompts, and forgets all now and then.
+        while engine.len() > 40 {
+            let place = draw(engine.len() as u64) as usize;
+            let gone = engine.remove(place).expect("it is there");
+            match draw(2) {
+                0 => asked.index.evicted(&gone),
+                _ => {
+                    let answer = asked.post("/evict", json!({"request_ids": [gone]}));
+                    assert_eq!(answer.body["removed_count"], 1);
+                }
+            }
+        }
+        if step % 1000 == 999 {
+            engine.clear();
+            asked.index.nothing_cached();
+        }
+        if step % 50 == 0 {
+            let mut held: Vec<&String> = engine.iter().collect();
+            let mut known = asked.index.cached_ids();
+            held.sort();
+            known.sort();
+            assert!(held.into_iter().eq(&known), "step {step}");
+            assert!(asked.index.ids().len() <= 200);
+        }
+    }
+}
+
+#[test]
 fn there_are_limits_and_what_to_do_is_said() {
     let limits = Limits {
         contexts: 3,

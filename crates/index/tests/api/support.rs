@@ -37,12 +37,13 @@ impl Asked {
                 let mut worked = work.run();
                 loop {
                     match self.index.finish(&mut worked, &mut new_id) {
-                        Ok(Some(answer)) => return answer,
-                        Ok(None) => {}
+                        Ok(true) => return worked.answer(),
+                        Ok(false) => {}
                         Err(answer) => return *answer,
                     }
                 }
             }
+            Outcome::Worked(worked) => worked.answer(),
         }
     }
 
