@@ -26,6 +26,8 @@ mod publisher;
 mod relay;
 #[path = "published/router.rs"]
 mod router;
+#[path = "published/selection.rs"]
+mod selection;
 #[path = "published/slots.rs"]
 mod slots;
 #[path = "published/traces.rs"]
@@ -78,6 +80,10 @@ fn main() -> ExitCode {
     for (name, test) in disturbances::ALL {
         run(name, &mut || test(&indexer, &python));
     }
+    run(
+        "Dynamo's selection service before three servers",
+        &mut || selection::run(&python),
+    );
     if let Some(python) = indexer::python("vllm-router") {
         run("vllm-router before two servers", &mut || {
             router::run(&python)

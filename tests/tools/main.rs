@@ -4,6 +4,7 @@
 mod cache;
 mod client;
 mod dashboard;
+mod gateway;
 mod generated;
 mod screen;
 mod slots;

@@ -15,11 +15,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A connection to ourselves is there at once, or not at all.
 const WAKE: Duration = Duration::from_millis(500);
 
-/// Starts a thread with a small stack. `first` runs on it before anything else.
+/// What a connection is served by.
+pub(crate) type Serve = Arc<dyn Fn(&Arc<TcpStream>) + Send + Sync>;
+
+/// Starts a thread with a small stack. `first` runs on it before anything else. (Boxed: each kind of
+/// closure would bring another copy of what starts a thread into the hook library.)
 pub(crate) fn spawn(
     name: &str,
     first: fn(),
-    work: impl FnOnce() + Send + 'static,
+    work: Box<dyn FnOnce() + Send>,
 ) -> io::Result<thread::JoinHandle<()>> {
     let builder = thread::Builder::new().name(name.into()).stack_size(STACK);
     builder.spawn(move || {
@@ -55,15 +59,14 @@ impl Listener {
         address: SocketAddr,
         most: usize,
         first: fn(),
-        serve: impl Fn(&Arc<TcpStream>) + Clone + Send + 'static,
+        serve: Serve,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread = spawn("kv-listener", first, move || {
-            accept(&listener, most, first, &theirs, &serve);
-        })?;
+        let work = move || accept(&listener, most, first, &theirs, &serve);
+        let thread = spawn("kv-listener", first, Box::new(work))?;
         Ok(Self {
             address,
             shared,
@@ -82,13 +85,7 @@ impl Listener {
     }
 }
 
-fn accept(
-    listener: &TcpListener,
-    most: usize,
-    first: fn(),
-    shared: &Arc<Shared>,
-    serve: &(impl Fn(&Arc<TcpStream>) + Clone + Send + 'static),
-) {
+fn accept(listener: &TcpListener, most: usize, first: fn(), shared: &Arc<Shared>, serve: &Serve) {
     for number in 0.. {
         let accepted = listener.accept();
         if shared.closed.load(Ordering::Acquire) {
@@ -105,12 +102,13 @@ fn accept(
                 open.insert(number, Arc::clone(&stream));
                 drop(open);
                 let place = Place(Arc::clone(shared), number);
-                let serve = serve.clone();
-                // Without a thread the connection is closed: the closure goes, and with it all.
-                let _ = spawn("kv-connection", first, move || {
+                let serve = Arc::clone(serve);
+                let work = move || {
                     serve(&stream);
                     drop(place);
-                });
+                };
+                // Without a thread the connection is closed: the closure goes, and with it all.
+                let _ = spawn("kv-connection", first, Box::new(work));
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => thread::sleep(PAUSE),

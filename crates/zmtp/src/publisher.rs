@@ -65,6 +65,7 @@ impl Publisher {
                 theirs.expelled.fetch_add(1, Ordering::Relaxed);
             }
         };
+        let serve = Arc::new(serve);
         let listener = Listener::bind(address, limits.connections, first, serve)?;
         Ok(Self { listener, shared })
     }
@@ -131,7 +132,7 @@ fn serve(stream: &Arc<TcpStream>, shared: &Arc<Shared>) -> io::Result<()> {
     let queue = Arc::new(Queue::new(shared.limits.queued_bytes));
     queue.subscribe(connection.session.subscriptions().clone());
     let (ours, theirs) = (Arc::clone(stream), Arc::clone(&queue));
-    let writer = spawn("kv-subscriber", shared.first, move || {
+    let work = move || {
         let mut sent = 0;
         while let Some(message) = theirs.take(sent) {
             if write(&ours, &message).is_err() {
@@ -141,7 +142,8 @@ fn serve(stream: &Arc<TcpStream>, shared: &Arc<Shared>) -> io::Result<()> {
         }
         // Whether it was our end or the peer's: the reader is to know.
         let _ = ours.shutdown(Shutdown::Both);
-    });
+    };
+    let writer = spawn("kv-subscriber", shared.first, Box::new(work));
     let Ok(writer) = writer else { return Ok(()) };
     lock(&shared.subscribers).push(Arc::clone(&queue));
     let read = connection.read_on(|step, session| match step {

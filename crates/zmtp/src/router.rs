@@ -41,7 +41,7 @@ impl Router {
             // Whatever goes wrong, the peer will ask again.
             let _ = serve(stream, &limits, &*answer);
         };
-        let listener = Listener::bind(address, limits.connections, first, serve)?;
+        let listener = Listener::bind(address, limits.connections, first, Arc::new(serve))?;
         Ok(Self { listener })
     }
 

@@ -1,5 +1,7 @@
 //! A trace, compared after each of its steps.
 
+use std::cmp::Ordering;
+
 use contextpilot_testbed::{Error, Request, Result, Server, Step};
 use serde_json::json;
 
@@ -39,6 +41,13 @@ pub(crate) fn run(case: &Case, indexer: &Indexer) -> Result<String> {
         false => 0,
     };
     let Seen { asked, exact, .. } = seen;
+    if !case.server.keeps_any_prefix() && exact {
+        let [right, less, more] = compare_bounded(case, &publisher, indexer)?;
+        return Ok(format!(
+            "{asked} beliefs; of {} prompts {right} right, {less} less, {more} more",
+            right + less + more
+        ));
+    }
     Ok(match (exact, hosts) {
         (false, _) => "not compared: the server does not save these slots".to_owned(),
         (true, 0) => format!("{asked} beliefs"),
@@ -116,16 +125,7 @@ impl Seen {
 /// where the trace was replayed. Counts those that were found in host memory only.
 fn compare_with_replays(case: &Case, publisher: &Publisher, indexer: &Indexer) -> Result<usize> {
     let mut compared = 0;
-    let mut requests: Vec<&Request> = Vec::new();
-    for step in &case.trace.steps {
-        if let Step::Ask(request) = step {
-            let plain = request.path() == "/completion" && request.body()["prompt"].is_string();
-            if plain && !requests.contains(&request) {
-                requests.push(request);
-            }
-        }
-    }
-    for request in requests {
+    for request in plain_prompts(case) {
         let tokens = tokenize(&publisher.server, &request.body()["prompt"])?;
         let belief = indexer.believes(publisher.events, &tokens)?;
         if belief.any == belief.device {
@@ -150,6 +150,40 @@ fn compare_with_replays(case: &Case, publisher: &Publisher, indexer: &Indexer) -
         compared += 1;
     }
     Ok(compared)
+}
+
+/// The same where only checkpoints lead back, which the events have no words for: how many beliefs
+/// are right, how many are less than what the engine takes, and how many more.
+fn compare_bounded(case: &Case, publisher: &Publisher, indexer: &Indexer) -> Result<[usize; 3]> {
+    let mut counts = [0; 3];
+    for request in plain_prompts(case) {
+        let tokens = tokenize(&publisher.server, &request.body()["prompt"])?;
+        let believed = indexer.believes(publisher.events, &tokens)?.any;
+        let replayed = case.server.plain().spawn()?;
+        case.trace.run(&replayed)?;
+        let found = replayed.complete(request)?.cache_n / BLOCK;
+        let believed = believed.min((tokens.len() - 1) / BLOCK);
+        counts[match believed.cmp(&found) {
+            Ordering::Equal => 0,
+            Ordering::Less => 1,
+            Ordering::Greater => 2,
+        }] += 1;
+    }
+    Ok(counts)
+}
+
+/// Each prompt of a trace that is a text, once.
+fn plain_prompts(case: &Case) -> Vec<&Request> {
+    let mut requests: Vec<&Request> = Vec::new();
+    for step in &case.trace.steps {
+        if let Step::Ask(request) = step {
+            let plain = request.path() == "/completion" && request.body()["prompt"].is_string();
+            if plain && !requests.contains(&request) {
+                requests.push(request);
+            }
+        }
+    }
+    requests
 }
 
 fn tokenize(server: &Server, content: &serde_json::Value) -> Result<Vec<i32>> {

@@ -1,0 +1,135 @@
+//! `contextpilot-llama gateway`, before a real server.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+
+use contextpilot_testbed::{Connection, Response};
+use serde_json::{Value, json};
+
+use crate::support::{companion, fails, nowhere, two_slots};
+
+const KEY: &str = "s3same";
+
+struct Gateway {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Gateway {
+    fn start(server: &str) -> Self {
+        let mut command = companion(&["gateway", "--server", server, "--port", "0"]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut said).unwrap();
+        let address = said.split_once(" on http://").expect(&said).1;
+        let address = address.split_once(';').expect(&said).0;
+        assert!(said.contains("CONTEXTPILOT_KV_EVENTS is not set"), "{said}");
+        Self {
+            child,
+            address: address.parse().unwrap(),
+        }
+    }
+
+    fn ask(&self, method: &str, path: &str, key: &str, body: &str) -> Response {
+        let mut connection = Connection::open(self.address).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        connection.write(head.as_bytes()).unwrap();
+        connection.response().unwrap()
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Response {
+        self.ask("POST", path, KEY, &body.to_string())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const COMPLETION: &str = "/v1/completions/render";
+const CHAT: &str = "/v1/chat/completions/render";
+
+#[test]
+fn requests_are_rendered_as_the_server_reads_them() {
+    let server = two_slots().args(["--api-key", KEY]).spawn().unwrap();
+    let gateway = Gateway::start(&format!("http://{}", server.address()));
+    let rendered = |path, body: Value| {
+        let response = gateway.post(path, &body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json().unwrap()
+    };
+    let tokens = |text: &str| {
+        let body = json!({"content": text, "add_special": true});
+        let response = gateway.post("/tokenize", &body);
+        response.json().unwrap()["tokens"].clone()
+    };
+    let (tea, sea) = (tokens("tea"), tokens("the sea"));
+    assert_eq!(
+        rendered(COMPLETION, json!({"prompt": "tea"})),
+        json!([{"token_ids": tea}])
+    );
+    assert_eq!(
+        rendered(COMPLETION, json!({"prompt": ["tea", "the sea", [1, 2, 3]]})),
+        json!([{"token_ids": tea}, {"token_ids": sea}, {"token_ids": [1, 2, 3]}])
+    );
+    let chat = json!({"messages": [{"role": "user", "content": "Which tea?"}], "max_tokens": 1});
+    let of_chat = rendered(CHAT, chat.clone());
+    let count = of_chat["token_ids"].as_array().unwrap().len();
+    let answer = gateway.post("/v1/chat/completions", &chat).json().unwrap();
+    assert_eq!(answer["usage"]["prompt_tokens"], count);
+    // Where nothing is published.
+    let sources = gateway.ask("GET", "/kv_event_sources", KEY, "");
+    assert_eq!(sources.json().unwrap(), json!({}));
+}
+
+#[test]
+fn what_cannot_be_rendered_is_refused_and_what_the_server_refuses_too() {
+    let server = two_slots().args(["--api-key", KEY]).spawn().unwrap();
+    let gateway = Gateway::start(&format!("http://{}", server.address()));
+    let image = json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]});
+    for (path, body, status, words) in [
+        (COMPLETION, json!({}), 400, "must be a text"),
+        (COMPLETION, json!({"prompt": [[]]}), 400, "must be a text"),
+        (CHAT, image, 501, "have no token ids"),
+        // The server's own words.
+        (CHAT, json!({"messages": 1}), 400, "messages"),
+    ] {
+        let response = gateway.post(path, &body);
+        assert_eq!(response.status, status, "{body}: {}", response.text());
+        assert!(response.text().contains(words), "{}", response.text());
+        let error = &response.json().unwrap()["error"];
+        assert_eq!(error["code"], status);
+    }
+    let malformed = gateway.ask("POST", CHAT, KEY, "{");
+    assert_eq!(malformed.status, 400);
+    assert_eq!(gateway.ask("GET", CHAT, KEY, "").status, 405);
+    // The key is the server's to ask for.
+    for key in ["", "other"] {
+        let prompt = r#"{"prompt": "tea"}"#;
+        assert_eq!(gateway.ask("POST", COMPLETION, key, prompt).status, 401);
+        assert_eq!(gateway.ask("POST", "/completion", key, prompt).status, 401);
+    }
+}
+
+#[test]
+fn without_a_server_it_says_which_one() {
+    let nobody = nowhere();
+    let gateway = Gateway::start(&format!("http://{nobody}"));
+    let response = gateway.post(COMPLETION, &json!({"prompt": "tea"}));
+    assert_eq!(response.status, 502);
+    assert!(response.text().contains(&nobody), "{}", response.text());
+    let said = fails(companion(&["gateway", "--server", "127.0.0.1:8080"]));
+    assert!(
+        said.contains("--server") && said.contains("http://"),
+        "{said}"
+    );
+}
