@@ -47,27 +47,40 @@ fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
     if ours.len() < length || theirs.len() < length {
         return None;
     }
-    let mut places: HashMap<&[Token], Vec<u32>> = HashMap::new();
-    for (place, window) in theirs.windows(length).enumerate() {
-        let places = places.entry(window).or_default();
-        // A text that repeats itself says nothing by its twentieth place.
-        if places.len() < 16 {
-            places.push(place as u32);
-        }
+    // Of equal windows the first one, and from each the next: no list of its own for each of them.
+    let mut first: HashMap<u64, u32> = HashMap::with_capacity(theirs.len());
+    let mut next = vec![NONE; theirs.len()];
+    for (place, window) in theirs.windows(length).enumerate().rev() {
+        let later = first.insert(key(window), place as u32);
+        next[place] = later.unwrap_or(NONE);
     }
     ours.windows(length).enumerate().find_map(|(from, window)| {
-        let places = places.get(window)?;
-        let alike = |place: u32| common(&ours[from..], &theirs[place as usize..]);
-        let best = places
-            .iter()
-            .rev()
-            .copied()
-            .max_by_key(|&place| alike(place))?;
+        let start = first.get(&key(window)).copied()?;
+        let chain = std::iter::successors(Some(start), |&place| {
+            Some(next[place as usize]).filter(|&place| place != NONE)
+        });
+        // Another window may have the same key. A text that repeats itself says nothing by its
+        // twentieth place.
+        let places = chain.filter(|&place| theirs[place as usize..].starts_with(window));
+        let lengths = places
+            .take(16)
+            .map(|place| (common(&ours[from..], &theirs[place as usize..]), place));
+        let (same, place) = lengths.reduce(|best, one| if one.0 > best.0 { one } else { best })?;
         Some(Difference {
             inserted: from as u32,
-            deleted: best,
-            same_after: alike(best) as u32,
+            deleted: place,
+            same_after: same as u32,
         })
+    })
+}
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// Of a window, to be found by.
+fn key(window: &[Token]) -> u64 {
+    window.iter().fold(0, |key: u64, &token| {
+        (key.rotate_left(5) ^ u64::from(token as u32)).wrapping_mul(0x517c_c1b7_2722_0a95)
     })
 }
 

@@ -116,8 +116,6 @@ fn run(flags: Flags, steps: &[Step], bytes: usize, mut check: impl FnMut(&server
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
-
     #[test]
     fn each_token_has_the_cause_that_lists_give_it(flags in flags(), steps in steps()) {
         // A prompt that was given up half way is compared with only when its slot is used again.
