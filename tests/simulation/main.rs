@@ -20,6 +20,7 @@ mod advised;
 #[path = "../exactness/cases.rs"]
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
+mod commands;
 mod concurrent;
 mod elsewhere;
 mod file;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
             };
             recorded_settings(&wanted)
                 + one(&wanted, "the file", file::run)
+                + one(&wanted, "the commands", commands::run)
                 + one(&wanted, "concurrent clients", concurrent::run)
                 + advised
                 + some_of_the_grid(&wanted)
