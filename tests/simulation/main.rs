@@ -20,6 +20,7 @@ mod advised;
 #[path = "../exactness/cases.rs"]
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
+mod commands;
 mod concurrent;
 mod elsewhere;
 mod file;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
             };
             recorded_settings(&wanted)
                 + one(&wanted, "the file", file::run)
+                + one(&wanted, "the commands", commands::run)
                 + one(&wanted, "concurrent clients", concurrent::run)
                 + advised
                 + some_of_the_grid(&wanted)
@@ -139,7 +141,7 @@ fn write_page(rows: &str, missed: usize) {
         "# How right the simulator is\n\n\
          Written by `scripts/simulate`. {REQUESTS} requests of made-up traffic (agents with tools,\n\
          subagents, retrieval, chats) were recorded once for each model, by a server with 3 slots and\n\
-         its other flags at their defaults, and simulated at the settings below. The same requests were\n\
+         `-c 8192`, its other flags at their defaults, and simulated at the settings below. The same requests were\n\
          then sent to llama-server itself, started with these flags. *Engine* is what it says it has\n\
          reused, of all prompt tokens; *exact* counts prompts of which the simulator said the same, to\n\
          the token. The models are tiny; so is the host cache that is filled.\n\n\

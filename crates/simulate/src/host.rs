@@ -25,6 +25,24 @@ impl Prompt {
 struct State {
     prompt: Prompt,
     bytes: u64,
+    /// The identity of its last token, and that of the token up to which a prompt has to share it to
+    /// load it, with its position. They tell most entries apart without a comparison.
+    last: Option<u64>,
+    least: (u32, Option<u64>),
+}
+
+impl State {
+    fn new(prompt: Prompt, bytes: u64) -> Self {
+        let content = &prompt.content;
+        let end = content.len().saturating_sub(1);
+        let quarter = content.len().div_ceil(4).saturating_sub(1);
+        Self {
+            bytes,
+            last: content.row().at(end),
+            least: (quarter, content.row().at(quarter)),
+            prompt,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -59,8 +77,16 @@ impl HostCache {
             return false;
         }
         let mut contained = Vec::new();
+        let last = content.row().at(content.len() - 1);
         for (nth, state) in self.states.iter().enumerate() {
             let held = &state.prompt.content;
+            let differs = match held.len() < content.len() {
+                true => content.row().at(held.len() - 1) != state.last,
+                false => held.row().at(content.len() - 1) != last,
+            };
+            if differs {
+                continue;
+            }
             let common = held.common_prefix(content);
             if common == content.len() {
                 return false;
@@ -86,10 +112,7 @@ impl HostCache {
         self.bytes += bytes;
         self.tokens += u64::from(content.len());
         self.peak = self.peak.max(self.bytes);
-        self.states.push_back(State {
-            prompt: prompt.clone(),
-            bytes,
-        });
+        self.states.push_back(State::new(prompt.clone(), bytes));
         true
     }
 
@@ -104,6 +127,10 @@ impl HostCache {
         let mut similarity = share(common, prompt.len());
         let mut best = None;
         for (nth, state) in self.states.iter().enumerate() {
+            let (at, least) = state.least;
+            if at >= prompt.len() || prompt.row().at(at) != least {
+                continue;
+            }
             let common = state.prompt.content.common_prefix(prompt);
             let kept = share(common, state.prompt.content.len());
             let similar = share(common, prompt.len());
