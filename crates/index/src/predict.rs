@@ -67,8 +67,9 @@ impl Predictor {
             .iter()
             .map(|block| self.weight(*block, blocks))
             .sum();
-        // Far less than its blocks: it was gone when the prompt came, so nothing is learned.
-        if reused < sum / 2 {
+        // Far less than its blocks: it was gone when the prompt came. Nothing at all: the slot was
+        // empty. Neither says anything of the template.
+        if reused == 0 || reused < sum / 2 {
             return;
         }
         let signed = |tokens| i64::try_from(tokens).unwrap_or(i64::MAX);
@@ -77,6 +78,9 @@ impl Predictor {
         last.push_back(beyond);
         if last.len() > LAST {
             last.pop_front();
+        }
+        if beginning.is_empty() {
+            return;
         }
         // Far from what it is mostly: the engine found more than was known, or less.
         if median(last).abs_diff(beyond) > NEAR {
@@ -106,11 +110,15 @@ impl Predictor {
         }
     }
 
-    /// As it was mostly with as many blocks; else on the line through the two nearest numbers of
+    /// As it was mostly with as many blocks, or at least without any: where more was found, that
+    /// was a beginning that nobody knew of. Else on the line through the two nearest numbers of
     /// blocks that are known.
     fn beyond(&self, count: usize) -> i64 {
         if let Some(last) = self.beyond.get(&count) {
-            return median(last);
+            return match count {
+                0 => last.iter().copied().min().unwrap_or(0),
+                _ => median(last),
+            };
         }
         let known = self.beyond.iter();
         let mut near: Vec<(usize, i64)> = known.map(|(n, last)| (*n, median(last))).collect();
