@@ -48,7 +48,7 @@ mod why;
 ///   LLAMA_SERVER_BIN         llama-server to run instead of the one on PATH
 #[derive(Parser)]
 #[command(name = "contextpilot-llama", version, verbatim_doc_comment)]
-#[command(after_help = "Examples:
+#[command(after_help = "Example:
   contextpilot-llama demo
   contextpilot-llama listen &
   CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 contextpilot-llama-server -m model.gguf")]

@@ -63,7 +63,7 @@ fn paths_and_methods_that_are_none_say_so() {
     }
     let refused = send(
         &hooked,
-        "GET /stats HTTP/1.1\r\nContent-Length: 5000\r\n\r\n",
+        "GET /stats HTTP/1.1\r\nContent-Length: 5000000\r\n\r\n",
     );
     assert_eq!(refused.status, 413);
 }
