@@ -18,14 +18,27 @@ def say(name, value):
     print(json.dumps([name, value]), flush=True)
 
 
-def socket(kind, endpoint, **options):
+def unconnected(kind, **options):
     made = context.socket(kind)
     made.linger = 0
     made.rcvtimeo = 20_000
     for option, value in options.items():
         made.setsockopt(getattr(zmq, option), value)
+    return made
+
+
+def socket(kind, endpoint, **options):
+    made = unconnected(kind, **options)
     made.connect(endpoint)
     return made
+
+
+def watched(kind, endpoint, events, **options):
+    """With its monitor, which is there before anything can happen."""
+    made = unconnected(kind, **options)
+    seen = made.get_monitor_socket(events)
+    made.connect(endpoint)
+    return made, seen
 
 
 def frames(made):
@@ -75,16 +88,19 @@ say("named", [frames(named) for _ in range(3)])
 
 # Kinds that do not go with it, and another mechanism: never connected, and nobody minds.
 for kind in (zmq.PULL, zmq.PAIR):
-    wrong = socket(kind, PUB)
-    seen = wrong.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+    wrong, seen = watched(kind, PUB, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
     say("wrong", bool(seen.poll(20_000)))
     wrong.disable_monitor()
-plain = socket(zmq.SUB, PUB, PLAIN_USERNAME=b"a", PLAIN_PASSWORD=b"b", SUBSCRIBE=b"")
-seen = plain.get_monitor_socket(
+plain, seen = watched(
+    zmq.SUB,
+    PUB,
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_DISCONNECTED,
+    PLAIN_USERNAME=b"a",
+    PLAIN_PASSWORD=b"b",
+    SUBSCRIBE=b"",
 )
 assert seen.poll(20_000)
 say("plain", recv_monitor_message(seen)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
