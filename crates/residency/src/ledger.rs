@@ -22,7 +22,6 @@ mod tests;
 mod unclaimed;
 
 pub(crate) use adapters::{Named, Wanted};
-pub(crate) use holdings::HeldIn;
 pub use query::{Contents, Likeness, Saved, Whereabouts};
 pub use reusable::Keeper;
 pub use unclaimed::Evaluation;

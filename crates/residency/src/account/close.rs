@@ -6,7 +6,7 @@ use super::past::{Nearest, common};
 use super::types::{Account, Cause, Causes, Diverged, Kind, Sources};
 use super::{Accounts, Rules};
 use crate::event::{Token, is_unseen};
-use crate::ledger::HeldIn;
+use crate::ledger::Keeper;
 
 /// Stretches of a prompt, each with why it was evaluated: in order and without gaps.
 struct Stretches {
@@ -107,7 +107,7 @@ impl Accounts {
             .others
             .iter()
             .map(|other| (other.common(prompt), other))
-            .max_by_key(|(common, other)| (*common, matches!(other.holds, HeldIn::Slot(_))));
+            .max_by_key(|(common, other)| (*common, matches!(other.holds, Keeper::Slot(_))));
         if let Some((common, other)) = best {
             let kind = || Cause::Elsewhere(kind(open, other, (common, all), &self.rules));
             let cause = match uncached {
@@ -167,12 +167,12 @@ impl Accounts {
 /// Why what is cached elsewhere was not used: the engine's rules (`get_available_slot`).
 fn kind(open: &Open, other: &Other, (common, prompt): (u32, u32), rules: &Rules) -> Kind {
     match other.holds {
-        HeldIn::Host(_) => Kind::HostRule,
-        HeldIn::Slot(_) if open.wishes.slot.is_some() => Kind::Pinned,
-        HeldIn::Slot(_) if rules.similarity == 0.0 => Kind::LeastRecentlyUsed,
+        Keeper::Host(_) => Kind::HostRule,
+        Keeper::Slot(_) if open.wishes.slot.is_some() => Kind::Pinned,
+        Keeper::Slot(_) if rules.similarity == 0.0 => Kind::LeastRecentlyUsed,
         // An idle one would have been taken.
-        HeldIn::Slot(_) if rules.similarity(common, prompt, other.tokens).is_some() => Kind::Busy,
-        HeldIn::Slot(_) => Kind::Similarity,
+        Keeper::Slot(_) if rules.similarity(common, prompt, other.tokens).is_some() => Kind::Busy,
+        Keeper::Slot(_) => Kind::Similarity,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::past::common;
 use super::{Accounts, Rules};
 use crate::event::{BufferId, SequenceId, Token};
-use crate::ledger::{HeldIn, Ledger};
+use crate::ledger::{Keeper, Ledger};
 
 /// A slot or a host entry, next to a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +69,15 @@ impl Accounts {
         let most = (prompt.len() as u32).saturating_sub(1);
         let mut holdings = ledger.holdings(prompt);
         holdings.sort_by_key(|one| match one.holds {
-            HeldIn::Slot(slot) => (0, i64::from(slot)),
-            HeldIn::Host(buffer) => (1, self.age_of(buffer)),
+            Keeper::Slot(slot) => (0, i64::from(slot)),
+            Keeper::Host(buffer) => (1, self.age_of(buffer)),
         });
         let all: Vec<Matched> = holdings
             .iter()
             .map(|one| {
                 let slot = match one.holds {
-                    HeldIn::Slot(slot) => Some(slot),
-                    HeldIn::Host(_) => None,
+                    Keeper::Slot(slot) => Some(slot),
+                    Keeper::Host(_) => None,
                 };
                 let reusable = self
                     .reusable(one.holds, one.common, prompt, ledger)
@@ -117,11 +117,11 @@ impl Accounts {
         i64::try_from(saved).unwrap_or(i64::MAX)
     }
 
-    fn reusable(&self, holds: HeldIn, shared: u32, prompt: &[Token], ledger: &Ledger) -> u32 {
+    fn reusable(&self, holds: Keeper, shared: u32, prompt: &[Token], ledger: &Ledger) -> u32 {
         if self.rules.cache_reuse == 0 || ledger.is_bounded() || shared == 0 {
             return ledger.way_back_in(holds, shared, (shared as usize) < prompt.len());
         }
-        let held = ledger.read(holds, 0);
+        let held = ledger.tokens_from(holds, 0);
         let (mut cached, mut place) = (shared as usize, shared as usize);
         while cached < held.len() && place < prompt.len() {
             let alike = common(&held[cached..], &prompt[place..]);

@@ -14,7 +14,7 @@
 use crate::event::{
     BufferId, ContextId, Entry, Event, Position, Reason, SequenceId, TaskId, Token,
 };
-use crate::ledger::{HeldIn, Ledger};
+use crate::ledger::{Keeper, Ledger};
 use crate::prompts::UNTIED;
 use open::{Begun, Open};
 use past::{Nth, Past};
@@ -383,7 +383,7 @@ impl Accounts {
                 begun.look_again(slot, ledger);
             }
             if ends {
-                open.prompt = Some(ledger.read(HeldIn::Slot(slot), 0));
+                open.prompt = Some(ledger.tokens_from(Keeper::Slot(slot), 0));
             }
         }
         for (&slot, place) in &mut self.slots {
@@ -482,7 +482,7 @@ impl Accounts {
         if !std::mem::take(&mut place.dirty) {
             return;
         }
-        let tokens = ledger.read(HeldIn::Slot(slot), 0);
+        let tokens = ledger.tokens_from(Keeper::Slot(slot), 0);
         if !tokens.iter().any(|&token| crate::event::is_unseen(token)) {
             self.past.record(&tokens, place.owner);
         }
@@ -502,7 +502,7 @@ impl Accounts {
         self.keep(slot, ledger);
         let tied = self.rules.tied;
         let place = self.slots.entry(slot).or_default();
-        let held = ledger.read(HeldIn::Slot(slot), 0);
+        let held = ledger.tokens_from(Keeper::Slot(slot), 0);
         if place.own.is_none() || tied && place.prepared.moved == 0 {
             place.own = Some(held.clone());
         }
@@ -517,7 +517,7 @@ impl Accounts {
         self.keep_anyway(slot, ledger);
         let place = self.slots.get_mut(&slot);
         let left = place.and_then(|place| place.left.take());
-        for tokens in [left, Some(ledger.read(HeldIn::Slot(slot), 0))] {
+        for tokens in [left, Some(ledger.tokens_from(Keeper::Slot(slot), 0))] {
             self.note_going(tokens.unwrap_or_default(), reason);
         }
     }
@@ -529,7 +529,7 @@ impl Accounts {
     }
 
     fn going_host(&mut self, buffer: BufferId, reason: Reason, ledger: &Ledger) {
-        let tokens = ledger.read(HeldIn::Host(buffer), 0);
+        let tokens = ledger.tokens_from(Keeper::Host(buffer), 0);
         self.note_going(tokens, reason);
     }
 
@@ -541,12 +541,12 @@ impl Accounts {
 }
 
 /// Where something was when the engine chose a slot: what was saved since was in one.
-fn was_in(holds: HeldIn, decided: u64, saved: &HashMap<BufferId, (u64, SequenceId)>) -> HeldIn {
-    let HeldIn::Host(buffer) = holds else {
+fn was_in(holds: Keeper, decided: u64, saved: &HashMap<BufferId, (u64, SequenceId)>) -> Keeper {
+    let Keeper::Host(buffer) = holds else {
         return holds;
     };
     match saved.get(&buffer) {
-        Some(&(at, slot)) if at > decided => HeldIn::Slot(slot),
+        Some(&(at, slot)) if at > decided => Keeper::Slot(slot),
         _ => holds,
     }
 }

@@ -4,7 +4,7 @@ use super::past::{Nth, common};
 use super::types::{Asker, Wishes};
 use super::{Prepared, Rules};
 use crate::event::{Entry, FILLER, Position, SequenceId, Token, is_unseen};
-use crate::ledger::{HeldIn, Ledger};
+use crate::ledger::{Keeper, Ledger};
 
 /// Tokens of other slots and host entries that are copied for one prompt: 16 MB. It is not known
 /// what those beyond hold further on.
@@ -46,7 +46,7 @@ pub(super) struct Begun {
 /// Another slot or host entry that holds the beginning of a prompt.
 #[derive(Debug)]
 pub(super) struct Other {
-    pub(super) holds: HeldIn,
+    pub(super) holds: Keeper,
     common: u32,
     /// All that it held.
     pub(super) tokens: u32,
@@ -110,11 +110,11 @@ impl Begun {
         left: Option<Vec<Token>>,
         run: &[Entry],
         ledger: &Ledger,
-        buffers: impl Fn(HeldIn) -> HeldIn,
+        buffers: impl Fn(Keeper) -> Keeper,
         prepared: Prepared,
     ) -> Self {
         let from = run.first().map_or(0, |entry| entry.position.max(0) as u32);
-        let held = ledger.read(HeldIn::Slot(slot), 0);
+        let held = ledger.tokens_from(Keeper::Slot(slot), 0);
         let own = left.unwrap_or_else(|| held.clone());
         let mut known = held;
         known.truncate(from as usize);
@@ -134,7 +134,7 @@ impl Begun {
         let mut room = MOST_COPIED;
         let mut others = Vec::new();
         for one in ledger.holdings(&known) {
-            if one.holds == HeldIn::Slot(slot) || one.common == 0 {
+            if one.holds == Keeper::Slot(slot) || one.common == 0 {
                 continue;
             }
             let goes_on = one.common as usize == known.len() && one.tokens > one.common;
@@ -148,7 +148,7 @@ impl Begun {
                 common: one.common,
                 tokens: one.tokens,
                 tail: match copied {
-                    true => ledger.read(one.holds, one.common),
+                    true => ledger.tokens_from(one.holds, one.common),
                     false => Vec::new(),
                 },
                 endless: goes_on && !copied,
@@ -173,7 +173,7 @@ impl Begun {
             return;
         }
         for other in &mut self.others {
-            if let HeldIn::Slot(id) = other.holds {
+            if let Keeper::Slot(id) = other.holds {
                 other.of_other_adapters = ledger.blends_differ(slot, id);
             }
         }

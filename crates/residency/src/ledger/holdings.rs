@@ -5,18 +5,11 @@ use super::*;
 /// A slot or a host entry, compared with some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
-    pub(crate) holds: HeldIn,
+    pub(crate) holds: Keeper,
     /// Tokens that both begin with.
     pub(crate) common: u32,
     /// Tokens that it holds.
     pub(crate) tokens: u32,
-}
-
-/// Where tokens are held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum HeldIn {
-    Slot(SequenceId),
-    Host(BufferId),
 }
 
 impl Ledger {
@@ -30,21 +23,12 @@ impl Ledger {
             tokens: self.tree.depth(holder),
         };
         let slots = self.sequences.iter();
-        let slots = slots.map(|(&id, sequence)| compare(HeldIn::Slot(id), sequence.holder));
+        let slots = slots.map(|(&id, sequence)| compare(Keeper::Slot(id), sequence.holder));
         let hosts = self.buffers.iter();
-        let hosts = hosts.map(|(&id, &holder)| compare(HeldIn::Host(id), holder));
+        let hosts = hosts.map(|(&id, &holder)| compare(Keeper::Host(id), holder));
         let mut all: Vec<Holding> = slots.chain(hosts).filter(|one| one.tokens > 0).collect();
         all.sort_unstable_by_key(|one| one.holds);
         all
-    }
-
-    /// What is held there, from token `from` on.
-    pub(crate) fn read(&self, holds: HeldIn, from: u32) -> Vec<Token> {
-        let holder = match holds {
-            HeldIn::Slot(id) => self.sequences.get(&id).map(|sequence| sequence.holder),
-            HeldIn::Host(id) => self.buffers.get(&id).copied(),
-        };
-        holder.map_or_else(Vec::new, |holder| self.tree.read(holder, from))
     }
 
     /// What a slot has left and may come back to.

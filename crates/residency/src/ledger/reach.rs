@@ -28,6 +28,14 @@ struct Checkpoint {
     last: i64,
 }
 
+impl Checkpoint {
+    /// The tokens that need not be evaluated once the server has gone back to it.
+    fn goes_on_behind(&self) -> u32 {
+        let position = (self.first + 1).max(self.last);
+        u32::try_from(position).unwrap_or(0).min(self.tokens)
+    }
+}
+
 /// From where a sequence can go on.
 #[derive(Clone, Debug, Default)]
 struct Reach {
@@ -45,17 +53,14 @@ impl Reach {
     }
 
     fn reuse_of(&self, prompt: u32, needed: i64) -> u32 {
-        let tokens = i64::from(prompt);
         if self.first < needed {
             return prompt;
         }
+        let tokens = i64::from(prompt);
         let back = self.checkpoints.iter().rev().find(|checkpoint| {
             checkpoint.last <= tokens && (checkpoint.first < needed || checkpoint.first == 0)
         });
-        back.map_or(0, |checkpoint| {
-            let position = (checkpoint.first + 1).max(checkpoint.last).min(tokens);
-            u32::try_from(position).unwrap_or(0).min(checkpoint.tokens)
-        })
+        back.map_or(0, |checkpoint| checkpoint.goes_on_behind().min(prompt))
     }
 
     fn serves(&self, prompt: u32, window: u32) -> bool {
@@ -69,11 +74,7 @@ impl Reach {
         if self.first == 0 && held > window.saturating_add(1) {
             return held;
         }
-        let back = self.checkpoints.iter().map(|checkpoint| {
-            let position = (checkpoint.first + 1).max(checkpoint.last);
-            let position = u32::try_from(position).unwrap_or(0);
-            position.min(checkpoint.tokens)
-        });
+        let back = self.checkpoints.iter().map(Checkpoint::goes_on_behind);
         back.filter(|&position| position <= held).max().unwrap_or(0)
     }
 
@@ -92,13 +93,6 @@ fn needed(tokens: u32, window: u32) -> i64 {
     (i64::from(tokens) - i64::from(window) - 1).max(0)
 }
 
-/// Who serves a mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Witness {
-    Slot(SequenceId),
-    Host(BufferId),
-}
-
 /// A mark that needs a witness.
 #[derive(Clone, Copy, Debug)]
 struct Watched {
@@ -115,7 +109,8 @@ pub(super) struct Reaches {
     hosts: BTreeMap<BufferId, Reach>,
     /// Whose checkpoint a buffer holds.
     owners: HashMap<BufferId, SequenceId>,
-    watched: BTreeMap<Witness, Vec<Watched>>,
+    /// By the witness that serves them.
+    watched: BTreeMap<Keeper, Vec<Watched>>,
     /// Slots that changed while no prompt was on its way.
     changed: BTreeSet<SequenceId>,
 }
@@ -138,12 +133,16 @@ impl Reaches {
         };
     }
 
-    /// The last point that a server could go back to of what this holds: see [`Reach::furthest`].
-    pub(super) fn furthest(&self, keeper: Keeper, held: u32, window: u32) -> u32 {
-        let reach = match keeper {
+    fn of(&self, keeper: Keeper) -> Option<&Reach> {
+        match keeper {
             Keeper::Slot(id) => self.slots.get(&id),
             Keeper::Host(buffer) => self.hosts.get(&buffer),
-        };
+        }
+    }
+
+    /// The last point that a server could go back to of what this holds: see [`Reach::furthest`].
+    pub(super) fn furthest(&self, keeper: Keeper, held: u32, window: u32) -> u32 {
+        let reach = self.of(keeper);
         reach.map_or(0, |reach| reach.furthest(held, window))
     }
 
@@ -246,7 +245,7 @@ impl Ledger {
             self.reaches.changed.insert(id);
         }
         if self.reaches.hosts.remove(&buffer).is_some() {
-            self.review(Witness::Host(buffer), effects);
+            self.review(Keeper::Host(buffer), effects);
         }
     }
 
@@ -260,7 +259,7 @@ impl Ledger {
     /// A mark was set where a slot's prompt ends.
     pub(super) fn watch(&mut self, id: SequenceId, label: Label, prompt: u32) {
         if self.window().is_some() {
-            let watched = self.reaches.watched.entry(Witness::Slot(id)).or_default();
+            let watched = self.reaches.watched.entry(Keeper::Slot(id)).or_default();
             watched.push(Watched { label, prompt });
         }
     }
@@ -276,12 +275,8 @@ impl Ledger {
     /// How many of the first `tokens` tokens that a slot or host entry holds the engine would reuse
     /// for a prompt, by the ways back of a bounded context. Where the prompt goes `on` behind them,
     /// one token more need not be gone back to (0.7.0; before, it was the same for both).
-    pub(crate) fn way_back_in(&self, holds: HeldIn, tokens: u32, on: bool) -> u32 {
-        let reach = match holds {
-            HeldIn::Slot(id) => self.reaches.slots.get(&id),
-            HeldIn::Host(id) => self.reaches.hosts.get(&id),
-        };
-        match (self.window(), reach) {
+    pub(crate) fn way_back_in(&self, keeper: Keeper, tokens: u32, on: bool) -> u32 {
+        match (self.window(), self.reaches.of(keeper)) {
             (Some(window), Some(reach)) => {
                 reach.reuse_of(tokens, needed(tokens + u32::from(on), window))
             }
@@ -317,7 +312,7 @@ impl Ledger {
     pub(super) fn review_slot(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
         if self.window().is_some() && !self.is_busy(id) {
             self.reaches.changed.remove(&id);
-            self.review(Witness::Slot(id), effects);
+            self.review(Keeper::Slot(id), effects);
         }
     }
 
@@ -329,7 +324,7 @@ impl Ledger {
     }
 
     /// Finds a witness for each mark that this one served.
-    fn review(&mut self, witness: Witness, effects: &mut Vec<Effect>) {
+    fn review(&mut self, witness: Keeper, effects: &mut Vec<Effect>) {
         let Some(window) = self.window() else { return };
         let Some(marks) = self.reaches.watched.remove(&witness) else {
             return;
@@ -347,8 +342,8 @@ impl Ledger {
                 Some(found) => self.reaches.watched.entry(found).or_default().push(watched),
                 None => {
                     let place = match witness {
-                        Witness::Slot(id) => Place::Slot(id),
-                        Witness::Host(_) => Place::Host,
+                        Keeper::Slot(id) => Place::Slot(id),
+                        Keeper::Host(_) => Place::Host,
                     };
                     self.end(watched.label.request, Reason::OutOfReach, place, effects);
                 }
@@ -363,8 +358,8 @@ impl Ledger {
         prompt: u32,
         wanted: Wanted,
         window: u32,
-        before: Witness,
-    ) -> Option<Witness> {
+        before: Keeper,
+    ) -> Option<Keeper> {
         let slot = |id: SequenceId, sequence: &Sequence| {
             let reach = self.reaches.slots.get(&id);
             let serves = reach.is_none_or(|reach| reach.serves(prompt, window));
@@ -375,7 +370,7 @@ impl Ledger {
             sequence.suits(wanted)
                 && ((serves && self.tree.covers(sequence.holder, mark)) || undecided)
         };
-        if let Witness::Slot(id) = before {
+        if let Keeper::Slot(id) = before {
             if self.sequences.get(&id).is_some_and(|one| slot(id, one)) {
                 return Some(before);
             }
@@ -387,7 +382,7 @@ impl Ledger {
             reach.is_none_or(|reach| reach.serves(prompt, window)) && self.tree.covers(holder, mark)
         });
         // The least of them, so that equal events give equal effects.
-        let found = slots.map(|(&id, _)| Witness::Slot(id)).min();
-        found.or_else(|| hosts.map(|(&buffer, _)| Witness::Host(buffer)).min())
+        let found = slots.map(|(&id, _)| Keeper::Slot(id)).min();
+        found.or_else(|| hosts.map(|(&buffer, _)| Keeper::Host(buffer)).min())
     }
 }
