@@ -1,6 +1,6 @@
 //! Who is answered, where it listens, and what happens if it cannot.
 
-use crate::support::{Hooked, LAUNCHER, ask, bare, endpoint, until};
+use crate::support::{Hooked, LAUNCHER, ask, bare, until};
 use contextpilot_control::Stats;
 use contextpilot_testbed::{Arch, Connection, Model, Response, Server};
 use std::io::{Read, Write};
@@ -166,7 +166,7 @@ fn a_server_without_its_port_runs_on() {
     assert!(line.contains(&address.to_string()), "{line}");
     assert!(line.contains("in use"), "{line}");
     server.complete(&ask(1, 60).id("req-1")).unwrap();
-    assert_eq!(endpoint(&server), None);
+    assert_eq!(server.control(), None);
 }
 
 /// Each of its models has a server with the same environment; one of them gets the address.

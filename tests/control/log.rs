@@ -1,6 +1,6 @@
 //! `CONTEXTPILOT_LOG_FILE`: a line for each finished request.
 
-use crate::support::{LAUNCHER, ask, bare, endpoint, text, until};
+use crate::support::{LAUNCHER, ask, bare, text, until};
 use contextpilot_control::{LogLine, Outcome, Reason};
 use contextpilot_testbed::{Request, Server};
 use serde_json::json;
@@ -86,7 +86,7 @@ fn each_finished_request_is_a_line_without_its_text() {
     assert_eq!(last.id.as_deref(), Some("req-last"));
     let stderr = server.stderr();
     assert!(stderr.contains("for observation only"), "{stderr}");
-    assert_eq!(endpoint(&server), None);
+    assert_eq!(server.control(), None);
     // There is no index, and so no journal.
     assert!(!server.folder().join("contextpilot-llama").exists());
 }

@@ -2,10 +2,12 @@
 
 use contextpilot_control::{RequestState, ResidencyEvent, Stats};
 use contextpilot_testbed::{Arch, Builder, Connection, Index, Model, Request, Response, Server};
+
+pub(crate) use contextpilot_testbed::until;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
 /// What says whether a model is loaded.
@@ -70,7 +72,7 @@ impl Hooked {
             .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
             .start()
             .unwrap();
-        let control = until("it says where it listens", || endpoint(&server));
+        let control = server.await_control().unwrap();
         Self { server, control }
     }
 
@@ -130,27 +132,6 @@ impl Hooked {
         // From here on, nothing is missed.
         assert!(events.line().starts_with(": epoch "));
         events
-    }
-}
-
-/// The control endpoint, as the server names it on stderr.
-pub(crate) fn endpoint(server: &Server) -> Option<SocketAddr> {
-    let stderr = server.stderr();
-    let line = stderr
-        .lines()
-        .find_map(|line| line.strip_prefix("[ContextPilot] Control endpoint: http://"))?;
-    line.parse().ok()
-}
-
-#[track_caller]
-pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -128,7 +128,7 @@ fn run(case: &Case) -> Result<Total> {
         hooked = hooked.env("CONTEXTPILOT_TRACE_FILE", file);
     }
     let server = hooked.spawn()?;
-    let control = endpoint(&server)?;
+    let control = server.await_control()?;
     let mut last = 0;
     let mut problems = Vec::new();
     let mut step = 0;
@@ -215,27 +215,4 @@ fn latest(control: SocketAddr, most: usize) -> Result<Latest> {
     let response = connection.exchange("GET", &target, b"")?;
     let text = response.text();
     serde_json::from_str(&text).map_err(|error| Error::new(format!("{error} in {text}")))
-}
-
-/// Where the control endpoint listens, as the server's log says.
-fn endpoint(server: &Server) -> Result<SocketAddr> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let said = server.stderr();
-        let found = said.lines().find_map(|line| {
-            let (_, address) = line.split_once("http://")?;
-            let address = address.split([' ', '/', ',']).next()?;
-            address
-                .parse()
-                .ok()
-                .filter(|_| line.contains("[ContextPilot]"))
-        });
-        if let Some(address) = found {
-            return Ok(address);
-        }
-        if Instant::now() > deadline {
-            return Err(Error::new(format!("no endpoint in: {said}")));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

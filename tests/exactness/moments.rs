@@ -12,7 +12,7 @@
 
 use crate::cases::Case;
 use crate::{LAUNCHER, PATIENCE};
-use contextpilot_testbed::{Connection, Error, Index, Result, Server, truth, truth_of};
+use contextpilot_testbed::{Connection, Error, Index, Result, truth, truth_of};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -93,7 +93,7 @@ fn reported(case: &Case, program: Option<&Path>) -> Result<Moments> {
     }
     let hooked = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
     let server = hooked.launcher(LAUNCHER).index_url(index.url()).spawn()?;
-    let control = control(&server)?;
+    let control = server.await_control()?;
     let mut moments = Moments::new();
     let mut posts_before = 0;
     // Where in the reports those about the latest request of an id begin.
@@ -195,26 +195,6 @@ impl Comparison {
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "too late: {:?}, too early: {:?}", self.late, self.early)
-    }
-}
-
-/// Where the control endpoint listens, as the server says on stderr.
-fn control(server: &Server) -> Result<SocketAddr> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let said = server.stderr();
-        let mut lines = said.lines();
-        let found = lines.find_map(|line| {
-            let address = line.strip_prefix("[ContextPilot] Control endpoint: http://")?;
-            address.parse().ok()
-        });
-        match found {
-            Some(address) => return Ok(address),
-            None if Instant::now() > deadline => {
-                return Err(Error::new("it does not say where its control endpoint is"));
-            }
-            None => std::thread::sleep(LOOK),
-        }
     }
 }
 

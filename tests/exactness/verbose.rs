@@ -101,7 +101,7 @@ impl Run {
     pub(crate) fn compare(&self) -> Result<Compared> {
         let hooked = self.server.clone().launcher(LAUNCHER);
         let server = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0").spawn()?;
-        let control = endpoint(&server)?;
+        let control = server.await_control()?;
         let mut random = Random(7);
         let mut known: Vec<Vec<i32>> = Vec::new();
         let mut compared = Compared::default();

@@ -5,16 +5,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use contextpilot_client::Control;
 use contextpilot_client::control::RequestState;
 use contextpilot_testbed::{Builder, Connection, Response, Server};
+
+pub(crate) use contextpilot_testbed::until;
 use serde_json::{Value, json};
 
 pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
-/// How long to wait for what must come: only a failure takes that long.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The server, whose hook listens at this socket.
 pub(crate) fn watched(builder: &Builder, socket: &Path) -> Server {
@@ -164,16 +163,4 @@ pub(crate) fn said_address(process: &mut Child) -> (SocketAddr, thread::JoinHand
 pub(crate) fn exchange(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> Response {
     let mut connection = Connection::open(address).unwrap();
     connection.exchange(method, path, body).unwrap()
-}
-
-#[track_caller]
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        assert!(Instant::now() < deadline, "it did not happen that {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }

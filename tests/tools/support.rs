@@ -1,14 +1,12 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server};
+
+pub(crate) use contextpilot_testbed::until;
 use serde_json::Value;
 
 pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
-/// How long to wait for what must come: only a failure takes that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two slots of 2048 tokens whose KV is there or nowhere.
 pub(crate) fn two_slots() -> Builder {
@@ -34,12 +32,7 @@ impl Watched {
             .env("CONTEXTPILOT_LISTEN", address)
             .spawn()
             .unwrap();
-        let control = until("the hook says where it listens", || {
-            const SAYS: &str = "[ContextPilot] Control endpoint: ";
-            let log = server.stderr();
-            let said = log.lines().find_map(|line| line.strip_prefix(SAYS))?;
-            Some(said.trim_start_matches("http://").to_owned())
-        });
+        let control = until("the hook says where it listens", || server.control());
         Self { server, control }
     }
 
@@ -115,18 +108,6 @@ pub(crate) fn fails(mut command: Command) -> String {
 #[track_caller]
 pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
-
-#[track_caller]
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        assert!(Instant::now() < deadline, "it did not happen that {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A port on which nothing listens.

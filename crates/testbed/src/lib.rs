@@ -24,6 +24,7 @@ mod tls;
 mod trace;
 mod truth;
 mod unseen;
+mod wait;
 
 use std::{fmt, io};
 
@@ -39,6 +40,7 @@ pub use stream::Endpoint;
 pub use trace::{Outcome, Step, Trace};
 pub use truth::{Probe, Residency, Truth, residency, truth, truth_of};
 pub use unseen::{Unseen, unseen_server};
+pub use wait::{try_until, until};
 
 /// Why something could not be done, for a person to read.
 #[derive(Clone, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::flags::Flags;
+use crate::wait::try_until;
 use crate::{
     Arch, Completion, Connection, Endpoint, Error, Model, ProjectorKind, Request, Response, Result,
     engine, llama_server, tls::Certificate,
@@ -440,6 +441,27 @@ impl Server {
     /// What it has said on stderr so far.
     pub fn stderr(&self) -> String {
         self.log(STDERR)
+    }
+
+    /// Where the hook's control endpoint listens, as it has said by now: `127.0.0.1:8890`, or
+    /// `unix:/path`.
+    pub fn control(&self) -> Option<String> {
+        const SAYS: &str = "[ContextPilot] Control endpoint: ";
+        let said = self.stderr();
+        let at = said.lines().find_map(|line| line.strip_prefix(SAYS))?;
+        // In place of an address there may be a reason why there is none.
+        let named = at.starts_with("http://") || at.starts_with("unix:");
+        named.then(|| at.trim_start_matches("http://").to_owned())
+    }
+
+    /// The same, if it is a port: waits until it has said so.
+    ///
+    /// # Errors
+    /// It does not say so within a minute.
+    pub fn await_control(&self) -> Result<SocketAddr> {
+        try_until("the hook says where it listens", || {
+            Ok(self.control().and_then(|at| at.parse().ok()))
+        })
     }
 
     /// What it has said on stdout so far.

@@ -9,9 +9,10 @@ use serde_json::json;
 
 use crate::indexer::{Indexer, next_port};
 use crate::prompts::text;
-use crate::publisher::{Publisher, until};
+use crate::publisher::Publisher;
 use crate::relay::Relay;
 use crate::traces::Seen;
+use contextpilot_testbed::try_until;
 
 type Test = fn(&Indexer, &Path) -> Result<String>;
 
@@ -227,7 +228,7 @@ fn ended(indexer: &Indexer, _: &Path) -> Result<String> {
     let mut seen = Seen::default();
     seen.compare(&publisher, instance, indexer, true)?;
     publisher.server.stop(15)?;
-    until("the indexer knows that it has ended", || {
+    try_until("the indexer knows that it has ended", || {
         for content in seen.contents() {
             if indexer.believes(instance, content)?.any > 0 {
                 return Ok(None);

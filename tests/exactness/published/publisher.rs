@@ -2,13 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Builder, Connection, Error, Result, Server};
+use contextpilot_testbed::{Builder, Connection, Result, Server, try_until};
 use serde_json::Value;
 
 use crate::LAUNCHER;
-use crate::indexer::PATIENCE;
 
 pub(crate) struct Publisher {
     pub(crate) server: Server,
@@ -32,12 +30,7 @@ impl Publisher {
             builder = builder.env("XDG_STATE_HOME", state);
         }
         let server = builder.spawn()?;
-        let control = until("the hook says where it listens", || {
-            const SAYS: &str = "[ContextPilot] Control endpoint: http://";
-            let log = server.stderr();
-            let said = log.lines().find_map(|line| line.strip_prefix(SAYS));
-            Ok(said.and_then(|said| said.parse().ok()))
-        })?;
+        let control = server.await_control()?;
         Ok(Self {
             server,
             events,
@@ -58,22 +51,8 @@ impl Publisher {
 
     /// Waits until so many routers are subscribed.
     pub(crate) fn await_subscribers(&self, count: u64) -> Result<()> {
-        until("the routers are subscribed", || {
+        try_until("the routers are subscribed", || {
             Ok((self.figures()?["subscribers"] == count).then_some(()))
         })
-    }
-}
-
-/// Looks again and again until there is something.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let begun = Instant::now();
-    loop {
-        if let Some(seen) = look()? {
-            return Ok(seen);
-        }
-        if begun.elapsed() > PATIENCE {
-            return Err(Error::new(format!("it did not happen that {what}")));
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::indexer::{BLOCK, next_port};
 use crate::prompts::text;
-use crate::publisher::{Publisher, until};
+use crate::publisher::Publisher;
+use contextpilot_testbed::try_until;
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 const REQUESTS: u64 = 350;
@@ -25,13 +26,13 @@ fn start() -> Result<(Publisher, Gateway)> {
 
 /// Waits until the router has heard of all that there is.
 fn settle(router: &Router, publisher: &Publisher, gateway: &Gateway) -> Result<()> {
-    let newest = until("all is published", || {
+    let newest = try_until("all is published", || {
         let stats = publisher.stats()?;
         let (events, undecided) = (&stats["kv_events"], &stats["undecided"]);
         let rest = events["waiting"] == 0 && undecided == false;
         Ok(events["sequence"].as_u64().filter(|_| rest))
     })?;
-    until("the router has heard of it", || {
+    try_until("the router has heard of it", || {
         Ok(router.heard(gateway)?.filter(|known| *known >= newest))
     })?;
     Ok(())

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::indexer::{BLOCK, next_port};
 use crate::prompts::text;
-use crate::publisher::{Publisher, until};
+use crate::publisher::Publisher;
 use crate::slots::contents;
+use contextpilot_testbed::try_until;
 
 struct Service {
     child: Child,
@@ -35,7 +36,7 @@ impl Service {
             .spawn()?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let service = Self { child, address };
-        until("the service listens", || Ok(Connection::open(address).ok()))?;
+        try_until("the service listens", || Ok(Connection::open(address).ok()))?;
         Ok(service)
     }
 
@@ -88,7 +89,7 @@ pub(crate) fn run(python: &Path) -> Result<String> {
         for content in held.iter().filter(|content| content.len() >= BLOCK) {
             let wanted = content.len() / BLOCK * BLOCK;
             let mut last = Value::Null;
-            until("the service chooses it", || {
+            try_until("the service chooses it", || {
                 let body = json!({"model_name": "m", "token_ids": content});
                 last = service.post("/select", &body)?;
                 let right = last["worker_id"] == id && last["overlap"]["gpu"] == wanted;

@@ -7,8 +7,9 @@ use serde_json::json;
 
 use crate::cases::Case;
 use crate::indexer::{BLOCK, Belief, Indexer, next_port};
-use crate::publisher::{Publisher, until};
+use crate::publisher::Publisher;
 use crate::slots::{common_blocks, contents};
+use contextpilot_testbed::try_until;
 
 /// Runs it; says how much was compared.
 pub(crate) fn run(case: &Case, indexer: &Indexer) -> Result<String> {
@@ -90,7 +91,7 @@ impl Seen {
             }
         }
         let mut last = String::new();
-        let agree = until("the indexer believes it", || {
+        let agree = try_until("the indexer believes it", || {
             for content in &self.contents {
                 let held = now.iter().map(|held| common_blocks(held, content, BLOCK));
                 let truth = held.max().unwrap_or(0);
