@@ -17,7 +17,7 @@ mod verbose;
 
 use cases::Case;
 use contextpilot_control::{Causes, Evaluated, Latest};
-use contextpilot_testbed::{Completion, Connection, Error, Outcome, Result, Server};
+use contextpilot_testbed::{Completion, Connection, Error, Outcome, Result};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

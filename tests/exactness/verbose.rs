@@ -5,7 +5,7 @@
 //! log must agree: how the slot was chosen, whether an entry of the host prompt cache was loaded, and
 //! whether all was evaluated again for lack of a way back.
 
-use crate::{LAUNCHER, endpoint, latest};
+use crate::{LAUNCHER, latest};
 use contextpilot_control::{ChosenBy, Evaluated, Match, MatchRequest};
 use contextpilot_testbed::{
     Arch, Builder, Completion, Connection, Error, Model, Request, Result, Server,
