@@ -7,7 +7,7 @@ use contextpilot_control::{Engine, Losses, ModelState, Requests};
 use contextpilot_journal::Recent;
 use contextpilot_observer::Now;
 use contextpilot_residency::{Arrival, BufferId, RequestId};
-use contextpilot_worker::{Item, Library, Lost, Source, Withdrawn};
+use contextpilot_worker::{Item, Library, Lost, Rest, Source, Withdrawn};
 
 use crate::attach::Attached;
 use crate::attach::claims::{self, Claim};
@@ -166,7 +166,7 @@ impl Source for Events {
         self.inbox.stranded()
     }
 
-    fn rest(&mut self, longest: Option<Duration>, generating: bool) {
-        self.channel.rest(&self.inbox, longest, generating);
+    fn rest(&mut self, rest: Rest) {
+        self.channel.rest(&self.inbox, rest);
     }
 }

@@ -66,13 +66,13 @@ impl Recent {
 
     /// Keeps the id of the request of this number, which no other one has; numbers
     /// are given in turn, from 1. The id of a request that came a whole ring earlier
-    /// gives way. Ids that are empty or too long are not kept.
-    pub fn note(&self, number: u64, id: &str) {
+    /// gives way. False: it is empty or too long, and not kept.
+    pub fn note(&self, number: u64, id: &str) -> bool {
         if id.is_empty() || id.len() > MAX_BYTES || number == 0 {
-            return;
+            return false;
         }
         let [tag, head, body @ ..] = self.slot(number) else {
-            return;
+            return false;
         };
         // While it is written it is not that of the earlier one any more.
         tag.store(0, Ordering::Relaxed);
@@ -85,6 +85,7 @@ impl Recent {
         let crc = checksum(self.seed, number, length, id.as_bytes());
         head.store(u64::from(length) | u64::from(crc) << 32, Ordering::Relaxed);
         tag.store(number, Ordering::Release);
+        true
     }
 
     /// Whether that request's id is kept.

@@ -13,7 +13,8 @@ use contextpilot_residency::{Arrival, Effect, RequestId};
 
 use crate::library::Library;
 
-/// While the index is being told, how often to look whether it has been.
+/// While the index is being told, how often to look whether it has been; and how long the journal
+/// gives way to the engine.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The ids that the index believes in.
@@ -31,6 +32,8 @@ pub(crate) struct Beliefs {
     unwritten: bool,
     /// Evictions are on their way to the index.
     telling: bool,
+    /// Since when nothing was written because the engine was busy.
+    put_off: Option<Instant>,
 }
 
 impl Beliefs {
@@ -54,6 +57,7 @@ impl Beliefs {
             kept: false,
             unwritten: false,
             telling: false,
+            put_off: None,
         }
     }
 
@@ -115,7 +119,8 @@ impl Beliefs {
     /// New ids can wait, as the thread that received them has kept them: a few writes a second.
     /// One that is not is written as soon as there is nothing else to do, since it would stay in
     /// the index if the process were killed. What is gone can wait: at worst it is told twice.
-    pub(crate) fn keep(&mut self, now: Instant) {
+    /// `busy`: somebody waits for a first token, so what can wait does, for at most [`LOOK`] more.
+    pub(crate) fn keep(&mut self, now: Instant, busy: bool) {
         if !self.lost.is_empty() {
             let mut lost = std::mem::take(&mut self.lost);
             lost.retain(|id| !self.live.contains(id));
@@ -132,9 +137,12 @@ impl Beliefs {
         }
         if std::mem::take(&mut self.unwritten) {
             self.journal.flush();
+        } else if busy && now.saturating_duration_since(*self.put_off.get_or_insert(now)) < LOOK {
+            return;
         } else {
             self.journal.flush_if_due(now);
         }
+        self.put_off = None;
         if !self.recent.is_empty() && self.journal.is_written() {
             let recent = self.journal.recent();
             for arrival in self.recent.drain(..) {
@@ -143,6 +151,11 @@ impl Beliefs {
                 }
             }
         }
+    }
+
+    /// Whether evictions are on their way to the index.
+    pub(crate) fn telling(&self) -> bool {
+        self.telling
     }
 
     /// When to [`keep`](Self::keep) next, from now on; `None`: when something has happened.

@@ -28,7 +28,7 @@ mod trace;
 mod worker;
 
 pub use contextpilot_http_server::LARGEST_HEAD;
-pub use library::{Item, Library, Lost, Source, Waiting, What, Withdrawn};
+pub use library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
 pub use observe::host_limit;
 pub use silence::{DOZE, NAP};
 pub use trace::{Trace, VARIABLE as TRACE_FILE};

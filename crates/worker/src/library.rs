@@ -129,6 +129,19 @@ pub enum Waiting {
     },
 }
 
+/// How the worker is about to rest.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rest {
+    /// At most so long; `None`: as long as it takes.
+    pub longest: Option<Duration>,
+    /// Nothing is expected but tokens.
+    pub generating: bool,
+    /// Evictions are on their way to the index: a request may be using one of their ids again.
+    pub telling: bool,
+    /// Others than the index want to know what is cached.
+    pub watched: bool,
+}
+
 /// Where the worker's work comes from, in the order in which it happened.
 pub trait Source {
     /// What happened next, if anything has.
@@ -140,7 +153,6 @@ pub trait Source {
     /// A request whose event was lost.
     fn stranded(&mut self) -> Option<(Arrival, RequestId)>;
 
-    /// Rests until there is something to do, or for this long (`None`: as long as it takes).
-    /// `generating`: nothing is expected but tokens.
-    fn rest(&mut self, longest: Option<Duration>, generating: bool);
+    /// Rests until there is something to do.
+    fn rest(&mut self, rest: Rest);
 }

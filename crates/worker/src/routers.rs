@@ -25,6 +25,11 @@ impl Routers {
         }
     }
 
+    /// Whether anything is published.
+    pub(crate) fn publish(&self) -> bool {
+        self.publication.is_some()
+    }
+
     /// An event is about to be applied to the ledger.
     pub(crate) fn note(&mut self, event: &Event) {
         self.with(|publication| publication.note(event));

@@ -88,6 +88,13 @@ impl Silence {
         Some(age)
     }
 
+    /// Whether the engine began to compute since the last [`due`](Self::due), or less than a nap
+    /// before now: somebody waits for a first token, and what can wait should.
+    pub(crate) fn just_ended(&self, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.since);
+        self.computing && (self.broken || age < NAP)
+    }
+
     /// Whether nothing is expected but one token after the other.
     pub(crate) fn generating(&self) -> bool {
         self.generating
@@ -193,6 +200,21 @@ mod tests {
         assert!(!has_lasted(&silence, 5299));
         assert_eq!(silence.due(after(start, 5210)), Some(AGES[0]));
         assert!(has_lasted(&silence, 5300));
+    }
+
+    #[test]
+    fn has_just_ended_for_a_nap_from_when_the_engine_began() {
+        let start = Instant::now();
+        let mut silence = Silence::new(start);
+        assert!(!silence.just_ended(start));
+        silence.note(&submitted());
+        let began = after(start, 500);
+        assert!(silence.just_ended(began), "since the last look");
+        assert_eq!(silence.due(began), None);
+        assert!(silence.just_ended(after(began, 24)));
+        assert!(!silence.just_ended(after(began, 25)), "a long evaluation");
+        happens(&mut silence, &[EVALUATED], after(began, 24));
+        assert!(!silence.just_ended(after(began, 24)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use contextpilot_residency::{Effect, Event, Ledger, Prompts, RequestId};
 use contextpilot_settings::Settings;
 
 use crate::beliefs::Beliefs;
-use crate::library::{Item, Library, Lost, Source, Waiting, What, Withdrawn};
+use crate::library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
 use crate::observe::{self, Attendant, Question, Remains};
 use crate::routers::Routers;
 use crate::silence::Silence;
@@ -265,8 +265,9 @@ impl<S: Source> Worker<S> {
             self.review_claims();
             self.answer_questions();
             let now = Instant::now();
+            let began = silence.just_ended(now);
             if let Some(beliefs) = &mut self.beliefs {
-                beliefs.keep(now);
+                beliefs.keep(now, began);
             }
             if asked == CLOSE {
                 return;
@@ -285,11 +286,16 @@ impl<S: Source> Worker<S> {
                 self.apply(Event::Quiet { elapsed }, Stamp::default());
                 continue;
             }
-            let keep = self.beliefs.as_ref().and_then(|beliefs| beliefs.rest(now));
+            let beliefs = self.beliefs.as_ref().filter(|_| !began);
+            let keep = beliefs.and_then(|beliefs| beliefs.rest(now));
             let awaited = self.ledger.as_ref().is_some_and(Ledger::awaits_silence);
             let rests = silence.rest(now, awaited).into_iter().chain(keep);
-            let generating = silence.generating() && !awaited;
-            self.source.rest(rests.min(), generating);
+            self.source.rest(Rest {
+                longest: rests.min(),
+                generating: silence.generating() && !awaited,
+                telling: self.beliefs.as_ref().is_some_and(Beliefs::telling),
+                watched: self.attendant.is_some() || self.routers.publish(),
+            });
         }
     }
 

@@ -230,6 +230,8 @@ struct Current {
     answer: Answer,
     /// The answer begins with 200, to a request that generates.
     succeeds: bool,
+    /// Should the process die, the next start will know of the id.
+    kept: bool,
 }
 
 /// What the worker knows of a request.
@@ -349,9 +351,10 @@ impl Current {
             known: Known::Nothing,
             answer: Answer::None,
             succeeds: false,
+            kept: false,
         };
         if let (true, Some(id)) = (inference, &current.id) {
-            recent::note(arrival, id);
+            current.kept = recent::note(arrival, id);
         }
         current.wait();
         Some(current)
@@ -447,9 +450,9 @@ impl Current {
         match self.known {
             Known::Nothing => {
                 if !self.inference {
-                    recent::note(self.arrival, id);
+                    self.kept = recent::note(self.arrival, id);
                 }
-                let told = introduce(event, self.arrival, id);
+                let told = introduce(event, self.arrival, id, self.kept);
                 self.known = if told { Known::Posted } else { Known::Lost };
             }
             Known::Posted => push(event),

@@ -18,11 +18,11 @@ pub(crate) fn use_for_life(recent: Recent) {
     let _ = RECENT.set(recent);
 }
 
-/// Keeps the id of a request that the worker has not heard of. Some stores, nothing else.
-pub(crate) fn note(arrival: Arrival, id: &str) {
-    if let Some(recent) = RECENT.get() {
-        recent.note(arrival.0, id);
-    }
+/// Keeps the id of a request that the worker has not heard of. Some stores, nothing else. False if
+/// it cannot be kept.
+pub(crate) fn note(arrival: Arrival, id: &str) -> bool {
+    let recent = RECENT.get();
+    recent.is_some_and(|recent| recent.note(arrival.0, id))
 }
 
 /// Maps a file of this many bytes, for the life of the process.

@@ -13,11 +13,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
-use std::time::Duration;
 
 use contextpilot_observer::{Note, Stamp};
 use contextpilot_residency::{Arrival, Entry, Event, RequestId};
-use contextpilot_worker::{DOZE, Item, NAP, Waiting, What};
+use contextpilot_worker::{DOZE, Item, NAP, Rest, Waiting, What};
 
 use crate::base::bounds::{ENTRIES, EVENTS, EVENTS_BEFORE_WORKER, STRANDED};
 use crate::base::clock;
@@ -27,29 +26,38 @@ use queue::{Receiver, Sender, queue};
 
 mod queue;
 
-/// What the worker wants to be woken for: events of this [weight](Weight) and above.
+/// What the worker wants to be woken for: a set of [weights](Weight).
 struct Attention(AtomicU8);
 
-/// Any event wakes it.
-const ASLEEP: u8 = Weight::Token as u8;
+/// It is awake and will look by itself.
+const AWAKE: u8 = 0;
+/// All but what something else follows that will wake it.
+const ASLEEP: u8 = Weight::Token as u8 | DOZING;
 /// It looks again within [`DOZE`]; generated tokens do not wake it.
-const DOZING: u8 = Weight::News as u8;
+const DOZING: u8 = Weight::News as u8 | Weight::Result as u8 | NAPPING;
 /// It looks again within [`NAP`]; only what cannot wait that long wakes it.
 const NAPPING: u8 = Weight::Urgent as u8;
-/// It is awake and will look by itself.
-const AWAKE: u8 = u8::MAX;
 
-/// How soon the worker must hear of an event.
+/// Why the worker must hear of an event, and how soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Weight {
+    /// A request came whose id is kept elsewhere: with what is made of it. At once where an eviction
+    /// of the same id may be about to be told.
+    Herald = 1,
     /// Generation goes on: within a [`DOZE`].
-    Token,
+    Token = 2,
     /// Within a [`NAP`].
-    News,
+    News = 4,
+    /// A prompt is evaluated: within a [`NAP`] for the index's sake, but at once where others watch.
+    Result = 8,
     /// At once.
-    Urgent,
+    Urgent = 16,
 }
+
+/// Whoever receives so many requests of which the worker has not heard wakes it, so that their ids
+/// are in the journal before the place where they are kept is used again.
+const HERALDS: usize = 64;
 
 /// A request of which the worker could not hear.
 type Stranded = (Arrival, RequestId);
@@ -67,8 +75,10 @@ pub(crate) struct Channel {
     entries: AtomicUsize,
     /// Something other than an evaluation has happened since the last evaluation.
     news: AtomicBool,
-    /// The evaluation under way was worth waking the worker.
-    urgent_evaluation: AtomicBool,
+    /// The evaluation under way is one of a prompt.
+    prompt_evaluation: AtomicBool,
+    /// Requests of which the worker was not woken.
+    heralds: AtomicUsize,
 }
 
 /// What the worker gets.
@@ -87,13 +97,13 @@ pub(crate) fn get() -> &'static Channel {
 
 /// Tells the worker what happened. Call in [`observe`](crate::base::guard::observe) only.
 pub(crate) fn push(event: Event) {
-    get().push(event);
+    let _ = get().push(event);
 }
 
 /// As [`push`]; false if there was no room. Nothing that follows is heard then, until the ledger has
 /// started anew.
 pub(crate) fn push_heard(event: Event) -> bool {
-    get().push_or_strand(event, None)
+    get().push(event)
 }
 
 /// How often the worker did not hear of something: what it was told before counts no more.
@@ -120,8 +130,10 @@ pub(crate) fn tell_waiting(waiting: Waiting) {
 /// that, its id is stranded, and `false` says that nothing more need be told of the request: the
 /// index will have been told that it is gone. (Of a request of which the worker *has* heard,
 /// nothing needs to be kept aside: to be out of step takes that back with the others.)
-pub(crate) fn introduce(event: Event, arrival: Arrival, id: &RequestId) -> bool {
-    get().introduce(event, arrival, id)
+///
+/// `kept`: should the process die, the next start will know of the id.
+pub(crate) fn introduce(event: Event, arrival: Arrival, id: &RequestId, kept: bool) -> bool {
+    get().introduce(event, arrival, id, kept)
 }
 
 /// Something happened that cannot be told: the ledger is to start anew.
@@ -160,20 +172,31 @@ impl Channel {
             gaps: AtomicUsize::new(0),
             entries: AtomicUsize::new(0),
             news: AtomicBool::new(false),
-            urgent_evaluation: AtomicBool::new(false),
+            prompt_evaluation: AtomicBool::new(false),
+            heralds: AtomicUsize::new(0),
         }
     }
 
-    fn push(&self, event: Event) {
-        self.push_or_strand(event, None);
-    }
-
-    fn introduce(&self, event: Event, arrival: Arrival, id: &RequestId) -> bool {
-        self.push_or_strand(event, Some((arrival, id)))
-    }
-
-    fn push_or_strand(&self, event: Event, newcomer: Option<(Arrival, &RequestId)>) -> bool {
+    fn push(&self, event: Event) -> bool {
         let weight = self.weigh(&event);
+        self.push_or_strand(event, weight, None)
+    }
+
+    fn introduce(&self, event: Event, arrival: Arrival, id: &RequestId, kept: bool) -> bool {
+        let can_wait = kept && self.heralds.fetch_add(1, Ordering::Relaxed) < HERALDS;
+        let weight = match event {
+            Event::Posted { .. } if can_wait => Weight::Herald,
+            _ => self.weigh(&event),
+        };
+        self.push_or_strand(event, weight, Some((arrival, id)))
+    }
+
+    fn push_or_strand(
+        &self,
+        event: Event,
+        weight: Weight,
+        newcomer: Option<(Arrival, &RequestId)>,
+    ) -> bool {
         if self.enqueue(event) {
             self.wake(weight);
             return true;
@@ -260,14 +283,14 @@ impl Channel {
         self.events.send(item, most).is_ok()
     }
 
-    /// How soon the worker must hear of this.
+    /// Why the worker must hear of this.
     ///
     /// What becomes of a prompt is decided when a batch is submitted after something else than
     /// evaluations happened, or with more than a token of some sequence: that wakes. All that
-    /// comes before it on the same thread (a launch, removals, saves) comes microseconds before,
-    /// and would only wake more often. Generating a token wakes nobody. Where nothing follows
-    /// (an erased slot), the next look is soon enough, but not that of a worker that expects
-    /// nothing but tokens.
+    /// comes before it (the request, on an HTTP thread; a launch, removals, saves) comes moments
+    /// before, and would only wake more often; all that comes after it evicts nothing. Generating a
+    /// token wakes nobody. Where nothing follows (an erased slot), the next look is soon enough,
+    /// but not that of a worker that expects nothing but tokens.
     fn weigh(&self, event: &Event) -> Weight {
         match event {
             Event::Submitted { entries, .. } => {
@@ -275,13 +298,19 @@ impl Channel {
                 if news {
                     self.news.store(false, Ordering::Relaxed);
                 }
-                let urgent = news || is_prompt(entries);
-                self.urgent_evaluation.store(urgent, Ordering::Relaxed);
-                Weight::of_evaluation(urgent)
+                let prompt = news || is_prompt(entries);
+                self.prompt_evaluation.store(prompt, Ordering::Relaxed);
+                if prompt {
+                    Weight::Urgent
+                } else {
+                    Weight::Token
+                }
             }
-            Event::Evaluated { failed, .. } => Weight::of_evaluation(
-                !failed.is_empty() || self.urgent_evaluation.load(Ordering::Relaxed),
-            ),
+            Event::Evaluated { failed, .. } if !failed.is_empty() => Weight::Urgent,
+            Event::Evaluated { .. } => match self.prompt_evaluation.load(Ordering::Relaxed) {
+                true => Weight::Result,
+                false => Weight::Token,
+            },
             // On an HTTP thread: an eviction of the same id may be about to be told.
             Event::Posted { .. } | Event::ContextFreed { .. } => Weight::Urgent,
             Event::Answered { .. } | Event::Uncached { .. } | Event::NamedAdapters { .. } => {
@@ -306,7 +335,7 @@ impl Channel {
     fn wake(&self, weight: Weight) {
         // SeqCst pairs with `rest`: either we see that the worker is about to rest, or it sees
         // the event (whose place in the queue was taken by a SeqCst operation too).
-        if weight as u8 >= self.attention.0.load(Ordering::SeqCst) {
+        if weight as u8 & self.attention.0.load(Ordering::SeqCst) != 0 {
             // The first to notice wakes; the others need not.
             if self.attention.0.swap(AWAKE, Ordering::SeqCst) != AWAKE {
                 if let Some(worker) = self.worker.get() {
@@ -353,17 +382,12 @@ impl Channel {
         self.gap.load(Ordering::Relaxed) && self.gap.swap(false, Ordering::AcqRel)
     }
 
-    /// Rests until there is something to do, or for this long (`None`: as long as it takes).
-    /// `generating`: nothing is expected but tokens.
-    pub(crate) fn rest(&self, inbox: &Inbox, longest: Option<Duration>, generating: bool) {
-        let attention = match longest {
-            Some(longest) if generating && longest <= DOZE => DOZING,
-            Some(longest) if longest <= NAP => NAPPING,
-            _ => ASLEEP,
-        };
-        self.attention.0.store(attention, Ordering::SeqCst);
+    /// Rests until there is something to do.
+    pub(crate) fn rest(&self, inbox: &Inbox, rest: Rest) {
+        self.heralds.store(0, Ordering::Relaxed);
+        self.attention.0.store(attention(rest), Ordering::SeqCst);
         if inbox.events.is_empty() && !self.gap.load(Ordering::SeqCst) {
-            match longest {
+            match rest.longest {
                 Some(longest) => thread::park_timeout(longest),
                 None => thread::park(),
             }
@@ -372,16 +396,21 @@ impl Channel {
     }
 }
 
+/// What wakes a worker that rests so.
+fn attention(rest: Rest) -> u8 {
+    let expected = match rest.longest {
+        Some(longest) if rest.generating && longest <= DOZE => DOZING,
+        Some(longest) if longest <= NAP => NAPPING,
+        _ => ASLEEP,
+    };
+    let if_so = |weight: Weight, so: bool| if so { weight as u8 } else { 0 };
+    expected | if_so(Weight::Herald, rest.telling) | if_so(Weight::Result, rest.watched)
+}
+
 impl Inbox {
     /// A request whose event was lost.
     pub(crate) fn stranded(&mut self) -> Option<Stranded> {
         self.stranded.take()
-    }
-}
-
-impl Weight {
-    fn of_evaluation(urgent: bool) -> Self {
-        if urgent { Self::Urgent } else { Self::Token }
     }
 }
 

@@ -74,10 +74,15 @@ fn nor_do_they_where_the_memory_is_bounded() {
 }
 
 #[test]
-fn a_prompt_is_urgent_and_so_is_its_end() {
+fn a_prompt_is_urgent_and_its_end_is_a_result() {
     let channel = Channel::new();
     assert_eq!(channel.weigh(&submitted(&[0, 1, 1])), Weight::Urgent);
-    assert_eq!(channel.weigh(&EVALUATED), Weight::Urgent);
+    assert_eq!(channel.weigh(&EVALUATED), Weight::Result);
+    let failed = Event::Evaluated {
+        context: CONTEXT,
+        failed: vec![(0, 0)],
+    };
+    assert_eq!(channel.weigh(&failed), Weight::Urgent);
     assert_eq!(channel.weigh(&submitted(&[0, 1])), Weight::Token);
     assert_eq!(channel.weigh(&EVALUATED), Weight::Token);
 }
@@ -98,23 +103,67 @@ fn removals_wake_no_worker_that_naps() {
     assert_eq!(channel.weigh(&submitted(&[0])), Weight::Urgent);
 }
 
-/// Whether a worker that pays this attention is woken by events of this weight.
-fn is_woken(attention: u8, weight: Weight) -> bool {
-    let channel = Channel::new();
-    channel.attention.0.store(attention, Ordering::SeqCst);
-    channel.wake(weight);
-    attention != AWAKE && channel.attention.0.load(Ordering::SeqCst) == AWAKE
+/// The weights of what wakes a worker that rests so.
+fn woken(rest: Rest) -> Vec<Weight> {
+    let weights = [
+        Weight::Herald,
+        Weight::Token,
+        Weight::News,
+        Weight::Result,
+        Weight::Urgent,
+    ];
+    let wakes = |weight: &Weight| {
+        let channel = Channel::new();
+        channel.attention.0.store(attention(rest), Ordering::SeqCst);
+        channel.wake(*weight);
+        channel.attention.0.load(Ordering::SeqCst) == AWAKE
+    };
+    weights.into_iter().filter(wakes).collect()
 }
 
 #[test]
 fn a_worker_is_woken_for_what_it_does_not_expect() {
-    let woken = |attention| {
-        [Weight::Token, Weight::News, Weight::Urgent].map(|weight| is_woken(attention, weight))
+    use Weight::{Herald, News, Result, Token, Urgent};
+    let asleep = Rest::default();
+    let napping = Rest {
+        longest: Some(NAP),
+        ..asleep
     };
-    assert_eq!(woken(ASLEEP), [true, true, true]);
-    assert_eq!(woken(DOZING), [false, true, true]);
-    assert_eq!(woken(NAPPING), [false, false, true]);
-    assert_eq!(woken(AWAKE), [false, false, false]);
+    let dozing = Rest {
+        longest: Some(DOZE),
+        generating: true,
+        ..asleep
+    };
+    assert_eq!(woken(asleep), [Token, News, Result, Urgent]);
+    assert_eq!(woken(dozing), [News, Result, Urgent]);
+    assert_eq!(woken(napping), [Urgent]);
+    let telling = Rest {
+        telling: true,
+        ..napping
+    };
+    assert_eq!(woken(telling), [Herald, Urgent]);
+    let watched = Rest {
+        watched: true,
+        ..napping
+    };
+    assert_eq!(woken(watched), [Result, Urgent]);
+}
+
+#[test]
+fn a_request_waits_for_its_prompt_unless_its_id_is_kept_nowhere_or_many_wait() {
+    let wakes = |kept, earlier| {
+        let channel = Channel::new();
+        let resting = attention(Rest::default());
+        channel.attention.0.store(resting, Ordering::SeqCst);
+        channel.heralds.store(earlier, Ordering::Relaxed);
+        let id = RequestId::from("req-a");
+        assert!(channel.introduce(posted(&id), Arrival(1), &id, kept));
+        channel.attention.0.load(Ordering::SeqCst) == AWAKE
+    };
+    assert!(!wakes(true, 0));
+    assert!(!wakes(true, HERALDS - 1));
+    assert!(wakes(true, HERALDS));
+    assert!(wakes(false, 0));
 }
 
 #[test]
@@ -128,14 +177,14 @@ fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
     channel.push(EVALUATED);
     assert_eq!(waiting(&channel, &mut inbox), EVENTS_BEFORE_WORKER);
     let (a, b) = (RequestId::from("req-a"), RequestId::from("req-b"));
-    assert!(!channel.introduce(posted(&a), Arrival(7), &a));
+    assert!(!channel.introduce(posted(&a), Arrival(7), &a, true));
     channel.push(posted(&b));
     assert_eq!(waiting(&channel, &mut inbox), 0, "the gap is still open");
     assert!(channel.close_gap());
     assert!(!channel.close_gap());
     assert_eq!(inbox.stranded(), Some((Arrival(7), a.clone())));
     assert_eq!(inbox.stranded(), None, "the other is known");
-    assert!(channel.introduce(posted(&a), Arrival(8), &a));
+    assert!(channel.introduce(posted(&a), Arrival(8), &a, true));
     assert_eq!(waiting(&channel, &mut inbox), 1);
     channel.push(EVALUATED);
     assert_eq!(waiting(&channel, &mut inbox), 1);
@@ -183,7 +232,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
                         task,
                         id: id.clone(),
                     };
-                    channel.introduce(event, Arrival(n), &id);
+                    channel.introduce(event, Arrival(n), &id, false);
                 }
                 done.fetch_add(1, Ordering::SeqCst);
                 channel.nudge();
@@ -209,7 +258,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
                 break;
             }
             // Woken by the next event, or never: that would end this test by its time limit.
-            channel.rest(&inbox, None, false);
+            channel.rest(&inbox, Rest::default());
         }
     });
 
