@@ -6,33 +6,61 @@ use clap::Args;
 use contextpilot_simulate::{Advice, Change, Point, advise};
 use serde::Serialize;
 
+use super::connect::{ControlAt, hook_says};
 use super::show::{bytes, count, percent, print, print_json};
 use super::simulate::{PointOut, open};
+use crate::say::say;
 
 /// Name the flags that would have spared most evaluation of recorded traffic
 ///
-/// Tries other flags on what a server recorded that was started with CONTEXTPILOT_TRAFFIC_FILE, and
+/// Tries other flags on what a server recorded, or records, that was started with CONTEXTPILOT_TRAFFIC_FILE, and
 /// names the one or two changes that gain most, with what they cost in memory. Says so if nothing
 /// would help, and how much only the client can change: what differs at the front of its prompts.
 #[derive(Args)]
 #[command(after_help = "Example:
+  contextpilot-llama advise --control 127.0.0.1:8890
   contextpilot-llama advise traffic --json | jq '.changes[-1].flags'")]
 pub(super) struct Options {
-    /// The recording
+    /// The recording [default: the one that a running server is making, see --control]
     #[arg(value_name = "FILE")]
-    traffic: PathBuf,
+    traffic: Option<PathBuf>,
+    #[command(flatten)]
+    control: ControlAt,
     /// Print JSON: recorded, changes (flags, point) and tokens
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(options: &Options) -> Result<(), String> {
-    let (traffic, recorded) = open(&options.traffic)?;
+    let path = match &options.traffic {
+        Some(path) => path.clone(),
+        None => under_way(&options.control)?,
+    };
+    let (traffic, recorded) = open(&path)?;
     let advice = advise(&traffic, &recorded);
     match options.json {
         true => print_json(&AdviceOut::of(&advice)),
         false => print(&text(&advice)),
     }
+}
+
+/// The file to which a running server records its traffic.
+fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
+    let control = control.client()?;
+    let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
+    let recording = stats.recording.ok_or_else(|| {
+        format!(
+            "The server at {} records no traffic: start it with CONTEXTPILOT_TRAFFIC_FILE=traffic, \
+             or say what it has evaluated again and why with contextpilot-llama why --last 20",
+            control.address()
+        )
+    })?;
+    if let Some(why) = recording.ended {
+        say(format!(
+            "The recording has ended ({why}): the advice is for what came before"
+        ));
+    }
+    Ok(recording.file.into())
 }
 
 #[derive(Serialize)]

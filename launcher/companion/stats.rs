@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::control::{
-    Delivery, HostCache, KvEvents, Losses, Mode, ModelState, ReuseOver, Slot, Stats,
+    Delivery, HostCache, KvEvents, Losses, Mode, ModelState, Recording, ReuseOver, Slot, Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
@@ -76,8 +76,26 @@ pub(super) fn text(stats: &Stats) -> String {
     if let Some(events) = &stats.kv_events {
         lines.push(line("kv events", &kv_events(events)));
     }
+    if let Some(recording) = &stats.recording {
+        lines.push(line("recording", &recorded(recording)));
+    }
     lines.push(line("lost", &losses(&stats.losses)));
     lines.join("\n") + "\n"
+}
+
+fn recorded(recording: &Recording) -> String {
+    let Recording {
+        file,
+        bytes: size,
+        ended,
+    } = recording;
+    let ended = ended.as_ref().map(|why| format!("; it has ended: {why}"));
+    format!(
+        "{}, {}{}",
+        Visible(file),
+        bytes(*size),
+        ended.unwrap_or_default()
+    )
 }
 
 fn line(name: &str, what: &str) -> String {

@@ -21,10 +21,20 @@ pub(super) fn run() -> Result<String> {
         .args(["-c", "2048"])
         .launcher(LAUNCHER)
         .env("CONTEXTPILOT_TRAFFIC_FILE", &path)
+        .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
         .spawn()?;
     for nth in 0..9 {
         server.complete(&Request::completion(text(nth % 3, 60)))?;
     }
+    let control = server.await_control()?.to_string();
+    let now = Command::new(COMPANION)
+        .args(["advise", "--control", &control])
+        .output()?;
+    let advice = String::from_utf8_lossy(&now.stdout).into_owned();
+    expect(
+        "a running server's recording is read where it says",
+        advice.contains("--cache-ram"),
+    )?;
     server.stop(SIGTERM)?;
 
     let grid = [

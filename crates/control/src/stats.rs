@@ -52,8 +52,23 @@ pub struct Stats {
     /// What is published for routers; `None` where nothing is (`CONTEXTPILOT_KV_EVENTS`).
     #[serde(default)]
     pub kv_events: Option<KvEvents>,
+    /// What is recorded of the traffic; `None` where nothing is (`CONTEXTPILOT_TRAFFIC_FILE`).
+    #[serde(default)]
+    pub recording: Option<Recording>,
     /// What went by without being noticed.
     pub losses: Losses,
+}
+
+/// A recording of traffic without its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recording {
+    /// The file, on the server's machine.
+    pub file: String,
+    /// How much is in it.
+    pub bytes: u64,
+    /// Why it ended, if it has: the disk, or its limit.
+    pub ended: Option<String>,
 }
 
 /// What the hook is there for.

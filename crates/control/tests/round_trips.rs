@@ -3,8 +3,8 @@
 use contextpilot_control::{
     Causes, Change, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted, Health,
     HealthStatus, HookedFunction, HostCache, KvBytes, KvEvents, LogLine, Losses, Lost, Missed,
-    Mode, Model, ModelState, Outcome, Place, Reason, Refusal, RequestName, RequestState, Requests,
-    Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
+    Mode, Model, ModelState, Outcome, Place, Reason, Recording, Refusal, RequestName, RequestState,
+    Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -80,6 +80,7 @@ fn stats() -> Stats {
         undecided: true,
         delivery: Some(Delivery::default()),
         kv_events: Some(KvEvents::default()),
+        recording: Some(Recording::default()),
         losses: Losses::default(),
     }
 }

@@ -1,8 +1,8 @@
 //! Everything at one moment.
 
 use contextpilot_control::{
-    Delivery, Engine, HostCache, KvBytes, KvEvents, Losses, Mode, Model, ModelState, Requests,
-    Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
+    Delivery, Engine, HostCache, KvBytes, KvEvents, Losses, Mode, Model, ModelState, Recording,
+    Requests, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
 };
 use contextpilot_residency::{Ledger, SequenceId};
 
@@ -36,6 +36,8 @@ pub struct Outside {
     pub delivery: Option<Delivery>,
     /// See [`Stats::kv_events`]. Of the problems, those that are known without the observer.
     pub kv_events: Option<KvEvents>,
+    /// See [`Stats::recording`].
+    pub recording: Option<Recording>,
     /// See [`Stats::losses`].
     pub losses: Losses,
 }
@@ -98,6 +100,7 @@ impl Observer {
             undecided: ledger.is_some_and(Ledger::awaits_silence),
             delivery: outside.delivery,
             kv_events,
+            recording: outside.recording,
             losses: outside.losses,
         }
     }

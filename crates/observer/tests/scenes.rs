@@ -286,6 +286,7 @@ fn outside() -> contextpilot_observer::Outside {
         requests: contextpilot_control::Requests::default(),
         delivery: None,
         kv_events: None,
+        recording: None,
         losses: contextpilot_control::Losses::default(),
     }
 }

@@ -462,6 +462,7 @@ impl Server {
         try_until("the hook says where it listens", || {
             Ok(self.control().and_then(|at| at.parse().ok()))
         })
+        .map_err(|error| Error::new(format!("{error}; it says:\n{}", self.stderr())))
     }
 
     /// What it has said on stdout so far.

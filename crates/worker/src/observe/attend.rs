@@ -173,6 +173,7 @@ impl Attendant {
                 .as_ref()
                 .map(|(sender, endpoint)| delivery(sender, endpoint)),
             kv_events: facts.published.as_ref().map(kv_events),
+            recording: self.recording.as_ref().map(Recording::state),
             losses: facts.library.losses(),
         }
     }

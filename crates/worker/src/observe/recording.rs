@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use contextpilot_control::Recording as State;
 use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Event, Ledger};
 use contextpilot_settings::TrafficFile;
@@ -18,9 +19,12 @@ use crate::library::Library;
 
 /// An open recording.
 pub(crate) struct Recording {
-    /// `None`: it has ended.
-    running: Option<(Recorder, File)>,
+    /// Or why it has ended.
+    running: Result<(Recorder, File), &'static str>,
+    /// Absolute: whoever asks may stand elsewhere.
     path: PathBuf,
+    /// Bytes written.
+    written: u64,
     library: &'static dyn Library,
 }
 
@@ -42,10 +46,19 @@ impl Recording {
         File::open("/dev/urandom")?.read_exact(&mut key)?;
         let recorder = Recorder::new(Key::new(key), wanted.keep_key, wanted.limit, setup);
         Ok(Self {
-            running: Some((recorder, file)),
-            path,
+            running: Ok((recorder, file)),
+            path: std::path::absolute(&path).unwrap_or(path),
+            written: 0,
             library,
         })
+    }
+
+    pub(crate) fn state(&self) -> State {
+        State {
+            file: self.path.display().to_string(),
+            bytes: self.written,
+            ended: self.running.as_ref().err().map(|&why| why.to_owned()),
+        }
     }
 
     pub(crate) fn note(&mut self, note: &Note, at: Stamp) {
@@ -62,7 +75,7 @@ impl Recording {
 
     /// A defect here must not end what is recorded.
     fn watch(&mut self, work: impl FnOnce(&mut Recorder)) {
-        let Some((recorder, file)) = &mut self.running else {
+        let Ok((recorder, file)) = &mut self.running else {
             return;
         };
         if catch_unwind(AssertUnwindSafe(|| work(recorder))).is_err() {
@@ -71,7 +84,7 @@ impl Recording {
                  on. Please report this line",
                 self.library.place_of_panic()
             ));
-            self.running = None;
+            self.running = Err("an internal error");
             return;
         }
         let bytes = recorder.take();
@@ -79,21 +92,23 @@ impl Recording {
             true => Ok(()),
             false => file.write_all(&bytes),
         };
+        self.written += bytes.len() as u64;
         let path = self.path.display();
-        if let Err(error) = written {
+        self.running = Err(if let Err(error) = written {
             self.library.say(format_args!(
                 "Traffic file {path} cannot be written ({error}): the recording ends here; check \
                  the disk"
             ));
+            "the file cannot be written"
         } else if recorder.is_full() {
             self.library.say(format_args!(
                 "Traffic file {path} is full: the recording ends here; \
                  CONTEXTPILOT_TRAFFIC_FILE_MB raises its limit"
             ));
+            "the file is full"
         } else {
             return;
-        }
-        self.running = None;
+        });
     }
 }
 
