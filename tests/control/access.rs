@@ -159,10 +159,7 @@ fn a_server_without_its_port_runs_on() {
             .find(|line| line.contains("cannot listen"))
             .map(str::to_owned)
     });
-    assert!(
-        line.starts_with("[ContextPilot] Control endpoint"),
-        "{line}"
-    );
+    assert!(line.contains("[ContextPilot] Control endpoint"), "{line}");
     assert!(line.contains(&address.to_string()), "{line}");
     assert!(line.contains("in use"), "{line}");
     server.complete(&ask(1, 60).id("req-1")).unwrap();

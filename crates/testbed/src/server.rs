@@ -448,7 +448,10 @@ impl Server {
     pub fn control(&self) -> Option<String> {
         const SAYS: &str = "[ContextPilot] Control endpoint: ";
         let said = self.stderr();
-        let at = said.lines().find_map(|line| line.strip_prefix(SAYS))?;
+        // The server writes its own lines in pieces: ours may stand behind the first of them.
+        let at = said
+            .lines()
+            .find_map(|line| Some(line.split_once(SAYS)?.1))?;
         // In place of an address there may be a reason why there is none.
         let named = at.starts_with("http://") || at.starts_with("unix:");
         named.then(|| at.trim_start_matches("http://").to_owned())

@@ -96,9 +96,10 @@ impl Running {
     pub(super) fn said(&self) -> Vec<String> {
         let mut said = Vec::new();
         while let Ok(line) = self.lines.recv_timeout(READING) {
-            if line.starts_with("[ContextPilot]") {
+            // The server writes its lines in pieces: ours may stand behind the first of them.
+            if let Some(at) = line.find("[ContextPilot]") {
                 let is_last = line.contains("] Active: ") || line.contains("] Inactive: ");
-                said.push(line);
+                said.push(line[at..].to_owned());
                 if is_last {
                     break;
                 }
