@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use contextpilot_residency::{
-    Adapter, Arrival, Compared, Entry, Event, FILLER, Ledger, Scale, SequenceId, TaskId, Token,
-    Wishes,
+    Adapter, Arrival, Blend, Compared, Entry, Event, FILLER, Ledger, Scale, SequenceId, TaskId,
+    Token, Wishes, activation,
 };
 use contextpilot_traffic::{
-    Key, Memory, Recorded, RequestRecord, Setup, SizeKind, SizeSample, Writer,
+    Applied, Key, Memory, Recorded, RequestRecord, Setup, SizeKind, SizeSample, Writer,
 };
 
 use crate::note::{Note, Stamp};
@@ -47,8 +47,9 @@ pub struct Recorder {
     sampled: HashSet<(bool, u32)>,
     /// Rows of media whose rows share a position.
     rows: HashMap<Token, u32>,
-    /// The adapters that are applied now, as a hash; 0: none.
-    adapters: u64,
+    /// The adapters that are applied now.
+    adapters: Vec<Adapter>,
+    applied: Applied,
     /// The server compares the adapters of all requests with those of the slot.
     compares_always: bool,
     launches: u64,
@@ -111,7 +112,8 @@ impl Recorder {
             buffer: None,
             sampled: HashSet::new(),
             rows: HashMap::new(),
-            adapters: 0,
+            adapters: Vec::new(),
+            applied: Applied::default(),
             compares_always: false,
             launches: 0,
             skipped: 0,
@@ -163,7 +165,8 @@ impl Recorder {
                 compared,
             } if is_primary(context) => {
                 self.compares_always = compared == Compared::Always;
-                self.adapters = self.hash(adapters);
+                self.adapters.clone_from(adapters);
+                self.applied = self.applied(adapters);
             }
             Event::Answered { arrival, .. } => self.answered(arrival),
             Event::Launched { sequence, task }
@@ -256,6 +259,11 @@ impl Recorder {
             };
             if let Some(open) = &mut slot.open {
                 open.set_prompt(ledger.tokens_in(sequence), &self.rows);
+                if open.record.adapters.invoked {
+                    let prompt = open.tokens.get(..open.record.prompt as usize);
+                    let at = prompt.and_then(|prompt| activation(&self.adapters, prompt));
+                    open.record.activated_at = at.and_then(|at| u32::try_from(at).ok());
+                }
             }
         }
     }
@@ -325,7 +333,7 @@ impl Recorder {
             open.flying = true;
             match &mut open.prompt {
                 Some(prompt) => {
-                    open.record.adapters = self.adapters;
+                    open.record.adapters = self.applied;
                     prompt.submitted(run, &mut slot.surplus);
                     open.note_break(run);
                     open.media = count_rows(run, open.media, &mut self.rows);
@@ -456,14 +464,19 @@ impl Recorder {
 
     // ---- the server ----------------------------------------------------
 
-    fn hash(&self, adapters: &[Adapter]) -> u64 {
-        let applied = adapters.iter().filter(|one| one.scale != Scale::new(0.0));
-        let text: Vec<u8> = applied
+    fn applied(&self, adapters: &[Adapter]) -> Applied {
+        let some = adapters.iter().filter(|one| one.scale != Scale::new(0.0));
+        let text: Vec<u8> = some
             .flat_map(|one| format!("{}:{:?};", one.address, one.scale).into_bytes())
             .collect();
-        match text.is_empty() {
-            true => 0,
-            false => self.writer.hash(&text).max(1),
+        let blend = Blend::of(adapters.iter().map(|one| (one, one.scale)));
+        Applied {
+            hash: match text.is_empty() {
+                true => 0,
+                false => self.writer.hash(&text).max(1),
+            },
+            enabled: blend.is_enabled(),
+            invoked: blend.is_invoked(),
         }
     }
 

@@ -54,7 +54,7 @@ pub enum Compared {
 /// What matters of the adapters that are applied together. Two of them are the same but for one
 /// chance in 2⁶⁴.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Blend {
+pub struct Blend {
     /// 0 without adapters.
     hash: u64,
     /// Some adapter is applied with a positive scale.
@@ -64,7 +64,8 @@ pub(crate) struct Blend {
 }
 
 impl Blend {
-    pub(crate) fn of<'a>(adapters: impl IntoIterator<Item = (&'a Adapter, Scale)>) -> Self {
+    /// Of adapters with the scales at which they are applied.
+    pub fn of<'a>(adapters: impl IntoIterator<Item = (&'a Adapter, Scale)>) -> Self {
         let mut blend = Self::default();
         let mut ordinary = false;
         for (adapter, scale) in adapters {
@@ -82,7 +83,15 @@ impl Blend {
         blend
     }
 
-    pub(crate) fn is_invoked(self) -> bool {
+    /// Whether some adapter is applied with a positive scale.
+    #[must_use]
+    pub fn is_enabled(self) -> bool {
+        self.enabled
+    }
+
+    /// Whether there are some, and all of them are activated by tokens.
+    #[must_use]
+    pub fn is_invoked(self) -> bool {
         self.invoked
     }
 
@@ -105,7 +114,8 @@ fn mix(mut z: u64) -> u64 {
 /// its tokens backwards, and begins anew at each that is not the one expected. It never takes
 /// anything from its cache from one token before that on. `None`: there is not one such adapter, or
 /// the prompt does not have its tokens.
-pub(crate) fn activation(adapters: &[Adapter], prompt: &[Token]) -> Option<usize> {
+#[must_use]
+pub fn activation(adapters: &[Adapter], prompt: &[Token]) -> Option<usize> {
     let mut enabled = adapters.iter().filter(|one| one.scale.get() > 0.0);
     let (Some(adapter), None) = (enabled.next(), enabled.next()) else {
         return None;

@@ -20,7 +20,7 @@ pub use account::{
     Account, Accounts, Asker, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED, Match,
     Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Wishes,
 };
-pub use adapters::{Adapter, Compared, Scale};
+pub use adapters::{Adapter, Blend, Compared, Scale, activation};
 pub use entries::Entries;
 pub use event::{
     Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, FILLER, Place, Position,

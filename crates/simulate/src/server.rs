@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use contextpilot_traffic::{Memory, Tokens, Traffic, TrafficRequest};
+use contextpilot_traffic::{Applied, Memory, Tokens, Traffic, TrafficRequest};
 
 use crate::checkpoints::{self, Batch};
 use crate::content::Content;
@@ -24,7 +24,7 @@ struct Slot {
     media: Vec<(u32, u32)>,
     /// When it was released, in releases; −1: never.
     last_used: i64,
-    adapters: u64,
+    adapters: Applied,
     /// The job that it works on.
     job: Option<usize>,
 }
@@ -36,6 +36,12 @@ enum Happening {
     Ends(usize),
     /// A job comes.
     Comes(usize),
+}
+
+/// `lora_should_clear_cache`: whether a slot that worked under these keeps what it has for a request
+/// under others.
+fn keeps_for(slot: Applied, next: Applied) -> bool {
+    slot == next || (next.invoked && (slot.invoked || !slot.enabled))
 }
 
 pub(crate) struct Server<'a> {
@@ -284,7 +290,7 @@ impl<'a> Server<'a> {
         let request = self.request(job);
         let record = &request.record;
         let slot = &mut self.slots[nth];
-        if record.names_adapters && record.adapters != slot.adapters {
+        if record.names_adapters && !keeps_for(slot.adapters, record.adapters) {
             slot.prompt.clear();
         }
         slot.adapters = record.adapters;
@@ -335,6 +341,9 @@ impl<'a> Server<'a> {
             let moves = self.setting.memory == Memory::Full && !self.has_media;
             if least > 0 && moves {
                 past = reuse::with_chunks(&slot.prompt.content, &prompt, past, least);
+            }
+            if let Some(at @ 1..) = record.activated_at {
+                past = past.min(at - 1);
             }
             let first = self.positions.of(nth).0;
             let held = slot.prompt.content.len();

@@ -44,6 +44,6 @@ pub use frame::{MAGIC, VERSION};
 pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficRequest, read};
-pub use record::{Memory, RequestRecord, Setup, SizeKind, SizeSample};
+pub use record::{Applied, Memory, RequestRecord, Setup, SizeKind, SizeSample};
 pub use tokens::{Run, Tokens};
 pub use write::{Recorded, Writer};

@@ -232,8 +232,10 @@ pub struct RequestRecord {
     pub abandoned: bool,
     /// The server compares its LoRA adapters with those of the slot: it names some.
     pub names_adapters: bool,
-    /// The LoRA adapters that are applied to it, as a keyed hash; 0: none.
-    pub adapters: u64,
+    /// The LoRA adapters that are applied to it.
+    pub adapters: Applied,
+    /// From which token of the prompt on: they are activated by tokens.
+    pub activated_at: Option<u32>,
     /// Tokens of the prompt.
     pub prompt: u32,
     /// Of these, reused.
@@ -246,6 +248,17 @@ pub struct RequestRecord {
     pub breaks: Vec<u32>,
     /// Where media begin and end in the prompt.
     pub media: Vec<(u32, u32)>,
+}
+
+/// LoRA adapters that are applied together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// A keyed hash; 0: none.
+    pub hash: u64,
+    /// Some is applied with a positive scale.
+    pub enabled: bool,
+    /// There are some, and all of them are activated by tokens of the prompt.
+    pub invoked: bool,
 }
 
 /// A request, and its tokens as they stand in the file.
@@ -267,7 +280,9 @@ impl Line {
             | u64::from(request.embedding) << 1
             | u64::from(request.child) << 2
             | u64::from(request.abandoned) << 3
-            | u64::from(request.names_adapters) << 4;
+            | u64::from(request.names_adapters) << 4
+            | u64::from(request.adapters.enabled) << 5
+            | u64::from(request.adapters.invoked) << 6;
         let mut into = Vec::new();
         for number in [
             request.order,
@@ -278,7 +293,8 @@ impl Line {
             u64::from(request.slot),
             request.id_slot.map_or(0, |slot| u64::from(slot) + 1),
             flags,
-            request.adapters,
+            request.adapters.hash,
+            request.activated_at.map_or(0, |at| u64::from(at) + 1),
             u64::from(request.prompt),
             u64::from(request.reused),
             u64::from(request.evaluated),
@@ -340,7 +356,12 @@ impl Line {
             child: flags & 4 != 0,
             abandoned: flags & 8 != 0,
             names_adapters: flags & 16 != 0,
-            adapters: bytes.number()?,
+            adapters: Applied {
+                hash: bytes.number()?,
+                enabled: flags & 32 != 0,
+                invoked: flags & 64 != 0,
+            },
+            activated_at: bytes.small()?.checked_sub(1),
             prompt: bytes.small()?,
             reused: bytes.small()?,
             evaluated: bytes.small()?,

@@ -1,8 +1,8 @@
 //! What is recorded is what is read.
 
 use contextpilot_traffic::{
-    BLOCK, DamageKind, History, Key, Memory, Recorded, RequestRecord, Setup, SizeKind, SizeSample,
-    Traffic, Writer, read,
+    Applied, BLOCK, DamageKind, History, Key, Memory, Recorded, RequestRecord, Setup, SizeKind,
+    SizeSample, Traffic, Writer, read,
 };
 use proptest::prelude::*;
 
@@ -148,7 +148,12 @@ fn all_of_a_request_comes_back() {
         child: true,
         abandoned: true,
         names_adapters: true,
-        adapters: u64::MAX,
+        adapters: Applied {
+            hash: u64::MAX,
+            enabled: true,
+            invoked: true,
+        },
+        activated_at: Some(3),
         prompt: 90,
         reused: 30,
         evaluated: 60,
