@@ -96,9 +96,8 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
         }
         (None, _) => {}
     }
-    let setup = traffic.setup.as_ref();
-    let recorded =
-        Setting::recorded(setup.ok_or(format!("{shown} does not say what server it is of"))?);
+    let recorded = Setting::recorded(&traffic);
+    let recorded = recorded.ok_or(format!("{shown} does not say what server it is of"))?;
     Ok((traffic, recorded))
 }
 

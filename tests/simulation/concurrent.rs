@@ -32,9 +32,9 @@ pub(super) fn run() -> Result<String> {
             })
         })
     })?;
-    let setup = traffic.setup.as_ref();
-    let setup = setup.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
-    let point = simulate(&traffic, &Setting::recorded(setup));
+    let setting = Setting::recorded(&traffic);
+    let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
+    let point = simulate(&traffic, &setting);
     let sum = |of: fn(&contextpilot_traffic::RequestRecord) -> u32| -> u64 {
         traffic
             .requests

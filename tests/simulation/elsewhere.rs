@@ -129,11 +129,11 @@ pub(super) fn run(requests: usize, step: usize) -> Result<(String, usize)> {
             trace = traffic::play(server, 11, requests)?;
             Ok(())
         })?;
-        let setup = traffic.setup.as_ref();
-        let setup = setup.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
+        let recorded = Setting::recorded(&traffic);
+        let recorded =
+            recorded.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
         assert_eq!(traffic.requests.len(), requests);
-        assert_eq!(setup.memory == Memory::Full, plan.name == "dense");
-        let recorded = Setting::recorded(setup);
+        assert_eq!(recorded.memory == Memory::Full, plan.name == "dense");
         for flags in plan.grid.into_iter().step_by(step) {
             let point = simulate(&traffic, &flags.of(&recorded)?);
             let truth = play(

@@ -29,9 +29,9 @@ pub(crate) fn compare(case: &Case) -> Result<Verdict> {
     if let Some(damage) = traffic.damage {
         return Err(Error::new(damage.to_string()));
     }
-    let setup = traffic.setup.as_ref();
-    let setup = setup.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
-    let point = simulate(&traffic, &Setting::recorded(setup));
+    let setting = Setting::recorded(&traffic);
+    let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
+    let point = simulate(&traffic, &setting);
     let mut next = 0;
     let mut wrong = String::new();
     for (step, outcome) in outcomes.iter().enumerate() {
@@ -73,7 +73,7 @@ pub(crate) fn compare(case: &Case) -> Result<Verdict> {
     match wrong.is_empty() {
         true => Ok(Verdict::Equal(next)),
         false => Err(Error::new(format!(
-            "(reused, evaluated){wrong}\n  {setup:?}"
+            "(reused, evaluated){wrong}\n  {setting:?}"
         ))),
     }
 }

@@ -54,6 +54,8 @@ pub struct Recorder {
     compares_always: bool,
     launches: u64,
     skipped: u64,
+    /// Slots that were idle and not empty when a task was launched last, and what they held.
+    idle: Vec<(SequenceId, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,6 +119,7 @@ impl Recorder {
             compares_always: false,
             launches: 0,
             skipped: 0,
+            idle: Vec::new(),
         }
     }
 
@@ -147,7 +150,9 @@ impl Recorder {
             Note::Answered { arrival } => self.answered(arrival),
             Note::Size { buffer, bytes } => self.buffer = Some((buffer, bytes)),
             Note::Measured { tokens, bytes, .. } => self.size(SizeKind::State, tokens, bytes),
-            Note::Context { capacity, .. } => self.context(capacity),
+            Note::Context {
+                capacity, slots, ..
+            } => self.context(capacity, slots),
             Note::Received { .. } | Note::Wishes { .. } => {}
         }
     }
@@ -253,6 +258,9 @@ impl Recorder {
 
     /// The ledger has applied the event.
     pub fn after(&mut self, ledger: &Ledger) {
+        if !self.ended.is_empty() {
+            self.check_idle(ledger);
+        }
         for sequence in std::mem::take(&mut self.ended) {
             let Some(slot) = self.slots.get_mut(&sequence) else {
                 continue;
@@ -284,6 +292,29 @@ impl Recorder {
         posted.at = at;
     }
 
+    /// A task is about to be launched in a slot: which others wait for one, and hold something.
+    fn note_idle(&mut self, launched: SequenceId, ledger: &Ledger) {
+        let clears = self.setup.cache_idle_slots && self.setup.kv_unified;
+        if !clears || self.setup.cache_ram.is_none_or(|mib| mib == 0) {
+            return;
+        }
+        let over = |slot: &SlotRecord| slot.open.as_ref().is_none_or(|open| open.over);
+        let others = self.slots.iter().filter(|&(&id, _)| id != launched);
+        let idle = others.filter(|(_, slot)| over(slot)).map(|(&id, _)| id);
+        let held = idle.map(|id| (id, ledger.held(id)));
+        self.idle = held.filter(|&(_, held)| held > 0).collect();
+    }
+
+    /// A prompt is evaluated: had the server `--cache-idle-slots`, those that were idle would be empty.
+    fn check_idle(&mut self, ledger: &Ledger) {
+        let mut idle = std::mem::take(&mut self.idle).into_iter();
+        if idle.any(|(id, held)| ledger.held(id) == held) {
+            self.setup.cache_idle_slots = false;
+            let recorded = self.writer.setup(&self.setup);
+            append(recorded, &mut self.out, &mut self.full);
+        }
+    }
+
     fn task(&mut self, task: TaskId) -> &mut Posted {
         if self.tasks.len() >= MOST_WAITING {
             self.tasks.clear();
@@ -292,6 +323,7 @@ impl Recorder {
     }
 
     fn launched(&mut self, sequence: SequenceId, task: TaskId, at: Stamp, ledger: &Ledger) {
+        self.note_idle(sequence, ledger);
         self.close(sequence, ledger);
         let posted = self.tasks.remove(&task).unwrap_or_default();
         let wishes = posted.arrival.and_then(|arrival| self.wishes.get(&arrival));
@@ -481,12 +513,13 @@ impl Recorder {
     }
 
     /// The first context is the server's own. `capacity`: tokens that a slot can hold.
-    fn context(&mut self, capacity: Option<u32>) {
+    fn context(&mut self, capacity: Option<u32>, slots: Option<u32>) {
         let Some(capacity) = capacity.filter(|_| !self.is_set_up) else {
             return;
         };
         self.is_set_up = true;
         self.setup.slot_context = capacity;
+        self.setup.parallel = slots.unwrap_or(self.setup.parallel);
         self.setup.context = match self.setup.kv_unified {
             true => capacity,
             false => capacity.saturating_mul(self.setup.parallel),

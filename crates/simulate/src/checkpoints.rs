@@ -2,7 +2,7 @@
 
 use contextpilot_traffic::Memory;
 
-use crate::setting::Setting;
+use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
 
 /// `common_prompt_checkpoint`
@@ -29,9 +29,9 @@ pub(crate) fn reach(
     checkpoints: &mut Vec<Checkpoint>,
     (past, prompt, held): (u32, u32, u32),
     first: i64,
-    memory: Memory,
+    setting: &Setting,
 ) -> Reach {
-    let window = match memory {
+    let window = match setting.memory {
         Memory::Window(window) => i64::from(window),
         Memory::Full | Memory::Recurrent => 0,
     };
@@ -41,7 +41,12 @@ pub(crate) fn reach(
     };
     let mut next = i64::from(past);
     let least = (next - window - i64::from(past >= prompt)).max(0);
-    if past > 0 && past <= held && first >= least {
+    let beyond = match setting.generation {
+        Generation::Of2025 if setting.memory == Memory::Recurrent => true,
+        Generation::Of2025 => first > least,
+        Generation::Older | Generation::Late2026 => first >= least,
+    };
+    if past > 0 && past <= held && beyond {
         let found = checkpoints
             .iter()
             .rev()

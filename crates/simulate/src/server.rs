@@ -91,7 +91,7 @@ impl<'a> Server<'a> {
             setting,
             sizes,
             rates,
-            marks: match traffic.setup.as_ref().map(Setting::recorded) {
+            marks: match Setting::recorded(traffic) {
                 Some(recorded) if recorded.memory != Memory::Full => Marks::of(traffic, &recorded),
                 _ => Marks::default(),
             },
@@ -176,7 +176,7 @@ impl<'a> Server<'a> {
         }
         let mut free = self.idle();
         free.retain(|&other| other != slot);
-        if self.setting.generation == Generation::Older {
+        if self.setting.generation != Generation::Late2026 {
             free.sort_unstable();
         }
         free.truncate(children);
@@ -213,7 +213,11 @@ impl<'a> Server<'a> {
                 {
                     continue;
                 }
-                let similarity = self.common(slot, &prompt) as f32 / prompt.len() as f32;
+                let whole = match self.setting.generation {
+                    Generation::Of2025 => content.len(),
+                    Generation::Older | Generation::Late2026 => prompt.len(),
+                };
+                let similarity = self.common(slot, &prompt) as f32 / whole as f32;
                 if similarity > best && similarity > threshold {
                     (best, chosen) = (similarity, Some(nth));
                 }
@@ -240,7 +244,9 @@ impl<'a> Server<'a> {
         let all = (0..self.slots.len()).filter(|&nth| self.slots[nth].job.is_none());
         let mut idle: Vec<usize> = all.collect();
         match self.setting.generation {
-            Generation::Older => idle.sort_by_key(|&nth| (self.slots[nth].last_used, Reverse(nth))),
+            Generation::Of2025 | Generation::Older => {
+                idle.sort_by_key(|&nth| (self.slots[nth].last_used, Reverse(nth)));
+            }
             Generation::Late2026 => idle.sort_by_key(|&nth| {
                 let slot = &self.slots[nth];
                 (!slot.prompt.content.is_empty(), slot.last_used, nth)
@@ -351,7 +357,7 @@ impl<'a> Server<'a> {
                 &mut slot.prompt.checkpoints,
                 (past, record.prompt, held),
                 first,
-                self.setting.memory,
+                self.setting,
             );
             past = reach.past;
             if let Some(first) = reach.restored {
@@ -371,7 +377,11 @@ impl<'a> Server<'a> {
         let record = &request.record;
         let checks = !record.embedding
             && self.setting.ctx_checkpoints > 0
-            && self.setting.memory != Memory::Full;
+            && match self.setting.memory {
+                Memory::Full => false,
+                Memory::Window(_) => true,
+                Memory::Recurrent => self.setting.generation != Generation::Of2025,
+            };
         let marks = match checks {
             true => self.marks.of_prompt(request),
             false => Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use contextpilot_traffic::{Memory, Setup};
+use contextpilot_traffic::{Memory, Setup, Traffic};
 
 /// The flags that decide what is reused.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +48,10 @@ pub struct Setting {
 /// Servers whose rules differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generation {
+    /// Without a host cache: as the others before build 11669, but a slot is chosen by the share of
+    /// what *it* holds that begins the prompt, what a recurrent context holds is never used again, and
+    /// nothing is copied for further answers.
+    Of2025,
     /// Before build 11669: of slots that were never used the last is taken first, an empty slot is
     /// no better than another, and further answers (`n`) take the first slots that are idle.
     Older,
@@ -58,13 +62,18 @@ pub enum Generation {
 }
 
 impl Generation {
-    /// From what the engine says of its build: a text with its number in it.
-    #[must_use]
-    pub fn of(engine: &str) -> Self {
+    /// From what the engine says of its build: a text with its number in it. Where there is none, from
+    /// the slot that the first request got: that of several that were never used.
+    fn of(setup: &Setup, first_slot: Option<u32>) -> Self {
+        if setup.cache_ram.is_none() {
+            return Self::Of2025;
+        }
+        let engine = &setup.engine;
         let numbers = engine.split(|c: char| !c.is_ascii_digit());
         let build = numbers.filter_map(|number| number.parse::<u32>().ok());
         match build.filter(|&number| number >= 1000).max() {
             Some(build) if build < 11_669 => Self::Older,
+            None if first_slot.is_some_and(|slot| slot > 0) => Self::Older,
             _ => Self::Late2026,
         }
     }
@@ -83,9 +92,18 @@ impl fmt::Display for Unknown {
 impl std::error::Error for Unknown {}
 
 impl Setting {
-    /// As recorded.
+    /// As recorded. `None`: the recording says nothing of the server.
     #[must_use]
-    pub fn recorded(setup: &Setup) -> Self {
+    pub fn recorded(traffic: &Traffic) -> Option<Self> {
+        let setup = traffic.setup.as_ref()?;
+        let first = traffic.requests.iter().map(|request| &request.record);
+        let first = first.min_by_key(|record| record.order);
+        let first_slot = first.filter(|record| record.id_slot.is_none());
+        let generation = Generation::of(setup, first_slot.map(|record| record.slot));
+        Some(Self::of(setup, generation))
+    }
+
+    fn of(setup: &Setup, generation: Generation) -> Self {
         let mut setting = Self {
             parallel: setup.parallel.max(1),
             auto_parallel: setup.auto_parallel,
@@ -103,7 +121,7 @@ impl Setting {
             ubatch_size: setup.ubatch_size.max(1),
             memory: setup.memory,
             has_host_cache: setup.cache_ram.is_some(),
-            generation: Generation::of(&setup.engine),
+            generation,
             trained: None,
         };
         if setup.slot_context < setting.share() {

@@ -117,7 +117,7 @@ proptest! {
     #[test]
     fn sums_agree_and_input_decides(asked in asked(), setup in setups()) {
         let traffic = traffic(&asked, setup);
-        let setting = Setting::recorded(traffic.setup.as_ref().unwrap());
+        let setting = Setting::recorded(&traffic).unwrap();
         let point = simulate(&traffic, &setting);
         check(&point, &traffic)?;
         let again = simulate(&traffic, &setting);
@@ -128,7 +128,7 @@ proptest! {
     #[test]
     fn a_slot_works_on_one_request(asked in asked(), setup in setups()) {
         let traffic = traffic(&asked, setup);
-        let point = simulate(&traffic, &Setting::recorded(traffic.setup.as_ref().unwrap()));
+        let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
         let mut spans: Vec<_> = point.outcomes.iter().flatten().map(|o| (o.slot, o.launched, o.ended)).collect();
         spans.sort_unstable();
         for pair in spans.windows(2) {
@@ -148,7 +148,7 @@ proptest! {
             cache_ram: Some(0), ..Setup::default()
         };
         let traffic = traffic(&asked, setup);
-        let point = simulate(&traffic, &Setting::recorded(traffic.setup.as_ref().unwrap()));
+        let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
         for (nth, outcome) in point.outcomes.iter().enumerate() {
             let this = &traffic.requests[nth];
             let expected = nth.checked_sub(1).map_or(0, |before| {
@@ -177,7 +177,7 @@ proptest! {
             cache_ram: Some(1), ..Setup::default()
         };
         let traffic = traffic(&asked, setup);
-        let setting = Setting::recorded(traffic.setup.as_ref().unwrap());
+        let setting = Setting::recorded(&traffic).unwrap();
         let less = simulate(&traffic, &setting.clone().with_cache_ram(small).unwrap());
         let more = simulate(&traffic, &setting.with_cache_ram(-1).unwrap());
         for (less, more) in less.outcomes.iter().zip(&more.outcomes) {
@@ -206,10 +206,7 @@ fn a_hundred_thousand_requests_are_simulated() {
         ..Setup::default()
     };
     let traffic = traffic(&asked, setup);
-    let point = simulate(
-        &traffic,
-        &Setting::recorded(traffic.setup.as_ref().unwrap()),
-    );
+    let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
     assert_eq!(point.outcomes.len(), 100_000);
     assert_eq!(point.refused, 0);
     assert!(point.reused_share() > 0.3, "{}", point.reused_share());

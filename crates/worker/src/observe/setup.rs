@@ -6,8 +6,9 @@ use contextpilot_traffic::Setup;
 
 use super::facts::CommandLine;
 
-/// As llama-server 0.7.0 reads its command line and its environment. What it does not say has the
-/// server's default; what the context is like will be known when there is one.
+/// As llama-server 0.7.0 reads its command line and its environment, or, where it has no host cache, one
+/// of 2025. What is not said has the server's default; what the context is like will be known when
+/// there is one.
 pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     command: &CommandLine<F>,
     engine: String,
@@ -23,7 +24,8 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     };
     // Without it the server takes four slots that share the context.
     let slots = number(&["-np", "--parallel"], "LLAMA_ARG_N_PARALLEL", -1);
-    let parallel = u32::try_from(slots).ok().filter(|&slots| slots > 0);
+    let given = u32::try_from(slots).ok().filter(|&slots| slots > 0);
+    let parallel = given.or((!has_host_cache).then_some(1));
     let unified = command.flag(
         &["-kvu", "--kv-unified"],
         &["-no-kvu", "--no-kv-unified"],
@@ -51,9 +53,11 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
         kv_unified: parallel.is_none() || unified.unwrap_or(false),
         cache_ram: has_host_cache.then_some(ram),
         cache_idle_slots: idle.unwrap_or(true),
-        slot_prompt_similarity: similarity.map_or(usual.slot_prompt_similarity, |share| {
-            (share * 1000.0).round() as u32
-        }),
+        slot_prompt_similarity: match similarity {
+            Some(share) => (share * 1000.0).round() as u32,
+            None if has_host_cache => usual.slot_prompt_similarity,
+            None => 500,
+        },
         cache_reuse: size(&["--cache-reuse"], "LLAMA_ARG_CACHE_REUSE", 0),
         context_shift: shift.unwrap_or(false),
         ctx_checkpoints: size(
@@ -99,6 +103,15 @@ mod tests {
         assert!(!two.auto_parallel);
         assert!(of("x -np 2 --kv-unified").kv_unified);
         assert!(!of("x --parallel 2 -kvu --no-kv-unified").kv_unified);
+    }
+
+    #[test]
+    fn servers_without_a_host_cache_have_one_slot_and_ask_for_half() {
+        let command = CommandLine::new(std::iter::once("x".into()), |_: &str| None);
+        let setup = setup(&command, String::new(), false);
+        assert_eq!((setup.parallel, setup.kv_unified), (1, false));
+        assert_eq!(setup.slot_prompt_similarity, 500);
+        assert_eq!(setup.cache_ram, None);
     }
 
     #[test]
