@@ -97,6 +97,7 @@ impl Setting {
     pub fn recorded(traffic: &Traffic) -> Option<Self> {
         let setup = traffic.setup.as_ref()?;
         let first = traffic.requests.iter().map(|request| &request.record);
+        let first = first.filter(|record| !record.child);
         let first = first.min_by_key(|record| record.order);
         let first_slot = first.filter(|record| record.id_slot.is_none());
         let generation = Generation::of(setup, first_slot.map(|record| record.slot));
