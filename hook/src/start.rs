@@ -18,7 +18,7 @@ use contextpilot_worker::{self as worker, Handle, TRACE_FILE, Task, Trace};
 use crate::attach::{self, Host, claims};
 use crate::base::mode::{self, Turns};
 use crate::base::{clock, guard, log};
-use crate::capture::{connections, contexts, prompts, recent, saved};
+use crate::capture::{contexts, prompts, recent, requests, saved};
 use crate::channel;
 use crate::hooks::REPLACEMENTS;
 use crate::library::{Events, Here};
@@ -99,7 +99,7 @@ fn prepare() -> Option<Prepared> {
                 prompts::engage();
             }
             if attached.forgets_uncached() {
-                connections::expect_forgetting();
+                requests::expect_forgetting();
             }
             let library = Here(attached);
             Some(Prepared { settings, library })
@@ -171,7 +171,7 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
         trace,
         by_prompts: prompts::are_engaged(),
     };
-    let worker = worker::start(library, events, task)?;
+    let worker = worker::start(library, Box::new(events), task)?;
     worker.opened(Instant::now() + OPENING);
     let _ = RUNNING.set(Running {
         worker,

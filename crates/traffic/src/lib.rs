@@ -37,6 +37,7 @@ mod history;
 mod key;
 mod read;
 mod record;
+mod setup;
 mod tokens;
 mod write;
 
@@ -44,6 +45,7 @@ pub use frame::{MAGIC, VERSION};
 pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficRequest, read};
-pub use record::{Applied, Memory, RequestRecord, Setup, SizeKind, SizeSample};
+pub use record::{Applied, RequestRecord, SizeKind, SizeSample};
+pub use setup::{Memory, Setup};
 pub use tokens::{Run, Tokens};
 pub use write::{Recorded, Writer};

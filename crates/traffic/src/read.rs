@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::frame::{self, MAGIC, Next, VERSION};
 use crate::history::Segment;
 use crate::key::{BLOCK, Key};
-use crate::record::{self, Line, RequestRecord, Setup, SizeSample};
+use crate::record::{self, Line, RequestRecord, SizeSample};
+use crate::setup::Setup;
 use crate::tokens::{Run, Tokens};
 
 /// A recording.

@@ -3,7 +3,8 @@
 use crate::frame;
 use crate::history::{History, Segment};
 use crate::key::{BLOCK, Key};
-use crate::record::{self, Line, RequestRecord, Setup, SizeSample};
+use crate::record::{self, Line, RequestRecord, SizeSample};
+use crate::setup::Setup;
 use crate::tokens::{Run, Tokens};
 
 /// What became of something that was to be recorded.

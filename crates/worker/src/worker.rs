@@ -102,11 +102,13 @@ pub struct Handle {
 
 /// Starts the worker and what it needs. The caller has blocked all signals: our threads handle none.
 ///
+/// A `dyn` source, not a generic one: so all of this is compiled here, where size counts.
+///
 /// # Errors
 /// No thread can be had.
-pub fn start<S: Source + Send + 'static>(
+pub fn start(
     library: &'static dyn Library,
-    source: S,
+    source: Box<dyn Source + Send>,
     task: Task<'_>,
 ) -> std::io::Result<Handle> {
     let turns = Turns {
@@ -203,9 +205,9 @@ impl Handle {
     }
 }
 
-struct Worker<S> {
+struct Worker {
     library: &'static dyn Library,
-    source: S,
+    source: Box<dyn Source + Send>,
     shared: Arc<Shared>,
     /// `None`: there is no index.
     beliefs: Option<Beliefs>,
@@ -224,7 +226,7 @@ struct Worker<S> {
     at_hand: Option<RequestId>,
 }
 
-impl<S: Source> Worker<S> {
+impl Worker {
     fn run(&mut self) {
         let mut silence = Silence::new(Instant::now());
         let mut changes = self.library.model_changes();

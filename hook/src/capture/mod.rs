@@ -6,7 +6,8 @@
 //! | [`shadow`], [`legacy`] | a batch that is being filled, to its entries |
 //! | [`contexts`], [`adapters`] | a memory to its context; a context to what is applied to it |
 //! | [`saved`], [`packed`] | a buffer of the host's to the sequence that was saved in it |
-//! | [`connections`], [`tasks`] | a thread that reads a request to its id; a list of tasks to their numbers |
+//! | [`sockets`], [`connections`] | a descriptor to the client's connection, and to the thread that serves it |
+//! | [`requests`], [`tasks`] | what a client sends to its id; a list of tasks to their numbers |
 //! | [`prompts`], [`infill`] | the same where requests are known by their prompts only |
 //! | [`recent`] | an id to where it outlives a crash |
 //! | [`measure`], `facts` | a context to its size and its model's name, for whoever observes |
@@ -23,6 +24,8 @@ pub(crate) mod model;
 pub(crate) mod packed;
 pub(crate) mod prompts;
 pub(crate) mod recent;
+pub(crate) mod requests;
 pub(crate) mod saved;
 pub(crate) mod shadow;
+pub(crate) mod sockets;
 pub(crate) mod tasks;

@@ -6,10 +6,11 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::{errno, observe};
 use crate::capture::connections::{self, Layer};
+use crate::capture::sockets;
 
 pub(crate) unsafe fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int {
     let socket = original!(accept(listener, address, length));
-    observe(|| connections::accepted(socket));
+    observe(|| sockets::accepted(socket));
     socket
 }
 
@@ -20,7 +21,7 @@ pub(crate) unsafe fn accept4(
     flags: c_int,
 ) -> c_int {
     let socket = original!(accept4(listener, address, length, flags));
-    observe(|| connections::accepted(socket));
+    observe(|| sockets::accepted(socket));
     socket
 }
 
@@ -61,7 +62,7 @@ pub(crate) unsafe fn shutdown(socket: c_int, how: c_int) -> c_int {
     observe(|| {
         connections::ended(socket);
         if how != libc::SHUT_WR {
-            connections::released(socket);
+            sockets::released(socket);
         }
     });
     original!(shutdown(socket, how))

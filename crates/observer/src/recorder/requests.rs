@@ -1,0 +1,230 @@
+//! What becomes of a request: from its arrival to what its slot has worked on.
+
+use contextpilot_residency::{Arrival, Entry, Ledger, SequenceId, TaskId};
+use contextpilot_traffic::RequestRecord;
+
+use super::slot::{Open, SlotRecord, count_rows};
+use super::{MOST_WAITING, Posted, Recorder, append, micros, small};
+use crate::note::Stamp;
+use crate::prompt::Prompt;
+
+impl Recorder {
+    pub(super) fn posted(&mut self, arrival: Arrival, task: TaskId, at: Stamp) {
+        let posted = self.task(task);
+        posted.arrival = Some(arrival);
+        posted.at = at;
+    }
+
+    /// A task is about to be launched in a slot: which others wait for one, and hold something.
+    pub(super) fn note_idle(&mut self, launched: SequenceId, ledger: &Ledger) {
+        let clears = self.setup.cache_idle_slots && self.setup.kv_unified;
+        if !clears || self.setup.cache_ram.is_none_or(|mib| mib == 0) {
+            return;
+        }
+        let over = |slot: &SlotRecord| slot.open.as_ref().is_none_or(|open| open.over);
+        let others = self.slots.iter().filter(|&(&id, _)| id != launched);
+        let idle = others.filter(|(_, slot)| over(slot)).map(|(&id, _)| id);
+        let held = idle.map(|id| (id, ledger.held(id)));
+        self.idle = held.filter(|&(_, held)| held > 0).collect();
+    }
+
+    /// A prompt is evaluated: had the server `--cache-idle-slots`, those that were idle would be empty.
+    pub(super) fn check_idle(&mut self, ledger: &Ledger) {
+        let mut idle = std::mem::take(&mut self.idle).into_iter();
+        if idle.any(|(id, held)| ledger.held(id) == held) {
+            self.setup.cache_idle_slots = false;
+            let recorded = self.writer.setup(&self.setup);
+            append(recorded, &mut self.out, &mut self.full);
+        }
+    }
+
+    pub(super) fn task(&mut self, task: TaskId) -> &mut Posted {
+        if self.tasks.len() >= MOST_WAITING {
+            self.tasks.clear();
+        }
+        self.tasks.entry(task).or_default()
+    }
+
+    pub(super) fn launched(
+        &mut self,
+        sequence: SequenceId,
+        task: TaskId,
+        at: Stamp,
+        ledger: &Ledger,
+    ) {
+        self.note_idle(sequence, ledger);
+        self.close(sequence, ledger);
+        let posted = self.tasks.remove(&task).unwrap_or_default();
+        let wishes = posted.arrival.and_then(|arrival| self.wishes.get(&arrival));
+        let wishes = wishes.copied().unwrap_or_default();
+        let slot = self.slots.entry(sequence).or_default();
+        let record = RequestRecord {
+            order: self.launches,
+            arrived: micros(if posted.at.0 > 0 { posted.at } else { at }),
+            launched: micros(at),
+            slot: u32::try_from(sequence).unwrap_or(0),
+            id_slot: wishes.slot.and_then(|slot| u32::try_from(slot).ok()),
+            uncached: posted.forgotten || wishes.uncached,
+            names_adapters: posted.names_adapters || self.compares_always,
+            ..RequestRecord::default()
+        };
+        self.launches += 1;
+        slot.open = Some(Open {
+            record,
+            arrival: posted.arrival,
+            prompt: Some(Prompt::default()),
+            tokens: Vec::new(),
+            surplus: 0,
+            discarded: 0,
+            over: false,
+            flying: false,
+            media: None,
+        });
+    }
+
+    pub(super) fn submitted(&mut self, entries: &[Entry]) {
+        for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
+            let Some(slot) = run
+                .first()
+                .and_then(|entry| self.slots.get_mut(&entry.sequence))
+            else {
+                continue;
+            };
+            let Some(open) = &mut slot.open else { continue };
+            open.flying = true;
+            match &mut open.prompt {
+                Some(prompt) => {
+                    open.record.adapters = self.applied;
+                    prompt.submitted(run, &mut slot.surplus);
+                    open.note_break(run);
+                    open.media = count_rows(run, open.media, &mut self.rows);
+                }
+                None => open.grow(run),
+            }
+        }
+    }
+
+    pub(super) fn evaluated(&mut self, failed: bool, at: Stamp) {
+        for (&sequence, slot) in &mut self.slots {
+            let Some(open) = slot.open.as_mut().filter(|open| open.flying) else {
+                continue;
+            };
+            open.flying = false;
+            open.record.ended = micros(at);
+            let Some(prompt) = &mut open.prompt else {
+                continue;
+            };
+            if let Some((taken, at)) = prompt.evaluated(failed, at, &mut slot.surplus) {
+                open.prompt = None;
+                open.record.prompted = micros(at);
+                open.record.reused = small(taken.reused);
+                open.record.evaluated = small(taken.evaluated);
+                self.ended.push(sequence);
+            }
+        }
+    }
+
+    /// A child takes over the prompt of its parent.
+    pub(super) fn copied(&mut self, source: SequenceId, target: SequenceId) {
+        let parent = self.slots.get(&source).and_then(|slot| {
+            let open = slot.open.as_ref().filter(|open| open.prompt.is_none())?;
+            let prompt = open.record.prompt as usize;
+            let tokens = open.tokens.get(..prompt)?.to_vec();
+            Some((open.record.clone(), tokens, slot.surplus.clone()))
+        });
+        let slot = self.slots.get_mut(&target);
+        let (Some((parent, tokens, surplus)), Some(slot)) = (parent, slot) else {
+            return;
+        };
+        slot.surplus = surplus;
+        let waits = |open: &&mut Open| open.prompt.as_ref().is_some_and(Prompt::is_untouched);
+        if let Some(open) = slot.open.as_mut().filter(waits) {
+            open.prompt = None;
+            open.tokens = tokens;
+            open.record = RequestRecord {
+                order: open.record.order,
+                slot: open.record.slot,
+                launched: open.record.launched,
+                child: true,
+                ended: parent.prompted,
+                ..parent
+            };
+        }
+    }
+
+    /// The end of what a slot holds is removed before something else is put there; its middle is,
+    /// where the context is shifted.
+    pub(super) fn removed(
+        &mut self,
+        sequence: SequenceId,
+        (from, to): (i32, i32),
+        ledger: &Ledger,
+    ) {
+        let Some(slot) = self.slots.get_mut(&sequence) else {
+            if sequence < 0 {
+                self.finish(ledger);
+            }
+            return;
+        };
+        let Some(open) = &mut slot.open else { return };
+        let held = ledger.held(sequence);
+        let upto_end = u32::try_from(to).map_or(true, |to| to >= held);
+        if open.prompt.is_some() {
+            // Its own: what the slot had before makes room.
+            return;
+        }
+        match upto_end {
+            // A rejected draft is removed within the answer; all else ends it.
+            true if from <= 0 || open.over => self.close(sequence, ledger),
+            true => {}
+            false => open.record.keep = u32::try_from(from).unwrap_or(0),
+        }
+    }
+
+    pub(super) fn answered(&mut self, arrival: Arrival) {
+        self.wishes.remove(&arrival);
+        for slot in self.slots.values_mut() {
+            if let Some(open) = &mut slot.open {
+                open.over |= open.arrival == Some(arrival);
+            }
+        }
+    }
+
+    /// Writes what a slot has worked on.
+    pub(super) fn close(&mut self, sequence: SequenceId, ledger: &Ledger) {
+        let Some(slot) = self.slots.get_mut(&sequence) else {
+            return;
+        };
+        let Some(mut open) = slot.open.take() else {
+            return;
+        };
+        let expected = u64::from(open.record.reused) + u64::from(open.record.evaluated);
+        if let Some(prompt) = &open.prompt {
+            if prompt.is_untouched() {
+                return;
+            }
+            let (taken, at) = match prompt.over() {
+                Some(whole) => {
+                    open.record.embedding = true;
+                    whole
+                }
+                None => {
+                    open.record.abandoned = true;
+                    prompt.so_far()
+                }
+            };
+            open.record.reused = small(taken.reused);
+            open.record.evaluated = small(taken.evaluated);
+            open.record.prompted = micros(at);
+            open.set_prompt(ledger.tokens_in(sequence), &self.rows);
+        } else if u64::from(open.record.prompt) != expected {
+            self.skipped += 1;
+            return;
+        }
+        let shift = u32::try_from(open.discarded).ok().filter(|&gone| gone > 0);
+        let Open { record, tokens, .. } = open;
+        let shift = shift.map(|gone| (record.keep, gone));
+        let recorded = self.writer.request(record, &tokens, shift);
+        append(recorded, &mut self.out, &mut self.full);
+    }
+}

@@ -1,0 +1,53 @@
+//! What is recorded of the server itself.
+
+use contextpilot_residency::{Adapter, Blend, Scale};
+use contextpilot_traffic::{Applied, SizeKind, SizeSample};
+
+use super::{Recorder, append};
+
+impl Recorder {
+    pub(super) fn applied(&self, adapters: &[Adapter]) -> Applied {
+        let some = adapters.iter().filter(|one| one.scale != Scale::new(0.0));
+        let text: Vec<u8> = some
+            .flat_map(|one| format!("{}:{:?};", one.address, one.scale).into_bytes())
+            .collect();
+        let blend = Blend::of(adapters.iter().map(|one| (one, one.scale)));
+        Applied {
+            hash: match text.is_empty() {
+                true => 0,
+                false => self.writer.hash(&text).max(1),
+            },
+            enabled: blend.is_enabled(),
+            invoked: blend.is_invoked(),
+        }
+    }
+
+    /// The first context is the server's own. `capacity`: tokens that a slot can hold.
+    pub(super) fn context(&mut self, capacity: Option<u32>, slots: Option<u32>) {
+        let Some(capacity) = capacity.filter(|_| !self.is_set_up) else {
+            return;
+        };
+        self.is_set_up = true;
+        self.setup.slot_context = capacity;
+        self.setup.parallel = slots.unwrap_or(self.setup.parallel);
+        self.setup.context = match self.setup.kv_unified {
+            true => capacity,
+            false => capacity.saturating_mul(self.setup.parallel),
+        };
+        let recorded = self.writer.setup(&self.setup);
+        append(recorded, &mut self.out, &mut self.full);
+    }
+
+    /// Once for lengths that are about the same.
+    pub(super) fn size(&mut self, kind: SizeKind, tokens: u32, bytes: u64) {
+        let class = (f64::from(tokens.max(1)).log2() * 4.0) as u32;
+        if tokens > 0 && self.sampled.insert((kind == SizeKind::State, class)) {
+            let recorded = self.writer.size(SizeSample {
+                kind,
+                tokens,
+                bytes,
+            });
+            append(recorded, &mut self.out, &mut self.full);
+        }
+    }
+}

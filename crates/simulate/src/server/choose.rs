@@ -1,0 +1,112 @@
+//! Which slot a request gets, and what the host cache has for it.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use contextpilot_traffic::TrafficRequest;
+
+use super::{Server, Slot};
+use crate::content::Content;
+use crate::reuse;
+use crate::setting::Generation;
+
+impl Server<'_> {
+    /// `get_available_slot`
+    pub(super) fn choose(&mut self, request: &TrafficRequest) -> Option<usize> {
+        let record = &request.record;
+        let prompt = Content::new(Arc::clone(&request.tokens), record.prompt);
+        let asked = record.id_slot.map(|slot| slot as usize % self.slots.len());
+        if asked.is_some_and(|slot| self.slots[slot].job.is_some()) {
+            return None;
+        }
+        let mut chosen = asked;
+        let mut replaces = false;
+        let threshold = self.setting.similarity();
+        if threshold != 0.0 {
+            let mut best = 0.0;
+            for (nth, slot) in self.slots.iter().enumerate() {
+                let content = &slot.prompt.content;
+                if asked.is_some_and(|asked| asked != nth)
+                    || slot.job.is_some()
+                    || content.is_empty()
+                {
+                    continue;
+                }
+                let whole = match self.setting.generation {
+                    Generation::Of2025 => content.len(),
+                    Generation::Older | Generation::Late2026 => prompt.len(),
+                };
+                let similarity = self.common(slot, &prompt) as f32 / whole as f32;
+                if similarity > best && similarity > threshold {
+                    (best, chosen) = (similarity, Some(nth));
+                }
+            }
+            if let Some(chosen) = chosen {
+                let held = self.slots[chosen].prompt.content.len();
+                // An empty slot keeps neither much nor little: the server divides by zero there.
+                replaces = (best * prompt.len() as f32) / (held as f32) < 0.5;
+            }
+        }
+        if chosen.is_none() {
+            chosen = self.idle().first().copied();
+            replaces = chosen.is_some();
+        }
+        let chosen = chosen?;
+        if replaces && !record.embedding {
+            self.exchange(chosen, &prompt);
+        }
+        Some(chosen)
+    }
+
+    /// Idle slots, the one that is taken first at the front.
+    pub(super) fn idle(&self) -> Vec<usize> {
+        let all = (0..self.slots.len()).filter(|&nth| self.slots[nth].job.is_none());
+        let mut idle: Vec<usize> = all.collect();
+        match self.setting.generation {
+            Generation::Of2025 | Generation::Older => {
+                idle.sort_by_key(|&nth| (self.slots[nth].last_used, Reverse(nth)));
+            }
+            Generation::Late2026 => idle.sort_by_key(|&nth| {
+                let slot = &self.slots[nth];
+                (!slot.prompt.content.is_empty(), slot.last_used, nth)
+            }),
+        }
+        idle
+    }
+
+    pub(super) fn common(&self, slot: &Slot, prompt: &Content) -> u32 {
+        reuse::outside_media(slot.prompt.content.common_prefix(prompt), &slot.media)
+    }
+
+    /// `prompt_save`, `prompt_load` and `update`
+    pub(super) fn exchange(&mut self, nth: usize, prompt: &Content) {
+        let Some(host) = &mut self.host else { return };
+        let slot = &mut self.slots[nth];
+        host.save(&slot.prompt, self.sizes);
+        if let Some(loaded) = host.load(&slot.prompt.content, prompt) {
+            slot.prompt = loaded;
+            let last = i64::from(slot.prompt.content.len()) - 1;
+            self.positions.restore(nth, (0, last));
+        }
+        host.update();
+    }
+
+    /// `--cache-idle-slots`
+    pub(super) fn save_idle(&mut self) {
+        let Some(host) = self.host.as_mut().filter(|_| self.setting.cache_idle_slots) else {
+            return;
+        };
+        for (nth, slot) in self.slots.iter_mut().enumerate() {
+            if slot.job.is_some() {
+                continue;
+            }
+            if host.save(&slot.prompt, self.sizes) {
+                host.update();
+            }
+            if self.setting.kv_unified {
+                slot.prompt.clear();
+                self.positions.cut(nth, 0);
+            }
+        }
+    }
+}

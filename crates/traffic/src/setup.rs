@@ -1,0 +1,155 @@
+//! What a recording says of the server.
+
+use crate::bytes::{Bytes, put, put_signed, put_text};
+
+/// How a model's context remembers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// Every position.
+    #[default]
+    Full,
+    /// The last tokens only, in some layers (`llama_model_n_swa`).
+    Window(u32),
+    /// One state, at the last position.
+    Recurrent,
+}
+
+/// The server as it was started. Its flags have their names, in words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// What the hook calls the engine.
+    pub engine: String,
+    /// `--parallel`: slots.
+    pub parallel: u32,
+    /// That was not said, so slots share the context by default; with `--parallel` they do not.
+    pub auto_parallel: bool,
+    /// Tokens that fit into the context, for all slots (`llama_n_ctx`).
+    pub context: u32,
+    /// Tokens that a slot can have (`llama_n_ctx_seq`).
+    pub slot_context: u32,
+    /// `--kv-unified`: slots share the context.
+    pub kv_unified: bool,
+    /// `--cache-ram`: MiB; 0: no host cache, negative: no limit. `None`: the server has no such cache.
+    pub cache_ram: Option<i64>,
+    /// `--cache-idle-slots`.
+    pub cache_idle_slots: bool,
+    /// `--slot-prompt-similarity`, in thousandths.
+    pub slot_prompt_similarity: u32,
+    /// `--cache-reuse`: tokens.
+    pub cache_reuse: u32,
+    /// `--context-shift`.
+    pub context_shift: bool,
+    /// `--ctx-checkpoints`.
+    pub ctx_checkpoints: u32,
+    /// `--checkpoint-min-step`: tokens.
+    pub checkpoint_min_step: u32,
+    /// `--batch-size`: tokens.
+    pub batch_size: u32,
+    /// `--ubatch-size`: tokens.
+    pub ubatch_size: u32,
+    /// What the context remembers.
+    pub memory: Memory,
+}
+
+impl Default for Setup {
+    /// llama-server 0.7.0 without flags.
+    fn default() -> Self {
+        Self {
+            engine: String::new(),
+            parallel: 4,
+            auto_parallel: true,
+            context: 4096,
+            slot_context: 4096,
+            kv_unified: true,
+            cache_ram: Some(8192),
+            cache_idle_slots: true,
+            slot_prompt_similarity: 100,
+            cache_reuse: 0,
+            context_shift: false,
+            ctx_checkpoints: 32,
+            checkpoint_min_step: 8192,
+            batch_size: 2048,
+            ubatch_size: 512,
+            memory: Memory::Full,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut into = Vec::new();
+        put_text(&mut into, &self.engine);
+        let (memory, window) = match self.memory {
+            Memory::Full => (0, 0),
+            Memory::Window(window) => (1, window),
+            Memory::Recurrent => (2, 0),
+        };
+        for number in [
+            self.parallel,
+            u32::from(self.auto_parallel),
+            self.context,
+            self.slot_context,
+            u32::from(self.kv_unified),
+            u32::from(self.cache_ram.is_some()),
+            u32::from(self.cache_idle_slots),
+            self.slot_prompt_similarity,
+            self.cache_reuse,
+            u32::from(self.context_shift),
+            self.ctx_checkpoints,
+            self.checkpoint_min_step,
+            self.batch_size,
+            self.ubatch_size,
+            memory,
+            window,
+        ] {
+            put(&mut into, u64::from(number));
+        }
+        put_signed(&mut into, self.cache_ram.unwrap_or(0));
+        into
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Option<Self> {
+        let mut bytes = Bytes(body);
+        let engine = bytes.text()?;
+        let mut number = || bytes.small();
+        let parallel = number()?;
+        let auto_parallel = number()? != 0;
+        let context = number()?;
+        let slot_context = number()?;
+        let kv_unified = number()? != 0;
+        let has_cache = number()? != 0;
+        let cache_idle_slots = number()? != 0;
+        let slot_prompt_similarity = number()?;
+        let cache_reuse = number()?;
+        let context_shift = number()? != 0;
+        let ctx_checkpoints = number()?;
+        let checkpoint_min_step = number()?;
+        let batch_size = number()?;
+        let ubatch_size = number()?;
+        let memory = match (number()?, number()?) {
+            (0, _) => Memory::Full,
+            (1, window) => Memory::Window(window),
+            (2, _) => Memory::Recurrent,
+            _ => return None,
+        };
+        let cache_ram = bytes.signed()?;
+        Some(Self {
+            engine,
+            parallel,
+            auto_parallel,
+            context,
+            slot_context,
+            kv_unified,
+            cache_ram: has_cache.then_some(cache_ram),
+            cache_idle_slots,
+            slot_prompt_similarity,
+            cache_reuse,
+            context_shift,
+            ctx_checkpoints,
+            checkpoint_min_step,
+            batch_size,
+            ubatch_size,
+            memory,
+        })
+    }
+}
