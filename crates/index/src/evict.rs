@@ -160,13 +160,15 @@ impl Index {
         let blocks = request.blocks.clone();
         let expected = request.expected.take();
         if let Some(prompt) = timings.prompt.filter(|_| !blocks.is_empty()) {
-            self.predictor.note_prompt(prompt, blocks.len());
+            self.predictor.note_prompt(prompt, &blocks, &self.blocks);
         }
         if let Some(expected) = expected {
             self.errors.note(expected.tokens, timings.reused);
-            let beginning = &blocks[..expected.blocks.min(blocks.len())];
-            self.predictor
-                .learn(beginning, timings.reused, &self.blocks);
+            if expected.whole {
+                let beginning = &blocks[..expected.blocks.min(blocks.len())];
+                self.predictor
+                    .learn(beginning, timings.reused, &self.blocks);
+            }
         }
         if self.truth == Truth::Guess {
             self.cached(id, timings.prompt.unwrap_or(0));

@@ -23,6 +23,9 @@ pub(crate) struct Expected {
     pub(crate) blocks: usize,
     /// Tokens of the whole beginning.
     pub(crate) tokens: u64,
+    /// All of these blocks are expected to be reused: what is reused tells how many tokens they
+    /// have.
+    pub(crate) whole: bool,
 }
 
 /// All of them, by id and in the order in which they came.
@@ -54,7 +57,7 @@ impl Requests {
         self.ids.values().map(String::as_str)
     }
 
-    pub(crate) fn cached_ids(&self) -> impl Iterator<Item = (u64, &str)> {
+    pub(crate) fn cached_ids(&self) -> impl DoubleEndedIterator<Item = (u64, &str)> {
         self.ids
             .iter()
             .filter(|(number, _)| !self.waiting.contains(number))
