@@ -3,6 +3,7 @@
 #[path = "../index/python.rs"]
 mod python;
 mod secure;
+mod soak;
 mod support;
 
 use std::process::{Command, Stdio};

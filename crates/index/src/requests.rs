@@ -11,6 +11,8 @@ pub(crate) struct Request {
     /// In the order in which they were answered.
     pub(crate) blocks: Vec<Block>,
     pub(crate) cached: bool,
+    /// The engine has answered it.
+    pub(crate) answered: bool,
     /// What its client said it has, or the engine.
     pub(crate) tokens: u64,
     pub(crate) expected: Option<Expected>,
@@ -87,6 +89,7 @@ impl Requests {
             number,
             blocks,
             cached: false,
+            answered: false,
             tokens,
             expected: None,
         };

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 /// Whoever asks for an order waits so long for the hook at most. It answers in a fraction of a
 /// millisecond, or is in trouble.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Questions at a time. Beyond, the index's own estimate is the answer.
 const AT_A_TIME: usize = 8;
