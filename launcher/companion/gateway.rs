@@ -19,7 +19,9 @@ use crate::variables::of_process;
 #[command(after_help = "Example:
   contextpilot-llama gateway --server http://127.0.0.1:8080 --port 8081")]
 pub(super) struct Options {
-    /// The server: http://host:port, or unix:/path of its socket
+    /// The server: http://host:port, https://host:port, or unix:/path of its
+    /// socket. Its certificate is checked against the system's authorities, or
+    /// those in the PEM file that SSL_CERT_FILE names
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
     /// Port to listen on; 0 chooses a free one

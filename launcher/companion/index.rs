@@ -13,6 +13,7 @@ use super::connect::{ControlAt, api_key};
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 
+mod hook;
 mod ids;
 mod service;
 mod tokens;
@@ -31,7 +32,9 @@ mod watch;
 pub(super) struct Options {
     #[command(flatten)]
     pub(super) serving: Serving,
-    /// The server: http://host:port, or unix:/path
+    /// The server: http://host:port, https://host:port, or unix:/path. Its
+    /// certificate is checked against the system's authorities, or those in the
+    /// PEM file that SSL_CERT_FILE names
     #[arg(
         long,
         value_name = "URL",
@@ -148,6 +151,7 @@ pub(super) fn serve(
     };
     let index = Index::new(mode, serving.limits());
     let shared = Shared(Arc::new(Mutex::new(index)));
+    let hook = control.clone().map(hook::Hook::new);
     match control {
         Some(control) if mode == Mode::Live => watch::start(control, shared.clone()),
         _ if mode == Mode::Live => say(
@@ -169,5 +173,5 @@ pub(super) fn serve(
         // At a Unix socket: tokens are estimated.
         Err(_) => None,
     };
-    service::serve(listener, upstream, shared, wishes)
+    service::serve(listener, upstream, shared, wishes, hook)
 }

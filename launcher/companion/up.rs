@@ -78,12 +78,16 @@ fn engine(arguments: &[OsString]) -> String {
     };
     let host = given("--host", "LLAMA_ARG_HOST").unwrap_or_else(|| "127.0.0.1".to_owned());
     let port = given("--port", "LLAMA_ARG_PORT").unwrap_or_else(|| "8080".to_owned());
+    let scheme = match given("--ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE") {
+        Some(_) => "https",
+        None => "http",
+    };
     match &*host {
         path if path.ends_with(".sock") => format!("unix:{path}"),
         // All addresses: this machine's is one of them.
-        "0.0.0.0" | "::" => format!("http://127.0.0.1:{port}"),
-        host if host.contains(':') => format!("http://[{host}]:{port}"),
-        host => format!("http://{host}:{port}"),
+        "0.0.0.0" | "::" => format!("{scheme}://127.0.0.1:{port}"),
+        host if host.contains(':') => format!("{scheme}://[{host}]:{port}"),
+        host => format!("{scheme}://{host}:{port}"),
     }
 }
 

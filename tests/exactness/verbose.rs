@@ -213,6 +213,7 @@ fn matched(control: SocketAddr, prompt: &[i32], pinned: Option<u32>) -> Result<M
     let asked = MatchRequest {
         tokens: prompt.to_vec(),
         id_slot: pinned.map(|slot| slot as i32),
+        ..MatchRequest::default()
     };
     let body = serde_json::to_vec(&asked).map_err(|error| Error::new(error.to_string()))?;
     let mut connection = Connection::open(control)?;

@@ -2,6 +2,8 @@
 
 #[path = "../index/python.rs"]
 mod python;
+mod secure;
+mod soak;
 mod support;
 
 use std::process::{Command, Stdio};
@@ -108,7 +110,7 @@ fn requests_pass_and_get_an_id() {
     let post = |more: &str, body: &str| {
         let mut connection = Connection::open(index.address).unwrap();
         let head = format!(
-            "POST /completion HTTP/1.1\r\nHost: a\r\n{more}Content-Length: {}\r\n\r\n{body}",
+            "POST /completion HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         connection.write(head.as_bytes()).unwrap();

@@ -40,6 +40,11 @@ impl Index {
         let engine = format!("http://{engine}");
         let mut command = companion(&["index", "--port", "0", "--engine", &engine]);
         command.args(arguments);
+        Self::of(command)
+    }
+
+    /// The one that this command starts.
+    pub(crate) fn of(mut command: Command) -> Self {
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let (address, _) = said_address(&mut process);
         Self { process, address }

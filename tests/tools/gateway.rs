@@ -35,7 +35,7 @@ impl Gateway {
     fn ask(&self, method: &str, path: &str, key: &str, body: &str) -> Response {
         let mut connection = Connection::open(self.address).unwrap();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );

@@ -1,7 +1,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use contextpilot_control::{EventId, Health, Latest, Match, RequestState, Reset, Slot, Stats};
+use contextpilot_control::{
+    EventId, Health, Latest, Like, Match, RequestState, Reset, Slot, Stats,
+};
 use serde_json::json;
 
 use crate::http::{Http, Patience};
@@ -111,6 +113,17 @@ impl Control {
     pub fn matching(&self, tokens: &[i32]) -> Result<Match> {
         let body = json!({ "tokens": tokens });
         let patience = Patience::Whole(QUICK);
+        self.http.post("/match", &body, patience)?.json()
+    }
+
+    /// The same for a prompt that begins like that of a cached request, with an answer within this
+    /// time or none.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn matching_like(&self, like: &Like, within: Duration) -> Result<Match> {
+        let body = json!({ "like": like });
+        let patience = Patience::Whole(within);
         self.http.post("/match", &body, patience)?.json()
     }
 

@@ -44,7 +44,7 @@ pub use evaluation::{
 pub use event::{Change, EventId, Missed, ResidencyEvent, name};
 pub use health::{Health, HealthStatus, Refusal, Reset};
 pub use log_line::{Evicted, LogLine, Outcome};
-pub use matching::{ChosenBy, HostMatch, Match, MatchRequest, SlotMatch};
+pub use matching::{ChosenBy, HostMatch, Like, Match, MatchRequest, SlotMatch};
 pub use reason::{Place, Reason};
 pub use request::RequestState;
 pub use stats::{

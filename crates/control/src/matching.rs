@@ -7,10 +7,27 @@ use serde::{Deserialize, Serialize};
 pub struct MatchRequest {
     /// Its tokens, as llama-server's `POST /tokenize` gives them (`add_special` as the prompt has
     /// it).
+    #[serde(default)]
     pub tokens: Vec<i32>,
+    /// Instead of tokens: it begins like the prompt of a request that is cached.
+    #[serde(default)]
+    pub like: Option<Like>,
     /// The slot that the request would name.
     #[serde(default)]
     pub id_slot: Option<i32>,
+}
+
+/// A prompt that begins like that of a request that is cached, and then differs from all that is.
+/// For who knows texts and lengths, but no tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Like {
+    /// The request's id. If it is not cached, the answer is about no prompt: its
+    /// [`tokens`](Match::tokens) are 0.
+    pub id: String,
+    /// Tokens that both begin with.
+    pub common: u32,
+    /// Tokens of the prompt in all. 1,048,576 are counted at most.
+    pub tokens: u32,
 }
 
 /// What the engine would reuse for a prompt, were it to come now as a completion.

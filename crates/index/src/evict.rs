@@ -137,6 +137,14 @@ impl Index {
         self.requests.get(id).is_some()
     }
 
+    /// Whether the engine has answered a request that is tracked.
+    #[must_use]
+    pub fn is_answered(&self, id: &str) -> bool {
+        self.requests
+            .get(id)
+            .is_some_and(|request| request.answered)
+    }
+
     /// All requests that are tracked, to ask the engine what became of each.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
@@ -157,16 +165,19 @@ impl Index {
         let Some(request) = self.requests.get_mut(id) else {
             return;
         };
+        request.answered = true;
         let blocks = request.blocks.clone();
         let expected = request.expected.take();
         if let Some(prompt) = timings.prompt.filter(|_| !blocks.is_empty()) {
-            self.predictor.note_prompt(prompt, blocks.len());
+            self.predictor.note_prompt(prompt, &blocks, &self.blocks);
         }
         if let Some(expected) = expected {
             self.errors.note(expected.tokens, timings.reused);
-            let beginning = &blocks[..expected.blocks.min(blocks.len())];
-            self.predictor
-                .learn(beginning, timings.reused, &self.blocks);
+            if expected.whole {
+                let beginning = &blocks[..expected.blocks.min(blocks.len())];
+                self.predictor
+                    .learn(beginning, timings.reused, &self.blocks);
+            }
         }
         if self.truth == Truth::Guess {
             self.cached(id, timings.prompt.unwrap_or(0));

@@ -83,7 +83,6 @@ pub(crate) struct Counters {
     pub(crate) matches: u64,
     pub(crate) evictions: u64,
     pub(crate) refused: u64,
-    pub(crate) expected_tokens: u64,
 }
 
 /// A block whose tokens nobody knows.

@@ -18,6 +18,7 @@ mod block;
 mod deduplicate;
 mod errors;
 mod evict;
+mod forecast;
 mod index;
 mod limits;
 mod metrics;
@@ -35,6 +36,7 @@ mod validate;
 
 pub use answer::Answer;
 pub use errors::Errors;
+pub use forecast::Question;
 pub use index::{Index, Mode, Truth, Wish};
 pub use limits::Limits;
 pub use query::{Endpoint, Query};

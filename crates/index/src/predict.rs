@@ -23,6 +23,9 @@ pub(crate) struct Predictor {
     /// Tokens and blocks of whole prompts, fading.
     tokens: f64,
     blocks: f64,
+    /// What whole prompts had beyond the tokens of their blocks, the last times: template and
+    /// question.
+    whole: VecDeque<i64>,
 }
 
 /// Beginnings that are remembered.
@@ -54,31 +57,21 @@ impl Predictor {
         if let Some(known) = self.known.get(&hash(beginning)) {
             return *known;
         }
-        let sum: u64 = beginning
-            .iter()
-            .map(|block| self.weight(*block, blocks))
-            .sum();
+        let sum = self.sum(beginning, blocks);
         sum.saturating_add_signed(self.beyond(beginning.len()))
     }
 
     /// A prompt that was expected to begin with these blocks reused so many tokens.
     pub(crate) fn learn(&mut self, beginning: &[Block], reused: u64, blocks: &Blocks) {
-        let sum: u64 = beginning
-            .iter()
-            .map(|block| self.weight(*block, blocks))
-            .sum();
+        let sum = self.sum(beginning, blocks);
         // Far less than its blocks: it was gone when the prompt came. Nothing at all: the slot was
         // empty. Neither says anything of the template.
         if reused == 0 || reused < sum / 2 {
             return;
         }
-        let signed = |tokens| i64::try_from(tokens).unwrap_or(i64::MAX);
         let beyond = signed(reused).saturating_sub(signed(sum));
         let last = self.beyond.entry(beginning.len()).or_default();
-        last.push_back(beyond);
-        if last.len() > LAST {
-            last.pop_front();
-        }
+        note(last, beyond);
         if beginning.is_empty() {
             return;
         }
@@ -96,10 +89,22 @@ impl Predictor {
         }
     }
 
-    /// A whole prompt of so many blocks had so many tokens.
-    pub(crate) fn note_prompt(&mut self, tokens: u64, blocks: usize) {
+    /// A whole prompt of these blocks had so many tokens.
+    pub(crate) fn note_prompt(&mut self, tokens: u64, of: &[Block], blocks: &Blocks) {
         self.tokens = self.tokens * FADE + tokens as f64;
-        self.blocks = self.blocks * FADE + blocks as f64;
+        self.blocks = self.blocks * FADE + of.len() as f64;
+        let beyond = signed(tokens).saturating_sub(signed(self.sum(of, blocks)));
+        note(&mut self.whole, beyond);
+    }
+
+    /// Tokens of a whole prompt of these blocks.
+    pub(crate) fn prompt(&self, of: &[Block], blocks: &Blocks) -> u64 {
+        let sum = self.sum(of, blocks);
+        sum.saturating_add_signed(median(&self.whole))
+    }
+
+    fn sum(&self, of: &[Block], blocks: &Blocks) -> u64 {
+        of.iter().map(|block| self.weight(*block, blocks)).sum()
     }
 
     fn average(&self) -> u64 {
@@ -132,6 +137,17 @@ impl Predictor {
             }
         }
     }
+}
+
+fn note(last: &mut VecDeque<i64>, one: i64) {
+    last.push_back(one);
+    if last.len() > LAST {
+        last.pop_front();
+    }
+}
+
+fn signed(tokens: u64) -> i64 {
+    i64::try_from(tokens).unwrap_or(i64::MAX)
 }
 
 fn median(last: &VecDeque<i64>) -> i64 {

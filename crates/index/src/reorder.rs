@@ -6,9 +6,9 @@ use contextpilot_order::{Batch, Block, Cached, Online, batch, batch_after, least
 
 use serde_json::Value;
 
+use crate::forecast::Question;
 use crate::numbering::{Numbers, places};
 use crate::query::{Reorder, Wanted};
-use crate::requests::Expected;
 use crate::{Answer, Index, Mode, Truth};
 
 /// What follows from a request.
@@ -55,6 +55,8 @@ pub struct Worked {
     /// Ids of contexts with the same blocks, in a first batch.
     same: HashMap<Vec<Block>, String>,
     started: bool,
+    /// What the engine may be asked before the answer.
+    pub(crate) question: Option<Question>,
     /// What the answer says of the state, once all are placed.
     pub(crate) facts: Option<Facts>,
 }
@@ -122,6 +124,7 @@ impl Work {
             planned: Cached::new(),
             same: HashMap::new(),
             started: false,
+            question: None,
             facts: None,
             reorder,
             kind,
@@ -237,6 +240,9 @@ impl Index {
                 }
             }
         };
+        if alone && self.truth == Truth::Engine {
+            worked.question = self.question(&ordered.blocks);
+        }
         let expected = self.expected(&ordered);
         let from = ordered
             .prompt
@@ -286,18 +292,5 @@ impl Index {
         let then = planned.beginning_of(blocks, weight, least);
         let (length, prompt) = if now.0 > then.0 { now } else { then };
         (length, prompt.filter(|_| length > 0))
-    }
-
-    fn expected(&mut self, ordered: &Online) -> Expected {
-        let beginning = &ordered.blocks[..ordered.cached];
-        let tokens = match ordered.cached {
-            0 if self.cached.prompts() == 0 => 0,
-            _ => self.predictor.tokens(beginning, &self.blocks),
-        };
-        self.counters.expected_tokens += tokens;
-        Expected {
-            blocks: ordered.cached,
-            tokens,
-        }
     }
 }

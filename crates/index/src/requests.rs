@@ -11,6 +11,8 @@ pub(crate) struct Request {
     /// In the order in which they were answered.
     pub(crate) blocks: Vec<Block>,
     pub(crate) cached: bool,
+    /// The engine has answered it.
+    pub(crate) answered: bool,
     /// What its client said it has, or the engine.
     pub(crate) tokens: u64,
     pub(crate) expected: Option<Expected>,
@@ -23,6 +25,9 @@ pub(crate) struct Expected {
     pub(crate) blocks: usize,
     /// Tokens of the whole beginning.
     pub(crate) tokens: u64,
+    /// All of these blocks are expected to be reused: what is reused tells how many tokens they
+    /// have.
+    pub(crate) whole: bool,
 }
 
 /// All of them, by id and in the order in which they came.
@@ -54,7 +59,7 @@ impl Requests {
         self.ids.values().map(String::as_str)
     }
 
-    pub(crate) fn cached_ids(&self) -> impl Iterator<Item = (u64, &str)> {
+    pub(crate) fn cached_ids(&self) -> impl DoubleEndedIterator<Item = (u64, &str)> {
         self.ids
             .iter()
             .filter(|(number, _)| !self.waiting.contains(number))
@@ -84,6 +89,7 @@ impl Requests {
             number,
             blocks,
             cached: false,
+            answered: false,
             tokens,
             expected: None,
         };

@@ -1,9 +1,17 @@
 //! What the engine would reuse for a prompt.
 
-use contextpilot_control::{ChosenBy, HostMatch, Match, MatchRequest, SlotMatch};
-use contextpilot_residency::{Choice, Ledger, Occupied};
+use std::borrow::Cow;
+
+use contextpilot_control::{ChosenBy, HostMatch, Like, Match, MatchRequest, SlotMatch};
+use contextpilot_residency::{Choice, Ledger, Occupied, Token};
 
 use crate::observer::Observer;
+
+/// No vocabulary has it.
+const NO_TOKEN: Token = Token::MAX;
+
+/// Of a prompt that is only like another one, so that nobody can ask for all memory.
+const LONGEST: u32 = 1 << 20;
 
 impl Observer {
     /// What the engine would reuse for a prompt. `None`: nobody keeps accounts.
@@ -19,9 +27,16 @@ impl Observer {
             slots: context.and_then(|context| context.slots),
         };
         let pinned = asked.id_slot.filter(|&slot| slot >= 0);
-        let found = accounts.matching(&asked.tokens, pinned, &occupied, ledger);
+        let tokens = match &asked.like {
+            None => Cow::from(&asked.tokens),
+            Some(like) => match prompt_like(like, ledger) {
+                Some(tokens) => Cow::from(tokens),
+                None => return Some(Match::default()),
+            },
+        };
+        let found = accounts.matching(&tokens, pinned, &occupied, ledger);
         let mut answer = Match {
-            tokens: asked.tokens.len() as u64,
+            tokens: tokens.len() as u64,
             slot: found.choice.map(|(slot, _)| slot),
             chosen_by: found.choice.map(|(_, how)| match how {
                 Choice::Pinned => ChosenBy::Id,
@@ -54,4 +69,12 @@ impl Observer {
         }
         Some(answer)
     }
+}
+
+/// The beginning that both have, and tokens that nothing has.
+fn prompt_like(like: &Like, ledger: &Ledger) -> Option<Vec<Token>> {
+    let length = like.tokens.min(LONGEST);
+    let mut tokens = ledger.beginning_of(&like.id, like.common.min(length))?;
+    tokens.resize(length as usize, NO_TOKEN);
+    Some(tokens)
 }

@@ -175,6 +175,21 @@ impl Cached {
         (best.0, self.prompt_below(best.1, best.0))
     }
 
+    /// How many of these blocks, in this order, some cached prompt begins with, of use or not; and
+    /// such a prompt.
+    #[must_use]
+    pub fn longest(&self, blocks: &[Block]) -> (usize, Option<u64>) {
+        let mut at = NONE;
+        let mut length = 0;
+        for &block in blocks {
+            let Some(child) = self.children.get(&(at, block)) else {
+                break;
+            };
+            (at, length) = (*child, length + 1);
+        }
+        (length, self.prompt_below(at, usize::MAX))
+    }
+
     /// The heaviest cached beginning that some of these blocks make, each used as often as it is
     /// there, after `first`, which stays as it is. Empty if `first` itself is not cached. What is
     /// of use now comes first; then what is cached at all; among equals the one that more prompts

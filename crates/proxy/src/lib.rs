@@ -40,14 +40,20 @@
 //! on loopback. When the client leaves, that connection is closed, which is how llama-server
 //! learns that it can stop generating.
 //!
+//! **Pages.** Where it listens at a loopback address, [`serve`] refuses what a web page of another
+//! machine sends to it: all under a `Host` that is not this machine's (421), and what changes
+//! something, with such an `Origin` (403).
+//!
 //! **Upgrades** (`101 Switching Protocols`) join the two connections.
 
 #![forbid(unsafe_code)]
 
 mod body;
+mod guard;
 mod headers;
 mod rid;
 mod server;
+mod tls;
 mod upstream;
 
 pub use body::{Body, BoxError, Tap, TooLarge};

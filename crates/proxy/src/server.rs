@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::{Body, Request, Response};
+use crate::{Body, Request, Response, guard};
 
 /// Answers requests.
 pub trait Handler: Send + Sync + 'static {
@@ -46,7 +46,8 @@ impl Default for Limits {
 /// After an `accept` that failed for want of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is ready, then lets the answers that are under way end.
+/// Serves until `stop` is ready, then lets the answers that are under way end. At a loopback
+/// address, pages of other machines are refused (see the crate's documentation).
 pub async fn serve(
     listener: TcpListener,
     handler: impl Handler,
@@ -54,6 +55,7 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let handler = Arc::new(handler);
+    let local = listener.local_addr().is_ok_and(|at| at.ip().is_loopback());
     let places = Arc::new(Semaphore::new(limits.connections));
     let (stopping, stopped) = watch::channel(false);
     let mut connections = JoinSet::new();
@@ -75,7 +77,7 @@ pub async fn serve(
         };
         let (handler, stopped) = (Arc::clone(&handler), stopped.clone());
         connections.spawn(async move {
-            connection(stream, handler, limits.head, stopped).await;
+            connection(stream, handler, local, limits.head, stopped).await;
             drop(place);
         });
     }
@@ -103,6 +105,7 @@ async fn either<F: Future<Output = ()> + Unpin, G: Future + Unpin>(
 async fn connection<H: Handler>(
     stream: TcpStream,
     handler: Arc<H>,
+    local: bool,
     head: Duration,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -112,7 +115,10 @@ async fn connection<H: Handler>(
         let handler = Arc::clone(&handler);
         async move {
             let request: Request = request.map(Body::new);
-            Ok::<_, Infallible>(handler.handle(request).await)
+            Ok::<_, Infallible>(match guard::refusal(&request).filter(|_| local) {
+                Some(refusal) => refusal,
+                None => handler.handle(request).await,
+            })
         }
     });
     let mut serving = pin!(

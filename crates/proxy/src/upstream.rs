@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 
+use crate::tls::Tls;
 use crate::{Body, BoxError, Request, Response, Tap, error_response, headers};
 
 /// How long a connection may take to be made. An answer may take any time: prompts are long.
@@ -33,6 +34,8 @@ pub struct Upstream {
 enum Place {
     /// `host:port`.
     Tcp(String),
+    /// The same, with TLS.
+    Tls(String, Tls),
     Unix(PathBuf),
 }
 
@@ -40,7 +43,7 @@ enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError {
     address: String,
-    why: &'static str,
+    why: String,
 }
 
 impl fmt::Display for AddressError {
@@ -48,7 +51,7 @@ impl fmt::Display for AddressError {
         let Self { address, why } = self;
         write!(
             f,
-            "{address} {why}: give http://host:port, or unix:/path of a socket"
+            "{address} {why}: give http://host:port, https://host:port, or unix:/path of a socket"
         )
     }
 }
@@ -56,15 +59,16 @@ impl fmt::Display for AddressError {
 impl std::error::Error for AddressError {}
 
 impl Upstream {
-    /// A server at `http://host:port`, with or without a path before those of its routes, or at
-    /// `unix:/path`. Opens no connection.
+    /// A server at `http://host:port`, with or without a path before those of its routes, the same
+    /// with `https`, or at `unix:/path`. Opens no connection. A certificate is trusted if the
+    /// system trusts it, or else the PEM file that `SSL_CERT_FILE` names.
     ///
     /// # Errors
-    /// The address is none of these.
+    /// The address is none of these; or the system's certificates cannot be read.
     pub fn new(address: &str) -> Result<Self, AddressError> {
-        let error = |why| AddressError {
+        let error = |why: &str| AddressError {
             address: address.to_owned(),
-            why,
+            why: why.to_owned(),
         };
         let shown = address.to_owned();
         if let Some(path) = address.strip_prefix("unix:") {
@@ -78,16 +82,23 @@ impl Upstream {
             });
         }
         let url: Uri = address.parse().map_err(|_| error("is not a URL"))?;
-        if url.scheme_str() != Some("http") {
-            return Err(error("is not an http:// URL"));
-        }
+        let tls = match url.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(error("is no http:// or https:// URL")),
+        };
         let authority = url.authority().ok_or_else(|| error("names no host"))?;
         if authority.as_str().contains('@') {
             return Err(error("has user information, which is a header's business"));
         }
-        let (host, port) = (authority.host(), authority.port_u16().unwrap_or(80));
+        let usual = if tls { 443 } else { 80 };
+        let (host, port) = (authority.host(), authority.port_u16().unwrap_or(usual));
+        let at = format!("{host}:{port}");
         Ok(Self {
-            place: Place::Tcp(format!("{host}:{port}")),
+            place: match tls {
+                true => Place::Tls(at, Tls::to(host).map_err(|why| error(&why))?),
+                false => Place::Tcp(at),
+            },
             prefix: url.path().trim_end_matches('/').to_owned(),
             shown,
         })
@@ -121,10 +132,10 @@ impl Upstream {
         let from_client = hyper::upgrade::on(&mut request);
         self.readdress(&mut request)?;
         let mut response = match &self.place {
-            Place::Tcp(address) => {
-                let stream = in_time(TcpStream::connect(address)).await?;
-                stream.set_nodelay(true)?;
-                exchange(stream, request).await?
+            Place::Tcp(address) => exchange(in_time(connect(address)).await?, request).await?,
+            Place::Tls(address, tls) => {
+                let secured = async { tls.over(connect(address).await?).await };
+                exchange(in_time(secured).await?, request).await?
             }
             Place::Unix(path) => {
                 let stream = in_time(UnixStream::connect(path)).await?;
@@ -151,13 +162,19 @@ impl Upstream {
         headers::strip(request.headers_mut());
         if !request.headers().contains_key(HOST) {
             let host = match &self.place {
-                Place::Tcp(address) => address,
+                Place::Tcp(address) | Place::Tls(address, _) => address,
                 Place::Unix(_) => "localhost",
             };
             request.headers_mut().insert(HOST, host.parse()?);
         }
         Ok(())
     }
+}
+
+async fn connect(address: &str) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 async fn in_time<T>(
@@ -224,13 +241,16 @@ mod tests {
             "http://127.0.0.1:8080",
             "http://[::1]:8080/",
             "http://localhost/llama",
+            "https://127.0.0.1:8443",
+            "https://[::1]/llama",
+            "https://llama.example",
             "unix:/run/llama.sock",
         ] {
             assert!(Upstream::new(good).is_ok(), "{good}");
         }
         for bad in [
             "127.0.0.1:8080",
-            "https://a",
+            "ftp://a",
             "unix:llama.sock",
             "http://u:p@a",
             "",

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod browser;
 pub mod env;
 mod kv_events;
 mod listen;
@@ -17,6 +18,7 @@ mod secret;
 mod settings;
 mod url;
 
+pub use browser::BrowserHeaders;
 pub use kv_events::{DEFAULT_BLOCK_SIZE, KvEvents};
 pub use listen::{ListenAddress, ListenAddressError};
 pub use secret::Secret;

@@ -478,6 +478,11 @@ impl Server {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// The certificate that it shows, signed by itself, as a PEM file: with [`Builder::tls`].
+    pub fn certificate(&self) -> Option<PathBuf> {
+        Some(self.certificate.as_ref()?.file())
+    }
+
     /// A new connection to it.
     ///
     /// # Errors

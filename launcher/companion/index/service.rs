@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use contextpilot_index::{Answer, Endpoint, Limits, Outcome, Query, Timings, Wish, Work, timings};
+use contextpilot_index::{
+    Answer, Endpoint, Limits, Outcome, Query, Timings, Wish, Work, Worked, timings,
+};
 use contextpilot_proxy::{
     Body, Handler, Request, Response, Tap, TooLarge, Upstream, generates, give_id, json_response,
     request_id,
@@ -14,6 +16,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue}
 use hyper::{Method, StatusCode};
 use tokio::sync::Semaphore;
 
+use super::hook::Hook;
 use super::{Shared, ids};
 
 /// Bodies beyond this are read beside the threads that serve.
@@ -28,6 +31,7 @@ struct Service {
     shared: Shared,
     limits: Limits,
     wishes: Option<SyncSender<Wish>>,
+    hook: Option<Hook>,
     /// One batch at a time is ordered, so that there is a core for the others.
     turn: Arc<Semaphore>,
     queue: Arc<Semaphore>,
@@ -39,6 +43,7 @@ pub(super) fn serve(
     upstream: Upstream,
     shared: Shared,
     wishes: Option<SyncSender<Wish>>,
+    hook: Option<Hook>,
 ) -> Result<(), String> {
     let limits = *shared.lock().limits();
     let service = Service {
@@ -46,6 +51,7 @@ pub(super) fn serve(
         shared,
         limits,
         wishes,
+        hook,
         turn: Arc::new(Semaphore::new(1)),
         queue: Arc::new(Semaphore::new(WAITING)),
     };
@@ -108,11 +114,24 @@ impl Service {
         let outcome = self.shared.lock().answer(query, now(), &mut ids::new);
         let response = match outcome {
             Outcome::Answer(answer) => response(&answer),
-            Outcome::Worked(worked) => response(&worked.answer()),
+            Outcome::Worked(mut worked) => {
+                self.foresee(&mut worked).await;
+                response(&worked.answer())
+            }
             Outcome::Work(work) => self.work(work).await,
         };
         self.pass_wishes();
         response
+    }
+
+    /// Has the hook say what the engine would reuse, which knows its rules and what is at work.
+    async fn foresee(&self, worked: &mut Worked) {
+        let (Some(hook), Some(question)) = (&self.hook, worked.question()) else {
+            return;
+        };
+        if let Some(reused) = hook.ask(question).await {
+            self.shared.lock().answered(worked, reused);
+        }
     }
 
     /// Orders a batch beside the threads that serve.

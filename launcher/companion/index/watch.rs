@@ -15,6 +15,11 @@ use crate::say::say;
 /// Between two attempts to reach the hook.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How often the hook is asked again for a request that was answered and that it does not know, and
+/// the time between. It may learn of a request a moment after the client has its answer.
+const DOUBTS: usize = 10;
+const DOUBT: Duration = Duration::from_millis(100);
+
 /// A thread that follows.
 pub(super) fn start(control: Control, shared: Shared) {
     thread::spawn(move || {
@@ -54,20 +59,11 @@ fn follow(
     let mut events = control.events(None)?;
     let taken_for_cached = {
         let mut index = shared.lock();
-        let ids = index.cached_ids();
+        let ids = index.cached_ids().into_iter().collect();
         index.set_truth(Truth::Engine);
         ids
     };
-    ask(control, shared)?;
-    // Of what is left of these the engine knows nothing: it is another one, or forgot them.
-    let mut index = shared.lock();
-    let cached: HashSet<String> = index.cached_ids().into_iter().collect();
-    for id in taken_for_cached {
-        if !cached.contains(&id) {
-            index.evicted(&id);
-        }
-    }
-    drop(index);
+    ask(control, shared, &taken_for_cached)?;
     say(format_args!("{} tells what is cached", control.address()));
     (*told, *met) = (None, true);
     for update in &mut events {
@@ -78,7 +74,7 @@ fn follow(
                     // Another process: what is not sent to it is not cached.
                     return Ok(());
                 }
-                ask(control, shared)?;
+                ask(control, shared, &HashSet::new())?;
             }
         }
     }
@@ -97,12 +93,37 @@ fn note(shared: &Shared, change: &Change) {
     }
 }
 
-/// Asks for each request what became of it.
-fn ask(control: &Control, shared: &Shared) -> Result<(), Error> {
+/// Asks for each request what became of it. Those that were answered, or are `taken_for_cached`, and
+/// of which the engine knows nothing are gone: it is another one, or has forgotten them.
+fn ask(
+    control: &Control,
+    shared: &Shared,
+    taken_for_cached: &HashSet<String>,
+) -> Result<(), Error> {
     let stats = control.stats()?;
     let checkpoints = stats.host.checkpoints > 0;
     shared.lock().warn(checkpoints.then(|| WARNING.to_owned()));
-    let ids = shared.lock().ids();
+    let mut ids = shared.lock().ids();
+    for _ in 0..DOUBTS {
+        ids = ask_for(control, shared, taken_for_cached, ids)?;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        thread::sleep(DOUBT);
+    }
+    let mut index = shared.lock();
+    ids.iter().for_each(|id| index.evicted(id));
+    Ok(())
+}
+
+/// Asks for these. Those that are in doubt are given back.
+fn ask_for(
+    control: &Control,
+    shared: &Shared,
+    taken_for_cached: &HashSet<String>,
+    ids: Vec<String>,
+) -> Result<Vec<String>, Error> {
+    let mut doubtful = Vec::new();
     for id in ids {
         match control.request(&id)? {
             RequestState::Cached { tokens, places, .. } => {
@@ -116,11 +137,16 @@ fn ask(control: &Control, shared: &Shared) -> Result<(), Error> {
                 }
             }
             RequestState::Evicted { .. } => shared.lock().evicted(&id),
-            // On its way; or never sent, or forgotten long ago.
-            RequestState::Awaited { .. } | RequestState::Unknown { .. } => {}
+            RequestState::Unknown { .. } => {
+                // Else it was not sent yet.
+                if taken_for_cached.contains(&id) || shared.lock().is_answered(&id) {
+                    doubtful.push(id);
+                }
+            }
+            RequestState::Awaited { .. } => {}
         }
     }
-    Ok(())
+    Ok(doubtful)
 }
 
 const WARNING: &str = "the model keeps context checkpoints, so it has sliding-window or recurrent \

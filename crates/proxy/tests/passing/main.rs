@@ -12,7 +12,7 @@ fn requests_arrive_as_they_were_sent() {
     let mut fake = Fake::start();
     let proxy = Proxied::start(&fake.url());
     let mut client = proxy.connect();
-    let sent = "POST /v1/x%20y?a=1&b=%zz HTTP/1.1\r\nHost: some.where:1\r\nAuthorization: Bearer k\r\n\
+    let sent = "POST /v1/x%20y?a=1&b=%zz HTTP/1.1\r\nHost: localhost:1\r\nAuthorization: Bearer k\r\n\
                 x-MixedCase: 1\r\nX-mixedcase: 2\r\nContent-Length: 9\r\nAccept-Encoding: gzip\r\n\r\n\
                 {\"a\" : 1}";
     client.write_all(sent.as_bytes()).expect("sent");
@@ -30,7 +30,7 @@ fn chunks_pass_as_they_come_and_the_connection_is_kept() {
     let mut client = proxy.connect();
     for round in 0..3 {
         client
-            .write_all(b"GET /s HTTP/1.1\r\nHost: a\r\n\r\n")
+            .write_all(b"GET /s HTTP/1.1\r\nHost: localhost\r\n\r\n")
             .expect("sent");
         let mut server = fake.accept();
         head(&mut server);
@@ -55,7 +55,7 @@ fn a_request_body_passes_as_it_comes() {
     let mut fake = Fake::start();
     let proxy = Proxied::start(&fake.url());
     let mut client = proxy.connect();
-    let start = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let start = "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     client.write_all(start.as_bytes()).expect("head");
     let mut server = fake.accept();
     assert!(
@@ -83,7 +83,7 @@ fn the_server_learns_that_the_client_left() {
     ] {
         let mut client = proxy.connect();
         client
-            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             .expect("sent");
         let mut server = fake.accept();
         head(&mut server);
@@ -107,7 +107,7 @@ fn the_client_learns_that_the_server_broke_off() {
     let proxy = Proxied::start(&fake.url());
     let mut client = proxy.connect();
     client
-        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .expect("sent");
     let mut server = fake.accept();
     head(&mut server);
@@ -126,7 +126,7 @@ fn large_bodies_pass_whole() {
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
     let mut client = proxy.connect();
     let start = format!(
-        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     client.write_all(start.as_bytes()).expect("head");
@@ -153,7 +153,8 @@ fn upgrades_join_the_connections() {
     let mut fake = Fake::start();
     let proxy = Proxied::start(&fake.url());
     let mut client = proxy.connect();
-    let asked = "GET /w HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+    let asked =
+        "GET /w HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
     client.write_all(asked.as_bytes()).expect("sent");
     let mut server = fake.accept();
     assert!(head(&mut server).to_lowercase().contains("upgrade: echo"));
@@ -196,11 +197,11 @@ fn own_routes_come_first_and_what_is_under_way_ends_before_the_stop() {
     let proxy = Proxied::start(&fake.url());
     let mut client = proxy.connect();
     client
-        .write_all(b"GET /own HTTP/1.1\r\nHost: a\r\n\r\n")
+        .write_all(b"GET /own HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .expect("sent");
     assert!(read_to(&mut client, "mine").starts_with("HTTP/1.1 200"));
     client
-        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .expect("sent");
     let mut server = fake.accept();
     head(&mut server);

@@ -150,6 +150,20 @@ impl Ledger {
             .collect()
     }
 
+    /// The tokens that the prompt of a live request begins with, so many at most. `None`: it is not
+    /// cached.
+    #[must_use]
+    pub fn beginning_of(&self, id: &str, most: u32) -> Option<Vec<Token>> {
+        let request = self.requests.get(self.requests.find(id)?)?;
+        let &mark = request.marks.iter().flatten().next()?;
+        let slots = self.sequences.values().map(|sequence| sequence.holder);
+        let mut holders = slots.chain(self.buffers.values().copied());
+        let holder = holders.find(|&holder| self.tree.covers(holder, mark))?;
+        let mut tokens = self.tree.read(holder, 0);
+        tokens.truncate(most as usize);
+        Some(tokens)
+    }
+
     /// Where the first prompt of a live request stands: nowhere while it is on its way. `None`:
     /// no live request has this id.
     #[must_use]

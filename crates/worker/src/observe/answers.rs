@@ -2,10 +2,8 @@
 //!
 //! **Who may ask.** With `CONTEXTPILOT_LISTEN_TOKEN`, whoever brings it. Without, the address is
 //! a loopback one or a Unix socket that only this user can open. A web page in a browser on this
-//! machine could reach a loopback address all the same, under a name of its own that it has made
-//! to mean this machine, or blindly: so without a token the `Host` must be a loopback one, and
-//! nothing is answered to what a page sends (a browser adds an `Origin` to each request that
-//! changes something, and `Sec-Fetch-Site` to all).
+//! machine could reach a loopback address all the same ([`BrowserHeaders`]): so without a token the
+//! `Host` must be a loopback one, and nothing is answered to what a page sends.
 //!
 //! `/health` and `/ready` are answered without the token too, in a word and without the reason: a
 //! kubelet that asks cannot keep a secret from whoever may read the pod's description.
@@ -20,7 +18,7 @@ use contextpilot_control::{
 };
 use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
-use contextpilot_settings::{ListenAddress, Secret};
+use contextpilot_settings::{BrowserHeaders, ListenAddress, Secret};
 use serde::Serialize;
 
 use super::ask::{Asker, NoAnswer, Question};
@@ -78,7 +76,7 @@ impl Answers {
 
     fn may_ask(&self, request: &Request) -> Result<Access, Response> {
         if let Some(token) = &self.token {
-            let probes = is_probe(request.path()) && !comes_from_a_page(request);
+            let probes = is_probe(request.path()) && !browser(request).from_a_page();
             return match has_token(request, token.expose()) {
                 true => Ok(Access::Whole),
                 false if probes => Ok(Access::Probe),
@@ -89,10 +87,11 @@ impl Answers {
                 .with("WWW-Authenticate", "Bearer")),
             };
         }
-        if comes_from_a_page(request) {
+        let browser = browser(request);
+        if browser.from_a_page() {
             return Err(refuse(403, "web pages are not answered"));
         }
-        if self.listen.unix_path().is_none() && !names_this_machine(request) {
+        if self.listen.unix_path().is_none() && !browser.names_this_machine() {
             return Err(refuse(
                 421,
                 "the Host is not this machine's: use 127.0.0.1, [::1] or localhost",
@@ -318,31 +317,8 @@ fn has_token(request: &Request, token: &str) -> bool {
     })
 }
 
-fn comes_from_a_page(request: &Request) -> bool {
-    let direct = |value: &[u8]| value == b"none";
-    request.header("Origin").next().is_some() || !request.header("Sec-Fetch-Site").all(direct)
-}
-
-fn names_this_machine(request: &Request) -> bool {
-    let mut hosts = request.header("Host");
-    match (hosts.next(), hosts.next()) {
-        (Some(host), None) => std::str::from_utf8(host).is_ok_and(is_loopback),
-        // It speaks HTTP/1.0: no browser does.
-        (None, _) => true,
-        _ => false,
-    }
-}
-
-/// Whether a `Host` means this machine, whatever any name server says.
-fn is_loopback(host: &str) -> bool {
-    let bare = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    };
-    // With a port of its own, it is read as an address to listen on: names are refused there.
-    format!("{bare}:0")
-        .parse::<ListenAddress>()
-        .is_ok_and(|address| address.is_local())
+fn browser(request: &Request) -> BrowserHeaders<'_> {
+    BrowserHeaders::of(|name| request.header(name).collect())
 }
 
 /// The right to follow the stream, given back on drop.

@@ -1,0 +1,126 @@
+//! Any lines can be sent to the index, one after the other: none brings it down, none is answered with a
+//! 500, what is ordered is a permutation, and the bounds hold.
+#![no_main]
+
+use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Outcome, Query, Truth, timings};
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+
+/// By the first byte of a line.
+const PATHS: [&str; 9] = [
+    "/reorder", "/build", "/schedule", "/deduplicate", "/evict", "/reset", "/search", "/insert", "/stats",
+];
+
+const LIMITS: Limits = Limits {
+    body: 4096,
+    contexts: 16,
+    blocks_in_call: 64,
+    requests: 12,
+    blocks: 40,
+    guessed: 6,
+    turns: 8,
+};
+
+fuzz_target!(|data: &[u8]| {
+    let mut index = Index::new(Mode::Live, LIMITS);
+    let mut ids = 0_u64;
+    for line in data.split(|byte| *byte == b'\n') {
+        let Some((&first, body)) = line.split_first() else {
+            continue;
+        };
+        match first {
+            // What the engine does: events, and the end of an answer.
+            b'!' => index.set_truth(Truth::Engine),
+            b'?' => index.set_truth(Truth::Guess),
+            b'+' | b'-' | b'>' | b'<' => {
+                let number = body.first().copied().unwrap_or(0) % 16;
+                let id = format!("req-{number:012x}");
+                match first {
+                    b'+' => index.cached(&id, body.len() as u64 * 7),
+                    b'-' => index.evicted(&id),
+                    b'>' => index.moved_to_host(&[id], 50),
+                    _ => {
+                        index.restored(std::slice::from_ref(&id));
+                        if let Some(timings) = timings(body) {
+                            index.completed(&id, timings);
+                        }
+                    }
+                }
+            }
+            _ => {
+                let path = PATHS[usize::from(first) % PATHS.len()];
+                let answer = ask(&mut index, path, body, &mut ids);
+                assert_ne!(answer.status, 500, "{path}: {}", answer.body);
+                if answer.status == 200 && path != "/insert" {
+                    check(&answer.body, body);
+                }
+            }
+        }
+        assert!(index.ids().len() <= LIMITS.requests);
+        index.wishes();
+    }
+});
+
+fn ask(index: &mut Index, path: &str, body: &[u8], ids: &mut u64) -> Answer {
+    let method = if path == "/stats" { "GET" } else { "POST" };
+    let Ok(Some(endpoint)) = Endpoint::of(method, path) else {
+        panic!("{path} is the index's");
+    };
+    let query = match Query::parse(endpoint, body, index.limits()) {
+        Ok(query) => query,
+        Err(answer) => return answer,
+    };
+    let mut new_id = || {
+        *ids += 1;
+        format!("req-{:012x}", *ids % 16)
+    };
+    match index.answer(query, 0.0, &mut new_id) {
+        Outcome::Answer(answer) => answer,
+        Outcome::Work(work) => {
+            let mut worked = work.run();
+            loop {
+                match index.finish(&mut worked, &mut new_id) {
+                    Ok(true) => return worked.answer(),
+                    Ok(false) => {}
+                    Err(answer) => return *answer,
+                }
+            }
+        }
+        Outcome::Worked(mut worked) => {
+            if let Some(question) = worked.question() {
+                let reused = question.common / 2;
+                index.answered(&mut worked, reused);
+            }
+            worked.answer()
+        }
+    }
+}
+
+/// Each context is answered with all of its blocks.
+fn check(answer: &Value, body: &[u8]) {
+    let (Some(ordered), Some(places)) = (
+        answer["reordered_contexts"].as_array(),
+        answer["original_indices"].as_array(),
+    ) else {
+        return;
+    };
+    let asked: Value = serde_json::from_slice(body).expect("it was read");
+    let given = asked["contexts"].as_array().expect("it was read");
+    assert_eq!(ordered.len(), given.len());
+    let mut seen = vec![false; given.len()];
+    for (context, place) in ordered.iter().zip(places) {
+        let place = place.as_u64().expect("a place") as usize;
+        assert!(!std::mem::replace(&mut seen[place], true), "{answer}");
+        let blocks = |context: &Value| -> Vec<String> {
+            let blocks = context.as_array().into_iter().flatten();
+            let mut blocks: Vec<String> = blocks.map(Value::to_string).collect();
+            blocks.sort_unstable();
+            blocks
+        };
+        // Numbers may be written in other ways than they came.
+        assert_eq!(blocks(context).len(), blocks(&given[place]).len());
+        if given[place].as_array().is_some_and(|all| all.iter().all(Value::is_string)) {
+            assert_eq!(blocks(context), blocks(&given[place]));
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Many requests, while the server, the index and the control stream are ended and started again:
+//! the index's live set is the engine's after each of them. `scripts/soak index` sends 100,000.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use contextpilot_client::Control;
+use contextpilot_client::control::RequestState;
+use contextpilot_testbed::{Arch, Builder, Connection, Error, Model, Response, Server, try_until};
+use serde_json::{Value, json};
+
+use crate::support::{Index, companion, control, until, watched};
+
+const CLIENTS: usize = 4;
+const ROUNDS: usize = 10;
+
+/// Stands between the index and the hook's socket, and cuts what goes through.
+struct Cutter {
+    path: PathBuf,
+    open: Arc<Mutex<Vec<UnixStream>>>,
+}
+
+impl Cutter {
+    fn start(folder: &Path, hook: &Path) -> Self {
+        let path = folder.join("relay.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let open = Arc::<Mutex<Vec<UnixStream>>>::default();
+        let (hook, kept) = (hook.to_owned(), Arc::clone(&open));
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // No server: the connection ends.
+                let Ok(server) = UnixStream::connect(&hook) else {
+                    continue;
+                };
+                let ends = [client, server].map(|end| (end.try_clone().unwrap(), end));
+                let [(client, client_too), (server, server_too)] = ends;
+                kept.lock().unwrap().push(client.try_clone().unwrap());
+                thread::spawn(move || pass(client, server));
+                thread::spawn(move || pass(server_too, client_too));
+            }
+        });
+        Self { path, open }
+    }
+
+    fn cut(&self) {
+        for stream in self.open.lock().unwrap().drain(..) {
+            // It may have ended.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass(mut from: UnixStream, mut to: UnixStream) {
+    // An end on either side ends both.
+    let _ = io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+/// All three, each of which may be ended.
+struct Scene {
+    builder: Builder,
+    server: Option<Server>,
+    index: Option<Index>,
+    hook: PathBuf,
+    cutter: Cutter,
+    /// Odd while the index is started again.
+    life: Arc<AtomicUsize>,
+    engine: SocketAddr,
+    address: SocketAddr,
+}
+
+impl Scene {
+    fn start(folder: &Path) -> Self {
+        let hook = folder.join("control.sock");
+        let builder = Server::builder().model(&Model::tiny(Arch::Llama)).args([
+            "--parallel",
+            "4",
+            "-c",
+            "8192",
+            "--cache-ram",
+            "1",
+        ]);
+        let server = watched(&builder, &hook);
+        let cutter = Cutter::start(folder, &hook);
+        let index = Index::told(server.address(), &cutter.path);
+        let engine = server.address();
+        let port = engine.port().to_string();
+        Self {
+            builder: builder.args(["--port".to_owned(), port]),
+            engine,
+            address: index.address,
+            server: Some(server),
+            index: Some(index),
+            hook,
+            cutter,
+            life: Arc::default(),
+        }
+    }
+
+    fn restart_index(&mut self) {
+        self.life.fetch_add(1, Ordering::SeqCst);
+        self.index = None;
+        let control = format!("unix:{}", self.cutter.path.display());
+        let port = self.address.port().to_string();
+        let mut command = companion(&["index", "--port", &port, "--control", &control]);
+        command.args(["--engine".to_owned(), format!("http://{}", self.engine)]);
+        self.index = Some(Index::of(command));
+        self.life.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn restart_server(&mut self, signal: i32) {
+        if let Some(mut server) = self.server.take() {
+            server.stop(signal).unwrap();
+        }
+        self.server = Some(watched(&self.builder, &self.hook));
+    }
+
+    /// Each is done while requests are on their way. (llama-server 0.7.0 itself waits for ever after a
+    /// SIGTERM that comes then.)
+    fn disturb(&mut self, round: usize) -> &'static str {
+        match round * 7 % ROUNDS {
+            0 => self.cutter.cut(),
+            1 => self.restart_index(),
+            2 | 3 => self.restart_server(libc::SIGKILL),
+            4 => {
+                self.cutter.cut();
+                self.restart_server(libc::SIGKILL);
+            }
+            5 => {
+                self.restart_server(libc::SIGKILL);
+                self.restart_index();
+            }
+            6 => {
+                self.restart_index();
+                self.restart_server(libc::SIGKILL);
+            }
+            7 => {
+                self.restart_index();
+                self.cutter.cut();
+            }
+            8 => {
+                for _ in 0..5 {
+                    self.cutter.cut();
+                    thread::yield_now();
+                }
+            }
+            _ => return "nothing",
+        }
+        "something"
+    }
+}
+
+/// What a client sent: an id, and the life of the index that gave it, if that is sure.
+type Sent = (String, Option<usize>);
+
+/// A context of documents that others ask for, too.
+fn context(number: usize) -> Vec<String> {
+    let documents = (0..6).map(|nth| (number * 2654435761 >> (nth * 3)) % (7 + nth * 5));
+    let distinct: BTreeSet<usize> = documents.collect();
+    distinct
+        .into_iter()
+        .map(|one| format!("Document {one} tells of {} and no more.", one * one + 7))
+        .collect()
+}
+
+fn post(address: SocketAddr, path: &str, body: &Value) -> Result<Response, Error> {
+    let mut connection = Connection::open(address)?;
+    let response = connection.exchange("POST", path, body.to_string().as_bytes())?;
+    match response.status {
+        200 => Ok(response),
+        status => Err(Error::new(format!("{path}: {status} {}", response.text()))),
+    }
+}
+
+/// Whatever has ended comes back: a client tries until it does.
+fn insist(address: SocketAddr, path: &str, body: &Value) -> Value {
+    let mut last = String::new();
+    let answer = try_until("an answer", || match post(address, path, body) {
+        Ok(response) => Ok(Some(response.json()?)),
+        Err(error) => {
+            last = error.to_string();
+            Ok(None)
+        }
+    });
+    answer.unwrap_or_else(|error| panic!("{error}: {last}"))
+}
+
+fn one(address: SocketAddr, life: &AtomicUsize, number: usize) -> Sent {
+    let before = life.load(Ordering::SeqCst);
+    let ordered = insist(address, "/reorder", &json!({"contexts": [context(number)]}));
+    let sure = life.load(Ordering::SeqCst) == before && before % 2 == 0;
+    let id = ordered["request_ids"][0].as_str().unwrap().to_owned();
+    let texts = ordered["reordered_contexts"][0].as_array().unwrap();
+    let texts: Vec<&str> = texts.iter().filter_map(Value::as_str).collect();
+    let prompt = format!("{}\nWhat of {number}?", texts.join("\n"));
+    let body = json!({"prompt": prompt, "n_predict": 1, "temperature": 0, "rid": id});
+    insist(address, "/completion", &body);
+    (id, sure.then_some(before))
+}
+
+/// Waits until the index lists what the engine has, of what this life of it knows.
+fn agree(scene: &Scene, control: &Control, sent: &mut Vec<Sent>) {
+    let index = scene.index.as_ref().unwrap();
+    let life = scene.life.load(Ordering::SeqCst);
+    let mut last = String::new();
+    let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        until("the live sets are one", || {
+            let held: BTreeSet<String> = sent
+                .iter()
+                .filter(|(id, _)| {
+                    let state = control.request(id);
+                    matches!(state, Ok(RequestState::Cached { .. }))
+                })
+                .map(|(id, _)| id.clone())
+                .collect();
+            let listed = index.get("/requests");
+            let listed: BTreeSet<String> = listed["request_ids"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|id| id.as_str().unwrap().to_owned())
+                .collect();
+            let known = |(id, of): &&Sent| held.contains(id) && *of == Some(life);
+            let missing: Vec<_> = sent
+                .iter()
+                .filter(known)
+                .filter(|(id, _)| !listed.contains(id))
+                .collect();
+            let gone: Vec<_> = listed.difference(&held).collect();
+            last = format!("the index lacks {missing:?}; the engine lacks {gone:?}");
+            (missing.is_empty() && gone.is_empty()).then_some(held)
+        })
+    }));
+    let held = held.unwrap_or_else(|_| panic!("{last}"));
+    sent.retain(|(id, _)| held.contains(id));
+}
+
+#[test]
+fn the_live_set_is_the_engines_whatever_ends() {
+    let given = std::env::var("CONTEXTPILOT_TEST_INDEX_REQUESTS");
+    let requests: usize = given.map_or(400, |number| number.parse().unwrap());
+    let rounds = (requests / 500).max(ROUNDS);
+    let folder = tempfile::tempdir().unwrap();
+    let mut scene = Scene::start(folder.path());
+    let control = control(&scene.hook);
+    let next = AtomicUsize::new(0);
+    let (mut sent, mut disturbed) = (Vec::new(), 0);
+    for round in 0..rounds {
+        let last = requests * (round + 1) / rounds;
+        let half = (next.load(Ordering::SeqCst) + last) / 2;
+        let (address, life) = (scene.address, Arc::clone(&scene.life));
+        thread::scope(|scope| {
+            let client = || {
+                let mut sent = Vec::new();
+                loop {
+                    let number = next.fetch_add(1, Ordering::SeqCst);
+                    if number >= last {
+                        return sent;
+                    }
+                    sent.push(one(address, &life, number));
+                }
+            };
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+            until("half of the round is sent", || {
+                (next.load(Ordering::SeqCst) >= half).then_some(())
+            });
+            disturbed += usize::from(scene.disturb(round) != "nothing");
+            for client in clients {
+                sent.extend(client.join().unwrap());
+            }
+        });
+        next.store(last, Ordering::SeqCst);
+        scene.server.as_ref().unwrap().wait_idle().unwrap();
+        if round % 4 == 3 {
+            scene.restart_server(libc::SIGTERM);
+            disturbed += 1;
+        }
+        scene.index.as_ref().unwrap().wait_truth("engine");
+        agree(&scene, &control, &mut sent);
+        if round % 20 == 19 {
+            println!("{last} requests, {} of them cached", sent.len());
+        }
+    }
+    println!(
+        "{requests} requests from {CLIENTS} clients, {disturbed} endings: the live sets were one \
+         after each; {} are cached now",
+        sent.len()
+    );
+    assert!(!sent.is_empty());
+    // A pause, after which nothing more comes.
+    thread::sleep(Duration::from_millis(200));
+    agree(&scene, &control, &mut sent);
+}
