@@ -17,7 +17,7 @@ mod secret;
 mod settings;
 mod url;
 
-pub use kv_events::{DEFAULT_BLOCK_SIZE, KvEvents};
+pub use kv_events::{DEFAULT_BLOCK_SIZE, KvEvents, KvEventsOf, NotPublished};
 pub use listen::{ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{

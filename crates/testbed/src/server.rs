@@ -209,7 +209,12 @@ impl Builder {
 
     /// Whether it has LoRA adapters.
     pub fn has_adapters(&self) -> bool {
-        self.has(&["--lora"])
+        self.adapters() > 0
+    }
+
+    /// How many LoRA adapters it has.
+    pub fn adapters(&self) -> usize {
+        self.args.iter().filter(|one| *one == "--lora").count()
     }
 
     /// How many addresses it is to listen on.
