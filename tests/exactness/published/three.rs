@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use contextpilot_testbed::{Arch, Error, Model, Request, Result, Server, try_until};
 
@@ -31,7 +32,7 @@ pub(crate) fn run(indexer: &Indexer, python: &Path) -> Result<String> {
     let wanted = std::env::var(REQUESTS).ok();
     let requests = wanted.and_then(|text| text.parse().ok()).unwrap_or(400);
     let llama = Server::builder().model(&Model::tiny(Arch::Llama));
-    let llama = llama.bare_slots(2).args(["-c", "1024"]);
+    let llama = llama.bare_slots(8).args(["-c", "4096"]);
     let day = Day {
         publisher: Publisher::start(&llama, next_port(), None)?,
         answered: AtomicU64::new(0),
@@ -65,7 +66,7 @@ pub(crate) fn run(indexer: &Indexer, python: &Path) -> Result<String> {
     let held = contents(&day.publisher.server)?;
     let held = held.ok_or_else(|| Error::new("the slots are not told"))?;
     let truth = names(&held, BLOCK);
-    if truth.len() < 2 {
+    if truth.len() < 16 {
         return Err(Error::new("there is nothing to compare"));
     }
     for (name, router) in [("first", indexer), ("second", &other), ("killed", &doomed)] {
@@ -94,7 +95,8 @@ impl Day {
                 break;
             }
             let seed = nth * CLIENTS + client;
-            let prompt = format!("{}{}", text(seed % 5, 32), text(seed, 24));
+            let length = 24 + (seed % 7) as usize * 24;
+            let prompt = format!("{}{}", text(seed % 5, 32), text(seed, length));
             let request = Request::completion(prompt).predict(2);
             let answer = self.publisher.server.complete(&request);
             self.failed.fetch_or(answer.is_err(), Ordering::Relaxed);
@@ -116,9 +118,18 @@ impl Day {
             if self.is_over() {
                 return Ok(router);
             }
+            self.work_on();
             // By signal 9.
             drop(router);
             self.killed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until a hundredth of the requests was answered.
+    fn work_on(&self) {
+        let enough = self.answered.load(Ordering::Relaxed) + self.requests / 100;
+        while !self.is_over() && self.answered.load(Ordering::Relaxed) < enough {
+            thread::sleep(Duration::from_millis(10));
         }
     }
 

@@ -119,7 +119,7 @@ impl Ledger {
         let wanted = in_force.blend_of_one(adapter);
         let wanted = wanted.filter(|blend| !blend.is_invoked());
         in_force.compared() == Compared::WhenNamed
-            && !sequence.unsettled
+            && !self.has_unsettled_blend(sequence)
             && wanted.is_some_and(|wanted| sequence.suits(Wanted::Blend(wanted)))
     }
 }

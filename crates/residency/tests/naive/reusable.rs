@@ -39,7 +39,9 @@ impl Naive {
         };
         let slots = self.slots.iter();
         let slots = slots.filter(|&(&id, slot)| {
-            !self.is_in_flight(id) && !slot.unsettled && slot.suits(&Wants::Set(set.clone()))
+            !self.is_in_flight(id)
+                && !self.is_unsettled(slot)
+                && slot.suits(&Wants::Set(set.clone()))
         });
         slots.map(|(_, slot)| slot.tokens.as_slice()).collect()
     }
