@@ -1,7 +1,10 @@
 //! What stands between a router and one llama-server.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use contextpilot_gateway::Gateway;
+use contextpilot_proxy::Upstream;
 use contextpilot_settings::{KvEventsOf, Settings, env};
 
 use super::listen;
@@ -19,9 +22,12 @@ use crate::variables::of_process;
 #[command(after_help = "Example:
   contextpilot-llama gateway --server http://127.0.0.1:8080 --port 8081")]
 pub(super) struct Options {
-    /// The server: http://host:port, or unix:/path of its socket
+    /// The server: http://host:port, https://host:port, or unix:/path of its socket
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
+    /// PEM file of the certificates to trust instead of the system's, for https
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Port to listen on; 0 chooses a free one
     #[arg(long, default_value_t = 8081)]
     port: u16,
@@ -36,8 +42,16 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let settings = Settings::from(events).map_err(|e| e.to_string())?;
     let events = settings.kv_events.as_ref();
     let only = events.and_then(KvEventsOf::only);
-    let gateway =
-        Gateway::new(&options.server, only.cloned()).map_err(|e| format!("--server: {e}"))?;
+    let upstream = match &options.ca {
+        None => Upstream::new(&options.server),
+        Some(path) => {
+            let pem = std::fs::read(path);
+            let pem = pem.map_err(|e| format!("--ca cannot be read ({e}): give a PEM file"))?;
+            Upstream::trusting(&options.server, &pem)
+        }
+    };
+    let upstream = upstream.map_err(|e| format!("--server: {e}"))?;
+    let gateway = Gateway::new(upstream, only.cloned());
     let listener = listen::bind(&options.host, options.port)?;
     let address = listener
         .local_addr()

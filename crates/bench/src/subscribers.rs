@@ -7,7 +7,6 @@ use std::thread;
 use contextpilot_testbed::{Builder, Connection, Result, Server, try_until};
 use contextpilot_zmtp::encode;
 
-
 use crate::lab::failed;
 use peer::Peer;
 

@@ -48,6 +48,7 @@ mod body;
 mod headers;
 mod rid;
 mod server;
+mod tls;
 mod upstream;
 
 pub use body::{Body, BoxError, Tap, TooLarge};

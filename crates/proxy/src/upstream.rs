@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 
+use crate::tls::Tls;
 use crate::{Body, BoxError, Request, Response, Tap, error_response, headers};
 
 /// How long a connection may take to be made. An answer may take any time: prompts are long.
@@ -33,6 +34,8 @@ pub struct Upstream {
 enum Place {
     /// `host:port`.
     Tcp(String),
+    /// The same, and what is spoken there.
+    Tls(String, Tls),
     Unix(PathBuf),
 }
 
@@ -40,7 +43,7 @@ enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError {
     address: String,
-    why: &'static str,
+    why: String,
 }
 
 impl fmt::Display for AddressError {
@@ -48,7 +51,7 @@ impl fmt::Display for AddressError {
         let Self { address, why } = self;
         write!(
             f,
-            "{address} {why}: give http://host:port, or unix:/path of a socket"
+            "{address} {why}: give http://host:port, https://host:port, or unix:/path of a socket"
         )
     }
 }
@@ -56,15 +59,27 @@ impl fmt::Display for AddressError {
 impl std::error::Error for AddressError {}
 
 impl Upstream {
-    /// A server at `http://host:port`, with or without a path before those of its routes, or at
-    /// `unix:/path`. Opens no connection.
+    /// A server at `http://host:port` or `https://host:port`, with or without a path before those of
+    /// its routes, or at `unix:/path`. Opens no connection.
     ///
     /// # Errors
     /// The address is none of these.
     pub fn new(address: &str) -> Result<Self, AddressError> {
-        let error = |why| AddressError {
+        Self::read(address, None)
+    }
+
+    /// The same, trusting these certificates (PEM) instead of the system's.
+    ///
+    /// # Errors
+    /// The address is none of these, or the certificates cannot be used.
+    pub fn trusting(address: &str, ca: &[u8]) -> Result<Self, AddressError> {
+        Self::read(address, Some(ca))
+    }
+
+    fn read(address: &str, ca: Option<&[u8]>) -> Result<Self, AddressError> {
+        let error = |why: &str| AddressError {
             address: address.to_owned(),
-            why,
+            why: why.to_owned(),
         };
         let shown = address.to_owned();
         if let Some(path) = address.strip_prefix("unix:") {
@@ -78,16 +93,25 @@ impl Upstream {
             });
         }
         let url: Uri = address.parse().map_err(|_| error("is not a URL"))?;
-        if url.scheme_str() != Some("http") {
-            return Err(error("is not an http:// URL"));
-        }
+        let secure = match url.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(error("is not an http:// or https:// URL")),
+        };
         let authority = url.authority().ok_or_else(|| error("names no host"))?;
         if authority.as_str().contains('@') {
             return Err(error("has user information, which is a header's business"));
         }
-        let (host, port) = (authority.host(), authority.port_u16().unwrap_or(80));
+        let host = authority.host();
+        let port = authority
+            .port_u16()
+            .unwrap_or(if secure { 443 } else { 80 });
+        let at = format!("{host}:{port}");
         Ok(Self {
-            place: Place::Tcp(format!("{host}:{port}")),
+            place: match secure {
+                true => Place::Tls(at, Tls::new(host, ca).map_err(|why| error(&why))?),
+                false => Place::Tcp(at),
+            },
             prefix: url.path().trim_end_matches('/').to_owned(),
             shown,
         })
@@ -126,6 +150,11 @@ impl Upstream {
                 stream.set_nodelay(true)?;
                 exchange(stream, request).await?
             }
+            Place::Tls(address, tls) => {
+                let stream = in_time(TcpStream::connect(address)).await?;
+                stream.set_nodelay(true)?;
+                exchange(in_time(tls.connect(stream)).await?, request).await?
+            }
             Place::Unix(path) => {
                 let stream = in_time(UnixStream::connect(path)).await?;
                 exchange(stream, request).await?
@@ -151,7 +180,7 @@ impl Upstream {
         headers::strip(request.headers_mut());
         if !request.headers().contains_key(HOST) {
             let host = match &self.place {
-                Place::Tcp(address) => address,
+                Place::Tcp(address) | Place::Tls(address, _) => address,
                 Place::Unix(_) => "localhost",
             };
             request.headers_mut().insert(HOST, host.parse()?);
@@ -225,12 +254,14 @@ mod tests {
             "http://[::1]:8080/",
             "http://localhost/llama",
             "unix:/run/llama.sock",
+            "https://localhost:8080",
+            "https://[::1]",
         ] {
             assert!(Upstream::new(good).is_ok(), "{good}");
         }
         for bad in [
             "127.0.0.1:8080",
-            "https://a",
+            "ftp://a",
             "unix:llama.sock",
             "http://u:p@a",
             "",
@@ -238,5 +269,7 @@ mod tests {
             let error = Upstream::new(bad).expect_err(bad).to_string();
             assert!(error.contains("give http://host:port"), "{error}");
         }
+        let none = Upstream::trusting("https://a", b"no certificate").expect_err("no PEM");
+        assert!(none.to_string().contains("no certificate in it"), "{none}");
     }
 }

@@ -473,6 +473,11 @@ impl Server {
         .map_err(|error| Error::new(format!("{error}; it says:\n{}", self.stderr())))
     }
 
+    /// The certificate to trust, in PEM, if it speaks TLS.
+    pub fn certificate_file(&self) -> Option<PathBuf> {
+        self.certificate.as_deref().map(Certificate::file)
+    }
+
     /// What it has said on stdout so far.
     pub fn stdout(&self) -> String {
         self.log(STDOUT)

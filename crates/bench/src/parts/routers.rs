@@ -95,7 +95,7 @@ fn events(lab: &Lab, page: &mut Page) -> Result<()> {
     }
     drop((one, three));
     times.say(page, "Events");
-    for side in ONE_ROUTER - 1..EVENTS.len() {
+    for (side, name) in EVENTS.iter().enumerate().skip(ONE_ROUTER - 1) {
         for (what, times) in [("First token", &times.first), ("Per chunk", &times.chunk)] {
             let ratio = times.ratio(side);
             let aim = match times.verdict(side) {
@@ -103,7 +103,7 @@ fn events(lab: &Lab, page: &mut Page) -> Result<()> {
                 Verdict::Noise => Aim::Noise,
                 _ => Aim::Missed,
             };
-            let what = format!("{what}, {}", EVENTS[side]);
+            let what = format!("{what}, {name}");
             page.aim(&what, &format!("at most {MOST}"), &ratio.show(3), aim);
         }
     }
