@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use contextpilot_delivery::{Config, Sender};
-use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_journal::{Identity, Journal, Place, model_name};
 use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
 use contextpilot_settings::Settings;
@@ -211,9 +211,18 @@ fn publish(settings: &Settings) -> io::Result<Option<Publication>> {
         log: log::complete_line,
         lookup: |name| std::env::var_os(name),
     };
-    let settings = settings.kv_events.clone();
-    let started = settings.map(|settings| Publication::start(settings, host));
-    started.transpose()
+    let Some(of) = &settings.kv_events else {
+        return Ok(None);
+    };
+    let (model, routed) = model_name(std::env::args_os(), host.lookup);
+    match of.server(&model, routed) {
+        Ok(events) => Publication::start(events.clone(), host).map(Some),
+        Err(why) => {
+            let why = why.to_string();
+            log::complete_line(&format!("[ContextPilot] KV cache events: {why}"));
+            Ok(Some(Publication::none(of.block_size(), why)))
+        }
+    }
 }
 
 /// The journal of this instance: of this index, at this address.

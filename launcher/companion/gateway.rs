@@ -2,7 +2,8 @@
 
 use clap::Args;
 use contextpilot_gateway::Gateway;
-use contextpilot_settings::{Settings, env};
+use contextpilot_proxy::Upstream;
+use contextpilot_settings::{KvEventsOf, Settings, env};
 
 use super::listen;
 use crate::say::say;
@@ -36,14 +37,20 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let events = |name: &str| of_process(name).filter(|_| name.starts_with(env::KV_PREFIX));
     let settings = Settings::from(events).map_err(|e| e.to_string())?;
-    let gateway = Gateway::new(&options.server, settings.kv_events.clone())
-        .map_err(|e| format!("--server: {e}"))?;
+    let events = settings.kv_events.as_ref();
+    let only = events.and_then(KvEventsOf::only);
+    let upstream = Upstream::new(&options.server).map_err(|e| format!("--server: {e}"))?;
+    let gateway = Gateway::new(upstream, only.cloned());
     let listener = listen::bind(&options.host, options.port)?;
     let address = listener
         .local_addr()
         .map_err(|e| format!("the socket has no address ({e}): try again"))?;
-    let events = match &settings.kv_events {
-        Some(events) => format!("its KV cache events are at tcp://{}", events.publish),
+    let events = match events {
+        Some(KvEventsOf::Server(one)) => {
+            format!("its KV cache events are at tcp://{}", one.publish)
+        }
+        // A router asks for those of one server.
+        Some(KvEventsOf::Models(_)) => "the events of its models are not told here".to_owned(),
         None => format!(
             "it publishes no KV cache events ({} is not set)",
             env::KV_EVENTS

@@ -1,8 +1,18 @@
 //! What is said of the KV cache events that are published for routers.
 
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use contextpilot_client::Metrics;
+use contextpilot_zmtp::{Session, encode};
+use peer::Peer;
 
 use crate::support::{Hooked, ask, bare, until};
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../crates/zmtp/tests/support/mod.rs"]
+mod peer;
 
 const EVENTS: &str = "CONTEXTPILOT_KV_EVENTS";
 /// Any that is free.
@@ -73,6 +83,102 @@ fn it_is_said_when_nothing_is_published() {
     assert!(hooked.server.stderr().contains(&problem));
     // The server does not mind.
     hooked.server.complete(&ask(1, 40)).unwrap();
+}
+
+/// Ends a load when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Connections that the publisher takes at a time.
+const ROOM: usize = 32;
+
+#[test]
+fn whatever_peers_do_the_server_does_not_notice() {
+    let hooked = Hooked::observing(&bare(2).env(EVENTS, ADDRESS));
+    let events = until("it publishes", || {
+        hooked.stats().kv_events.filter(|one| one.publish.is_some())
+    });
+    let [publish, replay] = [events.publish, events.replay].map(|at| -> SocketAddr {
+        let at = at.expect("it listens");
+        at.trim_start_matches("tcp://").parse().expect("an address")
+    });
+    let refused = || hooked.stats().kv_events.unwrap().refused;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Also when something is not as it should be.
+        let load_ends = Ends(&done);
+        let client = scope.spawn(|| {
+            let mut answered = 0;
+            while !done.load(Ordering::Relaxed) {
+                let answer = hooked.server.complete(&ask(answered, 60).predict(2));
+                answer.expect("the server answers");
+                answered += 1;
+            }
+            answered
+        });
+        // They subscribe and never read a word of it.
+        let mut stalled: Vec<Peer> = (0..ROOM - 1).map(|_| Peer::ready(publish, "SUB")).collect();
+        for peer in &mut stalled {
+            peer.say(&encode(&[b"\x01"]));
+        }
+        until("they are subscribed", || {
+            let subscribers = hooked.stats().kv_events?.subscribers;
+            (subscribers == stalled.len() as u64).then_some(())
+        });
+        let too_long = [
+            &Session::greeting()[..],
+            &[2, 0x7f, 0xff, 0xff, 0xff],
+            &[0xff; 4],
+        ];
+        let nonsense: [&[u8]; 3] = [
+            b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            &[0xff; 4096],
+            &too_long.concat(),
+        ];
+        for at in [publish, replay] {
+            for bytes in nonsense {
+                let mut peer = Peer::connect(at);
+                // It may be gone by then.
+                let _ = peer.stream.write_all(bytes);
+                peer.end();
+            }
+        }
+        until("they are counted", || (refused() >= 6).then_some(()));
+        let last = until("there is no room", || {
+            let mut peer = Peer::connect(publish);
+            peer.stream.read_exact(&mut [0; 64]).ok().map(|()| peer)
+        });
+        let before = refused();
+        // Not more at a time than the system lets wait, or it has them wait for seconds.
+        for hundreds in 1..=100 {
+            let _hundred: Vec<Peer> = (0..100).map(|_| Peer::connect(publish)).collect();
+            until("all are refused", || {
+                (refused() >= before + hundreds * 100).then_some(())
+            });
+        }
+        drop(load_ends);
+        let answered = client.join().expect("the server has answered");
+        assert!(answered > 10, "{answered}");
+        drop((stalled, last));
+    });
+    // Who comes now is served.
+    until("there is room again", || {
+        let events = hooked.stats().kv_events.unwrap();
+        (events.subscribers == 0).then_some(())
+    });
+    let mut late = Peer::ready(publish, "SUB");
+    late.say(&encode(&[b"\x01"]));
+    assert_eq!(
+        late.frame(),
+        Some((false, Vec::new())),
+        "the topic of a batch"
+    );
+    assert_eq!(hooked.stats().kv_events.unwrap().problem, None);
 }
 
 #[test]

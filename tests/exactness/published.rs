@@ -5,7 +5,8 @@
 //! them to a file when it is told to save the slot, which changes nothing. After every step of a trace, for
 //! everything that any slot has ever held, the indexer's score for the device must be the full
 //! blocks of it that a slot holds now. For host memory, where a server shows nothing, the truth is `cache_n`
-//! when the prompt is sent to a server that was brought to the same state.
+//! when the prompt is sent to a server that was brought to the same state; and so it is for requests
+//! that name a LoRA adapter, as a server does not say under which its slots work.
 //!
 //! Runs in a network namespace of its own, as the indexer listens at all addresses.
 //!
@@ -13,6 +14,10 @@
 //! cargo test --test published [-- NAME...]
 //! ```
 
+#[path = "published/adapters.rs"]
+mod adapters;
+#[path = "published/bounded.rs"]
+mod bounded;
 #[allow(dead_code, reason = "the other test uses the rest")]
 mod cases;
 #[path = "published/disturbances.rs"]
@@ -30,6 +35,8 @@ mod router;
 mod selection;
 #[path = "published/slots.rs"]
 mod slots;
+#[path = "published/three.rs"]
+mod three;
 #[path = "published/traces.rs"]
 mod traces;
 

@@ -1,6 +1,8 @@
 //! llama-server without a model: a router that starts a child for each one.
 
 use std::fs::{self, Permissions};
+use std::io::Read;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread::sleep;
@@ -171,6 +173,55 @@ fn each_child_reports_for_itself_and_the_router_is_silent() {
     let all = ["one-a", "two-a", "one-b", "one-c", "two-b", "two-c"];
     assert_told(&index, &all);
     assert_eq!(lines(&server).len(), 3, "{:?}", lines(&server));
+}
+
+/// What each child says of its events.
+fn published(server: &Server) -> Vec<String> {
+    let said = lines(server).into_iter();
+    said.filter(|line| line.contains("KV cache events: "))
+        .collect()
+}
+
+#[test]
+fn children_that_would_share_an_address_publish_nothing_and_say_so() {
+    let models = Models::new();
+    let index = Index::start().unwrap();
+    let router = models.router(&[]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", taken.local_addr().unwrap());
+    // That the port is taken is of no interest: nobody tries.
+    let server = hooked(&router.env("CONTEXTPILOT_KV_EVENTS", address), &index);
+    for model in ["one", "two"] {
+        ask(&server, model, 0, model);
+    }
+    wait_for("both say so", || published(&server).len() == 2);
+    for (line, model) in published(&server).iter().zip(["one", "two"]) {
+        let remedy = format!("CONTEXTPILOT_KV_EVENTS={model}=tcp://");
+        assert!(line.contains("not published in router mode"), "{line}");
+        assert!(line.contains(&remedy), "{line}");
+    }
+}
+
+#[test]
+fn each_child_publishes_at_the_address_of_its_model() {
+    let models = Models::new();
+    let index = Index::start().unwrap();
+    let addresses = "two=tcp://127.0.0.1:0,other=tcp://127.0.0.1:0";
+    let router = models.router(&[]).env("CONTEXTPILOT_KV_EVENTS", addresses);
+    let server = hooked(&router, &index);
+    for model in ["one", "two"] {
+        ask(&server, model, 0, model);
+    }
+    wait_for("both say something", || published(&server).len() == 2);
+    let said = published(&server);
+    assert!(said[0].contains("not published for one"), "{said:?}");
+    let address = said[1].split("tcp://").nth(1).unwrap();
+    let address = address.split(',').next().unwrap();
+    // What a publisher says first.
+    let mut greeting = [0; 10];
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.read_exact(&mut greeting).unwrap();
+    assert_eq!((greeting[0], greeting[9]), (0xff, 0x7f));
 }
 
 #[test]

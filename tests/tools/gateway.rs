@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use contextpilot_testbed::{Connection, Response};
@@ -18,7 +19,15 @@ struct Gateway {
 
 impl Gateway {
     fn start(server: &str) -> Self {
-        let mut command = companion(&["gateway", "--server", server, "--port", "0"]);
+        Self::trusting(server, None)
+    }
+
+    /// `authority`: whose certificates count, instead of those that the system trusts.
+    fn trusting(server: &str, authority: Option<&Path>) -> Self {
+        let mut command = companion(&["gateway", "--port", "0", "--server", server]);
+        if let Some(authority) = authority {
+            command.env("SSL_CERT_FILE", authority);
+        }
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -118,6 +127,30 @@ fn what_cannot_be_rendered_is_refused_and_what_the_server_refuses_too() {
         assert_eq!(gateway.ask("POST", COMPLETION, key, prompt).status, 401);
         assert_eq!(gateway.ask("POST", "/completion", key, prompt).status, 401);
     }
+}
+
+#[test]
+fn a_server_that_speaks_tls_is_spoken_to_so() {
+    let server = two_slots().tls().args(["--api-key", KEY]).spawn().unwrap();
+    let port = server.address().port();
+    let url = format!("https://localhost:{port}");
+    let authority = server.certificate_file().unwrap();
+    let gateway = Gateway::trusting(&url, Some(&authority));
+    let prompt = json!({"prompt": "tea", "n_predict": 2});
+    let rendered = gateway.post(COMPLETION, &prompt).json().unwrap();
+    assert!(!rendered[0]["token_ids"].as_array().unwrap().is_empty());
+    assert_eq!(gateway.post("/completion", &prompt).status, 200);
+    assert_eq!(
+        gateway
+            .ask("POST", COMPLETION, "", "{\"prompt\": \"a\"}")
+            .status,
+        401
+    );
+    // Nobody has said that it is to be trusted.
+    let gateway = Gateway::start(&url);
+    let refused = gateway.post(COMPLETION, &prompt);
+    assert_eq!(refused.status, 502, "{}", refused.text());
+    assert!(refused.text().contains("certificate"), "{}", refused.text());
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod parts;
 mod plot;
 mod probe;
 mod sample;
+mod subscribers;
 
 /// The traces of the exactness test, and what they are made of.
 #[allow(dead_code, reason = "only the test wants to know all of a trace")]

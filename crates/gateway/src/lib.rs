@@ -25,7 +25,7 @@ mod sources;
 use std::io;
 use std::net::TcpListener;
 
-use contextpilot_proxy::{AddressError, Handler, Limits, Request, Response, Upstream, serve};
+use contextpilot_proxy::{Handler, Limits, Request, Response, Upstream, serve};
 use contextpilot_proxy::{error_response, json_response};
 use contextpilot_settings::KvEvents;
 use hyper::Method;
@@ -38,15 +38,10 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// For the server at this URL, which publishes its events there. Opens no connection.
-    ///
-    /// # Errors
-    /// The URL cannot be used.
-    pub fn new(server: &str, events: Option<KvEvents>) -> Result<Self, AddressError> {
-        Ok(Self {
-            upstream: Upstream::new(server)?,
-            events,
-        })
+    /// For this server, which publishes its events there.
+    #[must_use]
+    pub fn new(upstream: Upstream, events: Option<KvEvents>) -> Self {
+        Self { upstream, events }
     }
 
     /// Serves for as long as the process lives.

@@ -77,13 +77,14 @@ async fn read(server: &Upstream, request: Request) -> Result<(Asker<'_>, Bytes, 
         let status = if error.is::<TooLarge>() { 413 } else { 400 };
         error_response(status, INVALID, &error.to_string())
     })?;
-    let body = serde_json::from_slice(&bytes).map_err(|error| {
+    let body: Value = serde_json::from_slice(&bytes).map_err(|error| {
         let message = format!("the body is no JSON: {error}");
         error_response(400, INVALID, &message)
     })?;
     let asker = Asker {
         server,
         headers: head.headers,
+        model: body["model"].clone(),
     };
     Ok((asker, bytes, body))
 }
@@ -93,12 +94,17 @@ struct Asker<'a> {
     server: &'a Upstream,
     /// The client's.
     headers: HeaderMap,
+    /// Which one is asked for: a server in router mode asks the server of that.
+    model: Value,
 }
 
 impl Asker<'_> {
     /// The token ids of a text, as of a prompt.
     async fn tokenize(&self, content: &Value) -> Result<Value, Response> {
-        let body = json!({"content": content, "add_special": true, "parse_special": true});
+        let mut body = json!({"content": content, "add_special": true, "parse_special": true});
+        if self.model.is_string() {
+            body["model"] = self.model.clone();
+        }
         let mut answer = self.ask("/tokenize", body.to_string().into()).await?;
         let tokens = answer["tokens"].take();
         match tokens.is_array() {

@@ -47,6 +47,7 @@ mod tests {
             replay: None,
             topic: "kv".to_owned(),
             block_size: 16,
+            adapters: Vec::new(),
         };
         let mut request = Request::new(Body::full(""));
         let host = host.parse().expect("a header");

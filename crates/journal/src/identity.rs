@@ -119,6 +119,18 @@ impl fmt::Debug for Identity {
     }
 }
 
+/// What a server's model is called: by its alias, else by what it loads; empty if neither is told. And
+/// whether a llama-server in router mode has started it, and others beside it. Flags are read as in
+/// [`Identity::of`].
+pub fn model_name(
+    argv: impl IntoIterator<Item = OsString>,
+    env: impl Fn(&str) -> Option<OsString>,
+) -> (String, bool) {
+    let name = Flags::of(argv, &env).model.unwrap_or_default();
+    let routed = env(ROUTER_PORT).is_some();
+    (name.to_string_lossy().into_owned(), routed)
+}
+
 #[derive(Default)]
 struct Flags {
     host: Option<OsString>,

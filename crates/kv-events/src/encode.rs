@@ -34,6 +34,7 @@ impl Writer {
                 parent,
                 tokens,
                 medium,
+                adapter,
             } => {
                 self.map(8);
                 self.field("type", "BlockStored");
@@ -54,7 +55,10 @@ impl Writer {
                 self.nil();
                 self.medium(*medium);
                 self.text("lora_name");
-                self.nil();
+                match adapter {
+                    Some(name) => self.text(name),
+                    None => self.nil(),
+                }
             }
             KvEvent::Removed { hashes, medium } => {
                 self.map(3);

@@ -1,5 +1,7 @@
 //! What is published.
 
+use std::sync::Arc;
+
 /// Where blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Medium {
@@ -36,6 +38,9 @@ pub enum KvEvent {
         tokens: Vec<u32>,
         /// Where.
         medium: Medium,
+        /// The name of the LoRA adapter of the requests that they serve; `None`: of those that
+        /// name none.
+        adapter: Option<Arc<str>>,
     },
     /// Blocks are there no more.
     Removed {
@@ -54,9 +59,11 @@ pub(crate) fn store(
     above: Option<u64>,
     block: &[u32],
     on: Medium,
+    adapter: Option<&Arc<str>>,
     events: &mut Vec<KvEvent>,
 ) {
     match events.last_mut() {
+        // What lies below another block has the same adapter.
         Some(KvEvent::Stored {
             hashes,
             tokens,
@@ -71,6 +78,7 @@ pub(crate) fn store(
             parent: above,
             tokens: block.to_vec(),
             medium: on,
+            adapter: adapter.cloned(),
         }),
     }
 }

@@ -1,6 +1,7 @@
 //! Numbers batches, and keeps what they said for those who missed some.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::{KvEvent, Medium, encode, event};
 
@@ -27,6 +28,7 @@ struct Stored {
     serial: u64,
     parent: Option<u64>,
     tokens: Box<[u32]>,
+    adapter: Option<Arc<str>>,
 }
 
 /// What is sent, beyond the topic.
@@ -95,7 +97,8 @@ impl Feed {
         for key in self.order.values() {
             let (hash, on) = *key;
             let one = &self.stored[key];
-            event::store(hash, one.parent, &one.tokens, on, &mut events);
+            let adapter = one.adapter.as_ref();
+            event::store(hash, one.parent, &one.tokens, on, adapter, &mut events);
         }
         events
     }
@@ -107,6 +110,7 @@ impl Feed {
                 parent,
                 tokens,
                 medium,
+                adapter,
             } => {
                 let mut above = *parent;
                 let blocks = tokens.chunks_exact(self.block_size as usize);
@@ -116,6 +120,7 @@ impl Feed {
                         serial: self.serial,
                         parent: above.replace(hash),
                         tokens: block.into(),
+                        adapter: adapter.clone(),
                     };
                     self.order.insert(self.serial, (hash, *medium));
                     match self.stored.insert((hash, *medium), one) {

@@ -8,18 +8,27 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 const LEAST: u64 = 1 << 32;
 
 /// The name of a block: of its tokens and of all before them, whose name is `parent`; `None`: none
-/// come before. Never below 2³².
+/// come before. Never below 2³². The first block of those that serve requests for a LoRA adapter has
+/// the adapter's name in its own, and so have all that follow it.
 ///
 /// Two blocks have the same name by chance once in 2⁶⁴ pairs; that two can be made on purpose does
 /// no harm, since the engine compares tokens: only a router would be wrong.
 #[must_use]
-pub fn block_hash(parent: Option<u64>, tokens: &[u32]) -> u64 {
-    let mut hash = fold(SEED, parent.unwrap_or(0), tokens.len() as u64);
+pub fn block_hash(parent: Option<u64>, tokens: &[u32], adapter: Option<&str>) -> u64 {
+    let above = parent.or_else(|| adapter.map(adapter_hash)).unwrap_or(0);
+    let mut hash = fold(SEED, above, tokens.len() as u64);
     for pair in tokens.chunks(2) {
         let second = pair.get(1).copied().unwrap_or(0);
         hash = fold(hash, u64::from(pair[0]), u64::from(second) + 1);
     }
     if hash < LEAST { hash | LEAST } else { hash }
+}
+
+/// Stands above the first block.
+fn adapter_hash(name: &str) -> u64 {
+    name.bytes().fold(SEED, |hash, byte| {
+        fold(hash, u64::from(byte), name.len() as u64)
+    })
 }
 
 /// Takes in two numbers: the last step of SplitMix64, whose every bit depends on all bits before.
@@ -38,11 +47,13 @@ mod tests {
 
     #[test]
     fn names_stay_the_same_for_ever() {
-        let first = block_hash(None, &[1, 2, 3, 4]);
+        let first = block_hash(None, &[1, 2, 3, 4], None);
         assert_eq!(first, 0xc67c_247b_06eb_922a);
-        let second = block_hash(Some(first), &[1, 2, 3, 4]);
+        let second = block_hash(Some(first), &[1, 2, 3, 4], None);
         assert_eq!(second, 0xb9df_b40d_88fc_cd63);
-        assert_eq!(block_hash(None, &[7]), 0x7089_5e60_8930_52ed);
+        assert_eq!(block_hash(None, &[7], None), 0x7089_5e60_8930_52ed);
+        let adapted = block_hash(None, &[1, 2, 3, 4], Some("sql"));
+        assert_eq!(adapted, 0x830b_4ef5_2866_23c1);
     }
 
     #[test]
@@ -52,9 +63,15 @@ mod tests {
             for one in 0..20 {
                 for other in 0..20 {
                     for tokens in [&[one, other][..], &[one, other, 0], &[one, other, 0, 0]] {
-                        let hash = block_hash(parent, tokens);
-                        assert!(hash >= LEAST);
-                        assert!(seen.insert(hash), "{parent:?} {tokens:?}");
+                        for adapter in [None, Some("a"), Some("b"), Some("aa")] {
+                            // Whoever lies below a block has its adapter.
+                            if parent.is_some() && adapter.is_some() {
+                                continue;
+                            }
+                            let hash = block_hash(parent, tokens, adapter);
+                            assert!(hash >= LEAST);
+                            assert!(seen.insert(hash), "{parent:?} {tokens:?} {adapter:?}");
+                        }
                     }
                 }
             }

@@ -1,6 +1,7 @@
 //! From what the ledger holds to blocks that come and go.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use contextpilot_residency::{BufferId, Event, Keeper, Ledger, Token, is_of_vocabulary};
 
@@ -11,9 +12,11 @@ use crate::{KvEvent, Medium, block_hash, event};
 pub struct Tracker {
     /// Tokens of a block.
     block: u32,
+    /// The names of the server's LoRA adapters, in its order.
+    adapters: Vec<Arc<str>>,
     /// Ordered, so that equal events give equal effects. Host entries are here as long as the
     /// ledger knows them, also without blocks.
-    chains: BTreeMap<Keeper, Chain>,
+    chains: BTreeMap<View, Chain>,
     /// How many chains have a block, on each medium.
     counts: HashMap<u64, [u32; 2]>,
     /// Host entries that events were about.
@@ -22,7 +25,10 @@ pub struct Tracker {
     stale: bool,
 }
 
-/// What the server would use again of what one keeper holds.
+/// A keeper, and whom it serves: requests that name one of the adapters, or none of them.
+type View = (Keeper, Option<usize>);
+
+/// What the server would use again of what one keeper holds, for the requests of its view.
 #[derive(Debug, Default)]
 struct Chain {
     hashes: Vec<u64>,
@@ -36,11 +42,26 @@ impl Tracker {
     pub fn new(block: u32) -> Self {
         Self {
             block: block.max(1),
+            adapters: Vec::new(),
             chains: BTreeMap::new(),
             counts: HashMap::new(),
             touched: BTreeSet::new(),
             stale: true,
         }
+    }
+
+    /// Names the server's LoRA adapters, in its order: what serves requests for one of them, alone and at
+    /// scale 1, is published under its name.
+    #[must_use]
+    pub fn with_adapters(mut self, names: &[String]) -> Self {
+        self.adapters = names.iter().map(|name| name.as_str().into()).collect();
+        self
+    }
+
+    /// How many adapters have a name.
+    #[must_use]
+    pub fn adapters(&self) -> usize {
+        self.adapters.len()
     }
 
     /// An event was applied to the ledger. Several may be before the next [`Self::follow`].
@@ -60,12 +81,10 @@ impl Tracker {
             events.push(KvEvent::Cleared);
         }
         let mut gone = Vec::new();
-        let known = self
-            .chains
-            .keys()
-            .filter(|one| matches!(one, Keeper::Slot(_)));
+        let known = self.chains.keys().map(|&(keeper, _)| keeper);
+        let known = known.filter(|keeper| matches!(keeper, Keeper::Slot(_)));
         let slots = ledger.slots().map(Keeper::Slot);
-        let slots: BTreeSet<Keeper> = known.copied().chain(slots).collect();
+        let slots: BTreeSet<Keeper> = known.chain(slots).collect();
         let hosts = std::mem::take(&mut self.touched);
         for keeper in slots.into_iter().chain(hosts.into_iter().map(Keeper::Host)) {
             self.follow_one(keeper, ledger, events, &mut gone);
@@ -86,8 +105,8 @@ impl Tracker {
     }
 
     fn touch_all(&mut self) {
-        let hosts = self.chains.keys().filter_map(|keeper| match keeper {
-            Keeper::Host(buffer) => Some(*buffer),
+        let hosts = self.chains.keys().filter_map(|view| match view.0 {
+            Keeper::Host(buffer) => Some(buffer),
             Keeper::Slot(_) => None,
         });
         self.touched.extend(hosts);
@@ -100,47 +119,61 @@ impl Tracker {
         events: &mut Vec<KvEvent>,
         gone: &mut Vec<(Medium, Vec<u64>)>,
     ) {
-        let medium = match keeper {
-            Keeper::Slot(_) => Medium::Gpu,
-            Keeper::Host(_) => Medium::Cpu,
-        };
         let unchanged = ledger.take_unchanged(keeper);
         let reusable = ledger.reusable_of(keeper);
-        let chain = self.chains.entry(keeper).or_default();
+        self.follow_view((keeper, None), unchanged, reusable, ledger, events, gone);
+        if let Keeper::Slot(_) = keeper {
+            for adapter in 0..self.adapters.len() {
+                let view = (keeper, Some(adapter));
+                let reusable = ledger.reusable_under(keeper, adapter);
+                if reusable > 0 || self.chains.contains_key(&view) {
+                    self.follow_view(view, unchanged, reusable, ledger, events, gone);
+                }
+            }
+        }
+    }
+
+    /// `unchanged`: so many tokens are what they were. `reusable`: so many count now.
+    fn follow_view(
+        &mut self,
+        view: View,
+        unchanged: u32,
+        reusable: u32,
+        ledger: &Ledger,
+        events: &mut Vec<KvEvent>,
+        gone: &mut Vec<(Medium, Vec<u64>)>,
+    ) {
+        let keeper = view.0;
+        let chain = self.chains.entry(view).or_default();
         chain.ended = chain.ended.filter(|&at| unchanged > at);
         let wanted = (reusable / self.block) as usize;
         let kept = chain.hashes.len().min((unchanged / self.block) as usize);
         let kept = kept.min(wanted);
         let lost = chain.hashes.split_off(kept);
         if !lost.is_empty() {
-            gone.push((medium, lost));
+            gone.push((medium_of(keeper), lost));
         }
         let ended = chain
             .ended
             .map_or(usize::MAX, |at| (at / self.block) as usize);
         if kept < wanted.min(ended) && !ledger.is_in_flight(keeper) {
             let tokens = ledger.tokens_from(keeper, kept as u32 * self.block);
-            self.extend(keeper, medium, &tokens, wanted - kept, events);
+            self.extend(view, &tokens, wanted - kept, events);
         }
         let known = match keeper {
-            Keeper::Slot(_) => !self.chains[&keeper].hashes.is_empty(),
+            Keeper::Slot(_) => !self.chains[&view].hashes.is_empty(),
             Keeper::Host(buffer) => ledger.knows(buffer),
         };
         if !known {
-            self.chains.remove(&keeper);
+            self.chains.remove(&view);
         }
     }
 
     /// A chain goes on with up to so many blocks of these tokens.
-    fn extend(
-        &mut self,
-        keeper: Keeper,
-        medium: Medium,
-        tokens: &[Token],
-        blocks: usize,
-        events: &mut Vec<KvEvent>,
-    ) {
-        let chain = self.chains.entry(keeper).or_default();
+    fn extend(&mut self, view: View, tokens: &[Token], blocks: usize, events: &mut Vec<KvEvent>) {
+        let medium = medium_of(view.0);
+        let adapter = view.1.and_then(|adapter| self.adapters.get(adapter));
+        let chain = self.chains.entry(view).or_default();
         for block in tokens.chunks_exact(self.block as usize).take(blocks) {
             if let Some(at) = block.iter().position(|&token| !is_of_vocabulary(token)) {
                 let before = chain.hashes.len() as u32 * self.block;
@@ -149,12 +182,12 @@ impl Tracker {
             }
             let tokens: Vec<u32> = block.iter().map(|token| token.unsigned_abs()).collect();
             let parent = chain.hashes.last().copied();
-            let hash = block_hash(parent, &tokens);
+            let hash = block_hash(parent, &tokens, adapter.map(|name| &**name));
             chain.hashes.push(hash);
             let count = &mut self.counts.entry(hash).or_default()[medium as usize];
             *count += 1;
             if *count == 1 {
-                event::store(hash, parent, &tokens, medium, events);
+                event::store(hash, parent, &tokens, medium, adapter, events);
             }
         }
     }
@@ -175,5 +208,12 @@ impl Tracker {
                 event::remove(hash, medium, events);
             }
         }
+    }
+}
+
+fn medium_of(keeper: Keeper) -> Medium {
+    match keeper {
+        Keeper::Slot(_) => Medium::Gpu,
+        Keeper::Host(_) => Medium::Cpu,
     }
 }

@@ -7,12 +7,22 @@ use support::{Subscriber, read};
 mod support;
 
 fn stored(parent: Option<u64>, tokens: &[u32], medium: Medium) -> (u64, KvEvent) {
-    let hash = block_hash(parent, tokens);
+    stored_for(None, parent, tokens, medium)
+}
+
+fn stored_for(
+    adapter: Option<&str>,
+    parent: Option<u64>,
+    tokens: &[u32],
+    medium: Medium,
+) -> (u64, KvEvent) {
+    let hash = block_hash(parent, tokens, adapter);
     let event = KvEvent::Stored {
         hashes: vec![hash],
         parent,
         tokens: tokens.to_vec(),
         medium,
+        adapter: adapter.map(Into::into),
     };
     (hash, event)
 }
@@ -30,12 +40,16 @@ fn scene() -> (Feed, Subscriber) {
         medium: Medium::Gpu,
     };
     let (_, below) = stored(Some(c), &[7, 8], Medium::Gpu);
+    // The same tokens, for requests that name an adapter.
+    let (d, adapted) = stored_for(Some("sql"), None, &[1, 2], Medium::Gpu);
+    let (_, more) = stored_for(Some("sql"), Some(d), &[3, 4], Medium::Gpu);
     for events in [
         &[KvEvent::Cleared, first][..],
         &[second],
         &[],
         &[third, host],
         &[gone, below],
+        &[adapted, more],
     ] {
         let batch = feed.batch(events, 1.0);
         live.take(&read(&batch.payload));
@@ -46,12 +60,12 @@ fn scene() -> (Feed, Subscriber) {
 #[test]
 fn whoever_comes_late_gets_all_that_is_there() {
     let (feed, live) = scene();
-    assert_eq!(feed.next_sequence(), 10);
-    assert_eq!([3, 1], Medium::ALL.map(|medium| feed.blocks(medium)));
+    assert_eq!(feed.next_sequence(), 11);
+    assert_eq!([5, 1], Medium::ALL.map(|medium| feed.blocks(medium)));
     for start in [0, 5, 7, 9] {
         let batches: Vec<_> = feed.replay(start, 2.0).collect();
         let numbers: Vec<u64> = batches.iter().map(|batch| batch.sequence).collect();
-        assert_eq!(numbers, (start..10).collect::<Vec<_>>());
+        assert_eq!(numbers, (start..11).collect::<Vec<_>>());
         let mut late = Subscriber::new(2);
         let events = read(&batches[0].payload);
         assert_eq!(events[0], KvEvent::Cleared);
@@ -59,7 +73,7 @@ fn whoever_comes_late_gets_all_that_is_there() {
         assert_eq!(late, live);
         assert!(batches[1..].iter().all(|one| read(&one.payload).is_empty()));
     }
-    assert_eq!(feed.replay(10, 2.0).count(), 0);
+    assert_eq!(feed.replay(11, 2.0).count(), 0);
     assert_eq!(feed.replay(u64::MAX, 2.0).count(), 0);
 }
 
@@ -83,8 +97,8 @@ fn a_block_that_is_stored_again_is_not_there_twice() {
     feed.batch(std::slice::from_ref(&again), 0.0);
     feed.batch(&[again], 0.0);
     assert_eq!(feed.blocks(Medium::Gpu), 1);
-    let batch = feed.replay(12, 0.0).next().expect("one");
+    let batch = feed.replay(13, 0.0).next().expect("one");
     live.take(&read(&batch.payload));
-    assert_eq!(live.blocks(Medium::Gpu), [hash].into());
-    assert!(live.blocks(Medium::Cpu).is_empty());
+    assert_eq!(live.blocks(Medium::Gpu, None), [hash].into());
+    assert!(live.blocks(Medium::Cpu, None).is_empty());
 }

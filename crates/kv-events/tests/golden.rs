@@ -23,12 +23,14 @@ fn a_batch_is_written_as_vllm_does() {
             parent: None,
             tokens: vec![1, 127, 128, 151_644],
             medium: Medium::Gpu,
+            adapter: None,
         },
         KvEvent::Stored {
             hashes: vec![0x2_0000_0000],
             parent: Some(u64::MAX),
             tokens: vec![0, 65_536],
             medium: Medium::Cpu,
+            adapter: Some("sql".into()),
         },
         KvEvent::Removed {
             hashes: vec![u64::MAX],
@@ -60,7 +62,8 @@ fn a_batch_is_written_as_vllm_does() {
         format!("{}02", text("block_size")),
         format!("{}c0", text("lora_id")),
         format!("{}{}", text("medium"), text("CPU")),
-        format!("{}c0", text("lora_name")),
+        // vLLM's number of an adapter is its own affair: routers go by the name.
+        format!("{}{}", text("lora_name"), text("sql")),
         format!("83{}{}", text("type"), text("BlockRemoved")),
         format!("{}91cfffffffffffffffff", text("block_hashes")),
         format!("{}{}", text("medium"), text("GPU")),

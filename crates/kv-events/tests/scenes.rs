@@ -110,7 +110,7 @@ fn chain(tokens: &[Token]) -> Vec<u64> {
     let mut above = None;
     let blocks = tokens.chunks_exact(BLOCK).map(|block| {
         let block: Vec<u32> = block.iter().map(|&token| token as u32).collect();
-        let hash = block_hash(above, &block);
+        let hash = block_hash(above, &block, None);
         above = Some(hash);
         hash
     });
@@ -127,6 +127,7 @@ fn stored(all: &[Token], from: usize, medium: Medium) -> KvEvent {
             .collect(),
         hashes: hashes[from..].to_vec(),
         medium,
+        adapter: None,
     }
 }
 

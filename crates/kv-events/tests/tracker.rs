@@ -13,8 +13,11 @@ mod naive;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
-/// The names of all full blocks of some lists.
-fn blocks(lists: &[&[Token]], block: usize) -> BTreeSet<u64> {
+/// Of the adapters of the generated events.
+const ADAPTERS: [&str; 3] = ["sql", "chat", "code"];
+
+/// The names of all full blocks of some lists, for requests that name an adapter, or none.
+fn blocks(lists: &[&[Token]], block: usize, adapter: Option<&str>) -> BTreeSet<u64> {
     let mut all = BTreeSet::new();
     for list in lists {
         let mut above = None;
@@ -23,7 +26,7 @@ fn blocks(lists: &[&[Token]], block: usize) -> BTreeSet<u64> {
                 break;
             }
             let tokens: Vec<u32> = tokens.iter().map(|&token| token as u32).collect();
-            let hash = block_hash(above, &tokens);
+            let hash = block_hash(above, &tokens, adapter);
             all.insert(hash);
             above = Some(hash);
         }
@@ -39,18 +42,21 @@ struct Scene {
     block: usize,
     stored: usize,
     removed: usize,
+    /// Blocks that served requests for an adapter, over all comparisons.
+    adapted: usize,
 }
 
 impl Scene {
     fn new(block: u32) -> Self {
         Self {
             pair: Pair::default(),
-            tracker: Tracker::new(block),
+            tracker: Tracker::new(block).with_adapters(&ADAPTERS.map(String::from)),
             feed: Feed::new(block, 0),
             live: Subscriber::new(block as usize),
             block: block as usize,
             stored: 0,
             removed: 0,
+            adapted: 0,
         }
     }
 
@@ -75,17 +81,14 @@ impl Scene {
         self.live.take(&events);
 
         let (slots, hosts) = self.pair.naive.reusable();
-        let slots = blocks(&slots, self.block);
-        // What is being computed may be there already, and need not be.
-        let coming = blocks(&self.pair.naive.in_flight(), self.block);
-        let here = self.live.blocks(Medium::Gpu);
-        let missing: Vec<_> = slots.difference(&here).collect();
-        assert!(missing.is_empty(), "not published {missing:x?}: {after}");
-        let surplus: Vec<_> = here.difference(&slots).collect();
-        let surplus: Vec<_> = surplus.iter().filter(|one| !coming.contains(one)).collect();
-        assert!(surplus.is_empty(), "not there {surplus:x?}: {after}");
-        let hosts = blocks(&hosts, self.block);
-        assert_eq!(self.live.blocks(Medium::Cpu), hosts, "{after}");
+        self.check_slots(&slots, None, after);
+        for (place, name) in ADAPTERS.iter().enumerate() {
+            let slots = self.pair.naive.reusable_under(place);
+            self.adapted += self.check_slots(&slots, Some(name), after);
+            assert!(self.live.blocks(Medium::Cpu, Some(name)).is_empty());
+        }
+        let hosts = blocks(&hosts, self.block, None);
+        assert_eq!(self.live.blocks(Medium::Cpu, None), hosts, "{after}");
 
         // Whoever begins now.
         let mut late = Subscriber::new(self.block);
@@ -95,8 +98,31 @@ impl Scene {
     }
 }
 
-fn run(seeds: std::ops::Range<u64>, events: usize, block: u32, longest: u32) -> [usize; 2] {
-    let mut said = [0, 0];
+impl Scene {
+    /// How many blocks there are of these lists, which are what counts for requests that name an
+    /// adapter, or none.
+    fn check_slots(&self, slots: &[&[Token]], adapter: Option<&str>, after: &str) -> usize {
+        let slots = blocks(slots, self.block, adapter);
+        // What is being computed may be there already, and need not be.
+        let coming = blocks(&self.pair.naive.in_flight(), self.block, adapter);
+        let here = self.live.blocks(Medium::Gpu, adapter);
+        let missing: Vec<_> = slots.difference(&here).collect();
+        assert!(
+            missing.is_empty(),
+            "not published {missing:x?} for {adapter:?}: {after}"
+        );
+        let surplus: Vec<_> = here.difference(&slots).collect();
+        let surplus: Vec<_> = surplus.iter().filter(|one| !coming.contains(one)).collect();
+        assert!(
+            surplus.is_empty(),
+            "not there {surplus:x?} for {adapter:?}: {after}"
+        );
+        here.len()
+    }
+}
+
+fn run(seeds: std::ops::Range<u64>, events: usize, block: u32, longest: u32) -> [usize; 3] {
+    let mut said = [0; 3];
     for seed in seeds {
         let mut scene = Scene::new(block);
         let mut choices = Random(seed);
@@ -115,6 +141,7 @@ fn run(seeds: std::ops::Range<u64>, events: usize, block: u32, longest: u32) -> 
         }
         said[0] += scene.stored;
         said[1] += scene.removed;
+        said[2] += scene.adapted;
     }
     said
 }
@@ -122,13 +149,16 @@ fn run(seeds: std::ops::Range<u64>, events: usize, block: u32, longest: u32) -> 
 #[test]
 fn the_subscriber_has_what_the_engine_would_use_again() {
     for block in [1, 2, 3] {
-        let [stored, removed] = run(0..200, 200, block, 3);
-        assert!(stored > 3_000 && removed > 3_000, "{stored} {removed}");
+        let [stored, removed, adapted] = run(0..200, 200, block, 3);
+        assert!(
+            stored > 3_000 && removed > 3_000 && adapted > 500,
+            "{stored} {removed} {adapted}"
+        );
     }
 }
 
 #[test]
 fn long_sequences_too() {
-    let [stored, removed] = run(0..60, 150, 16, 300);
+    let [stored, removed, _] = run(0..60, 150, 16, 300);
     assert!(stored > 2_000 && removed > 1_000, "{stored} {removed}");
 }

@@ -60,7 +60,7 @@ impl Publication {
     /// # Errors
     /// No thread can be had.
     pub fn start(settings: KvEvents, host: Host) -> io::Result<Self> {
-        let tracker = Tracker::new(settings.block_size);
+        let tracker = Tracker::new(settings.block_size).with_adapters(&settings.adapters);
         let (outlet, thread) = Outlet::start(settings, host)?;
         Ok(Self {
             tracker,
@@ -71,8 +71,23 @@ impl Publication {
         })
     }
 
+    /// Publishes nothing, and says why in [`Figures::problem`].
+    #[must_use]
+    pub fn none(block_size: u32, problem: String) -> Self {
+        Self {
+            tracker: Tracker::new(block_size),
+            events: Vec::new(),
+            noted: false,
+            outlet: Outlet::shut(block_size, problem),
+            thread: None,
+        }
+    }
+
     /// An event is about to be applied to the ledger, or was.
     pub fn note(&mut self, event: &Event) {
+        if self.thread.is_none() {
+            return;
+        }
         self.tracker.note(event);
         self.noted = true;
     }
@@ -89,8 +104,17 @@ impl Publication {
         }
     }
 
+    /// How many LoRA adapters were given a name.
+    #[must_use]
+    pub fn names(&self) -> usize {
+        self.tracker.adapters()
+    }
+
     /// Nothing is known of the server any more.
     pub fn lose_all(&mut self) {
+        if self.thread.is_none() {
+            return;
+        }
         self.events.clear();
         self.outlet.clear();
     }

@@ -32,7 +32,8 @@ const LAST: Duration = Duration::from_millis(50);
 /// Shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Outlet {
-    settings: KvEvents,
+    /// Tokens of a block.
+    block_size: u32,
     inbox: Mutex<Inbox>,
     filled: Condvar,
     /// `None` until the first number is known.
@@ -101,9 +102,16 @@ pub struct Figures {
 }
 
 impl Outlet {
-    pub(crate) fn start(settings: KvEvents, host: Host) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
-        let outlet = Arc::new(Self {
-            settings,
+    /// Publishes nothing.
+    pub(crate) fn shut(block_size: u32, problem: String) -> Arc<Self> {
+        let outlet = Self::new(block_size);
+        lock(&outlet.sockets).problem = Some(problem);
+        Arc::new(outlet)
+    }
+
+    fn new(block_size: u32) -> Self {
+        Self {
+            block_size,
             inbox: Mutex::default(),
             filled: Condvar::new(),
             feed: Arc::default(),
@@ -114,12 +122,16 @@ impl Outlet {
             started_over: AtomicU64::new(0),
             replays: Arc::default(),
             in_hand: AtomicU64::new(0),
-        });
+        }
+    }
+
+    pub(crate) fn start(settings: KvEvents, host: Host) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        let outlet = Arc::new(Self::new(settings.block_size));
         let ours = Arc::clone(&outlet);
         let builder = std::thread::Builder::new().name("kv-events".into());
         let thread = builder.spawn(move || {
             (host.on_thread)();
-            ours.run(&host);
+            ours.run(&settings, &host);
         })?;
         Ok((outlet, thread))
     }
@@ -159,14 +171,14 @@ impl Outlet {
 
     // ---- our thread ----------------------------------------------------
 
-    fn run(&self, host: &Host) {
-        let Some((kept, mut said)) = self.open(host) else {
+    fn run(&self, settings: &KvEvents, host: &Host) {
+        let Some((kept, mut said)) = self.open(settings, host) else {
             return;
         };
         loop {
             let (events, closed) = self.take();
             if events.is_empty() {
-                self.open_replay(&mut said, host);
+                self.open_replay(settings, &mut said, host);
             }
             let batch = {
                 let mut feed = lock(&self.feed);
@@ -178,7 +190,7 @@ impl Outlet {
             self.count(&events);
             if let Some(publisher) = &lock(&self.sockets).publisher {
                 let number = batch.sequence.to_be_bytes();
-                let topic = self.settings.topic.as_bytes();
+                let topic = settings.topic.as_bytes();
                 publisher.publish(&[topic, &number, &batch.payload]);
             }
             self.in_hand.store(0, Ordering::Release);
@@ -194,8 +206,8 @@ impl Outlet {
 
     /// Listens, as soon as that is possible; also whether it was said that replays cannot be
     /// answered yet. `None`: it was closed first.
-    fn open(&self, host: &Host) -> Option<(Kept, bool)> {
-        let address = self.settings.publish;
+    fn open(&self, settings: &KvEvents, host: &Host) -> Option<(Kept, bool)> {
+        let address = settings.publish;
         let mut said = false;
         let publisher = loop {
             match Publisher::bind(address, limits(CONNECTIONS), host.on_thread) {
@@ -206,25 +218,25 @@ impl Outlet {
         };
         let chosen = address.port() == 0;
         let (kept, next) = Kept::open(publisher.address(), chosen, host);
-        *lock(&self.feed) = Some(Feed::new(self.settings.block_size, next));
+        *lock(&self.feed) = Some(Feed::new(settings.block_size, next));
         let publish = publisher.address();
         lock(&self.sockets).publisher = Some(publisher);
         lock(&self.sockets).problem = None;
         let mut said = false;
-        self.open_replay(&mut said, host);
-        self.announce(publish, host);
+        self.open_replay(settings, &mut said, host);
+        self.announce(settings, publish, host);
         Some((kept, said))
     }
 
     /// Answers replays, as soon as that is possible.
-    fn open_replay(&self, said: &mut bool, host: &Host) {
-        let Some(address) = self.settings.replay else {
+    fn open_replay(&self, settings: &KvEvents, said: &mut bool, host: &Host) {
+        let Some(address) = settings.replay else {
             return;
         };
         if lock(&self.sockets).router.is_some() {
             return;
         }
-        match self.answer_at(address, host) {
+        match self.answer_at(settings, address, host) {
             Ok(router) => {
                 let mut sockets = lock(&self.sockets);
                 sockets.router = Some(router);
@@ -234,9 +246,14 @@ impl Outlet {
         }
     }
 
-    fn answer_at(&self, address: SocketAddr, host: &Host) -> io::Result<Router> {
+    fn answer_at(
+        &self,
+        settings: &KvEvents,
+        address: SocketAddr,
+        host: &Host,
+    ) -> io::Result<Router> {
         let (feed, replays) = (Arc::clone(&self.feed), Arc::clone(&self.replays));
-        let topic = self.settings.topic.clone();
+        let topic = settings.topic.clone();
         let limits = limits(CONNECTIONS / 4);
         Router::bind(address, limits, host.on_thread, move |question, send| {
             if replay::answer(&feed, topic.as_bytes(), question, send)? {
@@ -261,10 +278,10 @@ impl Outlet {
         lock(&self.sockets).problem = Some(problem);
     }
 
-    fn announce(&self, publish: SocketAddr, host: &Host) {
+    fn announce(&self, settings: &KvEvents, publish: SocketAddr, host: &Host) {
         let router = lock(&self.sockets).router.as_ref().map(Router::address);
         let replay = router.map_or("none".to_owned(), |at| format!("tcp://{at}"));
-        let open = if self.settings.is_open() {
+        let open = if settings.is_open() {
             "; other machines can connect, and read all prompts from them"
         } else {
             ""
@@ -272,7 +289,7 @@ impl Outlet {
         (host.log)(&format!(
             "[ContextPilot] KV cache events: tcp://{publish}, replays {replay}, blocks of {} \
              tokens{open}",
-            self.settings.block_size
+            settings.block_size
         ));
     }
 
@@ -341,7 +358,7 @@ impl Outlet {
             publish: publisher.map(Publisher::address),
             replay: sockets.router.as_ref().map(Router::address),
             problem: sockets.problem.clone(),
-            block_size: self.settings.block_size,
+            block_size: self.block_size,
             subscribers: sent.subscribers,
             gpu_blocks: blocks(Medium::Gpu),
             cpu_blocks: blocks(Medium::Cpu),

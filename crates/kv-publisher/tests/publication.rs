@@ -51,6 +51,7 @@ fn at(publish: SocketAddr, replay: Option<SocketAddr>) -> KvEvents {
         replay,
         topic: TOPIC.to_owned(),
         block_size: 4,
+        adapters: Vec::new(),
     }
 }
 
@@ -140,7 +141,7 @@ fn a_subscriber_has_what_the_server_has() {
     scene.evaluate(0, 0..9);
     let mut model = Subscriber::new(4);
     let mut next = first + 1;
-    while model.blocks(Medium::Gpu).len() < 2 {
+    while model.blocks(Medium::Gpu, None).len() < 2 {
         let (number, events) = batch(&mut peer);
         assert_eq!(number, next);
         next += 1;
@@ -152,7 +153,7 @@ fn a_subscriber_has_what_the_server_has() {
         from: 7,
         to: -1,
     });
-    while model.blocks(Medium::Gpu).len() > 1 {
+    while model.blocks(Medium::Gpu, None).len() > 1 {
         model.take(&batch(&mut peer).1);
     }
     let figures = scene.figures();
@@ -193,7 +194,7 @@ fn whoever_comes_late_asks_for_a_replay() {
         model.take(&events);
         next += 1;
     }
-    assert_eq!(model.blocks(Medium::Gpu).len(), 2);
+    assert_eq!(model.blocks(Medium::Gpu, None).len(), 2);
     assert!(next > 0);
     wait_for("it is counted", || scene.figures().replays == 1);
 }
@@ -278,4 +279,19 @@ fn when_the_ledger_is_gone_nothing_is_there() {
         }
     }
     assert_eq!(scene.figures().gpu_blocks, 0);
+}
+
+#[test]
+fn a_publication_of_nothing_says_why() {
+    let mut publication = Publication::none(16, "for a reason".to_owned());
+    let mut ledger = Ledger::new();
+    let event = Event::ContextCreated { context: CONTEXT };
+    publication.note(&event);
+    ledger.apply(event, &mut Vec::new());
+    publication.follow(&mut ledger);
+    publication.lose_all();
+    let figures = publication.figures();
+    assert_eq!(figures.problem.as_deref(), Some("for a reason"));
+    assert_eq!((figures.publish, figures.sequence), (None, None));
+    assert_eq!((figures.waiting, figures.block_size), (0, 16));
 }

@@ -54,17 +54,24 @@ pub const KV_PREFIX: &str = "CONTEXTPILOT_KV_";
 
 /// Where KV cache events are published for routers, by ZeroMQ: `tcp://127.0.0.1:5557`, or
 /// `tcp://*:5557` for whoever can reach this machine. The events have all prompts in them, as token
-/// ids. Unset: nothing is published.
+/// ids. For the servers of a llama-server in router mode, one for each model, by its name:
+/// `a=tcp://127.0.0.1:5557,b=tcp://127.0.0.1:5567`. Unset: nothing is published.
 pub const KV_EVENTS: &str = "CONTEXTPILOT_KV_EVENTS";
 
 /// Where routers ask for what they missed (default: the port after the other), or `off`.
 pub const KV_EVENTS_REPLAY: &str = "CONTEXTPILOT_KV_EVENTS_REPLAY";
 
-/// What each message begins with (default: nothing, which is what vllm-router wants).
+/// What each message begins with (default: nothing, which is what vllm-router wants). Where each model
+/// has an address, `{model}` in it stands for the model's name.
 pub const KV_EVENTS_TOPIC: &str = "CONTEXTPILOT_KV_EVENTS_TOPIC";
 
 /// Tokens of a block, the same as the router's (default 16).
 pub const KV_BLOCK_SIZE: &str = "CONTEXTPILOT_KV_BLOCK_SIZE";
+
+/// What requests call the server's LoRA adapters, by commas, in the order of its `/lora-adapters`
+/// (default: nothing, and only what serves requests without adapters is published).
+pub const KV_LORA_NAMES: &str = "CONTEXTPILOT_KV_LORA_NAMES";
+
 /// A file that gets a recording of traffic without its text, for `contextpilot-llama simulate`.
 /// Without an index URL the hook is then there for observation only.
 pub const TRAFFIC_FILE: &str = "CONTEXTPILOT_TRAFFIC_FILE";

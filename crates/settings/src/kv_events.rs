@@ -1,5 +1,6 @@
 //! Where KV cache events are published, for routers.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -10,8 +11,12 @@ use crate::listen::{ListenAddress, ListenAddressError};
 pub const DEFAULT_BLOCK_SIZE: u32 = 16;
 /// A block of more tokens is a slip of the keyboard.
 const LARGEST_BLOCK: u32 = 4096;
-/// Bytes of a topic.
+/// Bytes of a topic, and of an adapter's name.
 const LONGEST_TOPIC: usize = 255;
+/// Adapters that can be named.
+const MOST_ADAPTERS: usize = 64;
+/// Stands in a topic for the model's name, where each model has an address.
+const MODEL: &str = "{model}";
 
 /// What is published for routers: which parts of prompts this server has in its cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +29,93 @@ pub struct KvEvents {
     pub topic: String,
     /// Tokens of a block.
     pub block_size: u32,
+    /// What the server's LoRA adapters are called by those who ask routers for them, in the
+    /// server's order (`/lora-adapters`). Requests for others are published for nobody.
+    pub adapters: Vec<String>,
+}
+
+/// What is published by which server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvEventsOf {
+    /// One server, whatever its model is.
+    Server(KvEvents),
+    /// The servers that a llama-server in router mode starts, by the names of their models.
+    Models(Vec<(String, KvEvents)>),
+}
+
+/// Why a server publishes nothing although there are settings: see [`KvEventsOf::server`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotPublished {
+    /// It is one of several that would share an address.
+    Shared {
+        /// Its model.
+        model: String,
+    },
+    /// No address is given for its model.
+    NotNamed {
+        /// Its model.
+        model: String,
+    },
+}
+
+impl KvEventsOf {
+    /// What a server publishes. `model`: its model's name; `routed`: a llama-server in router mode
+    /// has started it, and others beside it.
+    ///
+    /// # Errors
+    /// It publishes nothing, and somebody should know.
+    pub fn server(&self, model: &str, routed: bool) -> Result<&KvEvents, NotPublished> {
+        let model = model.to_owned();
+        match self {
+            Self::Server(_) if routed => Err(NotPublished::Shared { model }),
+            Self::Server(events) => Ok(events),
+            Self::Models(models) => {
+                let found = models.iter().find(|(name, _)| *name == model);
+                found
+                    .map(|(_, events)| events)
+                    .ok_or(NotPublished::NotNamed { model })
+            }
+        }
+    }
+
+    /// What is published, if it is one server's.
+    #[must_use]
+    pub fn only(&self) -> Option<&KvEvents> {
+        match self {
+            Self::Server(events) => Some(events),
+            Self::Models(_) => None,
+        }
+    }
+
+    /// What all of them have in common.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        match self {
+            Self::Server(events) => events.block_size,
+            Self::Models(models) => models
+                .first()
+                .map_or(DEFAULT_BLOCK_SIZE, |(_, events)| events.block_size),
+        }
+    }
+}
+
+/// What happened, and what to do.
+impl fmt::Display for NotPublished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = crate::env::KV_EVENTS;
+        match self {
+            Self::Shared { model } => write!(
+                f,
+                "not published in router mode, where all models would share one address: give each \
+                 its own, as in {name}={model}=tcp://127.0.0.1:5557,other=tcp://127.0.0.1:5567"
+            ),
+            Self::NotNamed { model } => write!(
+                f,
+                "not published for {model}: {name} names other models; add \
+                 {model}=tcp://127.0.0.1:5557 if this one is to be routed by its cache"
+            ),
+        }
+    }
 }
 
 impl KvEvents {
@@ -97,14 +189,24 @@ pub(crate) enum KvEventsError {
     TopicCharacter,
     /// The size of a block is none.
     BlockSize(String),
+    /// Where each model has an address, the one for replays is the next one, or none.
+    ReplayOfModels,
+    /// A model has two addresses, or none.
+    Model(String),
+    /// Two servers would listen there.
+    Twice(SocketAddr),
+    /// These are no names of adapters.
+    Adapters,
 }
 
 /// The values of the variables, in the order of [`KvEvents`].
+#[derive(Clone)]
 pub(crate) struct Given {
     pub(crate) publish: String,
     pub(crate) replay: Option<String>,
     pub(crate) topic: Option<String>,
     pub(crate) block_size: Option<String>,
+    pub(crate) adapters: Option<String>,
 }
 
 /// Which of them is at fault.
@@ -114,10 +216,57 @@ pub(crate) enum At {
     Replay,
     Topic,
     BlockSize,
+    Adapters,
+}
+
+impl KvEventsOf {
+    pub(crate) fn read(given: Given) -> Result<Self, (At, KvEventsError)> {
+        let text = given.publish.clone();
+        if text.starts_with("tcp://") || !text.contains('=') {
+            return Ok(Self::Server(KvEvents::read(given)?));
+        }
+        if given.replay.as_ref().is_some_and(|text| text != "off") {
+            return Err((At::Replay, KvEventsError::ReplayOfModels));
+        }
+        let mut models: Vec<(String, KvEvents)> = Vec::new();
+        let mut taken = BTreeSet::new();
+        for part in text.split(',') {
+            // A name may have an `=` in it.
+            let (model, endpoint) = part.rsplit_once('=').unwrap_or(("", part));
+            let again = models.iter().any(|(name, _)| name == model);
+            if model.is_empty() || again {
+                let part = part.to_owned();
+                return Err((At::Publish, KvEventsError::Model(part)));
+            }
+            let events = KvEvents::read(Given {
+                publish: endpoint.to_owned(),
+                topic: given.topic.as_ref().map(|text| text.replace(MODEL, model)),
+                ..given.clone()
+            })?;
+            for address in [Some(events.publish), events.replay].into_iter().flatten() {
+                if address.port() != 0 && !taken.insert(address) {
+                    return Err((At::Publish, KvEventsError::Twice(address)));
+                }
+            }
+            models.push((model.to_owned(), events));
+        }
+        Ok(Self::Models(models))
+    }
+}
+
+/// The names of adapters, by commas.
+fn adapters(text: &str) -> Option<Vec<String>> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    let right = |name: &String| {
+        (1..=LONGEST_TOPIC).contains(&name.len()) && !name.chars().any(char::is_control)
+    };
+    let distinct: BTreeSet<&String> = names.iter().collect();
+    let fine = names.len() <= MOST_ADAPTERS && distinct.len() == names.len();
+    (fine && names.iter().all(right)).then_some(names)
 }
 
 impl KvEvents {
-    pub(crate) fn read(given: Given) -> Result<Self, (At, KvEventsError)> {
+    fn read(given: Given) -> Result<Self, (At, KvEventsError)> {
         let endpoint = |at: At, text: String| match text.parse() {
             Ok(Endpoint(address)) => Ok(address),
             Err(error) => Err((at, KvEventsError::Endpoint { text, error })),
@@ -148,11 +297,16 @@ impl KvEvents {
                 }
             }
         };
+        let adapters = match given.adapters {
+            None => Vec::new(),
+            Some(text) => adapters(&text).ok_or((At::Adapters, KvEventsError::Adapters))?,
+        };
         Ok(Self {
             publish,
             replay,
             topic,
             block_size,
+            adapters,
         })
     }
 }
@@ -193,6 +347,28 @@ impl KvEventsError {
                 "is {}: give whole tokens, from 1 to {LARGEST_BLOCK}; routers take 16 unless told \
                  otherwise",
                 shortened(text)
+            ),
+            Self::ReplayOfModels => write!(
+                f,
+                "is one address, and {} has one for each model: leave it out, which is the next \
+                 port of each, or say off",
+                crate::env::KV_EVENTS
+            ),
+            Self::Model(text) => write!(
+                f,
+                "has {}: give each model once, by its name, as in \
+                 a=tcp://127.0.0.1:5557,b=tcp://127.0.0.1:5567",
+                shortened(text)
+            ),
+            Self::Twice(address) => write!(
+                f,
+                "has two models at {address}: each takes two ports, the second one for replays; \
+                 leave more room between them"
+            ),
+            Self::Adapters => write!(
+                f,
+                "is no list of names: give up to {MOST_ADAPTERS} different ones, in the order of the \
+                 server's /lora-adapters, as in sql,chat"
             ),
         }
     }

@@ -19,7 +19,7 @@ mod settings;
 mod url;
 
 pub use browser::BrowserHeaders;
-pub use kv_events::{DEFAULT_BLOCK_SIZE, KvEvents};
+pub use kv_events::{DEFAULT_BLOCK_SIZE, KvEvents, KvEventsOf, NotPublished};
 pub use listen::{ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{

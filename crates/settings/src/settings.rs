@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::env;
-use crate::kv_events::{At, Given, KvEvents, KvEventsError};
+use crate::kv_events::{At, Given, KvEventsError, KvEventsOf};
 use crate::listen::{ListenAddress, ListenAddressError};
 use crate::secret::Secret;
 use crate::url::{IndexUrl, IndexUrlError};
@@ -61,7 +61,7 @@ pub struct Settings {
     /// Bytes at which that file is set aside and begun anew.
     pub log_file_limit: u64,
     /// What is published for routers; `None`: nothing.
-    pub kv_events: Option<KvEvents>,
+    pub kv_events: Option<KvEventsOf>,
     /// Bytes of what has been in slots that are remembered, to say why prompts are evaluated;
     /// `None`: nobody wants to know.
     pub explain_limit: Option<u64>,
@@ -234,7 +234,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         .transpose()
     }
 
-    fn kv_events(&self) -> Result<Option<KvEvents>, Error> {
+    fn kv_events(&self) -> Result<Option<KvEventsOf>, Error> {
         let Some(publish) = self.text(env::KV_EVENTS)? else {
             return Ok(None);
         };
@@ -243,13 +243,15 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             replay: self.text(env::KV_EVENTS_REPLAY)?,
             topic: self.text(env::KV_EVENTS_TOPIC)?,
             block_size: self.text(env::KV_BLOCK_SIZE)?,
+            adapters: self.text(env::KV_LORA_NAMES)?,
         };
-        let read = KvEvents::read(given).map_err(|(at, error)| {
+        let read = KvEventsOf::read(given).map_err(|(at, error)| {
             let variable = match at {
                 At::Publish => env::KV_EVENTS,
                 At::Replay => env::KV_EVENTS_REPLAY,
                 At::Topic => env::KV_EVENTS_TOPIC,
                 At::BlockSize => env::KV_BLOCK_SIZE,
+                At::Adapters => env::KV_LORA_NAMES,
             };
             Error::new(variable, Cause::KvEvents(error))
         });

@@ -209,7 +209,12 @@ impl Builder {
 
     /// Whether it has LoRA adapters.
     pub fn has_adapters(&self) -> bool {
-        self.has(&["--lora"])
+        self.adapters() > 0
+    }
+
+    /// How many LoRA adapters it has.
+    pub fn adapters(&self) -> usize {
+        self.args.iter().filter(|one| *one == "--lora").count()
     }
 
     /// How many addresses it is to listen on.
@@ -466,6 +471,11 @@ impl Server {
             Ok(self.control().and_then(|at| at.parse().ok()))
         })
         .map_err(|error| Error::new(format!("{error}; it says:\n{}", self.stderr())))
+    }
+
+    /// The certificate to trust, in PEM, if it speaks TLS.
+    pub fn certificate_file(&self) -> Option<PathBuf> {
+        self.certificate.as_deref().map(Certificate::file)
     }
 
     /// What it has said on stdout so far.

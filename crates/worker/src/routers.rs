@@ -7,7 +7,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use contextpilot_kv_publisher::Publication;
-use contextpilot_residency::{Event, Ledger};
+use contextpilot_residency::{Compared, Event, Ledger};
+use contextpilot_settings::env;
 
 use crate::library::Library;
 
@@ -15,6 +16,8 @@ use crate::library::Library;
 pub(crate) struct Routers {
     library: &'static dyn Library,
     publication: Option<Publication>,
+    /// It was said that the names of adapters do not fit the server.
+    said: bool,
 }
 
 impl Routers {
@@ -22,6 +25,7 @@ impl Routers {
         Self {
             library,
             publication,
+            said: false,
         }
     }
 
@@ -32,7 +36,38 @@ impl Routers {
 
     /// An event is about to be applied to the ledger.
     pub(crate) fn note(&mut self, event: &Event) {
+        if let Event::Adapters {
+            adapters, compared, ..
+        } = event
+        {
+            self.check_names(adapters.len(), *compared);
+        }
         self.with(|publication| publication.note(event));
+    }
+
+    /// Names that stand for none or for another adapter than was meant would show as a router
+    /// that never finds anything.
+    fn check_names(&mut self, adapters: usize, compared: Compared) {
+        let names = self.publication.as_ref().map_or(0, Publication::names);
+        if names == 0 || self.said {
+            return;
+        }
+        if compared == Compared::Always {
+            self.library.say(format_args!(
+                "KV cache events: {} has no effect, as this server is too old to tell which of \
+                 its adapters a slot works under; update llama.cpp, or unset it",
+                env::KV_LORA_NAMES
+            ));
+        } else if names != adapters {
+            self.library.say(format_args!(
+                "KV cache events: {} has {names} names, the server {adapters} adapters; give one \
+                 for each, in the order of its /lora-adapters",
+                env::KV_LORA_NAMES
+            ));
+        } else {
+            return;
+        }
+        self.said = true;
     }
 
     /// The worker has nothing else to do.

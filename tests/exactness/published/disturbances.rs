@@ -1,23 +1,19 @@
 //! Whatever happens to a server, its router, or what is between them: soon the router believes what
 //! is true again.
 
-use std::path::Path;
-use std::thread;
-
 use contextpilot_testbed::{Arch, Builder, Error, Model, Request, Result, Server};
 use serde_json::json;
+use std::path::Path;
 
 use crate::indexer::{Indexer, next_port};
 use crate::prompts::text;
 use crate::publisher::Publisher;
 use crate::relay::Relay;
+use crate::three;
 use crate::traces::Seen;
 use contextpilot_testbed::try_until;
 
 type Test = fn(&Indexer, &Path) -> Result<String>;
-
-/// How many requests the three routers follow; hundred thousand are a day's figure.
-const REQUESTS: &str = "CONTEXTPILOT_TEST_ROUTER_REQUESTS";
 
 pub(crate) const ALL: [(&str, Test); 8] = [
     ("a router that comes late", late),
@@ -25,7 +21,10 @@ pub(crate) const ALL: [(&str, Test); 8] = [
     ("a network that fails for a while", cut),
     ("a server that is killed and started again", restarted),
     ("a router that is started again", another_router),
-    ("three routers, one of them killed again and again", three),
+    (
+        "three routers, one of them killed again and again",
+        three::run,
+    ),
     ("slots that are erased", erased),
     ("a server that is told to end", ended),
 ];
@@ -137,67 +136,6 @@ fn another_router(_: &Indexer, python: &Path) -> Result<String> {
         seen.compare(&publisher, publisher.events, &indexer, true)?;
     }
     said(&seen)
-}
-
-fn three(indexer: &Indexer, python: &Path) -> Result<String> {
-    const KILLS: u64 = 5;
-    let wanted = std::env::var(REQUESTS)
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let requests: u64 = wanted.unwrap_or(400);
-    let builder = builder().args(["-c", "1024"]);
-    let publisher = Publisher::start(&builder, next_port(), None)?;
-    let events = publisher.events;
-    let other = Indexer::start(python)?;
-    indexer.register(events, events)?;
-    other.register(events, events)?;
-    let mut seen = Seen::default();
-    let mut doomed = Indexer::start(python)?;
-    doomed.register(events, events)?;
-    for round in 0..KILLS {
-        let each = requests / KILLS / 4;
-        thread::scope(|scope| {
-            let clients: Vec<_> = (0..4)
-                .map(|client| {
-                    let publisher = &publisher;
-                    scope.spawn(move || -> Result<()> {
-                        for nth in 0..each {
-                            let seed = (round * each + nth) * 4 + client;
-                            let prompt = format!("{}{}", text(seed % 5, 32), text(seed, 24));
-                            let request = Request::completion(prompt).predict(2);
-                            publisher.server.complete(&request)?;
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            for client in clients {
-                client
-                    .join()
-                    .map_err(|_| Error::new("a client panicked"))??;
-            }
-            Ok::<(), Error>(())
-        })?;
-        publisher.server.wait_idle()?;
-        seen.compare(&publisher, events, indexer, true)?;
-        if round + 1 < KILLS {
-            drop(doomed);
-            doomed = Indexer::start(python)?;
-            doomed.register(events, events)?;
-        }
-    }
-    for router in [indexer, &other, &doomed] {
-        seen.compare(&publisher, events, router, true)?;
-    }
-    let figures = publisher.figures()?;
-    let number = |field: &str| figures[field].as_u64().unwrap_or(0);
-    Ok(format!(
-        "{requests} requests, {} blocks stored and {} removed, {} replays, {} dropped",
-        number("stored"),
-        number("removed"),
-        number("replays"),
-        number("dropped")
-    ))
 }
 
 fn erased(indexer: &Indexer, _: &Path) -> Result<String> {

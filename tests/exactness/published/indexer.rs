@@ -1,5 +1,6 @@
 //! Dynamo's indexer, and what it believes.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -94,13 +95,40 @@ impl Indexer {
 
     /// What it believes that a server has of these tokens.
     pub(crate) fn believes(&self, instance: u16, tokens: &[i32]) -> Result<Belief> {
-        let answer = self.post("/query", &json!({"token_ids": tokens, "model_name": MODEL}))?;
+        self.believes_for(None, instance, tokens)
+    }
+
+    /// The same for a request that names an adapter, or none.
+    pub(crate) fn believes_for(
+        &self,
+        adapter: Option<&str>,
+        instance: u16,
+        tokens: &[i32],
+    ) -> Result<Belief> {
+        let question = json!({"token_ids": tokens, "model_name": MODEL, "lora_name": adapter});
+        let answer = self.post("/query", &question)?;
         let here = &answer["instances"][instance.to_string()];
         let blocks = |field: &str| here[field].as_u64().unwrap_or(0) as usize / BLOCK;
         Ok(Belief {
             device: blocks("gpu"),
             any: blocks("longest_matched"),
         })
+    }
+
+    /// The blocks on the device that it believes a server to have, by their names.
+    pub(crate) fn blocks(&self, instance: u16) -> Result<BTreeSet<u64>> {
+        let mut connection = Connection::open(self.address)?;
+        let dump = connection.exchange("GET", "/dump", b"")?.json()?;
+        let models = dump.as_object().into_iter().flatten();
+        let events = models.filter_map(|(_, model)| model["events"].as_array());
+        let here = events
+            .flatten()
+            .filter(|event| event["worker_id"] == instance && event["storage_tier"] == "device");
+        let stored = here.filter_map(|event| event["event"]["data"]["stored"]["blocks"].as_array());
+        let names = stored.flatten().map(|block| block["block_hash"].as_u64());
+        names
+            .map(|name| name.ok_or_else(|| Error::new(format!("/dump: {dump}"))))
+            .collect()
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Value> {

@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::LAUNCHER;
 
+/// What the adapters of a server are called, in its order.
+pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
+
 pub(crate) struct Publisher {
     pub(crate) server: Server,
     /// Where its events are; replays one port further.
@@ -26,6 +29,10 @@ impl Publisher {
                 format!("tcp://127.0.0.1:{events}"),
             )
             .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+        if builder.has_adapters() {
+            let names = NAMES[..builder.adapters()].join(",");
+            builder = builder.env("CONTEXTPILOT_KV_LORA_NAMES", names);
+        }
         if let Some(state) = state {
             builder = builder.env("XDG_STATE_HOME", state);
         }

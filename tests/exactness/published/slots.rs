@@ -1,5 +1,8 @@
 //! What a server's slots hold, by its own word.
 
+use std::collections::BTreeSet;
+
+use contextpilot_kv_events::block_hash;
 use contextpilot_testbed::{Error, Result, Server};
 use serde_json::json;
 
@@ -46,8 +49,27 @@ fn tokens(bytes: &[u8]) -> Result<Vec<i32>> {
     Ok(tokens)
 }
 
+/// The names of all full blocks of these contents.
+pub(crate) fn names(contents: &[Vec<i32>], block: usize) -> BTreeSet<u64> {
+    let mut all = BTreeSet::new();
+    for content in contents {
+        let mut above = None;
+        for tokens in content.chunks_exact(block) {
+            let tokens: Vec<u32> = tokens.iter().map(|token| token.unsigned_abs()).collect();
+            let name = block_hash(above, &tokens, None);
+            all.insert(name);
+            above = Some(name);
+        }
+    }
+    all
+}
+
 /// How many full blocks two lists have in common.
 pub(crate) fn common_blocks(one: &[i32], other: &[i32], block: usize) -> usize {
-    let common = one.iter().zip(other).take_while(|(a, b)| a == b).count();
-    common / block
+    common(one, other) / block
+}
+
+/// How many tokens they have in common.
+pub(crate) fn common(one: &[i32], other: &[i32]) -> usize {
+    one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }

@@ -1,10 +1,10 @@
 //! A trace, compared after each of its steps.
 
-use std::cmp::Ordering;
-
 use contextpilot_testbed::{Error, Request, Result, Server, Step};
 use serde_json::json;
 
+use crate::adapters;
+use crate::bounded;
 use crate::cases::Case;
 use crate::indexer::{BLOCK, Belief, Indexer, next_port};
 use crate::publisher::Publisher;
@@ -35,24 +35,29 @@ pub(crate) fn run(case: &Case, indexer: &Indexer) -> Result<String> {
         )
         .map_err(|error| Error::new(format!("after step {step}: {error}")))
     })?;
-    // Of adapters nothing is published: requests that name some may find less than is there.
-    let plain = case.server.keeps_any_prefix() && !case.server.has_adapters();
-    let hosts = match plain && case.server.has_host_cache() && seen.exact {
-        true => compare_with_replays(case, &publisher, indexer)?,
-        false => 0,
-    };
     let Seen { asked, exact, .. } = seen;
-    if !case.server.keeps_any_prefix() && exact {
-        let [right, less, more] = compare_bounded(case, &publisher, indexer)?;
+    if !exact {
+        return Ok("not compared: the server does not save these slots".to_owned());
+    }
+    if !case.server.keeps_any_prefix() {
+        let [right, less, more] = bounded::compare(case, &publisher, indexer, &seen)?;
         return Ok(format!(
             "{asked} beliefs; of {} prompts {right} right, {less} less, {more} more",
             right + less + more
         ));
     }
-    Ok(match (exact, hosts) {
-        (false, _) => "not compared: the server does not save these slots".to_owned(),
-        (true, 0) => format!("{asked} beliefs"),
-        (true, hosts) => format!("{asked} beliefs, {hosts} of host memory"),
+    if case.server.has_adapters() {
+        let [compared, believed] = adapters::compare(case, &publisher, indexer)?;
+        return Ok(format!(
+            "{asked} beliefs; {compared} for adapters, {believed} of them in something"
+        ));
+    }
+    Ok(match case.server.has_host_cache() {
+        true => {
+            let hosts = compare_with_replays(case, &publisher, indexer)?;
+            format!("{asked} beliefs, {hosts} of host memory")
+        }
+        false => format!("{asked} beliefs"),
     })
 }
 
@@ -153,28 +158,8 @@ fn compare_with_replays(case: &Case, publisher: &Publisher, indexer: &Indexer) -
     Ok(compared)
 }
 
-/// The same where only checkpoints lead back, which the events have no words for: how many beliefs
-/// are right, how many are less than what the engine takes, and how many more.
-fn compare_bounded(case: &Case, publisher: &Publisher, indexer: &Indexer) -> Result<[usize; 3]> {
-    let mut counts = [0; 3];
-    for request in plain_prompts(case) {
-        let tokens = tokenize(&publisher.server, &request.body()["prompt"])?;
-        let believed = indexer.believes(publisher.events, &tokens)?.any;
-        let replayed = case.server.plain().spawn()?;
-        case.trace.run(&replayed)?;
-        let found = replayed.complete(request)?.cache_n / BLOCK;
-        let believed = believed.min((tokens.len() - 1) / BLOCK);
-        counts[match believed.cmp(&found) {
-            Ordering::Equal => 0,
-            Ordering::Less => 1,
-            Ordering::Greater => 2,
-        }] += 1;
-    }
-    Ok(counts)
-}
-
 /// Each prompt of a trace that is a text, once.
-fn plain_prompts(case: &Case) -> Vec<&Request> {
+pub(crate) fn plain_prompts(case: &Case) -> Vec<&Request> {
     let mut requests: Vec<&Request> = Vec::new();
     for step in &case.trace.steps {
         if let Step::Ask(request) = step {
@@ -187,7 +172,7 @@ fn plain_prompts(case: &Case) -> Vec<&Request> {
     requests
 }
 
-fn tokenize(server: &Server, content: &serde_json::Value) -> Result<Vec<i32>> {
+pub(crate) fn tokenize(server: &Server, content: &serde_json::Value) -> Result<Vec<i32>> {
     let body = json!({"content": content, "add_special": true});
     let answer = server.post("/tokenize", &body)?.json()?;
     serde_json::from_value(answer["tokens"].clone())

@@ -7,6 +7,7 @@ mod ledger;
 mod memory;
 mod opened;
 mod others;
+mod routers;
 mod serving;
 mod signal;
 
@@ -29,6 +30,7 @@ pub(crate) fn all(ledger: Option<&Path>, python: Option<&Path>) -> Vec<(&'static
         ("instructions", Box::new(instructions::run)),
         ("generation", Box::new(generation::run)),
         ("serving", Box::new(serving::run)),
+        ("routers", Box::new(routers::run)),
         ("signal", Box::new(signal::run)),
         (
             "ledger",

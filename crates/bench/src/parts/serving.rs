@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
-use contextpilot_testbed::{Arch, Behaviour, Builder, Index, Model, Request, Result, Server, Spec};
+use contextpilot_testbed::{
+    Arch, Behaviour, Builder, Connection, Index, Model, Request, Result, Server, Spec,
+};
 
 use super::launch::NOWHERE;
 use crate::lab::{Lab, failed};
@@ -182,10 +184,13 @@ pub(super) fn prompt(number: usize, tokens: usize) -> String {
 
 /// Milliseconds until the first token and until the end.
 pub(super) fn ask(server: &Server, request: &Request) -> Result<[f64; 2]> {
+    ask_through(&mut server.connect()?, request)
+}
+
+/// The same, over a connection.
+pub(super) fn ask_through(connection: &mut Connection, request: &Request) -> Result<[f64; 2]> {
     let body = request.wire_body();
-    let bytes =
-        contextpilot_testbed::Connection::request_bytes("POST", request.path(), body.as_bytes());
-    let mut connection = server.connect()?;
+    let bytes = Connection::request_bytes("POST", request.path(), body.as_bytes());
     let start = Instant::now();
     connection.write(&bytes)?;
     let response = connection.head()?;

@@ -13,6 +13,7 @@ use crate::page::{Aim, Page};
 use crate::plot::{Plot, shares};
 use crate::probe::{Clock, Probe, Submissions};
 use crate::sample::Sample;
+use crate::subscribers::{Subscribers, publishing};
 
 /// Targets, ms.
 const MEDIAN: f64 = 0.5;
@@ -58,17 +59,34 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
          |---|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     let mut curves = Vec::new();
-    for (name, spec, loaded, rounds) in [
+    let (idle, under_load) = ((false, 0), (true, 0));
+    for (name, spec, (loaded, routers), rounds) in [
         (
             "tiny model, otherwise idle",
             &tiny,
-            false,
+            idle,
             lab.rounds(500, 4),
         ),
-        ("tiny model, under load", &tiny, true, lab.rounds(1000, 8)),
-        ("4 ms a token, under load", &slow, true, lab.rounds(100, 2)),
+        (
+            "tiny model, under load",
+            &tiny,
+            under_load,
+            lab.rounds(1000, 8),
+        ),
+        (
+            "the same, with three routers that never read",
+            &tiny,
+            (true, 3),
+            lab.rounds(1000, 8),
+        ),
+        (
+            "4 ms a token, under load",
+            &slow,
+            under_load,
+            lab.rounds(100, 2),
+        ),
     ] {
-        let signal = signal(lab, &probe, spec, loaded, rounds)?;
+        let signal = signal(lab, &probe, spec, loaded, routers, rounds)?;
         let [submitted, sent, answered] =
             [signal.submitted, signal.sent, signal.answered].map(Sample::new);
         let seen = match submitted.len() {
@@ -130,7 +148,14 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     )
 }
 
-fn signal(lab: &Lab, probe: &Probe, spec: &Spec, loaded: bool, rounds: usize) -> Result<Signal> {
+fn signal(
+    lab: &Lab,
+    probe: &Probe,
+    spec: &Spec,
+    loaded: bool,
+    routers: usize,
+    rounds: usize,
+) -> Result<Signal> {
     let index = Index::start()?;
     let log = lab.scratch("submissions");
     // What an earlier server wrote there counts for nothing.
@@ -139,7 +164,15 @@ fn signal(lab: &Lab, probe: &Probe, spec: &Spec, loaded: bool, rounds: usize) ->
         .model(&Model::of(spec))
         .bare_slots(SLOTS)
         .env("CONTEXTPILOT_INDEX_URL", index.url());
-    let server = probe.watch(plain, Some(&lab.hook), &log).spawn()?;
+    let watched = match routers {
+        0 => plain,
+        _ => publishing(&plain),
+    };
+    let server = probe.watch(watched, Some(&lab.hook), &log).spawn()?;
+    let _routers = match routers {
+        0 => None,
+        _ => Some(Subscribers::that_never_read(&server, routers)?),
+    };
     let watched = Watched {
         server: &server,
         log: &log,

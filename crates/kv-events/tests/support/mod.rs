@@ -1,16 +1,20 @@
 //! A subscriber, as strict as can be: it panics at whatever one of the routers would get wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use contextpilot_kv_events::{KvEvent, Medium, block_hash};
 use rmp::decode;
 
-/// The blocks of each medium: what lies above each.
+/// The blocks of each medium: what lies above each, and the adapter of the requests that it serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Subscriber {
     pub(crate) block: usize,
-    pub(crate) on: [BTreeMap<u64, Option<u64>>; 2],
+    pub(crate) on: [BTreeMap<u64, Block>; 2],
 }
+
+/// See [`Subscriber`].
+type Block = (Option<u64>, Option<Arc<str>>);
 
 impl Subscriber {
     pub(crate) fn new(block: usize) -> Self {
@@ -28,16 +32,19 @@ impl Subscriber {
                     parent,
                     tokens,
                     medium,
+                    adapter,
                 } => {
                     let on = &mut self.on[*medium as usize];
                     assert_eq!(tokens.len(), hashes.len() * self.block);
                     assert!(!hashes.is_empty());
                     let mut above = *parent;
                     for (&hash, tokens) in hashes.iter().zip(tokens.chunks(self.block)) {
-                        assert!(above.is_none_or(|above| on.contains_key(&above)), "a hole");
-                        assert_eq!(hash, block_hash(above, tokens));
+                        let same = |above| on.get(&above).is_some_and(|one| one.1 == *adapter);
+                        assert!(above.is_none_or(same), "a hole");
+                        assert_eq!(hash, block_hash(above, tokens, adapter.as_deref()));
                         assert!(hash >= 1 << 32);
-                        assert!(on.insert(hash, above).is_none(), "stored twice");
+                        let stored = on.insert(hash, (above, adapter.clone()));
+                        assert!(stored.is_none(), "stored twice");
                         above = Some(hash);
                     }
                 }
@@ -46,7 +53,7 @@ impl Subscriber {
                     assert!(!hashes.is_empty());
                     for hash in hashes {
                         assert!(on.remove(hash).is_some(), "removed twice");
-                        let below = on.values().any(|above| *above == Some(*hash));
+                        let below = on.values().any(|one| one.0 == Some(*hash));
                         assert!(!below, "removed before what lies below it");
                     }
                 }
@@ -58,8 +65,11 @@ impl Subscriber {
         }
     }
 
-    pub(crate) fn blocks(&self, medium: Medium) -> BTreeSet<u64> {
-        self.on[medium as usize].keys().copied().collect()
+    /// Those that serve requests for an adapter, or for none.
+    pub(crate) fn blocks(&self, medium: Medium, adapter: Option<&str>) -> BTreeSet<u64> {
+        let all = self.on[medium as usize].iter();
+        let all = all.filter(|(_, block)| block.1.as_deref() == adapter);
+        all.map(|(hash, _)| *hash).collect()
     }
 }
 
@@ -80,6 +90,7 @@ fn event(bytes: &mut &[u8]) -> KvEvent {
     let fields = decode::read_map_len(bytes).expect("an event");
     let (mut kind, mut medium) = (String::new(), None);
     let (mut hashes, mut tokens, mut parent) = (Vec::new(), Vec::new(), None);
+    let mut adapter = None;
     for _ in 0..fields {
         match &*text(bytes) {
             "type" => kind = text(bytes),
@@ -108,7 +119,9 @@ fn event(bytes: &mut &[u8]) -> KvEvent {
                 let size: usize = decode::read_int(bytes).expect("a size");
                 assert_eq!(hashes.len() * size, tokens.len());
             }
-            "lora_id" | "lora_name" => decode::read_nil(bytes).expect("nil"),
+            "lora_id" => decode::read_nil(bytes).expect("nil"),
+            "lora_name" if bytes[0] == 0xc0 => decode::read_nil(bytes).expect("nil"),
+            "lora_name" => adapter = Some(text(bytes).into()),
             name => panic!("{name}"),
         }
     }
@@ -118,6 +131,7 @@ fn event(bytes: &mut &[u8]) -> KvEvent {
             parent,
             tokens,
             medium: medium.expect("a medium"),
+            adapter,
         },
         "BlockRemoved" => KvEvent::Removed {
             hashes,

@@ -52,6 +52,12 @@ impl InForce {
         self.compared
     }
 
+    /// The blend that is applied where the adapter at this place is named, at scale 1.
+    pub(super) fn blend_of_one(&self, place: usize) -> Option<Blend> {
+        let adapter = self.adapters.get(place)?;
+        Some(Blend::of([(adapter, Scale::new(1.0))]))
+    }
+
     /// The blend that is applied where these are named.
     fn blend_of(&self, named: &[(i32, Scale)]) -> Blend {
         let scale = |index: usize| {

@@ -26,11 +26,33 @@ impl Ledger {
     ///   where the server compares them ([`Compared::Always`]).
     #[must_use]
     pub fn reusable_of(&self, keeper: Keeper) -> u32 {
+        match self.is_for_all(keeper) {
+            true => self.reusable_if_served(keeper),
+            false => 0,
+        }
+    }
+
+    /// The same for a prompt that names one LoRA adapter, by its place among the server's (0 is the
+    /// first), at scale 1. 0 wherever it is not certain that the server would serve it:
+    ///
+    /// * of host entries, since whichever slot loads one may have to be emptied for the request;
+    /// * for adapters that are activated by tokens;
+    /// * where the server compares the adapters of all requests ([`Compared::Always`]): there it is
+    ///   not known which places they have.
+    #[must_use]
+    pub fn reusable_under(&self, keeper: Keeper, adapter: usize) -> u32 {
+        match self.is_for_adapter(keeper, adapter) {
+            true => self.reusable_if_served(keeper),
+            false => 0,
+        }
+    }
+
+    fn reusable_if_served(&self, keeper: Keeper) -> u32 {
         let Some(holder) = self.holder_of(keeper) else {
             return 0;
         };
         let held = self.tree.depth(holder);
-        if held == 0 || !self.is_for_all(keeper) {
+        if held == 0 {
             return 0;
         }
         match self.window() {
@@ -77,12 +99,27 @@ impl Ledger {
         };
         match in_force.map(adapters::InForce::compared) {
             Some(Compared::WhenNamed) => true,
-            Some(Compared::Always) => {
-                let sequence = &self.sequences[&id];
-                let unnamed = self.adapters.unnamed();
-                unnamed.is_some_and(|unnamed| sequence.suits(Wanted::Blend(unnamed)))
-            }
+            Some(Compared::Always) => match (self.sequences.get(&id), self.adapters.unnamed()) {
+                (Some(sequence), Some(unnamed)) => sequence.suits(Wanted::Blend(unnamed)),
+                _ => false,
+            },
             None => false,
         }
+    }
+
+    /// Whether a request that names this adapter alone would be served from it.
+    fn is_for_adapter(&self, keeper: Keeper, adapter: usize) -> bool {
+        let Keeper::Slot(id) = keeper else {
+            return false;
+        };
+        let (Some(Some(in_force)), Some(sequence)) = (self.in_force(), self.sequences.get(&id))
+        else {
+            return false;
+        };
+        let wanted = in_force.blend_of_one(adapter);
+        let wanted = wanted.filter(|blend| !blend.is_invoked());
+        in_force.compared() == Compared::WhenNamed
+            && !self.has_unsettled_blend(sequence)
+            && wanted.is_some_and(|wanted| sequence.suits(Wanted::Blend(wanted)))
     }
 }

@@ -58,6 +58,14 @@ impl Applied {
         Set::of(&self.adapters, |index| self.adapters[index].scale)
     }
 
+    /// The adapter at a place, unless there is none or it is activated by tokens.
+    pub(super) fn one(&self, place: usize) -> Option<Set> {
+        let adapter = self.adapters.get(place)?;
+        let named = [(place as i32, Scale::new(1.0))];
+        let ordinary = adapter.invocation.is_empty();
+        ordinary.then(|| self.named(&named))
+    }
+
     fn named(&self, named: &[(i32, Scale)]) -> Set {
         Set::of(&self.adapters, |index| {
             let mut last = Scale::new(0.0);

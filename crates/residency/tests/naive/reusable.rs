@@ -25,6 +25,27 @@ impl Naive {
         (slots.collect(), hosts.collect())
     }
 
+    /// The same of slots for a request that names the adapter at this place, alone and at scale 1,
+    /// unless that is activated by tokens.
+    pub(crate) fn reusable_under(&self, place: usize) -> Vec<&[Token]> {
+        let Some(Some(applied)) = self.applied() else {
+            return Vec::new();
+        };
+        if applied.compared == Compared::Always {
+            return Vec::new();
+        }
+        let Some(set) = applied.one(place) else {
+            return Vec::new();
+        };
+        let slots = self.slots.iter();
+        let slots = slots.filter(|&(&id, slot)| {
+            !self.is_in_flight(id)
+                && !self.is_unsettled(slot)
+                && slot.suits(&Wants::Set(set.clone()))
+        });
+        slots.map(|(_, slot)| slot.tokens.as_slice()).collect()
+    }
+
     /// What a slot holds that is being computed, or was submitted in the batch that is.
     pub(crate) fn in_flight(&self) -> Vec<&[Token]> {
         let slots = self.slots.iter();

@@ -3,6 +3,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::*;
+use crate::KvEvents;
 
 fn settings(vars: &[(&str, &str)]) -> Result<Settings, Error> {
     Settings::from(lookup(vars))
@@ -48,6 +49,7 @@ fn nothing_set_is_the_defaults() {
         (env::KV_EVENTS_REPLAY, ""),
         (env::KV_EVENTS_TOPIC, ""),
         (env::KV_BLOCK_SIZE, ""),
+        (env::KV_LORA_NAMES, ""),
         (env::EXPLAIN_MB, ""),
     ]);
     assert_eq!(empty, Ok(unset));
@@ -185,6 +187,7 @@ fn any_of_five_variables_wants_the_hook() {
         env::KV_EVENTS_REPLAY,
         env::KV_EVENTS_TOPIC,
         env::KV_BLOCK_SIZE,
+        env::KV_LORA_NAMES,
         env::TRAFFIC_FILE_MB,
         env::TRAFFIC_KEEP_KEY,
     ] {
@@ -194,7 +197,43 @@ fn any_of_five_variables_wants_the_hook() {
 
 fn kv_events(vars: &[(&str, &str)]) -> KvEvents {
     let settings = settings(vars).unwrap();
-    settings.kv_events.expect("events are asked for")
+    let events = settings.kv_events.expect("events are asked for");
+    events.only().expect("one server's").clone()
+}
+
+#[test]
+fn each_model_of_a_router_can_have_an_address() {
+    let read = |vars: &[(&str, &str)]| settings(vars).unwrap().kv_events.unwrap();
+    let shared = read(&[(env::KV_EVENTS, "tcp://127.0.0.1:5557")]);
+    assert!(shared.server("a", false).is_ok());
+    let refused = shared.server("a", true).unwrap_err().to_string();
+    assert!(
+        refused.contains("CONTEXTPILOT_KV_EVENTS=a=tcp://"),
+        "{refused}"
+    );
+    let events = read(&[
+        (env::KV_EVENTS, "a=tcp://127.0.0.1:5557,b/c:Q4=tcp://*:5567"),
+        (env::KV_EVENTS_TOPIC, "kv@10.0.0.1:8080@{model}"),
+    ]);
+    let a = events.server("a", true).unwrap();
+    assert_eq!((a.publish.port(), &*a.topic), (5557, "kv@10.0.0.1:8080@a"));
+    assert_eq!(a.replay.map(|at| at.port()), Some(5558));
+    let b = events.server("b/c:Q4", true).unwrap();
+    assert_eq!(
+        (b.publish.port(), &*b.topic),
+        (5567, "kv@10.0.0.1:8080@b/c:Q4")
+    );
+    let missing = events.server("d", false).unwrap_err().to_string();
+    assert!(missing.contains("not published for d"), "{missing}");
+    let off = read(&[
+        (
+            env::KV_EVENTS,
+            "a=tcp://127.0.0.1:5557,b=tcp://127.0.0.1:5558",
+        ),
+        (env::KV_EVENTS_REPLAY, "off"),
+    ]);
+    assert_eq!(off.server("b", true).unwrap().replay, None);
+    assert_eq!(off.block_size(), 16);
 }
 
 #[test]
@@ -204,6 +243,7 @@ fn kv_events_need_an_address_only() {
     assert_eq!(plain.publish, address("127.0.0.1:5557"));
     assert_eq!(plain.replay, Some(address("127.0.0.1:5558")));
     assert_eq!((&*plain.topic, plain.block_size), ("", 16));
+    assert!(plain.adapters.is_empty());
     assert!(!plain.is_open());
 
     let all = kv_events(&[
@@ -211,11 +251,13 @@ fn kv_events_need_an_address_only() {
         (env::KV_EVENTS_REPLAY, "tcp://[::1]:7000"),
         (env::KV_EVENTS_TOPIC, "kv@10.0.0.1:8080@llama"),
         (env::KV_BLOCK_SIZE, "64"),
+        (env::KV_LORA_NAMES, "sql, a/chat"),
     ]);
     assert_eq!(all.publish, address("0.0.0.0:6000"));
     assert_eq!(all.replay, Some(address("[::1]:7000")));
     assert_eq!(all.topic, "kv@10.0.0.1:8080@llama");
     assert_eq!(all.block_size, 64);
+    assert_eq!(all.adapters, ["sql", "a/chat"]);
     assert!(all.is_open());
 
     let off = kv_events(&[
@@ -262,6 +304,23 @@ fn errors_about_kv_events_name_the_variable_and_the_remedy() {
         ),
         (env::KV_BLOCK_SIZE, "+16", "from 1 to 4096"),
         (env::KV_BLOCK_SIZE, "5000", "from 1 to 4096"),
+        (env::KV_LORA_NAMES, "a,,b", "is no list of names"),
+        (env::KV_LORA_NAMES, "a,b,a", "up to 64 different ones"),
+        (
+            env::KV_EVENTS,
+            "a=tcp://127.0.0.1:5557,b=tcp://127.0.0.1:5558",
+            "two models at 127.0.0.1:5558",
+        ),
+        (
+            env::KV_EVENTS,
+            "a=tcp://127.0.0.1:1,a=tcp://127.0.0.1:5",
+            "has \"a=tcp://127.0.0.1:5\": give each model once",
+        ),
+        (
+            env::KV_EVENTS,
+            "a=tcp://127.0.0.1:1,tcp://127.0.0.1:5",
+            "give each model once",
+        ),
     ] {
         let publish = if name == env::KV_EVENTS { value } else { GOOD };
         let error = settings(&[(env::KV_EVENTS, publish), (name, value)]).unwrap_err();

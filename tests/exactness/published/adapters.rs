@@ -1,0 +1,113 @@
+//! Requests that name a LoRA adapter: what the indexer believes for its name, and what the engine
+//! takes from its cache for such a request.
+//!
+//! A server does not say under which adapters a slot worked last. So the truth is `cache_n`, in each
+//! of its slots, of servers that were brought to the same state.
+
+use contextpilot_testbed::{Error, Request, Result};
+use serde_json::{Value, json};
+
+use crate::cases::Case;
+use crate::indexer::{BLOCK, Indexer};
+use crate::publisher::{NAMES, Publisher};
+use crate::traces::{plain_prompts, tokenize};
+
+/// Whom a router can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Requests that name no adapters.
+    Plain,
+    /// Those that name one, at scale 1.
+    Named(&'static str),
+    /// Others, for which there is no name.
+    Nameless,
+}
+
+impl Asked {
+    pub(crate) fn of(request: &Request) -> Self {
+        let Some(named) = request.body()["lora"].as_array() else {
+            return Self::Plain;
+        };
+        let scaled = named.iter().filter(|one| one["scale"] != 0.0);
+        let scaled: Vec<&Value> = scaled.collect();
+        let number = match scaled[..] {
+            [one] if one["scale"] == 1.0 => one["id"].as_u64(),
+            _ => None,
+        };
+        let name = number.and_then(|number| NAMES.get(usize::try_from(number).ok()?));
+        name.map_or(Self::Nameless, |name| Self::Named(name))
+    }
+}
+
+/// For each prompt of a trace and each adapter: how many beliefs were compared, and how many of them
+/// were in something.
+pub(crate) fn compare(case: &Case, publisher: &Publisher, indexer: &Indexer) -> Result<[usize; 2]> {
+    let mut prompts: Vec<&Value> = Vec::new();
+    for request in plain_prompts(case) {
+        let prompt = &request.body()["prompt"];
+        if !prompts.contains(&prompt) {
+            prompts.push(prompt);
+        }
+    }
+    let slots = publisher.server.slots()?;
+    let (mut compared, mut believed) = (0, 0);
+    // Each comparison is one start of a server for each slot.
+    if slots > 2 {
+        return Ok([0, 0]);
+    }
+    for prompt in prompts {
+        let tokens = tokenize(&publisher.server, prompt)?;
+        for (id, name) in NAMES.iter().enumerate().take(case.server.adapters()) {
+            let belief = indexer.believes_for(Some(name), publisher.events, &tokens)?;
+            if belief.any != belief.device {
+                return Err(Error::new(format!(
+                    "{belief:?}: nothing is said of host memory"
+                )));
+            }
+            let activated = case.name.starts_with("activated") && id < 2;
+            if activated {
+                match belief.device {
+                    0 => continue,
+                    _ => return Err(Error::new(format!("{belief:?} for {name}"))),
+                }
+            }
+            let request = Request::completion(prompt.clone());
+            let request = request.with("lora", json!([{"id": id, "scale": 1.0}]));
+            let Some(found) = found(case, &request, slots)? else {
+                // Too long a prompt.
+                continue;
+            };
+            let found = found / BLOCK;
+            // The last token of a prompt is always evaluated.
+            let belief = belief.device.min((tokens.len() - 1) / BLOCK);
+            // What comes from host memory is not said.
+            let exact = !case.server.has_host_cache();
+            if belief > found || exact && belief < found {
+                return Err(Error::new(format!(
+                    "for {name}, it believes in {belief} blocks of {} tokens, the engine takes \
+                     {found} from its cache",
+                    tokens.len()
+                )));
+            }
+            compared += 1;
+            believed += usize::from(belief > 0);
+        }
+    }
+    Ok([compared, believed])
+}
+
+/// What the engine takes from its cache for a request after a trace: of the slot that has most for
+/// it. `None`: it refuses the request.
+fn found(case: &Case, request: &Request, slots: u32) -> Result<Option<usize>> {
+    let mut most = 0;
+    for slot in 0..slots {
+        let replayed = case.server.plain().spawn()?;
+        case.trace.run(&replayed)?;
+        match replayed.complete(&request.clone().slot(slot)) {
+            Ok(found) => most = most.max(found.cache_n),
+            Err(error) if error.to_string().contains("exceed_context_size") => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(most))
+}
