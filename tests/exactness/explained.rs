@@ -5,6 +5,9 @@
 //! have the engine's own figures (`cache_n`, `prompt_n`), and its causes must add up to them. All
 //! must be known.
 //!
+//! Each is run once more on a copy of the server whose own functions are hidden, where requests are
+//! tied to slots by their prompts.
+//!
 //! ```text
 //! cargo test --test explained [-- NAME...]
 //! ```
@@ -17,8 +20,9 @@ mod verbose;
 
 use cases::Case;
 use contextpilot_control::{Causes, Evaluated, Latest};
-use contextpilot_testbed::{Completion, Connection, Error, Outcome, Result};
+use contextpilot_testbed::{Completion, Connection, Error, Outcome, Result, Unseen, unseen_server};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -37,7 +41,15 @@ fn main() -> ExitCode {
         wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
     };
     let is_wanted = |case: &&Case| matches(case.name);
+    let unseen = match unseen_server(Unseen::Nameless) {
+        Ok(unseen) => unseen,
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let mut total = Total::default();
+    let mut total_by_prompts = Total::default();
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
     for case in all.iter().filter(is_wanted) {
         if case.server.lacking().is_some() || case.host_cache && !case.server.has_host_cache() {
@@ -51,15 +63,24 @@ fn main() -> ExitCode {
             left_out += 1;
             continue;
         }
-        match run(case) {
-            Ok(of_case) => {
-                println!("test {} ... ok: {}", case.name, of_case.text());
-                total.add(&of_case);
-                passed += 1;
-            }
-            Err(error) => {
-                println!("test {} ... FAILED\n  {error}", case.name);
-                failed += 1;
+        let by_prompts = unseen
+            .as_deref()
+            .map(|server| (" by prompts", Some(server)));
+        for (how, server) in [("", None)].into_iter().chain(by_prompts) {
+            match run(case, server) {
+                Ok(of_case) => {
+                    println!("test {}{how} ... ok: {}", case.name, of_case.text());
+                    let total = match server {
+                        None => &mut total,
+                        Some(_) => &mut total_by_prompts,
+                    };
+                    total.add(&of_case);
+                    passed += 1;
+                }
+                Err(error) => {
+                    println!("test {}{how} ... FAILED\n  {error}", case.name);
+                    failed += 1;
+                }
             }
         }
     }
@@ -81,6 +102,9 @@ fn main() -> ExitCode {
         }
     }
     println!("\nall: {}", total.text());
+    if unseen.is_some() {
+        println!("by prompts: {}", total_by_prompts.text());
+    }
     println!("{passed} passed, {failed} failed, {left_out} left out");
     if failed == 0 {
         ExitCode::SUCCESS
@@ -121,9 +145,13 @@ impl Total {
     }
 }
 
-fn run(case: &Case) -> Result<Total> {
-    let hooked = case.server.clone().launcher(LAUNCHER);
-    let mut hooked = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+/// Runs a case, on another program if one is given.
+fn run(case: &Case, program: Option<&Path>) -> Result<Total> {
+    let mut hooked = case.server.clone().launcher(LAUNCHER);
+    if let Some(program) = program {
+        hooked = hooked.program(program);
+    }
+    hooked = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
     if let Some(file) = std::env::var_os("EXPLAINED_TRACE") {
         hooked = hooked.env("CONTEXTPILOT_TRACE_FILE", file);
     }

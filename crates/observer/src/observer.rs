@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use contextpilot_control::{
-    Change, Evicted, Latest, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState,
+    Change, Evaluated, Evicted, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState,
     ResidencyEvent, Timestamp,
 };
 use contextpilot_residency::{
-    Account, Accounts, Arrival, Asker, BufferId, ContextId, Effect, Entry, Event, Ledger, Place,
-    Reason, RequestId, SequenceId, TaskId, UNTIED,
+    Account, Accounts, Around, Arrival, Asker, BufferId, ContextId, Effect, Entry, Event, Ledger,
+    Place, Reason, RequestId, SequenceId, TaskId, UNTIED,
 };
 
 use crate::evaluations::Evaluations;
@@ -370,10 +370,17 @@ impl Observer {
         }
     }
 
-    /// The last requests whose prompts were evaluated, the latest first.
+    /// The last requests whose prompts were evaluated, the latest first, each with the tokens around
+    /// its difference, if accounts have those.
     #[must_use]
-    pub fn latest(&self, most: usize) -> Latest {
+    pub fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Box<Around>>)> {
         self.evaluations.latest(most)
+    }
+
+    /// The tokens around the difference of a request, if accounts have those.
+    #[must_use]
+    pub fn around(&self, id: &str) -> Option<Box<Around>> {
+        self.evaluations.around(id)
     }
 
     // ---- requests and slots --------------------------------------------

@@ -19,6 +19,8 @@ pub(crate) struct Work {
     /// Where its evaluation is remembered.
     pub(crate) entry: Option<u64>,
     evaluation: Option<Box<Evaluation>>,
+    /// The most tokens that were evaluated of one of its prompts.
+    most: u64,
     prompts: u32,
     taken: Taken,
     first_token: Option<f64>,
@@ -43,8 +45,10 @@ impl Work {
     pub(crate) fn accounted(&mut self, account: &Account, entry: u64) {
         self.entry = Some(entry);
         let evaluation = evaluation(account);
+        let is_largest = account.evaluated > self.most;
+        self.most = self.most.max(account.evaluated);
         match &mut self.evaluation {
-            Some(all) => all.add(evaluation),
+            Some(all) => all.add(evaluation, is_largest),
             None => self.evaluation = Some(Box::new(evaluation)),
         }
     }
