@@ -78,6 +78,20 @@ fn a_difference_is_shown_as_text() {
     );
 }
 
+#[test]
+fn a_unix_socket_shows_it_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = format!("unix:{}", folder.path().join("control").display());
+    let watched = Watched::listening(showing(), &socket);
+    for (id, prompt) in [("first", "a cup of tea"), ("second", "a cup of milk")] {
+        watched.complete(Request::completion(prompt).slot(0).predict(1).id(id));
+    }
+    watched.wait_state("second", "cached");
+    let named = watched.json(&["why", "second"]);
+    let shown = json!({ "before": "<s>a cup of ", "old": "tea", "new": "milk" });
+    assert_eq!(named["evaluation"]["diverged"]["text"], shown);
+}
+
 /// A character of two bytes is two tokens here, and only the second differs.
 #[test]
 fn half_a_character_is_shown_whole() {
