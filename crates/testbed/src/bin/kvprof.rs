@@ -166,6 +166,7 @@ impl Traffic {
         let server = Server::builder()
             .model(&Model::tiny(arch))
             .bare_slots(2)
+            .args(["--alias", "tiny"])
             .args(arguments.iter().copied())
             .args(["--log-file".as_ref(), log.as_os_str()])
             .launcher(launcher)
@@ -279,6 +280,11 @@ fn of_kvprof(said: &Value) -> String {
         (Some(slot), None) => format!(", slot {slot}"),
         _ => ", no line of the log found for it".to_owned(),
     };
+    let others = said["concurrent_with"].as_array().map_or(0, Vec::len);
+    let slot = match others {
+        0 => slot,
+        _ => format!("{slot}, concurrent with {others}"),
+    };
     let prefilled = said["prefilled"].as_u64();
     let prefilled = prefilled.map_or("?".to_owned(), |tokens| tokens.to_string());
     format!(
@@ -389,19 +395,18 @@ fn conversation(launcher: &Path, python: &Path) -> Result<Compared> {
         truth,
         chat(&longer),
     )?;
-    let others = [
-        ("oil", "an other prompt"),
-        ("ore", "another"),
-        ("oak", "another"),
-        ("oat", "another"),
-        ("owl", "another"),
-        ("orb", "another"),
-        ("oar", "another"),
-        ("odd", "another"),
-        ("old", "another"),
-    ];
-    for (id, what) in others {
-        let text = format!("{id}: {}", id.repeat(90));
+    for (id, seed) in [
+        "oil", "ore", "oak", "oat", "owl", "orb", "oar", "odd", "old",
+    ]
+    .into_iter()
+    .zip(1..)
+    {
+        let what = if seed == 1 {
+            "another prompt"
+        } else {
+            "another"
+        };
+        let text = format!("{id}: {}", letters(seed, 280));
         traffic.ask(id, what, "new", chat(&vec![("user", text)]))?;
     }
     let truth = "was cached, and lost to another prompt since";
@@ -427,12 +432,23 @@ fn conversation(launcher: &Path, python: &Path) -> Result<Compared> {
         truth,
         uncached,
     )?;
-    traffic.busy(&tea)?;
-    let truth = "reused to the last token";
+    traffic.busy()?;
     let plain = Request::completion("A plain completion, which is no chat.");
     traffic.ask("plain-1", "`/completion`", "new", plain.clone())?;
-    traffic.ask("plain-2", "the same", truth, plain)?;
+    traffic.ask("plain-2", "the same", "reused to the last token", plain)?;
     traffic.compare()
+}
+
+/// Others for another seed.
+fn letters(seed: u32, length: usize) -> String {
+    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let mut letter = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        char::from(b'a' + (state % 26) as u8)
+    };
+    (0..length).map(|_| letter()).collect()
 }
 
 /// The slot of the last prompt.
@@ -448,14 +464,13 @@ fn slot_of(traffic: &Traffic) -> Result<u32> {
 
 impl Traffic {
     /// A prompt while the slot that holds its beginning is at work.
-    fn busy(&mut self, tea: &Messages) -> Result<()> {
+    fn busy(&mut self) -> Result<()> {
         let one: Messages = vec![
             ("system", RULES.replace("Monday", "Friday")),
             ("user", "Tell me all.".to_owned()),
         ];
         let mut two = one.clone();
         two[1].1 = "Tell me less.".to_owned();
-        drop(tea);
         let (first, second) = (chat(&one).predict(600).id("long"), chat(&two).id("busy"));
         let at = self.tap.address;
         let control = self.control;
@@ -502,13 +517,15 @@ fn window(launcher: &Path, python: &Path) -> Result<Compared> {
         chat(&one),
     )?;
     let mut two = one.clone();
-    two[1].1 = "Which is oldest?".to_owned();
-    let truth = "its beginning is in the slot, which cannot go back to it";
+    two[0].1 = RULES.replace("Oolong", "Yellow tea is rare. Oolong");
+    let truth = "its beginning was in the slot, which cannot go back to it";
+    let slot = slot_of(&traffic)?;
+    let request = chat(&two).slot(slot);
     traffic.ask(
         "window-2",
-        "another question to it, in the same slot",
+        "a sentence more in the system prompt, in the same slot",
         truth,
-        chat(&two).slot(slot_of(&traffic)?),
+        request,
     )?;
     traffic.compare()
 }
