@@ -162,7 +162,7 @@ fn run(case: &Case, program: Option<&Path>) -> Result<Total> {
     let mut step = 0;
     case.trace.run_watched(&server, |outcome| {
         if !outcome.completions.is_empty() {
-            match await_next(control, last) {
+            match await_next(control, last, outcome.id.as_deref()) {
                 Ok(told) => {
                     last = told.number;
                     problems.extend(compare(step, outcome, &told));
@@ -224,15 +224,17 @@ fn compare(step: usize, outcome: &Outcome, told: &Evaluated) -> Option<String> {
     })
 }
 
-/// The request that was evaluated after that one.
-fn await_next(control: SocketAddr, last: u64) -> Result<Evaluated> {
+/// The request that was evaluated after that one, and has this id; if none has, another.
+fn await_next(control: SocketAddr, last: u64, id: Option<&str>) -> Result<Evaluated> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let latest = latest(control, 1)?.requests.pop();
-        match latest.filter(|one| one.number > last) {
-            Some(next) => return Ok(next),
-            None if Instant::now() > deadline => return Err(Error::new("nothing is told of it")),
-            None => std::thread::sleep(Duration::from_millis(1)),
+        let next = latest.filter(|one| one.number > last);
+        let is_late = Instant::now() > deadline;
+        match next {
+            Some(next) if next.id.as_deref() == id || is_late => return Ok(next),
+            None if is_late => return Err(Error::new("nothing is told of it")),
+            _ => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }

@@ -37,7 +37,30 @@ pub(crate) struct Evaluations {
 }
 
 impl Evaluations {
-    /// A prompt was evaluated. `entry` is where its request is, if that had others before.
+    /// A prompt was evaluated.
+    pub(crate) fn count(&mut self, account: &Account) {
+        self.causes.add(evaluation(account).causes);
+    }
+
+    /// The prompt at this entry is another request's.
+    pub(crate) fn rename(&mut self, entry: u64, asker: &Asker) {
+        let place = entry.checked_sub(self.before);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        let Some(known) = place.and_then(|place| self.all.get_mut(place)) else {
+            return;
+        };
+        known.evaluated.number = asker.number;
+        let id = asker.id.as_deref().map(str::to_owned);
+        let old = std::mem::replace(&mut known.evaluated.id, id);
+        if let Some(old) = old.filter(|old| self.by_id.get(&**old) == Some(&entry)) {
+            self.by_id.remove(&*old);
+        }
+        if let Some(id) = &asker.id {
+            self.by_id.insert(id.clone(), entry);
+        }
+    }
+
+    /// Why a prompt was evaluated. `entry` is where its request is, if that had others before.
     pub(crate) fn remember(
         &mut self,
         account: &Account,
@@ -46,7 +69,6 @@ impl Evaluations {
         entry: Option<u64>,
     ) -> u64 {
         let evaluation = evaluation(account);
-        self.causes.add(evaluation.causes);
         let at = Timestamp::from_unix_ms(unix_ms);
         let place = entry.and_then(|entry| entry.checked_sub(self.before));
         if let Some(known) = place.and_then(|place| self.all.get_mut(place as usize)) {

@@ -31,6 +31,7 @@
 mod evaluations;
 mod gone;
 mod histogram;
+mod launches;
 mod matching;
 mod metrics;
 mod minute;

@@ -1,7 +1,7 @@
 //! Requests under way, and slots at work on them.
 
 use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Timestamp};
-use contextpilot_residency::{Account, Arrival, RequestId, TaskId, Wishes};
+use contextpilot_residency::{Account, Arrival, EvaluationId, RequestId, TaskId, Wishes};
 
 use crate::evaluations::evaluation;
 use crate::note::{Now, Stamp};
@@ -108,6 +108,8 @@ pub(crate) struct Launch {
     pub(crate) busy: bool,
     /// Known by its work on the slot only: see [`UNTIED`](contextpilot_residency::UNTIED).
     pub(crate) untied: bool,
+    /// Which request it is for will be known later: it is another's, perhaps.
+    pub(crate) evaluation: Option<EvaluationId>,
     /// Not evaluated to its end yet.
     pub(crate) prompt: Option<Prompt>,
 }

@@ -152,7 +152,8 @@ impl Accounts {
             self.from_the_end = Some(slot > 0);
         }
         let untied = task == UNTIED;
-        let decided = match untied {
+        // Where launches are known by what is submitted, the slot was chosen before room was made.
+        let decided = match self.rules.tied {
             true => self.batched,
             false => self.clock,
         };
@@ -198,15 +199,37 @@ impl Accounts {
         Some(account)
     }
 
-    /// A slot takes over the prompt of another (`n`), which was evaluated there.
+    /// It shows who asked for the prompt that a slot is at work on.
+    pub fn rename(&mut self, slot: SequenceId, asker: Asker, wishes: Wishes) {
+        let place = self.slots.get_mut(&slot);
+        if let Some(open) = place.and_then(|place| place.open.as_mut()) {
+            open.asker = asker.clone();
+            open.wishes = wishes;
+            self.losses.name(open.nth, asker);
+        }
+    }
+
+    /// It shows who asked for a prompt that was evaluated.
+    pub fn name(&mut self, nth: u64, asker: Asker) {
+        self.losses.name(nth, asker);
+    }
+
+    /// A slot takes over the prompt of another (`n`), which was evaluated there. Its own launch may
+    /// not have been seen.
     pub fn take_over(&mut self, source: SequenceId, target: SequenceId) -> Option<Account> {
         let account = self.slots.get(&source)?.last.clone()?;
-        let place = self.slots.get_mut(&target)?;
-        let open = place.open.take()?;
-        place.owner = open.nth;
+        let place = self.slots.entry(target).or_default();
+        let (nth, asker) = match place.open.take() {
+            Some(open) => (open.nth, open.asker),
+            None => {
+                self.last = self.losses.ask(account.asker.clone());
+                (self.last, account.asker.clone())
+            }
+        };
+        place.owner = nth;
         let account = Account {
-            nth: open.nth,
-            asker: open.asker,
+            nth,
+            asker,
             ..account
         };
         place.last = Some(account.clone());
