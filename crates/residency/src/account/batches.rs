@@ -27,6 +27,8 @@ impl Accounts {
             let place = self.slots.entry(slot).or_default();
             // What is written for no prompt is a trial, before the server serves.
             let serves = place.open.is_some() || place.owner > 0;
+            let drafts = run.len() > 1 && run.iter().all(|entry| entry.output);
+            place.drafted = if drafts { run.len() as u32 } else { 0 };
             place.dirty |= serves;
             if serves {
                 place.used = self.clock;

@@ -36,8 +36,15 @@ impl Accounts {
         to: Position,
         ledger: &Ledger,
     ) {
-        // Drafted tokens that were rejected: nobody asked for them.
-        let rejected = from > 0 && to < 0 && ledger.is_without_task(slot);
+        // Drafted tokens that were rejected: nobody asked for them. Where launches cannot be seen, room
+        // for a prompt looks alike, but for the batch before it.
+        let place = self.slots.get_mut(&slot);
+        let drafted = place.map_or(0, |place| std::mem::take(&mut place.drafted));
+        let are_drafts = || match self.rules.tied {
+            true => ledger.held(slot).saturating_sub(from as u32) < drafted,
+            false => ledger.is_without_task(slot),
+        };
+        let rejected = from > 0 && to < 0 && are_drafts();
         if rejected || from >= 0 && from as u32 >= ledger.held(slot) || ledger.held(slot) == 0 {
             return;
         }

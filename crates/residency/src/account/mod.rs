@@ -11,6 +11,7 @@
 //! It looks at the ledger and changes nothing in it: what is reported of evictions is the same with
 //! it and without.
 
+use crate::adapters::Blend;
 use crate::event::{BufferId, Reason, SequenceId, TaskId, Token};
 use crate::ledger::Ledger;
 use crate::prompts::UNTIED;
@@ -85,6 +86,11 @@ struct Slot {
     /// What it held before room was made in it for its next prompt.
     own: Option<Vec<Token>>,
     prepared: Prepared,
+    /// Its entries in the last batch, if outputs of all of several were asked for: then all but one may
+    /// be drafts.
+    drafted: u32,
+    /// The adapters that it worked under then; `None`: it was at work on nothing yet.
+    blend: Option<Blend>,
     /// When it was last at work.
     used: u64,
     /// The last prompt in it, for children that take it over.

@@ -135,11 +135,19 @@ impl Accounts {
         }
         for (slot, ends) in std::mem::take(&mut self.batch) {
             let place = self.slots.get_mut(&slot);
-            let Some(open) = place.and_then(|place| place.open.as_mut()) else {
+            let Some(place) = place else {
+                continue;
+            };
+            let blend = ledger.blend(slot);
+            let before = std::mem::replace(&mut place.blend, blend);
+            let Some(open) = place.open.as_mut() else {
                 continue;
             };
             if let Some(begun) = &mut open.begun {
                 begun.look_again(slot, ledger);
+                // Where launches cannot be seen, neither can it be seen to be emptied for that.
+                let others = before.is_some() && before != blend;
+                begun.prepared.readapted |= self.rules.tied && others;
             }
             if ends {
                 open.prompt = Some(ledger.tokens_from(Keeper::Slot(slot), 0));
