@@ -6,7 +6,7 @@ use std::time::Duration;
 use contextpilot_control::{Engine, Losses, ModelState, Requests};
 use contextpilot_journal::Recent;
 use contextpilot_observer::Now;
-use contextpilot_residency::{Arrival, BufferId, RequestId};
+use contextpilot_residency::{Arrival, BufferId, RequestId, Token};
 use contextpilot_worker::{Item, Library, Lost, Rest, Source, Withdrawn};
 
 use crate::attach::Attached;
@@ -117,6 +117,10 @@ impl Library for Here {
 
     fn keep_recent(&self, recent: Recent) {
         recent::use_for_life(recent);
+    }
+
+    fn piece(&self, token: Token) -> Option<Vec<u8>> {
+        contexts::piece(token)
     }
 
     fn before_turn(&self) {

@@ -15,7 +15,7 @@ use contextpilot_kv_publisher::{
 use contextpilot_observer::{MOST_EVALUATIONS, MOST_EVENTS, MOST_GONE, MOST_IDS};
 use contextpilot_request::MAX_ID_BYTES;
 use contextpilot_residency::{
-    Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_UNCACHED, MOST_WAITING,
+    Around, Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_UNCACHED, MOST_WAITING,
     MOST_WAITING_TOKENS, REMEMBERED_BYTES, REMEMBERED_EACH, RequestId, TaskId, Token,
 };
 use contextpilot_worker::LARGEST_HEAD;
@@ -181,6 +181,14 @@ pub(crate) const ALL: &[Bound] = &[
         most: MOST_EVALUATIONS,
         each: size_of::<Evaluated>() + hashed(SHARED_ID + size_of::<u64>()) + 4 * ID,
         beyond: "the oldest is forgotten: `evaluation` is `null`",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_EXPLAIN_TEXT`, the tokens around their differences",
+        most: MOST_EVALUATIONS,
+        each: size_of::<Around>()
+            + (Around::BEFORE + 2 * Around::BEHIND) * size_of::<Token>()
+            + 4 * ALLOCATION,
+        beyond: "the same: `diverged.text` is left out",
     },
     Bound {
         what: "contents that were in slots, by the setting's default",

@@ -77,12 +77,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut all = true;
     for id in &options.ids {
         let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
-        let evaluation = match &state {
-            RequestState::Cached { evaluation, .. } | RequestState::Evicted { evaluation, .. } => {
-                evaluation.as_deref()
-            }
-            _ => None,
-        };
+        let evaluation = state.evaluation();
         all &= evaluation.is_some();
         if options.json {
             print_json(&Named { id, evaluation })?;

@@ -26,7 +26,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    fn new(name: &'static str, server: Builder, trace: Trace) -> Self {
+    pub(crate) fn new(name: &'static str, server: Builder, trace: Trace) -> Self {
         Self {
             name,
             server,

@@ -9,5 +9,6 @@ mod generated;
 mod screen;
 mod slots;
 mod support;
+mod text;
 mod ttft;
 mod why;

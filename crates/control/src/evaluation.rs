@@ -30,9 +30,10 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Takes in another prompt of the same request.
-    pub fn add(&mut self, other: Self) {
-        if other.evaluated > self.evaluated {
+    /// Takes in another prompt of the same request. `is_largest`: more of it was evaluated than of
+    /// any before it.
+    pub fn add(&mut self, other: Self, is_largest: bool) {
+        if is_largest {
             self.diverged = other.diverged;
             self.lost = other.lost;
         }

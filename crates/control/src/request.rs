@@ -64,6 +64,28 @@ pub enum RequestState {
 }
 
 impl RequestState {
+    /// Why its prompt was evaluated, if that is known.
+    #[must_use]
+    pub fn evaluation(&self) -> Option<&Evaluation> {
+        match self {
+            Self::Cached { evaluation, .. } | Self::Evicted { evaluation, .. } => {
+                evaluation.as_deref()
+            }
+            Self::Awaited { .. } | Self::Unknown { .. } => None,
+        }
+    }
+
+    /// The same, to be changed.
+    #[must_use]
+    pub fn evaluation_mut(&mut self) -> Option<&mut Evaluation> {
+        match self {
+            Self::Cached { evaluation, .. } | Self::Evicted { evaluation, .. } => {
+                evaluation.as_deref_mut()
+            }
+            Self::Awaited { .. } | Self::Unknown { .. } => None,
+        }
+    }
+
     /// The id that was asked for.
     #[must_use]
     pub fn id(&self) -> &str {

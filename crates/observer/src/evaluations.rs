@@ -3,10 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use contextpilot_control::{
-    Causes, Diverged, Elsewhere, Evaluated, Evaluation, Latest, Lost, RequestName, Sources,
-    Timestamp,
+    Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName, Sources, Timestamp,
 };
-use contextpilot_residency::{Account, Asker, RequestId};
+use contextpilot_residency::{Account, Around, Asker, RequestId};
 
 use crate::observer::reason_out;
 
@@ -18,7 +17,11 @@ pub const MOST_EVALUATIONS: usize = 10_000;
 struct Known {
     /// The number of (the last of) its prompts.
     nth: u64,
+    /// The most tokens that were evaluated of one of its prompts.
+    most: u64,
     evaluated: Evaluated,
+    /// The tokens around its difference.
+    around: Option<Box<Around>>,
 }
 
 /// A bounded memory of evaluations.
@@ -34,7 +37,30 @@ pub(crate) struct Evaluations {
 }
 
 impl Evaluations {
-    /// A prompt was evaluated. `entry` is where its request is, if that had others before.
+    /// A prompt was evaluated.
+    pub(crate) fn count(&mut self, account: &Account) {
+        self.causes.add(evaluation(account).causes);
+    }
+
+    /// The prompt at this entry is another request's.
+    pub(crate) fn rename(&mut self, entry: u64, asker: &Asker) {
+        let place = entry.checked_sub(self.before);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        let Some(known) = place.and_then(|place| self.all.get_mut(place)) else {
+            return;
+        };
+        known.evaluated.number = asker.number;
+        let id = asker.id.as_deref().map(str::to_owned);
+        let old = std::mem::replace(&mut known.evaluated.id, id);
+        if let Some(old) = old.filter(|old| self.by_id.get(&**old) == Some(&entry)) {
+            self.by_id.remove(&*old);
+        }
+        if let Some(id) = &asker.id {
+            self.by_id.insert(id.clone(), entry);
+        }
+    }
+
+    /// Why a prompt was evaluated. `entry` is where its request is, if that had others before.
     pub(crate) fn remember(
         &mut self,
         account: &Account,
@@ -43,14 +69,18 @@ impl Evaluations {
         entry: Option<u64>,
     ) -> u64 {
         let evaluation = evaluation(account);
-        self.causes.add(evaluation.causes);
         let at = Timestamp::from_unix_ms(unix_ms);
         let place = entry.and_then(|entry| entry.checked_sub(self.before));
         if let Some(known) = place.and_then(|place| self.all.get_mut(place as usize)) {
+            let is_largest = account.evaluated > known.most;
+            if is_largest {
+                known.most = account.evaluated;
+                known.around = around(account);
+            }
             known.nth = account.nth;
             known.evaluated.at = at;
             known.evaluated.slot = slot;
-            known.evaluated.evaluation.add(evaluation);
+            known.evaluated.evaluation.add(evaluation, is_largest);
             return self.before + place.unwrap_or(0);
         }
         let Asker { number, id } = &account.asker;
@@ -60,6 +90,8 @@ impl Evaluations {
         }
         self.all.push_back(Known {
             nth: account.nth,
+            most: account.evaluated,
+            around: around(account),
             evaluated: Evaluated {
                 number: *number,
                 id: id.as_deref().map(str::to_owned),
@@ -86,13 +118,24 @@ impl Evaluations {
         Some((known.nth, &known.evaluated.evaluation))
     }
 
-    /// The latest first.
-    pub(crate) fn latest(&self, most: usize) -> Latest {
-        let latest = self.all.iter().rev().take(most);
-        Latest {
-            requests: latest.map(|known| known.evaluated.clone()).collect(),
-        }
+    /// The tokens around the difference of the last request with this id.
+    pub(crate) fn around(&self, id: &str) -> Option<Box<Around>> {
+        let place = self.by_id.get(id)?.checked_sub(self.before)?;
+        let known = self.all.get(usize::try_from(place).ok()?)?;
+        known.around.clone()
     }
+
+    /// The latest first, each with the tokens around its difference.
+    pub(crate) fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Box<Around>>)> {
+        let latest = self.all.iter().rev().take(most);
+        latest
+            .map(|known| (known.evaluated.clone(), known.around.clone()))
+            .collect()
+    }
+}
+
+fn around(account: &Account) -> Option<Box<Around>> {
+    account.diverged.as_ref()?.around.clone()
 }
 
 /// An account in the words of the endpoint.

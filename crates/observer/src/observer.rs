@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, HashMap};
 
 use contextpilot_control::{
-    Change, Evicted, Latest, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState,
+    Change, Evaluated, Evicted, LogLine, Place as PlaceOut, Reason as ReasonOut, RequestState,
     ResidencyEvent, Timestamp,
 };
 use contextpilot_residency::{
-    Account, Accounts, Arrival, Asker, BufferId, ContextId, Effect, Entry, Event, Ledger, Place,
-    Reason, RequestId, SequenceId, TaskId, UNTIED,
+    Accounts, Around, Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, Ledger,
+    Place, Reason, RequestId, SequenceId, TaskId,
 };
 
 use crate::evaluations::Evaluations;
 use crate::gone::{Gone, MOST_GONE, Memory};
-use crate::histogram::{CLASSES, Histogram, class_of};
+use crate::histogram::{CLASSES, Histogram};
+use crate::launches::Unclaimed;
 use crate::minute::Minute;
 use crate::note::{Note, Now, Stamp};
-use crate::prompt::{Prompt, Surplus, Taken};
-use crate::work::{Launch, SlotWork, Work};
+use crate::prompt::{Surplus, Taken};
+use crate::work::{SlotWork, Work};
 
 /// Request ids that are named at one place: in an event, for a slot, in a line of the log.
 pub const MOST_NAMED: usize = 1000;
@@ -28,8 +29,10 @@ pub const MOST_NAMED: usize = 1000;
 pub struct Observer {
     pub(crate) epoch: String,
     sequence: u64,
-    works: HashMap<Arrival, Work>,
-    tasks: HashMap<TaskId, Arrival>,
+    pub(crate) works: HashMap<Arrival, Work>,
+    pub(crate) tasks: HashMap<TaskId, Arrival>,
+    /// Evaluations of prompts that several requests wait with.
+    pub(crate) unclaimed: BTreeMap<EvaluationId, Unclaimed>,
     pub(crate) slots: BTreeMap<SequenceId, SlotWork>,
     /// Slots of the batch that is being evaluated.
     flying: Vec<SequenceId>,
@@ -120,6 +123,7 @@ impl Observer {
             sequence: 0,
             works: HashMap::new(),
             tasks: HashMap::new(),
+            unclaimed: BTreeMap::new(),
             slots: BTreeMap::new(),
             flying: Vec::new(),
             live: HashMap::new(),
@@ -190,12 +194,14 @@ impl Observer {
                 ref id,
             } => self.posted(arrival, task, Some(id)),
             Event::Answered { arrival, ref id } => self.answered(arrival, Some(id), at, now),
-            Event::Launched { sequence, task }
-            | Event::LaunchedUnclaimed {
+            Event::Launched { sequence, task } => self.launched(sequence, task, None, now),
+            Event::LaunchedUnclaimed {
                 sequence,
-                likely: task,
-                ..
-            } => self.launched(sequence, task, now),
+                evaluation,
+                likely,
+            } => self.launched(sequence, likely, Some(evaluation), now),
+            Event::Claimed { evaluation, task } => self.claimed(evaluation, task),
+            Event::ClaimsClosed { evaluation } => self.claims_closed(evaluation),
             Event::Submitted {
                 context,
                 ref entries,
@@ -235,6 +241,7 @@ impl Observer {
                 self.lose_slots();
                 self.works.clear();
                 self.tasks.clear();
+                self.unclaimed.clear();
             }
             _ => {}
         }
@@ -370,10 +377,17 @@ impl Observer {
         }
     }
 
-    /// The last requests whose prompts were evaluated, the latest first.
+    /// The last requests whose prompts were evaluated, the latest first, each with the tokens around
+    /// its difference, if accounts have those.
     #[must_use]
-    pub fn latest(&self, most: usize) -> Latest {
+    pub fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Box<Around>>)> {
         self.evaluations.latest(most)
+    }
+
+    /// The tokens around the difference of a request, if accounts have those.
+    #[must_use]
+    pub fn around(&self, id: &str) -> Option<Box<Around>> {
+        self.evaluations.around(id)
     }
 
     // ---- requests and slots --------------------------------------------
@@ -383,34 +397,6 @@ impl Observer {
         work.id = id.cloned();
         work.tasks.push(task);
         self.tasks.insert(task, arrival);
-    }
-
-    fn launched(&mut self, sequence: SequenceId, task: TaskId, now: Now) {
-        let arrival = self.tasks.remove(&task);
-        let work = arrival.and_then(|arrival| self.works.get_mut(&arrival));
-        let (id, wishes) = work.map_or_else(Default::default, |work| {
-            work.slot.get_or_insert(sequence);
-            (work.id.clone(), work.wishes)
-        });
-        self.end_prompt(sequence, now);
-        if let Some(accounts) = &mut self.accounts {
-            let number = arrival.map_or(0, |arrival| arrival.0);
-            let id = id.clone();
-            accounts.launch(sequence, task, Asker { number, id }, wishes);
-        }
-        let slot = self.slots.entry(sequence).or_default();
-        // The end of a prompt tells whose it is: its beginning was seen already.
-        let begun = slot.launch.take().filter(|launch| launch.untied);
-        let untied = task == UNTIED;
-        let prompt = begun.filter(|_| !untied).and_then(|launch| launch.prompt);
-        slot.launch = Some(Launch {
-            arrival,
-            id,
-            at_unix_ms: now.unix_ms,
-            busy: arrival.is_some(),
-            untied,
-            prompt: Some(prompt.unwrap_or_default()),
-        });
     }
 
     fn submitted(&mut self, entries: &[Entry]) {
@@ -436,81 +422,8 @@ impl Observer {
                 .and_then(SlotWork::prompt)
                 .and_then(|(prompt, surplus)| prompt.evaluated(failed, at, surplus));
             if let Some((taken, at)) = ended {
-                let account = self.close(sequence, taken);
-                self.completed(sequence, taken, account, at, now);
+                self.ended(sequence, taken, at, now);
             }
-        }
-    }
-
-    /// Why a prompt that took so much was evaluated.
-    fn close(&mut self, sequence: SequenceId, taken: Taken) -> Option<Account> {
-        let accounts = self.accounts.as_mut()?;
-        accounts.close(sequence, taken.reused, taken.evaluated)
-    }
-
-    /// A child of a request for several answers takes over the prompt of its parent.
-    fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
-        let parent = self.slots.get(&source);
-        let last = parent.and_then(|slot| slot.last);
-        let surplus = parent.map_or_else(Surplus::default, |slot| slot.surplus.clone());
-        let Some(slot) = self.slots.get_mut(&target) else {
-            return;
-        };
-        slot.surplus = surplus;
-        let launch = slot.launch.as_ref();
-        let prompt = launch.and_then(|launch| launch.prompt.as_ref());
-        let waits = prompt.is_some_and(Prompt::is_untouched);
-        if let (Some((taken, at)), true) = (last, waits) {
-            let accounts = self.accounts.as_mut();
-            let account = accounts.and_then(|accounts| accounts.take_over(source, target));
-            self.completed(target, taken, account, at, now);
-        }
-    }
-
-    /// If a slot's prompt came to an end that could not be told from a pause, this was it.
-    fn end_prompt(&mut self, sequence: SequenceId, now: Now) {
-        let slot = self.slots.get(&sequence);
-        let prompt = slot.and_then(|slot| slot.launch.as_ref()?.prompt.as_ref());
-        if let Some((taken, at)) = prompt.and_then(Prompt::over) {
-            let account = self.close(sequence, taken);
-            self.completed(sequence, taken, account, at, now);
-        }
-    }
-
-    fn completed(
-        &mut self,
-        sequence: SequenceId,
-        taken: Taken,
-        account: Option<Account>,
-        at: Stamp,
-        now: Now,
-    ) {
-        let counts = &mut self.counts;
-        counts.prompts += 1;
-        counts.taken.tokens += taken.tokens;
-        counts.taken.reused += taken.reused;
-        counts.taken.evaluated += taken.evaluated;
-        self.minute.add(taken, now.stamp);
-        let Some(slot) = self.slots.get_mut(&sequence) else {
-            return;
-        };
-        slot.last = Some((taken, at));
-        let Some(launch) = slot.launch.as_mut() else {
-            return;
-        };
-        launch.prompt = None;
-        let work = launch.arrival.and_then(|a| self.works.get_mut(&a));
-        let mut work = work;
-        if let Some(account) = account {
-            let entry = work.as_ref().and_then(|work| work.entry);
-            let evaluations = &mut self.evaluations;
-            let entry = evaluations.remember(&account, sequence, now.unix_ms, entry);
-            if let Some(work) = &mut work {
-                work.accounted(&account, entry);
-            }
-        }
-        if let Some(seconds) = work.and_then(|work| work.completed(taken, at)) {
-            counts.first_token[class_of(taken)].observe(seconds);
         }
     }
 

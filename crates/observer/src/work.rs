@@ -1,7 +1,7 @@
 //! Requests under way, and slots at work on them.
 
 use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Timestamp};
-use contextpilot_residency::{Account, Arrival, RequestId, TaskId, Wishes};
+use contextpilot_residency::{Account, Arrival, EvaluationId, RequestId, TaskId, Wishes};
 
 use crate::evaluations::evaluation;
 use crate::note::{Now, Stamp};
@@ -19,6 +19,8 @@ pub(crate) struct Work {
     /// Where its evaluation is remembered.
     pub(crate) entry: Option<u64>,
     evaluation: Option<Box<Evaluation>>,
+    /// The most tokens that were evaluated of one of its prompts.
+    most: u64,
     prompts: u32,
     taken: Taken,
     first_token: Option<f64>,
@@ -43,8 +45,10 @@ impl Work {
     pub(crate) fn accounted(&mut self, account: &Account, entry: u64) {
         self.entry = Some(entry);
         let evaluation = evaluation(account);
+        let is_largest = account.evaluated > self.most;
+        self.most = self.most.max(account.evaluated);
         match &mut self.evaluation {
-            Some(all) => all.add(evaluation),
+            Some(all) => all.add(evaluation, is_largest),
             None => self.evaluation = Some(Box::new(evaluation)),
         }
     }
@@ -104,6 +108,8 @@ pub(crate) struct Launch {
     pub(crate) busy: bool,
     /// Known by its work on the slot only: see [`UNTIED`](contextpilot_residency::UNTIED).
     pub(crate) untied: bool,
+    /// Which request it is for will be known later: it is another's, perhaps.
+    pub(crate) evaluation: Option<EvaluationId>,
     /// Not evaluated to its end yet.
     pub(crate) prompt: Option<Prompt>,
 }

@@ -3,7 +3,8 @@
 use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
 use contextpilot_observer::{Note, Now, Observer, Stamp, Told};
 use contextpilot_residency::{
-    Accounts, Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, RequestId, Rules,
+    Accounts, Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, Ledger, RequestId,
+    Rules,
 };
 
 const CONTEXT: ContextId = ContextId(1);
@@ -81,6 +82,12 @@ impl Scene {
             sequence: slot,
             task,
         });
+        self.evaluate(slot, token, reused, tokens);
+        arrival
+    }
+
+    /// A prompt is evaluated in a slot.
+    fn evaluate(&mut self, slot: i32, token: i32, reused: i32, tokens: i32) {
         self.apply(Event::Removed {
             context: CONTEXT,
             sequence: slot,
@@ -101,7 +108,16 @@ impl Scene {
             context: CONTEXT,
             failed: Vec::new(),
         });
-        arrival
+    }
+
+    /// A request arrives, and is not launched yet.
+    fn receive(&mut self, id: &str) -> (Arrival, i32) {
+        self.arrivals += 1;
+        let (arrival, task) = (Arrival(self.arrivals), self.arrivals as i32);
+        self.note(Note::Received { arrival });
+        let id = RequestId::from(id);
+        self.apply(Event::Posted { arrival, task, id });
+        (arrival, task)
     }
 
     fn end(&mut self, arrival: Arrival, id: Option<&str>) {
@@ -165,6 +181,119 @@ fn a_line_has_what_the_request_took_and_pushed_out() {
             ..
         }
     ));
+}
+
+/// Two requests wait with equal prompts, and the later one is evaluated first.
+#[test]
+fn an_evaluation_is_that_of_the_request_that_claims_it() {
+    let mut scene = Scene::new();
+    let (first, first_task) = scene.receive("first");
+    let (second, second_task) = scene.receive("second");
+    let evaluation = EvaluationId(1);
+    scene.apply(Event::LaunchedUnclaimed {
+        sequence: 0,
+        evaluation,
+        likely: first_task,
+    });
+    scene.evaluate(0, 7, 0, 20);
+    assert!(scene.observer.latest(9).is_empty(), "it is nobody's yet");
+    scene.apply(Event::Claimed {
+        evaluation,
+        task: second_task,
+    });
+    scene.apply(Event::ClaimsClosed { evaluation });
+    scene.end(second, Some("second"));
+    scene.apply(Event::Launched {
+        sequence: 1,
+        task: first_task,
+    });
+    scene.evaluate(1, 7, 5, 20);
+    scene.end(first, Some("first"));
+    let lines = scene.told().lines;
+    let figures: Vec<_> = lines
+        .iter()
+        .map(|line| (line.id.as_deref(), line.slot, line.reused, line.evaluated))
+        .collect();
+    assert_eq!(
+        figures,
+        [
+            (Some("second"), Some(0), 0, 20),
+            (Some("first"), Some(1), 5, 15)
+        ]
+    );
+    assert!(lines.iter().all(|line| line.outcome == Outcome::Answered));
+    let latest = scene.observer.latest(9);
+    let named: Vec<_> = latest
+        .iter()
+        .map(|(one, _)| (one.number, one.id.as_deref(), one.evaluation.evaluated))
+        .collect();
+    assert_eq!(named, [(1, Some("first"), 15), (2, Some("second"), 20)]);
+    assert_eq!(scene.request("second").evaluation().unwrap().evaluated, 20);
+}
+
+/// Claimed while it goes on, claimed twice, and by nobody.
+#[test]
+fn whoever_claims_an_evaluation_last_has_it() {
+    let mut scene = Scene::new();
+    let (_, one) = scene.receive("one");
+    let (_, two) = scene.receive("two");
+    let early = EvaluationId(1);
+    scene.apply(Event::LaunchedUnclaimed {
+        sequence: 0,
+        evaluation: early,
+        likely: one,
+    });
+    scene.apply(Event::Claimed {
+        evaluation: early,
+        task: two,
+    });
+    scene.evaluate(0, 7, 0, 20);
+    let name = |scene: &Scene| {
+        let latest = scene.observer.latest(9);
+        latest
+            .iter()
+            .map(|(one, _)| one.id.clone().unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(name(&scene), ["two"]);
+    scene.apply(Event::Claimed {
+        evaluation: early,
+        task: one,
+    });
+    scene.apply(Event::ClaimsClosed { evaluation: early });
+    assert_eq!(name(&scene), ["one"]);
+    assert_eq!(scene.request("two").evaluation(), None);
+
+    let (_, three) = scene.receive("three");
+    let late = EvaluationId(2);
+    scene.apply(Event::LaunchedUnclaimed {
+        sequence: 1,
+        evaluation: late,
+        likely: three,
+    });
+    scene.evaluate(1, 8, 0, 10);
+    scene.apply(Event::ClaimsClosed { evaluation: late });
+    assert_eq!(name(&scene), ["three", "one"]);
+}
+
+/// Of several answers to a prompt, only the first one's launch is seen where requests are tied by
+/// their prompts.
+#[test]
+fn a_copy_counts_as_the_prompt_that_it_is_of() {
+    let mut scene = Scene::new();
+    let parent = scene.begin(Some("two answers"), 0, 7, 0, 20);
+    scene.apply(Event::Copied {
+        context: CONTEXT,
+        source: 0,
+        target: 1,
+        from: -1,
+        to: -1,
+    });
+    scene.end(parent, Some("two answers"));
+    let line = scene.told().lines.pop().unwrap();
+    assert_eq!((line.prompts, line.evaluated), (2, 40));
+    assert_eq!(line.evaluation.unwrap().causes.sum(), 40);
+    assert_eq!(scene.observer.latest(9).len(), 1);
 }
 
 #[test]

@@ -17,8 +17,8 @@ mod slab;
 mod tree;
 
 pub use account::{
-    Account, Accounts, Asker, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED, Match,
-    Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Wishes,
+    Account, Accounts, Around, Asker, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED,
+    Match, Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Wishes,
 };
 pub use adapters::{Adapter, Blend, Compared, Scale, activation};
 pub use entries::Entries;

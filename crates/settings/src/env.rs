@@ -88,6 +88,10 @@ pub const TRAFFIC_KEEP_KEY: &str = "CONTEXTPILOT_TRAFFIC_KEEP_KEY";
 /// remembered.
 pub const EXPLAIN_MB: &str = "CONTEXTPILOT_EXPLAIN_MB";
 
+/// `1`: where a prompt differs from an earlier one, the control endpoint shows some tokens around
+/// that place as text, if only this machine can reach it (default 0).
+pub const EXPLAIN_TEXT: &str = "CONTEXTPILOT_EXPLAIN_TEXT";
+
 /// The hook library to preload, instead of the one inside the launcher: for
 /// packagers who install it as a file of its own.
 pub const HOOK_LIB: &str = "CONTEXTPILOT_HOOK_LIB";

@@ -65,6 +65,8 @@ pub struct Settings {
     /// Bytes of what has been in slots that are remembered, to say why prompts are evaluated;
     /// `None`: nobody wants to know.
     pub explain_limit: Option<u64>,
+    /// Whether some text of prompts is to be shown where they differ.
+    pub explain_text: bool,
     /// A recording of traffic; `None`: none is made.
     pub traffic_file: Option<TrafficFile>,
 }
@@ -115,6 +117,7 @@ impl Settings {
         let kv_events = vars.kv_events()?;
         let explain_limit = vars.megabytes(env::EXPLAIN_MB, 0)?;
         let explain_limit = explain_limit.unwrap_or(DEFAULT_EXPLAIN_LIMIT);
+        let explain_text = vars.flag(env::EXPLAIN_TEXT)?.unwrap_or(false);
         let traffic_file = vars.traffic_file()?;
         Ok(Self {
             index,
@@ -131,6 +134,7 @@ impl Settings {
             kv_events,
             traffic_file,
             explain_limit: (explain_limit > 0).then_some(explain_limit),
+            explain_text,
         })
     }
 

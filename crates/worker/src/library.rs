@@ -6,7 +6,7 @@ use std::time::Duration;
 use contextpilot_control::{Engine, Losses, ModelState, Requests};
 use contextpilot_journal::Recent;
 use contextpilot_observer::{Note, Now, Stamp};
-use contextpilot_residency::{Arrival, BufferId, Event, Prompt, RequestId, TaskId};
+use contextpilot_residency::{Arrival, BufferId, Event, Prompt, RequestId, TaskId, Token};
 
 /// The library in a server's process. Any thread may call any of this.
 pub trait Library: Sync {
@@ -67,6 +67,10 @@ pub trait Library: Sync {
 
     /// From now on, ids that arrive are kept there by the threads that receive them.
     fn keep_recent(&self, recent: Recent);
+
+    /// The bytes that a token stands for, asked of the engine. `None`: there is no model now, it does not
+    /// have this token, or cannot be asked. Waits for nothing longer than for another such call.
+    fn piece(&self, token: Token) -> Option<Vec<u8>>;
 
     /// For errors on demand, in tests: before the worker looks for work, and before an event.
     fn before_turn(&self) {}

@@ -266,6 +266,10 @@ pub(crate) mod plain {
         infill_middle, "llama_vocab_fim_mid", fn(vocabulary: Pointer) -> i32;
         infill_repository, "llama_vocab_fim_rep", fn(vocabulary: Pointer) -> i32;
         infill_separator, "llama_vocab_fim_sep", fn(vocabulary: Pointer) -> i32;
+        vocabulary, "llama_model_get_vocab", fn(model: Pointer) -> Pointer;
+        vocabulary_kind, "llama_vocab_type", fn(vocabulary: Pointer) -> c_int;
+        vocabulary_size, "llama_vocab_n_tokens", fn(vocabulary: Pointer) -> i32;
+        piece, "llama_token_to_piece", fn(vocabulary: Pointer, token: i32, text: *mut c_char, size: i32, strip: i32, special: bool) -> i32;
         begins_with, "llama_vocab_bos", fn(vocabulary: Pointer) -> i32;
         has_beginning, "llama_vocab_get_add_bos", fn(vocabulary: Pointer) -> bool;
         socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;

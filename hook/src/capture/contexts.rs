@@ -17,7 +17,7 @@ use crate::base::bounds::CONTEXTS;
 use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::base::status::STATUS;
-use crate::capture::{adapters, facts};
+use crate::capture::{adapters, facts, pieces};
 use crate::channel::{lose_step, nudge, push};
 
 struct Row {
@@ -37,6 +37,8 @@ struct Row {
     batch: AtomicU32,
     /// Tokens of a slot.
     slot: AtomicU32,
+    /// What its tokens stand for. Zero: it has no text. Alive as long as the context.
+    vocabulary: AtomicUsize,
 }
 
 #[allow(clippy::declare_interior_mutable_const)]
@@ -49,6 +51,7 @@ const FREE: Row = Row {
     in_use: AtomicBool::new(false),
     batch: AtomicU32::new(0),
     slot: AtomicU32::new(0),
+    vocabulary: AtomicUsize::new(0),
 };
 static ROWS: [Row; CONTEXTS] = [FREE; CONTEXTS];
 
@@ -59,6 +62,7 @@ struct Answers {
     hybrid: bool,
     /// Of its sliding-window layers, tokens; 0 if there are none.
     window: i32,
+    vocabulary: Option<Pointer>,
     observed: Option<facts::ContextFacts>,
 }
 
@@ -88,6 +92,8 @@ impl Answers {
             recurrent: recurrent == Some(true),
             hybrid: hybrid == Some(true),
             window: window.unwrap_or(0),
+            // SAFETY: see above.
+            vocabulary: model.and_then(|model| unsafe { pieces::vocabulary_of(model) }),
             observed: facts::ask_context(context, model),
         }
     }
@@ -117,6 +123,10 @@ fn add(context: Pointer, answers: &Answers) {
             row.in_use.store(!asks, Ordering::Release);
             row.batch.store(0, Ordering::Relaxed);
             row.slot.store(0, Ordering::Relaxed);
+            let vocabulary = answers
+                .vocabulary
+                .map_or(0, |known| known.expose_provenance());
+            row.vocabulary.store(vocabulary, Ordering::Release);
             let slides = window.is_some_and(|window| window > 0);
             let of_2025 = match newest(LAUNCH, original::has) {
                 Some(launch) => launch == "server25",
@@ -173,12 +183,27 @@ pub(crate) fn slot() -> Option<u32> {
     number_of_server(|row| &row.slot)
 }
 
-/// Of the server's own context, which it makes before that of a draft model.
+/// The bytes that a token of the server's own context stands for.
+pub(crate) fn piece(token: i32) -> Option<Vec<u8>> {
+    let _held = pieces::hold();
+    let vocabulary = first()?.vocabulary.load(Ordering::Acquire);
+    if vocabulary == 0 {
+        return None;
+    }
+    let vocabulary = std::ptr::with_exposed_provenance_mut(vocabulary);
+    // SAFETY: its context has not gone, nor has its model, while this is held.
+    unsafe { pieces::piece(vocabulary, token) }
+}
+
+/// The server's own context, which it makes before that of a draft model.
+fn first() -> Option<&'static Row> {
+    let mut rows = ROWS.iter();
+    rows.find(|row| row.context.load(Ordering::Acquire) != 0)
+}
+
+/// Of the server's own context.
 fn number_of_server(of: impl Fn(&'static Row) -> &'static AtomicU32) -> Option<u32> {
-    let mut living = ROWS
-        .iter()
-        .filter(|row| row.context.load(Ordering::Acquire) != 0);
-    let number = of(living.next()?).load(Ordering::Relaxed);
+    let number = of(first()?).load(Ordering::Relaxed);
     (number > 0).then_some(number)
 }
 
@@ -190,6 +215,9 @@ pub(crate) unsafe fn forget(context: Pointer) {
     // SAFETY: the caller's promise.
     unsafe { adapters::forget(context) };
     if let Some(row) = find(context.addr()) {
+        // Nobody asks for its text any more when this is done.
+        let _held = pieces::hold();
+        row.vocabulary.store(0, Ordering::Release);
         row.memory.store(0, Ordering::Release);
         row.context.store(0, Ordering::Release);
         push(Event::ContextFreed {

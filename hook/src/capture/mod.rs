@@ -11,6 +11,7 @@
 //! | [`prompts`], [`infill`] | the same where requests are known by their prompts only |
 //! | [`recent`] | an id to where it outlives a crash |
 //! | [`measure`], `facts` | a context to its size and its model's name, for whoever observes |
+//! | `pieces` | a token to the bytes that it stands for, for whoever asks why prompts differ |
 //! | [`model`] | loads and uses of contexts to whether the server answers |
 
 pub(crate) mod adapters;
@@ -22,6 +23,7 @@ pub(crate) mod legacy;
 pub(crate) mod measure;
 pub(crate) mod model;
 pub(crate) mod packed;
+mod pieces;
 pub(crate) mod prompts;
 pub(crate) mod recent;
 pub(crate) mod requests;

@@ -1,5 +1,6 @@
 //! What is measured, part by part. Each writes a section of the page.
 
+mod explaining;
 mod generation;
 mod instructions;
 mod launch;
@@ -37,6 +38,7 @@ pub(crate) fn all(ledger: Option<&Path>, python: Option<&Path>) -> Vec<(&'static
             Box::new(move |_, page| ledger::run(ledger.as_deref(), page)),
         ),
         ("memory", Box::new(memory::run)),
+        ("explaining", Box::new(explaining::run)),
         (
             "others",
             Box::new(move |lab, page| others::run(python.as_deref(), lab, page)),

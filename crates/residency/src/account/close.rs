@@ -3,7 +3,7 @@
 use super::difference::{Difference, difference};
 use super::open::{Begun, Open, Other};
 use super::past::{Nearest, common};
-use super::types::{Account, Cause, Causes, Diverged, Kind, Sources};
+use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Sources};
 use super::{Accounts, Rules};
 use crate::event::{Token, is_unseen};
 use crate::ledger::Keeper;
@@ -160,6 +160,10 @@ impl Accounts {
             inserted,
             deleted,
             same_after,
+            around: self.quotes.then(|| {
+                let at = nearest.common as usize;
+                Box::new(Around::of(prompt, at, &nearest.rest))
+            }),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What an account says.
 
-use crate::event::{Reason, RequestId};
+use crate::event::{Reason, RequestId, Token};
 
 /// Who asked for a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -194,6 +194,36 @@ pub struct Diverged {
     pub deleted: u32,
     /// Tokens behind the difference that are the same again in both.
     pub same_after: u32,
+    /// The tokens there, if they are asked for ([`Accounts::quoting`](super::Accounts::quoting)).
+    pub around: Option<Box<Around>>,
+}
+
+/// Some tokens around a difference.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Around {
+    /// The last that both have before it: at most [`Self::BEFORE`].
+    pub before: Vec<Token>,
+    /// What the earlier prompt has from there on: at most [`Self::BEHIND`].
+    pub old: Vec<Token>,
+    /// What this prompt has from there on: at most as many.
+    pub new: Vec<Token>,
+}
+
+impl Around {
+    /// Tokens before a difference.
+    pub const BEFORE: usize = 16;
+    /// Tokens of each prompt from the difference on.
+    pub const BEHIND: usize = 24;
+
+    pub(super) fn of(prompt: &[Token], at: usize, earlier: &[Token]) -> Self {
+        let (before, new) = prompt.split_at(at);
+        let beginning = |tokens: &[Token]| tokens[..tokens.len().min(Self::BEHIND)].to_vec();
+        Self {
+            before: before[at.saturating_sub(Self::BEFORE)..].to_vec(),
+            old: beginning(earlier),
+            new: beginning(new),
+        }
+    }
 }
 
 /// How tokens were lost.

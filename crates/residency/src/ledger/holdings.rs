@@ -1,6 +1,7 @@
 //! What the ledger holds, for accounts: compared with tokens, or read out.
 
 use super::*;
+use crate::adapters::Blend;
 
 /// A slot or a host entry, compared with some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,11 @@ impl Ledger {
     /// The primary context cannot go back to any position it has been at.
     pub(crate) fn is_bounded(&self) -> bool {
         self.window().is_some()
+    }
+
+    /// Under which LoRA adapters a slot worked last; `None`: it is not known.
+    pub(crate) fn blend(&self, id: SequenceId) -> Option<Blend> {
+        self.sequences.get(&id)?.blend
     }
 
     /// Whether two slots worked under different LoRA adapters last.

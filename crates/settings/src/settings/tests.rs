@@ -31,6 +31,7 @@ fn nothing_set_is_the_defaults() {
     assert_eq!(unset.log_file_limit, 64 << 20);
     assert_eq!(unset.kv_events, None);
     assert_eq!(unset.explain_limit, Some(32 << 20));
+    assert!(!unset.explain_text);
     assert!(!unset.is_engaged());
 
     let empty = settings(&[
@@ -51,6 +52,7 @@ fn nothing_set_is_the_defaults() {
         (env::KV_BLOCK_SIZE, ""),
         (env::KV_LORA_NAMES, ""),
         (env::EXPLAIN_MB, ""),
+        (env::EXPLAIN_TEXT, ""),
     ]);
     assert_eq!(empty, Ok(unset));
 }
@@ -70,6 +72,7 @@ fn reads_every_variable() {
         (env::LOG_FILE, "queries.jsonl"),
         (env::LOG_FILE_MB, "2"),
         (env::EXPLAIN_MB, "0"),
+        (env::EXPLAIN_TEXT, "1"),
     ])
     .unwrap();
     let index = settings.index.as_ref().map(ToString::to_string);
@@ -86,6 +89,7 @@ fn reads_every_variable() {
     assert_eq!(settings.log_file, Some(PathBuf::from("queries.jsonl")));
     assert_eq!(settings.log_file_limit, 2 << 20);
     assert_eq!(settings.explain_limit, None);
+    assert!(settings.explain_text);
     let shown = format!("{settings:?}");
     assert!(!shown.contains("t0ken") && !shown.contains("s3same"));
 }
@@ -119,6 +123,7 @@ fn errors_name_the_variable_and_the_remedy() {
         (env::LOG_FILE_MB, "0", "whole MiB, from 1 to"),
         (env::LOG_FILE_MB, "64M", "whole MiB, from 1 to"),
         (env::EXPLAIN_MB, "all", "whole MiB, from 0 to"),
+        (env::EXPLAIN_TEXT, "yes", "1 turns it on, 0 turns it off"),
     ] {
         let error = settings(&[(name, value)]).unwrap_err();
         assert_eq!(error.variable(), name);

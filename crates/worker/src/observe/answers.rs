@@ -14,10 +14,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use contextpilot_control::{
-    EventId, Health, HealthStatus, MatchRequest, ModelState, Refusal, RequestState, Reset,
+    Evaluation, EventId, Health, HealthStatus, Latest, MatchRequest, ModelState, Refusal,
+    RequestState, Reset,
 };
 use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
+use contextpilot_observer::quote;
+use contextpilot_residency::Around;
 use contextpilot_settings::{BrowserHeaders, ListenAddress, Secret};
 use serde::Serialize;
 
@@ -39,6 +42,16 @@ pub(crate) struct Answers {
     pub(crate) library: &'static dyn Library,
     pub(crate) sender: Option<Arc<Sender>>,
     pub(crate) readers: Arc<AtomicUsize>,
+}
+
+impl Answers {
+    /// Has an evaluation show the tokens around its difference. Here, on the thread of the connection:
+    /// the worker has other things to do.
+    fn quote(&self, evaluation: &mut Evaluation, around: Option<Box<Around>>) {
+        if let (Some(diverged), Some(around)) = (&mut evaluation.diverged, around) {
+            diverged.text = quote(&around, |token| self.library.piece(token));
+        }
+    }
 }
 
 /// An answer that says why there is no other.
@@ -164,8 +177,13 @@ impl Answers {
             Some(Ok(most)) => most,
             Some(Err(_)) => return Ok(refuse(400, "n is how many: a whole number")),
         };
-        let latest = self.asker.ask(|to| Question::Latest(most, to))?;
-        Ok(json(200, &latest))
+        let latest = self.asker.ask(|to| Question::Latest(most, to))?.into_iter();
+        let requests = latest.map(|(mut one, around)| {
+            self.quote(&mut one.evaluation, around);
+            one
+        });
+        let requests = requests.collect();
+        Ok(json(200, &Latest { requests }))
     }
 
     fn matching(&self, request: &Request) -> Result<Response, NoAnswer> {
@@ -188,7 +206,10 @@ impl Answers {
         let Some(id) = decode::percent(encoded) else {
             return Ok(refuse(400, "the id is not percent-encoded UTF-8"));
         };
-        let state = self.asker.ask(|to| Question::Request(id, to))?;
+        let (mut state, around) = self.asker.ask(|to| Question::Request(id, to))?;
+        if let Some(evaluation) = state.evaluation_mut() {
+            self.quote(evaluation, around);
+        }
         let status = match state {
             RequestState::Unknown { .. } => 404,
             _ => 200,

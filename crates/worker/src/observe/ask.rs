@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use contextpilot_control::{Latest, Match, MatchRequest, RequestState, Stats};
+use contextpilot_control::{Evaluated, Match, MatchRequest, RequestState, Stats};
+use contextpilot_residency::Around;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::bounds::QUESTIONS;
@@ -16,8 +17,8 @@ const NUDGE: Duration = Duration::from_millis(5);
 /// A question, with the place for its answer.
 pub(crate) enum Question {
     Stats(Sender<Box<Stats>>),
-    Request(String, Sender<RequestState>),
-    Latest(usize, Sender<Latest>),
+    Request(String, Sender<(RequestState, Quoted)>),
+    Latest(usize, Sender<Vec<(Evaluated, Quoted)>>),
     /// `None`: nobody keeps accounts.
     Match(MatchRequest, Sender<Option<Match>>),
     Metrics(Sender<String>),
@@ -30,6 +31,9 @@ pub(crate) struct Asker {
     questions: Sender<Question>,
     turns: Turns,
 }
+
+/// The tokens around a difference, where they are to be shown.
+pub(crate) type Quoted = Option<Box<Around>>;
 
 /// The worker did not answer in time, or has ended.
 pub(crate) struct NoAnswer;

@@ -109,7 +109,8 @@ impl Attendant {
                 let _ = to.send(observer.metrics(&stats));
             }
             Question::Request(id, to) => {
-                let _ = to.send(observer.request(&id, ledger));
+                let state = observer.request(&id, ledger);
+                let _ = to.send((state, observer.around(&id)));
             }
             Question::Match(asked, to) => {
                 let _ = to.send(ledger.and_then(|ledger| observer.matching(&asked, ledger)));

@@ -28,6 +28,7 @@ mod log_file;
 mod recording;
 mod setup;
 mod stream;
+mod text;
 
 use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
@@ -135,9 +136,14 @@ pub(crate) fn start(
         None => None,
     };
     let reads = settings.listen.is_some() || settings.log_file.is_some();
+    let shows_text = text::is_shown(settings, library);
     let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Accounts::new(command.rules(library.sees_host_cache(), by_prompts), bytes)
+        let rules = command.rules(library.sees_host_cache(), by_prompts);
+        match shows_text {
+            true => Accounts::new(rules, bytes).quoting(),
+            false => Accounts::new(rules, bytes),
+        }
     });
     let facts = Facts {
         library,

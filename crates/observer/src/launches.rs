@@ -1,0 +1,288 @@
+//! Which request a slot works for, and what its prompt took.
+
+use contextpilot_residency::{
+    Account, Arrival, Asker, EvaluationId, RequestId, SequenceId, TaskId, UNTIED,
+};
+
+use crate::histogram::class_of;
+use crate::note::{Now, Stamp};
+use crate::observer::Observer;
+use crate::prompt::{Prompt, Taken};
+use crate::work::Launch;
+
+/// An evaluation of a prompt that several requests wait with: whose it is will be known later. Until
+/// then it is nobody's, as in the ledger.
+#[derive(Debug)]
+pub(crate) struct Unclaimed {
+    sequence: SequenceId,
+    likely: TaskId,
+    claimed: bool,
+    /// What its prompts took, once they were evaluated: more than one if there are several answers.
+    done: Vec<Done>,
+    /// Where that is remembered, if it is.
+    entry: Option<u64>,
+}
+
+/// What a prompt took, and why.
+#[derive(Clone, Debug)]
+struct Done {
+    sequence: SequenceId,
+    taken: Taken,
+    account: Option<Account>,
+    at: Stamp,
+    unix_ms: u64,
+}
+
+impl Observer {
+    pub(crate) fn launched(
+        &mut self,
+        sequence: SequenceId,
+        task: TaskId,
+        evaluation: Option<EvaluationId>,
+        now: Now,
+    ) {
+        let arrival = match evaluation {
+            None => self.tasks.remove(&task),
+            // It may not be this task's.
+            Some(_) => self.tasks.get(&task).copied(),
+        };
+        let work = arrival.and_then(|arrival| self.works.get_mut(&arrival));
+        let (id, wishes) = work.map_or_else(Default::default, |work| {
+            if evaluation.is_none() {
+                work.slot.get_or_insert(sequence);
+            }
+            (work.id.clone(), work.wishes)
+        });
+        self.end_prompt(sequence, now);
+        if let Some(accounts) = &mut self.accounts {
+            let asker = asker(arrival, id.clone());
+            accounts.launch(sequence, task, asker, wishes);
+        }
+        if let Some(evaluation) = evaluation {
+            let unclaimed = Unclaimed {
+                sequence,
+                likely: task,
+                claimed: false,
+                done: Vec::new(),
+                entry: None,
+            };
+            self.unclaimed.insert(evaluation, unclaimed);
+        }
+        let slot = self.slots.entry(sequence).or_default();
+        // The end of a prompt tells whose it is: its beginning was seen already.
+        let begun = slot.launch.take().filter(|launch| launch.untied);
+        let untied = task == UNTIED;
+        let prompt = begun.filter(|_| !untied).and_then(|launch| launch.prompt);
+        slot.launch = Some(Launch {
+            arrival,
+            id,
+            at_unix_ms: now.unix_ms,
+            busy: arrival.is_some(),
+            untied,
+            evaluation,
+            prompt: Some(prompt.unwrap_or_default()),
+        });
+    }
+
+    /// A task claims an evaluation, which may go on still.
+    pub(crate) fn claimed(&mut self, evaluation: EvaluationId, task: TaskId) {
+        let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
+            return;
+        };
+        unclaimed.claimed = true;
+        let (sequence, entry) = (unclaimed.sequence, unclaimed.entry);
+        let done = unclaimed.done.clone();
+        let arrival = self.tasks.remove(&task);
+        let work = arrival.and_then(|arrival| self.works.get(&arrival));
+        let (id, wishes) =
+            work.map_or_else(Default::default, |work| (work.id.clone(), work.wishes));
+        let slot = self.slots.get_mut(&sequence);
+        let launch = slot.and_then(|slot| slot.launch.as_mut());
+        if let Some(launch) = launch.filter(|launch| launch.evaluation == Some(evaluation)) {
+            launch.arrival = arrival;
+            launch.id.clone_from(&id);
+            let goes_on = launch.prompt.is_some();
+            if let (true, Some(accounts)) = (goes_on, &mut self.accounts) {
+                accounts.rename(sequence, asker(arrival, id.clone()), wishes);
+            }
+        }
+        let asker = asker(arrival, id);
+        if let Some(entry) = entry {
+            self.evaluations.rename(entry, &asker);
+        }
+        for done in done {
+            let entry = self.deliver(arrival, Some(&asker), done, entry);
+            if let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) {
+                unclaimed.entry = unclaimed.entry.or(entry);
+            }
+        }
+    }
+
+    /// Nobody will claim an evaluation any more. If nobody did, it counts as that of the task that it
+    /// most likely is.
+    pub(crate) fn claims_closed(&mut self, evaluation: EvaluationId) {
+        let Some(unclaimed) = self.unclaimed.remove(&evaluation) else {
+            return;
+        };
+        if !unclaimed.claimed {
+            let arrival = self.tasks.get(&unclaimed.likely).copied();
+            for done in unclaimed.done {
+                self.deliver(arrival, None, done, None);
+            }
+        }
+    }
+
+    /// Why a prompt that took so much was evaluated.
+    fn close(&mut self, sequence: SequenceId, taken: Taken) -> Option<Account> {
+        let accounts = self.accounts.as_mut()?;
+        accounts.close(sequence, taken.reused, taken.evaluated)
+    }
+
+    /// A child of a request for several answers takes over the prompt of its parent.
+    pub(crate) fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
+        let Some(parent) = self.slots.get(&source) else {
+            return;
+        };
+        let (last, surplus) = (parent.last, parent.surplus.clone());
+        let of_parent = parent.launch.as_ref().map(|launch| Launch {
+            prompt: None,
+            id: launch.id.clone(),
+            ..*launch
+        });
+        let slot = self.slots.entry(target).or_default();
+        slot.surplus = surplus;
+        let launch = slot.launch.as_ref();
+        let arrival = launch.and_then(|launch| launch.arrival);
+        let prompt = launch.and_then(|launch| launch.prompt.as_ref());
+        let waits = prompt.is_some_and(Prompt::is_untouched);
+        // Where launches cannot be seen, its own was not.
+        let unseen =
+            of_parent.filter(|parent| parent.arrival.is_some() && parent.arrival != arrival);
+        let Some((taken, at)) = last.filter(|_| waits || unseen.is_some()) else {
+            return;
+        };
+        if unseen.is_some() {
+            self.end_prompt(target, now);
+            self.slots.entry(target).or_default().launch = unseen;
+        }
+        let accounts = self.accounts.as_mut();
+        let account = accounts.and_then(|accounts| accounts.take_over(source, target));
+        self.completed(target, taken, account, at, now);
+    }
+
+    /// If a slot's prompt came to an end that could not be told from a pause, this was it.
+    pub(crate) fn end_prompt(&mut self, sequence: SequenceId, now: Now) {
+        let slot = self.slots.get(&sequence);
+        let prompt = slot.and_then(|slot| slot.launch.as_ref()?.prompt.as_ref());
+        if let Some((taken, at)) = prompt.and_then(Prompt::over) {
+            let account = self.close(sequence, taken);
+            self.completed(sequence, taken, account, at, now);
+        }
+    }
+
+    /// A slot's prompt was evaluated to its end.
+    pub(crate) fn ended(&mut self, sequence: SequenceId, taken: Taken, at: Stamp, now: Now) {
+        let account = self.close(sequence, taken);
+        self.completed(sequence, taken, account, at, now);
+    }
+
+    fn completed(
+        &mut self,
+        sequence: SequenceId,
+        taken: Taken,
+        account: Option<Account>,
+        at: Stamp,
+        now: Now,
+    ) {
+        let counts = &mut self.counts;
+        counts.prompts += 1;
+        counts.taken.tokens += taken.tokens;
+        counts.taken.reused += taken.reused;
+        counts.taken.evaluated += taken.evaluated;
+        self.minute.add(taken, now.stamp);
+        if let Some(account) = &account {
+            self.evaluations.count(account);
+        }
+        let Some(slot) = self.slots.get_mut(&sequence) else {
+            return;
+        };
+        slot.last = Some((taken, at));
+        let Some(launch) = slot.launch.as_mut() else {
+            return;
+        };
+        launch.prompt = None;
+        let arrival = launch.arrival;
+        let done = Done {
+            sequence,
+            taken,
+            account,
+            at,
+            unix_ms: now.unix_ms,
+        };
+        let unclaimed = launch.evaluation.and_then(|id| self.unclaimed.get_mut(&id));
+        if let Some(unclaimed) = unclaimed {
+            unclaimed.done.push(done.clone());
+            if !unclaimed.claimed {
+                return;
+            }
+        }
+        let evaluation = launch.evaluation;
+        let entry = self.deliver(arrival, None, done, None);
+        let unclaimed = evaluation.and_then(|id| self.unclaimed.get_mut(&id));
+        if let Some(unclaimed) = unclaimed {
+            unclaimed.entry = unclaimed.entry.or(entry);
+        }
+    }
+
+    /// A request's prompt took so much. `asker`: whose it is, where that was not known before. Returns
+    /// where it is remembered: at `entry`, if it is there already.
+    fn deliver(
+        &mut self,
+        arrival: Option<Arrival>,
+        asker: Option<&Asker>,
+        done: Done,
+        entry: Option<u64>,
+    ) -> Option<u64> {
+        let Done {
+            sequence,
+            taken,
+            account,
+            at,
+            unix_ms,
+        } = done;
+        let mut work = arrival.and_then(|arrival| self.works.get_mut(&arrival));
+        if let Some(work) = &mut work {
+            work.slot.get_or_insert(sequence);
+        }
+        let mut remembered = entry;
+        if let Some(mut account) = account {
+            if let Some(asker) = asker {
+                account.asker = asker.clone();
+                if let Some(accounts) = &mut self.accounts {
+                    accounts.name(account.nth, asker.clone());
+                }
+            }
+            let known = remembered.or_else(|| work.as_ref()?.entry);
+            let evaluations = &mut self.evaluations;
+            let place = match entry {
+                Some(entry) => entry,
+                None => evaluations.remember(&account, sequence, unix_ms, known),
+            };
+            remembered = Some(place);
+            if let Some(work) = &mut work {
+                work.accounted(&account, place);
+            }
+        }
+        if let Some(seconds) = work.and_then(|work| work.completed(taken, at)) {
+            self.counts.first_token[class_of(taken)].observe(seconds);
+        }
+        remembered
+    }
+}
+
+fn asker(arrival: Option<Arrival>, id: Option<RequestId>) -> Asker {
+    Asker {
+        number: arrival.map_or(0, |arrival| arrival.0),
+        id,
+    }
+}

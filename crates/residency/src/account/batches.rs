@@ -1,0 +1,72 @@
+//! Batches: where the evaluation of a prompt begins and goes on.
+
+use super::Accounts;
+use super::open::Begun;
+use crate::event::{BufferId, Entry, SequenceId};
+use crate::ledger::{Keeper, Ledger};
+use std::collections::HashMap;
+
+impl Accounts {
+    pub(super) fn submitting(&mut self, entries: &[Entry], ledger: &Ledger) {
+        self.batched = self.clock;
+        self.launched = None;
+        self.losses.unclaim();
+        self.batch.clear();
+        let begins = entries
+            .chunk_by(|a, b| a.sequence == b.sequence)
+            .filter_map(|run| self.slots.get(&run[0].sequence))
+            .any(|place| place.open.as_ref().is_some_and(|open| open.begun.is_none()));
+        if begins {
+            // What the others hold by now may be what the prompt is compared with.
+            for slot in ledger.slots() {
+                self.keep(slot, ledger);
+            }
+        }
+        for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
+            let slot = run[0].sequence;
+            let place = self.slots.entry(slot).or_default();
+            // What is written for no prompt is a trial, before the server serves.
+            let serves = place.open.is_some() || place.owner > 0;
+            let drafts = run.len() > 1 && run.iter().all(|entry| entry.output);
+            place.drafted = if drafts { run.len() as u32 } else { 0 };
+            place.dirty |= serves;
+            if serves {
+                place.used = self.clock;
+            }
+            let Some(open) = &mut place.open else {
+                continue;
+            };
+            if open.begun.is_none() {
+                place.owner = open.nth;
+                let mut prepared = std::mem::take(&mut place.prepared);
+                prepared.adapted = self.adapted;
+                let own = place.own.take();
+                let decided = open.decided;
+                let was = |holds| was_in(holds, decided, &self.saved);
+                open.begun = Some(Begun::look(slot, own, run, ledger, was, prepared));
+            }
+            open.submitting(run);
+            let ends = run.last().is_some_and(|entry| entry.output);
+            self.batch.push((slot, ends));
+        }
+    }
+
+    pub(super) fn evaluated(&mut self, failed: bool) {
+        for place in self.slots.values_mut() {
+            if let Some(open) = &mut place.open {
+                open.evaluated(failed);
+            }
+        }
+    }
+}
+
+/// Where something was when the engine chose a slot: what was saved since was in one.
+fn was_in(holds: Keeper, decided: u64, saved: &HashMap<BufferId, (u64, SequenceId)>) -> Keeper {
+    let Keeper::Host(buffer) = holds else {
+        return holds;
+    };
+    match saved.get(&buffer) {
+        Some(&(at, slot)) if at > decided => Keeper::Slot(slot),
+        _ => holds,
+    }
+}

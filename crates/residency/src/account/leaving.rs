@@ -1,0 +1,94 @@
+//! What slots and host entries are about to lose.
+
+use super::Accounts;
+use crate::event::{BufferId, Position, Reason, SequenceId, Token};
+use crate::ledger::{Keeper, Ledger};
+
+impl Accounts {
+    /// Records what a slot holds, if that is more than was recorded.
+    pub(super) fn keep(&mut self, slot: SequenceId, ledger: &Ledger) {
+        let Some(place) = self.slots.get(&slot) else {
+            return;
+        };
+        // Its own prompt is not to be found there before it is accounted for.
+        let unfinished = place.open.as_ref().is_some_and(|open| open.begun.is_some());
+        if !unfinished {
+            self.keep_anyway(slot, ledger);
+        }
+    }
+
+    fn keep_anyway(&mut self, slot: SequenceId, ledger: &Ledger) {
+        let place = self.slots.entry(slot).or_default();
+        if !std::mem::take(&mut place.dirty) {
+            return;
+        }
+        let tokens = ledger.tokens_from(Keeper::Slot(slot), 0);
+        if !tokens.iter().any(|&token| crate::event::is_unseen(token)) {
+            self.past.record(&tokens, place.owner);
+        }
+    }
+
+    /// Positions of a slot are removed or moved; the same tokens may be written again.
+    pub(super) fn leaving(
+        &mut self,
+        slot: SequenceId,
+        from: Position,
+        to: Position,
+        ledger: &Ledger,
+    ) {
+        // Drafted tokens that were rejected: nobody asked for them. Where launches cannot be seen, room
+        // for a prompt looks alike, but for the batch before it.
+        let place = self.slots.get_mut(&slot);
+        let drafted = place.map_or(0, |place| std::mem::take(&mut place.drafted));
+        let are_drafts = || match self.rules.tied {
+            true => ledger.held(slot).saturating_sub(from as u32) < drafted,
+            false => ledger.is_without_task(slot),
+        };
+        let rejected = from > 0 && to < 0 && are_drafts();
+        if rejected || from >= 0 && from as u32 >= ledger.held(slot) || ledger.held(slot) == 0 {
+            return;
+        }
+        if from < 0 && to < 0 {
+            // It is emptied for its own sake. What is written next is not compared with this.
+            return self.going(slot, Reason::Cleared, ledger);
+        }
+        self.keep(slot, ledger);
+        let tied = self.rules.tied;
+        let place = self.slots.entry(slot).or_default();
+        let held = ledger.tokens_from(Keeper::Slot(slot), 0);
+        if place.own.is_none() || tied && place.prepared.moved == 0 {
+            place.own = Some(held.clone());
+        }
+        if place.left.is_none() {
+            place.left = Some(ledger.left_by(slot).unwrap_or(held));
+        }
+    }
+
+    /// All that a slot holds goes now.
+    pub(super) fn going(&mut self, slot: SequenceId, reason: Reason, ledger: &Ledger) {
+        // If its prompt was not evaluated to the end, it has been given up.
+        self.keep_anyway(slot, ledger);
+        let place = self.slots.get_mut(&slot);
+        let left = place.and_then(|place| place.left.take());
+        for tokens in [left, Some(ledger.tokens_from(Keeper::Slot(slot), 0))] {
+            self.note_going(tokens.unwrap_or_default(), reason);
+        }
+    }
+
+    pub(super) fn going_all(&mut self, reason: Reason, ledger: &Ledger) {
+        for slot in ledger.slots() {
+            self.going(slot, reason, ledger);
+        }
+    }
+
+    pub(super) fn going_host(&mut self, buffer: BufferId, reason: Reason, ledger: &Ledger) {
+        let tokens = ledger.tokens_from(Keeper::Host(buffer), 0);
+        self.note_going(tokens, reason);
+    }
+
+    fn note_going(&mut self, tokens: Vec<Token>, reason: Reason) {
+        if !tokens.is_empty() {
+            self.going.push((tokens, reason, None));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What each event does to the accounts, before the ledger applies it and after.
+
+use super::open::Open;
+use super::{Accounts, Prepared};
+use crate::event::{BufferId, ContextId, Event, Reason, SequenceId};
+use crate::ledger::{Keeper, Ledger};
+
+impl Accounts {
+    /// The ledger is about to apply an event.
+    pub fn before(&mut self, event: &Event, ledger: &Ledger) {
+        self.clock += 1;
+        let is_primary = |context: ContextId| ledger.primary().is_none_or(|p| p == context);
+        match *event {
+            Event::Launched { sequence, .. } | Event::LaunchedUnclaimed { sequence, .. } => {
+                self.keep(sequence, ledger);
+                if let (false, Some(place)) = (self.rules.tied, self.slots.get_mut(&sequence)) {
+                    place.own = None;
+                    let unused = |open: &Open| open.begun.is_none();
+                    let given_up = place.open.as_ref().filter(|open| unused(open));
+                    if given_up.is_some_and(|open| place.prepared.at <= open.decided) {
+                        place.prepared = Prepared::default();
+                    }
+                    // Room was made for a prompt that is over before it was written there.
+                    if let Some(left) = place.left.take() {
+                        let by = place.open.as_ref().map(|open| open.nth);
+                        self.going.push((left, Reason::Overwritten, by));
+                    }
+                }
+                self.launching = Some(sequence).filter(|&slot| !ledger.has_left(slot));
+            }
+            Event::Adapters { ref adapters, .. } => self.adapted |= !adapters.is_empty(),
+            Event::Submitted {
+                context,
+                ref entries,
+            } if is_primary(context) => self.submitting(entries, ledger),
+            Event::Evaluated {
+                context,
+                ref failed,
+            } if is_primary(context) => self.evaluated(!failed.is_empty()),
+            Event::Removed {
+                context,
+                sequence,
+                from,
+                to,
+            } if is_primary(context) => {
+                for slot in named(sequence, ledger) {
+                    self.leaving(slot, from, to, ledger);
+                }
+            }
+            Event::Shifted {
+                context,
+                sequence,
+                from,
+                to,
+                delta,
+            } if is_primary(context) => {
+                self.leaving(sequence, from, to, ledger);
+                let place = self.slots.entry(sequence).or_default();
+                if delta < 0 {
+                    let tokens = i64::from(to) - i64::from(from.max(0));
+                    place.prepared.moved += u32::try_from(tokens).unwrap_or(0);
+                }
+                place.dirty = true;
+            }
+            Event::Cleared { context } if is_primary(context) => {
+                self.going_all(Reason::Cleared, ledger);
+            }
+            Event::Kept { context, sequence } if is_primary(context) => {
+                for slot in ledger.slots().filter(|&slot| slot != sequence) {
+                    self.going(slot, Reason::Cleared, ledger);
+                }
+            }
+            Event::Obscured { context, sequence } if is_primary(context) => {
+                for slot in named(sequence, ledger) {
+                    self.going(slot, Reason::OutOfStep, ledger);
+                }
+            }
+            Event::Restored {
+                context, sequence, ..
+            } if is_primary(context) => {
+                self.going(sequence, Reason::Overwritten, ledger);
+                let prepared = &mut self.slots.entry(sequence).or_default().prepared;
+                prepared.restored = true;
+                prepared.at = self.clock;
+            }
+            Event::Replaced {
+                context, sequence, ..
+            } if is_primary(context) => {
+                self.going(sequence, Reason::Overwritten, ledger);
+                self.slots.entry(sequence).or_default().dirty = true;
+            }
+            Event::Copied {
+                context, target, ..
+            } if is_primary(context) => self.going(target, Reason::Overwritten, ledger),
+            Event::Saved {
+                context,
+                sequence,
+                buffer,
+            } if is_primary(context) => {
+                self.keep(sequence, ledger);
+                self.going_host(buffer, Reason::DroppedFromHost, ledger);
+                self.saved.insert(buffer, (self.clock, sequence));
+            }
+            Event::Freed { buffer } => {
+                self.going_host(buffer, Reason::DroppedFromHost, ledger);
+                self.saved.remove(&buffer);
+            }
+            Event::ContextFreed { context } if is_primary(context) => {
+                self.going_all(Reason::ContextFreed, ledger);
+                let buffers: Vec<BufferId> = self.saved.drain().map(|(buffer, _)| buffer).collect();
+                for buffer in buffers {
+                    self.going_host(buffer, Reason::ContextFreed, ledger);
+                }
+            }
+            Event::OutOfStep => {
+                self.slots.clear();
+                self.saved.clear();
+                self.batch.clear();
+                self.gap = self.last;
+            }
+            _ => {}
+        }
+    }
+
+    /// The ledger has applied the event, at this time in milliseconds since 1970.
+    pub fn after(&mut self, ledger: &Ledger, at_unix_ms: u64) {
+        if let Some(slot) = self.launching.take() {
+            // The server empties a slot without a call where a task names other adapters.
+            if let Some(left) = ledger.left_by(slot) {
+                let place = self.slots.entry(slot).or_default();
+                place.left = Some(left.clone());
+                place.own = Some(left);
+                place.prepared.readapted = true;
+            }
+        }
+        for (slot, ends) in std::mem::take(&mut self.batch) {
+            let place = self.slots.get_mut(&slot);
+            let Some(place) = place else {
+                continue;
+            };
+            let blend = ledger.blend(slot);
+            let before = std::mem::replace(&mut place.blend, blend);
+            let Some(open) = place.open.as_mut() else {
+                continue;
+            };
+            if let Some(begun) = &mut open.begun {
+                begun.look_again(slot, ledger);
+                // Where launches cannot be seen, neither can it be seen to be emptied for that.
+                let others = before.is_some() && before != blend;
+                begun.prepared.readapted |= self.rules.tied && others;
+            }
+            if ends {
+                open.prompt = Some(ledger.tokens_from(Keeper::Slot(slot), 0));
+            }
+        }
+        for (&slot, place) in &mut self.slots {
+            if place.left.is_some() && !ledger.has_left(slot) {
+                let reason = match ledger.is_slot_empty(slot) {
+                    true => Reason::Cleared,
+                    false => Reason::Overwritten,
+                };
+                let by = (reason == Reason::Overwritten).then_some(place.owner);
+                let left = place.left.take().unwrap_or_default();
+                self.going.push((left, reason, by));
+            }
+        }
+        for (tokens, reason, by) in std::mem::take(&mut self.going) {
+            let holdings = ledger.holdings(&tokens).into_iter();
+            let held = holdings.map(|one| one.common).max().unwrap_or(0);
+            if held as usize >= tokens.len() {
+                continue;
+            }
+            let loss = match by.or(self.launched) {
+                None => self.losses.note_unclaimed(at_unix_ms, reason),
+                by => self.losses.note(at_unix_ms, reason, by),
+            };
+            self.past.lose(&tokens, held, loss);
+        }
+    }
+}
+
+/// The slots that an event names.
+fn named(sequence: SequenceId, ledger: &Ledger) -> Vec<SequenceId> {
+    match sequence {
+        0.. => vec![sequence],
+        _ => ledger.slots().collect(),
+    }
+}

@@ -1,0 +1,66 @@
+//! Whether text of prompts is shown (`CONTEXTPILOT_EXPLAIN_TEXT`).
+
+use contextpilot_settings::{ListenAddress, Settings};
+
+use crate::library::Library;
+
+/// Whether the tokens around differences are kept and shown as text. If the setting asks for it, one
+/// line says whether that is done.
+pub(super) fn is_shown(settings: &Settings, library: &dyn Library) -> bool {
+    if !settings.explain_text {
+        return false;
+    }
+    match obstacle(settings) {
+        None => library.say(format_args!(
+            "CONTEXTPILOT_EXPLAIN_TEXT: where a prompt differs from an earlier one, the control \
+             endpoint shows some of the text of both, to this machine only"
+        )),
+        Some(why) => library.say(format_args!(
+            "CONTEXTPILOT_EXPLAIN_TEXT is not followed, no text is shown: {why}"
+        )),
+    }
+    obstacle(settings).is_none()
+}
+
+/// Why no text can be shown, and what to do.
+fn obstacle(settings: &Settings) -> Option<&'static str> {
+    if settings.explain_limit.is_none() {
+        return Some("CONTEXTPILOT_EXPLAIN_MB is 0, so nothing is remembered");
+    }
+    match settings.listen.as_ref().map(ListenAddress::is_local) {
+        Some(true) => None,
+        Some(false) => Some(
+            "other machines can reach the control endpoint; set CONTEXTPILOT_LISTEN to 127.0.0.1, \
+             [::1] or a Unix socket",
+        ),
+        None => Some("it would be shown at the control endpoint; set CONTEXTPILOT_LISTEN"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_for_this_machine_alone() {
+        let of = |listen: &str, megabytes: &str| {
+            let (listen, megabytes) = (listen.to_owned(), megabytes.to_owned());
+            let settings = Settings::from(|name| match name {
+                "CONTEXTPILOT_LISTEN" => Some((&listen).into()),
+                "CONTEXTPILOT_LISTEN_TOKEN" => Some("t0ken".into()),
+                "CONTEXTPILOT_EXPLAIN_MB" => Some((&megabytes).into()),
+                _ => None,
+            });
+            obstacle(&settings.unwrap())
+        };
+        for local in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "unix:/run/s"] {
+            assert_eq!(of(local, "1"), None, "{local}");
+        }
+        for open in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[::ffff:192.0.2.1]:1"] {
+            let why = of(open, "1").unwrap();
+            assert!(why.starts_with("other machines"), "{open}: {why}");
+        }
+        assert!(of("", "1").unwrap().contains("set CONTEXTPILOT_LISTEN"));
+        assert!(of("127.0.0.1:1", "0").unwrap().contains("EXPLAIN_MB is 0"));
+    }
+}

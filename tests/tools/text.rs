@@ -1,0 +1,264 @@
+//! What is shown of the text of prompts, and to whom (`CONTEXTPILOT_EXPLAIN_TEXT`).
+
+use std::io::Write;
+use std::process::Command;
+
+use contextpilot_testbed::{Builder, Connection, Request, Response};
+use serde_json::{Value, json};
+
+use crate::support::{Watched, read, two_slots, until};
+
+/// Stands in prompts, and nowhere else.
+const SECRET: &str = "the zebra crossing";
+const TOKEN: &str = "s3same";
+/// Set in the namespace.
+const INSIDE: &str = "TESTED_IN_A_NAMESPACE";
+
+fn showing() -> Builder {
+    two_slots().env("CONTEXTPILOT_EXPLAIN_TEXT", "1")
+}
+
+fn get(watched: &Watched, target: &str) -> Response {
+    let at = watched.server.await_control().unwrap();
+    let mut connection = Connection::open(at).unwrap();
+    let bearer = format!(
+        "GET {target} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    );
+    connection.write(bearer.as_bytes()).unwrap();
+    connection.response().unwrap()
+}
+
+/// Two prompts that begin alike, in one slot; returns the evaluation of the second.
+fn ask(watched: &Watched, first: &str, second: &str) -> Value {
+    for (id, prompt) in [("first", first), ("second", second)] {
+        watched.complete(Request::completion(prompt).slot(0).predict(1).id(id));
+    }
+    until("the second is evaluated", || {
+        let state: Value = get(watched, "/requests/second").json().ok()?;
+        Some(state["evaluation"].clone()).filter(|evaluation| !evaluation.is_null())
+    })
+}
+
+#[test]
+fn a_difference_is_shown_as_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("requests.jsonl");
+    let watched = Watched::start(showing().env("CONTEXTPILOT_LOG_FILE", &log));
+    let first = format!(
+        "You go over {SECRET} on Monday, and back. {}",
+        "x".repeat(40)
+    );
+    let second = first.replace("Monday", "Sunday");
+    let evaluation = ask(&watched, &first, &second);
+    let text = &evaluation["diverged"]["text"];
+    // Of this model, a character is a token.
+    let shown = json!({
+        "before": "bra crossing on ",
+        "old": "Monday, and back. xxxxxx",
+        "new": "Sunday, and back. xxxxxx",
+    });
+    assert_eq!(*text, shown);
+    let said = watched.text(&["why", "second"]);
+    let line = "behind “bra crossing on ” it was “Monday, and back. xxxxxx” and is “Sunday, and back. \
+                xxxxxx”";
+    assert!(said.contains(line), "{said}");
+    let last = watched.text(&["why", "--last"]);
+    assert!(last.contains(line), "{last}");
+    assert!(watched.server.stderr().contains(
+        "[ContextPilot] CONTEXTPILOT_EXPLAIN_TEXT: where a prompt differs from an earlier one"
+    ));
+    // Text goes to the endpoint alone.
+    let lines = until("both are logged", || {
+        let lines = std::fs::read_to_string(&log).ok()?;
+        (lines.lines().count() == 2).then_some(lines)
+    });
+    assert!(
+        !lines.contains("Monday") && !lines.contains("\"text\""),
+        "{lines}"
+    );
+}
+
+#[test]
+fn a_unix_socket_shows_it_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = format!("unix:{}", folder.path().join("control").display());
+    let watched = Watched::listening(showing(), &socket);
+    for (id, prompt) in [("first", "a cup of tea"), ("second", "a cup of milk")] {
+        watched.complete(Request::completion(prompt).slot(0).predict(1).id(id));
+    }
+    watched.wait_state("second", "cached");
+    let named = watched.json(&["why", "second"]);
+    let shown = json!({ "before": "<s>a cup of ", "old": "tea", "new": "milk" });
+    assert_eq!(named["evaluation"]["diverged"]["text"], shown);
+}
+
+/// A character of two bytes is two tokens here, and only the second differs.
+#[test]
+fn half_a_character_is_shown_whole() {
+    let watched = Watched::start(showing());
+    let first = "We met at the caf\u{e9}, \u{1f600}\u{1f600}\u{1f600}\u{1f600}\u{1f600}".repeat(2);
+    let second = first.replacen('\u{e9}', "\u{e8}", 1);
+    let evaluation = ask(&watched, &first, &second);
+    let text = &evaluation["diverged"]["text"];
+    assert_eq!(evaluation["diverged"]["differing"], 1, "{evaluation}");
+    assert_eq!(text["before"], " met at the caf", "{text}");
+    // The beginning of the next character, where it was cut, is left out.
+    let smiles = "\u{1f600}".repeat(5);
+    assert_eq!(text["old"], format!("\u{e9}, {smiles}W"), "{text}");
+    assert_eq!(text["new"], format!("\u{e8}, {smiles}W"), "{text}");
+}
+
+/// The same as the server's own endpoint says, also where prompts are no text: any tokens.
+#[test]
+fn the_text_is_that_of_the_servers_own_detokenizer() {
+    let watched = Watched::start(showing());
+    // Behind those that are bytes: letters, signs, and some that control the model.
+    let tokens = |seed: i32| -> Vec<i32> {
+        let token = |place: i32| 259 + (place * 89 + seed * (place / 20) * 31) % 98;
+        (0..60).map(token).collect()
+    };
+    let (first, second) = (tokens(0), tokens(1));
+    let at = first
+        .iter()
+        .zip(&second)
+        .take_while(|(a, b)| a == b)
+        .count();
+    for (id, prompt) in [("first", &first), ("second", &second)] {
+        let request = Request::completion(prompt.clone()).slot(0).predict(1);
+        watched.complete(request.id(id));
+    }
+    let evaluation = until("the second is evaluated", || {
+        let state: Value = get(&watched, "/requests/second").json().ok()?;
+        Some(state["evaluation"].clone()).filter(|evaluation| !evaluation.is_null())
+    });
+    assert_eq!(evaluation["diverged"]["at"], at);
+    let detokenized = |tokens: &[i32]| {
+        let body = json!({ "tokens": tokens });
+        let answer = watched.server.post("/detokenize", &body).unwrap();
+        answer.json().unwrap()["content"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let text = &evaluation["diverged"]["text"];
+    assert_eq!(text["before"], detokenized(&first[at - 16..at]));
+    assert_eq!(text["old"], detokenized(&first[at..at + 24]));
+    assert_eq!(text["new"], detokenized(&second[at..at + 24]));
+}
+
+/// Everything that is told of requests, in one.
+fn all_that_is_told(watched: &Watched, log: &std::path::Path) -> String {
+    let mut all = String::new();
+    for target in [
+        "/",
+        "/stats",
+        "/metrics",
+        "/requests/first",
+        "/requests/second",
+        "/requests/last?n=100",
+        "/ready",
+    ] {
+        let answer = get(watched, target);
+        assert_eq!(answer.status, 200, "{target}");
+        all += &answer.text();
+    }
+    let ours = watched.server.stderr();
+    let ours = ours.lines().filter(|line| line.contains("[ContextPilot]"));
+    all += &ours.collect::<Vec<_>>().join("\n");
+    all + &read(log)
+}
+
+#[track_caller]
+fn has_no_text(all: &str) {
+    for part in ["\"text\"", "zebra", "crossing", "Monday", "Sunday"] {
+        assert!(!all.contains(part), "{part}: {all}");
+    }
+}
+
+/// Runs a server that may not show text, and looks for some everywhere; returns what the hook said.
+fn shows_none(builder: Builder, address: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("requests.jsonl");
+    let builder = builder.env("CONTEXTPILOT_LOG_FILE", &log);
+    let watched = Watched::listening(builder, address);
+    let first = format!("You go over {SECRET} on Monday, and back.");
+    let evaluation = ask(&watched, &first, &first.replace("Monday", "Sunday"));
+    assert_eq!(evaluation["diverged"]["differing"], 2, "{evaluation}");
+    until("both are logged", || {
+        let lines = std::fs::read_to_string(&log).ok()?;
+        (lines.lines().count() == 2).then_some(())
+    });
+    let all = all_that_is_told(&watched, &log);
+    has_no_text(&all);
+    all
+}
+
+#[test]
+fn nothing_is_shown_unless_it_is_asked_for() {
+    for set in [None, Some("0")] {
+        let builder = match set {
+            None => two_slots(),
+            Some(set) => two_slots().env("CONTEXTPILOT_EXPLAIN_TEXT", set),
+        };
+        let said = shows_none(builder, "127.0.0.1:0");
+        assert!(!said.contains("EXPLAIN_TEXT"), "{said}");
+    }
+}
+
+/// In a network namespace of its own, where nobody else can connect.
+#[test]
+fn other_machines_are_shown_none() {
+    if std::env::var_os(INSIDE).is_some() {
+        let builder = showing().env("CONTEXTPILOT_LISTEN_TOKEN", TOKEN);
+        let said = shows_none(builder, "0.0.0.0:0");
+        let line = "CONTEXTPILOT_EXPLAIN_TEXT is not followed, no text is shown: other machines \
+                    can reach the control endpoint; set CONTEXTPILOT_LISTEN to 127.0.0.1, [::1] or \
+                    a Unix socket";
+        assert_eq!(said.matches("EXPLAIN_TEXT").count(), 1, "{said}");
+        assert!(said.contains(line), "{said}");
+        return;
+    }
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-rn", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
+        command.args(arguments).env(INSIDE, "1");
+        command.output()
+    };
+    if !run(&["true"]).is_ok_and(|probe| probe.status.success()) {
+        let why =
+            "skipped: no network namespace can be made here (unshare -rn, of util-linux, and ip)";
+        let _ = writeln!(std::io::stderr(), "{why}");
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let name = "text::other_machines_are_shown_none";
+    let output = run(&[program.to_str().unwrap(), "--exact", name, "--nocapture"]).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{output:?}"
+    );
+}
+
+/// Text cannot be had from a model that is gone.
+#[test]
+fn a_server_that_sleeps_shows_positions_and_counts() {
+    let watched = Watched::start(showing().args(["--sleep-idle-seconds", "1"]));
+    let first = "You go over the bridge on Monday, and back.";
+    let evaluation = ask(&watched, first, &first.replace("Monday", "Sunday"));
+    let text = &evaluation["diverged"]["text"];
+    assert!(
+        text["old"].as_str().unwrap().starts_with("Monday"),
+        "{text}"
+    );
+    let asleep = until("the model is gone", || {
+        let state: Value = get(&watched, "/requests/second").json().unwrap();
+        let diverged = state["evaluation"]["diverged"].clone();
+        (diverged["text"].is_null()).then_some(diverged)
+    });
+    assert_eq!(asleep["at"], evaluation["diverged"]["at"]);
+    // Awake again, it is shown again.
+    watched.complete(Request::completion("Anything.").predict(1).id("third"));
+    let state: Value = get(&watched, "/requests/second").json().unwrap();
+    assert_eq!(state["evaluation"]["diverged"]["text"], *text);
+}
