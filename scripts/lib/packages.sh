@@ -104,16 +104,9 @@ again() {
     # shellcheck disable=SC2064
     trap "rm -rf -- '$copy'" EXIT
     git -C "$repository" archive HEAD | tar -x -C "$copy"
-    (
-        first=$packages
-        repository=$copy
-        packages=$copy/target/packages
-        mkdir -p -- "$packages/out"
-        ln -s "$first/$ZIG_PACKAGE" "$packages/"
-        [[ ! -e $first/../cross ]] || ln -s "$first/../cross" "$copy/target/cross"
-        release "$machine" "$packages/$machine"
-        pack "$machine"
-    )
+    mkdir -p -- "$copy/target/packages"
+    ln -s "$packages/$ZIG_PACKAGE" "$copy/target/packages/"
+    SOURCE_DATE_EPOCH=$epoch "$copy/scripts/package" "$machine"
     for file in "$copy"/target/packages/out/contextpilot*; do
         if cmp -- "$file" "$packages/out/${file##*/}"; then
             printf 'the same: %s  %s\n' "$(sha256sum <"$file" | cut -c 1-16)" "${file##*/}"
