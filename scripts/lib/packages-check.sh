@@ -115,7 +115,7 @@ check_deb() {
         echo "lintian is missing: not run" >&2
     fi
     root=$(root_of sid llama.cpp-tools systemd)
-    list='find / -xdev -not \( -path "/var/lib/dpkg/*" -o -path "/var/lib/apt/*" -o -path "/var/cache/*" -o -path "/var/log/*" \) | sort'
+    list='find / -xdev -not \( -path "/var/lib/dpkg/*" -o -path "/var/lib/apt/*" -o -path "/var/cache/*" -o -path "/var/log/*" -o -path "/run/*" \) | sort'
     say "installed, used by nobody, purged"
     in_root "$root" rw "
         $list >/tmp/before
@@ -160,7 +160,8 @@ check_wheel() {
     say "Beside the package contextpilot, whose command has the same name"
     if pip install --no-deps contextpilot==0.5.0; then
         echo "installed after ours, the command is: $(which_command)"
-        "$venv/one/bin/contextpilot-llama" doctor "$server" | grep '^limit  launcher'
+        # It works with limits: exit code 1.
+        { "$venv/one/bin/contextpilot-llama" doctor "$server" || true; } | grep '^limit  launcher'
         pip install --no-index --force-reinstall --no-deps "$wheel"
         echo "ours installed again, the command is: $(which_command)"
         [[ $(which_command) == ours ]]
