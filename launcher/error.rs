@@ -95,6 +95,11 @@ pub(crate) enum HookError {
     Write { path: PathBuf, source: io::Error },
     /// A path that the preload variable cannot express.
     Path { path: PathBuf, byte: u8 },
+    /// There is no file that will do, and none in memory either.
+    Memory {
+        no_file: Box<HookError>,
+        source: io::Error,
+    },
 }
 
 /// What to do when the cache folder is no good.
@@ -144,6 +149,9 @@ impl fmt::Display for HookError {
                 char::from(*byte),
                 crate::preload::VARIABLE
             ),
+            Self::Memory { no_file, source } => {
+                write!(f, "{no_file} (nor can it be loaded from memory: {source})")
+            }
         }
     }
 }

@@ -1,20 +1,31 @@
 //! The hook library as a file, for the dynamic loader to load.
 //!
-//! It is inside this executable (`build.rs`), and laid down in the user's cache
-//! folder under a name that holds its hash. What is found there is not trusted:
-//! it is compared with the embedded bytes before each use, and replaced if it
-//! differs.
+//! ```text
+//!  CONTEXTPILOT_HOOK_LIB ──► the package's, if it is the same ──► the cache folder ──► memory
+//!   set: that one or none     (beside this program)                 (laid down there)    (no folder will do)
+//! ```
+//!
+//! It is inside this executable (`build.rs`). Where a package has put it beside the executable, it
+//! is loaded from there; else it is laid down in the user's cache folder under a name that holds
+//! its hash. What is found there is not trusted: it is compared with the embedded bytes before
+//! each use, and replaced if it differs.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use contextpilot_settings::env;
 
 use crate::error::HookError;
+use crate::preload;
 use crate::variables::Lookup;
 
 mod cache;
 mod folder;
+mod installed;
+mod memory;
 mod mount;
+mod outdated;
 #[cfg(test)]
 mod tests;
 
@@ -23,17 +34,79 @@ static EMBEDDED: &[u8] = include_bytes!(env!("CONTEXTPILOT_EMBEDDED_HOOK"));
 /// `libcontextpilot_llama_hook-<hash>.<so|dylib>`
 const FILE_NAME: &str = env!("CONTEXTPILOT_EMBEDDED_HOOK_NAME");
 
-/// The path of a library that can be preloaded: `CONTEXTPILOT_HOOK_LIB`, or
-/// else the embedded one, which is put into the cache folder if it is not there.
-pub(crate) fn locate(lookup: impl Lookup) -> Result<PathBuf, HookError> {
-    match lookup.non_empty(env::HOOK_LIB) {
-        Some(path) => given(Path::new(&path)),
-        None => {
-            let folder = folder::private_cache(lookup)?;
-            mount::executes(folder.path())?;
-            cache::ensure(&folder, FILE_NAME, EMBEDDED)
+/// A library that can be preloaded by this process, and how it came to be there.
+#[derive(Debug)]
+pub(crate) struct Library {
+    pub(crate) path: PathBuf,
+    /// Why it is in memory, if it is: there is no file that would do.
+    no_file: Option<HookError>,
+}
+
+impl fmt::Display for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.no_file {
+            None => self.path.display().fmt(f),
+            Some(why) => write!(f, "in memory, as {why}"),
         }
     }
+}
+
+/// The library for a server that this process is about to become.
+///
+/// # Errors
+/// `CONTEXTPILOT_HOOK_LIB` is no good; or neither a file nor memory will do.
+pub(crate) fn load(lookup: impl Lookup) -> Result<Library, HookError> {
+    let found = locate(&lookup).and_then(|path| preload::check(&path).map(|()| path));
+    match found {
+        Ok(path) => Ok(Library {
+            path,
+            no_file: None,
+        }),
+        Err(why) if lookup.non_empty(env::HOOK_LIB).is_some() => Err(why),
+        Err(why) => match memory::hold(FILE_NAME, EMBEDDED) {
+            Ok(path) => Ok(Library {
+                path,
+                no_file: Some(why),
+            }),
+            Err(_) if cfg!(not(target_os = "linux")) => Err(why),
+            Err(source) => Err(HookError::Memory {
+                no_file: Box::new(why),
+                source,
+            }),
+        },
+    }
+}
+
+/// The path of a file that is the library: `CONTEXTPILOT_HOOK_LIB`; else the one that a package
+/// has put beside this program; else the embedded one, which is put into the cache folder if it
+/// is not there.
+pub(crate) fn locate(lookup: impl Lookup) -> Result<PathBuf, HookError> {
+    if let Some(path) = lookup.non_empty(env::HOOK_LIB) {
+        return given(Path::new(&path));
+    }
+    match of_package() {
+        Some(path) => Ok(path),
+        None => cached(lookup),
+    }
+}
+
+/// The library of the package that this program came with.
+fn of_package() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let path = installed::beside(&program, FILE_NAME, EMBEDDED)?;
+    preload::check(&path).is_ok().then_some(path)
+}
+
+/// The embedded library in the cache folder. Where it was not there, this is the first start of a
+/// new version: then what older ones left is cleaned up.
+fn cached(lookup: impl Lookup) -> Result<PathBuf, HookError> {
+    let folder = folder::private_cache(lookup)?;
+    mount::executes(folder.path())?;
+    let laid_down = cache::ensure(&folder, FILE_NAME, EMBEDDED)?;
+    if laid_down.new {
+        outdated::remove(&folder, FILE_NAME, SystemTime::now());
+    }
+    Ok(laid_down.path)
 }
 
 /// The library that a packager or developer chose. It is theirs to protect; all

@@ -1,10 +1,11 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use contextpilot_settings::{Settings, env, flag, is_wanted};
 
 use crate::error::{Error, HookError};
+use crate::hook_lib::Library;
 use crate::say::say;
 use crate::server::{self, Server};
 use crate::variables::{Lookup, of_process};
@@ -44,7 +45,7 @@ fn run() -> Result<Infallible, Error> {
             "Launching with {} injected: {} (hook {})",
             preload::VARIABLE,
             server.path.display(),
-            library.display(),
+            library,
         )),
         Err(why) if strict => return Err(Error::Strict(why)),
         Err(why) => say(format_args!(
@@ -55,14 +56,14 @@ fn run() -> Result<Infallible, Error> {
 }
 
 /// Puts the hook library into this process's environment, which exec passes on.
-fn inject(server: &Server) -> Result<PathBuf, HookError> {
+fn inject(server: &Server) -> Result<Library, HookError> {
     let given = of_process.non_empty(env::HOOK_LIB);
     let built_for = obstacle::Library::new(given.as_deref().map(Path::new));
     if let Some(advice) = obstacle::examine(&server.path, &built_for)? {
         say(advice);
     }
-    let library = hook_lib::locate(of_process)?;
-    let value = preload::with_library(&library, of_process(preload::VARIABLE).as_deref())?;
+    let library = hook_lib::load(of_process)?;
+    let value = preload::with_library(&library.path, of_process(preload::VARIABLE).as_deref())?;
     sys::set_env(preload::VARIABLE, &value);
     Ok(library)
 }

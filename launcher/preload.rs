@@ -24,13 +24,8 @@ pub(crate) fn with_library(
     library: &Path,
     existing: Option<&OsStr>,
 ) -> Result<OsString, HookError> {
+    check(library)?;
     let path = library.as_os_str();
-    if let Some(&byte) = path.as_bytes().iter().find(|b| is_special(**b)) {
-        return Err(HookError::Path {
-            path: library.to_owned(),
-            byte,
-        });
-    }
     let mut value = path.to_owned();
     let Some(existing) = existing.filter(|v| !v.is_empty()) else {
         return Ok(value);
@@ -42,6 +37,25 @@ pub(crate) fn with_library(
     value.push(":");
     value.push(existing);
     Ok(value)
+}
+
+/// Whether the variable can express this path.
+///
+/// # Errors
+/// The loader would take it apart or expand it.
+pub(crate) fn check(library: &Path) -> Result<(), HookError> {
+    match library
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .find(|b| is_special(**b))
+    {
+        None => Ok(()),
+        Some(&byte) => Err(HookError::Path {
+            path: library.to_owned(),
+            byte,
+        }),
+    }
 }
 
 /// glibc separates at colons and spaces, musl at colons and any white space,

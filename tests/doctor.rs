@@ -356,7 +356,9 @@ fn folders_that_cannot_be_used_are_told() {
     let mut doctor = home.doctor(&["/bin/true"]);
     doctor.env_remove("HOME");
     let report = json(&mut doctor);
-    assert_eq!(finding(&report, "hook")["grade"], "fails");
+    let hook = finding(&report, "hook");
+    assert_eq!(hook["grade"], "ok");
+    assert!(hook["text"].as_str().unwrap().starts_with("in memory, as "));
     let state = finding(&report, "state folder");
     assert_eq!(state["grade"], "limit");
     assert!(state["text"].as_str().unwrap().contains("XDG_STATE_HOME"));
@@ -434,4 +436,79 @@ fn settings_that_cannot_be_used_are_told() {
     let mut doctor = home.doctor(&["/bin/true"]);
     let report = json(doctor.env("CONTEXTPILOT_INDEX_URL", "localhost:8765"));
     assert_eq!(finding(&report, "settings")["grade"], "fails");
+}
+
+/// The last line is the command to type next.
+#[test]
+fn it_ends_with_what_to_do_next() {
+    let (home, index) = (Home::new(), Index::start());
+    let last = |doctor: &mut Command| {
+        let output = text(&doctor.output().unwrap());
+        output.lines().last().unwrap().to_owned()
+    };
+    let server = contextpilot_testbed::llama_server();
+    let server = server.to_str().unwrap();
+
+    let mut missing = home.doctor(&[]);
+    missing.env("PATH", home.path("nowhere"));
+    assert!(
+        last(&mut missing).ends_with("set LLAMA_SERVER_BIN to it, then: contextpilot-llama doctor")
+    );
+    let again = "Next: set right what fails above, then: contextpilot-llama doctor";
+    let plain = last(&mut home.doctor(&["/bin/true"]));
+    assert_eq!(plain, format!("{again} /bin/true"));
+    let demo = format!("Next: LLAMA_SERVER_BIN={server} contextpilot-llama demo");
+    assert_eq!(last(&mut home.doctor(&[server])), demo);
+
+    let serve = format!("LLAMA_SERVER_BIN={server} contextpilot-llama-server -m model.gguf");
+    let mut silent = home.doctor(&[server]);
+    silent.env("CONTEXTPILOT_INDEX_URL", "http://127.0.0.1:9");
+    let then = format!("Next: contextpilot-llama listen --port 9 &, then: {serve}");
+    assert_eq!(last(&mut silent), then);
+    let mut ready = home.doctor(&[server]);
+    ready.env("CONTEXTPILOT_INDEX_URL", &index.url);
+    assert_eq!(last(&mut ready), format!("Next: {serve}"));
+    assert_eq!(json(&mut ready)["next"], serve);
+
+    let mut wrong = home.doctor(&[server]);
+    wrong.env("CONTEXTPILOT_INDEX_URL", "nowhere");
+    assert_eq!(last(&mut wrong), format!("{again} {server}"));
+}
+
+/// A server goes on with the hook that it was started with.
+#[test]
+fn a_hook_of_another_version_is_told() {
+    let home = Home::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        // As one that knows less, or more, than this command.
+        let body = r#"{"hook_version": "0.0.9", "slots": "many"}"#;
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request);
+            let length = body.len();
+            let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json";
+            let _ = write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}");
+        }
+    });
+    let versions = [
+        "version 0.0.9",
+        env!("CARGO_PKG_VERSION"),
+        "start the server again",
+    ];
+    let mut doctor = home.doctor(&["/bin/true"]);
+    let report = json(doctor.env("CONTEXTPILOT_LISTEN", &address));
+    let stats = Command::new(COMPANION)
+        .args(["stats", "--control", &address])
+        .output()
+        .unwrap();
+    let running = finding(&report, "running")["text"].as_str().unwrap();
+    let message = String::from_utf8_lossy(&stats.stderr);
+    for said in [running, &*message] {
+        for part in versions {
+            assert!(said.contains(part), "{part:?} is not in: {said}");
+        }
+    }
 }

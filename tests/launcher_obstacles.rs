@@ -313,7 +313,7 @@ fn a_server_that_may_not_be_read_is_hooked() {
 }
 
 #[test]
-fn what_lies_on_a_noexec_mount_is_not_used() {
+fn a_given_library_on_a_noexec_mount_is_not_used() {
     const MOUNT: &str = "mount -t tmpfs -o noexec,mode=700 none \"$XDG_CACHE_HOME\"";
     let machine = Machine::new(&[]);
     let cache = machine.path("cache");
@@ -341,13 +341,6 @@ fn what_lies_on_a_noexec_mount_is_not_used() {
         return;
     };
     let run = "exec \"$0\" \"$@\"";
-    // Without root's user id in the namespace, root's folders are those of a stranger.
-    let advice = match how {
-        "-m" => ["mounted noexec", "set XDG_CACHE_HOME"],
-        _ => ["another user", "set XDG_CACHE_HOME"],
-    };
-    assert_plain(unshared(how, &format!("{MOUNT} && {run}")), &advice, true);
-
     let given = "export CONTEXTPILOT_HOOK_LIB=\"$XDG_CACHE_HOME/hook.so\"";
     let script = format!("{MOUNT} && {given} && : >\"$CONTEXTPILOT_HOOK_LIB\" && {run}");
     assert_plain(unshared(how, &script), &["hook.so", "mounted noexec"], true);

@@ -76,8 +76,29 @@ pub(super) fn hook_says(control: &Control, error: &Error) -> String {
              was started with",
             env::LISTEN_TOKEN
         ),
-        other => format!("The hook at {address}: {other}"),
+        other => match versions_differ(control) {
+            Some(why) => why,
+            None => format!("The hook at {address}: {other}"),
+        },
     }
+}
+
+/// Hook and companion are installed together, so theirs is one version; but a server goes on with
+/// the hook that it was started with.
+pub(super) const OUR_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What to do if the hook is of another version than this command, and so may not know what it
+/// was asked, or answer differently.
+fn versions_differ(control: &Control) -> Option<String> {
+    let address = control.address();
+    let theirs = control.hook_version().ok()?;
+    (theirs != OUR_VERSION).then(|| {
+        format!(
+            "The hook at {address} is version {theirs}, this command is {OUR_VERSION}, and they do \
+             not understand each other in this: start the server again, with \
+             contextpilot-llama-server {OUR_VERSION}"
+        )
+    })
 }
 
 /// What to do about an error of the server.

@@ -17,7 +17,7 @@ use crate::server;
 use crate::variables::of_process;
 
 mod index;
-mod obtain;
+pub(super) mod obtain;
 mod running;
 
 use index::Told;

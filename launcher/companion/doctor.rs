@@ -14,6 +14,7 @@ use crate::variables::{Lookup, of_process};
 mod folders;
 mod functions;
 mod index;
+mod next;
 mod program;
 mod report;
 mod running;
@@ -44,12 +45,14 @@ pub(super) use report::{Finding, Grade};
   ok     index         http://127.0.0.1:8765 answers: ready
   All good
 
-  (and the functions one by one)")]
+  (and the functions one by one)
+
+  Next: contextpilot-llama-server -m model.gguf")]
 pub(super) struct Options {
     /// llama-server to look at [default: the one that contextpilot-llama-server would run]
     server: Option<PathBuf>,
     /// Print JSON: one object with verdict, exit_code, server, version, linked,
-    /// findings (subject, grade, text) and functions (name, how, consequence, …)
+    /// findings (subject, grade, text), functions (name, how, consequence, …) and next
     #[arg(long)]
     json: bool,
 }
@@ -60,25 +63,44 @@ pub(super) struct Options {
 /// It cannot be printed.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut report = report::Report::default();
-    match find(options) {
+    let server = find(options);
+    let found = server.is_ok();
+    match server {
         Ok(path) => {
             let given = of_process.non_empty(env::HOOK_LIB).map(PathBuf::from);
             program::examine(path, &Library::new(given.as_deref()), &mut report);
         }
         Err(why) => report.add(Finding::new("server", Grade::Fails, why)),
     }
-    report.add(match hook_lib::locate(of_process) {
-        Ok(path) => Finding::new("hook", Grade::Good, path.display().to_string()),
+    if let Some(finding) = folders::launcher() {
+        report.add(finding);
+    }
+    report.add(match hook_lib::load(of_process) {
+        Ok(library) => Finding::new("hook", Grade::Good, library.to_string()),
         Err(why) => Finding::new("hook", Grade::Fails, why.to_string()),
     });
-    match Settings::from(of_process) {
+    let settings = Settings::from(of_process);
+    let mut index = Grade::Good;
+    let mut runs = false;
+    match &settings {
         Ok(settings) => {
             report.add(folders::state(of_process, settings.journal));
-            report.add(index::check(&settings));
-            running::examine(&settings, &mut report);
+            let finding = index::check(settings);
+            index = finding.grade;
+            report.add(finding);
+            runs = running::examine(settings, &mut report);
         }
         Err(why) => report.add(Finding::new("settings", Grade::Fails, why.to_string())),
     }
+    let seen = next::Seen {
+        given: options.server.as_deref(),
+        server: found,
+        grade: report.grade(),
+        settings: settings.as_ref().ok(),
+        index,
+        runs,
+    };
+    report.advise(next::next(&seen));
     report
         .print(options.json)
         .map_err(|e| super::cannot_print(&e))?;

@@ -9,6 +9,14 @@ use rustix::io::Errno;
 
 use crate::error::HookError;
 
+/// A file that holds what it should.
+#[derive(Debug)]
+pub(super) struct LaidDown {
+    pub(super) path: PathBuf,
+    /// It was written just now.
+    pub(super) new: bool,
+}
+
 /// The path of a file in `folder` that holds exactly `content`.
 ///
 /// Any number of processes may do this at once: each writes a file of its own
@@ -17,10 +25,10 @@ pub(super) fn ensure(
     folder: &PrivateFolder,
     name: &str,
     content: &[u8],
-) -> Result<PathBuf, HookError> {
+) -> Result<LaidDown, HookError> {
     let path = folder.path().join(name);
     if matches!(holds(folder, name, content), Ok(true)) {
-        return Ok(path);
+        return Ok(LaidDown { path, new: false });
     }
     let error = |source| HookError::Write {
         path: path.clone(),
@@ -28,7 +36,7 @@ pub(super) fn ensure(
     };
     replace(folder, name, content).map_err(error)?;
     match holds(folder, name, content) {
-        Ok(true) => Ok(path),
+        Ok(true) => Ok(LaidDown { path, new: true }),
         Ok(false) => Err(error(io::Error::other("it was changed after writing"))),
         Err(e) => Err(error(e)),
     }
@@ -47,7 +55,8 @@ fn holds(folder: &PrivateFolder, name: &str, content: &[u8]) -> io::Result<bool>
     Ok(ours && reads_as(&mut file, content)?)
 }
 
-fn reads_as(file: &mut File, content: &[u8]) -> io::Result<bool> {
+/// Whether the rest of `file` is `content`.
+pub(super) fn reads_as(file: &mut File, content: &[u8]) -> io::Result<bool> {
     // Small enough to stay in the processor's cache, where it is compared.
     let mut chunk = vec![0; 128 << 10];
     let mut rest = content;

@@ -51,7 +51,7 @@ fn the_library_is_laid_down_privately() {
 #[test]
 fn what_is_good_is_left_alone_and_what_is_not_is_replaced() {
     let (_home, folder) = private();
-    let path = cache::ensure(&folder, "lib", b"right").unwrap();
+    let path = cache::ensure(&folder, "lib", b"right").unwrap().path;
     let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
     let first = inode(&path);
     cache::ensure(&folder, "lib", b"right").unwrap();
@@ -79,7 +79,7 @@ fn a_file_that_is_in_the_way_is_stepped_around() {
     let (_home, folder) = private();
     let stale = folder.path().join(format!(".new-{}-0", std::process::id()));
     fs::write(&stale, b"stale").unwrap();
-    let path = cache::ensure(&folder, "lib", b"right").unwrap();
+    let path = cache::ensure(&folder, "lib", b"right").unwrap().path;
     assert_eq!(fs::read(path).unwrap(), b"right");
     assert_eq!(fs::read(stale).unwrap(), b"stale");
 }
@@ -151,7 +151,7 @@ fn threads_agree_on_one_file() {
         // process number gives, and `create_new` what threads have to settle.
         for _ in 0..8 {
             scope.spawn(|| {
-                let path = cache::ensure(&folder, "lib", &content).unwrap();
+                let path = cache::ensure(&folder, "lib", &content).unwrap().path;
                 assert_eq!(fs::read(path).unwrap(), content);
             });
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use contextpilot_control::{
     EventId, Health, Latest, Like, Match, RequestState, Reset, Slot, Stats,
 };
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::http::{Http, Patience};
@@ -25,6 +26,12 @@ const QUICK: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct Control {
     http: Http,
+}
+
+/// The one field of [`Stats`] that every version has.
+#[derive(Deserialize)]
+struct Version {
+    hook_version: String,
 }
 
 impl Control {
@@ -60,6 +67,17 @@ impl Control {
     /// [`Error::Unauthorized`](crate::Error::Unauthorized).
     pub fn stats(&self) -> Result<Stats> {
         self.http.get("/stats", Patience::Whole(QUICK))?.json()
+    }
+
+    /// The version of the hook, of `GET /stats`: even of a hook whose other figures are not the
+    /// ones that this client knows.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn hook_version(&self) -> Result<String> {
+        let answer = self.http.get("/stats", Patience::Whole(QUICK))?;
+        let version: Version = answer.json()?;
+        Ok(version.hook_version)
     }
 
     /// What a slot holds: tokens, capacity, bytes. `None`: nothing was ever put

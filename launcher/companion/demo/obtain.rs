@@ -5,11 +5,22 @@ use std::process::{Command, Stdio};
 /// Debian's package of the server.
 const PACKAGE: &str = "llama.cpp-tools";
 
-/// One line: the command that gets one, as far as this machine has one.
+/// Where nothing on this machine has one.
+pub(in crate::companion) const ELSEWHERE: &str =
+    "Get one from https://github.com/ggml-org/llama.cpp/releases, and set LLAMA_SERVER_BIN to it";
+
+/// One line: what gets one, as far as this machine has one.
 pub(super) fn hint() -> String {
-    let get = |command: &str| format!("Get one with: {command}");
+    match command() {
+        Some(command) => format!("Get one with: {command}"),
+        None => ELSEWHERE.to_owned(),
+    }
+}
+
+/// The command that gets one, if this machine has such a command.
+pub(in crate::companion) fn command() -> Option<String> {
     if apt_knows(PACKAGE) {
-        return get(&format!("sudo apt install {PACKAGE}"));
+        return Some(format!("sudo apt install {PACKAGE}"));
     }
     let commands = [
         ("brew", "brew install llama.cpp"),
@@ -17,13 +28,8 @@ pub(super) fn hint() -> String {
         ("winget", "winget install llama.cpp"),
         ("pacman", "sudo pacman -S llama.cpp"),
     ];
-    for (tool, command) in commands {
-        if which::which(tool).is_ok() {
-            return get(command);
-        }
-    }
-    "Get one from https://github.com/ggml-org/llama.cpp/releases, and set LLAMA_SERVER_BIN to it"
-        .to_owned()
+    let found = commands.iter().find(|(tool, _)| which::which(tool).is_ok());
+    found.map(|(_, command)| (*command).to_owned())
 }
 
 /// Whether the package could be installed: some releases do not have it.

@@ -1,3 +1,7 @@
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
 use contextpilot_private_folder::{Base, PrivateFolder};
 
 use crate::variables::Lookup;
@@ -26,4 +30,28 @@ pub(super) fn state(lookup: impl Lookup, journal: bool) -> Finding {
             ),
         ),
     }
+}
+
+/// A command of another package under the launcher's name, in the folder of this one. `None`: it
+/// is the launcher, or there is none.
+pub(super) fn launcher() -> Option<Finding> {
+    let this = std::env::current_exe().ok()?;
+    let beside = this.with_file_name("contextpilot-llama-server");
+    is_script(&beside).then(|| {
+        Finding::new(
+            "launcher",
+            Grade::Limited,
+            format!(
+                "{} is not ours but a script, as the Python package contextpilot has one of this \
+                 name: pip install --force-reinstall --no-deps contextpilot-llama-server",
+                beside.display()
+            ),
+        )
+    })
+}
+
+fn is_script(path: &Path) -> bool {
+    let mut start = [0; 2];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && &start == b"#!"
 }

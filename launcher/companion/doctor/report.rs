@@ -55,6 +55,7 @@ pub(super) struct Report {
     findings: Vec<Finding>,
     lists: Vec<(&'static str, Vec<String>)>,
     details: Map<String, Value>,
+    next: Option<String>,
 }
 
 impl Report {
@@ -72,6 +73,11 @@ impl Report {
     /// Something that only `--json` shows.
     pub(super) fn detail(&mut self, name: &str, value: Value) {
         self.details.insert(name.to_owned(), value);
+    }
+
+    /// What to do after reading all this.
+    pub(super) fn advise(&mut self, next: String) {
+        self.next = Some(next);
     }
 
     pub(super) fn grade(&self) -> Grade {
@@ -108,6 +114,9 @@ impl Report {
                 text += &format!("  {name}\n");
             }
         }
+        if let Some(next) = &self.next {
+            text += &format!("\nNext: {next}\n");
+        }
         text
     }
 
@@ -127,6 +136,7 @@ impl Report {
         object.insert("verdict".into(), self.grade().verdict().into());
         object.insert("exit_code".into(), (self.grade() as u8).into());
         object.insert("findings".into(), findings.into());
+        object.insert("next".into(), self.next.clone().into());
         Value::Object(object)
     }
 }

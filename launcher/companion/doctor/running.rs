@@ -1,9 +1,11 @@
 //! What the hook in a running server has seen of its functions.
 
-use contextpilot_client::Control;
 use contextpilot_client::control::{HookedFunction, Stats};
+use contextpilot_client::{Control, Error};
 use contextpilot_settings::{ListenAddress, Settings};
 use serde_json::json;
+
+use crate::companion::connect::{OUR_VERSION, hook_says};
 
 use super::report::Report;
 use super::{Finding, Grade};
@@ -11,28 +13,42 @@ use super::{Finding, Grade};
 const SUBJECT: &str = "running";
 
 /// Asks the server that listens where the settings say, if one does. That none does is no defect:
-/// the server may be about to be started.
-pub(super) fn examine(settings: &Settings, report: &mut Report) {
+/// the server may be about to be started. Returns whether one does.
+pub(super) fn examine(settings: &Settings, report: &mut Report) -> bool {
     let Some(address) = &settings.listen else {
-        return;
+        return false;
     };
-    match ask(settings, address) {
-        Ok(stats) => add(&stats, report),
-        Err(_) => report.add(Finding::new(
-            SUBJECT,
-            Grade::Good,
-            format!("no server answers at {address} now"),
-        )),
+    let control = match client(settings, address) {
+        Ok(control) => control,
+        Err(why) => {
+            report.add(Finding::new(SUBJECT, Grade::Limited, why.to_string()));
+            return false;
+        }
+    };
+    match control.stats() {
+        Ok(stats) => {
+            add(&stats, report);
+            true
+        }
+        Err(Error::Unreachable { .. }) => {
+            let text = format!("no server answers at {address} now");
+            report.add(Finding::new(SUBJECT, Grade::Good, text));
+            false
+        }
+        Err(why) => {
+            let text = hook_says(&control, &why);
+            report.add(Finding::new(SUBJECT, Grade::Limited, text));
+            false
+        }
     }
 }
 
-fn ask(settings: &Settings, address: &ListenAddress) -> contextpilot_client::Result<Stats> {
-    let client = Control::new(&address.to_string())?;
-    let client = match &settings.listen_token {
-        Some(token) => client.with_token(token.expose())?,
-        None => client,
-    };
-    client.stats()
+fn client(settings: &Settings, address: &ListenAddress) -> contextpilot_client::Result<Control> {
+    let control = Control::new(&address.to_string())?;
+    match &settings.listen_token {
+        Some(token) => control.with_token(token.expose()),
+        None => Ok(control),
+    }
 }
 
 fn add(stats: &Stats, report: &mut Report) {
@@ -46,6 +62,14 @@ fn add(stats: &Stats, report: &mut Report) {
         patched().count()
     );
     report.add(Finding::new(SUBJECT, Grade::Good, text));
+    if stats.hook_version != OUR_VERSION {
+        let text = format!(
+            "its hook is version {}, this command {OUR_VERSION}: what only one of them knows is \
+             not shown; start the server again to have the same",
+            stats.hook_version
+        );
+        report.add(Finding::new(SUBJECT, Grade::Good, text));
+    }
     if !stats.engine.missing.is_empty() {
         let text = format!("without {}", stats.engine.missing.join("; "));
         report.add(Finding::new(SUBJECT, Grade::Limited, text));

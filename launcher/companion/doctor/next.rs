@@ -1,0 +1,113 @@
+//! The command to type next, after all that was looked at.
+
+use std::path::Path;
+
+use contextpilot_settings::{IndexUrl, Settings, is_wanted};
+
+use crate::companion::demo::obtain;
+use crate::variables::of_process;
+
+use super::Grade;
+
+/// What the advice follows from.
+pub(super) struct Seen<'a> {
+    /// The server that `doctor` was told to look at.
+    pub(super) given: Option<&'a Path>,
+    /// There is a server to look at.
+    pub(super) server: bool,
+    /// How good everything is together.
+    pub(super) grade: Grade,
+    /// `None`: they are wrong.
+    pub(super) settings: Option<&'a Settings>,
+    /// The index is as it should be.
+    pub(super) index: Grade,
+    /// A server with a hook answers already.
+    pub(super) runs: bool,
+}
+
+/// One line.
+pub(super) fn next(seen: &Seen<'_>) -> String {
+    if !seen.server {
+        return obtain::command().map_or_else(
+            || format!("{}, then: contextpilot-llama doctor", obtain::ELSEWHERE),
+            |command| format!("{command} && contextpilot-llama doctor"),
+        );
+    }
+    let (Some(settings), Grade::Good | Grade::Limited) = (seen.settings, seen.grade) else {
+        let server = seen.given.map(|path| format!(" {}", shown(path)));
+        let server = server.unwrap_or_default();
+        return format!("set right what fails above, then: contextpilot-llama doctor{server}");
+    };
+    if seen.runs {
+        return "contextpilot-llama top".to_owned();
+    }
+    if !is_wanted(of_process) {
+        return of(seen.given, "contextpilot-llama demo");
+    }
+    let serve = of(seen.given, "contextpilot-llama-server -m model.gguf");
+    match &settings.index {
+        Some(url) if seen.index != Grade::Good => format!("{}, then: {serve}", index(url)),
+        _ => serve,
+    }
+}
+
+/// An index of ours, if one can be where the settings want it.
+fn index(url: &IndexUrl) -> String {
+    match url.socket() {
+        Some(path) => format!("contextpilot-llama listen --unix {} &", shown(path)),
+        None if url.is_loopback() => {
+            format!("contextpilot-llama listen --port {} &", url.port())
+        }
+        None => format!("the index, on {}", url.host()),
+    }
+}
+
+/// The command for the server that was given, if one was.
+fn of(given: Option<&Path>, command: &str) -> String {
+    match given {
+        None => command.to_owned(),
+        Some(path) => format!("LLAMA_SERVER_BIN={} {command}", shown(path)),
+    }
+}
+
+fn shown(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
+}
+
+/// For a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quoted("/usr/bin/llama-server"), "/usr/bin/llama-server");
+        assert_eq!(quoted("/my models/it's"), r"'/my models/it'\''s'");
+        assert_eq!(quoted("$(x)"), "'$(x)'");
+    }
+
+    #[test]
+    fn an_index_is_started_where_it_is_looked_for() {
+        let line = |url: &str| index(&IndexUrl::parse(url).unwrap());
+        assert_eq!(
+            line("http://127.0.0.1:8765"),
+            "contextpilot-llama listen --port 8765 &"
+        );
+        assert_eq!(
+            line("unix:/run/i.sock"),
+            "contextpilot-llama listen --unix /run/i.sock &"
+        );
+        assert_eq!(
+            line("http://index.example:80"),
+            "the index, on index.example"
+        );
+    }
+}

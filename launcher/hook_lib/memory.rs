@@ -1,0 +1,55 @@
+//! The library as a file in memory, where there is no folder to lay it down in: a read-only root,
+//! a user without a home, a file system that is mounted `noexec`.
+
+#[cfg(target_os = "linux")]
+use std::fs::File;
+use std::io;
+#[cfg(target_os = "linux")]
+use std::io::Write;
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+#[cfg(target_os = "linux")]
+use rustix::fs::{MemfdFlags, SealFlags};
+
+/// A path at which this process, and those that it starts while it lives, can load `content`.
+/// `name` is what the memory maps show. The descriptor stays open: exec passes it on. Nobody can
+/// change the file, this process included.
+///
+/// # Errors
+/// The system has no such files, does not let them be executed (`vm.memfd_noexec`), or shows none
+/// (`/proc` is not there).
+#[cfg(target_os = "linux")]
+pub(super) fn hold(name: &str, content: &[u8]) -> io::Result<PathBuf> {
+    let mut file = File::from(create(name)?);
+    file.write_all(content)?;
+    let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&file, all)?;
+    // By number and not as "self": a process that the server starts has not got the descriptor
+    // if something in between closes it.
+    let process = std::process::id();
+    let path = PathBuf::from(format!("/proc/{process}/fd/{}", file.as_raw_fd()));
+    File::open(&path)?;
+    // For the life of the process.
+    std::mem::forget(file);
+    Ok(path)
+}
+
+/// Open across exec, so without `CLOEXEC`.
+#[cfg(target_os = "linux")]
+fn create(name: &str) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::ALLOW_SEALING;
+    // Linux before 6.3 does not know the second flag; later ones warn in the kernel's log if it
+    // is missing.
+    let made = match rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC) {
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        made => made,
+    };
+    Ok(made?)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn hold(_: &str, _: &[u8]) -> io::Result<PathBuf> {
+    Err(io::Error::from(io::ErrorKind::Unsupported))
+}
