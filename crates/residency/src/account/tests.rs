@@ -1,6 +1,7 @@
 //! Accounts next to those of a server that is as plain as can be.
 
 use super::*;
+use crate::event::{ContextId, Entry, Event, Position};
 use proptest::prelude::*;
 use server::{Ask, Flags, Server};
 
