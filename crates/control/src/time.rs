@@ -13,7 +13,6 @@ pub struct Timestamp {
 
 /// The last moment that RFC 3339 can write.
 const LAST: u64 = 253_402_300_799_999;
-const MS_A_DAY: u64 = 86_400_000;
 
 impl Timestamp {
     /// From milliseconds since 1970. What lies beyond the year 9999 becomes its end.
@@ -44,18 +43,15 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> Self {
+        UNIX_EPOCH + Duration::from_millis(time.unix_ms)
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (year, month, day) = date_of(self.unix_ms / MS_A_DAY);
-        let ms = self.unix_ms % MS_A_DAY;
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
-            ms / 3_600_000,
-            ms / 60_000 % 60,
-            ms / 1000 % 60,
-            ms % 1000
-        )
+        humantime::format_rfc3339_millis((*self).into()).fmt(f)
     }
 }
 
@@ -78,14 +74,7 @@ impl FromStr for Timestamp {
     type Err = NotATime;
 
     fn from_str(text: &str) -> Result<Self, NotATime> {
-        let number = |from: usize, to: usize| {
-            let digits = text.get(from..to).ok_or(NotATime)?;
-            digits.parse::<u64>().map_err(|_| NotATime)
-        };
-        let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-        let days = days_until(number(0, 4)?, number(5, 7)?, number(8, 10)?).ok_or(NotATime)?;
-        let ms = ((hour * 60 + minute) * 60 + second) * 1000 + number(20, 23)?;
-        let time = Self::from_unix_ms(days * MS_A_DAY + ms);
+        let time = Self::from(humantime::parse_rfc3339(text).map_err(|_| NotATime)?);
         // Whatever is not as we write it becomes something else when it is written again.
         if time.to_string() == text {
             Ok(time)
@@ -106,52 +95,6 @@ impl fmt::Display for NotATime {
 }
 
 impl std::error::Error for NotATime {}
-
-const fn is_leap(year: u64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
-}
-
-const fn days_of(year: u64, month: u64) -> u64 {
-    match month {
-        4 | 6 | 9 | 11 => 30,
-        2 if is_leap(year) => 29,
-        2 => 28,
-        _ => 31,
-    }
-}
-
-/// Leap days from year 1 up to, and without, this one.
-const fn leap_days_before(year: u64) -> u64 {
-    let whole = year - 1;
-    whole / 4 - whole / 100 + whole / 400
-}
-
-/// Days from 1970 to the first of a year.
-const fn new_year(year: u64) -> u64 {
-    (year - 1970) * 365 + leap_days_before(year) - leap_days_before(1970)
-}
-
-fn date_of(days: u64) -> (u64, u64, u64) {
-    // The guess is a year too late at most, where leap days make years longer than 365 days.
-    let mut year = 1970 + days / 365;
-    while new_year(year) > days {
-        year -= 1;
-    }
-    let (mut month, mut rest) = (1, days - new_year(year));
-    while rest >= days_of(year, month) {
-        rest -= days_of(year, month);
-        month += 1;
-    }
-    (year, month, rest + 1)
-}
-
-fn days_until(year: u64, month: u64, day: u64) -> Option<u64> {
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=days_of(year, month)).contains(&day) {
-        return None;
-    }
-    let months: u64 = (1..month).map(|month| days_of(year, month)).sum();
-    Some(new_year(year) + months + day - 1)
-}
 
 #[cfg(test)]
 mod tests {
