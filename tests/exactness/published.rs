@@ -93,7 +93,10 @@ fn main() -> ExitCode {
     );
     if let Some(python) = indexer::python("vllm-router") {
         run("vllm-router before two servers", &mut || {
-            router::run(&python)
+            router::run(&python, false)
+        });
+        run("vllm-router before two servers with adapters", &mut || {
+            router::run(&python, true)
         });
     }
     println!("\n{passed} passed, {failed} failed");

@@ -350,13 +350,14 @@ impl Outlet {
         drop(inbox);
         let sockets = lock(&self.sockets);
         let publisher = sockets.publisher.as_ref();
+        let router = sockets.router.as_ref();
         let sent = publisher.map(Publisher::figures).unwrap_or_default();
         let feed = lock(&self.feed);
         let blocks = |medium| feed.as_ref().map_or(0, |feed| feed.blocks(medium) as u64);
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Figures {
             publish: publisher.map(Publisher::address),
-            replay: sockets.router.as_ref().map(Router::address),
+            replay: router.map(Router::address),
             problem: sockets.problem.clone(),
             block_size: self.block_size,
             subscribers: sent.subscribers,
@@ -372,7 +373,7 @@ impl Outlet {
             dropped: sent.dropped,
             replays: of(&self.replays),
             started_over: of(&self.started_over),
-            refused: sent.refused + sent.expelled,
+            refused: sent.refused + sent.expelled + router.map_or(0, Router::refused),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::listener::Listener;
@@ -17,6 +18,7 @@ const IDLE: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Router {
     listener: Listener,
+    expelled: Arc<AtomicU64>,
 }
 
 impl Router {
@@ -37,12 +39,16 @@ impl Router {
         + 'static,
     ) -> io::Result<Self> {
         let answer = Arc::new(answer);
+        let expelled = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&expelled);
         let serve = move |stream: &Arc<TcpStream>| {
-            // Whatever goes wrong, the peer will ask again.
-            let _ = serve(stream, &limits, &*answer);
+            // Whoever has gone, or was silent for long, will ask again.
+            if serve(stream, &limits, &*answer) == Ended::Expelled {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
         };
         let listener = Listener::bind(address, limits.connections, first, Arc::new(serve))?;
-        Ok(Self { listener })
+        Ok(Self { listener, expelled })
     }
 
     /// Where it listens, with the port that was chosen.
@@ -50,18 +56,41 @@ impl Router {
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
     }
+
+    /// How many connections were closed: because there were too many, or because of what the peer
+    /// sent, or did not send in time.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.listener.refused() + self.expelled.load(Ordering::Relaxed)
+    }
+}
+
+/// How a connection ended.
+#[derive(PartialEq)]
+enum Ended {
+    /// By the peer, or since it was of no use any more.
+    Gone,
+    /// The peer did what it must not.
+    Expelled,
 }
 
 fn serve(
     stream: &TcpStream,
     limits: &Limits,
     answer: &impl Fn(&[Vec<u8>], &mut dyn FnMut(&[&[u8]]) -> io::Result<()>) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut connection = Connection::open(stream, Role::Router, limits)?;
-    stream.set_read_timeout(Some(IDLE))?;
-    connection.read_on(|step, _| match step {
+) -> Ended {
+    let Ok(mut connection) = Connection::open(stream, Role::Router, limits) else {
+        return Ended::Expelled;
+    };
+    let _ = stream.set_read_timeout(Some(IDLE));
+    let ended = connection.read_on(|step, _| match step {
         Step::Reply(bytes) => write(stream, &bytes),
         Step::Message(parts) => answer(&parts, &mut |parts| write(stream, &frame::encode(parts))),
         Step::Ready | Step::Subscriptions => Ok(()),
-    })
+    });
+    match ended {
+        // A refusal is no error of the system's.
+        Err(error) if error.kind() == io::ErrorKind::Other => Ended::Expelled,
+        _ => Ended::Gone,
+    }
 }

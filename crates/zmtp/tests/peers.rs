@@ -205,6 +205,16 @@ fn a_router_answers_whoever_asks() {
     }
     dealer.say(b"\x04\x07\x04PING\0\0");
     assert_eq!(dealer.frame(), Some((true, b"\x04PONG".to_vec())));
+    // Whoever goes is no trouble; whoever talks nonsense is counted, before and after the handshake.
+    drop(dealer);
+    assert_eq!(router.refused(), 0);
+    let mut rude = Peer::connect(router.address());
+    rude.say(&[0; 64]);
+    rude.end();
+    let mut later = Peer::ready(router.address(), "DEALER");
+    later.say(&[0xff; 16]);
+    later.end();
+    wait_for("both are counted", || router.refused() == 2);
 }
 
 #[test]

@@ -14,10 +14,17 @@ use contextpilot_testbed::try_until;
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 const REQUESTS: u64 = 350;
+/// With adapters, of which the router is told nothing but what the events say.
+const WITH_ADAPTERS: u64 = 120;
 
-fn start() -> Result<(Publisher, Gateway)> {
+fn start(adapters: bool) -> Result<(Publisher, Gateway)> {
     let llama = Server::builder().model(&Model::tiny(Arch::Llama));
-    let publisher = Publisher::start(&llama.bare_slots(3), next_port(), None)?;
+    let mut llama = llama.bare_slots(3);
+    if adapters {
+        let two = llama.adapter(1, &[]).adapter(2, &[]);
+        llama = two.args(["--lora-init-without-apply"]);
+    }
+    let publisher = Publisher::start(&llama, next_port(), None)?;
     let server = publisher.server.address();
     let companion = Path::new(COMPANION);
     let gateway = Gateway::start(companion, server, next_port(), publisher.events)?;
@@ -45,16 +52,18 @@ fn post(to: SocketAddr, path: &str, body: &Value) -> Result<Value> {
         .json()
 }
 
-pub(crate) fn run(python: &Path) -> Result<String> {
+/// `adapters`: the requests that come to the servers behind the router's back name some.
+pub(crate) fn run(python: &Path, adapters: bool) -> Result<String> {
     let (publishers, gateways): (Vec<Publisher>, Vec<Gateway>) =
-        [start()?, start()?].into_iter().unzip();
+        [start(adapters)?, start(adapters)?].into_iter().unzip();
     check_render(&publishers[0], &gateways[0])?;
     let router = Router::start(python, "kv_aware", next_port(), &gateways)?;
     for publisher in &publishers {
         publisher.await_subscribers(1)?;
     }
     let (mut compared, mut credited, mut chosen) = (0, 0, [0, 0]);
-    for nth in 0..REQUESTS {
+    let requests = if adapters { WITH_ADAPTERS } else { REQUESTS };
+    for nth in 0..requests {
         for (publisher, gateway) in publishers.iter().zip(&gateways) {
             settle(&router, publisher, gateway)?;
         }
@@ -62,10 +71,13 @@ pub(crate) fn run(python: &Path) -> Result<String> {
         let (who, turn) = (nth % 7, nth / 7);
         let length = 20 + (turn as usize % 9) * 13;
         let prompt = format!("{}{}", text(who % 3, 90), text(100 + who, length));
-        let body = json!({"model": "m", "prompt": prompt, "max_tokens": 3});
-        if who < 2 && turn % 4 == 0 {
+        let mut body = json!({"model": "m", "prompt": prompt, "max_tokens": 3});
+        if who < 2 && (adapters || turn % 4 == 0) {
             // Behind the router's back, to the server that it would not choose by itself.
             let other = usize::from(chosen[0] > chosen[1]);
+            if adapters {
+                body["lora"] = json!([{"id": who, "scale": 1.0}]);
+            }
             post(gateways[other].address(), "/v1/completions", &body)?;
             continue;
         }
