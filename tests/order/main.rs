@@ -59,6 +59,32 @@ fn orders_by_what_is_cached_and_knows_how_much_that_is() {
 }
 
 #[test]
+fn a_model_for_which_an_order_is_worth_little_is_warned_of() {
+    for (arch, warns) in [
+        (Arch::Llama, false),
+        (Arch::Gemma2, true),
+        (Arch::Mamba, true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("control.sock");
+        let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(2);
+        let server = watched(&builder, &socket);
+        let index = Index::told(server.address(), &socket);
+        let warning = || {
+            let (answer, id, prompt) = index.order(&[SEA, TEA, ELM]);
+            index.complete(&prompt, &id);
+            answer["warning"].as_str().map(str::to_owned)
+        };
+        if warns {
+            let warning = until("it warns", warning);
+            assert!(warning.contains("sliding-window or recurrent"), "{warning}");
+        } else {
+            assert_eq!((0..5).find_map(|_| warning()), None);
+        }
+    }
+}
+
+#[test]
 fn the_live_set_is_the_engines_after_any_restart() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
@@ -239,7 +265,9 @@ fn up_runs_all_three_and_ends_with_the_server() {
     let (address, log) = said_address(&mut process);
     until("all three run", || {
         let ready = exchange(address, "GET", "/ready", b"").json().ok()?;
-        (ready["cache_truth"] == "engine").then_some(())
+        // The hook is there before the model is.
+        let loaded = exchange(address, "GET", "/props", b"").status == 200;
+        (ready["cache_truth"] == "engine" && loaded).then_some(())
     });
     let answer = exchange(
         address,

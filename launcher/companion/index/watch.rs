@@ -66,9 +66,17 @@ fn follow(
     ask(control, shared, &taken_for_cached)?;
     say(format_args!("{} tells what is cached", control.address()));
     (*told, *met) = (None, true);
+    let mut cached = 0_u64;
     for update in &mut events {
         match update? {
-            Update::Event(event) => note(shared, &event.change),
+            Update::Event(event) => {
+                note(shared, &event.change);
+                cached += u64::from(matches!(event.change, Change::Cached { .. }));
+                // Checkpoints are seen once there was a prompt of some length.
+                if matches!(event.change, Change::Cached { .. }) && cached.is_power_of_two() {
+                    look_for_checkpoints(control, shared)?;
+                }
+            }
             Update::Missed(missed) => {
                 if missed.missed.is_none() {
                     // Another process: what is not sent to it is not cached.
@@ -100,9 +108,7 @@ fn ask(
     shared: &Shared,
     taken_for_cached: &HashSet<String>,
 ) -> Result<(), Error> {
-    let stats = control.stats()?;
-    let checkpoints = stats.host.checkpoints > 0;
-    shared.lock().warn(checkpoints.then(|| WARNING.to_owned()));
+    look_for_checkpoints(control, shared)?;
     let mut ids = shared.lock().ids();
     for _ in 0..DOUBTS {
         ids = ask_for(control, shared, taken_for_cached, ids)?;
@@ -113,6 +119,13 @@ fn ask(
     }
     let mut index = shared.lock();
     ids.iter().for_each(|id| index.evicted(id));
+    Ok(())
+}
+
+/// Says with every order that it is worth little, where that is so.
+fn look_for_checkpoints(control: &Control, shared: &Shared) -> Result<(), Error> {
+    let checkpoints = control.stats()?.host.checkpoints > 0;
+    shared.lock().warn(checkpoints.then(|| WARNING.to_owned()));
     Ok(())
 }
 
