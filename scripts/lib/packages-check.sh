@@ -26,6 +26,9 @@ check() {
     return "$result"
 }
 
+# Prints how long it took from the package to the demo's last line; BEGIN is in nanoseconds, for any shell.
+took='echo "from the package to the last line of the demo: $((($(date +%s%N) - begin) / 1000000)) ms"'
+
 not_run() {
     printf 'not run: %s\n' "$*" >&2
     exit 77
@@ -92,11 +95,13 @@ in_root() {
 check_tarball() {
     local script suite root
     script='
+        begin=$(date +%s%N)
         mkdir -p /opt
         tar -x -z -f /packages/contextpilot-llama-server-*-x86_64-linux.tar.gz -C /opt
         cd /opt/contextpilot-llama-server-*-x86_64-linux
-        LLAMA_SERVER_BIN=$SERVER HOME=/root bin/contextpilot-llama doctor | sed -n "/hook  /p; /^Next/p"
         LLAMA_SERVER_BIN=$SERVER bin/contextpilot-llama demo | tail -n 1
+        '"$took"'
+        LLAMA_SERVER_BIN=$SERVER HOME=/root bin/contextpilot-llama doctor | sed -n "/hook  /p; /^Next/p"
         test "$(bin/contextpilot-llama hook-path)" = "$(echo "$PWD"/lib/contextpilot-llama-server/*.so)"'
     for suite in oldoldstable oldstable sid; do
         say "in Debian $suite"
@@ -119,10 +124,12 @@ check_deb() {
     say "installed, used by nobody, purged"
     in_root "$root" rw "
         $list >/tmp/before
+        begin=\$(date +%s%N)
         dpkg -i /packages/contextpilot-llama-server_*_amd64.deb
         test \"\$(contextpilot-llama hook-path)\" = \"\$(echo /usr/lib/contextpilot-llama-server/*.so)\"
         setpriv --reuid=nobody --regid=nogroup --clear-groups contextpilot-llama demo >/tmp/demo
         tail -n 1 /tmp/demo
+        $took
         grep -q '0 reports were wrong' /tmp/demo
         grep -q ' (hook /usr/lib/contextpilot-llama-server/' /tmp/demo
         systemd-analyze verify --man=no /usr/lib/systemd/system/contextpilot-llama-server@.service
@@ -143,17 +150,19 @@ check_deb() {
 }
 
 check_wheel() {
-    local venv wheel server demo
+    local venv wheel server demo begin
     venv=$(mktemp -d)
     # shellcheck disable=SC2064
     trap "rm -rf -- '$venv'" EXIT
     server=$("$repository/scripts/llama-server")
     wheel=$(echo "$packages/out/contextpilot_llama_server-$version-py3-none-"*"_$(uname -m).whl")
+    begin=$(date +%s%N)
     python3 -m venv -- "$venv/one" || not_run "python3 cannot make a virtual environment"
     pip() { "$venv/one/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
     pip install --no-index "$wheel"
     demo=(env -i PATH="$venv/one/bin:/usr/bin:/bin" LLAMA_SERVER_BIN="$server" contextpilot-llama demo)
     "${demo[@]}" | tail -n 1
+    eval "$took"
     "$venv/one/bin/contextpilot-llama" hook-path | grep -F "$venv/one/lib/contextpilot-llama-server/"
     which_command() { head -c 2 "$venv/one/bin/contextpilot-llama-server" | grep -q '#!' && echo Python || echo ours; }
 

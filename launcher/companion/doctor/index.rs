@@ -18,6 +18,13 @@ const MOST: u64 = 64 << 10;
 
 pub(super) fn check(settings: &Settings) -> Finding {
     let Some(url) = &settings.index else {
+        if settings.is_engaged() {
+            let text = format!(
+                "none, the hook only observes: set {} to have evictions told",
+                env::INDEX_URL
+            );
+            return Finding::new(SUBJECT, Grade::Limited, text);
+        }
         return Finding::new(
             SUBJECT,
             Grade::Limited,
