@@ -78,8 +78,9 @@ enum Command {
     Up(up::Options),
     /// Print the path of the hook library
     ///
-    /// The built-in library is put into the cache folder first if it is not
-    /// there; with CONTEXTPILOT_HOOK_LIB set, its path is printed instead.
+    /// That is the one of the package that this command came with; else the
+    /// built-in one, which is put into the cache folder first if it is not there;
+    /// with CONTEXTPILOT_HOOK_LIB set, its path is printed instead.
     #[command(after_help = "Example:
   nm -D --defined-only \"$(contextpilot-llama hook-path)\"")]
     HookPath,
