@@ -162,7 +162,7 @@ type Sent = (String, Option<usize>);
 
 /// A context of documents that others ask for, too.
 fn context(number: usize) -> Vec<String> {
-    let documents = (0..6).map(|nth| (number * 2654435761 >> (nth * 3)) % (7 + nth * 5));
+    let documents = (0..6).map(|nth| ((number * 2_654_435_761) >> (nth * 3)) % (7 + nth * 5));
     let distinct: BTreeSet<usize> = documents.collect();
     distinct
         .into_iter()
