@@ -1,5 +1,6 @@
 //! `contextpilot-llama index` and `up`, in front of a real llama-server.
 
+mod foreseen;
 #[path = "../index/python.rs"]
 mod python;
 mod secure;
@@ -56,32 +57,6 @@ fn orders_by_what_is_cached_and_knows_how_much_that_is() {
     assert_eq!(stats["prediction"]["requests"], 6, "{stats}");
     assert!(exact >= 3, "{exact} of 6 were foreseen: {stats}");
     assert_eq!(stats["cache_truth"], "engine");
-}
-
-#[test]
-fn a_model_for_which_an_order_is_worth_little_is_warned_of() {
-    for (arch, warns) in [
-        (Arch::Llama, false),
-        (Arch::Gemma2, true),
-        (Arch::Mamba, true),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("control.sock");
-        let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(2);
-        let server = watched(&builder, &socket);
-        let index = Index::told(server.address(), &socket);
-        let warning = || {
-            let (answer, id, prompt) = index.order(&[SEA, TEA, ELM]);
-            index.complete(&prompt, &id);
-            answer["warning"].as_str().map(str::to_owned)
-        };
-        if warns {
-            let warning = until("it warns", warning);
-            assert!(warning.contains("sliding-window or recurrent"), "{warning}");
-        } else {
-            assert_eq!((0..5).find_map(|_| warning()), None);
-        }
-    }
 }
 
 #[test]

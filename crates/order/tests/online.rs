@@ -151,6 +151,17 @@ fn an_evicted_prompts_beginning_stays_while_another_has_it() {
 }
 
 #[test]
+fn the_longest_beginning_counts_what_is_of_no_use_too() {
+    let mut cached = cached(&[(1, &[1, 2, 3]), (2, &[1, 4])]);
+    cached.usable_from(1, 3);
+    assert_eq!(cached.longest(&[1, 2, 9]), (2, Some(1)));
+    assert_eq!(cached.longest(&[1, 4, 2]), (2, Some(2)));
+    assert_eq!(cached.longest(&[9, 1]), (0, None));
+    cached.remove(1);
+    assert_eq!(cached.longest(&[1, 2, 9]), (1, Some(2)));
+}
+
+#[test]
 fn what_is_of_no_use_now_is_not_promised() {
     let mut cached = cached(&[(1, &[1, 2, 3, 4]), (2, &[5, 6])]);
     let any = OnlineOptions::default();

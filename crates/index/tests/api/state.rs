@@ -50,6 +50,50 @@ fn only_what_the_engine_says_is_cached_counts() {
 }
 
 #[test]
+fn what_the_hook_foresees_is_what_is_promised_and_learned_from() {
+    let mut asked = live();
+    let reused = |tokens| Timings {
+        reused: tokens,
+        prompt: Some(100),
+    };
+    let (_, first) = order(&mut asked, json!(["a", "b", "c"]));
+    asked.index.cached(&first, 100);
+    asked.index.completed(&first, reused(0));
+    // Nobody answers: the index's own estimate.
+    let (body, _) = order(&mut asked, json!(["x", "b", "a"]));
+    assert_eq!(body["expected_from"], json!([first]));
+
+    // As much as the prompt has in common: what follows tells how much that is.
+    asked.hook = Some(|question| question.common);
+    let (body, second) = order(&mut asked, json!(["y", "b", "a"]));
+    assert_eq!(body["expected_from"], json!([first]));
+    asked.index.completed(&second, reused(41));
+    let (body, third) = order(&mut asked, json!(["z", "b", "a"]));
+    assert_eq!(body["expected_cached_tokens"], json!([41]));
+
+    // Less: by the engine's rules it lends nothing now. That says nothing of the blocks.
+    asked.hook = Some(|_| 0);
+    asked.index.completed(&third, reused(41));
+    let (body, fourth) = order(&mut asked, json!(["u", "b", "a"]));
+    assert_eq!(body["expected_cached_tokens"], json!([0]));
+    assert_eq!(body["expected_from"], json!([null]));
+    asked.index.completed(&fourth, reused(0));
+    assert_eq!(asked.index.errors().quantile(0.5), Some(0));
+    asked.hook = None;
+    let (body, _) = order(&mut asked, json!(["v", "b", "a"]));
+    assert_eq!(body["expected_cached_tokens"], json!([41]));
+
+    // The question is about what is like it most, or, without that, about the template.
+    asked.hook = Some(|question| {
+        assert_eq!(question.id, "req-000000000001");
+        7
+    });
+    let (body, _) = order(&mut asked, json!(["new", "other"]));
+    assert_eq!(body["expected_cached_tokens"], json!([7]));
+    assert_eq!(body["expected_from"], json!([null]));
+}
+
+#[test]
 fn without_an_engine_that_tells_it_guesses_and_says_so() {
     let mut asked = Asked::new(
         Mode::Live,

@@ -1,10 +1,12 @@
 //! An index, and requests to it, in one thread.
 
-use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Outcome, Query};
+use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Outcome, Query, Question};
 use serde_json::Value;
 
 pub(crate) struct Asked {
     pub(crate) index: Index,
+    /// What the engine's hook says to a question, if there is one.
+    pub(crate) hook: Option<fn(&Question) -> u64>,
     ids: u64,
 }
 
@@ -12,6 +14,7 @@ impl Asked {
     pub(crate) fn new(mode: Mode, limits: Limits) -> Self {
         Self {
             index: Index::new(mode, limits),
+            hook: None,
             ids: 0,
         }
     }
@@ -43,7 +46,13 @@ impl Asked {
                     }
                 }
             }
-            Outcome::Worked(worked) => worked.answer(),
+            Outcome::Worked(mut worked) => {
+                let said = self.hook.and_then(|hook| worked.question().map(hook));
+                if let Some(reused) = said {
+                    self.index.answered(&mut worked, reused);
+                }
+                worked.answer()
+            }
         }
     }
 
