@@ -25,7 +25,8 @@ pub(super) struct Difference {
 /// Compares what comes behind the common beginning; the first tokens differ, or one has none.
 ///
 /// The difference ends where both go on alike for [`SURE`] tokens, else for [`LIKELY`], else where
-/// both end alike; as early in the prompt as that can be. If nowhere, all of both differs.
+/// both end alike; as early in the prompt as that can be, or a few tokens later if less of both differs
+/// then (text that repeats itself begins alike at several places). If nowhere, all of both differs.
 pub(super) fn difference(ours: &[Token], theirs: &[Token]) -> Difference {
     let ours = &ours[..ours.len().min(FARTHEST)];
     let theirs = &theirs[..theirs.len().min(FARTHEST)];
@@ -41,8 +42,9 @@ pub(super) fn difference(ours: &[Token], theirs: &[Token]) -> Difference {
     })
 }
 
-/// Where `length` tokens of ours come again in theirs: as early as can be in ours; where that is at
-/// several places in theirs, at the first of those that go on alike for longest.
+/// Where `length` tokens of ours come again in theirs: as early as can be in ours, or up to as many tokens
+/// later if less differs then; where that is at several places in theirs, at the first of those that go on
+/// alike for longest.
 fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
     if ours.len() < length || theirs.len() < length {
         return None;
@@ -54,7 +56,7 @@ fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
         let later = first.insert(key(window), place as u32);
         next[place] = later.unwrap_or(NONE);
     }
-    ours.windows(length).enumerate().find_map(|(from, window)| {
+    let mut meetings = ours.windows(length).enumerate().map(|(from, window)| {
         let start = first.get(&key(window)).copied()?;
         let chain = std::iter::successors(Some(start), |&place| {
             Some(next[place as usize]).filter(|&place| place != NONE)
@@ -71,7 +73,12 @@ fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
             deleted: place,
             same_after: same as u32,
         })
-    })
+    });
+    let earliest = meetings.find_map(|meeting| meeting)?;
+    let later = meetings.take(length).flatten();
+    later
+        .chain([earliest])
+        .min_by_key(|one| (one.inserted + one.deleted, one.inserted))
 }
 
 /// No place.
@@ -122,6 +129,17 @@ mod tests {
         assert_eq!(of(&[], &[1, 2]), (0, 2, 0));
     }
 
+    /// What is inserted ends like what comes before a later copy of what follows.
+    #[test]
+    fn an_insertion_into_text_that_repeats_itself_is_one() {
+        let sentence = [
+            7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 1, 2,
+        ];
+        let theirs = sentence.repeat(3);
+        let ours = [&[5, 5, 5, 1, 2][..], &theirs].concat();
+        assert_eq!(of(&ours, &theirs), (5, 0, 54));
+    }
+
     #[test]
     fn chance_does_not_hide_the_design() {
         // Four tokens come again early, and the whole rest later.
@@ -134,13 +152,18 @@ mod tests {
     /// By trying all places.
     fn naive(ours: &[Token], theirs: &[Token]) -> (u32, u32, u32) {
         for length in [SURE, LIKELY] {
-            for from in 0..ours.len() {
+            let meet = |from: usize| {
                 let alike = |place: usize| common(&ours[from..], &theirs[place..]);
                 let longest = (0..theirs.len()).map(alike).max().unwrap_or(0);
-                if longest >= length {
-                    let place = (0..theirs.len()).find(|&place| alike(place) == longest);
-                    return (from as u32, place.unwrap() as u32, longest as u32);
-                }
+                let place = (0..theirs.len()).find(|&place| alike(place) == longest);
+                (longest >= length).then(|| (from as u32, place.unwrap() as u32, longest as u32))
+            };
+            if let Some(first) = (0..ours.len()).find(|&from| meet(from).is_some()) {
+                let near = (first..=first + length).filter(|&from| from < ours.len());
+                let best = near
+                    .filter_map(meet)
+                    .min_by_key(|one| (one.0 + one.1, one.0));
+                return best.unwrap();
             }
         }
         let mut same = 0;

@@ -506,26 +506,17 @@ impl Traffic {
 fn window(launcher: &Path, python: &Path) -> Result<Compared> {
     let arguments = ["--ctx-checkpoints", "0"];
     let mut traffic = Traffic::start(launcher, python, Arch::Gemma2, &arguments)?;
-    let one: Messages = vec![
-        ("system", RULES.to_owned()),
-        ("user", "Which is strongest?".to_owned()),
-    ];
-    traffic.ask(
-        "window-1",
-        "a model with a sliding window",
-        "new",
-        chat(&one),
-    )?;
+    let question = "Which is strongest?".to_owned();
+    let one: Messages = vec![("system", RULES.repeat(3)), ("user", question)];
+    let what = "a model with a sliding window";
+    traffic.ask("window-1", what, "new", chat(&one))?;
     let mut two = one.clone();
-    two[0].1 = RULES.replace("Oolong", "Yellow tea is rare. Oolong");
-    let truth = "its beginning was in the slot, which cannot go back to it";
+    two[0].1 = RULES
+        .repeat(3)
+        .replacen("Oolong", "Yellow tea is rare. Oolong", 1);
     let slot = slot_of(&traffic)?;
-    let request = chat(&two).slot(slot);
-    traffic.ask(
-        "window-2",
-        "a sentence more in the system prompt, in the same slot",
-        truth,
-        request,
-    )?;
+    let what = "a sentence more in the system prompt, in the same slot";
+    let truth = "its beginning was in the slot, which cannot go back to it";
+    traffic.ask("window-2", what, truth, chat(&two).slot(slot))?;
     traffic.compare()
 }
