@@ -199,6 +199,8 @@ check_aarch64() {
     # shellcheck disable=SC2064
     trap "rm -rf -- '$folder'" EXIT
     tar -x -z -f "$packages/out/contextpilot-llama-server-$version-aarch64-linux.tar.gz" -C "$folder" --strip-components=1
-    "$repository/scripts/lib/emulated" "$folder/bin/contextpilot-llama" doctor | sed -n '/linked/p; /hook  /p; /^Next/p'
+    # It works with limits, as there is no index: exit code 1.
+    { "$repository/scripts/lib/emulated" "$folder/bin/contextpilot-llama" doctor || true; } |
+        sed -n '/linked/p; /hook  /p; /^Next/p'
     "$repository/scripts/lib/emulated" "$folder/bin/contextpilot-llama" demo | tail -n 1
 }
