@@ -171,7 +171,7 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
         trace,
         by_prompts: prompts::are_engaged(),
     };
-    let worker = worker::start(library, Box::new(events), task)?;
+    let worker = worker::start(library, events, task)?;
     worker.opened(Instant::now() + OPENING);
     let _ = RUNNING.set(Running {
         worker,

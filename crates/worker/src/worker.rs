@@ -102,13 +102,14 @@ pub struct Handle {
 
 /// Starts the worker and what it needs. The caller has blocked all signals: our threads handle none.
 ///
-/// A `dyn` source, not a generic one: so all of this is compiled here, where size counts.
+/// Generic, so that what runs for each token is compiled with the caller, for speed: the rest of
+/// this crate is compiled for size.
 ///
 /// # Errors
 /// No thread can be had.
-pub fn start(
+pub fn start<S: Source + Send + 'static>(
     library: &'static dyn Library,
-    source: Box<dyn Source + Send>,
+    source: S,
     task: Task<'_>,
 ) -> std::io::Result<Handle> {
     let turns = Turns {
@@ -205,9 +206,9 @@ impl Handle {
     }
 }
 
-struct Worker {
+struct Worker<S> {
     library: &'static dyn Library,
-    source: Box<dyn Source + Send>,
+    source: S,
     shared: Arc<Shared>,
     /// `None`: there is no index.
     beliefs: Option<Beliefs>,
@@ -226,7 +227,7 @@ struct Worker {
     at_hand: Option<RequestId>,
 }
 
-impl Worker {
+impl<S: Source> Worker<S> {
     fn run(&mut self) {
         let mut silence = Silence::new(Instant::now());
         let mut changes = self.library.model_changes();
