@@ -15,6 +15,8 @@ pub(crate) struct Numbers {
     pub(crate) contexts: Vec<Vec<Block>>,
     /// What each number stands for.
     pub(crate) keys: Vec<Key>,
+    /// What each number weighs: the bytes of its text, which its tokens follow; 1 for an id.
+    pub(crate) weights: Vec<u64>,
 }
 
 impl Numbers {
@@ -34,10 +36,23 @@ impl Numbers {
             numbers.insert(*key, number as Block);
         }
         let of = |context: &Context| context.keys.iter().map(|key| numbers[key]).collect();
+        let mut weights = vec![1; keys.len()];
+        for context in contexts {
+            for (key, value) in context.keys.iter().zip(&context.values) {
+                let bytes = value.as_str().map_or(1, str::len);
+                weights[numbers[key] as usize] = bytes as u64;
+            }
+        }
         Self {
             contexts: contexts.iter().map(of).collect(),
             keys,
+            weights,
         }
+    }
+
+    /// What a block of the call weighs.
+    pub(crate) fn weight(&self, block: Block) -> u64 {
+        self.weights.get(block as usize).copied().unwrap_or(1)
     }
 }
 

@@ -116,6 +116,8 @@ pub struct Reorder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Auto,
+    /// Batches are clustered by distances, as in ContextPilot 0.5.0.
+    Clustered,
     /// Contexts are tracked, and stay as they are.
     None,
 }
@@ -203,10 +205,12 @@ fn reorder(
         not_allowed("linkage_method", message, method)
     })?;
     let order = match members.string("order")?.unwrap_or("auto") {
-        "auto" => Wanted::Auto,
+        // Its client always sends the default method; who sends another one wants that.
+        "auto" if linkage == Linkage::Average => Wanted::Auto,
+        "auto" | "clustered" => Wanted::Clustered,
         "none" => Wanted::None,
         other => {
-            let message = "Input should be \"auto\" or \"none\"";
+            let message = "Input should be \"auto\", \"clustered\" or \"none\"";
             return Err(not_allowed("order", message, other));
         }
     };

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use contextpilot_order::{Batch, Block, Cached, Online, batch, batch_after, least, online};
+use contextpilot_order::{
+    Batch, Block, Cached, Online, batch, batch_after, batch_sharing, least, online,
+};
 
 use serde_json::Value;
 
@@ -103,8 +105,12 @@ impl Work {
                 nodes: numbered.len() + 1,
                 leaves: numbered.len(),
             },
-            Wanted::Auto if kept == 0 => batch_after(numbered, &cached, &reorder.batch),
-            Wanted::Auto => {
+            Wanted::Auto if kind != Kind::Stateless => {
+                let weight = |block| reorder.numbers.weight(block);
+                batch_sharing(numbered, kept, &cached, weight)
+            }
+            _ if kept == 0 => batch_after(numbered, &cached, &reorder.batch),
+            _ => {
                 let rest: Vec<Vec<Block>> = numbered
                     .iter()
                     .map(|all| all[kept.min(all.len())..].to_vec())
@@ -226,7 +232,7 @@ impl Index {
             .collect();
         let alone = worked.reorder.contexts.len() == 1;
         let ordered = match (worked.kind, worked.reorder.order) {
-            (Kind::Incremental, Wanted::Auto) if alone => {
+            (Kind::Incremental, Wanted::Auto | Wanted::Clustered) if alone => {
                 let weight = |block| self.predictor.weight(block, &self.blocks);
                 let options = &worked.reorder.online;
                 online(&given, &self.cached, &self.frequency, weight, options)

@@ -1,20 +1,29 @@
-//! How long a batch takes: `cargo run --release -p contextpilot-order --example batch_time -- 2000 15`
+//! How long a batch takes, in either order: `cargo run --release -p contextpilot-order --example batch_time -- 2000 15`
 //!
 //! Contexts of distinct blocks out of 500, drawn by a Zipf law, the same on every run.
 
 use std::time::Instant;
 
-use contextpilot_order::{BatchOptions, Block, batch};
+use contextpilot_order::{Batch, BatchOptions, Block, Cached, batch, batch_sharing};
 
 fn main() {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse().ok());
     let mut number = |default| numbers.next().flatten().unwrap_or(default);
     let (contexts, blocks): (usize, usize) = (number(2000), number(15));
     let contexts = draw(contexts, blocks.min(400));
+    time("sharing", &contexts, |contexts| {
+        batch_sharing(contexts, 0, &Cached::new(), |_| 1)
+    });
+    time("clustered", &contexts, |contexts| {
+        batch(contexts, &BatchOptions::default())
+    });
+}
+
+fn time(name: &str, contexts: &[Vec<Block>], order: impl Fn(&[Vec<Block>]) -> Batch) {
     let start = Instant::now();
-    let ordered = batch(&contexts, &BatchOptions::default());
+    let ordered = order(contexts);
     println!(
-        "{} contexts of {blocks} blocks: {:.3} s, {} groups, {} nodes",
+        "{name}: {} contexts: {:.3} s, {} groups, {} nodes",
         contexts.len(),
         start.elapsed().as_secs_f64(),
         ordered.groups.len(),

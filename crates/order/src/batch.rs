@@ -94,7 +94,7 @@ pub fn batch_after(contexts: &[Vec<Block>], cached: &Cached, options: &BatchOpti
 
 /// The blocks of a context in another one's order, where that has them; then the others. What
 /// stands several times stays as often: the further ones come last.
-fn by(order: &[Block], context: &[Block]) -> Vec<Block> {
+pub(crate) fn by(order: &[Block], context: &[Block]) -> Vec<Block> {
     let mut left: HashMap<Block, usize> = HashMap::with_capacity(context.len());
     for block in context {
         *left.entry(*block).or_default() += 1;

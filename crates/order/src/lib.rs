@@ -7,6 +7,7 @@
 //! - [`batch`] orders many contexts at once, by hierarchical clustering ([`distances`],
 //!   [`linkage`]). Its answers are those of ContextPilot's index 0.5.0 (except that repeated
 //!   blocks are kept), and the clustering is scipy's, ties included.
+//! - [`batch_sharing`] orders many contexts so that most is shared, after what is [`Cached`].
 //! - [`online`] orders one context: the heaviest beginning that is [`Cached`] now, then the others
 //!   by their [`Frequency`].
 
@@ -18,6 +19,7 @@ mod distance;
 mod frequency;
 mod linkage;
 mod online;
+mod sharing;
 mod tree;
 
 pub use batch::{Batch, BatchOptions, batch, batch_after, is_permutation};
@@ -26,6 +28,7 @@ pub use distance::{Condensed, distances};
 pub use frequency::Frequency;
 pub use linkage::{Linkage, Merge, linkage};
 pub use online::{Online, OnlineOptions, importance_note, least, online};
+pub use sharing::{Join, batch_sharing, joins};
 
 /// A block: a number for its content. Equal content has equal numbers.
 pub type Block = u32;
