@@ -251,7 +251,7 @@ fn the_live_set_is_the_engines_whatever_ends() {
     let mut scene = Scene::start(folder.path());
     let control = control(&scene.hook);
     let next = AtomicUsize::new(0);
-    let (mut sent, mut disturbed) = (Vec::new(), 0);
+    let (mut sent, mut disturbed, mut compared) = (Vec::new(), 0, 0);
     for round in 0..rounds {
         let last = requests * (round + 1) / rounds;
         let half = (next.load(Ordering::SeqCst) + last) / 2;
@@ -284,14 +284,15 @@ fn the_live_set_is_the_engines_whatever_ends() {
         }
         scene.index.as_ref().unwrap().wait_truth("engine");
         agree(&scene, &control, &mut sent);
+        compared += sent.len();
         if round % 20 == 19 {
-            println!("{last} requests, {} of them cached", sent.len());
+            println!("{last} requests, {compared} ids compared");
         }
     }
     println!(
         "{requests} requests from {CLIENTS} clients, {disturbed} endings: the live sets were one \
-         after each; {} are cached now",
-        sent.len()
+         after each, of {compared} ids in all"
     );
-    assert!(!sent.is_empty());
+    // The last round may end with a server that was started again, and has nothing.
+    assert!(compared > 0);
 }
