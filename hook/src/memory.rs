@@ -1,10 +1,11 @@
 //! Every bound of the memory that this library takes in a server, in one place.
 //!
-//! The bounds of the hook are set here; those of a crate are set there, and listed here. What is full
-//! is never waited for: something is given up, counted, and told as gone if an index believes in it.
+//! [`ALL`] lists the hook's own bounds and those that crates set. Nothing waits for room: beyond a bound,
+//! something is dropped and counted, and ids that an index may believe to be cached are reported as
+//! evicted.
 //!
-//! `docs/memory.md` is for people. Its table is made from [`ALL`], and a test compares them. What
-//! follows the size of something in the server, and so has no number here, is described there.
+//! A test compares [`ALL`] with the table in `docs/memory.md`. That page also describes memory that
+//! grows with something in the server, and so has no number here.
 
 use contextpilot_control::{Evaluated, Evaluation, Evicted, LogLine, ResidencyEvent};
 use contextpilot_delivery::Limits;
@@ -24,21 +25,21 @@ use crate::base::bounds::*;
 use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
-/// Less than this is taken if everything is full at once, with the longest of ids: MiB.
+/// An upper bound of the sum, in MiB: everything is full at once, with ids of the greatest length.
 pub(crate) const TOTAL_MIB: usize = 940;
 
-/// What may be kept of one kind.
+/// A bound on one kind of thing.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
 pub(crate) struct Bound {
     pub(crate) what: &'static str,
     pub(crate) most: usize,
-    /// Bytes of one, with what the table around it takes.
+    /// Bytes of one, with its share of the table around it.
     pub(crate) each: usize,
-    /// What happens to one more.
+    /// What happens when there is one more.
     pub(crate) beyond: &'static str,
 }
 
-/// An id of the greatest length, as it is shared: with its counts, and what an allocation adds.
+/// A shared id of the greatest length, with its two reference counts and the overhead of an allocation.
 const ID: usize = MAX_ID_BYTES + 2 * size_of::<usize>() + ALLOCATION;
 const ALLOCATION: usize = 16;
 
@@ -58,36 +59,36 @@ pub(crate) const ALL: &[Bound] = &[
     Bound {
         what: "events on their way to the ledger",
         most: EVENTS,
-        // With the mark that the place is full.
+        // With the word that marks the place as full.
         each: size_of::<Item>() + size_of::<usize>() + ID,
-        beyond: "the ledger starts anew: everything live is told as gone (`losses.events`, `losses.gaps`)",
+        beyond: "the ledger starts from empty, and every live id is reported as evicted (`losses.events`, `losses.gaps`)",
     },
     Bound {
-        what: "entries of batches, and tokens of prompts, in these",
+        what: "entries of batches, and tokens of prompts, in these events",
         most: ENTRIES,
         each: size_of::<Entry>(),
         beyond: "the same",
     },
     Bound {
-        what: "ids of requests whose first event found no room",
+        what: "ids of requests whose first event did not fit into the queue",
         most: STRANDED,
         each: size_of::<(Arrival, RequestId)>() + size_of::<usize>() + ID,
-        beyond: "the index goes on believing in the id (`losses.ids`)",
+        beyond: "the index keeps the id (`losses.ids`)",
     },
     Bound {
-        what: "sockets by number",
+        what: "sockets, by number",
         most: SOCKETS,
         each: size_of::<u32>(),
-        beyond: "requests on it count as having no id",
+        beyond: "requests on this socket count as having no id",
     },
     Bound {
         what: "buffers of the host prompt cache, by address",
         most: 8 * BUFFER_BUCKETS,
         each: size_of::<usize>(),
-        beyond: "the copy counts as none (`losses.untracked_buffers`)",
+        beyond: "the copy is not seen (`losses.untracked_buffers`)",
     },
     Bound {
-        what: "kinds of these addresses",
+        what: "kinds of buffers",
         most: BUFFER_KINDS,
         each: size_of::<u32>(),
         beyond: "none: kinds are shared",
@@ -96,49 +97,49 @@ pub(crate) const ALL: &[Bound] = &[
         what: "contexts",
         most: CONTEXTS,
         each: 64,
-        beyond: "the ledger starts anew",
+        beyond: "the ledger starts from empty",
     },
     Bound {
-        what: "entries in copies of 64 batches that are not in use",
+        what: "entries in shadow copies of 64 batches that are not in use",
         most: BATCHES * BATCH_KEEPS,
         each: size_of::<Entry>(),
-        beyond: "given back; with a 65th batch at once, slots may hold anything (`losses.untracked_batches`)",
+        beyond: "the memory is freed. With a 65th batch at the same time, slots may hold unknown tokens (`losses.untracked_batches`)",
     },
     Bound {
-        what: "live requests, in the ledger and where the index is told",
+        what: "live requests, in the ledger and in the list of live ids",
         most: MOST_LIVE,
         each: LIVE_BYTES + 2 * hashed(SHARED_ID + size_of::<[u64; 2]>()) + ID,
-        beyond: "the oldest is told as gone (reason `too_many`)",
+        beyond: "the oldest is reported as evicted (reason `too_many`)",
     },
     Bound {
-        what: "prompts that wait for a slot, where requests are tied by them",
+        what: "prompts that wait for a slot, where requests are tied to slots by their prompts",
         most: MOST_WAITING,
         each: listed(size_of::<(Arrival, TaskId, Vec<Token>)>()),
         beyond: "the request counts as never cached",
     },
     Bound {
-        what: "tokens of these",
+        what: "tokens of these prompts",
         most: MOST_WAITING_TOKENS,
         each: size_of::<Token>(),
         beyond: "the same",
     },
     Bound {
-        what: "tasks that are not to be cached and wait for a slot",
+        what: "tasks with `\"cache_prompt\": false` that wait for a slot",
         most: MOST_UNCACHED,
         each: listed(size_of::<TaskId>()),
-        beyond: "the oldest counts as one to be cached",
+        beyond: "the oldest counts as a task that is cached",
     },
     Bound {
         what: "ids in the journal",
         most: MAX_IDS,
         each: hashed(SHARED_ID + size_of::<u64>()),
-        beyond: "the id is not kept: a crash would leave it in the index (one line)",
+        beyond: "the id is not written: after a crash the index keeps it (one line on stderr)",
     },
     Bound {
-        what: "changes that wait to be written there",
+        what: "changes that wait to be written to the journal",
         most: MAX_CHANGES,
         each: listed(SHARED_ID),
-        beyond: "they are written at once",
+        beyond: "the changes are written at once",
     },
     Bound {
         what: "the ring of ids that have just arrived, in shared memory",
@@ -153,7 +154,7 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "the oldest is dropped (`delivery.dropped`)",
     },
     Bound {
-        what: "their text",
+        what: "bytes of these ids",
         most: Limits::DEFAULT.bytes,
         each: 1,
         beyond: "the same",
@@ -162,10 +163,10 @@ pub(crate) const ALL: &[Bound] = &[
         what: "with `CONTEXTPILOT_LISTEN`: the last events",
         most: MOST_EVENTS,
         each: listed(size_of::<usize>()) + size_of::<ResidencyEvent>() + 4 * ALLOCATION,
-        beyond: "the oldest is forgotten: a reader who has not read it gets `missed`",
+        beyond: "the oldest is forgotten: a reader that has not read it gets `missed`",
     },
     Bound {
-        what: "ids in these",
+        what: "ids in these events",
         most: MOST_IDS,
         each: size_of::<String>() + ID,
         beyond: "the same",
@@ -183,35 +184,35 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "the oldest is forgotten: `evaluation` is `null`",
     },
     Bound {
-        what: "with `CONTEXTPILOT_EXPLAIN_TEXT`, the tokens around their differences",
+        what: "with `CONTEXTPILOT_EXPLAIN_TEXT`, the tokens around each divergence",
         most: MOST_EVALUATIONS,
         each: size_of::<Around>()
             + (Around::BEFORE + 2 * Around::BEHIND) * size_of::<Token>()
             + 4 * ALLOCATION,
-        beyond: "the same: `diverged.text` is left out",
+        beyond: "the oldest is forgotten: `diverged.text` is left out",
     },
     Bound {
-        what: "contents that were in slots, by the setting's default",
+        what: "tokens that were in slots, by the default of `CONTEXTPILOT_EXPLAIN_MB`",
         most: REMEMBERED_BYTES,
         each: 1,
         beyond: "the least recently used are forgotten: the cause is `not_known`",
     },
     Bound {
-        what: "what is known of who asked for them, and how they were lost",
+        what: "of these tokens: which request they belong to, and how they were lost",
         most: MOST_REMEMBERED,
         each: REMEMBERED_EACH + ID,
         beyond: "`diverged.request` and `lost` are `null`",
     },
     Bound {
-        what: "connections",
+        what: "connections to the control endpoint",
         most: CONNECTIONS,
-        // What a thread's stack has room for; little of it is ever touched.
-        // The body, and the tokens in it.
+        // The whole stack of a thread, although little of it is ever touched; the heads; the
+        // body, and the tokens in it.
         each: (2 << 20) + 2 * LARGEST_HEAD + 3 * BODY,
         beyond: "503",
     },
     Bound {
-        what: "questions to the worker",
+        what: "queries from these to the worker",
         most: QUESTIONS,
         each: 64 + ID,
         beyond: "503",
@@ -223,7 +224,7 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "the line is dropped (`losses.log_lines`)",
     },
     Bound {
-        what: "ids in these",
+        what: "ids in these lines",
         most: LOG_IDS,
         each: size_of::<Evicted>() + ID,
         beyond: "the same",
@@ -231,34 +232,34 @@ pub(crate) const ALL: &[Bound] = &[
     Bound {
         what: "with `CONTEXTPILOT_TRAFFIC_FILE`: tokens of recorded prompts",
         most: contextpilot_observer::MOST_RECORDED_TOKENS,
-        // The token, a quarter of an entry that finds it, and its share of the tree.
+        // The token, a quarter of a hash table's entry, and its share of the tree.
         each: 16,
-        beyond: "all are forgotten: prompts are related by the hashes of their blocks, to the block",
+        beyond: "all are forgotten: what prompts have in common is then recorded to the block, by hashes, not to the token",
     },
     Bound {
         what: "tasks and requests that wait to be recorded",
         most: contextpilot_observer::MOST_WAITING,
         each: 128,
-        beyond: "when they came, and which slot they asked for, is not recorded",
+        beyond: "their arrival time, and the slot they asked for, are not recorded",
     },
     Bound {
         what: "with `CONTEXTPILOT_KV_EVENTS`: tokens and blocks that wait to be published",
         most: MOST_PUBLISHED,
         each: size_of::<u64>(),
-        beyond: "all that is there is said again (`kv_events.started_over`)",
+        beyond: "everything is published again from the beginning (`kv_events.started_over`)",
     },
     Bound {
         what: "bytes of batches that wait for routers",
         most: ROUTERS * QUEUED_BYTES,
         each: 1,
-        beyond: "the batch is dropped for that router, which asks for a replay (`kv_events.dropped`)",
+        beyond: "the batch is dropped for that router, which then asks for a replay (`kv_events.dropped`)",
     },
     Bound {
         what: "connections of routers",
         most: ROUTERS + ROUTERS / 4,
-        // Two threads' stacks, and what is read of a message.
+        // The stacks of two threads, and the largest message that is read.
         each: (512 << 10) + (16 << 10),
-        beyond: "closed (`kv_events.refused`)",
+        beyond: "the connection is closed (`kv_events.refused`)",
     },
 ];
 
