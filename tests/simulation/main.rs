@@ -20,6 +20,7 @@ mod advised;
 #[path = "../exactness/cases.rs"]
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
+mod changes;
 mod commands;
 mod concurrent;
 mod elsewhere;
@@ -54,6 +55,11 @@ fn main() -> ExitCode {
             };
             recorded_settings(&wanted)
                 + one(&wanted, "the file", file::run)
+                + one(
+                    &wanted,
+                    "slots: restored from another process",
+                    changes::unseen,
+                )
                 + one(&wanted, "the commands", commands::run)
                 + one(&wanted, "concurrent clients", concurrent::run)
                 + advised
@@ -69,7 +75,7 @@ fn main() -> ExitCode {
 
 fn recorded_settings(wanted: &[String]) -> usize {
     let mut failed = 0;
-    for case in cases::all() {
+    for case in cases::all().into_iter().chain(changes::cases()) {
         let name = case.name;
         if !is_wanted(wanted, name) {
             continue;

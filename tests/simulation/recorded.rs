@@ -80,15 +80,10 @@ pub(crate) fn compare(case: &Case) -> Result<Verdict> {
 
 /// What is not traffic of clients that wait for their answers.
 fn unfit(case: &Case) -> Option<&'static str> {
-    if case.name == "activated adapters: two at once are refused" {
-        return Some("a request that is refused empties its slot, and is not recorded");
-    }
-    let mut steps = case.trace.steps.iter();
-    let other = steps.find(|step| !matches!(step, Step::Ask(_) | Step::Adapters(_)))?;
-    Some(match other {
-        Step::Abandon(..) => "how far an abandoned answer goes is up to chance",
-        Step::Begin(_) | Step::Queue(_) | Step::Release => "its requests are not sequential",
-        _ => "slots are erased, saved or restored by the client",
+    case.trace.steps.iter().find_map(|step| match step {
+        Step::Abandon(..) => Some("how far an abandoned answer goes is up to chance"),
+        Step::Begin(_) | Step::Queue(_) | Step::Release => Some("its requests are not sequential"),
+        _ => None,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contextpilot_residency::{Arrival, BufferId, ContextId, TaskId, Wishes};
+use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, TaskId, Wishes};
 
 /// Nanoseconds of a clock that only goes forward. Zero: not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +52,11 @@ pub enum Note {
     Answered {
         /// The request.
         arrival: Arrival,
+    },
+    /// The slot was not let work on the task whose launch was said last: it is refused.
+    Declined {
+        /// The slot.
+        sequence: SequenceId,
     },
     /// The next event saves so many bytes to this buffer.
     Size {

@@ -115,6 +115,8 @@ impl Observer {
                 self.works.entry(arrival).or_default().wishes = wishes;
             }
             Note::Posted { arrival, task } => self.posted(arrival, task, None),
+            // For the recorder.
+            Note::Declined { .. } => {}
             Note::Answered { arrival } => self.answered(arrival, None, at, now),
             Note::Size { buffer, bytes } => {
                 let sized = Buffer {

@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use contextpilot_residency::{
-    Adapter, Arrival, Compared, Event, Ledger, SequenceId, TaskId, Token, Wishes, activation,
+    Adapter, Arrival, Compared, Event, Ledger, Scale, SequenceId, TaskId, Token, Wishes, activation,
 };
 use contextpilot_traffic::{Applied, Key, Memory, Recorded, Setup, SizeKind, Writer};
 
 use crate::note::{Note, Stamp};
+use changes::Stage;
 use slot::SlotRecord;
 
+mod changes;
 mod requests;
 mod server;
 mod slot;
@@ -53,13 +55,15 @@ pub struct Recorder {
     skipped: u64,
     /// Slots that were idle and not empty when a task was launched last, and what they held.
     idle: Vec<(SequenceId, u32)>,
+    stage: Stage,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Posted {
     arrival: Option<Arrival>,
     at: Stamp,
-    names_adapters: bool,
+    /// The adapters that it names.
+    named: Option<Vec<(i32, Scale)>>,
     /// The server will forget its prompt.
     forgotten: bool,
 }
@@ -90,6 +94,7 @@ impl Recorder {
             launches: 0,
             skipped: 0,
             idle: Vec::new(),
+            stage: Stage::default(),
         }
     }
 
@@ -123,6 +128,7 @@ impl Recorder {
             Note::Context {
                 capacity, slots, ..
             } => self.context(capacity, slots),
+            Note::Declined { sequence } => self.declined(sequence),
             Note::Received { .. } | Note::Wishes { .. } => {}
         }
     }
@@ -133,7 +139,9 @@ impl Recorder {
         match *event {
             Event::Posted { arrival, task, .. } => self.posted(arrival, task, at),
             Event::Uncached { task } => self.task(task).forgotten = true,
-            Event::NamedAdapters { task, .. } => self.task(task).names_adapters = true,
+            Event::NamedAdapters { task, ref scales } => {
+                self.task(task).named = Some(scales.clone());
+            }
             Event::Adapters {
                 context,
                 ref adapters,
@@ -153,17 +161,24 @@ impl Recorder {
             Event::Submitted {
                 context,
                 ref entries,
-            } if is_primary(context) => self.submitted(entries),
+            } if is_primary(context) => {
+                self.stage.submitted();
+                self.submitted(entries);
+            }
             Event::Evaluated {
                 context,
                 ref failed,
-            } if is_primary(context) => self.evaluated(!failed.is_empty(), at),
+            } if is_primary(context) => {
+                self.stage.evaluated(!failed.is_empty());
+                self.evaluated(!failed.is_empty(), at);
+            }
             Event::Saved {
                 context,
                 sequence,
                 buffer,
             } if is_primary(context) => {
                 self.close(sequence, ledger);
+                self.stage.saved(sequence);
                 let sized = self.buffer.take().filter(|&(sized, _)| sized == buffer);
                 if let Some((_, bytes)) = sized {
                     self.size(SizeKind::State, ledger.held(sequence), bytes);
@@ -177,16 +192,24 @@ impl Recorder {
             }
             Event::Restored {
                 context, sequence, ..
+            } if is_primary(context) => {
+                self.close(sequence, ledger);
+                self.stage.loaded(sequence);
             }
-            | Event::Replaced {
-                context, sequence, ..
-            } if is_primary(context) => self.close(sequence, ledger),
+            Event::Replaced {
+                context,
+                sequence,
+                ref tokens,
+            } if is_primary(context) => self.replaced(sequence, tokens, at, ledger),
+            Event::Obscured { context, sequence } if is_primary(context) => {
+                self.obscured(sequence, at, ledger);
+            }
             Event::Removed {
                 context,
                 sequence,
                 from,
                 to,
-            } if is_primary(context) => self.removed(sequence, (from, to), ledger),
+            } if is_primary(context) => self.removed(sequence, (from, to), at, ledger),
             Event::Shifted {
                 context,
                 sequence,

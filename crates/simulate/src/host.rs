@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::checkpoints::Checkpoint;
 use crate::content::Content;
-use crate::setting::Setting;
+use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
 
 /// What a slot holds, and an entry of the host cache.
@@ -18,6 +18,14 @@ impl Prompt {
     pub(crate) fn clear(&mut self) {
         self.content.clear();
         self.checkpoints.clear();
+    }
+
+    /// Its tokens are not looked for any more (`prompt_clear`).
+    pub(crate) fn forget(&mut self, generation: Generation) {
+        self.content.clear();
+        if generation.clears_checkpoints() {
+            self.checkpoints.clear();
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use contextpilot_traffic::{RequestRecord, Traffic};
 use crate::server::Server;
 use crate::setting::Setting;
 use crate::sizes::Sizes;
-use crate::timeline;
+use crate::timeline::Timeline;
 
 /// What became of a request. Times are microseconds since the recording began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +105,8 @@ impl Rates {
 pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
     let sizes = Sizes::new(&traffic.sizes);
     let rates = Rates::of(traffic);
-    let jobs = timeline::jobs(traffic);
-    let mut server = Server::new(traffic, &jobs, setting, &sizes, rates);
+    let timeline = Timeline::of(traffic);
+    let mut server = Server::new(traffic, &timeline, setting, &sizes, rates);
     server.run();
     let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
     let outcomes = server.outcomes;

@@ -5,14 +5,16 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use contextpilot_traffic::{Applied, Memory, Traffic, TrafficRequest};
 
+use crate::timeline::{Arrival, Coming, Job, Timeline};
+
 use crate::host::{HostCache, Prompt};
 use crate::marks::Marks;
 use crate::point::{Outcome, Rates};
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
-use crate::timeline::{Arrival, Job};
 use crate::window::Positions;
 
+mod change;
 mod choose;
 mod serve;
 
@@ -28,13 +30,13 @@ struct Slot {
     job: Option<usize>,
 }
 
-/// What happens next, in the order of its time.
+/// What happens next. Whatever happens at the same time does so in the order in which it was planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     /// A slot is released.
     Ends(usize),
-    /// A job comes.
-    Comes(usize),
+    /// A job comes, or the change of a slot.
+    Comes(Coming),
 }
 
 pub(crate) struct Server<'a> {
@@ -51,11 +53,11 @@ pub(crate) struct Server<'a> {
     slots: Vec<Slot>,
     positions: Positions,
     pub(crate) host: Option<HostCache>,
-    queue: VecDeque<usize>,
+    queue: VecDeque<Coming>,
     /// With a number that keeps the order of what happens at the same time.
     ahead: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    /// Jobs that come after a job, and how long after.
-    after: Vec<Vec<(usize, u64)>>,
+    /// What comes after a job, and how long after.
+    after: Vec<Vec<(Coming, u64)>>,
     /// Slots that still work on a job.
     at_work: Vec<usize>,
     /// When each job came.
@@ -69,7 +71,7 @@ pub(crate) struct Server<'a> {
 impl<'a> Server<'a> {
     pub(crate) fn new(
         traffic: &'a Traffic,
-        jobs: &'a [Job],
+        timeline: &'a Timeline,
         setting: &'a Setting,
         sizes: &'a Sizes,
         rates: Rates,
@@ -78,6 +80,7 @@ impl<'a> Server<'a> {
             last_used: -1,
             ..Slot::default()
         };
+        let jobs = &*timeline.jobs;
         let mut server = Self {
             traffic,
             jobs,
@@ -103,10 +106,10 @@ impl<'a> Server<'a> {
             now: 0,
             outcomes: vec![None; traffic.requests.len()],
         };
-        for (nth, job) in jobs.iter().enumerate() {
-            match job.arrival {
-                Arrival::At(time) => server.plan(time, Happening::Comes(nth)),
-                Arrival::After { request, pause } => server.after[request].push((nth, pause)),
+        for (coming, arrival) in timeline.all() {
+            match arrival {
+                Arrival::At(time) => server.plan(time, Happening::Comes(coming)),
+                Arrival::After { request, pause } => server.after[request].push((coming, pause)),
             }
         }
         server
@@ -117,9 +120,11 @@ impl<'a> Server<'a> {
         while let Some(Reverse((time, _, happening))) = self.ahead.pop() {
             self.now = time;
             match happening {
-                Happening::Comes(job) => {
-                    self.arrived[job] = time;
-                    self.offer(job);
+                Happening::Comes(coming) => {
+                    if let Coming::Job(job) = coming {
+                        self.arrived[job] = time;
+                    }
+                    self.offer(coming);
                 }
                 Happening::Ends(slot) => self.release_all(slot),
             }
@@ -138,11 +143,11 @@ impl<'a> Server<'a> {
             ended.push(other);
         }
         ended.sort_unstable();
-        let called: Vec<usize> = ended
+        let called: Vec<Coming> = ended
             .into_iter()
             .filter_map(|slot| self.release(slot))
             .collect();
-        called.into_iter().rev().for_each(|job| self.offer(job));
+        called.into_iter().rev().for_each(|one| self.offer(one));
     }
 
     fn plan(&mut self, time: u64, happening: Happening) {
@@ -155,17 +160,27 @@ impl<'a> Server<'a> {
     }
 
     /// `process_single_task`
-    fn offer(&mut self, job: usize) {
+    fn offer(&mut self, coming: Coming) {
+        let done = match coming {
+            Coming::Job(job) => self.take_on(job),
+            Coming::Change(change) => self.change(change),
+        };
+        if !done {
+            self.queue.push_back(coming);
+        }
+    }
+
+    /// Whether there are slots for the job now.
+    fn take_on(&mut self, job: usize) -> bool {
         let request = self.request(job);
         let Some(slot) = self.choose(request) else {
-            self.queue.push_back(job);
-            return;
+            return false;
         };
         let children = self.jobs[job].children.len();
         if children >= self.slots.len() {
             // The server refuses it: more answers than slots.
             self.finish(job);
-            return;
+            return true;
         }
         let mut free = self.idle();
         free.retain(|&other| other != slot);
@@ -174,8 +189,7 @@ impl<'a> Server<'a> {
         }
         free.truncate(children);
         if free.len() < children {
-            self.queue.push_back(job);
-            return;
+            return false;
         }
         self.slots[slot].job = Some(job);
         for &other in &free {
@@ -183,10 +197,11 @@ impl<'a> Server<'a> {
         }
         self.save_idle();
         self.serve(slot, job, &free);
+        true
     }
 
-    /// `server_slot::release`; returns the job that waited longest, or for this slot.
-    fn release(&mut self, nth: usize) -> Option<usize> {
+    /// `server_slot::release`; returns what waited longest, or for this slot.
+    fn release(&mut self, nth: usize) -> Option<Coming> {
         let slot = &mut self.slots[nth];
         let job = slot.job.take()?;
         self.releases += 1;
@@ -202,7 +217,10 @@ impl<'a> Server<'a> {
         if self.at_work[job] == 0 {
             self.finish(job);
         }
-        let wants = |&job: &usize| {
+        let wants = |coming: &Coming| {
+            let Coming::Job(job) = *coming else {
+                return false;
+            };
             let asked = self.request(job).record.id_slot;
             asked.is_some_and(|asked| asked as usize == nth)
         };

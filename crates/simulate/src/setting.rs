@@ -62,6 +62,11 @@ pub enum Generation {
 }
 
 impl Generation {
+    /// Whether a slot that is emptied loses its checkpoints too.
+    pub(crate) fn clears_checkpoints(self) -> bool {
+        matches!(self, Self::Older | Self::Late2026)
+    }
+
     /// From what the engine says of its build: a text with its number in it. Where there is none, from
     /// the slot that the first request got: that of several that were never used.
     fn of(setup: &Setup, first_slot: Option<u32>) -> Self {

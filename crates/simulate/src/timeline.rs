@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contextpilot_traffic::{Traffic, TrafficRequest};
+use contextpilot_traffic::{Traffic, TrafficChange, TrafficRequest};
 
 /// When a request comes, microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,43 @@ pub(crate) struct Job {
     pub(crate) delay: u64,
 }
 
+/// What comes to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Coming {
+    /// By number.
+    Job(usize),
+    /// The change of a slot, by its index in the recording.
+    Change(usize),
+}
+
+/// All that comes.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    /// In the order of their arrivals.
+    pub(crate) jobs: Vec<Job>,
+    /// When each change comes; `After` names a job.
+    changes: Vec<Arrival>,
+}
+
+impl Timeline {
+    /// Of a recording.
+    pub(crate) fn of(traffic: &Traffic) -> Self {
+        let jobs = jobs(traffic);
+        let changes = changes(traffic, &jobs);
+        Self { jobs, changes }
+    }
+
+    /// What comes when. Changes first: whatever is planned for the same time happens in this order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Coming, Arrival)> + '_ {
+        let changes = self.changes.iter().enumerate();
+        let changes = changes.map(|(nth, &arrival)| (Coming::Change(nth), arrival));
+        let jobs = self.jobs.iter().enumerate();
+        changes.chain(jobs.map(|(nth, job)| (Coming::Job(nth), job.arrival)))
+    }
+}
+
 /// The jobs of a recording, in the order of their arrivals.
-pub(crate) fn jobs(traffic: &Traffic) -> Vec<Job> {
+fn jobs(traffic: &Traffic) -> Vec<Job> {
     let requests = &traffic.requests;
     let mut jobs: Vec<Job> = Vec::new();
     let mut children = Vec::new();
@@ -69,12 +104,41 @@ pub(crate) fn jobs(traffic: &Traffic) -> Vec<Job> {
     jobs
 }
 
-fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
-    let ended = |job: usize| {
-        let all = std::iter::once(&jobs[job].request).chain(&jobs[job].children);
-        let ends = all.map(|&request| requests[request].record.ended);
-        ends.max().unwrap_or(0)
+/// When a job was answered.
+fn ended(job: &Job, requests: &[TrafficRequest]) -> u64 {
+    let all = std::iter::once(&job.request).chain(&job.children);
+    let ends = all.map(|&request| requests[request].record.ended);
+    ends.max().unwrap_or(0)
+}
+
+/// A change that came while nothing was at work comes after the last of what had been.
+fn changes(traffic: &Traffic, jobs: &[Job]) -> Vec<Arrival> {
+    let mut ends: Vec<(u64, usize)> = (0..jobs.len())
+        .map(|job| (ended(&jobs[job], &traffic.requests), job))
+        .collect();
+    ends.sort_unstable();
+    let mut launched: Vec<u64> = jobs
+        .iter()
+        .map(|job| traffic.requests[job.request].record.order)
+        .collect();
+    launched.sort_unstable();
+    let arrival = |change: &TrafficChange| {
+        let record = &change.record;
+        let over = ends.partition_point(|&(end, _)| end <= record.at);
+        let before = launched.partition_point(|&order| order < record.order);
+        match over.checked_sub(1).filter(|_| over == before) {
+            Some(last) => Arrival::After {
+                request: ends[last].1,
+                pause: record.at - ends[last].0,
+            },
+            None => Arrival::At(record.at),
+        }
     };
+    traffic.changes.iter().map(arrival).collect()
+}
+
+fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
+    let ended = |job: usize| ended(&jobs[job], requests);
     // Jobs by when they ended, and the answers of those that have ended, by their first token.
     let mut by_end: Vec<usize> = (0..jobs.len()).collect();
     by_end.sort_by_key(|&job| ended(job));

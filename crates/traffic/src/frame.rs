@@ -2,8 +2,9 @@
 
 /// The first bytes of a file.
 pub const MAGIC: &[u8; 8] = b"CPTRAFIC";
-/// Of the format; it follows the magic, little-endian. A reader refuses any other.
-pub const VERSION: u16 = 1;
+/// Of the format; it follows the magic, little-endian. A reader reads older ones, and refuses newer
+/// ones. Version 1 has no changes of slots.
+pub const VERSION: u16 = 2;
 
 /// Kind, length and checksum.
 const AROUND: usize = 9;

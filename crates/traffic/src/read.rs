@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::change::SlotChange;
 use crate::frame::{self, MAGIC, Next, VERSION};
 use crate::history::Segment;
 use crate::key::{BLOCK, Key};
 use crate::record::{self, Line, RequestRecord, SizeSample};
+use crate::row::Row;
 use crate::setup::Setup;
 use crate::tokens::{Run, Tokens};
 
@@ -20,6 +22,8 @@ pub struct Traffic {
     pub sizes: Vec<SizeSample>,
     /// The requests, in the order of their launches.
     pub requests: Vec<TrafficRequest>,
+    /// What else happened to slots, in order.
+    pub changes: Vec<TrafficChange>,
     /// The key of the hashes, if the file keeps it.
     pub key: Option<Key>,
     /// Why there is not more.
@@ -32,6 +36,15 @@ pub struct TrafficRequest {
     /// What was written of it.
     pub record: RequestRecord,
     /// Its prompt, and the tokens that followed.
+    pub tokens: Arc<Tokens>,
+}
+
+/// A change of a slot in a recording.
+#[derive(Clone, Debug)]
+pub struct TrafficChange {
+    /// What was written of it.
+    pub record: SlotChange,
+    /// What the slot holds since. Empty where it keeps what it had.
     pub tokens: Arc<Tokens>,
 }
 
@@ -74,7 +87,7 @@ impl fmt::Display for Damage {
             DamageKind::NotARecording => f.write_str("this is not a recording of traffic"),
             DamageKind::Version(version) => write!(
                 f,
-                "the recording has version {version}, and this program reads {VERSION}: use the \
+                "the recording has version {version}, and this program reads up to {VERSION}: use the \
                  one that came with the hook that recorded it"
             ),
             DamageKind::Cut => write!(f, "the recording was cut off at byte {at}"),
@@ -90,6 +103,7 @@ pub fn read(bytes: &[u8]) -> Traffic {
     let mut traffic = Traffic::default();
     traffic.damage = read_into(&mut traffic, bytes);
     traffic.requests.sort_by_key(|request| request.record.order);
+    traffic.changes.sort_by_key(|change| change.record.order);
     traffic
 }
 
@@ -105,7 +119,7 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
         return damage(8, DamageKind::Cut);
     };
     let version = u16::from_le_bytes(version);
-    if version != VERSION {
+    if !(1..=VERSION).contains(&version) {
         return damage(8, DamageKind::Version(version));
     }
     let mut identities = Identities::default();
@@ -130,7 +144,10 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
             record::REQUEST => identities
                 .request(body)
                 .map(|request| traffic.requests.push(request)),
-            // Of a later minor version.
+            record::CHANGE => identities
+                .change(body)
+                .map(|change| traffic.changes.extend(change)),
+            // Of a later program.
             _ => Some(()),
         };
         if good.is_none() {
@@ -154,10 +171,24 @@ struct Identities {
 impl Identities {
     fn request(&mut self, body: &[u8]) -> Option<TrafficRequest> {
         let line = Line::decode(body, self.next)?;
+        Some(TrafficRequest {
+            tokens: self.row(&line.row)?,
+            record: line.request,
+        })
+    }
+
+    /// `Some(None)`: one of a kind that is not known.
+    fn change(&mut self, body: &[u8]) -> Option<Option<TrafficChange>> {
+        let (row, change) = SlotChange::decode(body, self.next)?;
+        let tokens = self.row(&row)?;
+        Some(change.map(|record| TrafficChange { record, tokens }))
+    }
+
+    fn row(&mut self, row: &Row) -> Option<Arc<Tokens>> {
         let mut tokens = Tokens::new();
         let mut new = Vec::new();
         let mut next = self.next;
-        for segment in &line.segments {
+        for segment in &row.segments {
             match *segment {
                 Segment::New(length) => {
                     let run = Run {
@@ -177,11 +208,7 @@ impl Identities {
             }
         }
         self.next = next;
-        let tokens = self.recognise(&line, tokens, &new);
-        Some(TrafficRequest {
-            record: line.request,
-            tokens: Arc::new(tokens),
-        })
+        Some(Arc::new(self.recognise(row, tokens, &new)))
     }
 
     /// Appends what a run is in truth.
@@ -204,9 +231,9 @@ impl Identities {
     }
 
     /// Blocks whose hashes are known are what they were before.
-    fn recognise(&mut self, line: &Line, mut tokens: Tokens, new: &[(u32, Run)]) -> Tokens {
-        for (nth, hash) in line.blocks.iter().enumerate() {
-            let begin = (line.first_block as usize + nth) * BLOCK;
+    fn recognise(&mut self, row: &Row, mut tokens: Tokens, new: &[(u32, Run)]) -> Tokens {
+        for (nth, hash) in row.blocks.iter().enumerate() {
+            let begin = (row.first_block as usize + nth) * BLOCK;
             let (Ok(begin), Ok(end)) = (u32::try_from(begin), u32::try_from(begin + BLOCK)) else {
                 return tokens;
             };

@@ -1,13 +1,14 @@
 //! What frames hold.
 
 use crate::bytes::{Bytes, put};
-use crate::history::Segment;
-use crate::tokens::Run;
+use crate::row::Row;
 
 pub(crate) const KEY: u8 = 1;
 pub(crate) const SETUP: u8 = 2;
 pub(crate) const SIZE: u8 = 3;
 pub(crate) const REQUEST: u8 = 4;
+/// Since version 2.
+pub(crate) const CHANGE: u8 = 5;
 
 /// What a size is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +115,7 @@ pub struct Applied {
 pub(crate) struct Line {
     pub(crate) request: RequestRecord,
     /// Of prompt and answer.
-    pub(crate) segments: Vec<Segment>,
-    /// The number of the first block that has a hash here.
-    pub(crate) first_block: u32,
-    pub(crate) blocks: Vec<u64>,
+    pub(crate) row: Row,
 }
 
 impl Line {
@@ -159,25 +157,7 @@ impl Line {
             put(&mut into, u64::from(begin));
             put(&mut into, u64::from(end));
         }
-        put(&mut into, self.segments.len() as u64);
-        let mut next = next;
-        for segment in &self.segments {
-            match *segment {
-                Segment::New(length) => {
-                    put(&mut into, u64::from(length) << 1);
-                    next += u64::from(length);
-                }
-                Segment::Known(run) => {
-                    put(&mut into, u64::from(run.length) << 1 | 1);
-                    put(&mut into, next.saturating_sub(run.first));
-                }
-            }
-        }
-        put(&mut into, u64::from(self.first_block));
-        put(&mut into, self.blocks.len() as u64);
-        for block in &self.blocks {
-            into.extend(block.to_le_bytes());
-        }
+        self.row.encode(next, &mut into);
         into
     }
 
@@ -223,34 +203,8 @@ impl Line {
         for _ in 0..bytes.count()? {
             request.media.push((bytes.small()?, bytes.small()?));
         }
-        let mut segments = Vec::new();
-        let mut next = next;
-        let mut tokens = 0_u32;
-        for _ in 0..bytes.count()? {
-            let number = bytes.number()?;
-            let length = u32::try_from(number >> 1).ok()?;
-            tokens = tokens.checked_add(length)?;
-            segments.push(match number & 1 {
-                0 => {
-                    next = next.checked_add(u64::from(length))?;
-                    Segment::New(length)
-                }
-                _ => Segment::Known(Run {
-                    first: next.checked_sub(bytes.number()?)?,
-                    length,
-                }),
-            });
-        }
-        let first_block = bytes.small()?;
-        let mut blocks = Vec::new();
-        for _ in 0..bytes.count()? {
-            blocks.push(bytes.word()?);
-        }
-        (tokens >= request.prompt && bytes.0.is_empty()).then_some(Self {
-            request,
-            segments,
-            first_block,
-            blocks,
-        })
+        let row = Row::decode(&mut bytes, next)?;
+        let fits = row.len()? >= request.prompt && bytes.0.is_empty();
+        fits.then_some(Self { request, row })
     }
 }

@@ -1,9 +1,11 @@
 //! From requests to the bytes of a file.
 
+use crate::change::SlotChange;
 use crate::frame;
 use crate::history::{History, Segment};
 use crate::key::{BLOCK, Key};
 use crate::record::{self, Line, RequestRecord, SizeSample};
+use crate::row::Row;
 use crate::setup::Setup;
 use crate::tokens::{Run, Tokens};
 
@@ -82,6 +84,34 @@ impl Writer {
         if self.full {
             return Recorded::Full;
         }
+        let line = Line {
+            request,
+            row: self.row(tokens),
+        };
+        let body = line.encode(self.next);
+        let row = self.number(&line.row);
+        if let Some((keep, gone)) = shift {
+            let mut left = Tokens::new();
+            left.extend(&row, 0, keep);
+            left.extend(&row, keep.saturating_add(gone), row.len());
+            self.history.graft(&left);
+        }
+        self.frame(record::REQUEST, &body)
+    }
+
+    /// A slot changed; `tokens` are those that it holds since, where they are others.
+    pub fn change(&mut self, change: &SlotChange, tokens: &[i32]) -> Recorded {
+        if self.full {
+            return Recorded::Full;
+        }
+        let row = self.row(tokens);
+        let body = change.encode(&row, self.next);
+        self.number(&row);
+        self.frame(record::CHANGE, &body)
+    }
+
+    /// What is known of tokens.
+    fn row(&mut self, tokens: &[i32]) -> Row {
         let segments = self.history.relate(tokens);
         let known = segments.iter().map_while(|segment| match segment {
             Segment::Known(run) => Some(run.length as usize),
@@ -94,31 +124,27 @@ impl Writer {
             false => Vec::new(),
         };
         blocks.drain(..first_block.min(blocks.len()));
-        let line = Line {
-            request,
+        Row {
             segments,
             first_block: first_block as u32,
             blocks,
-        };
-        let body = line.encode(self.next);
-        let mut row = Tokens::new();
-        for segment in &line.segments {
+        }
+    }
+
+    /// Numbers the new tokens.
+    fn number(&mut self, row: &Row) -> Tokens {
+        let mut tokens = Tokens::new();
+        for segment in &row.segments {
             match *segment {
-                Segment::Known(run) => row.push(run),
+                Segment::Known(run) => tokens.push(run),
                 Segment::New(length) => {
                     let first = self.next;
-                    row.push(Run { first, length });
+                    tokens.push(Run { first, length });
                     self.next += u64::from(length);
                 }
             }
         }
-        if let Some((keep, gone)) = shift {
-            let mut left = Tokens::new();
-            left.extend(&row, 0, keep);
-            left.extend(&row, keep.saturating_add(gone), row.len());
-            self.history.graft(&left);
-        }
-        self.frame(record::REQUEST, &body)
+        tokens
     }
 
     fn frame(&mut self, kind: u8, body: &[u8]) -> Recorded {

@@ -224,7 +224,11 @@ impl Channel {
             Event::Posted { .. }
             | Event::Launched { .. }
             | Event::Evaluated { .. }
-            | Event::Answered { .. } => clock::stamp(),
+            | Event::Answered { .. }
+            | Event::Replaced { .. }
+            | Event::Obscured { .. }
+            // The whole of a sequence.
+            | Event::Removed { from: ..=0, to: ..0, .. } => clock::stamp(),
             _ => Stamp::default(),
         };
         let what = What::Event(event);

@@ -1,12 +1,13 @@
 //! The server's own functions, which tie requests to tasks and tasks to slots.
 
+use contextpilot_observer::Note;
 use contextpilot_residency::Event;
 
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::observe;
 use crate::capture::{connections, prompts, tasks};
-use crate::channel::push;
+use crate::channel::{note, push};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
 pub(crate) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
@@ -39,11 +40,14 @@ pub(crate) unsafe fn _ZN19server_context_impl21launch_slot_with_taskER11server_s
 ) -> bool {
     // SAFETY: references, whose first member is the number.
     unsafe { note_launch(slot, task) };
-    original!(
+    let launched = original!(
         _ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task(
             server, slot, task
         )
-    )
+    );
+    // SAFETY: as before; the slot is the server's.
+    unsafe { note_outcome(slot, launched) };
+    launched
 }
 
 /// The same under its name of 2025.
@@ -54,9 +58,12 @@ pub(crate) unsafe fn _ZN14server_context21launch_slot_with_taskER11server_slotO1
 ) -> bool {
     // SAFETY: references, whose first member is the number.
     unsafe { note_launch(slot, task) };
-    original!(
+    let launched = original!(
         _ZN14server_context21launch_slot_with_taskER11server_slotO11server_task(server, slot, task)
-    )
+    );
+    // SAFETY: as before; the slot is the server's.
+    unsafe { note_outcome(slot, launched) };
+    launched
 }
 
 /// Before the launch, which moves the task and may already touch the slot's memory.
@@ -74,5 +81,20 @@ unsafe fn note_launch(slot: *const i32, task: *const i32) {
         // SAFETY: the caller's promise.
         let task = unsafe { *task };
         push(Event::Launched { sequence, task });
+    });
+}
+
+/// After the launch, which may have come to nothing.
+///
+/// # Safety
+/// The slot begins with its number.
+unsafe fn note_outcome(slot: *const i32, launched: bool) {
+    if launched || prompts::are_engaged() {
+        return;
+    }
+    observe(|| {
+        // SAFETY: the caller's promise.
+        let sequence = unsafe { *slot };
+        note(|| Note::Declined { sequence });
     });
 }

@@ -17,8 +17,7 @@ impl Recorder {
 
     /// A task is about to be launched in a slot: which others wait for one, and hold something.
     pub(super) fn note_idle(&mut self, launched: SequenceId, ledger: &Ledger) {
-        let clears = self.setup.cache_idle_slots && self.setup.kv_unified;
-        if !clears || self.setup.cache_ram.is_none_or(|mib| mib == 0) {
+        if !self.clears_idle() {
             return;
         }
         let over = |slot: &SlotRecord| slot.open.as_ref().is_none_or(|open| open.over);
@@ -26,6 +25,12 @@ impl Recorder {
         let idle = others.filter(|(_, slot)| over(slot)).map(|(&id, _)| id);
         let held = idle.map(|id| (id, ledger.held(id)));
         self.idle = held.filter(|&(_, held)| held > 0).collect();
+    }
+
+    /// The server empties idle slots when it launches a task.
+    pub(super) fn clears_idle(&self) -> bool {
+        let setup = &self.setup;
+        setup.cache_idle_slots && setup.kv_unified && setup.cache_ram.is_some_and(|mib| mib != 0)
     }
 
     /// A prompt is evaluated: had the server `--cache-idle-slots`, those that were idle would be empty.
@@ -54,7 +59,12 @@ impl Recorder {
     ) {
         self.note_idle(sequence, ledger);
         self.close(sequence, ledger);
+        let exchange = self.stage.launched(sequence);
         let posted = self.tasks.remove(&task).unwrap_or_default();
+        let adapters = match &posted.named {
+            Some(scales) if !self.compares_always => self.named(scales),
+            _ => self.applied,
+        };
         let wishes = posted.arrival.and_then(|arrival| self.wishes.get(&arrival));
         let wishes = wishes.copied().unwrap_or_default();
         let slot = self.slots.entry(sequence).or_default();
@@ -65,7 +75,8 @@ impl Recorder {
             slot: u32::try_from(sequence).unwrap_or(0),
             id_slot: wishes.slot.and_then(|slot| u32::try_from(slot).ok()),
             uncached: posted.forgotten || wishes.uncached,
-            names_adapters: posted.names_adapters || self.compares_always,
+            names_adapters: posted.named.is_some() || self.compares_always,
+            adapters,
             ..RequestRecord::default()
         };
         self.launches += 1;
@@ -79,7 +90,17 @@ impl Recorder {
             over: false,
             flying: false,
             media: None,
+            exchange,
+            declined: false,
         });
+    }
+
+    /// The slot was not let work on the task that was about to be launched.
+    pub(super) fn declined(&mut self, sequence: SequenceId) {
+        let slot = self.slots.get_mut(&sequence);
+        if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
+            open.declined = true;
+        }
     }
 
     pub(super) fn submitted(&mut self, entries: &[Entry]) {
@@ -152,37 +173,9 @@ impl Recorder {
         }
     }
 
-    /// The end of what a slot holds is removed before something else is put there; its middle is,
-    /// where the context is shifted.
-    pub(super) fn removed(
-        &mut self,
-        sequence: SequenceId,
-        (from, to): (i32, i32),
-        ledger: &Ledger,
-    ) {
-        let Some(slot) = self.slots.get_mut(&sequence) else {
-            if sequence < 0 {
-                self.finish(ledger);
-            }
-            return;
-        };
-        let Some(open) = &mut slot.open else { return };
-        let held = ledger.held(sequence);
-        let upto_end = u32::try_from(to).map_or(true, |to| to >= held);
-        if open.prompt.is_some() {
-            // Its own: what the slot had before makes room.
-            return;
-        }
-        match upto_end {
-            // A rejected draft is removed within the answer; all else ends it.
-            true if from <= 0 || open.over => self.close(sequence, ledger),
-            true => {}
-            false => open.record.keep = u32::try_from(from).unwrap_or(0),
-        }
-    }
-
     pub(super) fn answered(&mut self, arrival: Arrival) {
         self.wishes.remove(&arrival);
+        self.stage.answered();
         for slot in self.slots.values_mut() {
             if let Some(open) = &mut slot.open {
                 open.over |= open.arrival == Some(arrival);
@@ -201,6 +194,7 @@ impl Recorder {
         let expected = u64::from(open.record.reused) + u64::from(open.record.evaluated);
         if let Some(prompt) = &open.prompt {
             if prompt.is_untouched() {
+                self.refused(sequence, &open, ledger);
                 return;
             }
             let (taken, at) = match prompt.over() {

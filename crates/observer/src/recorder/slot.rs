@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use contextpilot_residency::{Arrival, Entry, FILLER, Token};
 use contextpilot_traffic::RequestRecord;
 
+use super::changes::Exchange;
 use crate::prompt::{Prompt, Surplus};
 
 /// Ends of batches that are noted for a prompt.
@@ -37,6 +38,10 @@ pub(super) struct Open {
     pub(super) flying: bool,
     /// Token and position of the media that were submitted last, and how many rows of them.
     pub(super) media: Option<(Token, i32, u32)>,
+    /// What was done to the slot before it was launched.
+    pub(super) exchange: Exchange,
+    /// It was not.
+    pub(super) declined: bool,
 }
 
 impl Open {

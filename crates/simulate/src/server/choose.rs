@@ -93,11 +93,16 @@ impl Server<'_> {
 
     /// `--cache-idle-slots`
     pub(super) fn save_idle(&mut self) {
+        self.save_idle_but(None);
+    }
+
+    /// The same while one slot works, for which there is no job.
+    pub(super) fn save_idle_but(&mut self, working: Option<usize>) {
         let Some(host) = self.host.as_mut().filter(|_| self.setting.cache_idle_slots) else {
             return;
         };
         for (nth, slot) in self.slots.iter_mut().enumerate() {
-            if slot.job.is_some() {
+            if slot.job.is_some() || working == Some(nth) {
                 continue;
             }
             if host.save(&slot.prompt, self.sizes) {

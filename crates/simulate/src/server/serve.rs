@@ -18,7 +18,7 @@ impl Server<'_> {
         let record = &request.record;
         let slot = &mut self.slots[nth];
         if record.names_adapters && !keeps_for(slot.adapters, record.adapters) {
-            slot.prompt.clear();
+            slot.prompt.forget(self.setting.generation);
         }
         slot.adapters = record.adapters;
         if record.prompt >= self.setting.slot_context {
@@ -186,7 +186,7 @@ impl Server<'_> {
 
 /// `lora_should_clear_cache`: whether a slot that worked under these keeps what it has for a request
 /// under others.
-fn keeps_for(slot: Applied, next: Applied) -> bool {
+pub(super) fn keeps_for(slot: Applied, next: Applied) -> bool {
     slot == next || (next.invoked && (slot.invoked || !slot.enabled))
 }
 

@@ -1,0 +1,196 @@
+//! What befalls slots beside the prompts that they evaluate: clients erase and restore them, and
+//! requests are refused.
+//!
+//! The server empties idle slots on its own account too, which whoever simulates it knows: when it
+//! launches a task (`--cache-idle-slots`), when a batch failed, and when a further answer to a prompt
+//! (`n`) is over. What is emptied otherwise was erased.
+
+use std::collections::HashMap;
+
+use contextpilot_residency::{Adapter, Ledger, Scale, SequenceId, Token};
+use contextpilot_traffic::{Applied, ChangeKind, Refusal, SlotChange};
+
+use super::slot::{Open, media_in, with_rows};
+use super::{Recorder, append, micros};
+use crate::note::Stamp;
+
+/// What the server is at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stage {
+    /// A task was launched, and nothing was evaluated since.
+    launching: bool,
+    /// The batch failed, and is not submitted again yet.
+    failing: bool,
+    /// The slot that was saved to the host cache or loaded from it last, since a batch was submitted.
+    exchanged: Option<(SequenceId, Exchange)>,
+}
+
+/// What was done to a slot before a task was launched there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Exchange {
+    pub(super) saved: bool,
+    pub(super) loaded: bool,
+}
+
+impl Stage {
+    pub(super) fn saved(&mut self, sequence: SequenceId) {
+        self.exchange(sequence).saved = true;
+    }
+
+    pub(super) fn loaded(&mut self, sequence: SequenceId) {
+        self.exchange(sequence).loaded = true;
+    }
+
+    fn exchange(&mut self, sequence: SequenceId) -> &mut Exchange {
+        let last = self.exchanged.filter(|&(last, _)| last == sequence);
+        let (_, exchange) = self
+            .exchanged
+            .insert(last.unwrap_or((sequence, Exchange::default())));
+        exchange
+    }
+
+    /// Returns what was done to the slot before.
+    pub(super) fn launched(&mut self, sequence: SequenceId) -> Exchange {
+        self.launching = true;
+        let exchanged = self.exchanged.take();
+        let exchanged = exchanged.filter(|&(slot, _)| slot == sequence);
+        exchanged.map(|(_, exchange)| exchange).unwrap_or_default()
+    }
+
+    pub(super) fn submitted(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn evaluated(&mut self, failed: bool) {
+        self.failing = failed;
+    }
+
+    pub(super) fn answered(&mut self) {
+        self.launching = false;
+    }
+}
+
+impl Recorder {
+    /// The end of what a slot holds is removed before something else is put there; its middle is,
+    /// where the context is shifted.
+    pub(super) fn removed(
+        &mut self,
+        sequence: SequenceId,
+        (from, to): (i32, i32),
+        at: Stamp,
+        ledger: &Ledger,
+    ) {
+        if sequence < 0 {
+            self.finish(ledger);
+            return;
+        }
+        let held = ledger.held(sequence);
+        let upto_end = u32::try_from(to).map_or(true, |to| to >= held);
+        let is_whole = from <= 0 && upto_end;
+        let mut is_own = self.stage.failing || self.stage.launching && self.clears_idle();
+        let slot = self.slots.get_mut(&sequence);
+        if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
+            if open.prompt.is_some() {
+                // Its own: what the slot had before makes room.
+                return;
+            }
+            is_own |= open.record.child;
+            match upto_end {
+                // A rejected draft is removed within the answer; all else ends it.
+                true if is_whole || open.over => self.close(sequence, ledger),
+                true => {}
+                false => open.record.keep = u32::try_from(from).unwrap_or(0),
+            }
+        }
+        if is_whole && held > 0 && !is_own {
+            self.changed(sequence, ChangeKind::Erased, Vec::new(), at);
+        }
+    }
+
+    /// Nothing of what a slot has will be found again.
+    pub(super) fn obscured(&mut self, sequence: SequenceId, at: Stamp, ledger: &Ledger) {
+        if sequence < 0 {
+            return;
+        }
+        let slot = self.slots.get(&sequence);
+        let open = slot.and_then(|slot| slot.open.as_ref());
+        if open.is_some_and(|open| !open.over) {
+            return;
+        }
+        self.close(sequence, ledger);
+        if ledger.held(sequence) > 0 {
+            self.changed(sequence, ChangeKind::Erased, Vec::new(), at);
+        }
+    }
+
+    /// A slot has what a file had.
+    pub(super) fn replaced(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[Token],
+        at: Stamp,
+        ledger: &Ledger,
+    ) {
+        self.close(sequence, ledger);
+        self.changed(sequence, ChangeKind::Restored, tokens.to_vec(), at);
+    }
+
+    /// A slot was given back without a batch: its request was refused.
+    pub(super) fn refused(&mut self, sequence: SequenceId, open: &Open, ledger: &Ledger) {
+        let record = &open.record;
+        let refusal = Refusal {
+            id_slot: record.id_slot,
+            names_adapters: record.names_adapters,
+            adapters: record.adapters,
+            declined: open.declined,
+            saved: open.exchange.saved,
+            loaded: open.exchange.loaded,
+        };
+        let held = match refusal.loaded {
+            true => ledger.tokens_in(sequence),
+            false => Vec::new(),
+        };
+        let (order, at) = (record.order, record.launched);
+        self.write_change(sequence, ChangeKind::Refused(refusal), held, (order, at));
+    }
+
+    fn changed(&mut self, sequence: SequenceId, kind: ChangeKind, held: Vec<Token>, at: Stamp) {
+        self.write_change(sequence, kind, held, (self.launches, micros(at)));
+    }
+
+    fn write_change(
+        &mut self,
+        sequence: SequenceId,
+        kind: ChangeKind,
+        held: Vec<Token>,
+        (order, at): (u64, u64),
+    ) {
+        let Ok(slot) = u32::try_from(sequence) else {
+            return;
+        };
+        let tokens = with_rows(held, &self.rows);
+        let change = SlotChange {
+            order,
+            at,
+            slot,
+            media: media_in(&tokens),
+            kind,
+        };
+        let recorded = self.writer.change(&change, &tokens);
+        append(recorded, &mut self.out, &mut self.full);
+    }
+
+    /// The adapters that a task names, as they would be applied.
+    pub(super) fn named(&self, scales: &[(i32, Scale)]) -> Applied {
+        let scales: HashMap<i32, Scale> = scales.iter().copied().collect();
+        let of = |(nth, adapter): (usize, &Adapter)| {
+            let scale = i32::try_from(nth).ok().and_then(|nth| scales.get(&nth));
+            Adapter {
+                scale: scale.copied().unwrap_or(Scale::new(0.0)),
+                ..adapter.clone()
+            }
+        };
+        let named: Vec<Adapter> = self.adapters.iter().enumerate().map(of).collect();
+        self.applied(&named)
+    }
+}

@@ -1,0 +1,80 @@
+//! Slots that are erased, restored, and chosen for requests that are refused.
+
+use std::sync::Arc;
+
+use contextpilot_traffic::{ChangeKind, Refusal, TrafficChange};
+
+use super::Server;
+use super::serve::keeps_for;
+use crate::content::Content;
+
+impl Server<'_> {
+    /// Whether the slot is idle, so that this could be done.
+    pub(super) fn change(&mut self, nth: usize) -> bool {
+        let change = &self.traffic.changes[nth];
+        let record = &change.record;
+        // `get_slot_by_id`
+        let slot = record.slot as usize % self.slots.len();
+        if let ChangeKind::Refused(refusal) = record.kind {
+            return self.refuse(change, &refusal);
+        }
+        if self.slots[slot].job.is_some() {
+            return false;
+        }
+        match record.kind {
+            // `SERVER_TASK_TYPE_SLOT_RESTORE`
+            ChangeKind::Restored if change.tokens.len() <= self.setting.slot_context => {
+                self.restore(slot, change);
+            }
+            // `SERVER_TASK_TYPE_SLOT_ERASE`, and what does not fit
+            _ => self.erase(slot),
+        }
+        true
+    }
+
+    /// `prompt_clear`
+    pub(super) fn erase(&mut self, slot: usize) {
+        self.slots[slot].prompt.forget(self.setting.generation);
+        self.positions.cut(slot, 0);
+    }
+
+    fn restore(&mut self, slot: usize, change: &TrafficChange) {
+        self.erase(slot);
+        let length = change.tokens.len();
+        let restored = &mut self.slots[slot];
+        restored.prompt.content = Content::new(Arc::clone(&change.tokens), length);
+        restored.media.clone_from(&change.record.media);
+        self.positions.restore(slot, (0, i64::from(length) - 1));
+    }
+
+    /// Its prompt is not known: it gets the slot that it got, or else one as a prompt that is like no
+    /// other; and it finds in the host cache what it found there.
+    fn refuse(&mut self, change: &TrafficChange, refusal: &Refusal) -> bool {
+        let is_idle = |&slot: &usize| self.slots[slot].job.is_none();
+        let asked = refusal.id_slot.map(|slot| slot as usize % self.slots.len());
+        let chosen = match asked {
+            Some(asked) => Some(asked).filter(is_idle),
+            None => {
+                let same = Some(change.record.slot as usize);
+                let same = same.filter(|&slot| slot < self.slots.len()).filter(is_idle);
+                same.or_else(|| self.idle().first().copied())
+            }
+        };
+        let Some(chosen) = chosen else { return false };
+        if refusal.saved || refusal.loaded {
+            let found = Content::new(Arc::clone(&change.tokens), change.tokens.len());
+            self.exchange(chosen, &found);
+        }
+        let slot = &mut self.slots[chosen];
+        if refusal.names_adapters && !keeps_for(slot.adapters, refusal.adapters) {
+            slot.prompt.forget(self.setting.generation);
+        }
+        slot.adapters = refusal.adapters;
+        if !refusal.declined {
+            self.save_idle_but(Some(chosen));
+            self.releases += 1;
+            self.slots[chosen].last_used = self.releases;
+        }
+        true
+    }
+}

@@ -1,0 +1,169 @@
+//! Slots that are erased, saved, restored, or chosen for requests that are refused; with prompts
+//! after that, which find what is left.
+
+use contextpilot_simulate::{Setting, simulate};
+use contextpilot_testbed::{Arch, Builder, Completion, Error, Model, Request, Result, Server};
+use contextpilot_testbed::{Step, Trace};
+
+use crate::cases::Case;
+use crate::prompts::text;
+use crate::recorded::{SIGTERM, record_with};
+
+fn ask(trace: Trace, prompt: impl Into<serde_json::Value>) -> Trace {
+    trace.ask(Request::completion(prompt))
+}
+
+fn ask_in(trace: Trace, slot: u32, prompt: impl Into<serde_json::Value>) -> Trace {
+    trace.ask(Request::completion(prompt).slot(slot))
+}
+
+fn save(trace: Trace, slot: u32, file: &str) -> Trace {
+    trace.then(Step::Save(slot, file.to_owned()))
+}
+
+fn restore(trace: Trace, slot: u32, file: &str) -> Trace {
+    trace.then(Step::Restore(slot, file.to_owned()))
+}
+
+fn of(arch: Arch) -> Builder {
+    Server::builder().model(&Model::tiny(arch))
+}
+
+fn bare(arch: Arch) -> Builder {
+    of(arch).bare_slots(2).args(["-c", "2048"])
+}
+
+/// A host cache, and slots of their own.
+fn with_host(arch: Arch) -> Builder {
+    of(arch).args(["-c", "2048", "--parallel", "2"])
+}
+
+/// A slot that is erased is found empty, the other one is not.
+fn erased() -> Trace {
+    let (p, q) = (text(1, 90), text(2, 90));
+    let trace = ask_in(ask_in(Trace::new(), 0, &*p), 1, &*q);
+    let trace = ask(trace.then(Step::Erase(0)), format!("{p}{}", text(3, 20)));
+    let trace = ask(trace, format!("{q}{}", text(4, 20)));
+    let trace = trace.then(Step::Erase(0)).then(Step::Erase(1));
+    ask(ask(trace, p), q)
+}
+
+/// What was saved is found in another slot, and goes on there.
+fn restored() -> Trace {
+    let (p, q) = (text(1, 120), text(2, 90));
+    let longer = format!("{p}{}", text(3, 40));
+    let trace = save(ask_in(Trace::new(), 0, &*p), 0, "p");
+    let trace = ask_in(ask_in(trace, 1, &*q), 0, text(5, 70));
+    // Over the other prompt.
+    let trace = ask(restore(trace, 1, "p"), &*longer);
+    // Over what it has grown to, and once more over that.
+    let trace = restore(save(trace, 1, "longer"), 1, "p");
+    let trace = ask_in(trace, 1, format!("{p}{}", text(6, 30)));
+    let trace = restore(restore(trace, 0, "longer"), 1, "longer");
+    let trace = ask(
+        trace.then(Step::Erase(0)),
+        format!("{longer}{}", text(7, 10)),
+    );
+    ask(ask(trace, q), p)
+}
+
+/// Many prompts that share little, with a restore between them: which slot is chosen, and what is
+/// in the host cache, depends on it.
+fn among_others() -> Trace {
+    let longer = |seed, turn: usize| text(seed, 60 * turn);
+    let mut trace = save(ask_in(Trace::new(), 0, longer(1, 1)), 0, "one");
+    for turn in 1..4 {
+        for seed in 2..5 {
+            trace = ask(trace, longer(seed, turn));
+        }
+        trace = restore(trace, turn as u32 % 2, "one");
+        trace = ask(trace, longer(1, turn + 1));
+        trace = trace.then(Step::Erase((turn as u32 + 1) % 2));
+    }
+    ask(ask(trace, longer(2, 4)), longer(3, 4))
+}
+
+/// Requests that are refused when a slot has been chosen for them: their prompts are too long.
+fn refused() -> Trace {
+    let long = |seed| text(seed, 3000);
+    let mut trace = ask(ask(Trace::new(), text(1, 100)), text(2, 100));
+    trace = ask(ask(trace, long(9)), text(3, 100));
+    trace = ask(ask(trace, text(2, 130)), text(1, 130));
+    // One that goes on with what a slot has, and one that goes on with what is in the host cache.
+    trace = ask(trace, format!("{}{}", text(1, 130), long(8)));
+    trace = ask(ask(trace, text(4, 100)), text(5, 100));
+    trace = ask(trace, format!("{}{}", text(2, 130), long(7)));
+    trace = trace.ask(Request::completion(long(6)).slot(1));
+    (1..6).fold(trace, |trace, seed| ask(trace, text(seed, 140)))
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let (llama, gemma, mamba) = (Arch::Llama, Arch::Gemma2, Arch::Mamba);
+    vec![
+        Case::new("slots: erased", bare(llama), erased()),
+        Case::new("slots: erased, host cache", with_host(llama), erased()),
+        Case::new("slots: erased, default flags", of(llama), erased()),
+        Case::new("slots: erased, sliding window", bare(gemma), erased()),
+        Case::new("slots: erased, recurrent", bare(mamba), erased()),
+        Case::new("slots: restored", bare(llama), restored()),
+        Case::new("slots: restored, host cache", with_host(llama), restored()),
+        Case::new("slots: restored, default flags", of(llama), restored()),
+        Case::new("slots: restored, sliding window", bare(gemma), restored()),
+        Case::new("slots: restored, recurrent", bare(mamba), restored()),
+        Case::new("slots: among others", bare(llama), among_others()),
+        Case::new(
+            "slots: among others, host cache",
+            with_host(llama),
+            among_others(),
+        ),
+        Case::new(
+            "slots: among others, sliding window, host cache",
+            with_host(gemma),
+            among_others(),
+        ),
+        Case::new("slots: refused", bare(llama), refused()),
+        Case::new("slots: refused, host cache", with_host(llama), refused()),
+        Case::new(
+            "slots: refused, default flags",
+            of(llama).args(["-c", "1024"]),
+            refused(),
+        ),
+    ]
+}
+
+/// A slot is restored from a file of another process: tokens that the recording never saw.
+pub(super) fn unseen() -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().to_string_lossy().into_owned();
+    let builder = bare(Arch::Llama).args(["--slot-save-path", &*path]);
+    let mut first = builder.spawn()?;
+    let trace = save(ask_in(Trace::new(), 0, text(1, 200)), 0, "secret-name");
+    trace.run(&first)?;
+    first.stop(SIGTERM)?;
+
+    let mut engine = Vec::new();
+    let trace = restore(Trace::new(), 1, "secret-name");
+    let trace = ask(ask(trace, text(2, 100)), text(1, 230));
+    let traffic = record_with(&builder, |server| {
+        let outcomes = trace.run(server)?;
+        let all = outcomes.iter().flat_map(|outcome| &outcome.completions);
+        engine = all
+            .map(|completion: &Completion| completion.cache_n as u32)
+            .collect();
+        Ok(())
+    })?;
+    let setting = Setting::recorded(&traffic);
+    let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
+    let point = simulate(&traffic, &setting);
+    let simulated: Vec<u32> = point
+        .outcomes
+        .iter()
+        .flatten()
+        .map(|outcome| outcome.reused)
+        .collect();
+    let said = format!("engine {engine:?}, simulated {simulated:?}");
+    match engine == simulated && engine.last().is_some_and(|&reused| reused >= 200) {
+        true => Ok(said),
+        false => Err(Error::new(said)),
+    }
+}
