@@ -1,36 +1,39 @@
 //! The library that is preloaded into llama-server.
 //!
-//! It stands in front of some functions of the engine, the server and the C library, notes what
-//! they do, and tells the index which requests fell out of the KV cache. The server behaves as
-//! if it were not there.
+//! It hooks some functions of the engine, the server and the C library, notes what
+//! they do, and reports to the index which requests were evicted from the KV cache. The server
+//! behaves as if the library were not there.
+//!
+//! The *host* is the process that the library is preloaded into. A *row* is one hooked function in the
+//! [`table`](attach::table).
 //!
 //! ```text
 //!  host's threads                                                      threads of ours
 //!  hooks/ ──► guard ──► capture/ ──► channel/ ── Event ──► worker ──► ledger ──► Effect ──► POST /evict
 //!  (called in  (our      (whose memory,   (a queue)        (crates/worker, which has no unsafe code)
-//!   place of    code      whose request,
-//!   the host's  only      what is in a
-//!   functions)  here)     batch)
+//!   place of    code      which request,
+//!   the host's  only      what a batch
+//!   functions)  here)     contains)
 //! ```
 //!
-//! Rooms, from the ground up. None knows of those below it in this table:
+//! The modules, in layers. A module uses only those above it in this table:
 //!
-//! | room | what is in it |
+//! | module | what is in it |
 //! |---|---|
-//! | [`base`] | the border to the host (`guard`), inert or active (`mode`), the clock, counters, bounds |
-//! | [`attach`] | whether this is a llama-server, how we get in front of its functions, what is known of each |
+//! | [`base`] | entering and leaving our code (`guard`), inert or active (`mode`), the clock, counters, bounds |
+//! | [`attach`] | whether this is a llama-server, how its functions are hooked, what is known of each |
 //! | [`channel`] | the queue from the host's threads to the worker |
-//! | [`capture`] | what is taken note of: batches, contexts, saved buffers, connections |
-//! | [`hooks`] | what is done in place of the host's functions, a few lines each |
-//! | [`library`] | all this as the worker sees it |
-//! | [`start`] | from an inert library to a working one, and the end of it |
+//! | [`capture`] | the state that hooks keep between calls: batches, contexts, saved buffers, connections |
+//! | [`hooks`] | the functions that are called in place of the host's, a few lines each |
+//! | [`library`] | implements the worker's interface to the hook |
+//! | [`start`] | the constructor, the start of the threads, and the end of the process |
 //! | [`memory`] | every bound of memory, in one table |
 //!
-//! What a hook may do: call the original, take note, return. It never blocks, takes no contended
-//! lock, allocates within stated bounds, lets exceptions of the host through and panics of ours
-//! not out, and leaves `errno` alone.
+//! A hook calls the original, notes what happened, and returns. It never blocks, takes no contended
+//! lock, allocates within stated bounds, lets the host's exceptions pass, lets no panic of ours
+//! out, and leaves `errno` alone.
 
-// The symbols' names are given, not chosen.
+// Hooks have the names of the symbols that they replace.
 #![allow(non_snake_case)]
 #![cfg_attr(
     target_os = "macos",

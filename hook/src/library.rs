@@ -1,4 +1,4 @@
-//! The library, as its worker sees it.
+//! Implements what the worker needs of the hook.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::base::{clock, faults, guard, log, mode};
 use crate::capture::{contexts, model, recent, saved};
 use crate::channel::{self, Channel, Inbox};
 
-/// This library, attached.
+/// This library, attached to the host.
 pub(crate) struct Here(pub(crate) Attached);
 
 impl Library for Here {
@@ -136,12 +136,12 @@ impl Library for Here {
 pub(crate) struct Events {
     channel: &'static Channel,
     inbox: Inbox,
-    /// The thread that takes from it is known to be the one that is woken.
+    /// The channel knows which thread to wake.
     attends: bool,
 }
 
 impl Events {
-    /// For the one worker; none if there was one before.
+    /// For the one worker. `None` if it was taken before.
     pub(crate) fn take() -> Option<Self> {
         let channel = channel::get();
         let inbox = channel.take_inbox()?;

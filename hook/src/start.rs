@@ -1,4 +1,4 @@
-//! From an inert library to a working one, and the end of it.
+//! The constructor, the start of the threads, and the end of the process.
 
 use std::ffi::CStr;
 use std::io;
@@ -23,7 +23,7 @@ use crate::channel;
 use crate::hooks::REPLACEMENTS;
 use crate::library::{Events, Here};
 
-/// What was decided and found when the library was loaded.
+/// What the constructor found out.
 struct Prepared {
     settings: Settings,
     library: Here,
@@ -31,7 +31,7 @@ struct Prepared {
 
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
 
-/// What is needed at the end.
+/// What is needed at the end of the process.
 struct Running {
     worker: Handle,
     /// `None`: there is no index.
@@ -53,8 +53,8 @@ static ON_LOAD: extern "C" fn() = on_load;
 #[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_term_func"))]
 static ON_EXIT: extern "C" fn() = on_exit;
 
-/// Decides whether this process is one for us. The preload variable is inherited by everything
-/// that the server starts, and by the shell script that starts the server.
+/// The constructor: attaches if this process is a llama-server. The preload variable is inherited by
+/// everything that the server starts, and by the shell script that starts the server.
 extern "C" fn on_load() {
     let wanted = is_set(c"CONTEXTPILOT_INDEX_URL")
         || is_set(c"CONTEXTPILOT_LISTEN")
@@ -78,7 +78,7 @@ extern "C" fn on_load() {
     }
 }
 
-/// None for a process that is none of our business, or in which nothing can be done.
+/// `None` if this process is not a llama-server, or cannot be hooked.
 fn prepare() -> Option<Prepared> {
     let host = Host::find(REPLACEMENTS)?;
     let settings = match Settings::from(|name| std::env::var_os(name)) {
@@ -119,8 +119,8 @@ fn is_set(name: &CStr) -> bool {
     !value.is_null() && unsafe { *value } != 0
 }
 
-/// Starts the threads, once: when the server begins to load its first model, or has made a context
-/// without that having been seen. So `--version`, `--help` and the parent of a router have none.
+/// Starts the threads, once: when the server begins to load its first model, or at its first context
+/// if no load was seen. So `--version`, `--help` and the parent process in router mode have no threads.
 fn ensure_running() {
     if !mode::begin_running() {
         return;
@@ -185,10 +185,10 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
     Ok(())
 }
 
-/// How long the server's start may wait for the journal, which takes some milliseconds.
+/// How long the server's start may wait until the journal is open, which takes some milliseconds.
 const OPENING: Duration = Duration::from_secs(1);
 
-/// Starts the thread that tells the index.
+/// Starts the thread that reports to the index.
 fn tell_index(settings: &Settings, config: Config) -> io::Result<worker::Index> {
     let config = Config {
         keep_settled: settings.journal,
@@ -237,19 +237,19 @@ fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
     })
 }
 
-/// A child has the parent's memory but not its threads: nobody would listen.
+/// A forked child has the parent's memory but not its threads, so nothing would read the queue.
 unsafe extern "C" fn in_forked_child() {
     mode::withdraw();
 }
 
-/// Runs with all signals blocked, for threads to inherit: the host's handlers are the host's
-/// threads' business.
+/// Runs `work` with all signals blocked. Threads that it starts inherit that, so the host's signal
+/// handlers run on the host's threads only.
 fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: fills the set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: one set is filled, the other there to be filled.
+    // SAFETY: one set is filled, the other is to be filled.
     let blocked =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let result = work();
@@ -260,18 +260,18 @@ fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Of the time at the end, for putting the journal in order.
+/// How much of the time at the end is kept for closing the journal.
 const CLOSING: Duration = Duration::from_millis(50);
 
-/// The process ends, and everything that it held with it: the index is told, within the time
-/// set for that. The other threads still run while this does.
+/// The process ends, and its cache with it: reports all live ids as evicted, within
+/// `CONTEXTPILOT_EXIT_DRAIN_MS`. The other threads still run meanwhile.
 ///
-/// After an internal error too, when there may be something left that is to be taken back.
+/// This also runs after an internal error, when live ids may still have to be reported.
 extern "C" fn on_exit() {
     let Some(running) = RUNNING.get() else {
         return;
     };
-    // In a child there are no threads, and what lies on disk is the parent's.
+    // A forked child has no threads, and the files on disk are the parent's.
     if running.process != std::process::id() {
         return;
     }

@@ -64,9 +64,9 @@ pub(crate) fn judge(
 pub(crate) fn page(total: &Score) -> String {
     let mut text = String::from(
         "\n## Requests tied by their prompts\n\n\
-         The same traces against the same server with its own functions hidden, as they are in\n\
-         executables that were stripped, and on macOS. Two cases depend on timing, so no trace has\n\
-         them: see [equal prompts](../crates/residency/README.md#tied-by-prompts).\n\n",
+         The same traces against the same server with its own functions hidden. In executables that were\n\
+         stripped, and on macOS, these functions cannot be hooked. Two cases depend on timing, so no trace\n\
+         has them: see [equal prompts](../crates/residency/README.md#tied-by-prompts).\n\n",
     );
     text += Score::HEAD;
     text += "\n";

@@ -285,10 +285,10 @@ fn gone(case: &Case) -> contextpilot_testbed::Result<moments::Moments> {
 fn write_table(rows: &[String], total: &Score, more: &str) {
     let mut text = String::from(
         "# Exactness\n\n\
-         Written by `cargo test --test exactness`. Each row is a trace of requests against a real\n\
-         llama-server under the launcher. *Truly gone* is what the engine itself says when the\n\
-         trace is replayed and each prompt is sent again (`cache_n`); *missed* and *false* compare\n\
-         that with what arrived at the index.\n\n",
+         Written by `cargo test --test exactness`. A trace is a fixed sequence of requests. Each row is a\n\
+         trace, run against a real llama-server under the launcher. *Gone* is the truth: the engine's own\n\
+         `cache_n` when the trace is replayed on a plain server and each prompt is sent again. *Missed* and\n\
+         *false* compare that with the evictions that were reported to the index.\n\n",
     );
     text.push_str(Score::HEAD);
     for row in rows.iter().chain([&total.row("**all**")]) {

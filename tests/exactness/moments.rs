@@ -227,13 +227,13 @@ fn is_at_rest(stats: &Value) -> bool {
 pub(crate) fn page(rows: &[String], total: &Comparison) -> String {
     let mut text = String::from(
         "\n## At every moment\n\n\
-         These traces are looked at after each of their steps: what was reported by then must be\n\
-         what was ever gone by then, found by replaying each beginning of the trace. *Too late* and\n\
-         *too early* count ids at each such moment. A silence that decides something (a tenth of a\n\
-         second, as a rule) is waited for; so is the index.\n\n\
-         With `cargo test --test exactness -- --every-moment` all traces are looked at so. On\n\
-         2026-11-22 that was done with 125: at 676 moments nothing was late and nothing early, here\n\
-         and where requests are tied by their prompts.\n\n",
+         These traces are checked after each of their steps: the ids that were reported so far must be the\n\
+         ids that were gone at any moment so far. The truth for a step comes from replaying the trace up to\n\
+         it. *Too late* and *too early* count ids at each such moment. The test waits for the silence that\n\
+         decides some evictions (a tenth of a second, as a rule), and for the index.\n\n\
+         `cargo test --test exactness -- --every-moment` checks all traces in this way. On 2026-11-22 that\n\
+         was done with 125 traces: at 676 moments nothing was late and nothing early, both here and where\n\
+         requests are tied by their prompts.\n\n",
     );
     text += Comparison::HEAD;
     for row in rows.iter().chain([&total.row("**all**")]) {

@@ -109,12 +109,11 @@ impl Page {
         let page = format!(
             "# Benchmarks\n\n\
              Written by `scripts/bench`, from one run of it. {machine}\n\n\
-             All sides of a comparison run in turn on the same machine, so that a ratio is one of\n\
-             figures that were taken within the same seconds. Behind a median stands, in\n\
-             parentheses, where it is with 95 % certainty. One side of most comparisons is the\n\
-             plain server *again*: how far two equal things differ is the noise, and a difference\n\
-             that is no larger, or not certain, is called *inside the noise*. Plots leave out the last\n\
-             hundredth.\n\n\
+             All sides of a comparison run in turn on the same machine, so both figures of a ratio\n\
+             were taken within the same seconds. The parentheses after a median are its 95 % confidence\n\
+             interval. Most comparisons measure the plain server twice (*again*): the difference of two\n\
+             equal servers is the noise. A difference that is no larger than that, or not certain, is called\n\
+             *inside the noise*. Plots leave out the last hundredth.\n\n\
              ## In short\n\n{short}\n\
              ## Targets\n\n| | target | measured | |\n|---|--:|--:|---|\n{aims}{text}"
         );

@@ -1,9 +1,8 @@
-//! What is claimed on the strength of functions that were found and patched, and is withdrawn when
-//! calls that ought to have come by now did not: compilers put copies of functions into their
-//! callers, linkers bind within a file, allocators free memory of their own accord.
+//! Claims: what follows if certain functions were found and patched. A claim is withdrawn if calls that
+//! should have been seen by now were not. Compilers inline functions into their
+//! callers, linkers bind calls within a file, and allocators free memory without a call that we see.
 //!
-//! A claim that is withdrawn stays so. It is never the other way round: what is seen late, or not
-//! at all, makes us claim less.
+//! A withdrawn claim is not made again. Missing evidence only ever makes us claim less.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,18 +11,18 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::evidence;
 use super::table::{EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS};
 
-/// Something that follows from functions being called.
+/// Something that holds only if certain functions are seen to be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// What stands in the slots is known.
+    /// The content of the slots is known.
     KvCache,
-    /// So is what stands in the host prompt cache, and when it leaves it.
+    /// The content of the host prompt cache is known, and when an entry leaves it.
     HostCache,
-    /// Requests can be told apart, and tied to slots.
+    /// Requests can be recognised, and tied to slots.
     Requests,
 }
 
-/// A claim that does not hold, and why: what is told to people.
+/// A claim that does not hold, and why, for the message.
 pub(crate) struct Withdrawn {
     pub(crate) claim: Claim,
     why: Why,
@@ -31,9 +30,9 @@ pub(crate) struct Withdrawn {
 
 #[derive(Clone, Copy)]
 enum Why {
-    /// Releases of the host prompt cache's entries are not seen: how that was noticed.
+    /// Releases of host entries are not seen. The text says how that was noticed.
     Releases(&'static str),
-    /// A function that every answer takes was not called.
+    /// A function that every answer needs was not called.
     NotCalled(&'static str),
 }
 
@@ -58,27 +57,27 @@ impl fmt::Display for Withdrawn {
     }
 }
 
-/// By claim.
+/// Indexed by claim.
 static STATES: [AtomicU8; 3] = [const { AtomicU8::new(NOT_MADE) }; 3];
 const NOT_MADE: u8 = 0;
 const MADE: u8 = 1;
 const WITHDRAWN: u8 = 2;
 
-/// Requests that were answered with 200 since the first came.
+/// Requests that were answered with 200.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
-/// So many such answers must have brought about what every answer needs. One may be to an empty
-/// prompt, which some servers answer without the engine.
+/// After so many answers, every function that an answer needs must have been called. It is more than
+/// one because some servers answer an empty prompt without the engine.
 const ANSWERS: u64 = 3;
 
 /// How many times the host prompt cache's limit may be saved to it without anything being freed.
 /// The cache drops its oldest entries as soon as the limit is passed once.
 const LIMITS: u64 = 3;
 
-/// Bytes that the host prompt cache may take; not set where there is no limit or it is unknown.
+/// The limit of the host prompt cache, in bytes. Not set if there is none, or it is unknown.
 static HOST_LIMIT: OnceLock<u64> = OnceLock::new();
 
-/// The server was told that its host prompt cache may take so many bytes.
+/// Sets the limit of the host prompt cache, in bytes.
 pub(crate) fn expect_host_limit(bytes: u64) {
     let _ = HOST_LIMIT.set(bytes);
 }
@@ -88,7 +87,7 @@ pub(crate) fn answered() {
     ANSWERED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The constructor's verdict: all that it takes was found and patched.
+/// Called by the constructor: all functions that the claim needs were found and patched.
 pub(super) fn make(claim: Claim) {
     STATES[claim as usize].store(MADE, Ordering::Relaxed);
 }
@@ -104,18 +103,18 @@ pub(crate) fn count_withdrawn() -> u64 {
     STATES.iter().filter(withdrawn).count() as u64
 }
 
-/// What was seen of the host prompt cache's buffers.
+/// What was seen of the buffers of the host prompt cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// One came back as another's memory, without having been released.
+    /// A buffer has the address of another one whose release was not seen.
     pub(crate) reused: bool,
-    /// Bytes that were saved, all together.
+    /// Bytes that were saved, in all.
     pub(crate) bytes: u64,
-    /// One was released.
+    /// The release of a buffer was seen.
     pub(crate) any_freed: bool,
 }
 
-/// The next claim that does not hold any more, each once.
+/// The next claim that no longer holds. Each is returned once.
 pub(crate) fn review(seen: Seen) -> Option<Withdrawn> {
     let withdrawn = host_cache(seen).or_else(serving)?;
     STATES[withdrawn.claim as usize].store(WITHDRAWN, Ordering::Relaxed);
@@ -151,7 +150,7 @@ fn serving() -> Option<Withdrawn> {
     } else if kv_cache && answered && launched && !is_any_called(MEMORY) {
         (Claim::KvCache, "llama_memory_seq_rm")
     } else if requests && launched && !is_any_called(NUMBERS) {
-        // What is launched has a number.
+        // Every launched task has a number.
         (Claim::Requests, "server_queue::get_new_id")
     } else if requests && answered && !launched {
         (Claim::Requests, "server_context::launch_slot_with_task")

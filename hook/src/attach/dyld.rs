@@ -1,10 +1,11 @@
-//! How calls by name come to us on macOS: dyld reads pairs of (ours, theirs) from the section
-//! `__DATA,__interpose` of an inserted library, and binds whoever asks for theirs to ours. In this
-//! library itself theirs stays theirs (or is that of another inserted library), so that a pair's
-//! second half is the function behind ours. `dlsym` would answer with our own.
+//! How functions are hooked on macOS. dyld reads pairs (replacement, original) from the section
+//! `__DATA,__interpose` of an inserted library, and binds every other file that imports the original
+//! to the replacement. Within this library the original stays the original (or is the replacement of
+//! another inserted library), so the second half of a pair is the function to call. `dlsym` would
+//! return our replacement.
 //!
-//! A weak reference is null, and its pair without effect, where nobody has the function: this
-//! library is loaded into everything that the server starts, and engines differ.
+//! The originals are weak references. If no file has the function, the reference is null and dyld skips
+//! the pair: this library is loaded into everything that the server starts, and engines differ.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -20,12 +21,12 @@ macro_rules! count {
 for_each_interposed!(count);
 
 unsafe extern "C" {
-    /// (ours, theirs), in the table's order: see `hooks/pairs.rs`.
+    /// Pairs (replacement, original), in the table's order: see `hooks/pairs.rs`.
     #[link_name = "contextpilot_pairs"]
     static PAIRS: [[*mut c_void; 2]; COUNT];
 }
 
-/// What the host would have called by this name; null: nothing.
+/// The function that the host would have called by this name; null if there is none.
 pub(super) fn behind(name: &CStr) -> *mut c_void {
     let row = ROWS
         .iter()
@@ -39,15 +40,15 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
     }
 }
 
-/// Whether dyld leads callers of the row's function to us.
+/// Whether dyld binds callers of the row's function to our replacement.
 pub(super) fn is_paired(row: &Row) -> bool {
     let place = ROWS.iter().position(|other| other.name == row.name);
     place.is_some_and(|place| place < COUNT) && row.slot.get().is_some() && hears(row)
 }
 
-/// Whether calls of what is behind a row come to us. Calls within one file do not: not those of
-/// an engine inside the executable, nor those of the server's own functions, which its library
-/// calls itself.
+/// Whether our replacement sees the calls of a row's function. It does not see calls within one file:
+/// those of an engine inside the executable, and those of the server's own functions, which its
+/// library calls itself.
 pub(super) fn hears(row: &Row) -> bool {
     !row.is_servers()
         && row
@@ -66,7 +67,7 @@ fn is_in_executable(address: *const c_void) -> bool {
     }
     // SAFETY: filled in by the call.
     let file = unsafe { file.assume_init() };
-    // Magic number, two of the machine, kind of file.
+    // The magic number, two words for the machine, and the kind of file.
     let header: *const [u32; 4] = file.dli_fbase.cast();
     // SAFETY: the file is loaded, and begins with its header.
     !header.is_null() && unsafe { *header }[3] == PROGRAM

@@ -1,9 +1,9 @@
-//! What the dynamic linker has loaded, read from memory: which functions an object defines, and
-//! through which words it calls those of others.
+//! Reads from memory what the dynamic linker has loaded: which functions an object defines, and
+//! through which words (GOT entries, and tables of functions) it calls functions of other objects.
 //!
-//! Nothing is opened and nothing is changed here. What the structures mean is in elf(5) and in the
-//! processor supplements of the System V ABI; that the dynamic linker has relocated all of it is
-//! certain, since this is read from a constructor or later.
+//! This module opens and changes nothing. elf(5) and the processor supplements of the System V ABI
+//! describe the structures. It runs in a constructor or later, so the dynamic linker has finished all
+//! relocations.
 
 use std::ffi::{CStr, c_char};
 use std::ops::{ControlFlow, Range};
@@ -12,28 +12,28 @@ use std::sync::atomic::AtomicUsize;
 
 use contextpilot_inline::visit_loaded;
 
-/// An object that is loaded: the executable or a library. Objects that were loaded with the
-/// process are never unloaded; others are used for the time of one call only.
+/// A loaded object: the executable or a library. Objects that were loaded with the
+/// process are never unloaded. Objects that were loaded later are used during one call only.
 pub(super) struct Object {
-    /// What to add to an address of its file.
+    /// What to add to an address in the file to get the address in memory.
     bias: usize,
-    /// From its first byte in memory to its last.
+    /// Its range of addresses in memory.
     extent: Range<usize>,
-    /// Made read-only by the dynamic linker after relocation: whole pages.
+    /// The pages that the dynamic linker makes read-only after relocation.
     relro: Range<usize>,
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
     /// `DT_GNU_HASH`; null if there is none.
     hash: *const u32,
-    /// `DT_HASH`, the older table, which may be there instead; null if there is none.
+    /// `DT_HASH`, the older kind of table; null if there is none.
     older_hash: *const u32,
     /// `DT_JMPREL` and `DT_RELA`.
     relocations: [Table; 2],
-    /// Finds its own functions before those of all others (`-Bsymbolic`).
+    /// Linked with `-Bsymbolic`: finds its own functions before those of other objects.
     pub(super) symbolic: bool,
 }
 
-/// Where relocations are, and how many bytes of them.
+/// The address of a table of relocations, and its length in bytes.
 #[derive(Clone, Copy, Default)]
 struct Table {
     address: usize,
@@ -43,8 +43,8 @@ struct Table {
 /// A word that holds, or will hold, the address of a function of some object.
 pub(super) struct Word<'a> {
     pub(super) at: &'a AtomicUsize,
-    /// It may be filled in when it is first called through, and lead back into the object until
-    /// then.
+    /// Lazy binding: the dynamic linker may fill in the word at the first call, and until then it
+    /// points back into the object.
     pub(super) may_be_lazy: bool,
     object: &'a Object,
     symbol: &'a libc::Elf64_Sym,
@@ -53,7 +53,7 @@ pub(super) struct Word<'a> {
 impl Word<'_> {
     /// The function's name.
     pub(super) fn name(&self) -> &CStr {
-        // SAFETY: a word is made of one of its object's symbols.
+        // SAFETY: the symbol is one of the object's.
         unsafe { self.object.name(self.symbol) }
     }
 }
@@ -87,7 +87,7 @@ const DT_FLAGS: i64 = 30;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DF_SYMBOLIC: u64 = 2;
 
-/// `JUMP_SLOT`: the only kind that may be filled in late.
+/// `JUMP_SLOT`: the only kind of relocation that may be lazy.
 const JUMP_SLOT: u32 = if cfg!(target_arch = "aarch64") {
     1026
 } else {
@@ -95,7 +95,7 @@ const JUMP_SLOT: u32 = if cfg!(target_arch = "aarch64") {
 };
 
 /// The kinds of relocation that hold a function's address: `JUMP_SLOT`, `GLOB_DAT`, and the
-/// absolute word of a table of functions (`R_X86_64_64`, `R_AARCH64_ABS64`).
+/// absolute address in a table of functions (`R_X86_64_64`, `R_AARCH64_ABS64`).
 const CALLS: [u32; 3] = if cfg!(target_arch = "aarch64") {
     [JUMP_SLOT, 1025, 257]
 } else {
@@ -111,12 +111,12 @@ const STT_GNU_IFUNC: u8 = 10;
 pub(super) enum Defined {
     /// At this address.
     At(usize),
-    /// Somewhere: a resolver of the object chose one of several implementations.
+    /// At an unknown address: a resolver of the object (IFUNC) chose one of several implementations.
     Chosen,
 }
 
-/// All objects in the dynamic linker's order: the executable, what is preloaded, what is needed,
-/// and what came later.
+/// All objects in the dynamic linker's order: the executable, preloaded libraries, needed libraries,
+/// and those that were loaded later.
 pub(super) fn objects() -> Vec<Object> {
     let mut objects = Vec::new();
     visit_loaded(|info| {
@@ -139,16 +139,16 @@ pub(super) fn program() -> Option<Object> {
 }
 
 impl Object {
-    /// None if it has no tables of the usual kind.
+    /// `None` if it lacks the usual tables.
     ///
     /// # Safety
-    /// It describes an object that is loaded.
+    /// `info` describes a loaded object.
     unsafe fn new(info: &libc::dl_phdr_info) -> Option<Self> {
         if info.dlpi_phdr.is_null() {
             return None;
         }
         let bias = info.dlpi_addr as usize;
-        // SAFETY: the program headers are mapped, as many as are told.
+        // SAFETY: the program headers are mapped, and `dlpi_phnum` is their number.
         let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         let range = |header: &libc::Elf64_Phdr| {
             let start = bias.wrapping_add(header.p_vaddr as usize);
@@ -175,7 +175,7 @@ impl Object {
         };
         let mut at = range(of(libc::PT_DYNAMIC).next()?).start as *const Dynamic;
         loop {
-            // SAFETY: within the dynamic section, which ends with the tag that we end at.
+            // SAFETY: within the dynamic section, which ends with the tag that ends this loop.
             let entry = unsafe { &*at };
             let address = object.address(entry.value as usize);
             match entry.tag {
@@ -193,13 +193,13 @@ impl Object {
                 DT_PLTREL if entry.value != DT_RELA as u64 => return None,
                 _ => {}
             }
-            // SAFETY: there is one more, as this was not the last.
+            // SAFETY: this entry was not the last, so there is another one.
             at = unsafe { at.add(1) };
         }
         (!object.symbols.is_null() && !object.names.is_null()).then_some(object)
     }
 
-    /// Tells it from every other object that is loaded.
+    /// Identifies the object among all loaded objects.
     pub(super) fn key(&self) -> usize {
         self.extent.start
     }
@@ -212,7 +212,8 @@ impl Object {
         self.relro.contains(&std::ptr::from_ref(word).addr())
     }
 
-    /// The dynamic linker replaces addresses of the file by those in memory, but not everywhere.
+    /// The address in memory. The dynamic linker has replaced some of the file's addresses by addresses
+    /// in memory, but not all.
     fn address(&self, value: usize) -> usize {
         match self.contains(value) {
             true => value,
@@ -220,13 +221,13 @@ impl Object {
         }
     }
 
-    /// The function of this name that the object offers to others. `hash` is [`gnu_hash`]'s.
+    /// The function of this name that the object exports. `hash` is [`gnu_hash`] of the name.
     pub(super) fn defined(&self, name: &CStr, hash: u32) -> Option<Defined> {
         if self.hash.is_null() {
             return self.defined_by_older(name);
         }
         const BITS: u32 = u64::BITS;
-        // SAFETY: the header of a hash table: buckets, first symbol, words of the filter, shift.
+        // SAFETY: the header of a hash table: number of buckets, first symbol, words of the filter, shift.
         let [buckets, first, words, shift] = unsafe { *self.hash.cast::<[u32; 4]>() };
         if buckets == 0 || words == 0 {
             return None;
@@ -234,7 +235,7 @@ impl Object {
         // SAFETY: the header has four words; the filter follows.
         let filter = unsafe { self.hash.add(4) }.cast::<u64>();
         let at = (hash / BITS) & (words - 1);
-        // SAFETY: the filter has so many words, which are a power of two.
+        // SAFETY: the number of words is a power of two, and the index is reduced to it.
         let word = unsafe { element(filter, at) };
         let wanted = 1_u64 << (hash % BITS) | 1_u64 << ((hash >> (shift & 31)) % BITS);
         if word & wanted != wanted {
@@ -268,12 +269,12 @@ impl Object {
         }
     }
 
-    /// The same by the older table.
+    /// The same with the older kind of table.
     fn defined_by_older(&self, name: &CStr) -> Option<Defined> {
         if self.older_hash.is_null() {
             return None;
         }
-        // SAFETY: the header of a hash table: buckets, chained symbols.
+        // SAFETY: the header of a hash table: number of buckets, number of chained symbols.
         let [buckets, count] = unsafe { *self.older_hash.cast::<[u32; 2]>() };
         if buckets == 0 {
             return None;
@@ -309,7 +310,7 @@ impl Object {
         }
     }
 
-    /// Every word of the object's that holds the address of a function by its name.
+    /// Every word of the object that holds the address of a named function.
     pub(super) fn words(&self) -> impl Iterator<Item = Word<'_>> {
         self.relocations
             .into_iter()
@@ -340,8 +341,8 @@ impl Object {
         // SAFETY: the relocation's number is that of one of the object's symbols.
         let symbol = unsafe { self.symbol(symbol) };
         Some(Word {
-            // SAFETY: the word that the relocation is about, which stays mapped as long as the
-            // object does; the dynamic linker may write to it, too, in one piece.
+            // SAFETY: the word of the relocation stays mapped as long as the
+            // object. The dynamic linker may write to it too, in one piece.
             at: unsafe { &*(at as *const AtomicUsize) },
             may_be_lazy: kind == JUMP_SLOT,
             object: self,
@@ -361,9 +362,9 @@ impl Object {
     /// # Safety
     /// It is one of the object's symbols.
     unsafe fn name(&self, symbol: &libc::Elf64_Sym) -> &CStr {
-        // SAFETY: the symbol's name stands in the object's table of names.
+        // SAFETY: the symbol's name is in the object's table of names.
         let name = unsafe { self.names.add(symbol.st_name as usize) };
-        // SAFETY: it is a text, ended by a zero.
+        // SAFETY: names in the table end with a zero byte.
         unsafe { CStr::from_ptr(name) }
     }
 }
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_found_where_the_dynamic_linker_finds_it() {
+    fn a_function_is_found_at_the_address_that_dlsym_returns() {
         let objects = objects();
         for name in [c"recv", c"accept4", c"shutdown"] {
             let mut found = objects
@@ -427,11 +428,11 @@ mod tests {
     }
 
     #[test]
-    fn a_word_holds_the_address_of_the_function_that_it_is_named_after() {
+    fn a_word_holds_the_address_of_the_function_it_is_named_after() {
         let objects = objects();
         let program = &objects[0];
-        // Called here, so that there is such a word.
-        // SAFETY: no descriptor has this number, which is all that follows.
+        // This call makes the test's executable have such a word.
+        // SAFETY: no descriptor has this number, so the call only fails.
         assert_eq!(unsafe { libc::shutdown(-1, libc::SHUT_RD) }, -1);
         let words: Vec<Word<'_>> = program
             .words()

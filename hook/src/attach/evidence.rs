@@ -1,8 +1,9 @@
-//! What is known of each function: *found* is how many places there are that lead to it, *patched*
-//! how many of them were read back and lead to us, *called* whether a call was seen.
+//! What is known of each function. *Found* is the number of places that lead to it. *Patched* is the
+//! number of these that were read back and lead to our replacement. *Called* says whether a call was
+//! seen.
 //!
-//! A place is a word of the global offset table or of a table of functions, the function's own
-//! first instructions where it is hooked inline, or a pair of dyld's.
+//! A place is an entry of the global offset table, an entry of a table of functions, the function's
+//! own first instructions if it is hooked inline, or an interpose pair on macOS.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -15,20 +16,20 @@ pub(crate) struct Places {
     way: AtomicU8,
     found: AtomicU32,
     patched: AtomicU32,
-    /// Places in the server's own objects that lead to another definition of the function, which
-    /// is not hooked.
+    /// Places in the server's own objects that lead to another definition of the function. That
+    /// one is not hooked.
     strays: AtomicU32,
 }
 
 const BY_WORDS: u8 = 0;
 const INLINE: u8 = 1;
 
-/// What the words that lead to a function were counted as.
+/// The numbers of a function's places.
 #[derive(Clone, Copy)]
 pub(super) struct Counts {
-    /// Words that lead to the function.
+    /// Words that lead to the definition that is hooked.
     pub(super) found: u32,
-    /// Words of the server's own objects that lead to another definition of it.
+    /// Words of the server's own objects that lead to another definition.
     pub(super) strays: u32,
 }
 
@@ -55,7 +56,7 @@ impl Places {
         self.patched.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Its first instructions lead to us, whoever calls it. Returns what was counted before.
+    /// The function is hooked inline, so every caller reaches us. Returns the previous counts.
     pub(super) fn set_inline(&self) -> Counts {
         self.way.store(INLINE, Ordering::Relaxed);
         self.patched.store(1, Ordering::Relaxed);
@@ -65,7 +66,7 @@ impl Places {
         }
     }
 
-    /// Takes [`set_inline`](Self::set_inline) back.
+    /// Undoes [`set_inline`](Self::set_inline).
     pub(super) fn restore(&self, counts: Counts) {
         self.way.store(BY_WORDS, Ordering::Relaxed);
         self.patched.store(0, Ordering::Relaxed);
@@ -89,10 +90,10 @@ impl Places {
     }
 }
 
-/// When a function was called last, as far as that is told apart.
+/// In which phase a function was called last.
 pub(crate) struct Called(AtomicU8);
 
-/// What calls are noted as now: [`LOADING`] until a request has come.
+/// The phase that calls are noted with: [`LOADING`] until a request has come.
 static PHASE: AtomicU8 = AtomicU8::new(LOADING);
 const NEVER: u8 = 0;
 const LOADING: u8 = 1;
@@ -103,7 +104,7 @@ impl Called {
         Self(AtomicU8::new(NEVER))
     }
 
-    /// A load or two, and a store once in a phase: this is in front of everything else.
+    /// Costs a load or two, and one store per phase. Every hook calls this.
     #[inline]
     pub(crate) fn note(&self) {
         let phase = PHASE.load(Ordering::Relaxed);
@@ -121,7 +122,7 @@ impl Called {
     }
 }
 
-/// A request has come: what is called from now on is called for requests.
+/// A request has come: calls from now on are noted as made for requests.
 pub(crate) fn serving() {
     if PHASE.load(Ordering::Relaxed) != SERVING {
         PHASE.store(SERVING, Ordering::Relaxed);

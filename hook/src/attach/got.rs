@@ -1,13 +1,14 @@
-//! The first way in: the words through which loaded objects call functions of others (the global
-//! offset table, and tables of functions in data) are pointed to our replacements.
+//! GOT patching: writes the addresses of our replacements into the words through which loaded objects
+//! call functions of other objects. These are entries of the global offset table, and of tables of
+//! functions in data.
 //!
-//! Nothing is exported for this, so no other process notices; and within a llama-server only those
-//! words are changed that hold the one definition of a function that the server itself calls. A
-//! process may have several definitions of a name: a C++ runtime in each file, two OpenSSLs. Who
-//! calls another one goes on doing so.
+//! The library exports nothing for this, so it has no effect in other processes. Within a llama-server
+//! it changes only words that hold the definition that the server itself calls. A
+//! process may have several definitions of a name: a C++ runtime in each file, two OpenSSLs. Callers of
+//! other definitions are left alone.
 //!
-//! [`Survey::take`] finds the words and changes nothing, [`Survey::patch`] writes them and reads
-//! them back. [`patch_late`] does the same for objects that came by `dlopen` in between.
+//! [`Survey::take`] finds the words and changes nothing. [`Survey::patch`] writes them and reads
+//! them back. [`patch_late`] does the same for objects that were loaded by `dlopen` since.
 
 use std::ffi::{CStr, c_void};
 use std::sync::OnceLock;
@@ -18,39 +19,39 @@ use super::evidence::Counts;
 use super::original::{ROWS, Row};
 use super::replacement;
 
-/// A definition of a row's function.
+/// One definition of a row's function.
 struct Definition {
     row: usize,
     address: usize,
-    /// The object that has it, by its place in the survey.
+    /// The index of the object that has it.
     object: usize,
 }
 
-/// A word that leads, or will lead, to a definition.
+/// A word that leads to a definition, or will lead to it after lazy binding.
 struct Import {
     row: usize,
     object: usize,
-    /// By its place among the definitions.
+    /// The index of the definition.
     definition: usize,
     /// The word's address.
     at: usize,
 }
 
-/// What there is to patch.
+/// All words that could be patched.
 pub(super) struct Survey {
     objects: Vec<Object>,
     definitions: Vec<Definition>,
     imports: Vec<Import>,
-    /// By row: the definition that the server calls.
+    /// For each row, the definition that the server calls.
     chosen: Vec<Option<usize>>,
 }
 
-/// The objects that were there when the library attached, by their keys.
+/// The keys of the objects that were loaded when the library attached.
 static KNOWN: OnceLock<Vec<usize>> = OnceLock::new();
 
 impl Survey {
-    /// Looks at every object but our own. Sets the slot of each row to the definition that the
-    /// server calls, and its places to the words that lead there.
+    /// Reads every object but our own. Sets the slot of each row to the definition that the
+    /// server calls, and counts the words that lead to it.
     pub(super) fn take() -> Self {
         let mut survey = Self {
             objects: objects(),
@@ -87,13 +88,13 @@ impl Survey {
         }
     }
 
-    /// The definition that the dynamic linker finds, for tables that were not understood.
+    /// The definition that the dynamic linker finds. For objects whose tables we cannot read.
     fn resolved(&self, row: usize, name: &CStr) -> Option<Definition> {
         // SAFETY: the name is a C string; dlsym may be called at any time.
         let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
         let object = self.objects.iter().position(|o| o.contains(address))?;
-        // A program whose code takes the address of a function may offer a detour to it, which
-        // leads through the very word that is to be patched.
+        // If a non-PIE program takes the address of a function, that is the address of its PLT entry,
+        // which jumps through the word that is to be patched.
         let imports = |word: Word<'_>| word.name() == name;
         (!self.objects[object].words().any(imports)).then_some(Definition {
             row,
@@ -130,7 +131,7 @@ impl Survey {
         self.imports.dedup_by_key(|import| import.at);
     }
 
-    /// The definition that a word of an object leads to.
+    /// The definition that a word leads to.
     fn leads_to(
         &self,
         word: &Word<'_>,
@@ -141,7 +142,7 @@ impl Survey {
         let first = by_address.partition_point(|(address, _)| *address < now);
         let mut at_address = by_address[first..].iter().take_while(|(a, _)| *a == now);
         if at_address.clone().next().is_some() {
-            // Two names may have one address; the word has the name of one of them.
+            // Two names may have the same address; then the word's name decides.
             let is_named = |(_, index): &&(usize, usize)| {
                 let row = self.definitions[*index].row;
                 ROWS[row].slot.c_name() == word.name()
@@ -157,7 +158,7 @@ impl Survey {
     }
 
     /// The definition that the dynamic linker would find for an object: its own if it was linked
-    /// so, else the first.
+    /// with `-Bsymbolic`, else the first.
     fn lookup(&self, row: usize, object: usize) -> Option<usize> {
         let of_row = || {
             let all = self.definitions.iter().enumerate();
@@ -168,8 +169,8 @@ impl Survey {
         own.or_else(|| of_row().next()).map(|(index, _)| index)
     }
 
-    /// Whether the object has something of the engine or of its server: calls it or contains it,
-    /// as the executable does one way or other.
+    /// Whether the object belongs to the server: it is the executable, or it calls or contains functions of
+    /// the engine or the server.
     fn is_servers(&self, object: usize) -> bool {
         let is_engines = |row: usize| ROWS[row].is_engines();
         let defines = |one: &Definition| one.object == object && is_engines(one.row);
@@ -181,7 +182,7 @@ impl Survey {
         let servers: Vec<bool> = (0..self.objects.len())
             .map(|object| self.is_servers(object))
             .collect();
-        // A runtime's calls of itself are not the server's.
+        // Calls that a runtime makes of itself are not the server's.
         let definitions = &self.definitions;
         self.imports.retain(|import| {
             definitions[import.definition].object != import.object || servers[import.object]
@@ -197,7 +198,7 @@ impl Survey {
             };
             let candidates = self.definitions.iter().enumerate();
             let candidates = candidates.filter(|(_, definition)| definition.row == row);
-            // Of equals the first, as the dynamic linker would have it.
+            // On a tie the first, which the dynamic linker would choose.
             let chosen = candidates
                 .map(|(index, _)| (weight(index), std::cmp::Reverse(index)))
                 .max()
@@ -222,8 +223,8 @@ impl Survey {
         }
     }
 
-    /// The objects of the server's that call the function of this name: those that have it do so
-    /// for ends of their own, unless the server is in there, too.
+    /// The server's objects that call the function of this name. An object that defines the function
+    /// calls it for its own purposes, so it does not count unless it also contains the server.
     fn callers(&self, name: &str) -> impl Iterator<Item = usize> {
         let has_server = |object: usize| {
             let mut definitions = self.definitions.iter();
@@ -237,8 +238,8 @@ impl Survey {
         of_name.map(|import| import.object)
     }
 
-    /// Whether each object that calls `caller` also calls some function of the rows that are
-    /// `wanted`, through words that are ours to patch and no others. None if nobody calls it.
+    /// Whether each object that calls `caller` also calls a function of a `wanted` row, and
+    /// only through words that we patch. `None` if no object calls `caller`.
     pub(super) fn is_called_by_callers_of(
         &self,
         caller: &str,
@@ -258,12 +259,12 @@ impl Survey {
         Some(callers.all(leads_to_us))
     }
 
-    /// Whether the executable calls the function of this name, which is in a library.
+    /// Whether the executable calls the function of this name in a library.
     pub(super) fn is_called_by_executable(&self, name: &str) -> bool {
         self.callers(name).any(|object| object == 0)
     }
 
-    /// The function of this name of the very object that has the row's.
+    /// The function `name` in the object that defines the row's function.
     pub(super) fn beside(&self, row: &str, name: &CStr) -> Option<usize> {
         let row = ROWS.iter().position(|one| one.name == row)?;
         let object = self.definitions[self.chosen[row]?].object;
@@ -273,20 +274,20 @@ impl Survey {
         }
     }
 
-    /// Points the words of each row that is `wanted` to its replacement.
+    /// Points the words of each `wanted` row to its replacement.
     ///
     /// # Errors
-    /// A function whose words cannot be written, if it is one that cannot be done without. Then
-    /// all are as before.
+    /// The name of a required function whose words cannot be written. Then all words are as
+    /// before.
     ///
     /// # Safety
-    /// The slots are set, and what they hold is not changed any more.
+    /// The slots are set, and do not change any more.
     pub(super) unsafe fn patch(self, wanted: impl Fn(&Row) -> bool) -> Result<(), &'static str> {
         let mut written: Vec<(&Import, &Row)> = Vec::new();
         let mut failed = None;
         for import in &self.imports {
             let row = &ROWS[import.row];
-            // What is hooked at its beginning needs no more.
+            // A function that is hooked inline needs no patched words.
             let leads_to_it = self.chosen[import.row] == Some(import.definition);
             if !leads_to_it || row.places.is_inline() || !wanted(row) {
                 continue;
@@ -303,7 +304,7 @@ impl Survey {
         if let Some(name) = failed {
             for (import, _) in written {
                 let address = self.definitions[import.definition].address;
-                // SAFETY: what the word held, or would have held after its first use.
+                // SAFETY: the address that the word held, or would have held after lazy binding.
                 unsafe { write(&self.objects[import.object], import.at, address) };
             }
             return Err(name);
@@ -317,9 +318,9 @@ impl Survey {
     }
 }
 
-/// Patches what objects that were loaded since call, too: plugins of the engine, for instance.
-/// May run beside other threads: a word is written in one piece, and leads to the same function
-/// before and after.
+/// Patches objects that were loaded since the library attached, such as plugins of the engine.
+/// Other threads may run meanwhile: a word is written in one piece, and the replacement calls the
+/// function that the word led to.
 pub(crate) fn patch_late() {
     let Some(known) = KNOWN.get() else {
         return;
@@ -330,8 +331,8 @@ pub(crate) fn patch_late() {
     {
         for word in object.words() {
             let now = word.at.load(Ordering::Relaxed);
-            // What such a word will lead to is certain for the engine's functions only: a plugin
-            // may bring a C++ runtime of its own.
+            // For a word that is not bound yet, the definition is certain only for functions of the
+            // engine: a plugin may have its own C++ runtime.
             let is_lazy = word.may_be_lazy && object.contains(now);
             let row = ROWS.iter().position(|row| {
                 let leads = match is_lazy {
@@ -355,24 +356,24 @@ pub(crate) fn patch_late() {
     }
 }
 
-/// Writes a word, and says whether it then holds what was written.
+/// Writes a word, reads it back, and returns whether it holds `value`.
 ///
 /// # Safety
-/// It is a word of the object's that holds a function's address, and `value` is that of a function
-/// of the same signature.
+/// `at` is a word of the object that holds a function's address, and `value` is the address of a
+/// function with the same signature.
 unsafe fn write(object: &Object, at: usize, value: usize) -> bool {
-    // SAFETY: the caller's promise; the dynamic linker may write to it, too, in one piece.
+    // SAFETY: the caller's promise. The dynamic linker may write to the word too, in one piece.
     let word = unsafe { &*std::ptr::with_exposed_provenance::<AtomicUsize>(at) };
     if !object.is_relro(word) {
         word.store(value, Ordering::Relaxed);
     } else {
-        // A page of data that was written to while the object was loaded. It stays readable
-        // throughout, and nobody else writes to it any more.
+        // The dynamic linker made this page read-only after relocation. It stays readable while it is
+        // writable, and nobody else writes to it any more.
         if !protect(word, libc::PROT_READ | libc::PROT_WRITE) {
             return false;
         }
         word.store(value, Ordering::Relaxed);
-        // Left open, it would still work.
+        // If this fails, the page stays writable, which does no harm.
         protect(word, libc::PROT_READ);
     }
     word.load(Ordering::Relaxed) == value

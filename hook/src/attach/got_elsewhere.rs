@@ -1,5 +1,5 @@
-//! Where executables are no ELF files, words stay as they are: dyld has led whom it should to us
-//! before any of our code runs.
+//! Replaces GOT patching where executables are not ELF files: there dyld has bound callers to our
+//! replacements before any of our code runs.
 
 use std::ffi::CStr;
 
@@ -7,11 +7,11 @@ use super::evidence::Counts;
 use super::linker;
 use super::original::{ROWS, Row};
 
-/// What dyld has done.
+/// The result of dyld's work.
 pub(super) struct Survey;
 
 impl Survey {
-    /// Counts the interpose pairs that have a second half.
+    /// Counts the interpose pairs whose original exists.
     pub(super) fn take() -> Self {
         for row in ROWS.iter().filter(|row| linker::is_paired(row)) {
             let counts = Counts {
@@ -23,7 +23,7 @@ impl Survey {
         Self
     }
 
-    /// Nobody can tell who calls what.
+    /// Unknown: callers cannot be found here.
     pub(super) fn is_called_by_callers_of(
         &self,
         _: &str,
@@ -32,7 +32,7 @@ impl Survey {
         Some(ROWS.iter().any(|row| wanted(row) && row.places.found() > 0))
     }
 
-    /// There are no such words.
+    /// Never: there are no such words.
     pub(super) fn is_called_by_executable(&self, _: &str) -> bool {
         false
     }
@@ -42,7 +42,7 @@ impl Survey {
         None
     }
 
-    /// Has been done.
+    /// Does nothing: dyld has done it.
     ///
     /// # Errors
     /// None.
@@ -56,5 +56,5 @@ impl Survey {
     }
 }
 
-/// dyld does that.
+/// Does nothing: dyld does this too.
 pub(crate) fn patch_late() {}

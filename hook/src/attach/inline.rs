@@ -1,9 +1,9 @@
-//! The second way in: functions that are linked into the executable, where the dynamic linker has
-//! no say, are hooked by a jump at their beginning.
+//! Inline hooking: functions that are linked into the executable are not called through the dynamic
+//! linker, so they get a jump at their beginning.
 //!
-//! The mechanism, and when it is refused, are [`contextpilot_inline`]'s. Here is which functions,
-//! and what follows if one cannot be had. Nothing above the [table](super::table) knows the
-//! difference: a slot holds what has to be called instead of our own function, either way.
+//! [`contextpilot_inline`] has the mechanism, and refuses functions that cannot be hooked. This module
+//! decides which functions are hooked, and what follows if one is refused. The rest of the hook does
+//! not see the difference: a [`Slot`] holds the address of the original either way.
 
 use contextpilot_inline::{Batch, Function, Image, Refusal};
 
@@ -12,7 +12,7 @@ use super::original::{ROWS, Row, Slot, plain};
 use super::replacement::{self, Replacement};
 use super::table::{MEMORY, PROMPTS, SESSIONS_SOCKET, is_called, is_seen_elsewhere};
 
-/// Functions of the table that are linked into the executable.
+/// The functions of the table that are linked into the executable.
 pub(super) struct Inside {
     image: Image,
     /// In the order of [`ROWS`].
@@ -21,27 +21,27 @@ pub(super) struct Inside {
     plain: Vec<Option<Function>>,
 }
 
-/// A row, what is called in its place, and where it is.
+/// A row, its replacement, and the function in the executable.
 type Candidate<'a> = (&'static Row, &'static Replacement, &'a Function);
 
 impl Inside {
-    /// If the executable contains an engine. For an executable that was stripped, the answer takes
+    /// `Some` if the executable contains an engine. For a stripped executable, this takes
     /// a tenth of a millisecond.
     pub(super) fn with_engine() -> Option<Self> {
         Self::with_any_of(|row| MEMORY.iter().any(|(_, name)| *name == row.name))
     }
 
-    /// If the executable contains functions of the server's own.
+    /// `Some` if the executable contains functions of the server.
     pub(super) fn with_server() -> Option<Self> {
         Self::with_any_of(Row::is_servers)
     }
 
-    /// If the executable contains what releases memory.
+    /// `Some` if the executable contains functions that release memory.
     pub(super) fn with_runtime() -> Option<Self> {
         Self::with_any_of(is_runtimes)
     }
 
-    /// All names at once: what takes time is to read the table.
+    /// Looks for all names at once, because reading the symbol table is what takes time.
     fn with_any_of(wanted: impl Fn(&Row) -> bool) -> Option<Self> {
         let image = Image::of_self().ok()?;
         let rows = ROWS.iter().map(|row| row.name);
@@ -55,7 +55,7 @@ impl Inside {
             .then_some(Self { image, rows, plain })
     }
 
-    /// Whether it contains one of the server's own functions, too.
+    /// Whether the executable contains one of the server's own functions.
     pub(super) fn has_server(&self) -> bool {
         self.candidates().any(|(row, ..)| row.is_servers())
     }
@@ -73,20 +73,20 @@ impl Inside {
         })
     }
 
-    /// Prepares all that there is, for a server that contains its engine.
+    /// Prepares hooks for all functions, for a server that contains its engine.
     ///
     /// # Errors
-    /// What cannot be hooked, and why, where that would make us miss something.
+    /// The function that cannot be hooked, and why, if the hook would miss something without it.
     pub(super) fn prepare_all(self) -> Result<Ready, String> {
         let mut ready = Ready::default();
         for (row, replacement, function) in self.candidates().filter(|(row, ..)| !is_tls(row)) {
-            // In a server that does without, it is left as it is.
+            // If requests need not be tied by their prompts, this function is not hooked.
             if row.generation == PROMPTS.0 && !is_called(PROMPTS.0, |name| self.has(name)) {
                 continue;
             }
             if let Err(refusal) = ready.add(&self.image, row, function, replacement) {
-                // Others may call the runtime's functions by name; whether the server does is
-                // looked at by whoever relies on it.
+                // The functions of the runtime may be called by others. The code that relies on
+                // them checks whether the server calls them.
                 let is_missed = !is_runtimes(row)
                     && !is_seen_elsewhere(row.name, row.generation, |name| self.has(name));
                 if is_missed {
@@ -107,7 +107,7 @@ impl Inside {
         Ok(ready)
     }
 
-    /// Prepares OpenSSL's functions, where it is linked in, too: all of them or none.
+    /// Prepares hooks for OpenSSL's functions if OpenSSL is linked in: all of them or none.
     fn prepare_tls(&self, ready: &mut Ready) {
         let tls = || self.candidates().filter(|(row, ..)| is_tls(row));
         if tls().next().is_none() {
@@ -131,14 +131,14 @@ impl Inside {
         ready.tls = Some(all);
     }
 
-    /// Prepares the server's own functions and OpenSSL's only, for one that has its engine in
-    /// libraries. What is refused is done without.
+    /// Prepares hooks for the server's own functions and OpenSSL's, for a server that has its engine in
+    /// libraries. Functions that are refused are left out.
     pub(super) fn prepare_server(&self, ready: &mut Ready) {
         self.prepare_each(Row::is_servers, ready);
         self.prepare_tls(ready);
     }
 
-    /// Prepares what releases memory. What is refused is done without.
+    /// Prepares hooks for functions that release memory. Functions that are refused are left out.
     pub(super) fn prepare_runtime(&self, ready: &mut Ready) {
         self.prepare_each(is_runtimes, ready);
     }
@@ -158,15 +158,15 @@ fn is_runtimes(row: &Row) -> bool {
     row.generation == "cxx"
 }
 
-/// Hooks that only need to be installed. Slots hold their trampolines already.
+/// Prepared hooks, ready to be installed. The slots hold their trampolines already.
 #[derive(Default)]
 pub(super) struct Ready {
     batch: Batch,
-    /// What was set, and what it held before.
+    /// Slots that were set, and the address that each held before.
     slots: Vec<(&'static Slot, *const ())>,
-    /// What is hooked, and where it would have been without that.
+    /// Rows that are hooked, and their counts before.
     hooked: Vec<(&'static Row, Counts)>,
-    /// Whether what OpenSSL does is seen, where it is inside.
+    /// Whether OpenSSL's functions are hooked; `None` if OpenSSL is not in the executable.
     pub(super) tls: Option<bool>,
 }
 
@@ -191,26 +191,26 @@ impl Ready {
         slot.set(address);
     }
 
-    /// Whether the release of a vector of bytes is seen, if the executable does that itself.
+    /// Whether the release of a vector of bytes is hooked, if the executable contains that function.
     pub(super) fn has_runtime(&self) -> bool {
         self.hooked.iter().any(|(row, _)| row.name == "_ZdlPvm")
     }
 
-    /// How many slots and hooks there are so far.
+    /// The numbers of slots and hooks so far.
     fn mark(&self) -> (usize, usize) {
         (self.slots.len(), self.hooked.len())
     }
 
-    /// Takes back what was prepared since.
+    /// Undoes what was prepared since that mark.
     fn return_to(&mut self, (slots, hooked): (usize, usize)) {
         take_back(&self.slots.split_off(slots), &self.hooked.split_off(hooked));
         self.batch.truncate(hooked);
     }
 
-    /// Hooks all of them.
+    /// Installs all hooks.
     ///
     /// # Errors
-    /// Why that is not possible. Then nothing was changed.
+    /// Why that is impossible. Then nothing was changed.
     ///
     /// # Safety
     /// From the library's constructor only: no thread may be in one of the functions.
@@ -221,7 +221,7 @@ impl Ready {
             hooked,
             tls: _,
         } = self;
-        // SAFETY: the caller's promise; the trampolines are in their slots.
+        // SAFETY: the caller's promise, and the slots hold the trampolines.
         let installed = unsafe { batch.install() };
         if installed.is_err() {
             take_back(&slots, &hooked);
@@ -235,7 +235,7 @@ impl Ready {
     }
 }
 
-/// The latest first, so that each slot ends with what it held at the beginning.
+/// Undoes in reverse order, so that each slot ends with the address that it held first.
 fn take_back(slots: &[(&Slot, *const ())], hooked: &[(&Row, Counts)]) {
     for (slot, before) in slots.iter().rev() {
         slot.set(*before);

@@ -1,11 +1,12 @@
-//! Where executables are no ELF files, only what the dynamic linker sees can be hooked.
+//! Replaces inline hooking where executables are not ELF files: there, only calls through the dynamic
+//! linker can be hooked.
 
 use std::convert::Infallible;
 
-/// There is none.
+/// Never exists.
 pub(super) struct Inside(Infallible);
 
-/// Nothing is ever ready.
+/// Always empty.
 #[derive(Default)]
 pub(super) struct Ready {
     pub(super) tls: Option<bool>,
@@ -46,7 +47,7 @@ impl Ready {
         false
     }
 
-    /// There is nothing to install.
+    /// Does nothing.
     ///
     /// # Errors
     /// None.

@@ -1,4 +1,4 @@
-//! What calls by name reach, where the files are ELF.
+//! What the dynamic linker finds by name, where executables are ELF files.
 
 use std::ffi::{CStr, c_void};
 
@@ -11,11 +11,10 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Whether whoever calls the row's function can be made to call us: calls from file to file can
-/// be. Within one file the dynamic linker may be done without (`-Bsymbolic`), and then there is no
-/// word to patch. Of functions that every server calls, that is noticed by the words' absence; of
-/// all others, absence means that nobody calls them. A process with two engines is none that can be
-/// followed.
+/// Whether calls of the row's function can be redirected to us. Calls between files can be. Calls within
+/// one file may bypass the dynamic linker (`-Bsymbolic`), and then there is no word to patch. If a
+/// function that every server calls has no word, that is the reason. If any other function has no word,
+/// nobody calls it. A process with two engines cannot be followed.
 pub(super) fn hears(row: &Row) -> bool {
     let is_anchor =
         |generations: Generations| generations.iter().any(|(_, name)| *name == row.name);

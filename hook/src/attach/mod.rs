@@ -1,25 +1,25 @@
-//! How the library gets in front of the host's functions, and what is known of each.
+//! How the library hooks the host's functions, and what is known of each.
 //!
-//! The library exports nothing. Once it has seen that this process is a llama-server
-//! ([`process`]), it takes the place of the functions of its [`table`] in one of three ways:
+//! The library exports nothing. After it has recognised that this process is a llama-server
+//! ([`process`]), it hooks the functions of its [`table`] in one of three ways:
 //!
-//! | way | for | where |
+//! | way | for | module |
 //! |---|---|---|
-//! | import | calls from file to file, in ELF files: the words that hold the functions' addresses | [`got`], on what [`elf`] reads |
-//! | inline | functions inside the executable: a jump at their beginning | [`inline`] |
-//! | interpose pair | calls from file to file on macOS, by dyld | `dyld` |
+//! | import | calls between ELF files: patches the GOT entries | [`got`], with [`elf`] as the reader |
+//! | inline | functions inside the executable: writes a jump at their beginning | [`inline`] |
+//! | interpose pair | calls between files on macOS: dyld binds them | `dyld` |
 //!
-//! The rest of the hook does not know which way it was: it calls what is behind a function
-//! through [`original`], and tells which functions are called in place of the host's ([`Replacement`]).
+//! The rest of the hook does not depend on the way. It calls the originals
+//! through [`original`], and provides the functions to call instead ([`Replacement`]).
 //!
-//! *Found*, *patched* and *called* are told apart ([`evidence`]). The banner states the first two;
-//! a claim that hangs on calls which do not come is withdrawn ([`claims`]).
+//! *Found*, *patched* and *called* are three different things ([`evidence`]). The banner states the
+//! first two. A claim is withdrawn if the calls that it depends on do not come ([`claims`]).
 //!
-//! **Objects that come later.** Plugins of the engine (`libggml-cpu-*.so` and the like) are loaded
-//! while the server starts. What they call is patched when the first model is about to be used
-//! ([`patch_late`]). `dlopen` itself is left alone: it looks for libraries on behalf of its caller,
-//! which would be us. A program that loads its whole engine so is not recognised as a llama-server;
-//! none is known.
+//! **Objects that are loaded later.** Plugins of the engine (`libggml-cpu-*.so` and the like) are loaded
+//! while the server starts. Their calls are patched when the first model is about to be used
+//! ([`patch_late`]). `dlopen` itself is not hooked: it searches libraries by its caller,
+//! which would be us. A program that loads its whole engine with `dlopen` is not recognised as a
+//! llama-server; none is known.
 
 #[macro_use]
 pub(crate) mod table;
@@ -53,12 +53,12 @@ pub(crate) use self::got::patch_late;
 pub(crate) use self::parts::ask_version;
 pub(crate) use self::replacement::Replacement;
 
-/// What was attached to.
+/// What the library has attached to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attached {
     /// The engine is linked into the executable.
     inside: bool,
-    /// Memory is released where nobody sees it: nothing that is saved there can be followed.
+    /// Memory is released without a call that we see, so saved sequences cannot be followed.
     hides_releases: bool,
     /// See [`table::UNCACHED`].
     forgets_uncached: bool,
@@ -66,14 +66,14 @@ pub(crate) struct Attached {
     host_cache: Option<bool>,
     request_ids: bool,
     slots: bool,
-    /// In place of the last two, if one is missing: by their prompts.
+    /// Requests are tied to slots by their prompts, because `request_ids` or `slots` is missing.
     by_prompts: bool,
-    /// OpenSSL.
+    /// OpenSSL's functions are hooked.
     tls: bool,
 }
 
 impl Attached {
-    /// Whether memory is released where nobody sees it.
+    /// Whether memory is released without a call that we see.
     pub(crate) fn hides_releases(&self) -> bool {
         self.hides_releases
     }
@@ -96,8 +96,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// If this process is one. Changes nothing. `replacements`: what is to be called in place of its
-    /// functions, in the table's order.
+    /// `Some` if this process is a llama-server. Changes nothing. `replacements`: what is called in place
+    /// of the host's functions, in the table's order.
     pub(crate) fn find(replacements: &'static [Replacement]) -> Option<Self> {
         replacement::set(replacements);
         let engine = Engine::find()?;
@@ -109,13 +109,14 @@ impl Host {
         process::is_llama_server(has_server).then_some(Self { engine, survey })
     }
 
-    /// Gets in front of its functions.
+    /// Hooks the host's functions.
     ///
     /// # Errors
-    /// Why nothing was changed, as the rest of a line.
+    /// Why nothing was changed, as the rest of a message.
     ///
     /// # Safety
-    /// From the library's constructor only: nobody may be calling, and the dynamic linker is done.
+    /// From the library's constructor only: no thread may be in one of the functions, and the dynamic
+    /// linker must have finished.
     pub(crate) unsafe fn attach(self) -> Result<Attached, String> {
         match self.engine {
             // SAFETY: the caller's promise.
@@ -155,13 +156,13 @@ unsafe fn attach_to_libraries(survey: Survey) -> Result<Attached, String> {
             inside.prepare_server(&mut ready);
         }
         if !has_any(NUMBERS) || !has_any(LAUNCH) {
-            // One without the other is of no use.
+            // Hooks for request ids and for slots are of no use without each other.
             std::mem::take(&mut ready).abandon();
         }
     }
     let mut frees = survey.is_called_by_callers_of(SAVE, is_release);
     if frees == Some(false) && survey.is_called_by_executable(SAVE) {
-        // A C++ runtime or an allocator that is linked into the executable, which calls it there.
+        // The executable may contain a C++ runtime or an allocator, and call it directly.
         if let Some(inside) = Inside::with_runtime() {
             inside.prepare_runtime(&mut ready);
             frees = Some(ready.has_runtime());
@@ -185,19 +186,18 @@ unsafe fn attach_to_libraries(survey: Survey) -> Result<Attached, String> {
     }
 }
 
-/// How the server saves a prompt to its host cache.
+/// The function that saves a prompt to the host prompt cache.
 const SAVE: &str = "llama_state_seq_get_data_ext";
 
-/// Whether it is how the server releases an entry of its host cache, a vector of bytes: by its
-/// size, or without where the compiler does not tell that.
+/// Whether the server releases an entry of its host prompt cache with this function. An entry is a
+/// vector of bytes: `operator delete`, with or without the size, depending on the compiler.
 fn is_release(row: &Row) -> bool {
     matches!(row.name, "_ZdlPvm" | "_ZdlPv")
 }
 
-/// Patches what is called from file to file. `frees`: whether the release of host buffers is seen,
-/// if the server saves anything there. `tls`:
-/// whether the server's OpenSSL is seen, where that is inside the executable; then one that was
-/// loaded for somebody else is none of ours.
+/// Patches calls between files. `frees`: whether the release of host buffers is seen, if it is inside the
+/// executable. `tls`: whether the server's OpenSSL is hooked, if that is inside the executable. Then an
+/// OpenSSL library that was loaded for something else is not patched.
 ///
 /// # Safety
 /// As for [`Host::attach`].
@@ -251,7 +251,7 @@ fn missing() -> Option<&'static str> {
     required.find(|row| !row.found()).map(|row| row.name)
 }
 
-/// What makes it pointless to change the executable.
+/// A reason for which changing the executable would be pointless.
 fn obstacle_inside() -> Option<String> {
     let function = match (has_any(NUMBERS), has_any(LAUNCH)) {
         (true, true) => return None,
@@ -265,7 +265,7 @@ fn obstacle_inside() -> Option<String> {
     ))
 }
 
-/// What to do about an executable that cannot be hooked.
+/// What a user can do about an executable that cannot be hooked.
 const USE_SHARED: &str = "nothing is reported to the index, use a build with shared libraries";
 
 fn lacks(function: &str) -> String {

@@ -1,9 +1,9 @@
-//! The functions behind ours: what the host would have called without us.
+//! The originals: the functions that the host would have called without us.
 //!
-//! A slot is filled in when the library attaches, before anything leads to us: with the definition
-//! that the server calls ([`got`](super::got)), or with the way around our jump into it
-//! ([`inline`](super::inline)). What is called and not hooked is looked for at its first use. On
-//! macOS dyld leads callers to us before our constructor runs, so there all are.
+//! A slot is filled in when the library attaches, before any call is redirected: with the definition
+//! that the server calls ([`got`](super::got)), or with the trampoline around our jump
+//! ([`inline`](super::inline)). A function that we call but do not hook is looked up at its first use.
+//! On macOS dyld redirects callers before our constructor runs, so there all functions are.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -14,14 +14,14 @@ use super::linker;
 use super::table::{Generations, newest};
 use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 
-/// One function of the host's.
+/// The address of one original.
 pub(crate) struct Slot {
     name: &'static CStr,
-    /// Null: not looked for yet.
+    /// Null: not looked up yet.
     address: AtomicPtr<c_void>,
 }
 
-/// Stands in a [`Slot`] for "looked for in vain"; no function has this address.
+/// The value of a [`Slot`] whose function was not found. No function has this address.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
 impl Slot {
@@ -38,7 +38,7 @@ impl Slot {
 
     #[inline]
     pub(crate) fn get(&self) -> Option<*mut c_void> {
-        // Relaxed is enough: an address publishes nothing but itself.
+        // Relaxed: the address publishes nothing else.
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
             address = self.resolve();
@@ -50,18 +50,18 @@ impl Slot {
         self.name.to_str().unwrap_or_default()
     }
 
-    /// As the linker knows it.
+    /// The symbol's name.
     pub(crate) fn c_name(&self) -> &'static CStr {
         self.name
     }
 
-    /// Fills it in.
+    /// Sets the address.
     pub(crate) fn set(&self, address: *const ()) {
         self.address
             .store(address.cast_mut().cast(), Ordering::Relaxed);
     }
 
-    /// What it holds: null before it was filled in.
+    /// The address as it is: null before it was filled in.
     pub(crate) fn raw(&self) -> *const () {
         self.address.load(Ordering::Relaxed).cast_const().cast()
     }
@@ -75,7 +75,7 @@ impl Slot {
     }
 }
 
-/// What a hook returns if, against all odds, it was called and there is nothing behind it.
+/// What a hook returns if it was called although there is no original.
 pub(crate) trait Absent {
     const VALUE: Self;
 }
@@ -99,7 +99,7 @@ impl Absent for Pointer {
     const VALUE: Self = ptr::null_mut();
 }
 
-/// A row of the [table](super::table), to be looked at while the process runs.
+/// A row of the [table](super::table), at run time.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) generation: &'static str,
@@ -110,7 +110,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Whether the host has the function, and whoever calls it can be made to call us.
+    /// Whether the host has the function, and its calls can be redirected to us.
     pub(crate) fn found(&self) -> bool {
         self.slot.get().is_some() && linker::hears(self)
     }
@@ -120,13 +120,13 @@ impl Row {
         self.generation.starts_with("server")
     }
 
-    /// Whether it is a function of the engine or of its server, and not of a library that others
-    /// use as well.
+    /// Whether it is a function of the engine or of the server, and not of a library that other
+    /// code uses as well.
     pub(crate) fn is_engines(&self) -> bool {
         !matches!(self.generation, "cxx" | "libc" | "openssl")
     }
 
-    /// Whether it can be done without.
+    /// Whether the library attaches without it.
     pub(crate) fn is_optional(&self) -> bool {
         self.need == "optional"
     }
@@ -166,8 +166,8 @@ macro_rules! slots {
             #[allow(clippy::type_complexity)]
             #[inline]
             pub(crate) fn $name() -> Option<unsafe extern "C-unwind" fn($($type),*) $(-> $result)?> {
-                // SAFETY: what has this name has this signature (see the headers of the host's
-                // libraries), and function pointers are as large as data pointers here.
+                // SAFETY: the function of this name has this signature (see the headers of the
+                // host's libraries), and function pointers are as large as data pointers here.
                 slot::$name.get().map(|address| unsafe {
                     std::mem::transmute::<Pointer, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(address)
                 })
@@ -188,11 +188,11 @@ macro_rules! slots {
 }
 for_each_hooked!(slots);
 
-/// Calls the host's function behind the hook of the same name.
+/// Calls the original of the hook with this name.
 macro_rules! original {
     ($($name:ident)::+($($argument:expr),* $(,)?)) => {
         match $crate::attach::original::$($name)::+() {
-            // SAFETY: we hand on what our caller, who meant to call this very function, gave us.
+            // SAFETY: these are the arguments with which our caller meant to call this function.
             Some(original) => unsafe { original($($argument),*) },
             None => $crate::attach::original::Absent::VALUE,
         }
@@ -200,7 +200,7 @@ macro_rules! original {
 }
 pub(crate) use original;
 
-/// Functions that are called but not hooked.
+/// Functions that we call but do not hook.
 pub(crate) mod plain {
     use super::{Pointer, Slot};
     use std::ffi::{CStr, c_char, c_int};
@@ -215,10 +215,10 @@ pub(crate) mod plain {
             /// All of them.
             pub(crate) static SLOTS: &[&Slot] = &[$(&slot::$name),*];
             $(
-                /// Calls it, if the host has it.
+                /// Calls the function, if the host has it.
                 ///
                 /// # Safety
-                /// What the function itself asks of its arguments.
+                /// As the function itself requires.
                 pub(crate) unsafe fn $name($($argument: $type),*) -> Option<$result> {
                     slot::$name.get().map(|address| {
                         // SAFETY: as for the hooked ones: the name stands for the signature.
@@ -282,8 +282,8 @@ pub(crate) mod plain {
             .any(|slot| slot.name() == name && slot.get().is_some())
     }
 
-    /// Has the function with this name be the one at the address that is found for it. False if
-    /// none is.
+    /// Sets the function with this name to the address that `find` returns. False if
+    /// it returns none.
     pub(crate) fn set(name: &str, find: impl FnOnce(&CStr) -> Option<usize>) -> bool {
         let slot = SLOTS.iter().find(|slot| slot.name() == name);
         let found = slot.and_then(|slot| Some((slot, find(slot.c_name())?)));
@@ -293,10 +293,10 @@ pub(crate) mod plain {
         found.is_some()
     }
 
-    /// A text that the host keeps for ever.
+    /// A text that the host never frees.
     pub(crate) fn text(pointer: Option<*const c_char>) -> Option<&'static str> {
         let pointer = pointer.filter(|p| !p.is_null())?;
-        // SAFETY: the functions asked return string literals or statics, ended by a zero.
+        // SAFETY: the functions that return it return string literals or statics, ended by a zero byte.
         unsafe { CStr::from_ptr(pointer) }.to_str().ok()
     }
 }

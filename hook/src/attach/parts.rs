@@ -1,4 +1,4 @@
-//! What was attached to, in the words of the banner and of `/stats`.
+//! What the library has attached to, as text for the banner and for `/stats`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,11 +11,11 @@ use super::original::{ROWS, has, plain};
 use super::{Attached, evidence};
 use crate::base::log;
 
-/// Tells that the engine can be asked for what prompts for `/infill` are put together with.
+/// If the engine has this function, we can ask it for the special tokens of `/infill` prompts.
 const INFILL: &str = "llama_vocab_fim_pre";
 
 impl Attached {
-    /// The one line that says that we are here.
+    /// Prints the banner: one line that says what is hooked.
     pub(crate) fn announce(&self, settings: &Settings) {
         let endpoint = settings.index.as_ref().map(|index| index.endpoint(""));
         let (index, url) = match &endpoint {
@@ -37,12 +37,12 @@ impl Attached {
         ));
     }
 
-    /// Whether copies in the host prompt cache are seen.
+    /// Whether the host prompt cache is followed.
     pub(crate) fn sees_host_cache(&self) -> bool {
         self.host_cache == Some(true)
     }
 
-    /// The same for programs.
+    /// The same for `/stats`.
     pub(crate) fn describe(&self) -> contextpilot_control::Engine {
         let Version { version, build } = version();
         let parts = self.parts();
@@ -58,7 +58,7 @@ impl Attached {
         }
     }
 
-    /// What is not seen, and what follows from that.
+    /// What is not followed, and the consequences.
     pub(crate) fn missing(&self) -> Vec<String> {
         let parts = self.parts().into_iter();
         let missing = parts.filter(|(found, ..)| !found);
@@ -67,7 +67,7 @@ impl Attached {
             .collect()
     }
 
-    /// What there can be to attach to, whether it is there, and what follows if it is not.
+    /// What can be attached to: whether it was, its name, and the consequence if it was not.
     fn parts(&self) -> Vec<(bool, &'static str, &'static str)> {
         let unrecognised = "requests are not recognised";
         let mut parts = vec![(
@@ -75,7 +75,7 @@ impl Attached {
             "KV cache",
             "nothing counts as cached",
         )];
-        // Servers of before late 2025 have none.
+        // Servers from before late 2025 have no host prompt cache.
         if let Some(seen) = self.host_cache {
             let holds = seen && claims::holds(Claim::HostCache);
             parts.push((holds, "host prompt cache", "prompts there count as gone"));
@@ -91,12 +91,12 @@ impl Attached {
             };
             parts.extend(limit.map(|limit| (false, "slot assignment", limit)));
         } else {
-            // Withdrawn together: one half of the link is of no use.
+            // Both are withdrawn together: one is of no use without the other.
             let holds = claims::holds(Claim::Requests) || !(self.request_ids && self.slots);
             parts.push((self.request_ids && holds, "request ids", unrecognised));
             parts.push((self.slots && holds, "slot assignment", unrecognised));
         }
-        // Of interest only where it is used.
+        // Say this only if the server uses TLS.
         if serves_tls() {
             parts.push((self.tls, "TLS", "requests over https are not recognised"));
         }
@@ -128,7 +128,7 @@ fn serves_tls() -> bool {
     std::env::args_os().any(asks) || std::env::var_os("LLAMA_ARG_SSL_CERT_FILE").is_some()
 }
 
-/// In the engine's words, which it keeps for ever.
+/// Version texts of the engine, which it never frees.
 #[derive(Clone, Copy, Default)]
 struct Version {
     version: Option<&'static str>,
@@ -137,7 +137,7 @@ struct Version {
 
 static VERSION: OnceLock<Version> = OnceLock::new();
 
-/// Asks the engine for its version, the first time. Not to be called within the
+/// Asks the engine for its version, the first time. Do not call this within the
 /// [guard](crate::base::guard).
 pub(crate) fn ask_version() {
     if VERSION.get().is_some() {

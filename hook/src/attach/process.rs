@@ -1,8 +1,8 @@
-//! Whether this process is a llama-server, and where its engine is.
+//! Decides whether this process is a llama-server, and where its engine is.
 //!
 //! The preload variable is inherited by everything that the server starts, and by the script that
-//! starts the server: a shell, a download, a tool, another program with an engine of its own.
-//! Nothing is patched, opened or said there.
+//! starts the server: a shell, a download, a tool, another program with its own engine.
+//! In those, nothing is patched, opened or printed.
 
 use std::ffi::{CString, OsString, c_void};
 use std::path::Path;
@@ -20,8 +20,8 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    /// None in most processes: quickly so in those that do not wait for connections, as no server
-    /// can do without. Where the executable's own symbols are not looked at, no file is opened.
+    /// `None` in most processes. The answer is quick for programs that never call `accept`, which every server
+    /// does. A file is opened only to read the executable's own symbols.
     pub(super) fn find() -> Option<Self> {
         let mut anchors = MEMORY.iter().filter_map(|(_, name)| {
             let name = CString::new(*name).ok()?;
@@ -31,7 +31,7 @@ impl Engine {
         let program = Program::look();
         let inside = || Inside::with_engine().map(|inside| Self::Executable(Box::new(inside)));
         match anchors.next() {
-            // Exported by the executable, which calls it directly all the same.
+            // The executable exports the function, but calls it directly.
             Some(anchor) if program.contains(anchor) => inside().or(Some(Self::Libraries)),
             Some(_) => Some(Self::Libraries),
             None if program.accepts_connections() => inside(),
@@ -40,7 +40,7 @@ impl Engine {
     }
 }
 
-/// The executable, as far as its memory tells.
+/// The executable, by what is in memory.
 #[cfg(target_os = "linux")]
 struct Program(Option<super::elf::Object>);
 
@@ -64,7 +64,7 @@ impl Program {
     }
 }
 
-/// Elsewhere nothing is looked for in it.
+/// On other systems nothing is looked up in the executable.
 #[cfg(not(target_os = "linux"))]
 struct Program;
 
@@ -84,7 +84,7 @@ impl Program {
 }
 
 /// Whether a process that has an engine is a llama-server. `has_server`: it has the server's own
-/// functions, too; other commands of llama.cpp bring them along as well.
+/// functions. Other commands of llama.cpp may have them as well.
 pub(super) fn is_llama_server(has_server: bool) -> bool {
     let program = std::env::current_exe().unwrap_or_default();
     let name = file_name(&program);
@@ -101,8 +101,8 @@ fn is_named_server(name: &str) -> bool {
     name.contains("llama-server")
 }
 
-/// `llama-cli` and the like, or `llama`, the one program for all of them, for another command than
-/// `serve` (also known as `server`).
+/// Whether this is `llama-cli` or the like, or the combined program `llama` with another command than
+/// `serve` (or its other name, `server`).
 fn is_other_command(name: &str, command: Option<OsString>) -> bool {
     match name {
         "llama" => !command.is_some_and(|command| command == "serve" || command == "server"),
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_commands_of_llama_cpp_are_none_of_ours() {
+    fn only_the_server_of_llama_cpps_commands_is_recognised() {
         let other = |name: &str, command: Option<&str>| {
             !is_named_server(name) && is_other_command(name, command.map(OsString::from))
         };

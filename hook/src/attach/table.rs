@@ -1,46 +1,46 @@
-//! Every function that this library puts itself in front of, declared once.
+//! Every function that this library hooks, declared once.
 //!
 //! A row reads `module generation need fn name(arguments) -> result;`:
 //!
-//! - **module**: the file in `hooks/` that holds the function's body;
-//! - **generation**: the API that has it. `any` llama.cpp since 2025; one of those listed below
-//!   ([`MEMORY`], [`EVALUATION`], [`NUMBERS`], [`LAUNCH`]); `prompts`: in place of the last two
-//!   where they are not to be had ([`ties_by_prompts`]); `cxx`: the C++ runtime; `libc`: the C
-//!   library;
-//! - **need**: `required` functions must be there for the library to attach at all (of several
-//!   generations, those of the newest that the engine has), `optional` ones are done without,
-//!   which the banner names.
+//! - **module**: the file in `hooks/` that has the hook's body;
+//! - **generation**: which versions have the function. `any`: llama.cpp since 2025. [`MEMORY`],
+//!   [`EVALUATION`], [`NUMBERS`], [`LAUNCH`] and others: the versions listed below. `prompts`: used if
+//!   functions of `NUMBERS` or `LAUNCH` cannot be hooked ([`ties_by_prompts`]). `cxx`: the C++ runtime.
+//!   `libc`: the C library;
+//! - **need**: without a `required` function the library does not attach (of several
+//!   generations, those of the newest that the engine has count). It attaches without `optional`
+//!   functions, and the banner says what is missing.
 //!
-//! From these rows come the functions that are called in place of the host's (`replacements.rs`)
-//! and the originals behind them (`original.rs`). What follows from a function that is not to be
-//! had is in the lists and functions below, for the hook and for `contextpilot-llama doctor` alike.
+//! Macros make two things of these rows: the functions that are called in place of the host's
+//! (`replacements.rs`), and the originals (`original.rs`). The lists and functions below say what follows
+//! from a missing function, both for the hook and for `contextpilot-llama doctor`.
 //!
-//! A name that became a wrapper of a newer one is called by nobody, or comes back through the
-//! newer one and is noted once: see `guard::EngineCall`.
+//! Deprecated wrappers are either unused or counted once, through the new name: see
+//! `guard::EngineCall`.
 //!
-//! Left out on purpose: `llama_encode` and encoding `llama_process` calls, which use no KV cache;
-//! `llama_state_seq_save_file` and `llama_state_get_data`, which change nothing.
+//! Left out on purpose: `llama_encode` and encoding `llama_process` calls, because they use no KV cache;
+//! `llama_state_seq_save_file` and `llama_state_get_data`, because they change nothing.
 
-/// Generations of one thing, the newest first: each with the function that tells that an engine
-/// or a server is of it.
+/// The generations of one API, the newest first. Each has a name, and a function that only this
+/// generation has.
 pub(crate) type Generations = &'static [(&'static str, &'static str)];
 
-/// How the KV cache is changed: through the memory of a context (since mid-2025), or through the
-/// context, under two names.
+/// How the KV cache is changed: through a context's memory (since mid-2025), or through the
+/// context itself, under two names.
 pub(crate) const MEMORY: Generations = &[
     ("memory", "llama_memory_seq_rm"),
     ("kv_self", "llama_kv_self_seq_rm"),
     ("kv_cache", "llama_kv_cache_seq_rm"),
 ];
 
-/// How batches are evaluated: an opaque `llama_batch_ext` (0.5 and later), or a `llama_batch` by
-/// value.
+/// How batches are evaluated: with an opaque `llama_batch_ext` (0.5 and later), or with a `llama_batch`
+/// by value.
 pub(crate) const EVALUATION: Generations =
     &[("extended", "llama_process"), ("legacy", "llama_decode")];
 
-/// Where a request learns the numbers of its tasks. In the servers of 2025, which are one file,
-/// compilers put the queue's function into its callers; what is left is where a request says
-/// which tasks it is about to wait for.
+/// The function that gives a request the numbers of its tasks. In the servers of 2025, which are one
+/// file, compilers inline that function. There, a later function counts, with which a request says
+/// for which tasks it is going to wait.
 pub(crate) const NUMBERS: Generations = &[
     ("server_queue", "_ZN12server_queue10get_new_idEv"),
     (
@@ -49,7 +49,7 @@ pub(crate) const NUMBERS: Generations = &[
     ),
 ];
 
-/// Where a slot takes on a task, by the year of the name.
+/// The function with which a slot takes a task. The name changed between years.
 pub(crate) const LAUNCH: Generations = &[
     (
         "server26",
@@ -61,7 +61,7 @@ pub(crate) const LAUNCH: Generations = &[
     ),
 ];
 
-/// How LoRA adapters are applied to a context: all at once (early 2026), or one after the other,
+/// How LoRA adapters are applied to a context: all at once (since early 2026), or one after the other,
 /// under two names.
 pub(crate) const ADAPTERS: Generations = &[
     ("adapters", "llama_set_adapters_lora"),
@@ -69,9 +69,9 @@ pub(crate) const ADAPTERS: Generations = &[
     ("lora_adapter", "llama_lora_adapter_set"),
 ];
 
-/// What a server remembers of a prompt that it evaluated with `"cache_prompt": false` (the default
-/// is true in all of them). Since it has libmtmd (May 2025, b5332) all of it, as of any other. Before
-/// that nothing, and it tells the engine no more than that it begins at position 0.
+/// What a server remembers of a prompt with `"cache_prompt": false` (the default
+/// is true in all versions). With libmtmd (since May 2025, b5332) it remembers all of it, as of any other
+/// prompt. Before that it remembers nothing, and the engine only sees that it begins at position 0.
 pub(crate) const UNCACHED: Generations = &[
     ("remembered", "llama_memory_seq_rm"),
     ("remembered", "mtmd_helper_decode_image_chunk"),
@@ -79,41 +79,42 @@ pub(crate) const UNCACHED: Generations = &[
     (FORGOTTEN, "llama_kv_cache_seq_rm"),
 ];
 
-/// Of a server that has a host prompt cache (October 2025). Saving a sequence to memory is older:
-/// checkpoints are kept so. (This one came with slots that share a cache, three weeks later. Builds
-/// from between are followed, and no more is lost than a word about it.)
+/// A function that only servers with a host prompt cache have (October 2025). The functions that save a
+/// sequence to memory are older, and also used for checkpoints. (This function came three weeks after
+/// the host prompt cache, with slots that share a KV cache. Builds from these three weeks are followed as
+/// well; only the banner does not mention it.)
 pub(crate) const HOST_CACHE: &str = "llama_n_ctx_seq";
 
-/// How a TLS session's connection is known. Without it, nothing in the session is of use.
+/// Returns the socket of a TLS session. Without it, the other functions of TLS are of no use.
 pub(crate) const SESSIONS_SOCKET: &str = "SSL_get_fd";
 
 /// See [`UNCACHED`].
 pub(crate) const FORGOTTEN: &str = "forgotten";
 
-/// The newest of `generations` that there is.
+/// The newest of `generations` that the server `has`.
 pub(crate) fn newest(generations: Generations, has: impl Fn(&str) -> bool) -> Option<&'static str> {
     let mut found = generations.iter().filter(|(_, anchor)| has(anchor));
     found.next().map(|(generation, _)| *generation)
 }
 
-/// Where a request has tokens made of its prompt. Tells which request a slot is at, less well than
-/// [`NUMBERS`] and [`LAUNCH`] together: it stands in where one of these is missing.
+/// The function that makes tokens of a request's prompt. By it, requests can be tied to slots, less
+/// exactly than by [`NUMBERS`] and [`LAUNCH`] together. It is used if one of these is missing.
 pub(crate) const PROMPTS: (&str, &str) = ("prompts", "llama_tokenize");
 
-/// Whether requests are tied to slots by their prompts in a server that `has` some.
+/// Whether requests are tied to slots by their prompts, in a server that `has` these functions.
 pub(crate) fn ties_by_prompts(has: impl Fn(&str) -> bool) -> bool {
     let directly = newest(NUMBERS, &has).is_some() && newest(LAUNCH, &has).is_some();
     !directly && has(PROMPTS.1)
 }
 
-/// Whether functions of this generation are what a server calls that `has` some.
+/// Whether a server that `has` these functions calls those of this generation.
 pub(crate) fn is_called(generation: &str, has: impl Fn(&str) -> bool) -> bool {
     if generation == PROMPTS.0 {
         return ties_by_prompts(has);
     }
     for generations in [MEMORY, EVALUATION, NUMBERS, LAUNCH, ADAPTERS] {
         if generations.iter().any(|(name, _)| *name == generation) {
-            // Without any, the newest are those that are missing.
+            // If the server has none, the functions of the newest count as missing.
             let newest = newest(generations, &has).unwrap_or(generations[0].0);
             return newest == generation;
         }
@@ -121,31 +122,31 @@ pub(crate) fn is_called(generation: &str, has: impl Fn(&str) -> bool) -> bool {
     true
 }
 
-/// Whether everything that the function does, where it cannot be hooked, is seen by another hook
-/// in a server that `has` some; or whether nobody calls it.
+/// If this function cannot be hooked: whether another hook sees the same, in a server that
+/// `has` these functions, or nobody calls the function.
 pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str) -> bool) -> bool {
     let through = match name {
-        // Every context was seen when it was made.
+        // Every context is seen when it is created.
         "llama_get_memory" | "llama_new_context_with_model" => "llama_init_from_model",
-        // They say that a model is about to be there. The context says that it is.
+        // These announce a model. The creation of the context shows it as well.
         "llama_model_load_from_file" | "mtmd_init_from_file" => "llama_init_from_model",
         "llama_state_seq_get_data" => "llama_state_seq_get_data_ext",
         "llama_state_seq_set_data" => "llama_state_seq_set_data_ext",
-        // Buffers are vectors, which are not released as arrays.
+        // Host buffers are vectors, which are not released with `delete[]`.
         "_ZdaPv" | "_ZdaPvm" => return true,
-        // It says what an image is. The evaluation beneath it is seen all the same.
+        // This identifies an image. The evaluation that it calls is seen all the same.
         "mtmd_helper_decode_image_chunk" => return true,
-        // A server clears all adapters and sets those that it wants.
+        // The server clears all adapters and then sets those that it wants.
         "llama_rm_adapter_lora" | "llama_lora_adapter_remove" => return true,
-        // It says what a prompt with images is. Those without are seen all the same.
+        // This gives the tokens of a prompt with images. Prompts without images are seen all the same.
         "mtmd_tokenize" => return true,
-        // Old names in a newer engine, whose server calls the newer ones.
+        // Old names in a newer engine, whose server calls the newer names.
         _ => return !is_called(generation, has),
     };
     has(through)
 }
 
-/// The functions that can be hooked on every platform, and `$more` after them.
+/// Passes the functions that can be hooked on every platform, and `$more` after them, to a macro.
 macro_rules! for_each_interposed {
     ($then:ident $($more:tt)*) => {
         $then! {
@@ -236,9 +237,9 @@ macro_rules! for_each_interposed {
     };
 }
 
-/// Every function of the table, on every platform that can hook it: OpenSSL's are left out on
-/// macOS. An interpose pair stands between every program that inherits the preload and its OpenSSL,
-/// and a Python, say, may have two versions of it at once, each for those that were linked with it.
+/// Passes every function of the table to a macro. OpenSSL's functions are left out on
+/// macOS: an interpose pair would affect every program that inherits the preload. A Python, for
+/// instance, may have two versions of OpenSSL at once, for libraries that were linked with one or the other.
 macro_rules! for_each_hooked {
     ($then:ident) => {
         for_each_interposed! { $then

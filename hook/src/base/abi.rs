@@ -1,29 +1,29 @@
-//! The C types that cross our functions, as far as they matter here.
+//! The C types in the signatures of hooked functions, as far as we read them.
 
 use std::ffi::c_void;
 
-/// Something of the host's that is only passed on.
+/// A pointer of the host's that is only passed on.
 pub(crate) type Pointer = *mut c_void;
 
 /// `llama_context_params`, `llama_model_params` or `mtmd_context_params`, passed by value and only
 /// passed on.
 ///
-/// Their sizes differ by version (136 to 168 bytes in 2026, 72 to 80, 24 to 104), so this is more
-/// than any will ever be: both the System V and the AArch64 calling convention hand a structure of this kind over in
-/// memory, in a place that does not depend on its size. What lies behind the real one there is
-/// some of the caller's stack, copied along and looked at by nobody.
+/// Their sizes differ by version (136 to 168 bytes in 2026, 72 to 80, 24 to 104), so this type is larger
+/// than any of them. Both the System V and the AArch64 calling convention pass a structure of this kind
+/// in memory, at a place that does not depend on its size. The bytes behind the real structure are
+/// part of the caller's stack: they are copied along, and nobody reads them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ContextParams([u64; 64]);
 
 impl ContextParams {
-    /// `n_batch`, tokens: the second of the `uint32_t` that it begins with in all versions since
-    /// 2023 (`n_ctx`, `n_batch`, `n_ubatch`, `n_seq_max`).
+    /// `n_batch`, in tokens. Since 2023 the structure begins with the `uint32_t`s `n_ctx`, `n_batch`,
+    /// `n_ubatch`, `n_seq_max`; this is the second.
     pub(crate) fn batch(&self) -> u32 {
         (self.0[0] >> 32) as u32
     }
 
-    /// `n_seq_max`, the fourth: how many slots the server has.
+    /// `n_seq_max`, the fourth `uint32_t`: how many slots the server has.
     pub(crate) fn slots(&self) -> u32 {
         (self.0[1] >> 32) as u32
     }
@@ -48,13 +48,13 @@ pub(crate) struct Batch {
     /// Tokens, or null if there are embeddings instead.
     pub(crate) token: *const i32,
     pub(crate) embedding: *const f32,
-    /// Null: consecutive, from the end of each sequence on.
+    /// Null: positions are consecutive, from the end of each sequence on.
     pub(crate) position: *const i32,
-    /// How many sequences each entry has.
+    /// How many sequences each entry belongs to.
     pub(crate) sequences: *const i32,
-    /// Null: sequence 0 for every entry.
+    /// Null: every entry belongs to sequence 0.
     pub(crate) sequence: *const *const i32,
-    /// Null: only the last entry's output.
+    /// Null: an output is wanted for the last entry only.
     pub(crate) output: *const i8,
 }
 

@@ -1,16 +1,15 @@
-//! Every bound of the memory that the hook takes in a server. Those of the crates that it is made of
-//! are set there; `memory.rs` lists them all.
+//! The hook's own bounds of memory. Crates set theirs themselves; `memory.rs` lists all bounds.
 
 // ---- from the host's threads to the worker ----
 
-/// Events that may wait: several seconds of a busy server. Almost none do, as a rule.
+/// Events that may wait: several seconds of a busy server. As a rule almost none wait.
 pub(crate) const EVENTS: usize = 65_536;
 /// Events that may wait while there is no worker: requests that come before the server begins to
-/// load a model. A process that never does (a router) leaves it at that.
+/// load a model. The parent process in router mode never loads one, and keeps this bound.
 pub(crate) const EVENTS_BEFORE_WORKER: usize = 1024;
-/// Entries of submitted batches, and tokens of prompts, in these events, all together.
+/// Entries of submitted batches and tokens of prompts, summed over all waiting events.
 pub(crate) const ENTRIES: usize = 4 << 20;
-/// Ids that may be stranded when events find no room.
+/// Ids that may be stranded when the queue is full: see [`channel`](crate::channel).
 pub(crate) const STRANDED: usize = 16_384;
 
 // ---- tables that the host's threads look into ----
@@ -19,11 +18,11 @@ pub(crate) const STRANDED: usize = 16_384;
 pub(crate) const SOCKETS: usize = 65_536;
 /// Buckets of eight saved buffers.
 pub(crate) const BUFFER_BUCKETS: usize = 8192;
-/// Counters of these by kind of address.
+/// Counters of saved buffers, by kind of address.
 pub(crate) const BUFFER_KINDS: usize = 2048;
 /// Contexts alive at once: a server has one, or two with a draft model.
 pub(crate) const CONTEXTS: usize = 64;
 /// Batches alive at once: a server has about three.
 pub(crate) const BATCHES: usize = 64;
-/// Entries for which an unused copy of a batch keeps room.
+/// Entries for which an unused shadow batch keeps memory.
 pub(crate) const BATCH_KEEPS: usize = 16_384;

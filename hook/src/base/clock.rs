@@ -1,4 +1,4 @@
-//! The time, which is taken only while somebody observes.
+//! The time. It is read only if somebody observes: with a control endpoint or a log file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use contextpilot_observer::{Now, Stamp};
 static ENGAGED: AtomicBool = AtomicBool::new(false);
 static START: OnceLock<Instant> = OnceLock::new();
 
-/// From the constructor: somebody will observe.
+/// Called by the constructor: somebody will observe.
 pub(crate) fn engage() {
     START.get_or_init(Instant::now);
     ENGAGED.store(true, Ordering::Relaxed);
@@ -21,13 +21,13 @@ pub(crate) fn is_engaged() -> bool {
     ENGAGED.load(Ordering::Relaxed)
 }
 
-/// The time, if somebody observes.
+/// The time, or the default stamp if nobody observes.
 pub(crate) fn stamp() -> Stamp {
     if !is_engaged() {
         return Stamp::default();
     }
     let since = START.get().map_or(0, |start| start.elapsed().as_nanos());
-    // One more, since zero means that it was not taken; 64 bits last for 580 years.
+    // Plus one, because zero means that the time was not read; 64 bits last for 580 years.
     Stamp(u64::try_from(since).unwrap_or(u64::MAX - 1) + 1)
 }
 

@@ -1,9 +1,9 @@
-//! Errors on demand, for tests: `CONTEXTPILOT_FAULT` in a debug build. A release build has none
-//! of this, and takes no notice of the variable.
+//! Injected errors, for tests: `CONTEXTPILOT_FAULT` in a debug build. A release build has none
+//! of this code, and ignores the variable.
 //!
 //! Faults are separated by commas:
-//! - `ledger:N`: the ledger panics at the Nth event (silences are not counted);
-//! - `hook:N`: a hook of ours panics at the Nth request that is posted;
+//! - `ledger:N`: the ledger panics at the Nth event (`Event::Quiet` is not counted);
+//! - `hook:N`: a hook panics at the Nth request that is posted;
 //! - `room:N`: the channel has room for N events;
 //! - `stall:FILE`: the worker does nothing while this file exists.
 

@@ -1,10 +1,11 @@
-//! Between the host and our own code.
+//! The border between the host's code and ours.
 //!
-//! [`observe`] is the only way into our code from a hook: it keeps us out where we have no
-//! business, our panics in, and `errno` as it was. The engine is never asked within it: an exception
-//! of the engine's would end the process there, and goes on to the engine's caller otherwise. So
-//! hooks ask first (`ask…`, `…::of`), in code that cannot panic, and note afterwards. [`EngineCall`] tells the host's own calls of
-//! the engine from those that the engine makes of itself.
+//! [`observe`] is the only way from a hook into our code. It does nothing if the library is inert or
+//! the thread is already in our code, it catches our panics, and it restores `errno`. The engine is
+//! never called within it: a C++ exception would end the process there, but must reach the engine's
+//! caller. So hooks ask the engine first (`ask…`, `…::of`), in code that cannot panic, and note the
+//! answer afterwards. [`EngineCall`] distinguishes the host's own calls of the engine from calls that
+//! the engine makes of itself.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,14 +13,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::base::mode;
 
 struct Flags {
-    /// Our own code is running on this thread (for ever, on our own threads): whatever it calls
-    /// is no business of ours.
+    /// Our own code is running on this thread; on our own threads this is always true. Hooks that it
+    /// reaches do nothing.
     internal: Cell<bool>,
     /// The engine is running on this thread, called through a hook.
     in_engine: Cell<bool>,
 }
 
-// Initialised by the compiler and never dropped: usable in the first and the last moments of a
+// A constant initialiser and no destructor: usable in the first and the last moments of a
 // thread, without registering or allocating anything.
 thread_local! {
     static FLAGS: Flags = const {
@@ -27,23 +28,23 @@ thread_local! {
     };
 }
 
-/// The calling thread's flags. The address is asked for once in a hook: it takes a call.
+/// The calling thread's flags. A hook asks for the address only once, because that takes a call.
 #[inline]
 fn flags() -> &'static Flags {
     FLAGS.with(|flags| {
         let flags: *const Flags = flags;
-        // SAFETY: without a destructor, they last as long as their thread; and the reference
-        // does not leave it, since a `Cell` cannot be shared.
+        // SAFETY: without a destructor, the flags live as long as their thread. The reference
+        // does not leave the thread, since a `Cell` cannot be shared.
         unsafe { &*flags }
     })
 }
 
-/// Makes the calling thread one of our own, for life.
+/// Marks the calling thread as one of our own, until it ends.
 pub(crate) fn enter_for_life() {
     flags().internal.set(true);
 }
 
-/// Runs our own code, if the library is active and this is not our own code already.
+/// Runs `work`, unless the library is inert or the thread is already in our code.
 #[inline]
 pub(crate) fn observe(work: impl FnOnce()) {
     if mode::is_active() {
@@ -51,7 +52,7 @@ pub(crate) fn observe(work: impl FnOnce()) {
     }
 }
 
-/// Runs our own code at the end of the process, even if we broke down before.
+/// Runs `work` at the end of the process, even after a panic of ours.
 pub(crate) fn observe_end(work: impl FnOnce()) {
     flags().observe(work);
 }
@@ -74,10 +75,10 @@ impl Flags {
     }
 }
 
-/// The span of a call into the engine. Hooks that are reached within it were called by the
-/// engine itself, which is an implementation detail: the outermost call says it all.
+/// Lives during a call into the engine. Hooks that are reached meanwhile were called by the
+/// engine itself. They are not observed, because the outermost call has the same effect.
 ///
-/// Dropped by C++ exceptions too, which unwind through the hooks.
+/// C++ exceptions drop it too: they unwind through the hooks.
 pub(crate) struct EngineCall {
     flags: &'static Flags,
     nested: bool,
@@ -93,7 +94,7 @@ impl EngineCall {
         }
     }
 
-    /// [`observe`]s, unless the engine itself made the call.
+    /// As [`observe`], unless the engine itself made the call.
     #[inline]
     pub(crate) fn observe(&self, work: impl FnOnce()) {
         if self.counts() {
@@ -101,9 +102,9 @@ impl EngineCall {
         }
     }
 
-    /// Whether the host itself made the call, and the library is active. Who goes on without
-    /// [`observe`](Self::observe), which takes a fifth of the time of the shortest hooks, must
-    /// not panic, allocate, or call anything that sets `errno` or could come back to a hook.
+    /// Whether the host itself made the call, and the library is active. This is for hooks that do
+    /// without [`observe`](Self::observe), which takes a fifth of the time of the shortest hooks. Such a
+    /// hook must not panic, allocate, or call anything that sets `errno` or could reach another hook.
     #[inline]
     pub(crate) fn counts(&self) -> bool {
         !self.nested && mode::is_active()
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_outermost_call_of_the_engine_counts() {
+    fn a_call_that_the_engine_makes_of_itself_is_not_observed() {
         let outer = EngineCall::enter();
         {
             let inner = EngineCall::enter();
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_observed_while_inert() {
+    fn while_the_library_is_inert_nothing_is_observed() {
         observe(|| panic!("reached"));
     }
 }

@@ -1,8 +1,8 @@
-//! Messages to people: one line, one `write`, no lock, no allocation.
+//! Messages on stderr: one line, one `write`, no lock, no allocation.
 
 use std::fmt::{self, Write};
 
-/// Longer messages are cut: they are lines, not texts.
+/// In bytes. Longer messages are cut.
 const LONGEST: usize = 1024;
 
 /// Writes `[ContextPilot] message` and a line end to stderr.
@@ -13,7 +13,7 @@ pub(crate) fn line(message: fmt::Arguments<'_>) {
     line.print();
 }
 
-/// For messages of other crates, which bring the prefix along.
+/// Writes a message that has the prefix already, as those of other crates do.
 pub(crate) fn complete_line(message: &str) {
     let mut line = Line::new();
     let _ = line.write_str(message);

@@ -1,4 +1,4 @@
-//! What every room stands on. Knows of no other room.
+//! What every other module uses. Uses none of them.
 
 pub(crate) mod abi;
 pub(crate) mod bounds;

@@ -1,4 +1,4 @@
-//! Whether the library does anything at all.
+//! Whether the library is inert or active.
 
 use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -6,34 +6,35 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::log;
 
-/// Hands everything through: before the constructor, in other programs, where nobody wants it.
+/// Hooks only call the original: before the constructor, in other programs, and if no setting asks for
+/// the hook.
 const INERT: u8 = 0;
-/// Takes note; no thread runs yet.
+/// Hooks observe; no thread runs yet.
 const ARMED: u8 = 1;
-/// Takes note, and the worker listens.
+/// Hooks observe, and the worker runs.
 const RUNNING: u8 = 2;
-/// Hands everything through for good.
+/// Hooks only call the original, until the process ends.
 const OUT: u8 = 3;
 
 static MODE: AtomicU8 = AtomicU8::new(INERT);
 
 #[inline]
 pub(crate) fn is_active() -> bool {
-    // Relaxed: nothing is read on the strength of this that is not published otherwise.
+    // Relaxed: this publishes nothing else.
     matches!(MODE.load(Ordering::Relaxed), ARMED | RUNNING)
 }
 
-/// What other rooms do when the mode changes.
+/// What other modules do when the mode changes.
 pub(crate) struct Turns {
     /// Starts the threads, unless they run.
     pub(crate) start: fn(),
-    /// What was believed until now counts no more.
+    /// Opens a gap: every live id is reported as evicted.
     pub(crate) lose_step: fn(),
 }
 
 static TURNS: OnceLock<Turns> = OnceLock::new();
 
-/// The constructor's verdict that this is a process for us.
+/// Called by the constructor if this process is a llama-server.
 pub(crate) fn arm(turns: Turns) {
     let _ = TURNS.set(turns);
     MODE.store(ARMED, Ordering::Relaxed);
@@ -46,7 +47,7 @@ pub(crate) fn ensure_running() {
     }
 }
 
-/// True for the one caller who is to start the threads.
+/// True for the one caller that has to start the threads.
 pub(crate) fn begin_running() -> bool {
     MODE.compare_exchange(ARMED, RUNNING, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()
@@ -57,34 +58,34 @@ pub(crate) fn is_running() -> bool {
     MODE.load(Ordering::Relaxed) == RUNNING
 }
 
-/// Nothing more is taken note of: a forked child, or a set-up that failed.
+/// Stops observing: in a forked child, or after a set-up that failed.
 pub(crate) fn withdraw() {
     MODE.store(OUT, Ordering::Relaxed);
 }
 
-/// Where our code panicked last, for the one line about it.
+/// Where our code panicked last, for the message about it.
 static PLACE: Mutex<String> = Mutex::new(String::new());
 
-/// In the place of the usual message, which comes in several lines and through locks of others.
+/// Replaces the usual panic message, which has several lines and takes locks.
 pub(crate) fn note_panic(panic: &PanicHookInfo<'_>) {
     if let Some(place) = panic.location() {
         *PLACE.lock().unwrap_or_else(PoisonError::into_inner) = place.to_string();
     }
 }
 
-/// Where that was; empty if nowhere.
+/// Where our code panicked; empty if it did not.
 pub(crate) fn place_of_panic() -> String {
     PLACE.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// After a panic in our code: the server goes on as if we were not there, and nothing that was
-/// believed is relied upon any more.
+/// After a panic in our code: the server goes on without the hook, and every live id is reported as
+/// evicted.
 #[cold]
 pub(crate) fn break_down() {
     if MODE.swap(OUT, Ordering::SeqCst) == OUT {
         return;
     }
-    // What can still be done is done first: telling people may fail.
+    // Log last: logging may panic again.
     if let Some(turns) = TURNS.get() {
         (turns.lose_step)();
     }

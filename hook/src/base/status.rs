@@ -1,8 +1,8 @@
-//! What the library has seen of itself, in numbers. Only ever counted up.
+//! Counters of what the library has seen. They only grow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that any thread may raise.
+/// A counter that any thread may increment.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -29,21 +29,21 @@ pub(crate) struct Status {
     pub(crate) without_id: Counter,
     /// Inference requests whose id was not usable.
     pub(crate) refused_id: Counter,
-    /// Connections on which no request can be told from the next.
+    /// Connections on which it is not certain where a request begins.
     pub(crate) unreadable_connections: Counter,
-    /// Events that found no room in the channel.
+    /// Events that did not fit into the channel.
     pub(crate) events_lost: Counter,
-    /// Requests whose ids found no room even beside the channel: the index goes on believing.
+    /// Ids that could not even be stranded: the index keeps them.
     pub(crate) ids_lost: Counter,
-    /// Times that the ledger had to start anew.
+    /// Times that the ledger had to start from empty.
     pub(crate) gaps: Counter,
     /// Contexts created so far.
     pub(crate) contexts: Counter,
     /// Evaluations of batches whose content is not known.
     pub(crate) untracked_batches: Counter,
-    /// Saved sequences whose release could not have been noticed.
+    /// Saved sequences whose release could not be noticed.
     pub(crate) untracked_buffers: Counter,
-    /// Lines that the log file could not take.
+    /// Lines of the log file that were dropped.
     pub(crate) log_lines_lost: Counter,
 }
 

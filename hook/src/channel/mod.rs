@@ -1,14 +1,14 @@
 //! From the host's threads to the worker: a bounded queue that never makes the host wait.
 //!
-//! **Cost.** To [send](Sender::send) is one compare-and-swap and some stores. The receiver never
-//! blocks in the [queue] but rests in `thread::park`, so whether anybody is woken (a futex call of
-//! one to five microseconds) is decided here: see [`Attention`].
+//! **Cost.** [Sending](Sender::send) is one compare-and-swap and some stores. The receiver does not
+//! block in the [queue]; it rests in `thread::park`. Waking it takes a futex call of one to five
+//! microseconds, so this module decides which events wake it: see [`Attention`].
 //!
-//! **Overflow.** An event that finds no room opens a *gap*: from then on everything is dropped
-//! until the worker has emptied the queue, has declared the ledger out of step, and closes the
-//! gap. So no event from after the gap is ever applied to what was believed before it. The ids
-//! of requests whose first event is dropped so are *stranded*: kept aside, for the index to be
-//! told that they are gone, as nobody would know otherwise that it believes in them.
+//! **Overflow.** An event that does not fit opens a *gap*. From then on everything is dropped
+//! until the worker has emptied the queue, has applied `Event::OutOfStep` to the ledger, and closes the
+//! gap. So no event from after the gap is ever applied to the state from before it. If the first event
+//! of a request is dropped, its id is *stranded*: it is kept aside, and reported as evicted. Otherwise
+//! the index would keep the id for ever.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -26,43 +26,43 @@ use queue::{Receiver, Sender, queue};
 
 mod queue;
 
-/// What the worker wants to be woken for: a set of [weights](Weight).
+/// Which events wake the worker: a set of [weights](Weight).
 struct Attention(AtomicU8);
 
-/// It is awake and will look by itself.
+/// The worker is awake, and will look into the queue without being woken.
 const AWAKE: u8 = 0;
-/// All but what something else follows that will wake it.
+/// The worker sleeps. Everything wakes it but a [`Weight::Herald`], which is followed by an event that does.
 const ASLEEP: u8 = Weight::Token as u8 | DOZING;
-/// It looks again within [`DOZE`]; generated tokens do not wake it.
+/// The worker looks again within [`DOZE`]; generated tokens do not wake it.
 const DOZING: u8 = Weight::News as u8 | Weight::Result as u8 | NAPPING;
-/// It looks again within [`NAP`]; only what cannot wait that long wakes it.
+/// The worker looks again within [`NAP`]; only an event that cannot wait that long wakes it.
 const NAPPING: u8 = Weight::Urgent as u8;
 
-/// Why the worker must hear of an event, and how soon.
+/// How soon the worker must apply an event, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Weight {
-    /// A request came whose id is kept elsewhere: with what is made of it. At once where an eviction
-    /// of the same id may be about to be told.
+    /// A request came, and its id is stored outside of the process: when the request's prompt is
+    /// submitted. At once if an eviction of the same id may be waiting to be reported.
     Herald = 1,
-    /// Generation goes on: within a [`DOZE`].
+    /// A token was generated: within a [`DOZE`].
     Token = 2,
     /// Within a [`NAP`].
     News = 4,
-    /// A prompt is evaluated: within a [`NAP`] for the index's sake, but at once where others watch.
+    /// A prompt was evaluated: within a [`NAP`] for the index, but at once if somebody observes.
     Result = 8,
     /// At once.
     Urgent = 16,
 }
 
-/// Whoever receives so many requests of which the worker has not heard wakes it, so that their ids
-/// are in the journal before the place where they are kept is used again.
+/// After so many requests that did not wake the worker, the next one does, so that their ids
+/// are in the journal before the ring reuses their places.
 const HERALDS: usize = 64;
 
-/// A request of which the worker could not hear.
+/// A request whose first event was dropped.
 type Stranded = (Arrival, RequestId);
 
-/// The queue and what surrounds it.
+/// The queue, and what decides about waking and gaps.
 pub(crate) struct Channel {
     events: Sender<Item>,
     stranded: Sender<Stranded>,
@@ -73,21 +73,21 @@ pub(crate) struct Channel {
     /// How often a gap was opened.
     gaps: AtomicUsize,
     entries: AtomicUsize,
-    /// Something other than an evaluation has happened since the last evaluation.
+    /// Something else than an evaluation has happened since the last evaluation.
     news: AtomicBool,
-    /// The evaluation under way is one of a prompt.
+    /// The current evaluation is one of a prompt.
     prompt_evaluation: AtomicBool,
-    /// Requests of which the worker was not woken.
+    /// Requests that did not wake the worker.
     heralds: AtomicUsize,
 }
 
-/// What the worker gets.
+/// The worker's end of the queue.
 pub(crate) struct Inbox {
     events: Receiver<Item>,
     stranded: Receiver<Stranded>,
 }
 
-/// Made at the first event, so that inert processes do without.
+/// Created at the first event, so that inert processes have none.
 static CHANNEL: OnceLock<Channel> = OnceLock::new();
 
 /// The channel of this process.
@@ -95,48 +95,49 @@ pub(crate) fn get() -> &'static Channel {
     CHANNEL.get_or_init(Channel::new)
 }
 
-/// Tells the worker what happened. Call in [`observe`](crate::base::guard::observe) only.
+/// Sends an event to the worker. Call within [`observe`](crate::base::guard::observe) only.
 pub(crate) fn push(event: Event) {
     let _ = get().push(event);
 }
 
-/// As [`push`]; false if there was no room. Nothing that follows is heard then, until the ledger has
-/// started anew.
+/// As [`push`]; false if there was no room. Everything that follows is then dropped, until the
+/// ledger has started from empty.
 pub(crate) fn push_heard(event: Event) -> bool {
     get().push(event)
 }
 
-/// How often the worker did not hear of something: what it was told before counts no more.
+/// How many gaps were opened. What was sent before a gap no longer counts.
 pub(crate) fn gaps() -> usize {
     CHANNEL
         .get()
         .map_or(0, |channel| channel.gaps.load(Ordering::Acquire))
 }
 
-/// Tells whoever observes, if somebody does. Wakes nobody, and is dropped where there is no room.
+/// Sends a note for the control endpoint and the log file, if there is one. Wakes nobody, and is
+/// dropped if there is no room.
 pub(crate) fn note(note: impl FnOnce() -> Note) {
     if clock::is_engaged() {
         get().note(note(), clock::stamp());
     }
 }
 
-/// Tells the worker with which prompt a request waits. Where there is no room for that, the
-/// request will count as never cached.
+/// Sends the prompt with which a request waits. If there is no room, the request
+/// counts as never cached.
 pub(crate) fn tell_waiting(waiting: Waiting) {
     get().wait(waiting);
 }
 
-/// Tells the worker of a request of which it has not heard before. Where there is no room for
-/// that, its id is stranded, and `false` says that nothing more need be told of the request: the
-/// index will have been told that it is gone. (Of a request of which the worker *has* heard,
-/// nothing needs to be kept aside: to be out of step takes that back with the others.)
+/// Sends the first event of a request. If there is no room, the id is stranded, and `false` says
+/// that later events of the request need not be sent: its id will be reported as evicted.
+/// (A request whose first event arrived needs no such care: the gap reports its id as evicted,
+/// together with all others.)
 ///
-/// `kept`: should the process die, the next start will know of the id.
+/// `kept`: if the process dies, the next start will know the id.
 pub(crate) fn introduce(event: Event, arrival: Arrival, id: &RequestId, kept: bool) -> bool {
     get().introduce(event, arrival, id, kept)
 }
 
-/// Something happened that cannot be told: the ledger is to start anew.
+/// Something happened that no event can express: the ledger must start from empty.
 pub(crate) fn lose_step() {
     if let Some(channel) = CHANNEL.get() {
         channel.open_gap();
@@ -144,7 +145,7 @@ pub(crate) fn lose_step() {
     }
 }
 
-/// Has the worker take a look, if there is one.
+/// Wakes the worker, if there is one.
 pub(crate) fn nudge() {
     if let Some(channel) = CHANNEL.get() {
         channel.nudge();
@@ -202,7 +203,7 @@ impl Channel {
             return true;
         }
         STATUS.events_lost.add(1);
-        // Before the gap: whoever closes that finds the id.
+        // Before the gap is opened, so that whoever closes it finds the id.
         if let Some((arrival, id)) = newcomer {
             let stranded = (arrival, RequestId::clone(id));
             if self.stranded.send(stranded, STRANDED).is_err() {
@@ -259,7 +260,7 @@ impl Channel {
         }
     }
 
-    /// For so many entries; false if there is none.
+    /// Reserves room for so many entries; false if there is none.
     fn take_room(&self, entries: usize) -> bool {
         let full = entries > 0 && self.entries.fetch_add(entries, Ordering::Relaxed) > ENTRIES;
         if full {
@@ -287,14 +288,14 @@ impl Channel {
         self.events.send(item, most).is_ok()
     }
 
-    /// Why the worker must hear of this.
+    /// How soon the worker must apply this event.
     ///
-    /// What becomes of a prompt is decided when a batch is submitted after something else than
-    /// evaluations happened, or with more than a token of some sequence: that wakes. All that
-    /// comes before it (the request, on an HTTP thread; a launch, removals, saves) comes moments
-    /// before, and would only wake more often; all that comes after it evicts nothing. Generating a
-    /// token wakes nobody. Where nothing follows (an erased slot), the next look is soon enough,
-    /// but not that of a worker that expects nothing but tokens.
+    /// Evictions are decided when the batch of a prompt is submitted. That is a batch with more
+    /// than one token of some sequence, or the first batch after something else than evaluations
+    /// happened. Such a batch wakes the worker. The events just before it (the request, on an HTTP
+    /// thread; a launch, removals, saves) would only wake the worker more often, and the events after
+    /// it evict nothing. A generated token wakes nobody. If no batch follows (an erased slot), the
+    /// worker's next look is soon enough, unless the worker dozes and expects only tokens.
     fn weigh(&self, event: &Event) -> Weight {
         match event {
             Event::Submitted { entries, .. } => {
@@ -315,7 +316,7 @@ impl Channel {
                 true => Weight::Result,
                 false => Weight::Token,
             },
-            // On an HTTP thread: an eviction of the same id may be about to be told.
+            // On an HTTP thread: an eviction of the same id may be waiting to be reported.
             Event::Posted { .. } | Event::ContextFreed { .. } => Weight::Urgent,
             Event::Answered { .. } | Event::Uncached { .. } | Event::NamedAdapters { .. } => {
                 Weight::News
@@ -330,7 +331,7 @@ impl Channel {
     }
 
     fn open_gap(&self) {
-        // Before: whoever tells something in the gap must not take it for heard.
+        // Counted first: whoever sends something in the gap must not take it for received.
         self.gaps.fetch_add(1, Ordering::AcqRel);
         self.gap.store(true, Ordering::Release);
     }
@@ -340,7 +341,7 @@ impl Channel {
         // SeqCst pairs with `rest`: either we see that the worker is about to rest, or it sees
         // the event (whose place in the queue was taken by a SeqCst operation too).
         if weight as u8 & self.attention.0.load(Ordering::SeqCst) != 0 {
-            // The first to notice wakes; the others need not.
+            // The first sender to notice wakes the worker; the others need not.
             if self.attention.0.swap(AWAKE, Ordering::SeqCst) != AWAKE {
                 if let Some(worker) = self.worker.get() {
                     worker.unpark();
@@ -349,7 +350,7 @@ impl Channel {
         }
     }
 
-    /// Has the worker take a look.
+    /// Wakes the worker.
     pub(crate) fn nudge(&self) {
         self.wake(Weight::Urgent);
     }
@@ -364,12 +365,12 @@ impl Channel {
             .take()
     }
 
-    /// Makes the calling thread the one that is woken.
+    /// Makes the calling thread the one to wake.
     pub(crate) fn attend(&self) {
         let _ = self.worker.set(thread::current());
     }
 
-    /// What happened next, if anything has.
+    /// The next item, if there is one.
     pub(crate) fn next(&self, inbox: &mut Inbox) -> Option<Item> {
         let item = inbox.events.take()?;
         match &item.what {
@@ -380,8 +381,8 @@ impl Channel {
         Some(item)
     }
 
-    /// Whether events were lost. Asked when the queue is empty: all that came before the gap has
-    /// been applied, and whatever is sent from now on comes after it.
+    /// Closes the gap, and says whether there was one. Call when the queue is empty: all events from
+    /// before the gap have been applied then, and all events that are sent from now on come after it.
     pub(crate) fn close_gap(&self) -> bool {
         self.gap.load(Ordering::Relaxed) && self.gap.swap(false, Ordering::AcqRel)
     }
@@ -400,7 +401,7 @@ impl Channel {
     }
 }
 
-/// What wakes a worker that rests so.
+/// The weights that wake a worker in this state of rest.
 fn attention(rest: Rest) -> u8 {
     let expected = match rest.longest {
         Some(longest) if rest.generating && longest <= DOZE => DOZING,
@@ -412,7 +413,7 @@ fn attention(rest: Rest) -> u8 {
 }
 
 impl Inbox {
-    /// A request whose event was lost.
+    /// The next stranded request.
     pub(crate) fn stranded(&mut self) -> Option<Stranded> {
         self.stranded.take()
     }
@@ -433,8 +434,8 @@ fn tokens_of(waiting: &Waiting) -> usize {
     }
 }
 
-/// Whether a batch has more than one entry of some sequence. Those of one sequence stand side by
-/// side in what llama-server submits; if ever they do not, the worker learns a nap later.
+/// Whether a batch has more than one entry of some sequence. llama-server submits the entries of a
+/// sequence side by side. If some server does not, the worker applies the event one nap later.
 fn is_prompt(entries: &[Entry]) -> bool {
     entries
         .windows(2)

@@ -1,18 +1,18 @@
-//! A bounded queue of many senders and one receiver that never makes a sender wait, and whose
-//! memory follows what waits in it.
+//! A bounded queue with many senders and one receiver. It never makes a sender wait, and its
+//! memory grows and shrinks with the number of values in it.
 //!
-//! Places are numbered from 0 on, for ever. A sender takes one by moving the tail; the receiver
-//! empties them in their order, and then moves the head. Places lie in *segments*, which are found
-//! through a table. The first sender to find none there makes one. The receiver takes a segment
-//! out of the table after its last place, and keeps a few for senders who need one: a queue whose
-//! receiver keeps up, or comes back soon, asks nobody for memory.
+//! Places are numbered from 0 on, and numbers are never reused. A sender takes a place by moving the
+//! tail. The receiver empties the places in order, and then moves the head. Places lie in *segments*,
+//! which are found through a table. The first sender that finds no segment for its place creates one.
+//! The receiver removes a segment from the table after emptying its last place, and keeps a few for
+//! later: a queue whose receiver keeps up, or comes back soon, allocates nothing.
 //!
 //! **Why not crossbeam's.** Its bounded queue numbers all places when it is made, so an idle one
-//! of 65,536 places of 64 bytes is 4 MiB of used memory. In its unbounded one, senders wait for
-//! the one who makes the next block, however long that one is kept from running.
+//! of 65,536 places of 64 bytes is 4 MiB of used memory. In its unbounded queue, senders wait for
+//! the sender that allocates the next block, even if that one is not running.
 //!
-//! **Tests.** `scripts/sanitize queue` tries every order of a few senders and a receiver
-//! (`hook/model`), `scripts/sanitize threads` watches many of them for data races.
+//! **Tests.** `scripts/sanitize queue` tries every interleaving of a few senders and a receiver
+//! (`hook/model`). `scripts/sanitize threads` watches many of them for data races.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -22,13 +22,13 @@ use sync::{Arc, AtomicBool, AtomicPtr, AtomicUsize, Ordering, UnsafeCell};
 /// Places of a segment, which is 16 KiB large where a place is 64 bytes. A power of two.
 const PLACES: usize = if cfg!(loom) { 2 } else { 256 };
 
-/// Segments that are kept for later: of events, what a server sends in 25 ms that evaluates some
+/// Segments that are kept for later. They hold the events of 25 ms, for a server that evaluates some
 /// 40 batches in a millisecond.
 const SPARES: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// A queue with room for so many values.
 pub(crate) fn queue<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    // One more than are filled: see `Shared::segment`.
+    // One segment more than can be filled: see `Shared::segment`.
     let segments = (capacity.div_ceil(PLACES) + 1).next_power_of_two();
     let shared = Arc::new(Shared {
         tail: OwnLines(AtomicUsize::new(0)),
@@ -46,62 +46,63 @@ pub(crate) fn queue<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(shared), receiver)
 }
 
-/// For all who send.
+/// The senders' end. May be shared.
 pub(crate) struct Sender<T>(Arc<Shared<T>>);
 
-/// For the one who receives.
+/// The receiver's end.
 pub(crate) struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// The place that is emptied next.
+    /// The next place to empty.
     head: usize,
 }
 
 struct Shared<T> {
-    /// The place that is taken next.
+    /// The next place to fill.
     tail: OwnLines<AtomicUsize>,
     /// The places before this one are empty, and no segment before its own is in the table.
     head: OwnLines<AtomicUsize>,
-    /// Zero when there is no receiver any more.
+    /// Zero after the receiver was dropped.
     capacity: AtomicUsize,
-    /// Where the segments of the places between head and tail are: each at its number, modulo
+    /// The segments of the places between head and tail. A segment is at its number modulo
     /// the table's length, which is a power of two.
     table: Box<[AtomicPtr<Segment<T>>]>,
     /// Segments that are not in use, with empty places; or null.
     spares: [AtomicPtr<Segment<T>>; SPARES],
 }
 
-/// So that who writes it disturbs nobody who uses its neighbours. Processors fetch lines in pairs.
+/// Keeps a value on cache lines of its own, so that writing it does not slow down users of its
+/// neighbours. Processors fetch lines in pairs.
 #[repr(align(128))]
 struct OwnLines<T>(T);
 
 struct Segment<T>([Place<T>; PLACES]);
 
 struct Place<T> {
-    /// There is a value.
+    /// The place holds a value.
     full: AtomicBool,
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
 // SAFETY: values are handed from thread to thread and never shared. A place's value is written by
-// the one sender who took the place, before it sets `full`, and read by the one receiver, after
-// it has seen that.
+// the one sender that took the place, before it sets `full`. It is read by the one receiver, after
+// that has seen `full`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: see above; the pointers belong to the queue.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Sender<T> {
-    /// Sends, unless so many values wait that there are `most`, or that the queue is full. Waits for
-    /// nobody: a sender who is kept from running between two steps keeps no other from sending.
+    /// Sends a value, unless `most` values wait already or the queue is full. Waits for
+    /// nobody: a sender that is stopped between two steps does not stop other senders.
     ///
     /// # Errors
-    /// The value, if there is no room for it, or no receiver any more.
+    /// Returns the value if there is no room for it, or the receiver was dropped.
     #[inline]
     pub(crate) fn send(&self, value: T, most: usize) -> Result<(), T> {
         let shared = &*self.0;
         let most = most.min(shared.capacity.load(Ordering::Relaxed));
         let place = loop {
-            // The head first, so that it is not after the tail. Acquire: what the receiver did to
-            // the table before it moved the head there is seen below.
+            // Load the head first, so that it is not after the tail. Acquire: what the receiver did to
+            // the table before it moved the head is visible below.
             let head = shared.head.0.load(Ordering::Acquire);
             let tail = shared.tail.0.load(Ordering::Relaxed);
             if tail.wrapping_sub(head) >= most {
@@ -111,8 +112,8 @@ impl<T> Sender<T> {
                 // The receiver has moved on in the meantime.
                 continue;
             }
-            // SeqCst: who sends and then looks whether the receiver rests, and a receiver who is
-            // about to rest and then looks at the tail, do not both see the former.
+            // SeqCst: a sender takes a place and then looks whether the receiver rests. The
+            // receiver announces its rest and then looks at the tail. At least one sees the other.
             let taken = shared.tail.0.compare_exchange_weak(
                 tail,
                 tail.wrapping_add(1),
@@ -124,9 +125,9 @@ impl<T> Sender<T> {
             }
         };
         let segment = shared.segment(place);
-        // SAFETY: it stays where it is until all its places were filled, and this one was not.
+        // SAFETY: a segment stays until all its places were filled, and this place was not.
         let place = unsafe { &(*segment).0[place % PLACES] };
-        // SAFETY: the place is ours alone until it is full.
+        // SAFETY: until the place is full, only this sender uses it.
         place
             .value
             .with_mut(|to| unsafe { to.cast::<T>().write(value) });
@@ -138,9 +139,9 @@ impl<T> Sender<T> {
 impl<T> Shared<T> {
     /// The segment of a place that the caller has taken.
     ///
-    /// What is in the table there is no older one, of the place before it by the table's length:
-    /// the caller has seen a head less than `capacity` before its place. That is after the older
-    /// segment's end, as the table is longer than `capacity` by a segment at least.
+    /// The table cannot hold an older segment at this index: that would be one table length before.
+    /// The caller has seen a head that is less than `capacity` before its place. Since the table
+    /// is longer than `capacity` by at least a segment, that head is after the older segment's end.
     #[inline]
     fn segment(&self, place: usize) -> *mut Segment<T> {
         let entry = self.entry(place);
@@ -172,7 +173,7 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Keeps a segment of empty places that nobody uses any more, or frees it.
+    /// Keeps an empty segment that nobody uses any more for later, or frees it.
     fn keep(&self, segment: *mut Segment<T>) {
         let put = |spare: &AtomicPtr<Segment<T>>| {
             let null = ptr::null_mut();
@@ -180,13 +181,13 @@ impl<T> Shared<T> {
             put.is_ok()
         };
         if !self.spares.iter().any(put) {
-            // SAFETY: made by `Segment::new`, and nobody else's.
+            // SAFETY: made by `Segment::new`, and no one else has a pointer to it.
             drop(unsafe { Box::from_raw(segment) });
         }
     }
 }
 
-/// What it holds is the caller's alone from then on.
+/// Takes the spare segment, if there is one. It belongs to the caller alone then.
 fn take_from<T>(spare: &AtomicPtr<Segment<T>>) -> Option<*mut Segment<T>> {
     let segment = spare.swap(ptr::null_mut(), Ordering::AcqRel);
     (!segment.is_null()).then_some(segment)
@@ -211,9 +212,9 @@ impl<T> Segment<T> {
 }
 
 impl<T> Receiver<T> {
-    /// What was sent first of what is there; `None`: nothing is.
+    /// Takes the oldest value; `None` if the queue is empty.
     ///
-    /// Waits for a sender who has taken that place and not filled it yet.
+    /// Waits if a sender has taken the place and not filled it yet.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<T> {
         if self.is_empty() {
@@ -225,10 +226,10 @@ impl<T> Receiver<T> {
             let segment = entry.load(Ordering::Acquire);
             (!segment.is_null()).then_some(segment)
         });
-        // SAFETY: only we take segments out of the table.
+        // SAFETY: only the receiver removes segments from the table.
         let place = unsafe { &(*segment).0[self.head % PLACES] };
         awaited(|| place.full.load(Ordering::Acquire).then_some(()));
-        // SAFETY: it was filled, and is emptied only here.
+        // SAFETY: the place was filled, and is emptied only here.
         let value = place
             .value
             .with_mut(|from| unsafe { from.cast::<T>().read() });
@@ -236,28 +237,28 @@ impl<T> Receiver<T> {
         self.head = self.head.wrapping_add(1);
         if self.head % PLACES == 0 {
             entry.store(ptr::null_mut(), Ordering::Relaxed);
-            // Everybody has filled their places in it, which is the last that they do there.
+            // All senders have filled their places in this segment, and do not touch it again.
             shared.keep(segment);
         }
         shared.head.0.store(self.head, Ordering::Release);
         Some(value)
     }
 
-    /// Whether nobody has begun to send anything that was not taken.
+    /// Whether all values that senders have begun to send were received.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.tail.0.load(Ordering::SeqCst) == self.head
     }
 }
 
-/// What a sender is about to provide.
+/// Waits for something that a sender is about to provide.
 fn awaited<R>(look: impl Fn() -> Option<R>) -> R {
     let mut looks = 0_u32;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        // Nanoseconds, as a rule. It may have been kept from running.
+        // This takes nanoseconds, unless the sender was stopped.
         looks += 1;
         if looks < 64 && !cfg!(loom) {
             std::hint::spin_loop();
@@ -281,12 +282,12 @@ impl<T> Drop for Shared<T> {
             if segment.is_null() {
                 continue;
             }
-            // SAFETY: made by `Segment::new`, and there is nobody else any more.
+            // SAFETY: made by `Segment::new`, and all other users are gone.
             let segment = unsafe { Box::from_raw(segment) };
-            // What was sent while the receiver went.
+            // Drop values that were sent while the receiver was dropped.
             for place in &segment.0 {
                 if place.full.load(Ordering::Relaxed) {
-                    // SAFETY: it was filled and not emptied.
+                    // SAFETY: the place was filled and not emptied.
                     let value = |from: *mut MaybeUninit<T>| unsafe { from.cast::<T>().read() };
                     drop(place.value.with_mut(value));
                 }
@@ -301,7 +302,7 @@ mod sync {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
     pub(super) use std::thread::yield_now;
 
-    /// As the model checker has it.
+    /// Has the interface of loom's `UnsafeCell`.
     pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
     impl<T> UnsafeCell<T> {

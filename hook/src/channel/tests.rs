@@ -42,7 +42,7 @@ fn event_in(item: Item) -> Event {
     }
 }
 
-/// How many events the worker would find.
+/// How many events wait for the worker.
 fn waiting(channel: &Channel, inbox: &mut Inbox) -> usize {
     std::iter::from_fn(|| channel.next(inbox)).count()
 }
@@ -53,14 +53,14 @@ const EVALUATED: Event = Event::Evaluated {
 };
 
 #[test]
-fn generated_tokens_wake_nobody() {
+fn a_generated_token_wakes_nobody() {
     let channel = Channel::new();
     assert_eq!(channel.weigh(&submitted(&[0, 1, 2])), Weight::Token);
     assert_eq!(channel.weigh(&EVALUATED), Weight::Token);
 }
 
 #[test]
-fn nor_do_they_where_the_memory_is_bounded() {
+fn a_generated_token_wakes_nobody_with_sliding_windows_either() {
     let channel = Channel::new();
     let reaches = Event::Reaches {
         context: CONTEXT,
@@ -74,7 +74,7 @@ fn nor_do_they_where_the_memory_is_bounded() {
 }
 
 #[test]
-fn a_prompt_is_urgent_and_its_end_is_a_result() {
+fn a_prompts_submission_is_urgent_and_its_evaluation_a_result() {
     let channel = Channel::new();
     assert_eq!(channel.weigh(&submitted(&[0, 1, 1])), Weight::Urgent);
     assert_eq!(channel.weigh(&EVALUATED), Weight::Result);
@@ -96,14 +96,14 @@ fn a_single_token_after_a_removed_tail_is_urgent() {
 }
 
 #[test]
-fn removals_wake_no_worker_that_naps() {
+fn a_removal_does_not_wake_a_worker_that_naps() {
     let channel = Channel::new();
     assert_eq!(channel.weigh(&removed(-1, -1)), Weight::News);
     assert_eq!(channel.weigh(&removed(3, 5)), Weight::News);
     assert_eq!(channel.weigh(&submitted(&[0])), Weight::Urgent);
 }
 
-/// The weights of what wakes a worker that rests so.
+/// The weights that wake a worker in this state of rest.
 fn woken(rest: Rest) -> Vec<Weight> {
     let weights = [
         Weight::Herald,
@@ -122,7 +122,7 @@ fn woken(rest: Rest) -> Vec<Weight> {
 }
 
 #[test]
-fn a_worker_is_woken_for_what_it_does_not_expect() {
+fn each_state_of_rest_is_ended_by_the_weights_it_does_not_expect() {
     use Weight::{Herald, News, Result, Token, Urgent};
     let asleep = Rest::default();
     let napping = Rest {
@@ -150,7 +150,7 @@ fn a_worker_is_woken_for_what_it_does_not_expect() {
 }
 
 #[test]
-fn a_request_waits_for_its_prompt_unless_its_id_is_kept_nowhere_or_many_wait() {
+fn a_request_wakes_the_worker_only_if_its_id_is_kept_nowhere_or_many_wait() {
     let wakes = |kept, earlier| {
         let channel = Channel::new();
         let resting = attention(Rest::default());
@@ -167,7 +167,7 @@ fn a_request_waits_for_its_prompt_unless_its_id_is_kept_nowhere_or_many_wait() {
 }
 
 #[test]
-fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
+fn after_an_overflow_everything_is_dropped_until_the_worker_closes_the_gap() {
     let channel = Channel::new();
     let mut inbox = channel.take_inbox().expect("the first to ask gets it");
     // No worker runs, so the smaller bound holds.
@@ -192,7 +192,7 @@ fn nothing_passes_a_gap_before_the_worker_has_closed_it() {
 }
 
 #[test]
-fn batches_that_wait_are_bounded_in_size() {
+fn entries_beyond_the_bound_open_a_gap() {
     let channel = Channel::new();
     let mut inbox = channel.take_inbox().expect("the first to ask gets it");
     channel.entries.store(ENTRIES + 1, Ordering::Relaxed);
@@ -212,9 +212,9 @@ enum Seen {
 
 /// Meant for ThreadSanitizer too (`scripts/sanitize threads`).
 #[test]
-fn threads_that_overflow_it_lose_no_id_and_no_order() {
+fn when_threads_overflow_the_channel_no_id_and_no_order_is_lost() {
     const THREADS: i32 = 4;
-    // Together fewer than are kept aside, so that none is given up.
+    // Together fewer than may be stranded, so that no id is lost.
     const EACH: u64 = 4_000;
     const { assert!(THREADS as usize * EACH as usize <= STRANDED) };
     let channel = Channel::with_room(64);
@@ -241,7 +241,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
         let mut inbox = channel.take_inbox().expect("the first to ask gets it");
         channel.attend();
         loop {
-            // Asked first: what was sent before they were done is found below.
+            // Read this first: what was sent before the threads were done is found below.
             let over = done.load(Ordering::SeqCst) == THREADS as usize;
             while let Some(item) = channel.next(&mut inbox) {
                 let event = event_in(item);
@@ -257,7 +257,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
             if over {
                 break;
             }
-            // Woken by the next event, or never: that would end this test by its time limit.
+            // If no event wakes this thread, the time limit ends the test.
             channel.rest(&inbox, Rest::default());
         }
     });
@@ -269,7 +269,7 @@ fn threads_that_overflow_it_lose_no_id_and_no_order() {
     assert_eq!(received + stranded.len(), THREADS as usize * EACH as usize);
     assert!(gaps > 0, "nothing was lost, so nothing was tested");
 
-    // Where a thread's events are missing, a gap stands before the next of them.
+    // If events of a thread are missing, there is a gap before its next event.
     let mut next = [0; THREADS as usize];
     let mut gap_since = [false; THREADS as usize];
     for seen in seen {

@@ -17,7 +17,7 @@ fn segments<T>(receiver: &Receiver<T>) -> usize {
 }
 
 #[test]
-fn values_come_out_in_their_order() {
+fn values_are_received_in_the_order_they_were_sent() {
     let (sender, mut receiver) = queue(1000);
     assert_eq!(receiver.take(), None);
     for round in 0..10 {
@@ -32,10 +32,10 @@ fn values_come_out_in_their_order() {
 }
 
 #[test]
-fn a_full_queue_hands_back_what_it_cannot_take() {
+fn a_full_queue_returns_the_value() {
     for capacity in [1, 64, PLACES - 1, PLACES, PLACES + 1, 3 * PLACES] {
         let (sender, mut receiver) = queue(capacity);
-        // From each place in a segment on.
+        // Begin at each place of a segment.
         for round in 0..PLACES + 3 {
             for nth in 0..capacity {
                 assert_eq!(sender.send(nth, ALL), Ok(()), "{capacity} {round}");
@@ -49,7 +49,7 @@ fn a_full_queue_hands_back_what_it_cannot_take() {
 }
 
 #[test]
-fn a_sender_may_ask_for_less() {
+fn a_sender_may_set_a_lower_bound_than_the_capacity() {
     let (sender, mut receiver) = queue(10);
     assert_eq!(sender.send(1, 2), Ok(()));
     assert_eq!(sender.send(2, 2), Ok(()));
@@ -58,10 +58,10 @@ fn a_sender_may_ask_for_less() {
     assert_eq!(taken(&mut receiver), [1, 2, 3]);
 }
 
-/// An idle queue has no segments. One that is emptied as fast as it is filled has two, however
-/// much passes through it, and one that was full gives back all but a few.
+/// An idle queue has no segments. A queue that is emptied as fast as it is filled has two, however
+/// much passes through it. A queue that was full frees all but a few.
 #[test]
-fn memory_follows_what_waits() {
+fn memory_grows_and_shrinks_with_the_waiting_values() {
     let (sender, mut receiver) = queue(65_536);
     assert_eq!(segments(&receiver), 0);
     for n in 0..100_000 {
@@ -76,7 +76,7 @@ fn memory_follows_what_waits() {
 }
 
 #[test]
-fn nothing_is_leaked_or_dropped_twice() {
+fn dropping_the_queue_drops_each_value_once() {
     static ALIVE: AtomicU64 = AtomicU64::new(0);
     #[derive(Debug)]
     struct Counted;
@@ -112,7 +112,7 @@ fn nothing_is_leaked_or_dropped_twice() {
 fn many_senders_keep_their_own_order() {
     const SENDERS: usize = 4;
     const EACH: usize = 20_000;
-    // One that is seldom full, and one that is nearly always.
+    // A queue that is seldom full, and one that is nearly always full.
     for capacity in [10_000, 3] {
         let (sender, mut receiver) = queue(capacity);
         let mut next = [0; SENDERS];
