@@ -116,7 +116,8 @@ fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
     let cached = QUESTIONS.iter().rev().filter(|(id, _)| !gone.contains(*id));
     let lost = QUESTIONS.iter().filter(|(id, _)| gone.contains(*id));
     let mut wrong = 0;
-    for (id, prompt) in cached.chain(lost) {
+    let mut sent_again: Vec<&(&str, &str)> = Vec::new();
+    for question @ (id, prompt) in cached.chain(lost) {
         let answer = running.ask(&Prompt::new(*prompt).predict(1))?;
         let is_there = answer.timings.cached + 1 >= answer.prompt_tokens;
         let was_told = gone.contains(*id);
@@ -131,8 +132,17 @@ fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
         } else {
             "not reported"
         };
+        // A prompt that was sent again just before may begin alike, and has brought that back.
+        let alike = sent_again
+            .iter()
+            .find(|(_, other)| begin_alike(prompt, other));
+        let why = match alike.filter(|_| was_told && !is_there) {
+            Some((other, _)) => format!(" ({other} brought its beginning back)"),
+            None => String::new(),
+        };
         let cache = from_the_cache(&answer);
-        line(format!("{id:<9} {report:<14} {cache}   {verdict}"))?;
+        line(format!("{id:<9} {report:<14} {cache}   {verdict}{why}"))?;
+        sent_again.push(question);
     }
     let (known, count) = (QUESTIONS.len(), gone.len());
     line(format!(
@@ -146,6 +156,11 @@ fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+/// Whether more than the first word is the same.
+fn begin_alike(a: &str, b: &str) -> bool {
+    a.split(' ').zip(b.split(' ')).take(2).all(|(a, b)| a == b)
 }
 
 fn from_the_cache(answer: &Completion) -> String {
