@@ -1,4 +1,4 @@
-//! How long a batch takes, in either order: `cargo run --release -p contextpilot-order --example batch_time -- 2000 15`
+//! How long a batch takes, in either order: `cargo run --release -p contextpilot-order --example batch_time -- 2000 15 [clustered]`
 //!
 //! Contexts of distinct blocks out of 500, drawn by a Zipf law, the same on every run.
 
@@ -11,12 +11,15 @@ fn main() {
     let mut number = |default| numbers.next().flatten().unwrap_or(default);
     let (contexts, blocks): (usize, usize) = (number(2000), number(15));
     let contexts = draw(contexts, blocks.min(400));
-    time("sharing", &contexts, |contexts| {
-        batch_sharing(contexts, 0, &Cached::new(), |_| 1)
-    });
-    time("clustered", &contexts, |contexts| {
-        batch(contexts, &BatchOptions::default())
-    });
+    if std::env::args().nth(3).as_deref() == Some("clustered") {
+        time("clustered", &contexts, |contexts| {
+            batch(contexts, &BatchOptions::default())
+        });
+    } else {
+        time("sharing", &contexts, |contexts| {
+            batch_sharing(contexts, 0, &Cached::new(), |_| 1)
+        });
+    }
 }
 
 fn time(name: &str, contexts: &[Vec<Block>], order: impl Fn(&[Vec<Block>]) -> Batch) {
