@@ -4,23 +4,25 @@ use contextpilot_traffic::Memory;
 
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
+use crate::window::Kept;
 
 /// `common_prompt_checkpoint`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     task: u64,
     tokens: u32,
     first: i64,
     last: i64,
     pub(crate) bytes: u64,
+    kept: Kept,
 }
 
 /// What is left of a prefix when the context cannot go back to its end.
 pub(crate) struct Reach {
     /// Tokens that are reused.
     pub(crate) past: u32,
-    /// The checkpoint that was loaded: its first position.
-    pub(crate) restored: Option<i64>,
+    /// What the checkpoint has that was loaded.
+    pub(crate) restored: Option<Kept>,
 }
 
 /// `pre_decode`: from `past` tokens that are common. `first`: the first position that the context
@@ -40,22 +42,25 @@ pub(crate) fn reach(
         restored: None,
     };
     let mut next = i64::from(past);
-    let least = (next - window - i64::from(past >= prompt)).max(0);
+    let is_early = setting.generation == Generation::Early2026;
+    let is_whole = past >= prompt && !is_early;
+    let least = (next - window - i64::from(is_whole)).max(0);
     let beyond = match setting.generation {
         Generation::Of2025 if setting.memory == Memory::Recurrent => true,
         Generation::Of2025 => first > least,
+        Generation::Early2026 => first >= least && past < held,
         Generation::Older | Generation::Late2026 => first >= least,
     };
     if past > 0 && past <= held && beyond {
-        let found = checkpoints
-            .iter()
-            .rev()
-            .find(|c| c.last <= next && (c.first < least || c.first == 0));
-        match found {
+        let serves = |c: &&Checkpoint| match is_early {
+            true => c.first < least,
+            false => c.last <= next && (c.first < least || c.first == 0),
+        };
+        match checkpoints.iter().rev().find(serves) {
             Some(found) => {
                 next = next.min((found.first + 1).max(found.last));
                 reach.past = (next as u32).min(held).min(found.tokens);
-                reach.restored = Some(found.first);
+                reach.restored = Some(found.kept.clone());
             }
             None => {
                 next = 0;
@@ -115,23 +120,64 @@ pub(crate) fn batch_end(
 pub(crate) fn note(
     checkpoints: &mut Vec<Checkpoint>,
     batch: &Batch,
-    setting: &Setting,
-    sizes: &Sizes,
+    (setting, sizes): (&Setting, &Sizes),
+    keep: impl FnOnce() -> Kept,
 ) {
+    let is_due = match setting.generation {
+        Generation::Early2026 => is_due_early(checkpoints, batch, setting),
+        _ => is_due(checkpoints, batch, setting),
+    };
+    if !is_due {
+        return;
+    }
+    let most = setting.ctx_checkpoints as usize;
+    let is_early = setting.generation == Generation::Early2026;
+    if !is_early {
+        thin_out(checkpoints, batch, setting);
+    }
+    while checkpoints.len() >= most.max(1) {
+        checkpoints.remove(0);
+    }
+    checkpoints.retain(|checkpoint| is_early || checkpoint.tokens != batch.begin);
+    checkpoints.push(Checkpoint {
+        task: batch.task,
+        tokens: batch.begin,
+        first: batch.first,
+        last: batch.last,
+        bytes: sizes.checkpoint(batch.begin),
+        kept: keep(),
+    });
+}
+
+fn is_due(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) -> bool {
     let near_end = batch.prompt < batch.end.saturating_add(setting.ubatch_size);
     let apart = |last: u32| batch.begin > last.saturating_add(setting.checkpoint_min_step);
     if batch.end < batch.prompt && !near_end && !batch.marked || batch.first < 0 {
-        return;
+        return false;
     }
-    if !(near_end || batch.last_marked || checkpoints.last().is_none_or(|last| apart(last.tokens)))
-    {
-        return;
-    }
+    near_end || batch.last_marked || checkpoints.last().is_none_or(|last| apart(last.tokens))
+}
+
+/// Up to early 2026: near the end of a prompt, or far from the last one.
+fn is_due_early(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) -> bool {
+    const LEAST: u32 = 64;
+    let last = checkpoints.last().map(|last| last.tokens);
+    let near_end = batch.prompt < batch.end.saturating_add(setting.ubatch_size);
+    let step = setting.checkpoint_min_step;
+    let far = step > 0 && batch.begin >= last.unwrap_or(0).saturating_add(step);
+    (near_end || far)
+        && batch.first >= 0
+        && batch.end >= LEAST
+        && last.is_none_or(|last| batch.begin > last.saturating_add(LEAST))
+}
+
+/// Where there is no room, those of other tasks go that are close to the one before.
+fn thin_out(checkpoints: &mut Vec<Checkpoint>, batch: &Batch, setting: &Setting) {
     let most = setting.ctx_checkpoints as usize;
     let mut kept: Option<u32> = None;
     let mut at = 0;
     while checkpoints.len() + 1 >= most && at < checkpoints.len() {
-        let one = checkpoints[at];
+        let one = &checkpoints[at];
         let close =
             kept.is_some_and(|last| one.tokens <= last.saturating_add(setting.checkpoint_min_step));
         if one.task != batch.task && close {
@@ -141,15 +187,4 @@ pub(crate) fn note(
             at += 1;
         }
     }
-    while checkpoints.len() >= most.max(1) {
-        checkpoints.remove(0);
-    }
-    checkpoints.retain(|checkpoint| checkpoint.tokens != batch.begin);
-    checkpoints.push(Checkpoint {
-        task: batch.task,
-        tokens: batch.begin,
-        first: batch.first,
-        last: batch.last,
-        bytes: sizes.checkpoint(batch.begin),
-    });
 }

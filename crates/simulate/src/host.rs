@@ -6,6 +6,7 @@ use crate::checkpoints::Checkpoint;
 use crate::content::Content;
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
+use crate::window::Kept;
 
 /// What a slot holds, and an entry of the host cache.
 #[derive(Clone, Debug, Default)]
@@ -15,11 +16,6 @@ pub(crate) struct Prompt {
 }
 
 impl Prompt {
-    pub(crate) fn clear(&mut self) {
-        self.content.clear();
-        self.checkpoints.clear();
-    }
-
     /// Its tokens are not looked for any more (`prompt_clear`).
     pub(crate) fn forget(&mut self, generation: Generation) {
         self.content.clear();
@@ -32,6 +28,7 @@ impl Prompt {
 #[derive(Debug)]
 struct State {
     prompt: Prompt,
+    kept: Kept,
     bytes: u64,
     /// The identity of its last token, and that of the token up to which a prompt has to share it to
     /// load it, with its position. They tell most entries apart without a comparison.
@@ -40,12 +37,13 @@ struct State {
 }
 
 impl State {
-    fn new(prompt: Prompt, bytes: u64) -> Self {
+    fn new(prompt: Prompt, kept: Kept, bytes: u64) -> Self {
         let content = &prompt.content;
         let end = content.len().saturating_sub(1);
         let quarter = content.len().div_ceil(4).saturating_sub(1);
         Self {
             bytes,
+            kept,
             last: content.row().at(end),
             least: (quarter, content.row().at(quarter)),
             prompt,
@@ -62,6 +60,8 @@ pub(crate) struct HostCache {
     /// 0: none.
     limit_bytes: u64,
     limit_tokens: u64,
+    /// Entries that stay whatever the limits, which are looked at afterwards only.
+    least: usize,
     /// The most that it ever held.
     pub(crate) peak: u64,
 }
@@ -74,12 +74,18 @@ impl HostCache {
             tokens: 0,
             limit_bytes: u64::try_from(setting.cache_ram).unwrap_or(0) << 20,
             limit_tokens: u64::from(setting.context),
+            least: usize::from(setting.generation == Generation::Early2026),
             peak: 0,
         })
     }
 
-    /// `alloc`, as `prompt_save` calls it. Whether it was saved.
-    pub(crate) fn save(&mut self, prompt: &Prompt, sizes: &Sizes) -> bool {
+    /// `alloc`, as `prompt_save` calls it. Whether it was saved. `keep`: what the context has of it.
+    pub(crate) fn save(
+        &mut self,
+        prompt: &Prompt,
+        sizes: &Sizes,
+        keep: impl FnOnce() -> Kept,
+    ) -> bool {
         let content = &prompt.content;
         if content.is_empty() {
             return false;
@@ -105,27 +111,26 @@ impl HostCache {
         }
         let checkpoints = prompt.checkpoints.iter();
         let bytes = sizes.state(content.len()) + checkpoints.map(|c| c.bytes).sum::<u64>();
-        if self.limit_bytes > 0 && bytes > self.limit_bytes {
+        let limits = self.limit_bytes > 0 && self.least == 0;
+        if limits && bytes > self.limit_bytes {
             return false;
         }
         for nth in contained.into_iter().rev() {
             self.remove(nth);
         }
-        while self.limit_bytes > 0
-            && !self.states.is_empty()
-            && self.bytes + bytes > self.limit_bytes
-        {
+        while limits && !self.states.is_empty() && self.bytes + bytes > self.limit_bytes {
             self.remove(0);
         }
         self.bytes += bytes;
         self.tokens += u64::from(content.len());
         self.peak = self.peak.max(self.bytes);
-        self.states.push_back(State::new(prompt.clone(), bytes));
+        self.states
+            .push_back(State::new(prompt.clone(), keep(), bytes));
         true
     }
 
     /// `load`: takes out the entry that serves a prompt best, if it serves better than `held`.
-    pub(crate) fn load(&mut self, held: &Content, prompt: &Content) -> Option<Prompt> {
+    pub(crate) fn load(&mut self, held: &Content, prompt: &Content) -> Option<(Prompt, Kept)> {
         let share = |part: u32, of: u32| part as f32 / of as f32;
         let common = held.common_prefix(prompt);
         let mut keep = match held.len() {
@@ -146,19 +151,24 @@ impl HostCache {
                 (keep, similarity, best) = (kept, similar, Some(nth));
             }
         }
-        self.remove(best?).map(|state| state.prompt)
+        self.remove(best?).map(|state| (state.prompt, state.kept))
     }
 
     /// `update`
     pub(crate) fn update(&mut self) {
-        while self.limit_bytes > 0 && self.bytes > self.limit_bytes && self.remove(0).is_some() {}
+        while self.limit_bytes > 0 && self.bytes > self.limit_bytes && self.drop_oldest() {}
         let per_token = (self.bytes as f32 / self.tokens.max(1) as f32).max(1.0);
         let fitting = (self.limit_bytes as f32 / per_token) as u64;
         let limit = match self.limit_bytes {
             0 => self.limit_tokens,
             _ => self.limit_tokens.max(fitting),
         };
-        while limit > 0 && self.tokens > limit && self.remove(0).is_some() {}
+        while limit > 0 && self.tokens > limit && self.drop_oldest() {}
+    }
+
+    /// Whether there was one to drop.
+    fn drop_oldest(&mut self) -> bool {
+        self.states.len() > self.least && self.remove(0).is_some()
     }
 
     fn remove(&mut self, nth: usize) -> Option<State> {

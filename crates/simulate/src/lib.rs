@@ -25,6 +25,7 @@
 mod advice;
 mod checkpoints;
 mod content;
+mod files;
 mod host;
 mod marks;
 mod point;

@@ -7,6 +7,7 @@ use contextpilot_traffic::{Applied, Memory, Traffic, TrafficRequest};
 
 use crate::timeline::{Arrival, Coming, Job, Timeline};
 
+use crate::files::Files;
 use crate::host::{HostCache, Prompt};
 use crate::marks::Marks;
 use crate::point::{Outcome, Rates};
@@ -60,6 +61,7 @@ pub(crate) struct Server<'a> {
     after: Vec<Vec<(Coming, u64)>>,
     /// Slots that still work on a job.
     at_work: Vec<usize>,
+    files: Files,
     /// When each job came.
     arrived: Vec<u64>,
     count: u64,
@@ -100,6 +102,7 @@ impl<'a> Server<'a> {
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
             at_work: vec![0; jobs.len()],
+            files: Files::of(traffic),
             arrived: vec![0; jobs.len()],
             count: 0,
             releases: 0,
@@ -210,7 +213,7 @@ impl<'a> Server<'a> {
         let is_child = self.outcomes[request].is_some_and(|first| first.slot as usize != nth);
         if is_child {
             // The parent's content is enough.
-            slot.prompt.clear();
+            slot.prompt.forget(self.setting.generation);
             self.positions.cut(nth, 0);
         }
         self.at_work[job] -= 1;

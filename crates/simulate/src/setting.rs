@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use contextpilot_traffic::{Memory, Setup, Traffic};
+use contextpilot_traffic::{Calls, Memory, Setup, Traffic};
 
 /// The flags that decide what is reused.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +52,11 @@ pub enum Generation {
     /// what *it* holds that begins the prompt, what a recurrent context holds is never used again, and
     /// nothing is copied for further answers.
     Of2025,
+    /// Before `llama_process` (mid 2026): of slots that were never used the last is taken first; a slot
+    /// that holds nothing, or that the client asked for, is given nothing from the host cache, which
+    /// keeps at least one entry whatever its limit; checkpoints are made at other places, and outlive
+    /// what the slot held.
+    Early2026,
     /// Before build 11669: of slots that were never used the last is taken first, an empty slot is
     /// no better than another, and further answers (`n`) take the first slots that are idle.
     Older,
@@ -67,11 +72,25 @@ impl Generation {
         matches!(self, Self::Older | Self::Late2026)
     }
 
-    /// From what the engine says of its build: a text with its number in it. Where there is none, from
-    /// the slot that the first request got: that of several that were never used.
+    /// Whether saved states have positions that are out of the sliding window.
+    pub(crate) fn keeps_all_positions(self) -> bool {
+        matches!(self, Self::Of2025 | Self::Early2026)
+    }
+
+    /// Whether a file of a slot has its checkpoints.
+    pub(crate) fn saves_checkpoints(self) -> bool {
+        self == Self::Late2026
+    }
+
+    /// From what the server calls, and what the engine says of its build: a text with its number in
+    /// it. Where there is none, from the slot that the first request got: that of several that were
+    /// never used.
     fn of(setup: &Setup, first_slot: Option<u32>) -> Self {
         if setup.cache_ram.is_none() {
             return Self::Of2025;
+        }
+        if setup.calls == Calls::Decode {
+            return Self::Early2026;
         }
         let engine = &setup.engine;
         let numbers = engine.split(|c: char| !c.is_ascii_digit());
@@ -104,7 +123,8 @@ impl Setting {
         let first = traffic.requests.iter().map(|request| &request.record);
         let first = first.filter(|record| !record.child);
         let first = first.min_by_key(|record| record.order);
-        let first_slot = first.filter(|record| record.id_slot.is_none());
+        let changed = |order| traffic.changes.iter().any(|c| c.record.order <= order);
+        let first_slot = first.filter(|record| record.id_slot.is_none() && !changed(record.order));
         let generation = Generation::of(setup, first_slot.map(|record| record.slot));
         Some(Self::of(setup, generation))
     }

@@ -58,25 +58,58 @@ impl Positions {
                 let mut at = from;
                 while at < to {
                     let next = to.min(at.saturating_add(step.max(1)));
-                    windows.write(slot, i64::from(at)..i64::from(next));
+                    windows.write(slot, (i64::from(at)..i64::from(next)).collect());
                     at = next;
                 }
             }
         }
     }
 
-    /// The slot has these positions instead of what it had, from a saved state.
-    pub(crate) fn restore(&mut self, slot: usize, (first, last): (i64, i64)) {
+    /// What a saved state of a slot has of it (`state_write`).
+    pub(crate) fn keep(&self, slot: usize) -> Kept {
         match self {
-            Self::Full { lasts } | Self::Recurrent { lasts } => lasts[slot] = last,
+            Self::Full { lasts } | Self::Recurrent { lasts } => Kept {
+                last: lasts[slot],
+                runs: Vec::new(),
+            },
+            Self::Window(windows) => windows.keep(slot),
+        }
+    }
+
+    /// The slot has what was kept instead of what it had (`state_read`).
+    pub(crate) fn restore(&mut self, slot: usize, kept: &Kept) {
+        match self {
+            Self::Full { lasts } | Self::Recurrent { lasts } => lasts[slot] = kept.last,
             Self::Window(windows) => {
                 windows.cut(slot, 0);
-                if last >= 0 {
-                    windows.write(slot, first.max(last + 1 - windows.window)..last + 1);
-                }
+                let runs = kept.runs.iter();
+                let positions = runs.flat_map(|&(first, length)| first..first + i64::from(length));
+                windows.write(slot, positions.collect());
             }
         }
     }
+
+    /// What a state of so many tokens has that is not known otherwise.
+    pub(crate) fn guess(&self, tokens: u32) -> Kept {
+        let last = i64::from(tokens) - 1;
+        let least = match self {
+            Self::Window(windows) => (last + 1 - windows.window).max(0),
+            Self::Full { .. } | Self::Recurrent { .. } => last.max(0),
+        };
+        let length = u32::try_from(last + 1 - least).unwrap_or(0);
+        Kept {
+            last,
+            runs: vec![(least, length)],
+        }
+    }
+}
+
+/// The positions in a saved state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    last: i64,
+    /// Of sliding-window layers: firsts and lengths, in the order of their cells.
+    runs: Vec<(i64, u32)>,
 }
 
 /// The cells of sliding-window layers (`llama_kv_cache`), which are written over when they are out
@@ -84,6 +117,8 @@ impl Positions {
 #[derive(Debug)]
 pub(crate) struct Windows {
     window: i64,
+    /// States are saved with what is out of the window too.
+    keeps_all: bool,
     slots: Vec<Sequence>,
     /// One for all, or one for each slot.
     streams: Vec<Stream>,
@@ -129,6 +164,7 @@ impl Windows {
         };
         Self {
             window: i64::from(window),
+            keeps_all: setting.generation.keeps_all_positions(),
             slots: (0..slots).map(|_| Sequence::default()).collect(),
             streams: vec![stream; if setting.kv_unified { 1 } else { slots }],
         }
@@ -154,9 +190,34 @@ impl Windows {
         stream.head = stream.head.min(freed);
     }
 
+    fn keep(&self, slot: usize) -> Kept {
+        let sequence = &self.slots[slot];
+        let last = sequence.ends().1;
+        let least = match self.keeps_all {
+            true => 0,
+            false => last + 1 - self.window,
+        };
+        let mut runs: Vec<(usize, i64, u32)> = Vec::new();
+        for (&cell, position) in sequence.cells.iter().zip(sequence.first..) {
+            match runs.last_mut() {
+                _ if position < least => {}
+                Some((begin, _, length)) if *begin + *length as usize == cell => *length += 1,
+                _ => runs.push((cell, position, 1)),
+            }
+        }
+        runs.sort_unstable();
+        Kept {
+            last,
+            runs: runs
+                .into_iter()
+                .map(|(_, first, length)| (first, length))
+                .collect(),
+        }
+    }
+
     /// `find_slot` and `apply_ubatch`
-    fn write(&mut self, slot: usize, positions: std::ops::Range<i64>) {
-        let wanted = (positions.end - positions.start) as usize;
+    fn write(&mut self, slot: usize, positions: Vec<i64>) {
+        let wanted = positions.len();
         let nth = self.stream(slot);
         let stream = &self.streams[nth];
         let mut head = stream.head;
@@ -165,6 +226,9 @@ impl Windows {
         }
         let mut found = Vec::with_capacity(wanted);
         for step in 0..stream.cells.len() {
+            if found.len() == wanted {
+                break;
+            }
             let cell = (head + step) % stream.cells.len();
             let usable = stream.cells[cell].is_none_or(|(owner, position)| {
                 self.slots[owner].ends().1 + 1 - position >= self.window
@@ -172,34 +236,30 @@ impl Windows {
             if usable {
                 found.push(cell);
             }
-            if found.len() == wanted {
-                break;
-            }
-        }
-        let mut overwritten = vec![-1; self.slots.len()];
-        for (&cell, position) in found.iter().zip(positions.clone()) {
-            self.put(slot, cell, position, &mut overwritten);
         }
         if let Some(last) = found.last() {
             self.streams[nth].head = last + 1;
         }
+        let mut overwritten = vec![-1; self.slots.len()];
+        let mut written: Vec<(i64, usize)> = positions.into_iter().zip(found).collect();
+        for &(position, cell) in &written {
+            let stream = &mut self.streams[nth];
+            match stream.cells[cell].replace((slot, position)) {
+                Some((owner, old)) => overwritten[owner] = old.max(overwritten[owner]),
+                None => stream.used += 1,
+            }
+        }
+        written.sort_unstable();
+        let sequence = &mut self.slots[slot];
+        if sequence.cells.is_empty() {
+            sequence.first = written.first().map_or(0, |&(position, _)| position);
+        }
+        sequence
+            .cells
+            .extend(written.into_iter().map(|(_, cell)| cell));
         for (owner, upto) in overwritten.into_iter().enumerate() {
             self.purge(owner, upto);
         }
-    }
-
-    fn put(&mut self, slot: usize, cell: usize, position: i64, overwritten: &mut [i64]) {
-        let nth = self.stream(slot);
-        let stream = &mut self.streams[nth];
-        match stream.cells[cell].replace((slot, position)) {
-            Some((owner, old)) => overwritten[owner] = overwritten[owner].max(old),
-            None => stream.used += 1,
-        }
-        let sequence = &mut self.slots[slot];
-        if sequence.cells.is_empty() {
-            sequence.first = position;
-        }
-        sequence.cells.push_back(cell);
     }
 
     /// Positions up to one that was written over go, so that there is no gap.

@@ -55,6 +55,6 @@ pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficChange, TrafficRequest, read};
 pub use record::{Applied, RequestRecord, SizeKind, SizeSample};
-pub use setup::{Memory, Setup};
+pub use setup::{Calls, Memory, Setup};
 pub use tokens::{Run, Tokens};
 pub use write::{Recorded, Writer};

@@ -14,6 +14,20 @@ pub enum Memory {
     Recurrent,
 }
 
+/// Functions of the engine that a server calls. They tell how old it is where its build has no number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Calls {
+    /// Not recorded.
+    #[default]
+    Unknown,
+    /// `llama_kv_self_…` or `llama_kv_cache_…`: up to mid 2025.
+    KvCache,
+    /// `llama_memory_…` and `llama_decode`: up to mid 2026.
+    Decode,
+    /// `llama_process`.
+    Process,
+}
+
 /// The server as it was started. Its flags have their names, in words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
@@ -49,6 +63,8 @@ pub struct Setup {
     pub ubatch_size: u32,
     /// What the context remembers.
     pub memory: Memory,
+    /// What the server calls.
+    pub calls: Calls,
 }
 
 impl Default for Setup {
@@ -71,6 +87,7 @@ impl Default for Setup {
             batch_size: 2048,
             ubatch_size: 512,
             memory: Memory::Full,
+            calls: Calls::Unknown,
         }
     }
 }
@@ -105,6 +122,7 @@ impl Setup {
             put(&mut into, u64::from(number));
         }
         put_signed(&mut into, self.cache_ram.unwrap_or(0));
+        put(&mut into, self.calls as u64);
         into
     }
 
@@ -133,6 +151,13 @@ impl Setup {
             _ => return None,
         };
         let cache_ram = bytes.signed()?;
+        // Version 1 ends here.
+        let calls = match bytes.number() {
+            Some(1) => Calls::KvCache,
+            Some(2) => Calls::Decode,
+            Some(3) => Calls::Process,
+            _ => Calls::Unknown,
+        };
         Some(Self {
             engine,
             parallel,
@@ -150,6 +175,7 @@ impl Setup {
             batch_size,
             ubatch_size,
             memory,
+            calls,
         })
     }
 }

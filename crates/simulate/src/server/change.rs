@@ -41,10 +41,23 @@ impl Server<'_> {
     fn restore(&mut self, slot: usize, change: &TrafficChange) {
         self.erase(slot);
         let length = change.tokens.len();
+        let file = self.files.find(&change.tokens);
+        let (kept, checkpoints) =
+            file.unwrap_or_else(|| (self.positions.guess(length), Vec::new()));
         let restored = &mut self.slots[slot];
         restored.prompt.content = Content::new(Arc::clone(&change.tokens), length);
         restored.media.clone_from(&change.record.media);
-        self.positions.restore(slot, (0, i64::from(length) - 1));
+        if self.setting.generation.saves_checkpoints() {
+            restored.prompt.checkpoints = checkpoints;
+        }
+        self.positions.restore(slot, &kept);
+        self.save_file(slot);
+    }
+
+    /// A client may save the slot now, to restore it later.
+    pub(super) fn save_file(&mut self, slot: usize) {
+        let prompt = &self.slots[slot].prompt;
+        self.files.save(prompt, || self.positions.keep(slot));
     }
 
     /// Its prompt is not known: it gets the slot that it got, or else one as a prompt that is like no

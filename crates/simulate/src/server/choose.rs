@@ -22,7 +22,12 @@ impl Server<'_> {
         let mut chosen = asked;
         let mut replaces = false;
         let threshold = self.setting.similarity();
-        if threshold != 0.0 {
+        // Before mid 2026, a slot that the client asked for is not looked at.
+        let is_taken = match self.setting.generation {
+            Generation::Of2025 | Generation::Early2026 => asked.is_some(),
+            Generation::Older | Generation::Late2026 => false,
+        };
+        if threshold != 0.0 && !is_taken {
             let mut best = 0.0;
             for (nth, slot) in self.slots.iter().enumerate() {
                 let content = &slot.prompt.content;
@@ -34,11 +39,17 @@ impl Server<'_> {
                 }
                 let whole = match self.setting.generation {
                     Generation::Of2025 => content.len(),
-                    Generation::Older | Generation::Late2026 => prompt.len(),
+                    _ => prompt.len(),
                 };
-                let similarity = self.common(slot, &prompt) as f32 / whole as f32;
-                if similarity > best && similarity > threshold {
-                    (best, chosen) = (similarity, Some(nth));
+                let common = self.common(slot, &prompt);
+                let similarity = common as f32 / whole as f32;
+                // In 2025 the longest of those that are similar enough, else the most similar one.
+                let rank = match self.setting.generation {
+                    Generation::Of2025 => common as f32,
+                    _ => similarity,
+                };
+                if rank > best && similarity > threshold {
+                    (best, chosen) = (rank, Some(nth));
                 }
             }
             if let Some(chosen) = chosen {
@@ -52,7 +63,9 @@ impl Server<'_> {
             replaces = chosen.is_some();
         }
         let chosen = chosen?;
-        if replaces && !record.embedding {
+        let is_empty = self.slots[chosen].prompt.content.is_empty();
+        let keeps_empty = self.setting.generation == Generation::Early2026 && is_empty;
+        if replaces && !record.embedding && !keeps_empty {
             self.exchange(chosen, &prompt);
         }
         Some(chosen)
@@ -63,7 +76,7 @@ impl Server<'_> {
         let all = (0..self.slots.len()).filter(|&nth| self.slots[nth].job.is_none());
         let mut idle: Vec<usize> = all.collect();
         match self.setting.generation {
-            Generation::Of2025 | Generation::Older => {
+            Generation::Of2025 | Generation::Early2026 | Generation::Older => {
                 idle.sort_by_key(|&nth| (self.slots[nth].last_used, Reverse(nth)));
             }
             Generation::Late2026 => idle.sort_by_key(|&nth| {
@@ -82,11 +95,10 @@ impl Server<'_> {
     pub(super) fn exchange(&mut self, nth: usize, prompt: &Content) {
         let Some(host) = &mut self.host else { return };
         let slot = &mut self.slots[nth];
-        host.save(&slot.prompt, self.sizes);
-        if let Some(loaded) = host.load(&slot.prompt.content, prompt) {
+        host.save(&slot.prompt, self.sizes, || self.positions.keep(nth));
+        if let Some((loaded, kept)) = host.load(&slot.prompt.content, prompt) {
             slot.prompt = loaded;
-            let last = i64::from(slot.prompt.content.len()) - 1;
-            self.positions.restore(nth, (0, last));
+            self.positions.restore(nth, &kept);
         }
         host.update();
     }
@@ -105,11 +117,11 @@ impl Server<'_> {
             if slot.job.is_some() || working == Some(nth) {
                 continue;
             }
-            if host.save(&slot.prompt, self.sizes) {
+            if host.save(&slot.prompt, self.sizes, || self.positions.keep(nth)) {
                 host.update();
             }
             if self.setting.kv_unified {
-                slot.prompt.clear();
+                slot.prompt.forget(self.setting.generation);
                 self.positions.cut(nth, 0);
             }
         }

@@ -54,6 +54,7 @@ impl Server<'_> {
             self.plan(prompted + took, Happening::Ends(slot));
         }
         self.make_room(nth);
+        self.save_file(nth);
     }
 
     /// How much of the prompt is there; the rest of what the slot had is gone then.
@@ -81,8 +82,8 @@ impl Server<'_> {
                 self.setting,
             );
             past = reach.past;
-            if let Some(first) = reach.restored {
-                self.positions.restore(nth, (first, i64::from(past) - 1));
+            if let Some(kept) = reach.restored {
+                self.positions.restore(nth, &kept);
             }
         }
         if past == record.prompt && past > 0 {
@@ -130,7 +131,8 @@ impl Server<'_> {
                     last,
                 };
                 let checkpoints = &mut slot.prompt.checkpoints;
-                checkpoints::note(checkpoints, &batch, self.setting, self.sizes);
+                let known = (self.setting, self.sizes);
+                checkpoints::note(checkpoints, &batch, known, || self.positions.keep(nth));
             }
             let step = self.setting.ubatch_size;
             self.positions.write(nth, (begin, end), step);
@@ -157,7 +159,9 @@ impl Server<'_> {
             keep => keep,
         };
         let row = Arc::new(shifted(&request.tokens, most, keep));
-        slot.prompt.checkpoints.clear();
+        if self.setting.generation.clears_checkpoints() {
+            slot.prompt.checkpoints.clear();
+        }
         slot.prompt.content = Content::new(Arc::clone(&row), row.len());
         self.positions.cut(nth, 0);
         self.positions.write(nth, (0, row.len()), 1);
@@ -177,7 +181,7 @@ impl Server<'_> {
                 return;
             }
             if other != nth && self.slots[other].job.is_none() {
-                self.slots[other].prompt.clear();
+                self.slots[other].prompt.forget(self.setting.generation);
                 self.positions.cut(other, 0);
             }
         }

@@ -126,8 +126,7 @@ pub(crate) fn start(
     let command = command_line();
     let recording = match &settings.traffic_file {
         Some(wanted) => {
-            let engine = library.engine().build.unwrap_or_default();
-            let setup = setup::setup(&command, engine, library.sees_host_cache());
+            let setup = setup::setup(&command, &library.engine(), library.sees_host_cache());
             // All else goes on without it.
             Recording::start(library, wanted, setup)
                 .inspect_err(|error| library.say(format_args!("No traffic is recorded: {error}")))

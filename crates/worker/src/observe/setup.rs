@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use contextpilot_traffic::Setup;
+use contextpilot_control::Engine;
+use contextpilot_traffic::{Calls, Setup};
 
 use super::facts::CommandLine;
 
@@ -11,10 +12,11 @@ use super::facts::CommandLine;
 /// there is one.
 pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     command: &CommandLine<F>,
-    engine: String,
+    engine: &Engine,
     has_host_cache: bool,
 ) -> Setup {
     let usual = Setup::default();
+    let calls = calls(engine);
     let number = |options: &[&str], variable, usual: i64| -> i64 {
         let given = command.text(options, variable);
         given.and_then(|text| text.parse().ok()).unwrap_or(usual)
@@ -47,12 +49,14 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     let ram = number(&["-cram", "--cache-ram"], "LLAMA_ARG_CACHE_RAM", 8192);
     let batch_size = size(&["-b", "--batch-size"], "LLAMA_ARG_BATCH", usual.batch_size);
     Setup {
-        engine,
+        engine: engine.build.clone().unwrap_or_default(),
+        calls,
         parallel: parallel.unwrap_or(usual.parallel),
         auto_parallel: parallel.is_none(),
         kv_unified: parallel.is_none() || unified.unwrap_or(false),
         cache_ram: has_host_cache.then_some(ram),
-        cache_idle_slots: idle.unwrap_or(true),
+        // Somewhat older than `llama_process`.
+        cache_idle_slots: idle.unwrap_or(calls != Calls::Decode),
         slot_prompt_similarity: match similarity {
             Some(share) => (share * 1000.0).round() as u32,
             None if has_host_cache => usual.slot_prompt_similarity,
@@ -66,7 +70,13 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
             usual.ctx_checkpoints,
         ),
         checkpoint_min_step: size(
-            &["-cms", "--checkpoint-min-step"],
+            // Before mid 2026 there was another one, to much the same end.
+            &[
+                "-cms",
+                "--checkpoint-min-step",
+                "-cpent",
+                "--checkpoint-every-n-tokens",
+            ],
             "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
             usual.checkpoint_min_step,
         ),
@@ -81,16 +91,56 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     }
 }
 
+fn calls(engine: &Engine) -> Calls {
+    let has = |name: &str| engine.functions.iter().any(|one| one.name == name);
+    match (
+        has("llama_process"),
+        has("llama_memory_seq_rm"),
+        has("llama_decode"),
+    ) {
+        (true, ..) => Calls::Process,
+        (false, true, _) => Calls::Decode,
+        (false, false, true) => Calls::KvCache,
+        (false, false, false) => Calls::Unknown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use contextpilot_control::HookedFunction;
+
     use super::*;
+
+    fn having(functions: &[&str]) -> Engine {
+        let functions = functions.iter().map(|&name| HookedFunction {
+            name: name.to_owned(),
+            ..HookedFunction::default()
+        });
+        Engine {
+            functions: functions.collect(),
+            ..Engine::default()
+        }
+    }
+
+    #[test]
+    fn what_is_called_tells_the_age() {
+        let old = calls(&having(&["llama_decode", "llama_kv_self_seq_rm"]));
+        let early = having(&["llama_decode", "llama_memory_seq_rm"]);
+        let late = calls(&having(&["llama_process", "llama_memory_seq_rm"]));
+        assert_eq!((old, late), (Calls::KvCache, Calls::Process));
+        assert_eq!(calls(&having(&[])), Calls::Unknown);
+        let command = CommandLine::new(std::iter::once("x".into()), |_: &str| None);
+        let setup = setup(&command, &early, true);
+        assert_eq!(setup.calls, Calls::Decode);
+        assert!(!setup.cache_idle_slots, "the flag is younger");
+    }
 
     fn of(arguments: &str) -> Setup {
         let arguments: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
         let command = CommandLine::new(arguments.into_iter(), |name: &str| {
             (name == "LLAMA_ARG_CACHE_REUSE").then(|| "32".into())
         });
-        setup(&command, String::new(), true)
+        setup(&command, &having(&["llama_process"]), true)
     }
 
     #[test]
@@ -108,7 +158,7 @@ mod tests {
     #[test]
     fn servers_without_a_host_cache_have_one_slot_and_ask_for_half() {
         let command = CommandLine::new(std::iter::once("x".into()), |_: &str| None);
-        let setup = setup(&command, String::new(), false);
+        let setup = setup(&command, &having(&[]), false);
         assert_eq!((setup.parallel, setup.kv_unified), (1, false));
         assert_eq!(setup.slot_prompt_similarity, 500);
         assert_eq!(setup.cache_ram, None);
