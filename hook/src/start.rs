@@ -301,7 +301,7 @@ extern "C" fn on_exit() {
                 "reset it, as CONTEXTPILOT_JOURNAL=0 keeps the next start from telling them"
             };
             log::line(format_args!(
-                "{untold} evictions could not be told to the index before the end; {then}"
+                "{untold} evictions could not be reported to the index before the end; {then}"
             ));
         }
     });

@@ -1,5 +1,5 @@
-//! The library for macOS, which cannot be run here: whether dyld would read from it what it has to.
-//! `scripts/check-macos` links one and runs this.
+//! Checks that dyld would find in the macOS library what it needs. The library cannot be run here.
+//! `scripts/check-macos` links it and runs this test.
 
 use std::collections::BTreeSet;
 
@@ -21,11 +21,11 @@ macro_rules! names {
 
 type Header = MachHeader64<LittleEndian>;
 
-/// A name's number of the library that has it, for those that may be in any: as zig writes it, and
+/// The library number of a symbol that may be in any library: as zig writes it, and
 /// as Apple's linker does (`DYNAMIC_LOOKUP_ORDINAL`).
 const IN_NO_LIBRARY: [u16; 2] = [0, 0xfe];
 
-/// What the names in CoreFoundation and Security begin with.
+/// Prefixes of the symbols in CoreFoundation and Security.
 const FRAMEWORKS: [&str; 7] = [
     "_Authorization",
     "_CF",
@@ -38,7 +38,7 @@ const FRAMEWORKS: [&str; 7] = [
 
 #[test]
 #[ignore = "scripts/check-macos says where the library is"]
-fn the_table_is_interposed_and_nothing_in_it_has_to_be_there() {
+fn every_row_has_an_interpose_pair_and_every_original_is_weak() {
     let path = std::env::var_os("CONTEXTPILOT_DYLIB").expect("the path of the library");
     let file = std::fs::read(path).expect("the library");
     let names = for_each_interposed!(names);
@@ -82,20 +82,20 @@ fn the_table_is_interposed_and_nothing_in_it_has_to_be_there() {
     // A pair of pointers for each row.
     let (_, _, size) = find("__interpose").expect("the section that dyld looks for");
     assert_eq!(*size, 16 * names.len() as u64);
-    // Otherwise dyld would end every program that lacks one of them.
+    // With a strong reference, dyld would end every program that lacks the function.
     let strong: Vec<_> = names.iter().filter(|name| !weak.contains(**name)).collect();
     assert!(strong.is_empty(), "{strong:?}");
-    // Linked without the frameworks: anything else would be missing on a Mac, too.
+    // The library was linked without the frameworks. Any other undefined symbol would be missing on a Mac, too.
     open.retain(|name| !FRAMEWORKS.iter().any(|prefix| name.starts_with(prefix)));
     assert!(open.is_empty(), "{open:?}");
-    // On Linux the names are ours. Here the pairs' second halves would become our own functions.
+    // If we exported these names, the pairs' originals would be our own functions.
     let file = object::File::parse(&*file).expect("sound");
     for export in file.exports().expect("sound") {
         let export = export.expect("sound");
         let name = String::from_utf8_lossy(export.name().name().unwrap_or_default()).into_owned();
         assert!(!names.contains(&name.as_str()), "{name}");
     }
-    // Their kinds, not their names, tell dyld to call what is in them.
+    // dyld calls the functions in these sections because of their kinds, not their names.
     assert_eq!(find("__mod_init_func").map(|section| section.1), Some(0x9));
     assert_eq!(find("__mod_term_func").map(|section| section.1), Some(0xa));
 }

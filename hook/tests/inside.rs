@@ -1,5 +1,5 @@
-//! What becomes of functions in the executable that cannot be hooked, and of executables that are
-//! linked in a special way. Whatever is the same as with libraries is in `processes.rs`.
+//! Functions in the executable that cannot be hooked, and executables that are linked in a special way.
+//! `processes.rs` tests what is the same as with libraries.
 #![cfg(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64")
@@ -9,7 +9,7 @@ mod support;
 
 use support::{Fixture, Generation, Index, Linking, Manner, finish, stderr};
 
-/// Nobody listens there.
+/// Nothing listens at this address.
 const NOWHERE: &str = "http://127.0.0.1:9";
 
 /// A program of the latest generation that contains its engine.
@@ -17,7 +17,7 @@ fn inside(flags: &[&str]) -> Fixture {
     Fixture::with(Generation::Extended, Linking::Inside, flags)
 }
 
-/// The index hears of what is evicted from it.
+/// Its evictions are reported to the index.
 fn is_followed(flags: &[&str]) {
     let fixture = inside(flags);
     let index = Index::start(Manner::Answers);
@@ -42,11 +42,11 @@ fn a_program_at_a_fixed_address_is_hooked() {
 }
 
 #[test]
-fn a_program_that_exports_the_engine_does_not_get_itself_for_ours() {
+fn a_program_that_exports_the_engine_is_hooked() {
     is_followed(&["-rdynamic"]);
 }
 
-/// Runs as without us, and says `expected`.
+/// Runs as without us, and prints `expected`.
 fn stays_as_it_is(fixture: &Fixture, expected: &str) {
     let (output, _) = finish(&mut fixture.host("contexts", NOWHERE));
     assert!(output.status.success(), "{}", stderr(&output));
@@ -54,11 +54,11 @@ fn stays_as_it_is(fixture: &Fixture, expected: &str) {
     assert_eq!(fixture.trace(), "");
 }
 
-/// Elsewhere there is none: a single instruction is room enough for a jump, if memory is near.
+/// Only on x86-64: on aarch64 a single instruction has room for a jump, if memory is near.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_function_that_cannot_be_hooked_is_named() {
-    // Without a mark for indirect branches, it is nothing but a return.
+fn if_a_function_cannot_be_hooked_the_message_names_it() {
+    // Without a mark for indirect branches, the function is only a return.
     stays_as_it_is(
         &inside(&["-DSHORT_KEEP", "-fcf-protection=none"]),
         "[ContextPilot] Inactive: in this llama-server, llama_memory_seq_keep is too short \
@@ -67,7 +67,7 @@ fn a_function_that_cannot_be_hooked_is_named() {
 }
 
 #[test]
-fn a_function_that_is_missing_is_named() {
+fn if_a_function_is_missing_the_message_names_it() {
     stays_as_it_is(
         &inside(&["-DWITHOUT_KEEP", "-Wl,--unresolved-symbols=ignore-all"]),
         "[ContextPilot] Inactive: this llama.cpp lacks llama_memory_seq_keep; \
@@ -86,7 +86,7 @@ fn without_the_numbers_of_tasks_nothing_is_hooked() {
 }
 
 #[test]
-fn calls_that_do_not_come_by_are_missed_aloud() {
+fn if_expected_calls_are_not_seen_the_claim_is_withdrawn_with_a_message() {
     let fixture = inside(&["-DINLINED_IDS"]);
     let index = Index::start(Manner::Answers);
     let (output, _) = finish(&mut fixture.told("evict", &index));
@@ -101,7 +101,7 @@ fn calls_that_do_not_come_by_are_missed_aloud() {
 }
 
 #[test]
-fn an_engine_without_the_server_is_a_llama_server_by_its_name_only() {
+fn an_engine_without_server_functions_is_hooked_only_if_the_program_is_named_llama_server() {
     let fixture = inside(&["-DWITHOUT_SERVER"]);
     stays_as_it_is(&fixture, "");
     let (output, _) = finish(&mut fixture.called("llama-server").host("idle", NOWHERE));
@@ -114,6 +114,6 @@ fn an_engine_without_the_server_is_a_llama_server_by_its_name_only() {
 }
 
 #[test]
-fn what_was_stripped_runs_by_itself() {
+fn a_stripped_program_runs_without_the_hook() {
     stays_as_it_is(&inside(&["-s"]), "");
 }

@@ -1,10 +1,10 @@
-//! Servers with a host prompt cache that are put together in many ways: bound early or late, with
-//! a C++ runtime or an allocator of their own in this file or that.
+//! Servers with a host prompt cache that are linked in many ways: bound early or late, with
+//! their own C++ runtime or allocator in one file or another.
 //!
-//! Entries of the host cache leave it with an `operator delete` that may be anywhere. So of each
-//! way one of two things must hold. Either what the index is told is exact. Or no host cache is
-//! claimed, or the claim is withdrawn, and nothing that is gone stays unreported. And the
-//! program does what it does without us.
+//! Entries of the host prompt cache are released with an `operator delete` that may be in any file. For
+//! each way of linking, one of two things must hold. Either the reports are exact, or no host prompt
+//! cache is claimed (or the claim is withdrawn) and no eviction is missed. In both cases the
+//! program behaves as without us.
 #![cfg(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64")
@@ -19,20 +19,20 @@ use std::process::Command;
 use support::linked::{Form, Linked, library_file, source_file};
 use support::{Fixture, Index, Manner, finish, stderr, stdout};
 
-/// So many prompts are saved to the host cache, one by one.
+/// The number of prompts that are saved to the host prompt cache, one by one.
 const PROMPTS: usize = 64;
-/// So many of them are in it at the end.
+/// The number of prompts that are in it at the end.
 const HELD: usize = 8;
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    /// A host cache is claimed, and all is exact.
+    /// A host prompt cache is claimed, and all reports are exact.
     Exact,
-    /// None is claimed, or no more, or it is not known which request a slot is at. All that is
-    /// gone was reported.
+    /// No host prompt cache is claimed, or the claim was withdrawn, or requests cannot be tied to slots.
+    /// No eviction was missed.
     NothingClaimed,
-    /// The library does nothing here, and says so or not.
+    /// The library did not attach.
     NotAttached,
 }
 
@@ -40,7 +40,7 @@ fn ids(numbers: std::ops::Range<usize>) -> BTreeSet<String> {
     numbers.map(|number| format!("id-{number}")).collect()
 }
 
-/// Runs it. `setting` is for its environment.
+/// Runs the program. `setting` is added to its environment.
 #[track_caller]
 fn outcome_with(fixture: &Fixture, setting: Option<(&str, String)>) -> Outcome {
     let run = |command: &mut Command| {
@@ -55,7 +55,7 @@ fn outcome_with(fixture: &Fixture, setting: Option<(&str, String)>) -> Outcome {
     let index = Index::start(Manner::Answers);
     let seen = run(&mut fixture.told("host-cache", &index));
     assert_eq!(seen.0, plain.0);
-    // What it says itself on stderr, it says as without us: an allocator, for one.
+    // The program's own output on stderr must be as without us. An allocator prints, for instance.
     let ours = |line: &&str| line.starts_with("[ContextPilot]");
     let theirs: Vec<_> = seen.1.lines().filter(|line| !ours(line)).collect();
     assert_eq!(theirs, plain.1.lines().collect::<Vec<_>>(), "{}", seen.1);
@@ -73,7 +73,7 @@ fn outcome_with(fixture: &Fixture, setting: Option<(&str, String)>) -> Outcome {
             continue;
         };
         let (id, reason) = rest.split_once("\", reason: ").expect("a reason");
-        // What is left at the end is reported then, whatever was known.
+        // At the end everything is reported as evicted, so that proves nothing.
         if !reason.starts_with("ContextFreed") {
             assert!(told.insert(id.to_owned()), "{id} was told twice: {lines:?}");
         }
@@ -107,15 +107,15 @@ fn is_exact(linked: Linked<'_>) {
     assert_eq!(outcome(linked), Outcome::Exact, "{linked:?}");
 }
 
-/// Either way will do. Says which it was, to whoever looks.
+/// Accepts both results, and prints which it was.
 #[track_caller]
 fn does_not_claim_too_much(linked: Linked<'_>) {
     let outcome = outcome(linked);
     let _ = writeln!(std::io::stdout(), "{outcome:?}: {linked:?}");
 }
 
-/// A server that is a library calls its functions through the dynamic linker, whatever is in the
-/// program.
+/// If the server is a library, it calls functions through the dynamic linker, whatever the
+/// program contains.
 #[track_caller]
 fn is_exact_in_a_library(linked: Linked<'_>) {
     match linked.form {
@@ -126,21 +126,21 @@ fn is_exact_in_a_library(linked: Linked<'_>) {
 
 const FORMS: [Form; 4] = [Form::Program, Form::Beside, Form::Library, Form::Inside];
 
-/// Those whose engine is a library.
+/// The forms whose engine is a library.
 const SHARED: [Form; 3] = [Form::Program, Form::Beside, Form::Library];
 
-/// A runtime of a file's own.
+/// Links a C++ runtime into the file.
 const RUNTIME: [&str; 2] = ["-static-libstdc++", "-static-libgcc"];
 
 #[test]
-fn in_the_usual_ways() {
+fn linked_in_the_usual_ways() {
     for form in FORMS {
         is_exact(Linked::new(form));
     }
 }
 
 #[test]
-fn bound_at_the_start_and_sealed() {
+fn bound_at_the_start_with_read_only_got() {
     const NOW: [&str; 1] = ["-Wl,-z,now,-z,relro"];
     for form in SHARED {
         is_exact(Linked::new(form).program(&NOW).library(&NOW));
@@ -148,7 +148,7 @@ fn bound_at_the_start_and_sealed() {
 }
 
 #[test]
-fn bound_when_needed() {
+fn bound_lazily() {
     const LAZY: [&str; 1] = ["-Wl,-z,lazy,-z,norelro"];
     for form in SHARED {
         is_exact(Linked::new(form).program(&LAZY).library(&LAZY));
@@ -156,23 +156,23 @@ fn bound_when_needed() {
 }
 
 #[test]
-fn called_without_a_stub() {
+fn called_without_a_plt_entry() {
     for form in SHARED {
         is_exact(Linked::new(form).compile(&["-fno-plt"]));
     }
 }
 
-/// Functions have addresses in a program of this kind, whichever library they are in.
+/// In a non-PIE program, the address of a library function is that of its PLT entry.
 #[test]
-fn at_a_fixed_address() {
+fn a_program_at_a_fixed_address() {
     for form in [Form::Program, Form::Beside] {
         is_exact(Linked::new(form).program(&["-no-pie"]));
     }
 }
 
-/// With symbols hashed in the older way, and with relocations packed where the linker can.
+/// With `DT_HASH`, and with packed relocations if the linker supports them.
 #[test]
-fn with_other_tables() {
+fn with_the_older_hash_table_and_packed_relocations() {
     const OLDER: [&str; 1] = ["-Wl,--hash-style=sysv"];
     for form in SHARED {
         is_exact(Linked::new(form).program(&OLDER).library(&OLDER));
@@ -186,7 +186,7 @@ fn libraries_that_prefer_their_own_functions() {
     }
 }
 
-/// As a release for old systems is made.
+/// As releases for old systems are built.
 #[test]
 fn a_runtime_in_each_file() {
     for form in FORMS {
@@ -195,7 +195,7 @@ fn a_runtime_in_each_file() {
     }
 }
 
-/// It comes before all libraries, a preloaded one included, for whoever looks for one.
+/// The dynamic linker finds it before all libraries, a preloaded one included.
 #[test]
 fn a_runtime_in_the_program() {
     for form in FORMS {
@@ -224,7 +224,7 @@ fn an_allocator_in_the_program() {
     let program = [allocator.as_str()];
     for form in FORMS {
         is_exact_in_a_library(Linked::new(form).program(&program));
-        // Nobody else can find it there.
+        // Hidden, so no other file can bind to it.
         let hidden = [allocator.as_str(), "-fvisibility=hidden", "-s"];
         does_not_claim_too_much(Linked::new(form).program(&hidden));
     }
@@ -253,7 +253,7 @@ fn jemalloc_in_the_program() {
     }
 }
 
-/// The dynamic linker calls a function that says which one it shall be.
+/// IFUNC: the dynamic linker calls a resolver that chooses the implementation.
 #[test]
 fn functions_that_are_chosen_when_the_program_is_loaded() {
     for form in FORMS {
@@ -261,7 +261,7 @@ fn functions_that_are_chosen_when_the_program_is_loaded() {
     }
 }
 
-/// The library's constructor has run by then, and there was nothing to be seen.
+/// The constructor ran before, when there was no server to recognise.
 #[test]
 fn a_server_that_is_loaded_later() {
     for how in [
@@ -274,7 +274,7 @@ fn a_server_that_is_loaded_later() {
     }
 }
 
-/// Calls from files that come later are the server's own as well.
+/// Calls from files that are loaded later count as the server's, too.
 #[test]
 fn a_plugin_that_drops_what_the_server_saved() {
     for form in SHARED {

@@ -1,5 +1,5 @@
-//! Real processes under the real library, with an engine that does next to nothing: what a server
-//! does, in all generations of the engine and all ways of linking it. Nothing that is told may
+//! Real processes under the real library, with a stub engine. The programs do what a server
+//! does, in all generations of the engine and all ways of linking it. The reports must not
 //! depend on either.
 #![cfg(all(
     target_os = "linux",
@@ -16,7 +16,7 @@ use support::{
     stderr, stdout,
 };
 
-/// Nobody listens there.
+/// Nothing listens at this address.
 const NOWHERE: &str = "http://127.0.0.1:9";
 
 fn latest() -> Fixture {
@@ -46,20 +46,20 @@ fn exceptions_of_the_engine_reach_their_catch() {
             "{name}: {}",
             stderr(&output)
         );
-        // After each of them, the next call was observed again.
+        // After each exception, the next call was observed again.
         let trace = fixture.trace();
         assert_eq!(
             trace.matches("source: 6, target: 7").count(),
             functions,
             "{name}"
         );
-        // An evaluation that threw has no known outcome.
+        // The result of an evaluation that threw is not known.
         assert!(trace.contains("Obscured"), "{name}: {trace}");
     }
 }
 
 #[test]
-fn an_allocator_is_called_as_it_would_be_without_us() {
+fn an_allocator_in_the_process_gets_the_same_calls_as_without_us() {
     let fixture = latest();
     let allocator = fixture.allocator();
     let asked = |preload: &str| {
@@ -83,13 +83,13 @@ fn an_allocator_is_called_as_it_would_be_without_us() {
 }
 
 #[test]
-fn a_request_that_is_overwritten_is_told_at_once_and_the_rest_at_the_end() {
+fn an_overwritten_request_is_reported_at_once_and_the_others_at_the_end() {
     for fixture in Fixture::all() {
         let name = fixture.name();
         let index = Index::start(Manner::Answers);
         let (output, _) = finish(&mut fixture.told("evict", &index));
         assert!(output.status.success(), "{name}: {output:?}");
-        // The program's own, the worker and the sender.
+        // The program's own thread, the worker and the sender.
         assert_eq!(stdout(&output), "threads 3\n", "{name}");
         let banner = stderr(&output);
         let engine = match fixture.generation {
@@ -137,10 +137,10 @@ fn a_request_that_is_overwritten_is_told_at_once_and_the_rest_at_the_end() {
     }
 }
 
-/// All prompts are the same, two of them with `"cache_prompt": false`, and the calls to the engine
-/// are the same in all generations. What they mean is not.
+/// All prompts are the same, two of them with `"cache_prompt": false`. All generations make the same
+/// calls to the engine, but the calls mean different things.
 #[test]
-fn a_prompt_that_the_server_forgets_without_a_call_is_gone() {
+fn a_prompt_that_an_old_server_forgets_without_a_call_is_reported() {
     for fixture in Fixture::all() {
         let name = fixture.name();
         let (output, _) = finish(&mut fixture.host("uncached", NOWHERE));
@@ -167,7 +167,7 @@ fn a_prompt_that_the_server_forgets_without_a_call_is_gone() {
             assert_eq!(ids(|r| r == "NeverCached"), ["second"], "{name}: {trace}");
             assert_eq!(ids(|r| r == "ContextFreed"), ["last"], "{name}: {trace}");
         } else {
-            // (Before a request without an id, a machine that stands still for a second decides.)
+            // (If the machine stops for a second before a request without an id, the silence decides.)
             let at_the_end = ids(|reason| reason == "ContextFreed");
             for id in ["first", "second", "last"] {
                 assert!(at_the_end.contains(&id), "{name}: {trace}");
@@ -177,10 +177,10 @@ fn a_prompt_that_the_server_forgets_without_a_call_is_gone() {
     }
 }
 
-/// All prompts are the same, under other adapters. A server of 2026 compares them for those that
-/// name some, one of before for all.
+/// All prompts are the same, under different adapters. A server of 2026 compares adapters for requests
+/// that name some, an older server for all requests.
 #[test]
-fn a_prompt_is_gone_under_other_adapters() {
+fn when_a_slot_takes_a_request_for_other_adapters_its_prompt_is_reported() {
     for fixture in Fixture::all() {
         let name = fixture.name();
         let (output, _) = finish(&mut fixture.host("adapters", NOWHERE));
@@ -193,13 +193,13 @@ fn a_prompt_is_gone_under_other_adapters() {
             .collect();
         changed.sort_unstable();
         let (expected, told): (&[&str], _) = match fixture.generation {
-            // A slot without adapters serves those that are activated by tokens, as the second.
+            // A slot without adapters serves requests whose adapters are activated by tokens, as the second does.
             Generation::Extended => (&["again", "first"], 4),
             _ => (&["again", "first", "none", "second"], 3),
         };
         assert_eq!(changed, expected, "{name}: {trace}");
-        // Each batch is preceded by a call; what did not change is not told again. The draft
-        // model's are told as well.
+        // A call precedes each batch. Only changes are sent, including those of the draft
+        // model.
         assert_eq!(
             trace.matches(" Adapters {").count(),
             told + 1,
@@ -215,7 +215,7 @@ fn a_prompt_is_gone_under_other_adapters() {
 }
 
 #[test]
-fn what_the_engine_calls_of_itself_is_not_told_twice() {
+fn a_call_that_the_engine_makes_of_itself_gives_no_second_event() {
     for fixture in Fixture::all() {
         let name = fixture.name();
         let (output, _) = finish(&mut fixture.host("contexts", NOWHERE));
@@ -229,7 +229,7 @@ fn what_the_engine_calls_of_itself_is_not_told_twice() {
             ("ContextCreated", 2),
             ("ContextFreed", 2),
             ("Submitted", 2),
-            // Without positions of its own, the batch goes on where the engine says: after 4.
+            // The batch has no positions, so it continues after the engine's last position, 4.
             ("entries: 1, seq 0: 5!", 2),
             ("failed: []", 1),
             ("failed: [(0, 4)]", 1),
@@ -244,10 +244,10 @@ fn what_the_engine_calls_of_itself_is_not_told_twice() {
     }
 }
 
-/// A `llama_batch` may leave out everything but the tokens; what it means then is in the comment
-/// of the engine's header.
+/// A `llama_batch` may leave out everything but the tokens. A comment in the engine's header says what
+/// that means.
 #[test]
-fn what_a_batch_leaves_out_has_its_default() {
+fn fields_that_a_batch_leaves_out_have_the_engines_defaults() {
     for fixture in Fixture::all() {
         let name = fixture.name();
         let (output, _) = finish(&mut fixture.host("batches", NOWHERE));
@@ -259,7 +259,7 @@ fn what_a_batch_leaves_out_has_its_default() {
             .map(|(_, entries)| entries.trim_end_matches(" }"))
             .collect();
         let expected = [
-            // After what the engine has of the sequence, in sequence 0, and the last one's output.
+            // Defaults: positions after the engine's last one, sequence 0, output for the last entry.
             "3, seq 0: 5..=7!",
             "3, seq 0: 20..=22!",
             "4, seq 1: 20, seq 2: 21, seq 3: 21, seq 1: 22!",
@@ -271,7 +271,7 @@ fn what_a_batch_leaves_out_has_its_default() {
 }
 
 #[test]
-fn host_buffers_are_followed_to_their_release() {
+fn the_release_of_a_host_buffer_is_seen() {
     for fixture in Fixture::all() {
         let name = fixture.name();
         let (output, _) = finish(&mut fixture.host("buffers", NOWHERE));
@@ -316,7 +316,7 @@ fn host_buffers_are_followed_to_their_release() {
 }
 
 #[test]
-fn forked_children_are_left_alone() {
+fn in_a_forked_child_nothing_is_reported() {
     for linking in [Linking::Library, Linking::Inside] {
         let fixture = Fixture::new(Generation::Extended, linking);
         let index = Index::start(Manner::Answers);
@@ -333,7 +333,7 @@ fn forked_children_are_left_alone() {
 }
 
 #[test]
-fn exit_from_another_thread_while_sending_keeps_its_code_and_its_time() {
+fn exit_from_another_thread_while_sending_keeps_its_code_and_ends_in_time() {
     for linking in [Linking::Library, Linking::Inside] {
         let fixture = Fixture::new(Generation::Extended, linking);
         for manner in [Manner::Answers, Manner::Hangs] {
@@ -350,7 +350,7 @@ fn exit_from_another_thread_while_sending_keeps_its_code_and_its_time() {
 }
 
 #[test]
-fn errno_is_the_hosts() {
+fn hooks_leave_errno_unchanged() {
     for fixture in Fixture::all() {
         let (output, _) = finish(&mut fixture.host("errno", NOWHERE));
         let name = fixture.name();
@@ -375,7 +375,7 @@ fn a_server_without_a_context_has_no_threads_of_ours() {
 }
 
 #[test]
-fn an_engine_that_lacks_a_function_runs_without_us() {
+fn if_the_engine_lacks_a_required_function_the_server_runs_without_us() {
     for (generation, linking, lacking) in [
         (Generation::Extended, Linking::Library, "llama_memory"),
         (Generation::KvSelf, Linking::Own, "llama_kv_self"),
@@ -395,7 +395,7 @@ fn an_engine_that_lacks_a_function_runs_without_us() {
 }
 
 #[test]
-fn an_engine_without_the_server_is_no_llama_server() {
+fn a_program_with_an_engine_and_no_server_is_not_hooked() {
     let fixture = Fixture::with(
         Generation::Extended,
         Linking::Library,
@@ -408,7 +408,7 @@ fn an_engine_without_the_server_is_no_llama_server() {
 }
 
 #[test]
-fn an_unusable_setting_is_named() {
+fn the_message_names_a_wrong_setting() {
     let fixture = latest();
     let (output, _) = finish(&mut fixture.host("contexts", "ftp://host"));
     assert!(output.status.success(), "{}", stderr(&output));
@@ -421,7 +421,7 @@ fn an_unusable_setting_is_named() {
 }
 
 #[test]
-fn other_programs_do_not_notice() {
+fn other_programs_behave_as_without_us() {
     let (_folder, program) = plain_program();
     let (output, _) = finish(&mut preloaded(&program, NOWHERE));
     assert!(output.status.success());

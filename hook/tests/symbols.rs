@@ -1,12 +1,12 @@
-//! The library defines nothing that another object could be bound to.
+//! The library exports nothing.
 #![cfg(target_os = "linux")]
 
 mod support;
 
 use std::process::Command;
 
-/// What was exported would stand in front of every program that inherits the preload: one that
-/// brings an engine of its own (a Python with llama-cpp-python) would call it, with nothing behind.
+/// Every program that inherits the preload would bind to an exported function. A program with its own
+/// engine (a Python with llama-cpp-python) would call it, and there would be no original.
 #[test]
 fn nothing_is_exported() {
     let output = Command::new("nm")
@@ -19,9 +19,9 @@ fn nothing_is_exported() {
     assert_eq!(listing, "");
 }
 
-/// The test above would say the same of a library that `nm` cannot read.
+/// The test above would also pass for a library that `nm` cannot read. This one would not.
 #[test]
-fn what_the_library_needs_is_listed() {
+fn nm_lists_the_functions_that_the_library_imports() {
     let output = Command::new("nm")
         .args(["--dynamic", "--undefined-only", "--format=posix"])
         .arg(support::hook_library())

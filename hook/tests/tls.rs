@@ -1,12 +1,12 @@
-//! Sessions of an OpenSSL that is a library of its own, or inside the executable. The real one is
-//! in `tests/forms`; here is what that build of a server does not show.
+//! TLS sessions, with a stand-in for OpenSSL in a library or inside the executable. `tests/forms` tests
+//! the real OpenSSL; these are ways of linking that Debian's server does not have.
 #![cfg(target_os = "linux")]
 
 mod support;
 
 use support::{Fixture, Generation, Index, Linking, Manner, finish, stderr};
 
-/// `flags` say when the dynamic linker looks for what is imported.
+/// `flags` decide when the dynamic linker binds imported functions.
 fn evicts(flags: &[&str]) {
     is_followed(&Fixture::with_tls(flags), flags);
 }
@@ -43,30 +43,30 @@ fn is_followed(fixture: &Fixture, flags: &[&str]) {
 }
 
 #[test]
-fn imports_that_were_found_at_the_start_and_sealed() {
+fn evictions_are_reported_with_imports_bound_at_the_start_and_a_read_only_got() {
     evicts(&["-Wl,-z,now,-z,relro"]);
 }
 
 #[test]
-fn imports_that_are_found_when_they_are_needed() {
+fn evictions_are_reported_with_imports_bound_lazily() {
     evicts(&["-Wl,-z,lazy,-z,norelro"]);
 }
 
 #[test]
-fn imports_that_are_called_without_a_stub() {
+fn evictions_are_reported_with_imports_called_without_a_plt_entry() {
     evicts(&["-fno-plt", "-Wl,-z,now,-z,relro"]);
 }
 
 #[test]
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-fn what_is_linked_into_the_executable() {
+fn evictions_are_reported_with_openssl_inside_the_executable() {
     is_followed(&Fixture::with_tls_inside(&[]), &[]);
 }
 
-/// It is not taken for another that somebody may have loaded.
+/// Another OpenSSL library in the process must not be hooked instead.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn what_is_inside_and_cannot_be_hooked_is_said() {
+fn if_openssl_inside_cannot_be_hooked_the_banner_says_so() {
     let fixture = Fixture::with_tls_inside(&["-DSHORT_WRITE", "-fcf-protection=none"]);
     let index = Index::start(Manner::Answers);
     let (output, _) = finish(fixture.told("", &index).args(["--ssl-cert-file", "x"]));
@@ -78,7 +78,7 @@ fn what_is_inside_and_cannot_be_hooked_is_said() {
 }
 
 #[test]
-fn a_server_with_tls_that_is_not_seen_says_so() {
+fn if_the_servers_tls_library_is_unknown_the_banner_says_so() {
     let fixture = Fixture::new(Generation::Extended, Linking::Library);
     let index = Index::start(Manner::Answers);
     let mut host = fixture.told("evict", &index);

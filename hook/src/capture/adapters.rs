@@ -1,10 +1,10 @@
-//! Which LoRA adapters are applied to which context.
+//! Keeps which LoRA adapters are applied to which context.
 //!
-//! The server says so before each batch, whether something changed or not. What the worker is told,
-//! with the batch that it holds for, is what changed.
+//! The server sets the adapters before each batch, whether they changed or not. The worker gets only
+//! changes, together with the first batch that they apply to.
 //!
-//! A context is used by one thread at a time: the engine's API asks that of its caller. That is
-//! what makes the copies here safe without a lock, as with batches (see [`crate::capture::shadow`]).
+//! The engine's API requires that only one thread at a time uses a context. So the state here
+//! needs no lock, as with batches (see [`crate::capture::shadow`]).
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::channel::{self, push_heard};
 
-/// Contexts with adapters: a server has one.
+/// Contexts with adapters that are followed. A server has one.
 const MOST: usize = 16;
-/// More than any adapter has; one with more counts as an ordinary one, for which more is given up.
+/// The longest activation sequence that is read, in tokens; no known adapter has a longer one. An
+/// adapter with a longer one counts as an ordinary adapter, and then less is claimed.
 const LONGEST_INVOCATION: usize = 4096;
 
-/// Some adapter was seen. Everything here ends at once where none ever was.
+/// Some adapter was seen. Until then, all functions here return at once.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 struct Place {
@@ -32,8 +33,8 @@ struct Place {
     state: UnsafeCell<State>,
 }
 
-// SAFETY: a state is only reached by whoever uses the context of that address; of those there is
-// one at a time, and what it did happens before what the next one does.
+// SAFETY: only the thread that uses the context reaches its state. That is one thread at a time, and
+// the caller synchronises one use with the next.
 unsafe impl Sync for Place {}
 
 #[allow(clippy::declare_interior_mutable_const)]
@@ -48,14 +49,14 @@ const FREE: Place = Place {
 };
 static PLACES: [Place; MOST] = [FREE; MOST];
 
-/// An adapter's address, and how strongly it is applied.
+/// An adapter's address, and its scale.
 type Applied = (usize, Scale);
 
 struct State {
     applied: Vec<Applied>,
     /// The tokens that activate each adapter that was ever applied.
     invocations: Vec<(usize, Arc<[i32]>)>,
-    /// What the worker has heard, and how many gaps there were in what it heard by then.
+    /// The adapters that the worker knows of, and the number of gaps at that time.
     told: Vec<Applied>,
     gaps: usize,
 }
@@ -68,7 +69,7 @@ pub(crate) fn are_seen() -> bool {
 /// All adapters of a context, in the server's order.
 ///
 /// # Safety
-/// There are `count` adapters and scales, which belong to our caller's caller; it uses the context.
+/// `adapters` and `scales` have `count` elements, and the calling thread uses the context.
 pub(crate) unsafe fn set_all(
     call: &EngineCall,
     context: Pointer,
@@ -106,7 +107,7 @@ fn replace(applied: &mut Vec<Applied>, all: impl Iterator<Item = Applied>) {
     applied.extend(all);
 }
 
-/// One adapter of a context, beside the others.
+/// One adapter is applied to a context, beside the others.
 ///
 /// # Safety
 /// Our caller's caller uses the context, and the adapter lives.
@@ -125,7 +126,7 @@ pub(crate) unsafe fn set(call: &EngineCall, context: Pointer, adapter: Pointer, 
     unsafe { learn_invocation(call, context, adapter) };
 }
 
-/// An adapter is applied to a context no more.
+/// An adapter is removed from a context.
 ///
 /// # Safety
 /// Our caller's caller uses the context.
@@ -136,7 +137,7 @@ pub(crate) unsafe fn remove(call: &EngineCall, context: Pointer, adapter: Pointe
     unsafe { change(call, context, work) };
 }
 
-/// None is.
+/// All adapters are removed from a context.
 ///
 /// # Safety
 /// Our caller's caller uses the context.
@@ -155,7 +156,7 @@ unsafe fn change(call: &EngineCall, context: Pointer, work: impl FnOnce(&mut Vec
         // SAFETY: the caller's promise.
         match unsafe { state(context, true) } {
             Some(state) => work(&mut state.applied),
-            // No room for what cannot be forgotten.
+            // The table is full, and adapters cannot be ignored.
             None => channel::lose_step(),
         }
     });
@@ -178,7 +179,7 @@ unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer
     if known {
         return;
     }
-    // Two calls of the engine, which are not ours to guard.
+    // Two calls of the engine, so this is outside of the guard.
     // SAFETY: the caller's promise.
     let count = unsafe { plain::invocation_count(adapter) };
     // SAFETY: the caller's promise.
@@ -187,7 +188,7 @@ unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer
         let count = count.and_then(|count| usize::try_from(count).ok());
         let count = count.filter(|count| (1..=LONGEST_INVOCATION).contains(count));
         let tokens: &[i32] = match (count, tokens.filter(|tokens| !tokens.is_null())) {
-            // SAFETY: the engine's own, which live as long as the adapter; it says how many.
+            // SAFETY: `count` tokens that belong to the engine and live as long as the adapter.
             (Some(count), Some(tokens)) => unsafe { std::slice::from_raw_parts(tokens, count) },
             _ => &[],
         };
@@ -198,8 +199,8 @@ unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer
     });
 }
 
-/// Tells the worker what is applied to the batch that a context is about to evaluate, if that is
-/// not what it has heard last. False: it could not be told.
+/// Sends the worker the adapters for the batch that a context is about to evaluate, if they have
+/// changed. False if the channel has no room.
 ///
 /// # Safety
 /// Our caller's caller uses the context.
@@ -240,7 +241,7 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
     told
 }
 
-/// A context is about to go.
+/// A context is about to be freed.
 ///
 /// # Safety
 /// Our caller's caller uses the context.
@@ -257,8 +258,8 @@ pub(crate) unsafe fn forget(context: Pointer) {
     }
 }
 
-/// What is known of a context; `None` if that is nothing, or, where it is `wanted`, if there is no
-/// room.
+/// The state of a context. `None` if there is none. If it is `wanted`, it is created, and `None` means that
+/// the table is full.
 ///
 /// # Safety
 /// Our caller's caller uses the context, and no other reference to its state is alive.
@@ -268,7 +269,7 @@ unsafe fn state(context: Pointer, wanted: bool) -> Option<&'static mut State> {
         let mut places = PLACES.iter();
         places.find(|place| wanted && address != 0 && place.take(address))
     })?;
-    // SAFETY: see `Place`: the caller is the one who may use the context now.
+    // SAFETY: see `Place`: the caller is the only one that uses the context now.
     Some(unsafe { &mut *place.state.get() })
 }
 

@@ -1,8 +1,8 @@
-//! Which request an HTTP thread of the server is at.
+//! Keeps which request each HTTP thread of the server is serving.
 //!
-//! One thread serves a connection from `accept` to its end (cpp-httplib), so what it receives,
-//! which task numbers it draws and when it has answered belong together. Where these numbers are
-//! not to be seen, what it makes tokens of stands in for them: see [`prompts`].
+//! One thread serves a connection from `accept` to its end (cpp-httplib). So the bytes that it receives,
+//! the task numbers that it draws, and the end of its answer belong to the same request. If the hook
+//! cannot see task numbers, it uses the texts that the thread tokenizes instead: see [`prompts`].
 
 use std::cell::RefCell;
 
@@ -16,16 +16,16 @@ use crate::base::guard;
 use crate::base::status::STATUS;
 use crate::capture::prompts;
 
-/// What is said on a connection, and what travels.
+/// Where bytes were read or written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layer {
-    /// The socket: nothing but noise where the connection is encrypted.
+    /// On the socket. If the connection is encrypted, these bytes are ignored.
     Socket,
-    /// Within TLS.
+    /// Within a TLS session.
     Tls,
 }
 
-/// What counts on this connection is within TLS, from the handshake on.
+/// This connection is encrypted: from now on, only bytes within TLS count.
 pub(crate) fn encrypted(socket: i32) {
     at(socket, |connection| connection.layer = Layer::Tls);
 }
@@ -39,7 +39,7 @@ pub(crate) fn received(socket: i32, layer: Layer, bytes: &[u8]) {
     };
     match layer {
         Layer::Socket => at(socket, feed),
-        // Known since the handshake, or a session in which the server is the client.
+        // If the handshake was not seen, the server is the client of this session.
         Layer::Tls => with(|connection| {
             let connection = connection.as_mut().filter(|c| c.socket == socket);
             connection.map(feed);
@@ -47,8 +47,8 @@ pub(crate) fn received(socket: i32, layer: Layer, bytes: &[u8]) {
     }
 }
 
-/// The thread's connection, which is the one over this socket from now on. None of the server's
-/// clients: nothing happens.
+/// Calls `work` with the thread's connection, which from now on is the one over this socket. Does
+/// nothing if the socket does not belong to a client of the server.
 fn at(socket: i32, work: impl FnOnce(&mut Connection)) {
     let Some(generation) = generation(socket) else {
         return;
@@ -89,37 +89,37 @@ pub(crate) fn sending(socket: i32, layer: Layer, bytes: &[u8]) {
 
 /// The server drew a task number on this thread.
 pub(crate) fn posted(task: TaskId) {
-    // One half of the link only.
+    // Task numbers without launches are of no use.
     if prompts::are_engaged() {
         return;
     }
     current(|current| current.post(task));
 }
 
-/// Whether what this thread makes tokens of is for `/infill`.
+/// Whether the request of this thread is for `/infill`.
 pub(crate) fn is_infill() -> bool {
     let mut is = false;
     current(|current| is = current.is_infill());
     is
 }
 
-/// The server made these tokens of a text on this thread, with or without special ones. `infill`:
-/// the rule, if it is for that.
+/// The server tokenized a text on this thread, with or without adding special tokens. `infill`:
+/// the rule for `/infill`, if the request is for that.
 pub(crate) fn tokenized(special: bool, text: &[u8], tokens: &[Token], infill: Option<&Infill>) {
     current(|current| current.tokenized(special, text, tokens, infill));
 }
 
-/// A prompt that may have media is being tokenized on this thread: its texts say nothing.
+/// A prompt that may have media is being tokenized on this thread. The single texts in it do not count.
 pub(crate) fn tokenizing_media() {
     current(Current::tokenizing_media);
 }
 
-/// It is this one, if that can be known.
+/// The prompt with media has these tokens; `None` if they cannot be known.
 pub(crate) fn tokenized_media(tokens: Option<&[Token]>) {
     current(|current| current.tokenized_media(tokens));
 }
 
-/// With the request that this thread is at, if it is of interest.
+/// Calls `work` with the request that this thread serves, if it is of interest.
 fn current(work: impl FnOnce(&mut Current)) {
     with(|connection| {
         if let Some(current) = connection.as_mut().and_then(|c| c.current.as_mut()) {
@@ -143,9 +143,10 @@ struct Connection {
     generation: u32,
     layer: Layer,
     reader: RequestReader,
-    /// The request that was received last, if it is of interest: if it has an id, if its prompt
-    /// will be forgotten, if it names adapters; if it is for inference, also while somebody observes, or where its prompt
-    /// may be another's, too.
+    /// The request that was received last, if it is of interest. It is if it has an id, if the server
+    /// will forget its prompt, or if it names adapters. Any other request for inference is of interest if
+    /// somebody observes, or if requests are tied by prompts, because another request may have the
+    /// same prompt.
     current: Option<Current>,
 }
 
@@ -164,7 +165,7 @@ impl Connection {
     }
 
     fn feed(&mut self, bytes: &[u8]) {
-        // The server reads on when it is done with what it has read.
+        // The server reads again only after it has answered the previous request.
         if let Some(mut current) = self.current.take() {
             current.answer(false);
         }
@@ -181,10 +182,9 @@ impl Connection {
     }
 }
 
-/// The thread's connection. The one thread-local of ours that has a destructor: registered with
-/// the C library at the thread's first request, run at the thread's end before its memory goes,
-/// and whoever calls later (`try_with`) is turned away. It uses nothing else that may be gone by
-/// then: statics, and flags without a destructor.
+/// The thread's connection. This is our only thread-local with a destructor. It is registered with
+/// the C library at the thread's first request, and runs at the thread's end. Later accesses
+/// (`try_with`) fail. The destructor uses only statics, and flags that have no destructor themselves.
 struct AtThread(RefCell<Option<Connection>>);
 
 thread_local! {

@@ -1,9 +1,9 @@
-//! The engine's contexts, and whose memory is whose.
+//! Keeps the engine's contexts, and which memory belongs to which context.
 //!
-//! Memory functions are called with the `llama_memory_t` of a context. It belongs to the context
-//! and has one address for life, so a small table leads back. Read by every hook of the engine,
-//! written a few times in a process's life; no lock. Before mid-2025 they were called with the
-//! context itself.
+//! Since mid-2025, memory functions are called with the `llama_memory_t` of a context, before that with
+//! the context itself. A memory belongs to one context and keeps its address, so a small table maps it
+//! to its context. Every hook of the engine reads the table. It is written a few times in the life of a
+//! process, and needs no lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -25,19 +25,20 @@ struct Row {
     context: AtomicUsize,
     /// Zero: a context without memory (an encoder), which cannot hold a prompt.
     memory: AtomicUsize,
-    /// Its memory cannot go back to any position it has been at.
+    /// Its memory can go back to certain positions only: sliding windows, or a recurrent state.
     bounded: AtomicBool,
-    /// Length of the longest sequence whose size was asked for.
+    /// Length of the longest sequence whose size the engine was asked for, in tokens.
     measured: AtomicU32,
-    /// The server asks less of its sliding window than those of 2026 do.
+    /// The server is of 2025, and its rule for going back in a sliding window is looser than that of 2026.
     looks_back_far: AtomicBool,
-    /// The server has not made it only to see how large it is: see [`model`](crate::capture::model).
+    /// The server uses it, and has not created it only to see how large it is: see
+    /// [`model`](crate::capture::model).
     in_use: AtomicBool,
-    /// Tokens of a batch, as the server asked for; zero: that was not seen, here and below.
+    /// Tokens of a batch, as the server asked for. Zero, here and below: not seen.
     batch: AtomicU32,
     /// Tokens of a slot.
     slot: AtomicU32,
-    /// What its tokens stand for. Zero: it has no text. Alive as long as the context.
+    /// Its vocabulary, which lives as long as the context. Zero: it has no text.
     vocabulary: AtomicUsize,
 }
 
@@ -55,19 +56,19 @@ const FREE: Row = Row {
 };
 static ROWS: [Row; CONTEXTS] = [FREE; CONTEXTS];
 
-/// What the engine says of a context that was not known.
+/// What the engine says of a new context.
 struct Answers {
     memory: Pointer,
     recurrent: bool,
     hybrid: bool,
-    /// Of its sliding-window layers, tokens; 0 if there are none.
+    /// The sliding window, in tokens; 0 if there is none.
     window: i32,
     vocabulary: Option<Pointer>,
     observed: Option<facts::ContextFacts>,
 }
 
-/// A context is there; if it is a new one, says so to the ledger. Not to be called within the
-/// [guard](crate::base::guard), since the engine is asked.
+/// A context exists. If it is new, sends it to the ledger. Do not call this within the
+/// [guard](crate::base::guard), because it asks the engine.
 pub(crate) fn know(call: &EngineCall, context: Pointer) {
     if context.is_null() || !call.counts() || find(context.addr()).is_some() {
         return;
@@ -81,7 +82,7 @@ impl Answers {
     fn of(context: Pointer) -> Self {
         // SAFETY: a living context.
         let model = unsafe { plain::get_model(context) };
-        // SAFETY: a living context's model, here and below.
+        // SAFETY: the model of a living context, here and below.
         let recurrent = model.and_then(|model| unsafe { plain::is_recurrent(model) });
         // SAFETY: see above.
         let hybrid = model.and_then(|model| unsafe { plain::is_hybrid(model) });
@@ -98,8 +99,8 @@ impl Answers {
         }
     }
 
-    /// How far the layers of a bounded context look back, tokens: 0 where they carry a state along.
-    /// None for a context that keeps every position.
+    /// How far the layers of a bounded context look back, in tokens: 0 for a recurrent state.
+    /// `None` for a context that keeps every position.
     fn reach(&self) -> Option<u32> {
         let window = if keeps_whole_window() { 0 } else { self.window };
         (self.recurrent || self.hybrid || window > 0).then(|| u32::try_from(window).unwrap_or(0))
@@ -118,7 +119,7 @@ fn add(context: Pointer, answers: &Answers) {
             let window = answers.reach();
             row.bounded.store(window.is_some(), Ordering::Release);
             row.measured.store(0, Ordering::Relaxed);
-            // Servers that ask for no memory make no context that they do not use.
+            // A server that never calls `llama_get_memory` creates only contexts that it uses.
             let asks = original::llama_get_memory().is_some();
             row.in_use.store(!asks, Ordering::Release);
             row.batch.store(0, Ordering::Relaxed);
@@ -130,8 +131,8 @@ fn add(context: Pointer, answers: &Answers) {
             let slides = window.is_some_and(|window| window > 0);
             let of_2025 = match newest(LAUNCH, original::has) {
                 Some(launch) => launch == "server25",
-                // Out of sight. At the end of that year it is one or the other: then of 2026, whose
-                // rule claims less.
+                // The server's functions are hidden. Late in 2025 it may be one or the other: take the
+                // rule of 2026, which claims less.
                 None => !plain::has(HOST_CACHE),
             };
             row.looks_back_far
@@ -151,11 +152,12 @@ fn add(context: Pointer, answers: &Answers) {
             return;
         }
     }
-    // No room: its calls will not be understood.
+    // The table is full: calls with this context will not be understood.
     lose_step();
 }
 
-/// A context was made in this way. Not to be called within the [guard](crate::base::guard).
+/// A context was created with these parameters. Do not call this within the
+/// [guard](crate::base::guard).
 pub(crate) fn made(call: &EngineCall, context: Pointer, params: &ContextParams) {
     know(call, context);
     if context.is_null() || !call.counts() {
@@ -173,7 +175,7 @@ pub(crate) fn made(call: &EngineCall, context: Pointer, params: &ContextParams) 
     });
 }
 
-/// Tokens of a batch, as the server asked for: the engine may have made it less.
+/// Tokens of a batch, as the server asked for. The engine may have reduced the number.
 pub(crate) fn batch() -> Option<u32> {
     number_of_server(|row| &row.batch)
 }
@@ -191,23 +193,23 @@ pub(crate) fn piece(token: i32) -> Option<Vec<u8>> {
         return None;
     }
     let vocabulary = std::ptr::with_exposed_provenance_mut(vocabulary);
-    // SAFETY: its context has not gone, nor has its model, while this is held.
+    // SAFETY: while the lock is held, neither the context nor its model is freed.
     unsafe { pieces::piece(vocabulary, token) }
 }
 
-/// The server's own context, which it makes before that of a draft model.
+/// The context of the server's main model, which is created before that of a draft model.
 fn first() -> Option<&'static Row> {
     let mut rows = ROWS.iter();
     rows.find(|row| row.context.load(Ordering::Acquire) != 0)
 }
 
-/// Of the server's own context.
+/// A number of the context of the server's main model.
 fn number_of_server(of: impl Fn(&'static Row) -> &'static AtomicU32) -> Option<u32> {
     let number = of(first()?).load(Ordering::Relaxed);
     (number > 0).then_some(number)
 }
 
-/// A context is about to go.
+/// A context is about to be freed.
 ///
 /// # Safety
 /// Our caller's caller uses the context.
@@ -215,7 +217,7 @@ pub(crate) unsafe fn forget(context: Pointer) {
     // SAFETY: the caller's promise.
     unsafe { adapters::forget(context) };
     if let Some(row) = find(context.addr()) {
-        // Nobody asks for its text any more when this is done.
+        // After this, no thread reads its vocabulary.
         let _held = pieces::hold();
         row.vocabulary.store(0, Ordering::Release);
         row.memory.store(0, Ordering::Release);
@@ -246,7 +248,7 @@ pub(crate) fn is_any_in_use() -> bool {
     rows.any(|row| row.context.load(Ordering::Acquire) != 0 && row.in_use.load(Ordering::Acquire))
 }
 
-/// How often something happened to the model that is no event.
+/// Counts changes of the model that are not events.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// A load has ended, or the server uses a context that it did not use before.
@@ -255,7 +257,7 @@ pub(crate) fn note_change() {
     nudge();
 }
 
-/// How often that was.
+/// The number of such changes.
 pub(crate) fn changes() -> usize {
     CHANGES.load(Ordering::SeqCst)
 }
@@ -269,8 +271,8 @@ impl Row {
     }
 }
 
-/// The context that has this memory. Without one, nothing is certain any more, unless there is
-/// no memory either.
+/// The context that has this memory. If the memory is unknown, this opens a gap; a null memory is
+/// allowed.
 pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
     let address = memory.addr();
     if address == 0 {
@@ -286,7 +288,7 @@ pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
     row.map(|row| ContextId(row.context.load(Ordering::Acquire)))
 }
 
-/// Where the engine keeps a new context's KV; null for an encoder, which keeps none.
+/// The memory of a new context; null for an encoder, which has none.
 fn memory_in(context: Pointer) -> Pointer {
     if original::llama_get_memory().is_some() {
         return original!(llama_get_memory(context));
@@ -295,7 +297,7 @@ fn memory_in(context: Pointer) -> Pointer {
     unsafe { plain::kv_self(context) }.unwrap_or(context)
 }
 
-/// The context of a function that is called with it, if it keeps anything.
+/// The context that a function was called with, if it has a memory.
 pub(crate) fn with_memory(context: Pointer) -> Option<ContextId> {
     note_use(context);
     memory_of(context).map(|_| ContextId(context.addr()))
@@ -308,13 +310,13 @@ pub(crate) fn memory_of(context: Pointer) -> Option<Pointer> {
     (memory != 0).then_some(std::ptr::with_exposed_provenance_mut(memory))
 }
 
-/// Whether the context cannot go back to any position that it has been at.
+/// Whether the context can go back to certain positions only.
 pub(crate) fn is_bounded(context: Pointer) -> bool {
     find(context.addr()).is_some_and(|row| row.bounded.load(Ordering::Acquire))
 }
 
-/// The last position of a sequence, -1 for an empty one; `None` if the engine cannot be asked. Not
-/// to be called within the [guard](crate::base::guard).
+/// The last position of a sequence, -1 for an empty one; `None` if the engine has no function for it. Do
+/// not call this within the [guard](crate::base::guard).
 ///
 /// # Safety
 /// The context is alive and not at work now.
@@ -328,9 +330,9 @@ pub(crate) unsafe fn last_position(context: Pointer, sequence: i32) -> Option<i3
         .or_else(|| unsafe { plain::last_in_cache(context, sequence) })
 }
 
-/// The first position that there still is of a sequence; `None` if the engine cannot be asked.
-/// Before it could be, bounded contexts were recurrent ones, which hold their last position only. Not
-/// to be called within the [guard](crate::base::guard).
+/// The first position that is still there of a sequence; `None` if the engine has no function for it.
+/// Engines without that function have only recurrent bounded contexts, which hold their last position
+/// only. Do not call this within the [guard](crate::base::guard).
 ///
 /// # Safety
 /// The context is alive and not at work now.
@@ -349,23 +351,24 @@ pub(crate) unsafe fn first_position(context: Pointer, sequence: i32) -> Option<i
     windowed.or_else(|| unsafe { last_position(context, sequence) })
 }
 
-/// A server of 2025 goes on after `n` tokens if the first position is no later than `n - window`,
-/// or is 0. One of 2026, whose rule the ledger has, wants it to be earlier than `n - window - 1`.
+/// Translates a first position from the rule of 2025 to that of 2026. A server of 2025 continues after
+/// `n` tokens if the first position is at most `n - window`, or is 0. A server of 2026, whose rule the
+/// ledger has, requires it to be less than `n - window - 1`.
 fn as_if_of_2026(first: i32) -> i32 {
     match first {
         ..=0 => -2,
-        // What is later than 0 stays so.
+        // A position after 0 stays after 0.
         1.. => (first - 2).max(1),
     }
 }
 
-/// The length of the longest sequence of a context whose size was asked for.
+/// The length of the longest sequence of a context whose size the engine was asked for, in tokens.
 pub(crate) fn measured(context: Pointer) -> Option<&'static AtomicU32> {
     find(context.addr()).map(|row| &row.measured)
 }
 
-/// Whether the server was told to keep all positions of sliding-window layers. The context knows,
-/// but does not say.
+/// Whether the server was told to keep all positions of sliding-window layers. This reads the command
+/// line, because the engine has no function that says so.
 fn keeps_whole_window() -> bool {
     let told = std::env::args_os().any(|argument| argument == "--swa-full");
     told || std::env::var_os("LLAMA_ARG_SWA_FULL")
@@ -381,9 +384,10 @@ fn find(address: usize) -> Option<&'static Row> {
 mod tests {
     use super::*;
 
-    /// Never more than the server would serve, and less only next to the window's edge.
+    /// The translated rule never claims more than the server would reuse, and less only next to the
+    /// window's edge.
     #[test]
-    fn the_rule_of_2025_is_told_in_terms_of_the_ledgers() {
+    fn the_rule_of_2025_in_terms_of_2026_never_claims_more() {
         for (window, tokens, first) in (0..60)
             .flat_map(|tokens| (0..60).map(move |first| (tokens, first)))
             .flat_map(|(tokens, first)| [8, 32].map(|window| (window, tokens, first)))

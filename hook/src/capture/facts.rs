@@ -1,4 +1,5 @@
-//! What the engine says of a context to whoever observes. Where nobody does, it is not asked.
+//! What the engine says of a context, for the control endpoint and the log file. Without these, it is
+//! not asked.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use crate::base::abi::Pointer;
 use crate::base::clock::is_engaged;
 use crate::channel::note;
 
-/// What the engine says of a context to whoever observes.
+/// Facts about a context, as the engine states them.
 pub(crate) struct ContextFacts {
     capacity: Option<u32>,
     slots: Option<u32>,
-    /// What it calls the model, ended by a zero.
+    /// The engine's description of the model, ended by a zero byte.
     model: [u8; 128],
 }
 
-/// Asks it, if somebody observes. Not to be called within the guard.
+/// Asks the engine, if somebody observes. Do not call this within the guard.
 pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<ContextFacts> {
     if !is_engaged() {
         return None;
@@ -32,7 +33,7 @@ pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<Co
     let slots = unsafe { plain::sequences(context) };
     let mut text = [0_u8; 128];
     if let Some(model) = model {
-        // SAFETY: a living context's model, and a buffer of that size, which is ended by a zero.
+        // SAFETY: the model of a living context, and a buffer of that size, which the engine ends with a zero byte.
         unsafe { plain::model_desc(model, text.as_mut_ptr().cast::<c_char>(), text.len()) };
     }
     Some(ContextFacts {
@@ -42,7 +43,7 @@ pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<Co
     })
 }
 
-/// A context was made.
+/// A context was created.
 pub(crate) fn note_context(context: Pointer, facts: Option<&ContextFacts>) {
     if let Some(facts) = facts {
         note(|| Note::Context {
@@ -54,7 +55,7 @@ pub(crate) fn note_context(context: Pointer, facts: Option<&ContextFacts>) {
     }
 }
 
-/// What the engine calls the context's model.
+/// The engine's description of the context's model.
 fn model_of(facts: &ContextFacts) -> Option<Arc<str>> {
     let text = facts.model.split(|&byte| byte == 0).next()?;
     let text = String::from_utf8_lossy(text);

@@ -1,4 +1,5 @@
-//! What the server puts prompts for `/infill` together with: asked of the engine, once.
+//! The special tokens and texts with which the server composes prompts for `/infill`. The engine is asked
+//! for them once.
 
 use std::sync::OnceLock;
 
@@ -8,13 +9,13 @@ use crate::attach::original::{original, plain};
 use crate::base::abi::Pointer;
 use crate::capture::contexts;
 
-/// A token that a vocabulary does not have.
+/// The value for a token that a vocabulary does not have.
 const NO_TOKEN: i32 = -1;
 
-/// The server's rule; `None` if the engine cannot be asked. It stays as it is while the process
-/// lives: a server has one model and one command line.
+/// The server's rule; `None` if the engine lacks the functions. It does not change during the life of the
+/// process: a server has one model and one command line.
 ///
-/// Calls the engine: not to be called in [`observe`](crate::base::guard::observe).
+/// Do not call this within [`observe`](crate::base::guard::observe), because it calls the engine.
 ///
 /// # Safety
 /// The vocabulary is one of the engine's.
@@ -23,7 +24,7 @@ pub(crate) unsafe fn rule(vocabulary: Pointer) -> Option<&'static Infill> {
     if RULE.get().is_none() {
         // SAFETY: the caller's promise.
         let asked = unsafe { ask(vocabulary) }?;
-        // Somebody else may have been faster, with the same.
+        // Another thread may have set the same rule first.
         let _ = RULE.set(asked);
     }
     RULE.get()
@@ -50,7 +51,7 @@ unsafe fn ask(vocabulary: Pointer) -> Option<Infill> {
         middle: unsafe { plain::infill_middle(vocabulary) }?,
         repository: known(repository),
         separator: known(separator),
-        // Taken as it is: a vocabulary may well ask for a beginning that it does not have.
+        // Not checked further: a vocabulary may ask for a BOS token that it does not have.
         bos: bos.filter(|_| begins),
         batch: contexts::batch()?.try_into().ok()?,
         suffix_first: std::env::args_os().any(|argument| argument == "--spm-infill"),
@@ -59,7 +60,7 @@ unsafe fn ask(vocabulary: Pointer) -> Option<Infill> {
     })
 }
 
-/// As the server makes them of its own texts: without special ones, neither added nor read.
+/// Tokenizes one of the server's own texts as the server does: without adding or parsing special tokens.
 ///
 /// # Safety
 /// As for [`rule`].

@@ -1,4 +1,4 @@
-//! What is in a `llama_batch`, the structure that engines before 0.5 take by value.
+//! Reads a `llama_batch`, the structure that engines before 0.5 take by value.
 
 use std::ptr;
 
@@ -9,20 +9,20 @@ use crate::base::abi::{Batch, Pointer};
 use crate::capture::contexts;
 use crate::capture::shadow;
 
-/// What the engine says of a batch that leaves something out.
+/// What the engine has to be asked, if a batch leaves something out.
 pub(crate) struct Answers {
-    /// Numbers in a row of embeddings, if there are rows.
+    /// Numbers in a row of embeddings, if the batch has embeddings.
     row_size: Option<usize>,
-    /// Of each sequence, where no positions are given: the last position that the engine holds.
+    /// If the batch gives no positions: the last position that the engine holds, for each sequence.
     ends: Vec<(i32, i32)>,
 }
 
 impl Answers {
-    /// Not to be called within the [guard](crate::base::guard). What null pointers mean is written in the
-    /// engine's header.
+    /// Asks the engine. Do not call this within the [guard](crate::base::guard). The engine's header says
+    /// what null pointers mean.
     ///
     /// # Safety
-    /// The batch is one that the engine may read, in a living context that is not at work now.
+    /// The engine may read the batch, and the context is alive and not evaluating.
     pub(crate) unsafe fn of(context: Pointer, batch: &Batch) -> Self {
         let mut answers = Self {
             row_size: None,
@@ -51,23 +51,23 @@ impl Answers {
 /// The sequences of an entry.
 ///
 /// # Safety
-/// The batch is one that the engine may read, and has such an entry.
+/// The engine may read the batch, and the batch has an entry `index`.
 unsafe fn sequences(batch: &Batch, index: usize) -> impl Iterator<Item = i32> {
-    // SAFETY: each array that is there has an element for each entry.
+    // SAFETY: each array that is not null has an element for each entry.
     let list = unsafe { element(batch.sequence, index) }.unwrap_or(ptr::null());
     // SAFETY: as above.
     let count = unsafe { element(batch.sequences, index) }.unwrap_or(1);
     let count = if list.is_null() { 1 } else { count };
     (0..usize::try_from(count).unwrap_or(0)).map(move |which| {
-        // SAFETY: each list has as many elements as is said of it.
+        // SAFETY: each list has `count` elements.
         unsafe { element(list, which) }.unwrap_or(0)
     })
 }
 
-/// The entries of a batch; `None` if they cannot be told.
+/// The entries of a batch; `None` if they cannot be known.
 ///
 /// # Safety
-/// The batch is one that the engine may read; `answers` are about it.
+/// The engine may read the batch, and `answers` are about this batch.
 pub(crate) unsafe fn entries(batch: &Batch, answers: &Answers) -> Option<Entries> {
     let len = usize::try_from(batch.len).ok()?;
     let row_size = match batch.token.is_null() {
@@ -77,7 +77,7 @@ pub(crate) unsafe fn entries(batch: &Batch, answers: &Answers) -> Option<Entries
     let mut ends = answers.ends.clone();
     let mut entries = Vec::with_capacity(len);
     for index in 0..len {
-        // SAFETY: each array that is there has `len` elements.
+        // SAFETY: each array that is not null has `len` elements.
         let token = match unsafe { element(batch.token, index) } {
             Some(token) => token,
             None if batch.embedding.is_null() => return None,

@@ -1,5 +1,5 @@
-//! How large the KV cache of a sequence is, for whoever observes. Where nobody does, the engine is not
-//! asked.
+//! The size of a sequence's KV, for the control endpoint and the log file. Without these, the engine is
+//! not asked.
 
 use std::sync::atomic::Ordering;
 
@@ -34,7 +34,7 @@ pub(crate) fn worth_measuring(context: Pointer, entries: &[Entry]) -> Option<Lon
     })
 }
 
-/// Asks the engine for the size of a sequence, right after it was evaluated; bytes. Not to be called
+/// Asks the engine for the size of a sequence right after it was evaluated, in bytes. Do not call this
 /// within the guard.
 pub(crate) fn ask_size(context: Pointer, longest: Longest) -> Option<usize> {
     // SAFETY: a living context that is not at work now, on the thread that uses it.

@@ -1,18 +1,18 @@
-//! What a hook takes note of: small tables that lead from what the host passes to what the ledger is
-//! told.
+//! The state that hooks keep between calls: small tables that turn what the host passes into events
+//! for the ledger.
 //!
-//! | module | leads from … to … |
+//! | module | what it keeps or reads |
 //! |---|---|
-//! | [`shadow`], [`legacy`] | a batch that is being filled, to its entries |
-//! | [`contexts`], [`adapters`] | a memory to its context; a context to what is applied to it |
-//! | [`saved`], [`packed`] | a buffer of the host's to the sequence that was saved in it |
-//! | [`sockets`], [`connections`] | a descriptor to the client's connection, and to the thread that serves it |
-//! | [`requests`], [`tasks`] | what a client sends to its id; a list of tasks to their numbers |
-//! | [`prompts`], [`infill`] | the same where requests are known by their prompts only |
-//! | [`recent`] | an id to where it outlives a crash |
-//! | [`measure`], `facts` | a context to its size and its model's name, for whoever observes |
-//! | `pieces` | a token to the bytes that it stands for, for whoever asks why prompts differ |
-//! | [`model`] | loads and uses of contexts to whether the server answers |
+//! | [`shadow`], [`legacy`] | the entries of a batch |
+//! | [`contexts`], [`adapters`] | the context of a memory; the adapters of a context |
+//! | [`saved`], [`packed`] | which host buffers hold saved sequences; the tokens in a slot's save file |
+//! | [`sockets`], [`connections`] | which descriptors are clients' connections; the request that a thread serves |
+//! | [`requests`], [`tasks`] | a request from its bytes to its answer; the numbers in a list of tasks |
+//! | [`prompts`], [`infill`] | the same, if requests are tied to slots by their prompts |
+//! | [`recent`] | ids, where they outlive a crash |
+//! | [`measure`], `facts` | a context's size and its model's name, for the control endpoint |
+//! | `pieces` | the bytes of a token, for showing where prompts differ |
+//! | [`model`] | whether the server has a model and answers |
 
 pub(crate) mod adapters;
 pub(crate) mod connections;

@@ -1,11 +1,11 @@
-//! Whether the server has a model to answer with.
+//! Whether the server has loaded its model, and answers requests.
 //!
-//! No function of the server's says so, but these do together: it uses a context (servers since
-//! December 2025 also make some that they do not use, to see how much fits), no call that loads
-//! something is under way, and the engine has been silent for a moment, since a model is tried
-//! before anything is served (`--warmup`). From the first time that this holds, or that a request
-//! is at work, the server is one that answers. It may sleep later on; then the next request waits
-//! until the model is back.
+//! No function of the server says so. Three conditions together do: the server uses a context (since
+//! December 2025 servers also create contexts that they do not use, to see how much fits), no loading
+//! call is running, and the engine has been silent for a moment, because the server runs a warm-up
+//! before it answers (`--warmup`). When this holds for the first time, or when a slot takes a request,
+//! the server counts as answering. Later it may sleep: then the next request waits until the model is
+//! loaded again.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use contextpilot_control::ModelState;
 use crate::base::guard;
 use crate::capture::contexts;
 
-/// How long the engine is silent after a model was loaded and tried, at least. The server goes on
-/// from one to the next within some milliseconds.
+/// How long the engine must be silent after a model was loaded and warmed up. The server takes some
+/// milliseconds from one of these steps to the next.
 pub(crate) const SILENCE: Duration = Duration::from_millis(100);
 
-/// Calls that load something now.
+/// The number of loading calls that are running.
 static LOADS: AtomicUsize = AtomicUsize::new(0);
 
-/// The server has become one that answers.
+/// The server has answered, or was ready to.
 static SETTLED: AtomicBool = AtomicBool::new(false);
 
-/// The time that the engine takes to load a model. Ends with an exception of the engine's too.
+/// Lives while the engine loads a model. An exception of the engine drops it too.
 pub(crate) struct Loading(());
 
 impl Loading {
@@ -42,18 +42,18 @@ impl Drop for Loading {
     }
 }
 
-/// Whether a model is there and nothing is being loaded, so that it is enough that the engine is
-/// silent.
+/// Whether there is a model and nothing is being loaded: two of the three conditions. Silence is the
+/// third.
 pub(crate) fn is_there() -> bool {
     contexts::is_any_in_use() && LOADS.load(Ordering::SeqCst) == 0
 }
 
-/// The server answers, from now on.
+/// From now on the server counts as answering.
 pub(crate) fn settle() {
     SETTLED.store(true, Ordering::Relaxed);
 }
 
-/// Any thread may ask.
+/// The state of the model. Any thread may call this.
 pub(crate) fn state() -> ModelState {
     match (SETTLED.load(Ordering::Relaxed), contexts::is_any_in_use()) {
         (false, _) => ModelState::Loading,

@@ -1,4 +1,4 @@
-//! Whether requests are tied to slots by their prompts, and what stands in for the server's own
+//! Whether requests are tied to slots by their prompts, and the numbers that replace the server's task
 //! numbers then: see [`contextpilot_residency::Prompts`].
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -8,7 +8,7 @@ use contextpilot_residency::TaskId;
 static ENGAGED: AtomicBool = AtomicBool::new(false);
 static NEXT: AtomicI32 = AtomicI32::new(1);
 
-/// The constructor's verdict that there is no other way.
+/// Called by the constructor, if requests have to be tied by their prompts.
 pub(crate) fn engage() {
     ENGAGED.store(true, Ordering::Relaxed);
 }
@@ -18,8 +18,8 @@ pub(crate) fn are_engaged() -> bool {
     ENGAGED.load(Ordering::Relaxed)
 }
 
-/// A number for a prompt, as the server has for its tasks.
+/// A number for a prompt, in place of the server's task number.
 pub(crate) fn next_task() -> TaskId {
-    // After two thousand million of them the first are used again.
+    // Numbers repeat after two thousand million.
     NEXT.fetch_add(1, Ordering::Relaxed) & TaskId::MAX
 }

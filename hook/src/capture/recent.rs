@@ -1,5 +1,5 @@
-//! Ids that have just arrived, kept by the thread that received them: whatever ends the process
-//! from then on, the next start finds them.
+//! Stores ids that have just arrived in shared memory. The thread that received the request does it, so
+//! the next start finds the id even if the process is killed right afterwards.
 
 use std::fs::File;
 use std::io;
@@ -10,16 +10,16 @@ use std::sync::atomic::AtomicU64;
 use contextpilot_journal::Recent;
 use contextpilot_residency::Arrival;
 
-/// None before the worker has opened its journal, or if there is no memory for it.
+/// Not set before the worker has opened the journal, or if there is no shared memory.
 static RECENT: OnceLock<Recent> = OnceLock::new();
 
-/// From now on ids are kept there.
+/// From now on ids are stored there.
 pub(crate) fn use_for_life(recent: Recent) {
     let _ = RECENT.set(recent);
 }
 
-/// Keeps the id of a request that the worker has not heard of. Some stores, nothing else. False if
-/// it cannot be kept.
+/// Stores the id of a request that the worker has not received yet. This takes some stores and nothing
+/// else. False if there is no room.
 pub(crate) fn note(arrival: Arrival, id: &str) -> bool {
     let recent = RECENT.get();
     recent.is_some_and(|recent| recent.note(arrival.0, id))
@@ -27,7 +27,7 @@ pub(crate) fn note(arrival: Arrival, id: &str) -> bool {
 
 /// Maps a file of this many bytes, for the life of the process.
 pub(crate) fn map(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
-    // Pages that were never touched would make the first threads to store into them wait.
+    // Allocate the pages now, so that the first threads to write to them need not wait.
     #[cfg(target_os = "linux")]
     const FLAGS: i32 = libc::MAP_SHARED | libc::MAP_POPULATE;
     #[cfg(not(target_os = "linux"))]
@@ -47,8 +47,8 @@ pub(crate) fn map(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]>
     if memory == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: so many bytes are mapped, at a page's beginning, and never unmapped. Any bytes are
-    // such integers. What other processes do to the file is what atomic integers are for; that
-    // it is not cut short is the concern of whoever chose the file.
+    // SAFETY: so many bytes are mapped, at the beginning of a page, and never unmapped. All bit patterns
+    // are valid integers. They are atomic, because other processes may write to the file. The caller
+    // makes sure that the file is not truncated.
     Ok(unsafe { std::slice::from_raw_parts(memory.cast(), bytes / size_of::<AtomicU64>()) })
 }

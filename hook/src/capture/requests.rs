@@ -1,4 +1,4 @@
-//! A request, from its bytes to its answer, and what the worker is told of it.
+//! A request, from its bytes to its answer, and the events that are sent for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,48 +14,48 @@ use crate::base::{clock, faults};
 use crate::capture::{adapters, contexts, prompts, recent};
 use crate::channel::{introduce, note, push, tell_waiting};
 
-/// The server forgets prompts that are not to be cached without a call.
+/// The server forgets prompts with `"cache_prompt": false` without a call to the engine.
 static FORGETS: AtomicBool = AtomicBool::new(false);
 
 static NEXT_ARRIVAL: AtomicU64 = AtomicU64::new(1);
 
-/// Of each request that says `"cache_prompt": false` the ledger has to be told so: the server is of
-/// the kind that forgets such prompts without a call (see the table's `UNCACHED`).
+/// From now on, each request with `"cache_prompt": false` is sent to the ledger as such: this server
+/// forgets such prompts without a call (see `UNCACHED` in the table).
 pub(crate) fn expect_forgetting() {
     FORGETS.store(true, Ordering::Relaxed);
 }
 
-/// The request that a thread is at.
+/// The request that a thread serves.
 pub(super) struct Current {
     arrival: Arrival,
     id: Option<RequestId>,
     inference: bool,
-    /// The server samples tokens for it, unless it rejects it.
+    /// The request is for generation: the server samples tokens for it, unless it rejects it.
     generates: bool,
     /// The server will forget its prompts.
     forgotten: bool,
     /// The LoRA adapters that it names.
     adapters: Vec<(i32, Scale)>,
-    /// To be put together, where there is no other way to know the request.
+    /// Composes the prompts, if requests are tied to slots by their prompts.
     prompts: Option<Assembly>,
-    /// What is tokenized is part of a prompt that will be told as a whole.
+    /// The server is tokenizing parts of a prompt with media, which is sent as a whole later.
     within_media: bool,
     known: Known,
     answer: Answer,
-    /// The answer begins with 200, to a request that generates.
+    /// The request is for generation, and its answer begins with 200.
     succeeds: bool,
-    /// Should the process die, the next start will know of the id.
+    /// The id is stored where the next start finds it if the process dies.
     kept: bool,
 }
 
 /// What the worker knows of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// It has drawn no task number.
+    /// Nothing: no task number was drawn yet.
     Nothing,
     /// At least its first task.
     Posted,
-    /// There was no room to tell it: the id is stranded, so it is over for the index.
+    /// The first event was dropped. The id is stranded, and will be reported as evicted.
     Lost,
 }
 
@@ -63,8 +63,8 @@ enum Known {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
     None,
-    /// In chunks. The first is sent when a slot takes on the task, long before the prompt has
-    /// been evaluated, so it says nothing.
+    /// In chunks. The first chunk is sent when a slot takes the task, long before the prompt has
+    /// been evaluated, so it does not count as an answer.
     Streamed,
     Whole,
 }
@@ -78,7 +78,7 @@ impl Current {
             slot: request.wants_slot(),
             uncached: request.reuses_nothing(),
         };
-        // Where it cannot be told what the named adapters come to, nothing of it is claimed.
+        // If the named adapters cannot be understood, the request counts as never cached.
         let (adapters, forgotten) = match request.adapters() {
             None => (Vec::new(), false),
             Some(Adapters::Named(named)) if adapters::are_seen() => {
@@ -142,8 +142,8 @@ impl Current {
         Some(current)
     }
 
-    /// Part of the answer. The server writes the head in one piece, then each chunk in one, and
-    /// last the empty one (cpp-httplib, `write_response_core`, `write_content_chunked`).
+    /// A part of the answer. The server writes the head in one piece, then each chunk in one piece, and
+    /// at the end the empty chunk (cpp-httplib, `write_response_core`, `write_content_chunked`).
     pub(super) fn send(&mut self, bytes: &[u8]) {
         if self.generates && bytes.starts_with(b"HTTP/1.1 200") {
             self.succeeds = true;
@@ -152,7 +152,7 @@ impl Current {
             Answer::None if is_head_of_chunks(bytes) => self.answer = Answer::Streamed,
             Answer::None => self.answer(is_head_of_success(bytes)),
             Answer::Streamed if !bytes.starts_with(b"0\r\n") => {}
-            // A server that cannot serve says so before it begins to stream.
+            // If the server cannot serve the request, it answers with an error before it streams.
             Answer::Streamed | Answer::Whole => self.answer(true),
         }
     }
@@ -175,12 +175,12 @@ impl Current {
         }
     }
 
-    /// What is tokenized from now on is part of a prompt that will be told as a whole.
+    /// From now on the server tokenizes parts of a prompt with media, which is sent as a whole later.
     pub(super) fn tokenizing_media(&mut self) {
         self.within_media = true;
     }
 
-    /// It is this one, if that can be known.
+    /// The prompt with media has these tokens; `None` if they cannot be known.
     pub(super) fn tokenized_media(&mut self, tokens: Option<&[Token]>) {
         self.within_media = false;
         if let (Some(prompts), Some(tokens)) = (&mut self.prompts, tokens) {
@@ -189,7 +189,7 @@ impl Current {
         }
     }
 
-    /// Waits with the prompts that are whole, before the server posts any of them.
+    /// Sends the prompts that are complete, before the server posts any of them as a task.
     fn wait(&mut self) {
         while let Some(whole) = self.prompts.as_mut().and_then(Assembly::next) {
             let (arrival, task) = (self.arrival, prompts::next_task());
@@ -223,7 +223,7 @@ impl Current {
                 note(|| Note::Posted { arrival, task });
             }
         }
-        // Last: if this cannot be told, nothing is believed of what was told before it either.
+        // Last: if this does not fit into the channel, it opens a gap, and what was sent before is void.
         if !self.adapters.is_empty() {
             push(Event::NamedAdapters {
                 task,
@@ -232,8 +232,8 @@ impl Current {
         }
     }
 
-    /// What is not inference and drew no number was never expected to be cached. `served`: with what
-    /// it asked for, so its prompts were evaluated.
+    /// The request was answered. If it drew no task number and is not for inference, nothing is sent.
+    /// `served`: the answer is a success, so its prompts were evaluated.
     pub(super) fn answer(&mut self, served: bool) {
         let begun = self.inference || self.known != Known::Nothing;
         if begun && std::mem::replace(&mut self.answer, Answer::Whole) != Answer::Whole {
@@ -243,7 +243,7 @@ impl Current {
             let arrival = self.arrival;
             if self.prompts.take().is_some() {
                 if self.id.is_some() && self.known == Known::Nothing {
-                    // With a prompt that cannot be known: still, an older one of this id is over.
+                    // Its prompt cannot be known. Still, it replaces an older request with the same id.
                     self.post(prompts::next_task());
                 }
                 tell_waiting(Waiting::Over { arrival, served });
@@ -258,7 +258,7 @@ impl Current {
         }
     }
 
-    /// Of a request with an id.
+    /// Sends an event of a request that has an id.
     fn tell(&mut self, event: Event) {
         let Some(id) = &self.id else { return };
         match self.known {
@@ -275,12 +275,12 @@ impl Current {
     }
 }
 
-/// Whether this begins an answer with a status of the two hundreds.
+/// Whether these bytes begin an answer with a 2xx status.
 fn is_head_of_success(bytes: &[u8]) -> bool {
     bytes.starts_with(b"HTTP/1.") && bytes.get(8..10) == Some(b" 2")
 }
 
-/// Whether this begins an answer that will be sent in chunks.
+/// Whether these bytes begin an answer that is sent in chunks.
 fn is_head_of_chunks(bytes: &[u8]) -> bool {
     const FIELD: &[u8] = b"\r\ntransfer-encoding: chunked\r\n";
     bytes.starts_with(b"HTTP/")

@@ -1,10 +1,10 @@
-//! The host buffers that hold a saved sequence, by address.
+//! A set of addresses: the host buffers that hold a saved sequence.
 //!
-//! Asked at *every* release of memory in the process, by any thread, in its first and last
-//! moments too: so one comparison first where the size is known, then a counter in a table that
-//! stays in the first-level cache, and no lock, no allocation, no thread-local. What lies behind
-//! them is exact: each address stands there once, and is taken out by the one release that finds
-//! it.
+//! This is looked up at *every* release of memory in the process, on any thread, even in the first and
+//! last moments of a thread. So it has no lock, no allocation and no thread-local. Two filters come
+//! first: a comparison, if the size is known, and a counter in a table that
+//! stays in the first-level cache. The table behind the filters is exact: each address is in it once,
+//! and the one release that finds it removes it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -20,29 +20,28 @@ const EMPTY: Bucket = {
     const NONE: AtomicUsize = AtomicUsize::new(0);
     Bucket([NONE; 8])
 };
-/// Memory that is only touched where it is used.
+/// Zero pages, which take no memory until they are used.
 static TABLE: [Bucket; BUCKETS] = [EMPTY; BUCKETS];
 
-/// How many buffers there are of each of so many kinds of address: most releases find none of
-/// theirs.
+/// Counts the buffers of each kind of address (a hash). For most releases the count is zero.
 static KINDS: [AtomicU32; BUFFER_KINDS] = {
     #[allow(clippy::declare_interior_mutable_const)]
     const NONE: AtomicU32 = AtomicU32::new(0);
     [NONE; BUFFER_KINDS]
 };
 
-/// No buffer smaller than this was ever saved to, bytes.
+/// The size of the smallest buffer that was ever saved to, in bytes.
 static SMALLEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Whether a release of this many bytes may be one of interest.
+/// Whether a release of this many bytes may be a release of a saved sequence.
 #[inline]
 pub(crate) fn may_matter(size: usize) -> bool {
-    // Relaxed is enough here and below: whoever releases a buffer has it from whoever saved to
-    // it, and that hand-over orders our notes as well.
+    // Relaxed, here and below: a thread that releases a buffer got it from the thread that saved to
+    // it, and that hand-over orders our accesses as well.
     size >= SMALLEST.load(Ordering::Relaxed)
 }
 
-/// Whether a release of this address may be one of interest.
+/// Whether a release of this address may be a release of a saved sequence.
 #[inline]
 pub(crate) fn may_be(address: usize) -> bool {
     kind(address).load(Ordering::Relaxed) != 0
@@ -51,26 +50,26 @@ pub(crate) fn may_be(address: usize) -> bool {
 /// What a buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// A checkpoint, over which the server may write the next.
+    /// A checkpoint. The server may write the next one over it.
     Checkpoint,
-    /// A whole sequence, in memory that was got for it.
+    /// A whole sequence, in memory that was allocated for it.
     Whole,
 }
 
-/// In an address's lowest bit: what is there is a whole sequence. Addresses are multiples of 16.
+/// The lowest bit of a stored address: it is a whole sequence. Addresses are multiples of 16.
 const WHOLE: usize = 1;
 
-/// Releases are not seen, so no buffer is remembered.
+/// Releases are not seen, so no buffer is kept in the set.
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// Memory of a whole sequence was got again, and its release was not seen.
+/// The memory of a whole sequence was allocated again, but its release was not seen.
 static REUSED: AtomicBool = AtomicBool::new(false);
 /// A release of a buffer was seen.
 static FREED: AtomicBool = AtomicBool::new(false);
-/// Whole sequences that were saved, bytes.
+/// Bytes of all whole sequences that were saved.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// A sequence was saved to this buffer. False if it cannot be remembered: its release would go
-/// unnoticed.
+/// A sequence was saved to this buffer. False if there is no room in the set: its release would not be
+/// noticed.
 pub(crate) fn insert(address: usize, size: usize, content: Content) -> bool {
     if REFUSED.load(Ordering::SeqCst) {
         return false;
@@ -95,7 +94,7 @@ pub(crate) fn insert(address: usize, size: usize, content: Content) -> bool {
     if inserted {
         kind(address).fetch_add(1, Ordering::Relaxed);
     }
-    // Either the sweep finds it, or we see that there was one.
+    // Either `refuse` finds the address, or we see here that it ran.
     if inserted && REFUSED.load(Ordering::SeqCst) {
         remove(address);
         return false;
@@ -103,7 +102,7 @@ pub(crate) fn insert(address: usize, size: usize, content: Content) -> bool {
     inserted
 }
 
-/// Forgets a buffer. True if it was one.
+/// Removes a buffer. True if it was in the set.
 pub(crate) fn remove(address: usize) -> bool {
     let removed = address != 0
         && slots(address).any(|slot| {
@@ -119,7 +118,7 @@ pub(crate) fn remove(address: usize) -> bool {
     removed
 }
 
-/// Forgets a buffer that is being released. True if it was one.
+/// Removes a buffer that is being released. True if it was in the set.
 pub(crate) fn release(address: usize) -> bool {
     let removed = remove(address);
     if removed && !FREED.load(Ordering::Relaxed) {
@@ -128,7 +127,7 @@ pub(crate) fn release(address: usize) -> bool {
     removed
 }
 
-/// From now on no buffer is remembered. Returns those that were.
+/// From now on no buffer is kept. Returns those that were in the set.
 pub(crate) fn refuse() -> Vec<usize> {
     REFUSED.store(true, Ordering::SeqCst);
     let all = TABLE.iter().flat_map(|bucket| &bucket.0);
@@ -137,7 +136,7 @@ pub(crate) fn refuse() -> Vec<usize> {
         .collect()
 }
 
-/// What claims about the host prompt cache hang on: of whole sequences.
+/// The evidence for the claim about the host prompt cache: what was seen of whole sequences.
 pub(crate) fn seen() -> Seen {
     Seen {
         reused: REUSED.load(Ordering::Relaxed),
@@ -155,8 +154,8 @@ fn kind(address: usize) -> &'static AtomicU32 {
     &KINDS[(mixed(address) >> (u64::BITS - KINDS.len().trailing_zeros())) as usize]
 }
 
-/// The slots where an address may be, in two buckets: with a choice, none fills up before the
-/// table does.
+/// The places where an address may be: two buckets. With two choices, no bucket fills up long before
+/// the table does.
 fn slots(address: usize) -> impl Iterator<Item = &'static AtomicUsize> {
     const BITS: u32 = BUCKETS.trailing_zeros();
     let mixed = mixed(address);
@@ -175,9 +174,9 @@ fn mixed(address: usize) -> u64 {
 mod tests {
     use super::*;
 
-    // One test: the table is the process's.
+    // A single test, because there is one table for the process.
     #[test]
-    fn an_address_is_found_until_it_is_removed_once() {
+    fn an_address_is_in_the_set_until_it_is_removed() {
         assert!(!may_matter(usize::MAX - 1));
         let addresses: Vec<usize> = (1..=30_000_usize)
             .map(|i| 0x7f00_0000_0000 + i * 4112)
@@ -198,7 +197,7 @@ mod tests {
         }
         assert!(!addresses.iter().any(|&address| may_be(address)));
 
-        // Two whole sequences in one place: somebody has released the first unseen.
+        // Two whole sequences at one address: the first was released, and we did not see it.
         assert!(!seen().reused);
         let address = addresses[0];
         assert!(insert(address, 1000, Content::Whole));

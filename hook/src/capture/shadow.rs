@@ -1,11 +1,11 @@
-//! A copy of each extended batch.
+//! A shadow copy of each `llama_batch_ext`.
 //!
-//! `llama_batch_ext` is opaque, so what is in one is known only to who watched it being filled.
-//! Filling and evaluating may happen on different threads, but never at once: the engine's API
-//! asks that of its caller. That is what makes the copies safe without a lock.
+//! `llama_batch_ext` is opaque, so its content is known only by watching the calls that fill it.
+//! Filling and evaluating may happen on different threads, but the engine's API requires that they never
+//! happen at the same time. So the copies need no lock.
 //!
-//! A batch is found by its address in a small table, from the place that the address hashes to:
-//! at the first look, as good as always. Copies are reused, never freed.
+//! A batch is found by its address in a small hash table, nearly always at the first place. Copies are
+//! reused, never freed.
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,8 +24,8 @@ struct Place {
     shadow: UnsafeCell<Shadow>,
 }
 
-// SAFETY: a shadow is only reached through `with`, by whoever is allowed to use the batch of that
-// address; of those there is one at a time, and what it did happens before what the next one does.
+// SAFETY: a shadow is only reached through `with`, by the thread that uses the batch. That is one thread
+// at a time, and the caller synchronises one use with the next.
 unsafe impl Sync for Place {}
 
 #[allow(clippy::declare_interior_mutable_const)]
@@ -35,20 +35,20 @@ const FREE: Place = Place {
 };
 static PLACES: [Place; MOST] = [FREE; MOST];
 
-/// What is in a batch.
+/// The content of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     entries: Vec<Entry>,
-    /// Further sequences of an entry: its index, and the sequence.
+    /// Further sequences of an entry: the entry's index, and the sequence.
     further: Vec<(u32, i32)>,
-    /// The engine's batch has something in it that the copy has not.
+    /// The engine's batch has something that the copy does not have.
     incomplete: bool,
 }
 
-/// Starts a copy of a new batch, which is empty.
+/// Starts the copy of a new, empty batch.
 ///
 /// # Safety
-/// The caller is in a call that the batch was handed to, and that has not handed it on.
+/// The calling thread is in a call that got the batch, so no other thread uses it.
 pub(crate) unsafe fn begin(batch: Pointer) {
     let address = batch.addr();
     // SAFETY: the caller's promise.
@@ -61,13 +61,13 @@ pub(crate) unsafe fn begin(batch: Pointer) {
             .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            // SAFETY: the place is ours now, and known to nobody else but through this batch.
+            // SAFETY: this thread has just taken the place, and others reach it only through the batch.
             let shadow = unsafe { &mut *place.shadow.get() };
             shadow.clear();
             return;
         }
     }
-    // No room: it stays unknown.
+    // The table is full: the batch stays unknown.
 }
 
 /// Ends the copy of a batch that is about to be freed.
@@ -91,21 +91,21 @@ pub(crate) unsafe fn end(batch: Pointer) {
 /// Works on the copy of a batch; `None` if there is none.
 ///
 /// # Safety
-/// As for [`begin`]; `work` does not come back here.
+/// As for [`begin`], and `work` does not call this function.
 #[inline]
 pub(crate) unsafe fn with<R>(batch: Pointer, work: impl FnOnce(&mut Shadow) -> R) -> Option<R> {
     let place = find(batch.addr())?;
-    // SAFETY: see `Place`: the caller is the one who may use the batch now.
+    // SAFETY: see `Place`: the caller is the only one that uses the batch now.
     let shadow = unsafe { &mut *place.shadow.get() };
     Some(work(shadow))
 }
 
-/// Where the batch was that was asked for last: a server fills one at a time, entry by entry.
+/// The place of the batch that was found last. A server fills one batch at a time, entry by entry.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
 #[inline]
 fn find(address: usize) -> Option<&'static Place> {
-    // A hint only: whoever follows it looks whose place it is.
+    // A hint only: the address at the place is compared.
     let last = &PLACES[LAST.load(Ordering::Relaxed) % MOST];
     if address != 0 && last.batch.load(Ordering::Acquire) == address {
         return Some(last);
@@ -116,7 +116,7 @@ fn find(address: usize) -> Option<&'static Place> {
 #[cold]
 fn look_for(address: usize) -> Option<&'static Place> {
     if address == 0 {
-        // Marks what is free.
+        // Zero marks a free place.
         return None;
     }
     let start = start(address);
@@ -126,14 +126,14 @@ fn look_for(address: usize) -> Option<&'static Place> {
     Some(&PLACES[found % MOST])
 }
 
-/// All places, from the one where the address belongs. Free ones do not end the search, so that
-/// they may come about anywhere.
+/// All places, beginning with the one that the address hashes to. A free place does not end the
+/// search, because places become free in any order.
 fn probe(address: usize) -> impl Iterator<Item = &'static Place> {
     let start = start(address);
     (0..MOST).map(move |step| &PLACES[(start + step) % MOST])
 }
 
-/// Where an address belongs. Those of allocations are multiples of 16.
+/// The place that an address hashes to. Addresses of allocations are multiples of 16.
 fn start(address: usize) -> usize {
     (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as usize) >> (usize::BITS - 6)
 }
@@ -153,10 +153,10 @@ impl Shadow {
         self.incomplete = false;
     }
 
-    /// An entry was added, or not: `index` is what the engine returned.
+    /// The engine was asked to add an entry, and returned `index`.
     #[inline]
     pub(crate) fn add(&mut self, index: i32, sequence: i32, token: i32) {
-        // A refused token or embedding (-2) leaves an entry behind that has neither.
+        // If the engine refuses a token or embedding (-2), it leaves an entry without either.
         if index == -2 || (index >= 0 && index as usize != self.entries.len()) {
             self.incomplete = true;
         }
@@ -170,7 +170,7 @@ impl Shadow {
         }
     }
 
-    /// As [`Shadow::add`], but only if that needs no memory; `false`: it does.
+    /// As [`Shadow::add`], but does nothing and returns `false` if that would allocate memory.
     #[inline]
     pub(crate) fn add_if_there_is_room(&mut self, index: i32, sequence: i32, token: i32) -> bool {
         let room = self.entries.len() < self.entries.capacity();
@@ -185,7 +185,7 @@ impl Shadow {
     }
 
     /// # Safety
-    /// The row is readable, if the engine took it (`index` is not negative).
+    /// The row is readable if the engine accepted it (`index` is not negative).
     pub(crate) unsafe fn add_row(&mut self, index: i32, sequence: i32, row: Embeddings) {
         let token = match index {
             // SAFETY: the caller's promise.
@@ -199,7 +199,7 @@ impl Shadow {
     /// The row is readable.
     pub(crate) unsafe fn set_row(&mut self, index: i32, row: Embeddings) {
         if let Some(entry) = self.entry(index) {
-            // A token says what it is; its embedding may be anything.
+            // If the entry has a token, its embedding does not matter.
             if entry.token == NO_TOKEN {
                 // SAFETY: the caller's promise.
                 entry.token = unsafe { token_of(row) };
@@ -232,8 +232,8 @@ impl Shadow {
         }
     }
 
-    /// What the batch holds, entries of several sequences once for each; `None` if that is not
-    /// known for certain.
+    /// The entries of the batch. An entry of several sequences is listed once for each. `None` if the
+    /// content is not known for certain.
     pub(crate) fn entries(&self) -> Option<Entries> {
         if self.incomplete {
             return None;
@@ -277,21 +277,21 @@ unsafe fn token_of(row: Embeddings) -> i32 {
     else {
         return NO_TOKEN;
     };
-    // SAFETY: the engine has just read as much from there.
+    // SAFETY: the engine has just read so many bytes from there.
     media(unsafe { std::slice::from_raw_parts(row.data.cast(), bytes) })
 }
 
 thread_local! {
-    // Stands for the media whose rows this thread evaluates. Without a destructor, as
+    // The token for the media whose rows this thread evaluates. Without a destructor, as
     // `guard::FLAGS`.
     static NAMED: Cell<Option<i32>> = const { Cell::new(None) };
 }
 
-/// The span in which rows of media with a name are evaluated. Ended by C++ exceptions too.
+/// Lives while rows of media with a name are evaluated. C++ exceptions drop it too.
 ///
 /// The server compares media by name. Rows of the same name may differ (images that are encoded
-/// together are rounded otherwise), and the same rows may come from different files: what the
-/// server would not find again must not count as cached.
+/// together are rounded differently), and the same rows may come from different files. What the
+/// server would not find again must not count as cached, so the name decides here as well.
 pub(crate) struct Named {
     before: Option<i32>,
 }
@@ -310,8 +310,8 @@ impl Drop for Named {
     }
 }
 
-/// The token that stands for a row of embeddings, never [`NO_TOKEN`]: for the media of that
-/// [name](Named), or else for its content.
+/// The token that stands for a row of embeddings: made of the media's [name](Named) if there is one,
+/// else of the row's content. It is never [`NO_TOKEN`].
 pub(crate) fn media(row: &[u8]) -> i32 {
     NAMED.get().unwrap_or_else(|| opaque(hash(row)))
 }
@@ -340,7 +340,7 @@ fn fold(a: u64, b: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// A hash of at least 8 bytes a cycle or so: rows have thousands of numbers. Multiplies 16 bytes
+/// A fast hash (about 8 bytes a cycle), because rows have thousands of numbers. Multiplies 16 bytes
 /// at a time into 128 bits and folds them, in two independent lanes.
 fn hash(bytes: &[u8]) -> u32 {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);

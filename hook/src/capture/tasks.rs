@@ -1,19 +1,19 @@
-//! What is in a `std::vector<server_task>`, whose elements differ in size by version.
+//! Reads the task numbers in a `std::vector<server_task>`, whose elements differ in size by version.
 //!
-//! A task begins with its number, its index in the request, its kind, and the number of another
-//! task that it is about (-1 where there is none), in every server of 2025. So the elements of a
-//! list tell where they are: the same kind again and again, and indices that count from 0.
+//! In every server of 2025 a task begins with its number, its index in the request, its kind, and the
+//! number of another task that it refers to (-1 if none). So the size of an element can be found: at the
+//! right distance, the same kind repeats, and the indices count from 0.
 //!
-//! The three pointers of a vector are those of GNU's C++ library; a function that takes another's
-//! has another name, as the names of types are part of it.
+//! A vector has three pointers, in the layout of GNU's C++ library. With another C++ library, the hooked
+//! function would have another name, because a mangled name contains the types.
 
 use std::slice;
 
 use crate::base::abi::Pointer;
 
-/// Words of 4 bytes at which an element may begin: they contain pointers.
+/// The alignment of an element, in words of 4 bytes: it contains pointers.
 const ALIGNMENT: usize = 2;
-/// Less than any `server_task`, words.
+/// A lower bound for the size of a `server_task`, in words.
 const SMALLEST: usize = 16;
 
 /// The numbers of the tasks, in their order.
@@ -21,19 +21,19 @@ const SMALLEST: usize = 16;
 /// # Safety
 /// There is a `std::vector<server_task>` at `list`, and nobody changes it.
 pub(crate) unsafe fn numbers(list: Pointer) -> Vec<i32> {
-    // SAFETY: begin and end, the first two of its pointers.
+    // SAFETY: the first two pointers of a vector are its begin and end.
     let [begin, end]: [*const i32; 2] = unsafe { *list.cast() };
     let size = (end.addr().saturating_sub(begin.addr())) / size_of::<i32>();
     if begin.is_null() || size < SMALLEST {
         return Vec::new();
     }
-    // SAFETY: the elements, which nobody changes. Those of their words that hold nothing (padding)
-    // are read, too: what is in them is not known, but they are never the ones that matter.
+    // SAFETY: nobody changes the elements. Padding is read too; its value is unknown, but the result
+    // does not depend on it.
     let words = unsafe { slice::from_raw_parts(begin, size) };
     words.chunks(stride(words)).map(|task| task[0]).collect()
 }
 
-/// The size of an element, words: the smallest that fits. All of them do where there is only one.
+/// The size of an element, in words: the smallest that fits. With a single element, every size fits.
 fn stride(words: &[i32]) -> usize {
     (SMALLEST..words.len())
         .step_by(ALIGNMENT)
@@ -67,12 +67,12 @@ mod tests {
     fn read(words: &[i32]) -> Vec<i32> {
         let range = words.as_ptr_range();
         let mut vector = [range.start, range.end, range.end];
-        // SAFETY: what a vector looks like.
+        // SAFETY: this has the layout of a vector.
         unsafe { numbers(vector.as_mut_ptr().cast()) }
     }
 
     #[test]
-    fn the_elements_tell_their_size() {
+    fn for_elements_of_any_size_the_numbers_are_read() {
         for (numbers, size) in [
             (&[5][..], 300),
             (&[5, 6, 9], 300),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_has_none() {
+    fn an_empty_list_has_no_numbers() {
         assert!(read(&[]).is_empty());
         assert!(read(&[1, 0, 2, -1]).is_empty());
     }

@@ -1,7 +1,7 @@
-//! LoRA adapters are applied to a context: noted after, as nothing is evaluated meanwhile.
+//! Hooks for applying LoRA adapters to a context. They note the change after the call, because nothing is
+//! evaluated meanwhile.
 //!
-//! The engine takes what it is given in every case but one: to remove an adapter that is not
-//! applied, which changes nothing.
+//! The engine accepts every call, except to remove an adapter that is not applied, which changes nothing.
 
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
@@ -17,7 +17,7 @@ pub(crate) unsafe fn llama_set_adapters_lora(
     let call = EngineCall::enter();
     let result = original!(llama_set_adapters_lora(context, adapters, count, scales));
     if call.counts() {
-        // SAFETY: our caller handed over so many of both, and uses the context.
+        // SAFETY: our caller passed `count` elements of both, and uses the context.
         unsafe { adapters::set_all(&call, context, adapters, count, scales) };
     }
     result

@@ -1,4 +1,5 @@
-//! Extended batches are filled. A handful of nanoseconds each: this happens for every token.
+//! Hooks for filling a `llama_batch_ext`. They take a few nanoseconds each, because they run for every
+//! token.
 
 use crate::attach::original::original;
 use crate::base::abi::{Embeddings, Pointer};
@@ -6,7 +7,7 @@ use crate::base::guard::EngineCall;
 use crate::capture::shadow::{self, Shadow};
 
 /// # Safety
-/// In a call that uses `batch`, and that the batch's owner made.
+/// The calling thread is in a call that the batch's owner made with `batch`.
 #[inline]
 unsafe fn note(call: &EngineCall, batch: Pointer, work: impl FnOnce(&mut Shadow)) {
     call.observe(|| {
@@ -15,8 +16,8 @@ unsafe fn note(call: &EngineCall, batch: Pointer, work: impl FnOnce(&mut Shadow)
     });
 }
 
-/// For what changes an entry and nothing else: no memory is needed and nothing can fail, so nothing
-/// has to be guarded against. Says what became of the work; `None` if nothing is to be noted.
+/// For work that only changes an entry: it allocates nothing and cannot fail, so it needs no
+/// guard. Returns the result of `work`; `None` if nothing is to be noted.
 ///
 /// # Safety
 /// As for [`note`].
@@ -36,15 +37,15 @@ unsafe fn note_in_place<R>(
 pub(crate) unsafe fn llama_batch_ext_init(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
     let batch = original!(llama_batch_ext_init(context));
-    // SAFETY: nobody else has it yet.
+    // SAFETY: no other thread has the batch yet.
     call.observe(|| unsafe { shadow::begin(batch) });
     batch
 }
 
 pub(crate) unsafe fn llama_batch_ext_free(batch: Pointer) {
     let call = EngineCall::enter();
-    // Before: afterwards the address may be another batch's. The caller owns the batch.
-    // SAFETY: its owner gives it up.
+    // Note this before the call: afterwards the address may belong to another batch.
+    // SAFETY: the owner frees the batch, so no other thread uses it.
     call.observe(|| unsafe { shadow::end(batch) });
     original!(llama_batch_ext_free(batch))
 }
@@ -52,7 +53,7 @@ pub(crate) unsafe fn llama_batch_ext_free(batch: Pointer) {
 pub(crate) unsafe fn llama_batch_ext_clear(batch: Pointer) {
     let call = EngineCall::enter();
     original!(llama_batch_ext_clear(batch));
-    // An empty batch is known, whatever was known of it before.
+    // After this the batch is empty, so its content is known even if it was not before.
     // SAFETY: the caller uses the batch.
     call.observe(|| unsafe { shadow::begin(batch) });
 }
@@ -84,7 +85,7 @@ pub(crate) unsafe fn llama_batch_ext_add_embd(
 ) -> i32 {
     let call = EngineCall::enter();
     let index = original!(llama_batch_ext_add_embd(batch, sequence, row));
-    // SAFETY: the engine has copied the row, if it took it.
+    // SAFETY: if the engine accepted the row, it has just read it.
     let add = |s: &mut Shadow| unsafe { s.add_row(index, sequence, row) };
     // SAFETY: the caller uses the batch.
     unsafe { note(&call, batch, add) };
@@ -109,7 +110,7 @@ pub(crate) unsafe fn llama_batch_ext_set_embd_token(
     let call = EngineCall::enter();
     let done = original!(llama_batch_ext_set_embd_token(batch, index, row));
     if done {
-        // SAFETY: the engine has copied the row.
+        // SAFETY: the engine has just read the row.
         let set = |s: &mut Shadow| unsafe { s.set_row(index, row) };
         // SAFETY: the caller uses the batch.
         unsafe { note(&call, batch, set) };
@@ -125,7 +126,7 @@ pub(crate) unsafe fn llama_batch_ext_set_pos(
     let call = EngineCall::enter();
     let done = original!(llama_batch_ext_set_pos(batch, index, position));
     if done && !position.is_null() {
-        // SAFETY: the engine has read it; of several (M-RoPE), the first is the KV cache's.
+        // SAFETY: the engine has just read it. With M-RoPE there are several; the first is that of the KV cache.
         let position = unsafe { *position };
         // SAFETY: the caller uses the batch.
         unsafe { note_in_place(&call, batch, |s| s.set_position(index, position)) };
@@ -147,7 +148,7 @@ pub(crate) unsafe fn llama_batch_ext_set_output_logits(
     done
 }
 
-/// The same thing as the former, says the engine.
+/// Does the same as `llama_batch_ext_set_output`, by the engine's header.
 pub(crate) unsafe fn llama_batch_ext_set_output_embd(
     batch: Pointer,
     index: i32,

@@ -1,7 +1,8 @@
-//! Memory is released. Noted *before* it is: afterwards the address may be somebody else's.
+//! Hooks for releasing memory. They note the release *before* the call: afterwards the address may belong
+//! to something else.
 //!
-//! The busiest functions of all, called long before our constructor and long after everything
-//! else: for a buffer of no interest this is a load or two, and comparisons.
+//! These functions are called most often of all, even long before our constructor and after everything
+//! else has ended. For a buffer of no interest, a hook takes a load or two, and comparisons.
 
 use contextpilot_residency::{BufferId, Event};
 
@@ -22,7 +23,7 @@ fn note(memory: Pointer) {
     });
 }
 
-/// Where there is no C++ runtime, whoever calls `operator delete` means `free`.
+/// Used if there is no original: without a C++ runtime, `operator delete` is `free`.
 fn release(memory: Pointer) {
     // SAFETY: our caller releases memory that it owns.
     unsafe { libc::free(memory) }

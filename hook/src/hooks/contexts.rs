@@ -1,4 +1,4 @@
-//! Contexts come and go.
+//! Hooks for creating and freeing contexts.
 
 use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
@@ -12,7 +12,7 @@ pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams
     context
 }
 
-/// The old name, which may or may not come back through the new one.
+/// The old name. It may or may not call the new one.
 pub(crate) unsafe fn llama_new_context_with_model(
     model: Pointer,
     params: ContextParams,
@@ -25,13 +25,13 @@ pub(crate) unsafe fn llama_new_context_with_model(
 
 pub(crate) unsafe fn llama_free(context: Pointer) {
     let call = EngineCall::enter();
-    // Before: afterwards the address may be somebody else's.
-    // SAFETY: our caller uses it, for the last time.
+    // Note this before the call: afterwards the address may belong to another context.
+    // SAFETY: our caller frees the context, so no other thread uses it.
     call.observe(|| unsafe { contexts::forget(context) });
     original!(llama_free(context))
 }
 
-/// Leads to every memory, so no context goes unnoticed, however it was made.
+/// The server calls this for every context, so every context is noticed, however it was created.
 pub(crate) unsafe fn llama_get_memory(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
     contexts::know(&call, context);

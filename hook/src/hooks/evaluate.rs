@@ -1,5 +1,5 @@
-//! Batches are evaluated: noted before, since what is overwritten is lost from here on whatever
-//! comes of it, and after, when the engine says what came of it.
+//! Hooks for evaluating batches. They note the batch before the call, because overwritten tokens are lost
+//! whether the evaluation succeeds or not, and the result after it.
 
 use contextpilot_residency::{ContextId, Entries, Entry, Event};
 
@@ -19,7 +19,7 @@ pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
     if kind != DECODE {
         return original!(llama_process(context, kind, batch));
     }
-    // SAFETY: the caller hands the batch over for evaluation, so nobody changes it now.
+    // SAFETY: the caller passes the batch for evaluation, so no other thread changes it now.
     let entries = || unsafe { shadow::with(batch, |s| s.entries()) }.flatten();
     let evaluation = Evaluation::begin(&call, context, entries);
     evaluation.end(original!(llama_process(context, kind, batch)))
@@ -28,7 +28,7 @@ pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
 pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     let call = EngineCall::enter();
     let asked = call.counts().then(|| {
-        // SAFETY: the caller hands over a batch that the engine may read.
+        // SAFETY: the caller passes a batch that the engine may read.
         unsafe { legacy::Answers::of(context, &batch) }
     });
     // SAFETY: as above.
@@ -37,15 +37,15 @@ pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     evaluation.end(original!(llama_decode(context, batch)))
 }
 
-/// From submission to the engine's verdict.
+/// An evaluation, from submission to the engine's result.
 struct Evaluation<'a> {
     call: &'a EngineCall,
     context: Pointer,
-    /// Of the batch, each once.
+    /// The sequences of the batch, each once.
     sequences: Vec<i32>,
     /// A sequence whose size is worth asking for, if somebody observes.
     longest: Option<Longest>,
-    /// Begun, but not brought to its end.
+    /// The evaluation was noted as begun, and not yet as ended.
     open: bool,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Evaluation<'a> {
         contexts::know(call, context);
         call.observe(|| {
             if contexts::memory_of(context).is_none() {
-                // Evaluates, but keeps nothing.
+                // A context without memory evaluates, but keeps nothing.
                 return;
             }
             evaluation.open = true;
@@ -94,7 +94,7 @@ impl<'a> Evaluation<'a> {
     }
 
     fn end(mut self, result: i32) -> i32 {
-        // Not ended before the engine has answered: it may throw instead.
+        // Clear this only after the engine has answered: it may throw instead.
         if self.open && self.call.counts() {
             let longest = self.longest.take().filter(|_| result == 0);
             let size = longest.map(|longest| (longest, measure::ask_size(self.context, longest)));
@@ -120,7 +120,7 @@ impl<'a> Evaluation<'a> {
         result
     }
 
-    /// What the engine holds of the batch's sequences after it failed.
+    /// The last position of each sequence after an evaluation failed.
     fn left_behind(&self) -> Vec<(i32, i32)> {
         self.sequences
             .iter()
@@ -132,7 +132,7 @@ impl<'a> Evaluation<'a> {
             .collect()
     }
 
-    /// From which position on a bounded context still has each of them.
+    /// The first position of each sequence that a bounded context still has.
     fn reaches(&self) -> Vec<(i32, Option<i32>)> {
         if !contexts::is_bounded(self.context) {
             return Vec::new();
@@ -145,7 +145,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Drop for Evaluation<'_> {
-    /// The engine threw an exception: nobody knows how far it got.
+    /// The engine threw an exception, so it is not known how much it evaluated.
     fn drop(&mut self) {
         if self.open {
             self.call.observe(|| {
@@ -158,8 +158,8 @@ impl Drop for Evaluation<'_> {
     }
 }
 
-/// From which position on a bounded context still has a sequence. None for others. Not to be called
-/// within the guard.
+/// The first position of a sequence that a bounded context still has. `None` for other contexts. Do not
+/// call this within the guard.
 pub(super) fn ask_reach(context: Pointer, sequence: i32) -> Option<i32> {
     if !contexts::is_bounded(context) {
         return None;
@@ -168,7 +168,7 @@ pub(super) fn ask_reach(context: Pointer, sequence: i32) -> Option<i32> {
     unsafe { contexts::first_position(context, sequence) }
 }
 
-/// Says so.
+/// Sends that position to the ledger.
 pub(super) fn note_reach(context: Pointer, sequence: i32, first: Option<i32>) {
     if let Some(first) = first {
         push(Event::Reaches {
@@ -179,7 +179,8 @@ pub(super) fn note_reach(context: Pointer, sequence: i32, first: Option<i32>) {
     }
 }
 
-/// Each sequence once. Entries of one stand side by side, as a rule; generation has few entries.
+/// The sequences of the entries, each once. Fast, because entries of a sequence are side by side as a
+/// rule, and batches of generation have few entries.
 fn sequences_of(entries: &[Entry]) -> Vec<i32> {
     let mut sequences: Vec<i32> = entries
         .chunk_by(|a, b| a.sequence == b.sequence)

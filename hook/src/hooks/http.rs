@@ -1,4 +1,4 @@
-//! The server's sockets.
+//! Hooks for the server's sockets.
 
 use std::ffi::c_int;
 
@@ -27,14 +27,14 @@ pub(crate) unsafe fn accept4(
 
 pub(crate) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
     let received = original!(recv(socket, buffer, length, flags));
-    // A look ahead takes nothing from the connection.
+    // `MSG_PEEK` leaves the bytes in the socket.
     if flags & libc::MSG_PEEK == 0 {
         observe(|| match usize::try_from(received) {
             Ok(0) if length > 0 => connections::ended(socket),
             Ok(0) => {}
             Ok(count) => {
-                // SAFETY: the kernel has just written so many bytes there, for our caller, who
-                // does not read or change them before we return.
+                // SAFETY: the kernel has just written so many bytes there. Our caller
+                // does not use them before we return.
                 let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), count) };
                 connections::received(socket, Layer::Socket, bytes);
             }
@@ -45,11 +45,11 @@ pub(crate) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: 
     received
 }
 
-/// Noted before: the client must not be able to see the answer first.
+/// Notes the answer before it is sent, so that the client cannot see it first.
 pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
     observe(|| {
         if !buffer.is_null() {
-            // SAFETY: our caller hands over so many bytes to be sent.
+            // SAFETY: our caller passes so many bytes to be sent.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), length) };
             connections::sending(socket, Layer::Socket, bytes);
         }
@@ -57,7 +57,7 @@ pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: 
     original!(send(socket, buffer, length, flags))
 }
 
-/// How the server ends a connection: before `close`, which other code calls for other reasons.
+/// The server ends a connection with this, before `close`. Other code calls `close` for other files.
 pub(crate) unsafe fn shutdown(socket: c_int, how: c_int) -> c_int {
     observe(|| {
         connections::ended(socket);

@@ -1,4 +1,4 @@
-//! The rows of an image or a sound are evaluated.
+//! Hooks for evaluating the rows of an image or a sound.
 
 use std::ffi::CStr;
 
@@ -8,8 +8,8 @@ use crate::base::guard::observe;
 use crate::base::mode;
 use crate::capture::shadow::Named;
 
-/// Fills batches with the rows of one chunk and has them evaluated, on this thread. Older ones
-/// have no `callback` and no `data`; what we hand on in their place is looked at by nobody.
+/// Fills batches with the rows of one chunk and evaluates them, on this thread. Older versions
+/// have no `callback` and no `data`, and ignore what we pass in their place.
 #[allow(clippy::too_many_arguments)]
 pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     projector: Pointer,
@@ -32,15 +32,15 @@ pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     ))
 }
 
-/// What the server takes for the identity of a chunk: the hash of the file that it came from. Not to
-/// be called within the guard.
+/// By what the server identifies a chunk: the hash of the file that it came from. Do not call this
+/// within the guard.
 ///
 /// # Safety
 /// The chunk is alive.
 pub(crate) unsafe fn name<'a>(chunk: Pointer) -> Option<&'a [u8]> {
     // SAFETY: the caller's promise.
     let name = unsafe { plain::media_name(chunk) }.filter(|name| !name.is_null())?;
-    // SAFETY: a C string of the chunk's.
+    // SAFETY: a C string that belongs to the chunk.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     (!name.is_empty()).then_some(name)
 }

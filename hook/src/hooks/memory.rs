@@ -1,6 +1,6 @@
-//! Changes to the KV cache other than evaluation. Noted when they have happened.
+//! Hooks for changes of the KV cache other than evaluation. They note a change after the call.
 //!
-//! Each under the names of three generations, of which two take the context.
+//! Each function has three names, one for each generation of the API. Two of them take the context.
 
 use contextpilot_residency::{ContextId, Event};
 
@@ -10,7 +10,7 @@ use crate::base::guard::EngineCall;
 use crate::capture::contexts;
 use crate::channel::push;
 
-/// What a generation's functions are called with.
+/// The first argument of a generation's functions.
 #[derive(Clone, Copy)]
 enum Target {
     Memory,

@@ -1,9 +1,9 @@
-//! What is done when the host calls one of the functions of the
+//! The hooks: what runs when the host calls one of the functions of the
 //! [table](crate::attach::table).
 //!
-//! Each body does three things: call the original, note what happened, return. Exceptions of the
-//! engine pass through: every function here may unwind, and holds nothing across the original
-//! that an unwinding would not put back.
+//! Each hook does three things: call the original, note what happened, return. Exceptions of the
+//! engine pass through: every function here may unwind, and everything that it holds across the call
+//! of the original is restored by unwinding.
 
 mod adapters;
 mod batch;

@@ -1,4 +1,4 @@
-//! Models are loaded, by servers. A router loads none.
+//! Hooks for loading models. The parent process in router mode loads none.
 
 use std::ffi::c_char;
 
@@ -9,8 +9,8 @@ use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::capture::model::Loading;
 
-/// What servers of all generations load their model with, and a draft model. Newer ones load it
-/// twice: first without its tensors, to see what fits.
+/// Servers of all generations load their model and a draft model with this. Newer servers call it
+/// twice: first without the tensors, to see what fits.
 pub(crate) unsafe fn llama_model_load_from_file(
     path: *const c_char,
     params: ContextParams,
@@ -19,7 +19,7 @@ pub(crate) unsafe fn llama_model_load_from_file(
     original!(llama_model_load_from_file(path, params))
 }
 
-/// A projector for images and sounds.
+/// Loads a projector for images and sounds.
 pub(crate) unsafe fn mtmd_init_from_file(
     path: *const c_char,
     model: Pointer,
@@ -29,11 +29,11 @@ pub(crate) unsafe fn mtmd_init_from_file(
     original!(mtmd_init_from_file(path, model, params))
 }
 
-/// Until it is dropped, something is being loaded.
+/// Notes that something is being loaded, until the result is dropped.
 fn begin() -> (EngineCall, Option<Loading>) {
     let call = EngineCall::enter();
     if call.counts() {
-        // For the line that says that we are here.
+        // The banner contains the version.
         attach::ask_version();
     }
     call.observe(mode::ensure_running);

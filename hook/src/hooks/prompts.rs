@@ -1,4 +1,4 @@
-//! Where the server makes tokens of a prompt, on the thread of its request.
+//! Hooks for tokenizing a prompt, which the server does on the thread of the request.
 
 use std::ffi::c_char;
 
@@ -12,7 +12,7 @@ use crate::base::mode;
 use crate::capture::connections;
 use crate::capture::{infill, prompts, shadow};
 
-/// A prompt with media that takes more positions is not followed: no slot is as long.
+/// Prompts with media that take more positions are not followed. No slot is as long.
 const LONGEST: usize = 1 << 22;
 
 pub(crate) unsafe fn llama_tokenize(
@@ -34,11 +34,11 @@ pub(crate) unsafe fn llama_tokenize(
         let infill = is_infill.then(|| unsafe { infill::rule(vocabulary) });
         let infill = infill.flatten();
         observe(|| {
-            // Negative: there was too little room for so many, and nothing was written.
-            // SAFETY: otherwise the engine has just written so many there, for our caller, who
-            // waits for us.
+            // Negative: the buffer was too small, and nothing was written.
+            // SAFETY: otherwise the engine has just written so many tokens there. Our caller waits
+            // for us to return.
             let tokens = unsafe { slice(tokens.cast_const(), count) };
-            // SAFETY: what was to be tokenized, as long as the caller says.
+            // SAFETY: the text to tokenize, with the length that the caller passed.
             let text = unsafe { slice(text.cast::<u8>(), length) };
             if let (Some(tokens), Some(text)) = (tokens, text) {
                 connections::tokenized(special, text, tokens, infill);
@@ -51,7 +51,7 @@ pub(crate) unsafe fn llama_tokenize(
 /// `None` for a negative length. An empty one may have no address.
 ///
 /// # Safety
-/// There are so many, and nobody changes them.
+/// There are `length` elements at `start`, and nobody changes them.
 unsafe fn slice<'a, T>(start: *const T, length: i32) -> Option<&'a [T]> {
     match usize::try_from(length).ok()? {
         0 => Some(&[]),
@@ -60,7 +60,8 @@ unsafe fn slice<'a, T>(start: *const T, length: i32) -> Option<&'a [T]> {
     }
 }
 
-/// A whole prompt, of a server with a projector; the texts in it are tokenized beneath.
+/// Tokenizes a whole prompt, in a server with a projector. It calls `llama_tokenize` for the texts in
+/// the prompt.
 pub(crate) unsafe fn mtmd_tokenize(
     projector: Pointer,
     chunks: Pointer,
@@ -74,7 +75,7 @@ pub(crate) unsafe fn mtmd_tokenize(
     let result = original!(mtmd_tokenize(projector, chunks, text, media, count));
     if prompts::are_engaged() {
         let is_read = result == 0 && mode::is_active();
-        // SAFETY: the caller's, who waits for us; the engine has just filled the chunks.
+        // SAFETY: both belong to the caller, which waits for us. The engine has just filled the chunks.
         let chunks = is_read.then(|| unsafe { ask(projector, chunks) }).flatten();
         observe(|| {
             // SAFETY: as above.
@@ -85,11 +86,11 @@ pub(crate) unsafe fn mtmd_tokenize(
     result
 }
 
-/// What the engine says of a chunk.
+/// A part of a prompt with media.
 enum Chunk<'a> {
-    /// Null where there are none.
+    /// Tokens and their number. The pointer is null if there are none.
     Text(*const i32, usize),
-    /// What stands for it, and the positions that it takes.
+    /// Its name, and the number of positions that it takes.
     Media(&'a [u8], i32),
 }
 
@@ -104,10 +105,10 @@ unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>
     let count = unsafe { plain::chunk_count(chunks) }?;
     let mut all = Vec::new();
     for index in 0..count {
-        // SAFETY: there are so many.
+        // SAFETY: `index` is less than the number of chunks.
         let chunk = unsafe { plain::chunk(chunks, index) }.filter(|chunk| !chunk.is_null())?;
         let mut count = 0;
-        // SAFETY: one of the chunks; null for what is no text.
+        // SAFETY: one of the chunks. The result is null if the chunk is not text.
         let text = unsafe { plain::chunk_text(chunk, &raw mut count) }?;
         all.push(match text.is_null() {
             false => Chunk::Text(text, count),
@@ -122,7 +123,7 @@ unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>
     Some((all, shared))
 }
 
-/// All chunks as they will stand in the KV cache; `None` if they are too long.
+/// All chunks as tokens, as they will be in the KV cache; `None` if they are too long.
 ///
 /// # Safety
 /// They are alive, and nobody changes them.
@@ -131,7 +132,7 @@ unsafe fn tokens((chunks, shared): &(Vec<Chunk<'_>>, bool)) -> Option<Vec<Token>
     for chunk in chunks {
         match *chunk {
             Chunk::Text(text, count) => {
-                // SAFETY: so many tokens, says the engine.
+                // SAFETY: the engine said that there are `count` tokens.
                 all.extend_from_slice(unsafe { std::slice::from_raw_parts(text, count) });
             }
             Chunk::Media(name, positions) => {

@@ -1,5 +1,5 @@
-//! What is called in place of the host's functions: notes that it was called, and goes on to the
-//! body in the file of its row.
+//! The functions that are called in place of the host's. Each notes that it was called, and calls the
+//! body in the module that its row names.
 
 use std::ffi::{c_char, c_int};
 

@@ -1,4 +1,4 @@
-//! The server's own functions, which tie requests to tasks and tasks to slots.
+//! Hooks for the server's own functions, which tie requests to tasks and tasks to slots.
 
 use contextpilot_observer::Note;
 use contextpilot_residency::Event;
@@ -23,7 +23,7 @@ pub(crate) unsafe fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11serve
     tasks: Pointer,
 ) {
     observe(|| {
-        // SAFETY: the tasks are the caller's, who waits for us.
+        // SAFETY: the tasks belong to the caller, which waits for us.
         let tasks = unsafe { tasks::numbers(tasks) };
         tasks.into_iter().for_each(connections::posted);
     });
@@ -66,12 +66,12 @@ pub(crate) unsafe fn _ZN14server_context21launch_slot_with_taskER11server_slotO1
     launched
 }
 
-/// Before the launch, which moves the task and may already touch the slot's memory.
+/// Call before the launch, which moves the task and may already change the slot's memory.
 ///
 /// # Safety
 /// Both point to an object that begins with its number.
 unsafe fn note_launch(slot: *const i32, task: *const i32) {
-    // One half of the link only.
+    // Launches without task numbers are of no use.
     if prompts::are_engaged() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Sequences are saved and restored.
+//! Hooks for saving and restoring sequences.
 
 use std::ffi::c_char;
 
@@ -14,10 +14,10 @@ use crate::capture::saved::Content;
 use crate::capture::{contexts, packed, saved};
 use crate::channel::{note, push};
 
-/// The whole sequence, in host memory.
+/// The flags for a whole sequence, in host memory.
 const WHOLE: u32 = 0;
-/// `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`: a checkpoint of what a sliding window or a recurrent
-/// state cannot give back otherwise.
+/// `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`: a checkpoint, only of the state that sliding-window layers or
+/// a recurrent model cannot restore otherwise.
 const PARTIAL: u32 = 1;
 
 pub(crate) unsafe fn llama_state_seq_get_data(
@@ -80,8 +80,8 @@ pub(crate) unsafe fn llama_state_seq_set_data_ext(
     read
 }
 
-/// Newer servers call it twice, the first time without room for tokens to learn their number:
-/// that loads nothing.
+/// Newer servers call this twice. The first call has no room for tokens: it returns their number, and
+/// loads nothing.
 pub(crate) unsafe fn llama_state_seq_load_file(
     context: Pointer,
     path: *const c_char,
@@ -96,7 +96,7 @@ pub(crate) unsafe fn llama_state_seq_load_file(
     ));
     let last = match tokens.is_null() || !call.counts() {
         true => None,
-        // SAFETY: a living context, which has just been written.
+        // SAFETY: a living context that is not evaluating: the engine has just written to it.
         false => unsafe { contexts::last_position(context, sequence) },
     };
     call.observe(|| {
@@ -139,7 +139,7 @@ pub(crate) unsafe fn llama_state_load_file(
     done
 }
 
-/// The positions between which a context holds a sequence, where that matters: if it is bounded.
+/// The first and last position of a sequence, if the context is bounded.
 #[derive(Clone, Copy, Default)]
 struct Ends(Option<(i32, i32)>);
 
@@ -148,13 +148,13 @@ impl Ends {
         let Some(first) = ask_reach(context, sequence) else {
             return Self(None);
         };
-        // SAFETY: a living context, which has just been read.
+        // SAFETY: a living context that is not evaluating: the engine has just read it.
         let last = unsafe { contexts::last_position(context, sequence) };
         Self(last.map(|last| (first, last)))
     }
 }
 
-/// Of a sequence that has just been restored.
+/// The first position of a sequence that has just been restored.
 fn ask_reach_after(call: &EngineCall, context: Pointer, sequence: i32) -> Option<i32> {
     match call.counts() {
         true => ask_reach(context, sequence),
@@ -184,16 +184,16 @@ fn note_save(
                 buffer,
             });
         } else {
-            // Its release would go unnoticed, so it must not count as a copy.
+            // Its release would not be noticed, so it must not count as a copy.
             STATUS.untracked_buffers.add(1);
         }
     } else if saved::remove(buffer.0) {
-        // Something else, or nothing of use, was written over what it held.
+        // The buffer's previous content was overwritten.
         push(Event::Freed { buffer });
     }
 }
 
-/// A checkpoint was written. False if it is of no interest.
+/// A checkpoint was saved. False if it is of no interest.
 fn note_checkpoint(
     context: Pointer,
     buffer: BufferId,
@@ -249,11 +249,11 @@ fn note_restore(
     }
 }
 
-/// `last`: the last position that the engine now holds.
+/// A sequence was loaded. `last`: its last position in the engine.
 fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>, last: Option<i32>) {
     let held = last.and_then(|last| usize::try_from(last.saturating_add(1)).ok());
     match (loaded, held) {
-        // The tokens are the server's word, their number the engine's.
+        // The tokens are from the file, and their number is from the engine.
         (Some(mut tokens), Some(held)) if held > 0 && held <= tokens.len() => {
             tokens.truncate(held);
             push(Event::Replaced {
@@ -274,7 +274,7 @@ fn obscure(context: Pointer, sequence: i32) {
 }
 
 /// # Safety
-/// `tokens` has `capacity` elements, of which as many are written as stands in `count`.
+/// `tokens` has `capacity` elements, and the first `*count` of them were written.
 unsafe fn loaded_tokens(
     tokens: *const i32,
     capacity: usize,

@@ -1,7 +1,6 @@
-//! The server's TLS sessions, where OpenSSL is a library of its own or inside the executable.
+//! Hooks for the server's TLS sessions, if OpenSSL is a library or inside the executable.
 //!
-//! OpenSSL reads and writes its sockets itself; what the client and the server say to each other
-//! is seen here only.
+//! OpenSSL reads and writes encrypted bytes on its sockets. Only these hooks see the plain text.
 
 use std::ffi::c_int;
 
@@ -10,7 +9,8 @@ use crate::base::abi::Pointer;
 use crate::base::guard::observe;
 use crate::capture::connections::{self, Layer};
 
-/// The server's side of a handshake, called again until it is done. Clients have another one.
+/// The server's side of a handshake, called again until the handshake is complete. Clients call another
+/// function.
 pub(crate) unsafe fn SSL_accept(session: Pointer) -> c_int {
     observe(|| {
         if let Some(socket) = socket_of(session) {
@@ -22,12 +22,12 @@ pub(crate) unsafe fn SSL_accept(session: Pointer) -> c_int {
 
 pub(crate) unsafe fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) -> c_int {
     let received = original!(SSL_read(session, buffer, length));
-    // The end is seen when the socket is shut down.
+    // The end of the connection is noticed when the socket is shut down.
     if let Ok(count @ 1..) = usize::try_from(received) {
         observe(|| {
             if let Some(socket) = socket_of(session) {
-                // SAFETY: OpenSSL has just written so many bytes there, for our caller, who does
-                // not read or change them before we return.
+                // SAFETY: OpenSSL has just written so many bytes there. Our caller
+                // does not use them before we return.
                 let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), count) };
                 connections::received(socket, Layer::Tls, bytes);
             }
@@ -36,7 +36,7 @@ pub(crate) unsafe fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) 
     received
 }
 
-/// Noted before: the client must not be able to see the answer first.
+/// Notes the answer before it is sent, so that the client cannot see it first.
 pub(crate) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int) -> c_int {
     observe(|| {
         if let (Some(socket), Ok(count), false) = (
@@ -44,7 +44,7 @@ pub(crate) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int)
             usize::try_from(length),
             buffer.is_null(),
         ) {
-            // SAFETY: our caller hands over so many bytes to be sent.
+            // SAFETY: our caller passes so many bytes to be sent.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), count) };
             connections::sending(socket, Layer::Tls, bytes);
         }
@@ -52,9 +52,9 @@ pub(crate) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int)
     original!(SSL_write(session, buffer, length))
 }
 
-/// None for a session over something else than a socket.
+/// `None` for a session that is not over a socket.
 fn socket_of(session: Pointer) -> Option<c_int> {
-    // SAFETY: a session of the caller's, who is about to use or has just used it.
+    // SAFETY: the session belongs to the caller, which uses it before or after this call.
     let socket = unsafe { plain::socket_of_session(session) };
     socket.filter(|socket| *socket >= 0)
 }

@@ -1,28 +1,28 @@
-//! Fixtures that are put together in other ways than the usual ones: with a C++ runtime or an
-//! allocator of their own, bound early or late, from files that come later.
+//! Fixtures that are linked in unusual ways: with their own C++ runtime or allocator, bound early or
+//! late, from files that are loaded later.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::{Fixture, Generation, Linking, compiler, once, run_to_success, source};
 
-/// Which files there are.
+/// Which part is in which file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The server is the program, and the engine a library.
     Program,
-    /// The engine and the server's own functions in a library; who saves and releases entries of
-    /// the host cache is the program.
+    /// The engine and the server's own functions in a library. The program saves and releases entries of
+    /// the host prompt cache.
     Beside,
     /// The program starts a server that is a library, as since 2026.
     Library,
-    /// All in one.
+    /// Everything in the program.
     Inside,
     /// The program loads server and engine when it runs.
     Later,
 }
 
-/// How to put one together: what the compiler is told, and the linker.
+/// How to build a fixture: flags for the compiler and the linker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Linked<'a> {
     pub(crate) form: Form,
@@ -104,7 +104,7 @@ impl<'a> Linked<'a> {
         let flags = [self.compile, &["--"], self.program, &["--"], self.library].concat();
         once(&format!("linked-{form:?}"), &flags, |folder| {
             let objects = self.objects();
-            // Objects are there already, libraries are made here.
+            // Objects exist already, libraries are linked here.
             let place = |part: &str| match part.ends_with(".o") {
                 true => objects.join(part),
                 false => PathBuf::from(part),
@@ -169,6 +169,6 @@ pub(crate) fn library_file(name: &str) -> Option<String> {
         .output()
         .expect("a C++ compiler");
     let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    // Without one, it says the name.
+    // If there is none, the compiler prints the name unchanged.
     PathBuf::from(&path).is_absolute().then_some(path)
 }

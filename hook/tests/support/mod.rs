@@ -1,4 +1,4 @@
-//! Builds the library and the fixtures, and runs the latter under the former.
+//! Builds the library and the fixtures, and runs the fixtures under the library.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) mod linked;
 
-/// The built library. Cargo builds no cdylib for integration tests, so this asks it to; it takes
-/// a moment if nothing has changed.
+/// The built library. Cargo builds no cdylib for integration tests, so this function runs Cargo. That
+/// takes a moment if nothing has changed.
 pub(crate) fn hook_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -44,8 +44,8 @@ pub(crate) fn hook_library() -> &'static Path {
     })
 }
 
-/// What the engine offers, and what its server calls. The numbers are those of
-/// `fixtures/engine.h`.
+/// The generation of the API that the engine has and its server calls. `fixtures/engine.h` has the same
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Generation {
     /// `llama_kv_cache_*`
@@ -58,15 +58,15 @@ pub(crate) enum Generation {
     Extended,
 }
 
-/// Where the functions are.
+/// Which functions are in which file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Linking {
-    /// All in a library, as Debian has it since 2026: found by the dynamic linker.
+    /// All functions in a library, as in Debian since 2026. The dynamic linker finds them.
     Library,
     /// The engine in a library, the server's own functions in the executable: shared builds of
     /// 2025.
     Own,
-    /// All in the executable, which calls its own functions directly: static builds.
+    /// All functions in the executable, which calls them directly: static builds.
     Inside,
 }
 
@@ -76,8 +76,8 @@ pub(crate) struct Fixture {
     pub(crate) generation: Generation,
     pub(crate) linking: Linking,
     folder: tempfile::TempDir,
-    /// For journals. Not in a folder of the checkout: its group may write there, where that is
-    /// the custom.
+    /// The folder for journals. It is not in the checkout, because on some systems the group may write
+    /// there, and then the journal is refused.
     state: tempfile::TempDir,
     program: PathBuf,
 }
@@ -87,7 +87,7 @@ impl Fixture {
         Self::with(generation, linking, &[])
     }
 
-    /// All generations, in each way that they are linked in.
+    /// All generations, in each way in which they were linked.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         use Generation::{Extended, KvCache, KvSelf, Memory};
         let library = [(Extended, Linking::Library)];
@@ -98,14 +98,14 @@ impl Fixture {
         all.map(|(generation, linking)| Self::new(generation, linking))
     }
 
-    /// `flags` are for the compiler; see `fixtures` for what they leave out.
+    /// `flags` are for the compiler. See `fixtures` for the parts that they leave out.
     pub(crate) fn with(generation: Generation, linking: Linking, flags: &[&str]) -> Self {
         let built = built(generation, linking, flags);
-        // On the same file system, so that what was built can be linked to. (A copy could not be
-        // executed while another thread of ours starts a process, which inherits it for a moment.)
+        // On the same file system, so that built files can be hard-linked. (A copy could not be executed
+        // while another thread forks: the child inherits the open descriptor for a moment.)
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let name = match linking {
-            // All that its file tells.
+            // The executable's file says nothing more.
             Linking::Own => "llama-server",
             Linking::Library | Linking::Inside => "host",
         };
@@ -127,7 +127,7 @@ impl Fixture {
         }
     }
 
-    /// A program with TLS, with the engine and what poses as OpenSSL in a library each. `flags`
+    /// A program with TLS. The engine and the stand-in for OpenSSL are in a library each. `flags`
     /// are for the compiler.
     pub(crate) fn with_tls(flags: &[&str]) -> Self {
         let mut fixture = Self::new(Generation::Extended, Linking::Library);
@@ -189,7 +189,7 @@ impl Fixture {
         command
     }
 
-    /// A library with an allocator of its own that says what it was asked for.
+    /// A library with an allocator that prints what it was asked for.
     pub(crate) fn allocator(&self) -> PathBuf {
         let library = self.folder.path().join("liballocator.so");
         let mut compiler = compiler();
@@ -198,14 +198,15 @@ impl Fixture {
         library
     }
 
-    /// The same with an index that answers, which is told everything, however slow the machine is.
+    /// The same with an index that answers. The exit waits until everything was reported, even on a slow
+    /// machine.
     pub(crate) fn told(&self, task: &str, index: &Index) -> Command {
         let mut command = self.host(task, &index.url);
         command.env("CONTEXTPILOT_EXIT_DRAIN_MS", "15000");
         command
     }
 
-    /// What the ledger learned, as lines.
+    /// The events and effects of the ledger, as lines.
     pub(crate) fn trace(&self) -> String {
         fs::read_to_string(self.folder.path().join("trace")).unwrap_or_default()
     }
@@ -247,8 +248,8 @@ fn built(generation: Generation, linking: Linking, flags: &[&str]) -> PathBuf {
     })
 }
 
-/// The folder with the objects, which are the same however they are linked. (Code for a library
-/// that is linked into a program calls there as directly as any other.)
+/// The folder with the objects, which are the same for every way of linking. (Code that was compiled for
+/// a library makes direct calls when it is linked into a program.)
 fn compiled(generation: Generation, flags: &[&str]) -> PathBuf {
     once(&format!("{generation:?}"), flags, |folder| {
         let sources = ["host.cpp", "llama.cpp", "server.cpp"].map(source);
@@ -263,7 +264,7 @@ fn compiled(generation: Generation, flags: &[&str]) -> PathBuf {
     })
 }
 
-/// A folder that `fill` fills the first time that it is asked for.
+/// A folder that `fill` fills at the first call with this name.
 fn once(name: &str, flags: &[&str], fill: impl FnOnce(&Path)) -> PathBuf {
     static DONE: Mutex<BTreeMap<String, Arc<OnceLock<()>>>> = Mutex::new(BTreeMap::new());
     let key = format!("{name}{}", flags.concat()).replace(['/', '='], "_");
@@ -300,7 +301,7 @@ pub(crate) fn preloaded(program: impl AsRef<OsStr>, index: &str) -> Command {
     command
 }
 
-/// Runs it, for 20 seconds at most.
+/// Runs the command, for 20 seconds at most.
 pub(crate) fn finish(command: &mut Command) -> (Output, Duration) {
     let start = Instant::now();
     let child = command
@@ -321,12 +322,12 @@ pub(crate) fn finish(command: &mut Command) -> (Output, Duration) {
     (output, start.elapsed())
 }
 
-/// What it wrote to stderr.
+/// The process's stderr.
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What it wrote to stdout.
+/// The process's stdout.
 pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -355,7 +356,7 @@ fn run_to_success(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", stderr(&output));
 }
 
-/// An index on a port of its own.
+/// A test index, on a free port.
 pub(crate) struct Index {
     /// Its base URL.
     pub url: String,
@@ -365,14 +366,14 @@ pub(crate) struct Index {
 /// How an [`Index`] behaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Takes note and says so.
+    /// Answers 200 and keeps the bodies.
     Answers,
-    /// Accepts connections and never says a word.
+    /// Accepts connections and never answers.
     Hangs,
 }
 
 impl Index {
-    /// Starts one.
+    /// Starts the index.
     pub(crate) fn start(manner: Manner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));

@@ -22,7 +22,7 @@ fn entry(sequence: i32, position: i32, token: i32, output: bool) -> Entry {
 }
 
 #[test]
-fn holds_what_was_put_into_the_batch() {
+fn the_copy_has_the_entries_that_were_added_to_the_batch() {
     let mut shadow = Shadow::new();
     shadow.add(0, 3, 100);
     shadow.set_position(0, 7);
@@ -57,7 +57,7 @@ fn an_entry_of_several_sequences_is_listed_for_each() {
 }
 
 #[test]
-fn what_is_not_understood_is_not_claimed() {
+fn after_a_call_that_is_not_understood_the_content_is_unknown() {
     let mut refused = Shadow::new();
     refused.add(-2, 0, -5);
     assert_eq!(refused.entries(), None, "the engine kept half an entry");
@@ -74,7 +74,7 @@ fn what_is_not_understood_is_not_claimed() {
 }
 
 #[test]
-fn embeddings_become_opaque_tokens_by_content() {
+fn rows_of_embeddings_with_equal_content_become_equal_tokens() {
     let rows: Vec<Vec<f32>> = (0..3).map(|i| vec![i as f32; 37]).collect();
     let of = |row: &Vec<f32>| Embeddings {
         data: row.as_ptr(),
@@ -106,7 +106,7 @@ fn embeddings_become_opaque_tokens_by_content() {
 }
 
 #[test]
-fn every_byte_of_a_row_counts() {
+fn changing_any_byte_of_a_row_changes_its_hash() {
     for len in [1, 15, 16, 17, 31, 32, 33, 64, 100] {
         let plain = vec![7_u8; len];
         for at in 0..len {
@@ -119,9 +119,9 @@ fn every_byte_of_a_row_counts() {
 }
 
 #[test]
-fn batches_come_and_go() {
+fn places_of_freed_batches_are_used_again() {
     const BASE: usize = 0x1_0000;
-    // More than there are places, but not at once.
+    // More batches than there are places, one after the other.
     for round in 0..3 * MOST {
         let address = BASE + round * 16;
         // SAFETY: no other test uses these addresses.
@@ -134,7 +134,7 @@ fn batches_come_and_go() {
     // SAFETY: as above.
     unsafe { begin(batch(BASE)) };
     assert_eq!(shadow(BASE, |s| s.entries()), Some(Some(Vec::new().into())));
-    // An address that comes back without having been freed is a new, empty batch.
+    // If an address comes back without having been freed, it is a new, empty batch.
     shadow(BASE, |s| s.add(0, 1, 2));
     // SAFETY: as above.
     unsafe { begin(batch(BASE)) };
@@ -144,7 +144,7 @@ fn batches_come_and_go() {
 }
 
 #[test]
-fn media_with_a_name_are_told_apart_by_it() {
+fn rows_of_named_media_become_tokens_of_the_name() {
     let rows = |bytes: [u8; 2]| bytes.map(|byte| media(&[byte; 64]));
     let named = |name: &str, bytes| {
         let _named = Named::begin(name.as_bytes());
