@@ -1,29 +1,25 @@
-use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use contextpilot_private_folder::{Base, PrivateFolder};
 
 use crate::Identity;
-use crate::file::{self, Found, JournalFile, MAX_NUMBER};
-use crate::recent::file::{Ring, Rings};
+use crate::file::MAX_NUMBER;
+use crate::recent::file::Ring;
 use crate::recent::{Map, Recent};
-use crate::record::{self, HEADER_BYTES, Kind, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
-use crate::sweep;
 
+mod running;
 #[cfg(test)]
 mod tests;
 
+use running::{Belief, Running};
+
 /// Between two writes, at least.
 pub const INTERVAL: Duration = Duration::from_millis(250);
-
-/// A smaller file is not compacted, bytes. That waits for the disk, so it had better
-/// be rare.
-const COMPACT_FROM: u64 = 1 << 20;
 
 /// So many changes are written even before they are due: memory is bounded even
 /// if nobody ever flushes.
@@ -46,46 +42,6 @@ enum State {
     Off {
         _lock: Option<File>,
     },
-}
-
-struct Running {
-    folder: PrivateFolder,
-    file: JournalFile,
-    ids: HashMap<Arc<str>, Entry>,
-    /// Ids whose entry may differ from the disk. May hold an id twice.
-    changes: Vec<Arc<str>>,
-    /// What the records of all `ids` take, bytes. With those that are gone, as a
-    /// flush may write the new ones first, and a reader has the same cap.
-    bytes: u64,
-    /// Of the live records in the file, bytes.
-    written_bytes: u64,
-    next_write: Option<Instant>,
-    buffer: Vec<u8>,
-    /// It was said that an id cannot be kept.
-    refusal_said: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    belief: Belief,
-    /// Live on disk.
-    written: bool,
-    /// In `changes`.
-    changed: bool,
-}
-
-/// What the index believes, and how well that stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Belief {
-    /// Rightly.
-    Live,
-    /// Wrongly, until it is told.
-    Evicted,
-    /// Rightly again: the request came back while the index was being told that
-    /// it had gone. What comes of that telling concerns the earlier life.
-    Returned,
-    /// Not any more; on disk it is still live.
-    Gone,
 }
 
 impl Journal {
@@ -185,8 +141,8 @@ impl Journal {
     /// The index believes in this id from now on. That is when the request
     /// arrives, not when it is cached: the index sent it.
     ///
-    /// Ids that are empty or longer than [`MAX_ID_BYTES`], and any above
-    /// [`MAX_IDS`], are not kept, which is said once.
+    /// Ids that are empty or longer than [`MAX_ID_BYTES`](crate::MAX_ID_BYTES), and any above
+    /// [`MAX_IDS`](crate::MAX_IDS), are not kept, which is said once.
     pub fn note_live(&mut self, id: &Arc<str>) {
         let log = self.log;
         self.on(|open| open.live(id, log));
@@ -283,205 +239,6 @@ impl Journal {
         if let State::On(open) = std::mem::replace(&mut self.state, off) {
             let lock = Some(open.file.into_lock());
             self.state = State::Off { _lock: lock };
-        }
-    }
-}
-
-/// `None`: every number is taken. An error comes with the path, as a message
-/// shows it.
-type Start = Result<Option<(Running, Option<Ring>, Vec<Arc<str>>)>, (String, io::Error)>;
-
-impl Running {
-    fn start(folder: PrivateFolder, map: Option<Map>, identity: Identity, log: fn(&str)) -> Start {
-        let at_folder = |error| (format!("{:?}", folder.path()), error);
-        let rings = map.and_then(|map| Rings::of(&folder, map, identity));
-        let mut own = None;
-        let mut lost = Vec::new();
-        let mut dead = Vec::new();
-        let mut left = Vec::new();
-        for number in 1..=MAX_NUMBER {
-            let create = own.is_none();
-            if lost.len() >= MAX_IDS {
-                // The rest waits for the next start.
-                break;
-            }
-            let found = file::take(&folder, identity, number, create, log).map_err(at_folder)?;
-            let Found::Ours(file, ids) = found else {
-                continue;
-            };
-            left.extend(rings.as_ref().and_then(|rings| rings.left(number, log)));
-            if create {
-                own = Some((file, number, ids.len()));
-            } else {
-                dead.push(file);
-            }
-            lost.extend(ids);
-        }
-        let Some((file, number, own_ids)) = own else {
-            return Ok(None);
-        };
-        for ring in &mut left {
-            lost.append(&mut ring.ids);
-        }
-
-        let mut open = Self {
-            folder,
-            file,
-            ids: HashMap::new(),
-            changes: Vec::new(),
-            bytes: 0,
-            written_bytes: 0,
-            next_write: None,
-            buffer: Vec::new(),
-            refusal_said: false,
-        };
-        for (i, id) in lost.iter().enumerate() {
-            if i < own_ids {
-                let size = record::size(id);
-                open.bytes += size;
-                open.written_bytes += size;
-                open.ids.insert(Arc::clone(id), Entry::on_disk());
-            } else if let Err(error) = open.live(id, log) {
-                return Err((format!("{:?}", open.file.path(&open.folder)), error));
-            } else if let Some(entry) = open.ids.get_mut(id) {
-                entry.belief = Belief::Evicted;
-            }
-        }
-        if let Err(error) = open.flush() {
-            return Err((format!("{:?}", open.file.path(&open.folder)), error));
-        }
-        for file in dead {
-            // If it stays, its ids are told once more.
-            let _ = file.remove(&open.folder);
-        }
-        let ring = rings.and_then(|rings| {
-            for ring in &left {
-                rings.remove(ring);
-            }
-            rings.sweep();
-            rings.create(number)
-        });
-        sweep::sweep(&open.folder, &identity, SystemTime::now());
-        let mut seen = HashSet::new();
-        lost.retain(|id| seen.insert(Arc::clone(id)));
-        Ok(Some((open, ring, lost)))
-    }
-
-    fn live(&mut self, id: &Arc<str>, log: fn(&str)) -> io::Result<()> {
-        if let Some(entry) = self.ids.get_mut(id) {
-            match entry.belief {
-                Belief::Live | Belief::Returned => {}
-                Belief::Evicted => entry.belief = Belief::Returned,
-                Belief::Gone => entry.belief = Belief::Live,
-            }
-            return Ok(());
-        }
-        let size = record::size(id);
-        let why = if id.is_empty() {
-            Some("it is empty")
-        } else if id.len() > MAX_ID_BYTES {
-            Some("it is longer than 512 bytes")
-        } else if self.ids.len() >= MAX_IDS || self.bytes + size > MAX_LIVE_BYTES {
-            Some("the journal is full")
-        } else {
-            None
-        };
-        if let Some(why) = why {
-            if !self.refusal_said {
-                self.refusal_said = true;
-                log(&format!(
-                    "[ContextPilot] the journal does not keep a request id ({why}), nor others \
-                     like it: if the server crashes, the index will not hear of them"
-                ));
-            }
-            return Ok(());
-        }
-        self.bytes += size;
-        self.ids.insert(
-            Arc::clone(id),
-            Entry {
-                belief: Belief::Live,
-                written: false,
-                changed: true,
-            },
-        );
-        self.changed(Arc::clone(id))
-    }
-
-    fn gone(&mut self, id: &str) -> io::Result<()> {
-        let Some(entry) = self.ids.get_mut(id) else {
-            return Ok(());
-        };
-        if matches!(entry.belief, Belief::Returned | Belief::Gone) {
-            return Ok(());
-        }
-        if !entry.written {
-            self.bytes -= record::size(id);
-            self.ids.remove(id);
-            return Ok(());
-        }
-        entry.belief = Belief::Gone;
-        if std::mem::replace(&mut entry.changed, true) {
-            return Ok(());
-        }
-        self.changed(Arc::from(id))
-    }
-
-    fn changed(&mut self, id: Arc<str>) -> io::Result<()> {
-        self.changes.push(id);
-        if self.changes.len() < MAX_CHANGES {
-            return Ok(());
-        }
-        self.flush()
-    }
-
-    fn due(&self, now: Instant) -> Option<Instant> {
-        let due = self.next_write.unwrap_or(now);
-        (!self.changes.is_empty()).then_some(due)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.buffer.clear();
-        let identity = *self.file.identity();
-        for id in self.changes.drain(..) {
-            // Not there: it came and went.
-            let Some(entry) = self.ids.get_mut(&id) else {
-                continue;
-            };
-            entry.changed = false;
-            let live = entry.belief != Belief::Gone;
-            if live && !entry.written {
-                entry.written = true;
-                self.written_bytes += record::size(&id);
-                record::write(&mut self.buffer, &identity, Kind::Live, &id);
-            } else if !live && entry.written {
-                self.ids.remove(&id);
-                self.bytes -= record::size(&id);
-                self.written_bytes -= record::size(&id);
-                record::write(&mut self.buffer, &identity, Kind::Gone, &id);
-            }
-        }
-        if self.buffer.is_empty() {
-            return Ok(());
-        }
-        let length = self.file.length() + self.buffer.len() as u64;
-        let dead = length - HEADER_BYTES as u64 - self.written_bytes;
-        if length > COMPACT_FROM && dead > self.written_bytes {
-            // All entries are live and written by now.
-            self.file.compact(&self.folder, self.ids.keys())
-        } else {
-            self.file.append(&self.buffer)
-        }
-    }
-}
-
-impl Entry {
-    /// As the last process left it.
-    fn on_disk() -> Self {
-        Self {
-            belief: Belief::Evicted,
-            written: true,
-            changed: false,
         }
     }
 }

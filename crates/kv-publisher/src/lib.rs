@@ -25,12 +25,13 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use contextpilot_control as control;
 use contextpilot_kv_events::{KvEvent, Tracker};
 use contextpilot_residency::{Event, Ledger};
 use contextpilot_settings::KvEvents;
 
 use outlet::Outlet;
-pub use outlet::{CONNECTIONS, Figures, MOST_WAITING, QUEUED_BYTES};
+pub use outlet::{CONNECTIONS, MOST_WAITING, QUEUED_BYTES};
 
 /// How this process does things.
 #[derive(Clone, Copy)]
@@ -71,7 +72,7 @@ impl Publication {
         })
     }
 
-    /// Publishes nothing, and says why in [`Figures::problem`].
+    /// Publishes nothing, and says why in [`problem`](control::KvEvents::problem).
     #[must_use]
     pub fn none(block_size: u32, problem: String) -> Self {
         Self {
@@ -121,7 +122,7 @@ impl Publication {
 
     /// What has happened.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> control::KvEvents {
         self.outlet.figures()
     }
 
@@ -139,7 +140,7 @@ pub struct Watch(Arc<Outlet>);
 impl Watch {
     /// What has happened.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> control::KvEvents {
         self.0.figures()
     }
 }

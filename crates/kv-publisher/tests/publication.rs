@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Mutex, OnceLock};
 
+use contextpilot_control as control;
 use contextpilot_kv_events::{KvEvent, Medium};
-use contextpilot_kv_publisher::{Figures, Host, MOST_WAITING, Publication};
+use contextpilot_kv_publisher::{Host, MOST_WAITING, Publication};
 use contextpilot_residency::{ContextId, Entry, Event, Ledger, Token};
 use contextpilot_settings::KvEvents;
 use contextpilot_zmtp::encode;
@@ -65,6 +66,14 @@ fn free_port() -> SocketAddr {
     listener.local_addr().expect("an address")
 }
 
+/// Where a URL of the figures leads.
+#[track_caller]
+fn address_in(url: &Option<String>) -> SocketAddr {
+    let address = url.as_deref().and_then(|url| url.strip_prefix("tcp://"));
+    let address = address.expect("it listens at tcp://");
+    address.parse().expect("an address")
+}
+
 struct Scene {
     publication: Publication,
     ledger: Ledger,
@@ -78,14 +87,14 @@ impl Scene {
         }
     }
 
-    fn listening(settings: KvEvents) -> (Self, Figures) {
+    fn listening(settings: KvEvents) -> (Self, control::KvEvents) {
         let scene = Self::start(settings);
         wait_for("it listens", || scene.figures().publish.is_some());
         let figures = scene.figures();
         (scene, figures)
     }
 
-    fn figures(&self) -> Figures {
+    fn figures(&self) -> control::KvEvents {
         self.publication.figures()
     }
 
@@ -131,11 +140,9 @@ fn subscriber(address: SocketAddr) -> Peer {
 #[test]
 fn a_subscriber_has_what_the_server_has() {
     let (mut scene, figures) = Scene::listening(at(any_port(), Some(any_port())));
-    assert!(was_said(
-        figures.publish.expect("it listens"),
-        "blocks of 4 tokens"
-    ));
-    let mut peer = subscriber(figures.publish.expect("it listens"));
+    let publish = address_in(&figures.publish);
+    assert!(was_said(publish, "blocks of 4 tokens"));
+    let mut peer = subscriber(publish);
     let (first, events) = batch(&mut peer);
     assert_eq!(events, [], "a sign of life");
     scene.evaluate(0, 0..9);
@@ -171,7 +178,7 @@ fn whoever_comes_late_asks_for_a_replay() {
     let (mut scene, figures) = Scene::listening(at(any_port(), Some(any_port())));
     scene.evaluate(0, 0..9);
     wait_for("it is published", || scene.figures().gpu_blocks == 2);
-    let mut dealer = Peer::ready(figures.replay.expect("it listens"), "DEALER");
+    let mut dealer = Peer::ready(address_in(&figures.replay), "DEALER");
     let nonsense: [&[&[u8]]; 3] = [&[b"x"], &[b"", b"1234567"], &[b"", b"12345678", b""]];
     for parts in nonsense {
         dealer.say(&encode(parts));
@@ -260,7 +267,10 @@ fn a_port_for_replays_that_is_in_use_does_not_stop_the_rest() {
     let problem = scene.figures().problem.expect("it is known");
     assert!(problem.contains(&address.to_string()), "{problem}");
     drop(taken);
-    wait_for("it listens", || scene.figures().replay == Some(address));
+    let replay = format!("tcp://{address}");
+    wait_for("it listens", || {
+        scene.figures().replay.as_ref() == Some(&replay)
+    });
     assert_eq!(scene.figures().problem, None);
 }
 
@@ -269,7 +279,7 @@ fn when_the_ledger_is_gone_nothing_is_there() {
     let (mut scene, figures) = Scene::listening(at(any_port(), None));
     scene.evaluate(0, 0..9);
     wait_for("it is published", || scene.figures().gpu_blocks == 2);
-    let mut peer = subscriber(figures.publish.expect("it listens"));
+    let mut peer = subscriber(address_in(&figures.publish));
     scene.publication.lose_all();
     loop {
         let (_, events) = batch(&mut peer);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use contextpilot_control::{
     Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName, Sources, Timestamp,
 };
-use contextpilot_residency::{Account, Around, Asker, RequestId};
+use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId};
 
 use crate::observer::reason_out;
 
@@ -140,34 +140,12 @@ fn around(account: &Account) -> Option<Box<Around>> {
 
 /// An account in the words of the endpoint.
 pub(crate) fn evaluation(account: &Account) -> Evaluation {
-    let (causes, from) = (account.causes, account.from);
     Evaluation {
         prompt_tokens: account.tokens,
         reused: account.reused,
         evaluated: account.evaluated,
-        causes: Causes {
-            last_token: causes.last_token,
-            new: causes.new,
-            evicted: causes.evicted,
-            elsewhere: Elsewhere {
-                pinned: causes.elsewhere.pinned,
-                busy: causes.elsewhere.busy,
-                similarity: causes.elsewhere.similarity,
-                least_recently_used: causes.elsewhere.least_recently_used,
-                host_rule: causes.elsewhere.host_rule,
-            },
-            no_way_back: causes.no_way_back,
-            uncached: causes.uncached,
-            moved: causes.moved,
-            adapter: causes.adapter,
-            not_known: causes.not_known,
-        },
-        from: Sources {
-            slot: from.slot,
-            host: from.host,
-            checkpoint: from.checkpoint,
-            moved: from.moved,
-        },
+        causes: causes(account.causes),
+        from: sources(account.from),
         diverged: account.diverged.as_ref().map(|diverged| Diverged {
             at: diverged.at.into(),
             request: diverged.request.as_ref().and_then(name),
@@ -182,6 +160,66 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
             reason: reason_out(lost.reason),
             by: lost.by.as_ref().and_then(name),
         }),
+    }
+}
+
+// The ledger's crate depends on nothing, so it cannot have the endpoint's types. Neither side can
+// get a field here that the other does not have.
+
+fn causes(of: residency::Causes) -> Causes {
+    let residency::Causes {
+        last_token,
+        new,
+        evicted,
+        elsewhere,
+        no_way_back,
+        uncached,
+        moved,
+        adapter,
+        not_known,
+    } = of;
+    Causes {
+        last_token,
+        new,
+        evicted,
+        elsewhere: elsewhere_of(elsewhere),
+        no_way_back,
+        uncached,
+        moved,
+        adapter,
+        not_known,
+    }
+}
+
+fn elsewhere_of(of: residency::Elsewhere) -> Elsewhere {
+    let residency::Elsewhere {
+        pinned,
+        busy,
+        similarity,
+        least_recently_used,
+        host_rule,
+    } = of;
+    Elsewhere {
+        pinned,
+        busy,
+        similarity,
+        least_recently_used,
+        host_rule,
+    }
+}
+
+fn sources(of: residency::Sources) -> Sources {
+    let residency::Sources {
+        slot,
+        host,
+        checkpoint,
+        moved,
+    } = of;
+    Sources {
+        slot,
+        host,
+        checkpoint,
+        moved,
     }
 }
 

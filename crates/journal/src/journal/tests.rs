@@ -7,8 +7,10 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
+use super::running::COMPACT_FROM;
 use super::*;
 use crate::Place;
+use crate::record::{self, HEADER_BYTES, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_control::{Delivery, KvEvents, Mode, Model, Stats, Timestamp};
+use contextpilot_control::{Delivery, Mode, Model, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
@@ -173,32 +173,10 @@ impl Attendant {
                 .index
                 .as_ref()
                 .map(|(sender, endpoint)| delivery(sender, endpoint)),
-            kv_events: facts.published.as_ref().map(kv_events),
+            kv_events: facts.published.as_ref().map(Watch::figures),
             recording: self.recording.as_ref().map(Recording::state),
             losses: facts.library.losses(),
         }
-    }
-}
-
-fn kv_events(watch: &Watch) -> KvEvents {
-    let figures = watch.figures();
-    KvEvents {
-        publish: figures.publish.map(|at| format!("tcp://{at}")),
-        replay: figures.replay.map(|at| format!("tcp://{at}")),
-        problem: figures.problem,
-        block_size: figures.block_size,
-        subscribers: figures.subscribers,
-        gpu_blocks: figures.gpu_blocks,
-        cpu_blocks: figures.cpu_blocks,
-        sequence: figures.sequence,
-        waiting: figures.waiting,
-        batches: figures.batches,
-        stored: figures.stored,
-        removed: figures.removed,
-        dropped: figures.dropped,
-        replays: figures.replays,
-        started_over: figures.started_over,
-        refused: figures.refused,
     }
 }
 

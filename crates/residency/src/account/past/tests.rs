@@ -1,3 +1,4 @@
+use super::node::NODE_BYTES;
 use super::*;
 use proptest::prelude::*;
 

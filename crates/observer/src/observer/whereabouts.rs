@@ -1,0 +1,147 @@
+//! Where a request is, or what became of it.
+
+use contextpilot_control::{
+    Change, Evaluated, Evicted, Place as PlaceOut, Reason as ReasonOut, RequestState, Timestamp,
+};
+use contextpilot_residency::{Around, Ledger, Place, Reason, RequestId};
+
+use super::Observer;
+use crate::gone::{Gone, MOST_GONE};
+use crate::note::Now;
+
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) since_unix_ms: u64,
+    /// Of the longest prompt; `None`: not cached yet.
+    pub(super) tokens: Option<u32>,
+}
+
+impl Observer {
+    /// Where a request is, or what became of it.
+    #[must_use]
+    pub fn request(&self, id: &str, ledger: Option<&Ledger>) -> RequestState {
+        let id = id.to_owned();
+        let evaluated = self.evaluations.get(&id);
+        let evaluation = evaluated.map(|(_, evaluation)| Box::new(evaluation.clone()));
+        if let Some(live) = self.live.get(&*id) {
+            let since = Timestamp::from_unix_ms(live.since_unix_ms);
+            let Some(tokens) = live.tokens else {
+                return RequestState::Awaited { id, since };
+            };
+            let found = ledger.and_then(|ledger| ledger.whereabouts(&id));
+            let found = found.unwrap_or_default();
+            let slots = found.sequences.into_iter();
+            return RequestState::Cached {
+                places: slots
+                    .map(|slot| PlaceOut::Slot { slot })
+                    .chain(found.host.then_some(PlaceOut::Host))
+                    .collect(),
+                id,
+                tokens,
+                since,
+                evaluation,
+            };
+        }
+        match self.gone.get(&id) {
+            Some(gone) => RequestState::Evicted {
+                id,
+                at: Timestamp::from_unix_ms(gone.at_unix_ms),
+                reason: gone.reason,
+                from: gone.from,
+                by: gone.by.as_deref().map(str::to_owned),
+                tokens: gone.tokens,
+                cached_tokens: evaluated.zip(ledger).and_then(|((nth, _), ledger)| {
+                    self.accounts.as_ref()?.cached_tokens(nth, ledger)
+                }),
+                evaluation,
+            },
+            None => RequestState::Unknown {
+                id,
+                hint: format!(
+                    "never seen by this process, or evicted more than {MOST_GONE} evictions ago"
+                ),
+            },
+        }
+    }
+
+    /// The last requests whose prompts were evaluated, the latest first, each with the tokens around
+    /// its difference, if accounts have those.
+    #[must_use]
+    pub fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Box<Around>>)> {
+        self.evaluations.latest(most)
+    }
+
+    /// The tokens around the difference of a request, if accounts have those.
+    #[must_use]
+    pub fn around(&self, id: &str) -> Option<Box<Around>> {
+        self.evaluations.around(id)
+    }
+
+    pub(super) fn evicted(&mut self, id: &RequestId, reason: Reason, place: Place, now: Now) {
+        let live = self.live.remove(id);
+        let launch = match place {
+            Place::Slot(sequence) => self.slots.get(&sequence).and_then(|s| s.launch.as_ref()),
+            _ => None,
+        };
+        // What overwrites or moves a slot's content is the task in it. One that is emptied is so
+        // for its own task, if it has one at work.
+        let by = launch.filter(|launch| match reason {
+            _ if self.restoring => false,
+            Reason::Overwritten
+            | Reason::Shifted
+            | Reason::OutOfReach
+            | Reason::AdaptersChanged => true,
+            Reason::Cleared => launch.busy,
+            _ => false,
+        });
+        let reason = reason_out(reason);
+        *self.counts.evictions.entry(reason).or_default() += 1;
+        let by_id = by.and_then(|launch| launch.id.clone());
+        if let Some(work) = by.and_then(|by| self.works.get_mut(&by.arrival?)) {
+            work.pushed_out(Evicted {
+                id: id.to_string(),
+                reason,
+            });
+        }
+        let from = place_out(place);
+        let change = Change::Evicted {
+            id: id.to_string(),
+            reason,
+            from,
+            by: by_id.as_deref().map(str::to_owned),
+        };
+        let gone = Gone {
+            at_unix_ms: now.unix_ms,
+            reason,
+            from,
+            by: by_id,
+            tokens: live.and_then(|live| live.tokens),
+        };
+        self.gone.remember(id, gone);
+        self.change(change, now);
+    }
+}
+
+pub(crate) fn reason_out(reason: Reason) -> ReasonOut {
+    match reason {
+        Reason::Overwritten => ReasonOut::Overwritten,
+        Reason::Cleared => ReasonOut::Cleared,
+        Reason::Shifted => ReasonOut::Shifted,
+        Reason::DroppedFromHost => ReasonOut::DroppedFromHost,
+        Reason::OutOfReach => ReasonOut::OutOfReach,
+        Reason::AdaptersChanged => ReasonOut::AdaptersChanged,
+        Reason::ContextFreed => ReasonOut::ContextFreed,
+        Reason::NeverCached => ReasonOut::NeverCached,
+        Reason::OutOfStep => ReasonOut::OutOfStep,
+        Reason::Reset => ReasonOut::Reset,
+        Reason::TooMany => ReasonOut::TooMany,
+    }
+}
+
+fn place_out(place: Place) -> PlaceOut {
+    match place {
+        Place::Slot(slot) => PlaceOut::Slot { slot },
+        Place::Host => PlaceOut::Host,
+        Place::Nowhere => PlaceOut::Nowhere,
+    }
+}

@@ -1,0 +1,51 @@
+//! Contexts: the oldest that lives is the primary, whose sequences are the slots.
+
+use super::*;
+
+impl Ledger {
+    pub(super) fn context_created(&mut self, context: ContextId) {
+        if !self.contexts.contains(&context) {
+            self.contexts.push(context);
+        }
+    }
+
+    pub(super) fn context_freed(&mut self, context: ContextId, effects: &mut Vec<Effect>) {
+        let primary = self.contexts.first() == Some(&context);
+        self.contexts.retain(|&other| other != context);
+        self.reaches.forget_context(context);
+        self.adapters.forget_context(context);
+        if primary {
+            self.empty_all(Reason::ContextFreed, effects);
+            self.flights.clear();
+            self.evaluating = false;
+            self.unheard = false;
+            self.reaches.clear();
+            // No slot outlives its context, nor does a task at work on it.
+            for (_, mut sequence) in std::mem::take(&mut self.sequences) {
+                self.abandon(sequence.launch.take(), effects);
+                self.release(
+                    sequence.holder,
+                    Reason::ContextFreed,
+                    Place::Nowhere,
+                    effects,
+                );
+            }
+            // The server makes a new host cache for its next context. It drops the
+            // old one only then, but nothing finds an entry of it before that.
+            let mut buffers: Vec<_> = self.buffers.drain().collect();
+            buffers.sort_unstable_by_key(|&(buffer, _)| buffer);
+            for (_, holder) in buffers {
+                self.release(holder, Reason::ContextFreed, Place::Host, effects);
+            }
+        }
+    }
+
+    /// Whether the server's slots are sequences of this context. A context that
+    /// was never announced counts as the oldest if there is no other.
+    pub(super) fn is_primary(&mut self, context: ContextId) -> bool {
+        if self.contexts.is_empty() {
+            self.contexts.push(context);
+        }
+        self.contexts.first() == Some(&context)
+    }
+}

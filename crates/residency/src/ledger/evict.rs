@@ -1,0 +1,121 @@
+//! Evictions: a request ends since its tokens are gone, since it never was cached, or since it can no
+//! longer be tracked.
+
+use super::*;
+
+impl Ledger {
+    /// Takes a request out of the ledger without a word.
+    pub(super) fn forget(&mut self, name: RequestKey) -> Option<RequestId> {
+        let request = self.requests.remove(name)?;
+        for mark in request.marks.into_iter().flatten() {
+            self.tree.unmark(mark);
+        }
+        Some(request.id)
+    }
+
+    /// A request is no longer cached.
+    pub(super) fn end(
+        &mut self,
+        name: RequestKey,
+        reason: Reason,
+        place: Place,
+        effects: &mut Vec<Effect>,
+    ) {
+        let request = self.requests.get(name);
+        if let Some(evaluation) = request.and_then(|request| request.evaluation) {
+            self.lose_unclaimed(evaluation, reason, place, effects);
+        } else if let Some(id) = self.forget(name) {
+            effects.push(Effect::Evicted { id, reason, place });
+        }
+    }
+
+    /// Takes a holder away for good.
+    pub(super) fn release(
+        &mut self,
+        holder: Holder,
+        reason: Reason,
+        place: Place,
+        effects: &mut Vec<Effect>,
+    ) {
+        let above = self.wanting_above(holder);
+        self.tree.release(holder, &mut self.lost);
+        self.evict_lost(reason, place, effects);
+        self.review_wanting(&above, reason, place, effects);
+    }
+
+    pub(super) fn evict_lost(&mut self, reason: Reason, place: Place, effects: &mut Vec<Effect>) {
+        if self.lost.is_empty() {
+            return;
+        }
+        let mut lost = std::mem::take(&mut self.lost);
+        // Lost marks are gone from the tree already: they must not be unmarked.
+        for label in &lost {
+            if let Some(request) = self.requests.get_mut(label.request) {
+                request.marks[label.nth] = None;
+            }
+        }
+        for label in &lost {
+            self.end(label.request, reason, place, effects);
+        }
+        lost.clear();
+        self.lost = lost;
+    }
+
+    /// Decides an undecided branch: it is lost.
+    pub(super) fn release_ghost(
+        &mut self,
+        id: SequenceId,
+        reason: Reason,
+        effects: &mut Vec<Effect>,
+    ) {
+        let ghost = self
+            .sequences
+            .get_mut(&id)
+            .and_then(|sequence| sequence.ghost.take());
+        if let Some(ghost) = ghost {
+            let reason = if ghost.shifted {
+                Reason::Shifted
+            } else {
+                reason
+            };
+            self.release(ghost.holder, reason, Place::Slot(id), effects);
+        }
+    }
+
+    pub(super) fn reset(&mut self, effects: &mut Vec<Effect>) {
+        for name in self.requests.live() {
+            let request = self.requests.get(name);
+            if request.is_some_and(|request| request.evaluation.is_none()) {
+                self.give_up(name, Reason::Reset, effects);
+            }
+        }
+    }
+
+    /// A request may still be cached, and is tracked no more.
+    pub(super) fn give_up(&mut self, name: RequestKey, reason: Reason, effects: &mut Vec<Effect>) {
+        let request = self.requests.get(name);
+        let found = request.and_then(|request| self.whereabouts(&request.id));
+        let place = found.unwrap_or_default().place();
+        self.end(name, reason, place, effects);
+    }
+
+    pub(super) fn out_of_step(&mut self, effects: &mut Vec<Effect>) {
+        for name in self.requests.live() {
+            self.end(name, Reason::OutOfStep, Place::Nowhere, effects);
+        }
+        self.requests.clear();
+        self.reaches.clear();
+        self.adapters.lose_step();
+        *self = Self {
+            contexts: std::mem::take(&mut self.contexts),
+            requests: std::mem::replace(&mut self.requests, Requests::new()),
+            uncached: std::mem::take(&mut self.uncached),
+            reaches: std::mem::take(&mut self.reaches),
+            adapters: std::mem::take(&mut self.adapters),
+            stepped_out: true,
+            unheard: true,
+            unseen: self.unseen,
+            ..Self::new()
+        };
+    }
+}

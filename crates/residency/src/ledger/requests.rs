@@ -1,0 +1,155 @@
+//! A request on its way: launched in a slot, and marked where its prompt ends once that has been evaluated.
+
+use super::*;
+
+impl Ledger {
+    pub(super) fn launched(&mut self, id: SequenceId, task: TaskId, effects: &mut Vec<Effect>) {
+        self.launches = true;
+        let mut request = self.requests.launch(task);
+        let forgotten = self.uncached.remove(&task).then(|| self.next_unseen());
+        if forgotten.is_some() {
+            if let Some(name) = request.take() {
+                self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+            }
+        }
+        let named = self.adapters.take_named(task);
+        self.begin(id, request, forgotten, named, effects);
+    }
+
+    /// A slot is at work for a request, if for one with an id.
+    pub(super) fn begin(
+        &mut self,
+        id: SequenceId,
+        request: Option<RequestKey>,
+        forgotten: Option<u32>,
+        named: Option<Named>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let sequence = self.sequence(id);
+        sequence.forgotten = forgotten;
+        let before = sequence.launch.replace(Launch {
+            request,
+            every_output: false,
+            mark: None,
+            submitted: false,
+            blend_settled: false,
+            names_adapters: false,
+            named: None,
+        });
+        self.adapt_to_launch(id, named, before.as_ref(), effects);
+        self.abandon(before, effects);
+    }
+
+    /// The number of another content that is like no other.
+    pub(super) fn next_unseen(&mut self) -> u32 {
+        self.unseen = self.unseen.wrapping_add(1);
+        self.unseen
+    }
+
+    /// A task lost its slot before its prompt was evaluated.
+    pub(super) fn abandon(&mut self, launch: Option<Launch>, effects: &mut Vec<Effect>) {
+        let Some(launch) = launch else { return };
+        let Some(name) = launch.request else { return };
+        if launch.mark.is_none() {
+            self.fail(name, effects);
+        }
+    }
+
+    /// A prompt of a request was launched and will not be evaluated.
+    pub(super) fn fail(&mut self, name: RequestKey, effects: &mut Vec<Effect>) {
+        if let Some(request) = self.requests.get_mut(name) {
+            request.running = request.running.saturating_sub(1);
+            request.failed = true;
+            if let Some(evaluation) = request.evaluation {
+                self.fail_unclaimed(evaluation, effects);
+                return;
+            }
+        }
+        self.end_if_over(name, effects);
+    }
+
+    pub(super) fn end_if_over(&mut self, name: RequestKey, effects: &mut Vec<Effect>) {
+        if self.requests.is_over(name) {
+            self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+        }
+    }
+
+    /// The prompt of a launch has been evaluated and stands where the sequence stands.
+    pub(super) fn settle(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        let Some(launch) = sequence.launch.as_mut() else {
+            return;
+        };
+        let holder = sequence.holder;
+        let depth = self.tree.depth(holder);
+        let name = launch.request;
+        let marked = launch.mark;
+        let every_output = launch.every_output;
+        let named = launch.named.take();
+        if !every_output {
+            sequence.launch = None;
+        }
+        let Some(name) = name else { return };
+        if depth == 0 || self.requests.get(name).is_none() {
+            return;
+        }
+        let end = self.reusable(id, name, named);
+        match marked {
+            // An embedding task goes on: the prompt ends further down.
+            Some(nth) => self.move_mark(name, nth, holder, end),
+            None => self.set_mark(id, name, holder, end),
+        }
+        if end == 0 || !self.is_wholly_served(name) {
+            // Nothing of it would be found again.
+            self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+            return;
+        }
+        if marked.is_some() {
+            return;
+        }
+        let complete = self.requests.settle(name);
+        let Some(request) = self.requests.get(name) else {
+            return;
+        };
+        if let Some(evaluation) = request.evaluation {
+            self.settle_unclaimed(evaluation, id, depth, effects);
+        } else if complete {
+            effects.push(Effect::Cached {
+                id: request.id.clone(),
+                sequence: id,
+                tokens: depth,
+            });
+        }
+    }
+
+    /// Marks where a prompt of a request ends, in a slot.
+    fn set_mark(&mut self, id: SequenceId, name: RequestKey, holder: Holder, end: u32) {
+        let Some(request) = self.requests.get_mut(name) else {
+            return;
+        };
+        let nth = request.marks.len();
+        let label = Label { request: name, nth };
+        request.marks.push(Some(self.tree.mark(holder, end, label)));
+        // Where some of it is never used again, the rest is what a way back must lead to.
+        let depth = self.tree.depth(holder);
+        self.watch(id, label, if end + 1 < depth { end } else { depth });
+        let sequence = self.sequences.get_mut(&id);
+        // None: the launch is over with this.
+        if let Some(launch) = sequence.and_then(|sequence| sequence.launch.as_mut()) {
+            launch.mark = Some(nth);
+        }
+    }
+
+    fn move_mark(&mut self, name: RequestKey, nth: usize, holder: Holder, end: u32) {
+        let request = self.requests.get_mut(name);
+        let mark = request.and_then(|request| request.marks.get_mut(nth));
+        if let Some(mark) = mark {
+            if let Some(before) = mark.take() {
+                let label = self.tree.unmark(before);
+                *mark = Some(self.tree.mark(holder, end, label));
+            }
+        }
+    }
+}

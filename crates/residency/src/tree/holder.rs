@@ -1,0 +1,122 @@
+//! Holders: each stands at a depth and keeps every token above it.
+
+use super::*;
+
+/// Names a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder(pub(super) Key);
+
+/// A holder's place in the tree. It stands *in* `node`: above its end or at it,
+/// below the end of its parent (or at the root).
+#[derive(Debug)]
+pub(super) struct Stand {
+    pub(super) node: Key,
+    pub(super) depth: u32,
+    /// The least depth since [`Tree::take_lowest`].
+    pub(super) lowest: u32,
+    pub(super) previous: Key,
+    pub(super) next: Key,
+}
+
+impl<M> Tree<M> {
+    /// A new holder at the root: it holds nothing.
+    pub(crate) fn hold_root(&mut self) -> Holder {
+        Holder(self.stand(ROOT, 0))
+    }
+
+    /// A new holder where another one stands.
+    pub(crate) fn hold_beside(&mut self, holder: Holder) -> Holder {
+        let Stand { node, depth, .. } = self.holders[holder.0];
+        Holder(self.stand(node, depth))
+    }
+
+    /// How many tokens lie above a holder.
+    pub(crate) fn depth(&self, holder: Holder) -> u32 {
+        self.holders[holder.0].depth
+    }
+
+    /// How many tokens have lain above a holder ever since this was called last. For a holder that
+    /// is new since then, none.
+    pub(crate) fn take_lowest(&mut self, holder: Holder) -> u32 {
+        let stand = &mut self.holders[holder.0];
+        std::mem::replace(&mut stand.lowest, stand.depth)
+    }
+
+    /// Takes a holder away. The labels of the marks that only it kept go to `lost`.
+    pub(crate) fn release(&mut self, holder: Holder, lost: &mut Vec<M>) {
+        let node = self.leave(holder.0);
+        self.holders.remove(holder.0);
+        self.prune(node, lost);
+    }
+
+    /// Moves a holder up to `depth`; does nothing if it stands there or above.
+    pub(crate) fn retreat(&mut self, holder: Holder, depth: u32, lost: &mut Vec<M>) {
+        let stand = &self.holders[holder.0];
+        if depth >= stand.depth {
+            return;
+        }
+        let left = stand.node;
+        // A whole context is left often, and need not be climbed.
+        let mut node = if depth == 0 { ROOT } else { left };
+        while node != ROOT && self.start(node) >= depth {
+            node = self.nodes[node].parent;
+        }
+        self.relocate(holder.0, node, depth);
+        let stand = &mut self.holders[holder.0];
+        stand.lowest = stand.lowest.min(depth);
+        // Standing higher up, it keeps the pruning from going too far.
+        self.prune(left, lost);
+    }
+
+    fn stand(&mut self, node: Key, depth: u32) -> Key {
+        let key = self.holders.insert(Stand {
+            node,
+            depth,
+            lowest: 0,
+            previous: NONE,
+            next: NONE,
+        });
+        self.enter(key, node);
+        key
+    }
+
+    /// Puts a holder on a node's list.
+    pub(super) fn enter(&mut self, holder: Key, node: Key) {
+        let next = self.nodes[node].holders;
+        if next != NONE {
+            self.holders[next].previous = holder;
+        }
+        let stand = &mut self.holders[holder];
+        stand.node = node;
+        stand.previous = NONE;
+        stand.next = next;
+        self.nodes[node].holders = holder;
+    }
+
+    /// Takes a holder off its node's list; returns the node.
+    pub(super) fn leave(&mut self, holder: Key) -> Key {
+        let Stand {
+            node,
+            previous,
+            next,
+            ..
+        } = self.holders[holder];
+        if previous == NONE {
+            self.nodes[node].holders = next;
+        } else {
+            self.holders[previous].next = next;
+        }
+        if next != NONE {
+            self.holders[next].previous = previous;
+        }
+        node
+    }
+
+    pub(super) fn relocate(&mut self, holder: Key, node: Key, depth: u32) {
+        if self.holders[holder].node != node {
+            self.leave(holder);
+            self.enter(holder, node);
+        }
+        self.holders[holder].depth = depth;
+    }
+}

@@ -1,0 +1,103 @@
+//! Marks: each stands at the end of a node, where the prompt of a request ends.
+
+use super::*;
+
+/// Names a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(Key);
+
+/// A mark's place in the tree: the end of `node`.
+#[derive(Debug)]
+pub(super) struct Flag<M> {
+    pub(super) node: Key,
+    pub(super) previous: Key,
+    pub(super) next: Key,
+    pub(super) label: M,
+}
+
+impl<M> Tree<M> {
+    /// Marks the place at `depth` above a holder, or where it stands if that is higher.
+    pub(crate) fn mark(&mut self, holder: Holder, depth: u32, label: M) -> Mark {
+        let Stand {
+            mut node,
+            depth: lowest,
+            ..
+        } = self.holders[holder.0];
+        let depth = depth.min(lowest);
+        while node != ROOT && self.start(node) >= depth {
+            node = self.nodes[node].parent;
+        }
+        if depth < self.nodes[node].depth {
+            node = self.split(node, depth);
+        }
+        self.mark_node(node, label)
+    }
+
+    /// Marks the place where another mark stands.
+    pub(crate) fn mark_beside(&mut self, mark: Mark, label: M) -> Mark {
+        let node = self.marks[mark.0].node;
+        self.mark_node(node, label)
+    }
+
+    /// Whether a holder stands at a mark or below it.
+    pub(crate) fn covers(&self, holder: Holder, mark: Mark) -> bool {
+        let node = self.marks[mark.0].node;
+        self.depth(holder) >= self.nodes[node].depth && self.is_above(node, holder)
+    }
+
+    /// The labels of the marks at which a holder stands or below which it does, the lowest first.
+    pub(crate) fn labels_above(&self, holder: Holder) -> Vec<&M> {
+        let Stand {
+            mut node, depth, ..
+        } = self.holders[holder.0];
+        let mut labels = Vec::new();
+        if self.nodes[node].depth > depth {
+            node = self.nodes[node].parent;
+        }
+        while node != ROOT {
+            let mut mark = self.nodes[node].marks;
+            while mark != NONE {
+                let flag = &self.marks[mark];
+                labels.push(&flag.label);
+                mark = flag.next;
+            }
+            node = self.nodes[node].parent;
+        }
+        labels
+    }
+
+    /// Takes a mark away and returns its label.
+    pub(crate) fn unmark(&mut self, mark: Mark) -> M {
+        let Flag {
+            node,
+            previous,
+            next,
+            label,
+        } = self.marks.remove(mark.0);
+        if previous == NONE {
+            self.nodes[node].marks = next;
+        } else {
+            self.marks[previous].next = next;
+        }
+        if next != NONE {
+            self.marks[next].previous = previous;
+        }
+        self.join(node);
+        label
+    }
+
+    fn mark_node(&mut self, node: Key, label: M) -> Mark {
+        let next = self.nodes[node].marks;
+        let key = self.marks.insert(Flag {
+            node,
+            previous: NONE,
+            next,
+            label,
+        });
+        if next != NONE {
+            self.marks[next].previous = key;
+        }
+        self.nodes[node].marks = key;
+        Mark(key)
+    }
+}

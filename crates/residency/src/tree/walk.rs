@@ -1,0 +1,116 @@
+//! A holder on its way down, along tokens that the tree has and tokens that it has not; and what lies
+//! above it.
+
+use super::*;
+
+impl<M> Tree<M> {
+    /// Walks a holder down while the tree already has the tokens; returns how many it had.
+    ///
+    /// With `towards`, the walk also ends where it would leave the path to that
+    /// holder, and where it has reached it.
+    pub(crate) fn follow(
+        &mut self,
+        holder: Holder,
+        tokens: &[Token],
+        towards: Option<Holder>,
+    ) -> usize {
+        let mut walked = 0;
+        let limit = towards.map_or(u32::MAX, |goal| self.depth(goal));
+        loop {
+            let Stand { node, depth, .. } = self.holders[holder.0];
+            let rest = &tokens[walked..];
+            if rest.is_empty() || depth >= limit {
+                return walked;
+            }
+            let here = &self.nodes[node];
+            let inside = here.tokens.len() - (here.depth - depth) as usize;
+            let run = &here.tokens[inside..];
+            if run.is_empty() {
+                let Some(&child) = self.edges.get(&(node, rest[0])) else {
+                    return walked;
+                };
+                if towards.is_some_and(|goal| !self.is_above(child, goal)) {
+                    return walked;
+                }
+                let step = self.agree(child, 0, rest, limit - depth);
+                self.relocate(holder.0, child, depth + step as u32);
+                walked += step;
+            } else {
+                let step = self.agree(node, inside, rest, limit - depth);
+                if step == 0 {
+                    return walked;
+                }
+                self.holders[holder.0].depth += step as u32;
+                walked += step;
+            }
+        }
+    }
+
+    /// Walks a holder down, writing the tokens that the tree does not have.
+    pub(crate) fn extend(&mut self, holder: Holder, tokens: &[Token]) {
+        let mut written = self.follow(holder, tokens, None);
+        while written < tokens.len() {
+            let Stand { node, depth, .. } = self.holders[holder.0];
+            let at = if depth < self.nodes[node].depth {
+                self.split(node, depth)
+            } else {
+                node
+            };
+            let rest = &tokens[written..];
+            let here = &mut self.nodes[at];
+            let room = RUN - here.tokens.len();
+            let step = if at != ROOT && here.is_open_ended() && room > 0 {
+                let step = room.min(rest.len());
+                here.grow(&rest[..step]);
+                self.holders[holder.0].depth += step as u32;
+                step
+            } else {
+                let step = RUN.min(rest.len());
+                let child = self.nodes.insert(Node::below(at, depth, &rest[..step]));
+                self.adopt(at, child);
+                self.relocate(holder.0, child, depth + step as u32);
+                step
+            };
+            self.tokens += step;
+            written += step;
+        }
+    }
+
+    /// The token right above a holder.
+    pub(crate) fn last(&self, holder: Holder) -> Option<Token> {
+        let Stand { node, depth, .. } = self.holders[holder.0];
+        let node = &self.nodes[node];
+        let below = (node.depth - depth) as usize;
+        node.tokens.iter().rev().nth(below).copied()
+    }
+
+    /// The tokens above a holder, from depth `from` on.
+    pub(crate) fn read(&self, holder: Holder, from: u32) -> Vec<Token> {
+        let Stand {
+            mut node,
+            mut depth,
+            ..
+        } = self.holders[holder.0];
+        let mut backwards = Vec::new();
+        while depth > from {
+            let start = self.start(node);
+            let low = from.max(start);
+            let run = &self.nodes[node].tokens[(low - start) as usize..(depth - start) as usize];
+            backwards.extend(run.iter().rev());
+            depth = low;
+            node = self.nodes[node].parent;
+        }
+        backwards.reverse();
+        backwards
+    }
+
+    /// How many tokens a node's run has in common with `tokens`, from its index `from` on.
+    fn agree(&self, node: Key, from: usize, tokens: &[Token], limit: u32) -> usize {
+        self.nodes[node].tokens[from..]
+            .iter()
+            .zip(tokens)
+            .take(limit as usize)
+            .take_while(|(ours, theirs)| ours == theirs)
+            .count()
+    }
+}

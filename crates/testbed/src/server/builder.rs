@@ -1,0 +1,221 @@
+//! How to run a server: its options, and what can be said of it by them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::READY;
+use crate::flags::Flags;
+use crate::tls::Certificate;
+use crate::{Arch, Model, ProjectorKind, engine, llama_server};
+
+/// How to run a server. Cloning it is how the same one is run again.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    pub(super) program: Option<PathBuf>,
+    pub(super) subcommand: Option<OsString>,
+    pub(super) model: Option<Model>,
+    pub(super) args: Vec<OsString>,
+    pub(super) env: Vec<(OsString, Option<OsString>)>,
+    pub(super) launcher: Option<PathBuf>,
+    pub(super) preload: Option<PathBuf>,
+    pub(super) index_url: Option<String>,
+    pub(super) saves_slots: bool,
+    pub(super) certificate: Option<Arc<Certificate>>,
+    pub(super) ready: Duration,
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            program: None,
+            subcommand: None,
+            model: None,
+            args: Vec::new(),
+            env: Vec::new(),
+            launcher: None,
+            preload: None,
+            index_url: None,
+            saves_slots: true,
+            certificate: None,
+            ready: READY,
+        }
+    }
+
+    /// The model to serve; none for router mode.
+    pub fn model(mut self, model: &Model) -> Self {
+        self.model = Some(model.clone());
+        self
+    }
+
+    /// The llama-server to run rather than [`llama_server`]'s.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// The word that comes before all arguments, where the program needs one.
+    pub fn subcommand(mut self, word: impl Into<OsString>) -> Self {
+        self.subcommand = Some(word.into());
+        self
+    }
+
+    /// More command line arguments.
+    pub fn args<T: Into<OsString>>(mut self, args: impl IntoIterator<Item = T>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// `slots` slots whose KV is found in the slots or nowhere: no host prompt
+    /// cache, and a buffer for each slot rather than a unified one.
+    pub fn bare_slots(self, slots: u32) -> Self {
+        self.args(["--no-kv-unified", "--cache-ram", "0", "--parallel"])
+            .args([slots.to_string()])
+    }
+
+    /// No `--slot-save-path`, without which slots cannot be saved, restored or erased.
+    pub fn no_saved_slots(mut self) -> Self {
+        self.saves_slots = false;
+        self
+    }
+
+    /// Images, by a tiny projector (`--mmproj`) for a tiny model.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn projector(self, kind: ProjectorKind) -> Self {
+        let file = engine::projector(kind).into_os_string();
+        self.args(["--mmproj".into(), file])
+    }
+
+    /// One more LoRA adapter (`--lora`) for the tiny model that was given before: equal seeds, equal
+    /// adapters. With an `invocation`, it is activated by these tokens.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn adapter(self, seed: u64, invocation: &[u32]) -> Self {
+        let arch = self.model.as_ref().map_or(Arch::Llama, Model::arch);
+        let file = engine::adapter(arch, seed, invocation).into_os_string();
+        self.args(["--lora".into(), file])
+    }
+
+    /// Speaks TLS, with a certificate of its own that is checked.
+    ///
+    /// # Panics
+    /// When that cannot be written.
+    pub fn tls(mut self) -> Self {
+        let certificate = match Certificate::new() {
+            Ok(certificate) => Arc::new(certificate),
+            Err(error) => panic!("no certificate: {error}"),
+        };
+        self = self
+            .args(["--ssl-key-file"])
+            .args([certificate.key_file()])
+            .args(["--ssl-cert-file"])
+            .args([certificate.file()]);
+        self.certificate = Some(certificate);
+        self
+    }
+
+    /// An environment variable.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Removes an environment variable.
+    pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), None));
+        self
+    }
+
+    /// Runs the launcher, which finds the server through `LLAMA_SERVER_BIN`.
+    pub fn launcher(mut self, launcher: impl Into<PathBuf>) -> Self {
+        self.launcher = Some(launcher.into());
+        self
+    }
+
+    /// Preloads the hook library into the server, without a launcher.
+    pub fn preload(mut self, hook: impl Into<PathBuf>) -> Self {
+        self.preload = Some(hook.into());
+        self
+    }
+
+    /// Sets `CONTEXTPILOT_INDEX_URL`.
+    pub fn index_url(mut self, url: impl Into<String>) -> Self {
+        self.index_url = Some(url.into());
+        self
+    }
+
+    /// How long the server may take until it is ready; a minute otherwise.
+    pub fn ready_within(mut self, patience: Duration) -> Self {
+        self.ready = patience;
+        self
+    }
+
+    /// The same server without hook and launcher: the one that tells the truth.
+    pub fn plain(&self) -> Self {
+        let mut plain = self.clone();
+        plain.launcher = None;
+        plain.preload = None;
+        plain.index_url = None;
+        let ours = |name: &OsString| name.to_string_lossy().starts_with("CONTEXTPILOT_");
+        plain.env.retain(|(name, _)| !ours(name));
+        plain
+    }
+
+    /// Whether any of these options was given.
+    pub(super) fn has(&self, options: &[&str]) -> bool {
+        let option = |arg: &OsString| options.iter().any(|option| arg == option);
+        self.args.iter().any(option)
+    }
+
+    /// What this asks for and the server does not have: an argument. Always `None` with the
+    /// server that the tests are written for.
+    pub fn lacking(&self) -> Option<String> {
+        self.flags().lacking(&self.args)
+    }
+
+    pub(super) fn flags(&self) -> Flags {
+        Flags::of(&self.program.clone().unwrap_or_else(llama_server))
+    }
+
+    /// Whether what leaves a slot may go to the host prompt cache.
+    pub fn has_host_cache(&self) -> bool {
+        if !self.flags().has("--cache-ram") {
+            return false;
+        }
+        let mut pairs = self.args.iter().zip(self.args.iter().skip(1));
+        !pairs.any(|(name, value)| (name == "--cache-ram" || name == "-cram") && value == "0")
+    }
+
+    /// Whether a request in one slot can leave the KV of the others alone.
+    pub(crate) fn has_separate_slots(&self) -> bool {
+        let separate = self.has(&["--no-kv-unified", "-no-kvu"]);
+        !self.has_host_cache() && (separate || !self.flags().has("--no-kv-unified"))
+    }
+
+    /// Whether its model can go back to any prefix of what it holds.
+    pub fn keeps_any_prefix(&self) -> bool {
+        let model = self.model.as_ref();
+        model.is_none_or(Model::keeps_any_prefix) || self.has(&["--swa-full"])
+    }
+
+    /// Whether it has LoRA adapters.
+    pub fn has_adapters(&self) -> bool {
+        self.adapters() > 0
+    }
+
+    /// How many LoRA adapters it has.
+    pub fn adapters(&self) -> usize {
+        self.args.iter().filter(|one| *one == "--lora").count()
+    }
+
+    /// How many addresses it is to listen on.
+    pub(super) fn hosts(&self) -> usize {
+        let mut pairs = self.args.iter().zip(self.args.iter().skip(1));
+        let hosts = pairs.find(|(name, _)| *name == "--host");
+        hosts.map_or(1, |(_, hosts)| hosts.to_string_lossy().split(',').count())
+    }
+}

@@ -1,0 +1,120 @@
+//! A server is started.
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::said::{STDERR, STDOUT};
+use super::{Builder, Server};
+use crate::{Error, Result, llama_server};
+
+impl Builder {
+    fn command(&self, folder: &Path) -> Result<Command> {
+        let server = self.program.clone().unwrap_or_else(llama_server);
+        let mut command = match &self.launcher {
+            Some(launcher) => {
+                let mut command = Command::new(launcher);
+                command.env("LLAMA_SERVER_BIN", &server);
+                command
+            }
+            None => Command::new(&server),
+        };
+        // What happens to be set around a test run must not change its result.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let meant_for_servers = ["CONTEXTPILOT_", "LLAMA_ARG_", "GGML_", "LD_PRELOAD"];
+            if meant_for_servers
+                .iter()
+                .any(|start| text.starts_with(start))
+            {
+                command.env_remove(&name);
+            }
+        }
+        command.args(&self.subcommand);
+        if let Some(model) = &self.model {
+            command.arg("--model").arg(model.path());
+        }
+        // One thread: two of them spin for each other when cores are scarce,
+        // which makes an evaluation of 1 ms take 500.
+        let defaults: [(&[&str], &str); 5] = [
+            (&["--host"], "127.0.0.1"),
+            (&["--port"], "0"),
+            (&["--threads", "-t"], "1"),
+            (&["--ctx-size", "-c"], "4096"),
+            (&["--slot-save-path"], "."),
+        ];
+        for (names, value) in defaults {
+            let wanted = self.saves_slots || names != ["--slot-save-path"];
+            if wanted && !self.has(names) {
+                command.arg(names[0]).arg(value);
+            }
+        }
+        let flags = self.flags();
+        // Those without a host cache do not show their slots unless they are told to.
+        if !flags.has("--cache-ram") {
+            command.arg("--slots");
+        }
+        command.args(flags.fitting(&self.args)).current_dir(folder);
+        // Its journal is its own, unless a test has two lives share one.
+        command.env("XDG_STATE_HOME", folder);
+        if let Some(hook) = &self.preload {
+            command.env("LD_PRELOAD", std::path::absolute(hook)?);
+        }
+        if let Some(url) = &self.index_url {
+            command.env("CONTEXTPILOT_INDEX_URL", url);
+        }
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let file = |name| File::create(folder.join(name));
+        command
+            .stdin(Stdio::null())
+            .stdout(file(STDOUT)?)
+            .stderr(file(STDERR)?);
+        Ok(command)
+    }
+
+    /// Starts the server and waits until it is ready to serve.
+    ///
+    /// It listens on a loopback port that it chooses itself (`--port 0`) and
+    /// names in its log; with `--host`, wherever that says.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends, or is not ready in time: with the end
+    /// of what it said on stderr.
+    pub fn spawn(&self) -> Result<Server> {
+        let mut server = self.start()?;
+        server.await_ready()?;
+        Ok(server)
+    }
+
+    /// Starts the server, and does not wait until it is ready: nobody can talk to it before
+    /// [`Server::await_ready`] has returned.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(&self) -> Result<Server> {
+        // The journal's folder is in it: closed to others whatever the mask of this process is.
+        let private = Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new().permissions(private).tempdir()?;
+        let mut command = self.command(folder.path())?;
+        let child = command
+            .spawn()
+            .map_err(|error| Error::new(format!("{:?}: {error}", command.get_program())))?;
+        Ok(Server {
+            child,
+            // Known once it listens.
+            endpoints: Vec::new(),
+            chosen: 0,
+            certificate: self.certificate.clone(),
+            folder,
+            exited: None,
+            hosts: self.hosts(),
+            ready: self.ready,
+        })
+    }
+}

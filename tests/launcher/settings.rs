@@ -1,0 +1,99 @@
+//! Settings that are wrong are refused before the server starts.
+
+use std::process::Command;
+
+use crate::machine::{Machine, assert_refused, stderr};
+
+#[test]
+fn a_bad_setting_is_2_and_says_what_is_wrong() {
+    let machine = Machine::new();
+    let with_url = |url: &str| {
+        machine
+            .launcher()
+            .env("CONTEXTPILOT_INDEX_URL", url)
+            .output()
+    };
+    for (url, what) in [
+        ("localhost:8765", "no scheme"),
+        ("ftp://h", "\"ftp\""),
+        ("http://h:99999", "\"99999\""),
+        ("http://", "no host"),
+        ("http://h/?q", "query"),
+        ("http://h /", "' '"),
+    ] {
+        assert_refused(
+            &with_url(url).unwrap(),
+            2,
+            &["CONTEXTPILOT_INDEX_URL", what],
+        );
+    }
+    let output = with_url("http://user:s3cret@h:0").unwrap();
+    assert_refused(&output, 2, &["http://user:***@h:0"]);
+    assert!(!stderr(&output).contains("s3cret"));
+
+    for (variable, value) in [
+        ("CONTEXTPILOT_STRICT", "yes"),
+        ("CONTEXTPILOT_INDEX_TIMEOUT_MS", "5s"),
+        ("CONTEXTPILOT_EXIT_DRAIN_MS", "-1"),
+    ] {
+        let output = machine.hooked().env(variable, value).output().unwrap();
+        assert_refused(&output, 2, &[variable, value]);
+    }
+}
+
+#[test]
+fn kv_events_that_cannot_be_published_are_refused_before_the_server_starts() {
+    let machine = Machine::new();
+    let good = ("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:5557");
+    for (name, value, why) in [
+        ("CONTEXTPILOT_KV_EVENTS", "127.0.0.1:5557", "give tcp://"),
+        ("CONTEXTPILOT_KV_EVENTS_REPLAY", good.1, "or off"),
+        ("CONTEXTPILOT_KV_EVENTS_TOPIC", "a\nb", "control character"),
+        ("CONTEXTPILOT_KV_BLOCK_SIZE", "16k", "from 1 to 4096"),
+    ] {
+        let set = |mut command: Command| {
+            let output = command.env(good.0, good.1).env(name, value).output();
+            output.unwrap()
+        };
+        assert_refused(&set(machine.launcher()), 2, &[name, why]);
+        assert_refused(&set(machine.hooked()), 2, &[name, why]);
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_at_is_refused_before_the_server_starts() {
+    let machine = Machine::new();
+    for (address, why) in [
+        ("8890", "no port; give one, as in 127.0.0.1:8890"),
+        ("http://127.0.0.1:8890", "a URL"),
+        ("::1:8890", "brackets"),
+        ("127.0.0.1:88900", "its port is not a number"),
+        ("unix:relative", "absolute path"),
+        ("0.0.0.0:8890", "CONTEXTPILOT_LISTEN_TOKEN"),
+        ("[::]:8890", "CONTEXTPILOT_LISTEN_TOKEN"),
+    ] {
+        let set = |mut command: Command| {
+            let output = command.env("CONTEXTPILOT_LISTEN", address).output();
+            output.unwrap()
+        };
+        assert_refused(&set(machine.launcher()), 2, &["CONTEXTPILOT_LISTEN", why]);
+        assert_refused(&set(machine.hooked()), 2, &["CONTEXTPILOT_LISTEN", why]);
+    }
+    let with_token = machine
+        .launcher()
+        .arg("/dev/null")
+        .env("CONTEXTPILOT_LISTEN", "0.0.0.0:8890")
+        .env("CONTEXTPILOT_LISTEN_TOKEN", "s3same")
+        .output()
+        .unwrap();
+    assert!(with_token.status.success(), "{}", stderr(&with_token));
+    assert!(!stderr(&with_token).contains("s3same"));
+    let bad_token = machine
+        .launcher()
+        .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+        .env("CONTEXTPILOT_LISTEN_TOKEN", "s3 same")
+        .output()
+        .unwrap();
+    assert_refused(&bad_token, 2, &["CONTEXTPILOT_LISTEN_TOKEN", "position 3"]);
+    assert!(!stderr(&bad_token).contains("s3 same"));
+}

@@ -1,0 +1,191 @@
+//! What passes through: arguments, environment, signals, exit codes.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::machine::{LAUNCHER, Machine, URL, stderr};
+
+#[test]
+fn arguments_reach_the_server_untouched() {
+    let machine = Machine::new();
+    let strange = [
+        OsStr::new("/proc/self/cmdline"),
+        OsStr::new("--"),
+        OsStr::new(""),
+        OsStr::new("two words\n"),
+        OsStr::from_bytes(b"\xff\xfe$HOME'\""),
+        OsStr::new("--help"),
+    ];
+    for url in [None, Some(URL)] {
+        let mut command = machine.launcher();
+        command
+            .args(strange)
+            .envs(url.map(|url| ("CONTEXTPILOT_INDEX_URL", url)));
+        let mut expected = b"llama-server\0".to_vec();
+        for argument in strange {
+            expected.extend_from_slice(argument.as_bytes());
+            expected.push(0);
+        }
+        let output = command.output().unwrap();
+        assert_eq!(
+            output.stdout.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+    }
+}
+
+#[test]
+fn without_an_index_the_environment_is_untouched_and_nothing_is_printed() {
+    let machine = Machine::new();
+    let set_up = |mut command: Command, url: Option<&str>| {
+        command
+            .args(["/proc/self/environ", "/proc/self/cmdline"])
+            .env("LD_PRELOAD", "")
+            .env("STRANGE", OsStr::from_bytes(b"\xff=\n"))
+            // Wrong, and none of anybody's business without an index.
+            .env("CONTEXTPILOT_INDEX_TIMEOUT_MS", "soon")
+            .env("CONTEXTPILOT_LISTEN_TOKEN", "not a token")
+            .envs(url.map(|url| ("CONTEXTPILOT_INDEX_URL", url)));
+        command.output().unwrap()
+    };
+    for url in [None, Some("")] {
+        let mut plain = machine.command(machine.server());
+        std::os::unix::process::CommandExt::arg0(&mut plain, "llama-server");
+        let plain = set_up(plain, url);
+        let launched = set_up(machine.launcher(), url);
+        assert!(plain.stdout.starts_with(b"CONTEXTPILOT_") || plain.stdout.starts_with(b"HOME="));
+        assert_eq!(launched, plain);
+        assert_eq!(stderr(&launched), "");
+        assert!(!machine.path("home/.cache").exists());
+    }
+}
+
+#[test]
+fn the_rest_of_the_environment_stays_as_it_is() {
+    let machine = Machine::new();
+    let run = |program: &Path| {
+        let mut command = machine.command(program);
+        command
+            .env("CONTEXTPILOT_INDEX_URL", URL)
+            .env("A", "1")
+            .env("Z", "2");
+        command.arg("/proc/self/environ").output().unwrap().stdout
+    };
+    let launched = run(Path::new(LAUNCHER));
+    let entry = format!("LD_PRELOAD={}\0", machine.library().display());
+    let plain = [run(&machine.server()), entry.into_bytes()].concat();
+    assert_eq!(
+        launched.escape_ascii().to_string(),
+        plain.escape_ascii().to_string()
+    );
+}
+
+#[test]
+fn signal_dispositions_reach_the_server() {
+    let machine = Machine::new();
+    let signals = |program: &Path, url: &str| {
+        let output = machine
+            .command("/bin/sh")
+            .args(["-c", "trap '' PIPE HUP; exec \"$0\" /proc/self/status"])
+            .arg(program)
+            .env("CONTEXTPILOT_INDEX_URL", url)
+            .output()
+            .unwrap();
+        let status = String::from_utf8(output.stdout).unwrap();
+        ["SigBlk:\t", "SigIgn:\t", "SigCgt:\t"].map(|name| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(name));
+            u64::from_str_radix(mask.unwrap(), 16).unwrap()
+        })
+    };
+    let plain = signals(&machine.server(), "");
+    // SIGHUP is 1, SIGPIPE 13.
+    assert_eq!(plain[1] & 0x1001, 0x1001, "{plain:x?}");
+    assert_eq!(signals(Path::new(LAUNCHER), ""), plain);
+    assert_eq!(signals(Path::new(LAUNCHER), URL), plain);
+}
+
+#[test]
+fn the_servers_end_is_ours() {
+    let machine = Machine::with_script("#!/bin/sh\nexit 42\n");
+    assert_eq!(machine.launcher().status().unwrap().code(), Some(42));
+    assert_eq!(machine.hooked().output().unwrap().status.code(), Some(42));
+    let machine = Machine::with_script("#!/bin/sh\nkill -TERM $$\n");
+    assert_eq!(machine.launcher().status().unwrap().signal(), Some(15));
+}
+
+#[test]
+fn a_full_disk_under_stderr_does_not_keep_the_server_from_starting() {
+    let machine = Machine::with_script("#!/bin/sh\nexit 42\n");
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    assert_eq!(
+        machine.hooked().stderr(full()).status().unwrap().code(),
+        Some(42)
+    );
+    let missing = Machine::without_server();
+    assert_eq!(
+        missing.launcher().stderr(full()).status().unwrap().code(),
+        Some(127)
+    );
+}
+
+#[test]
+fn a_script_without_an_interpreter_runs_as_from_a_shell() {
+    let machine = Machine::with_script("echo \"$1\"\n");
+    let output = machine.launcher().arg("hello").output().unwrap();
+    assert_eq!(output.stdout, b"hello\n", "{}", stderr(&output));
+}
+
+/// By a system call trace: between its own start and the server's, the launcher
+/// opens what the dynamic loader opens for it, and nothing else.
+#[test]
+fn without_an_index_no_file_is_opened() {
+    let machine = Machine::new();
+    let trace = machine.path("trace");
+    let traced = Command::new("strace")
+        .args([
+            "-f",
+            "-e",
+            "trace=execve,open,openat,openat2,creat,write",
+            "-o",
+        ])
+        .arg(&trace)
+        .arg(LAUNCHER)
+        .arg("/dev/null")
+        .env("PATH", machine.path("bin"))
+        .env_remove("CONTEXTPILOT_INDEX_URL")
+        .env_remove("CONTEXTPILOT_LISTEN")
+        .env_remove("CONTEXTPILOT_LOG_FILE")
+        .env_remove("LLAMA_SERVER_BIN")
+        .output();
+    let Ok(traced) = traced else {
+        eprintln!("skipped: strace is not installed");
+        return;
+    };
+    assert!(traced.status.success(), "{}", stderr(&traced));
+    let trace = fs::read_to_string(trace).unwrap();
+    let calls: Vec<&str> = trace
+        .lines()
+        .take_while(|line| !line.contains(r#"["llama-server", "/dev/null"]"#))
+        .collect();
+    assert!(
+        calls.len() < trace.lines().count(),
+        "no exec of the server in:\n{trace}"
+    );
+    for call in &calls[1..] {
+        let loader = [
+            "/ld.so.cache",
+            "/libc.so.6",
+            "/libgcc_s.so.1",
+            "/libm.so.6",
+            "/glibc-hwcaps",
+        ];
+        assert!(
+            loader.iter().any(|file| call.contains(file)),
+            "{call}\nin:\n{trace}"
+        );
+    }
+}
