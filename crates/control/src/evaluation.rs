@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Reason, Timestamp};
 
-/// What became of the tokens of a request's prompt. Of a request with several (a list, `n`): their
-/// numbers added up, and the rest of the one of which most was evaluated.
+/// Which tokens of a request's prompt were reused or evaluated, and why. If a request has several prompts
+/// (a list, `n`), numbers are added up, and the other fields are of the prompt with the most evaluated
+/// tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evaluation {
@@ -17,21 +18,21 @@ pub struct Evaluation {
     pub reused: u64,
     /// Tokens that were evaluated: the engine's `prompt_n`.
     pub evaluated: u64,
-    /// Why they were. Adds up to [`evaluated`](Self::evaluated).
+    /// Why tokens were evaluated. Adds up to [`evaluated`](Self::evaluated).
     pub causes: Causes,
-    /// Where the reused ones were. Adds up to [`reused`](Self::reused).
+    /// Where reused tokens were. Adds up to [`reused`](Self::reused).
     pub from: Sources,
-    /// Where the prompt left the last of the earlier ones that it has most in common with; `None`:
-    /// there is none, or one of the two begins with all of the other.
+    /// Where the prompt diverged from the earlier prompt with the longest common prefix, the latest if there
+    /// are several. `None` if there is none, or if one prompt is a prefix of the other.
     pub diverged: Option<Diverged>,
-    /// How the first of the tokens of [`Causes::evicted`] was lost; `None`: none was, or that is not
-    /// remembered.
+    /// How the first token of [`Causes::evicted`] was lost. `None` if no token was, or if that is no longer
+    /// known.
     pub lost: Option<Lost>,
 }
 
 impl Evaluation {
-    /// Takes in another prompt of the same request. `is_largest`: more of it was evaluated than of
-    /// any before it.
+    /// Adds another prompt of the same request. `is_largest`: more of its tokens were evaluated than of
+    /// any earlier prompt of the request.
     pub fn add(&mut self, other: Self, is_largest: bool) {
         if is_largest {
             self.diverged = other.diverged;
@@ -52,26 +53,26 @@ impl Evaluation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Causes {
-    /// The one that is always evaluated.
+    /// The last token of the prompt, which is always evaluated.
     pub last_token: u64,
     /// Never seen by this server behind the tokens before them.
     pub new: u64,
-    /// Were cached once, and lost: see [`Evaluation::lost`].
+    /// Were cached once, and evicted: see [`Evaluation::lost`].
     pub evicted: u64,
     /// Were cached in another slot or in the host prompt cache, and not used there.
     pub elsewhere: Elsewhere,
-    /// Were in the slot, but a sliding-window or recurrent context could not go back to them: there
+    /// Were in the slot, but a sliding-window or recurrent context could not go back to them, because there
     /// was no checkpoint.
     pub no_way_back: u64,
-    /// The request did not want them from the cache (`"cache_prompt": false`), or is of a kind that
-    /// never has them from there (embeddings, reranking).
+    /// Were cached, but the request says `"cache_prompt": false`, or is of a kind that
+    /// never uses the cache (embeddings, reranking).
     pub uncached: u64,
     /// Were in the slot at other positions: `--cache-reuse` would have moved them, if this context
-    /// can.
+    /// supports that.
     pub moved: u64,
     /// Were cached for other LoRA adapters.
     pub adapter: u64,
-    /// Beyond what is remembered, or events were lost.
+    /// The cause is no longer known, or events were lost.
     pub not_known: u64,
 }
 
@@ -106,7 +107,7 @@ impl Causes {
         self.all().iter().map(|(_, number)| number).sum()
     }
 
-    /// Adds others.
+    /// Adds the numbers of another evaluation.
     pub fn add(&mut self, other: Self) {
         let ours = [
             &mut self.last_token,
@@ -135,7 +136,7 @@ impl Causes {
 pub struct Elsewhere {
     /// The request named another slot (`id_slot`).
     pub pinned: u64,
-    /// Their slot was at work.
+    /// Their slot was busy.
     pub busy: u64,
     /// Their slot held too small a share of the prompt (`--slot-prompt-similarity`).
     pub similarity: u64,
@@ -169,43 +170,43 @@ pub struct Sources {
     pub slot: u64,
     /// In an entry of the host prompt cache, which was loaded into the slot.
     pub host: u64,
-    /// In the slot, which was put back to a context checkpoint.
+    /// In the slot, after going back to a context checkpoint.
     pub checkpoint: u64,
-    /// In the slot further on, and moved (`--cache-reuse`).
+    /// Further on in the slot, from where they were moved (`--cache-reuse`).
     pub moved: u64,
 }
 
-/// Where a prompt left an earlier one.
+/// Where a prompt diverged from an earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Diverged {
-    /// Tokens that both begin with.
+    /// The length of the common prefix, in tokens.
     pub at: u64,
-    /// Whose the earlier one was; `None`: that is not remembered.
+    /// The request of the earlier prompt; `None` if that is no longer known.
     pub request: Option<RequestName>,
     /// Tokens that differ there: the larger of [`inserted`](Self::inserted) and
     /// [`deleted`](Self::deleted).
     pub differing: u64,
-    /// Tokens behind these that are the same again in both.
+    /// Tokens behind the difference that are the same in both prompts.
     pub same_after: u64,
     /// Tokens that only this prompt has there.
     pub inserted: u64,
-    /// Tokens that only the earlier one has there.
+    /// Tokens that only the earlier prompt has there.
     pub deleted: u64,
     /// The tokens around the difference as text, with `CONTEXTPILOT_EXPLAIN_TEXT=1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<DivergedText>,
 }
 
-/// The tokens around a difference, as text. What is no UTF-8 is replaced.
+/// The tokens around a difference, as text. Bytes that are not UTF-8 are replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DivergedText {
-    /// Some that both have before it.
+    /// Some tokens that both prompts have before the difference.
     pub before: String,
-    /// Some that the earlier prompt has from there on.
+    /// Some tokens of the earlier prompt from the difference on.
     pub old: String,
-    /// Some that this prompt has from there on.
+    /// Some tokens of this prompt from the difference on.
     pub new: String,
 }
 
@@ -216,11 +217,11 @@ pub struct Lost {
     pub when: Timestamp,
     /// Why.
     pub reason: Reason,
-    /// For which request; `None`: for none, or that is not known.
+    /// The request that took their place; `None` if there was none, or it is not known.
     pub by: Option<RequestName>,
 }
 
-/// A request: its id or, without one, the number that this process gave it.
+/// Names a request: by its id or, without one, by the number that this process gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum RequestName {
@@ -242,7 +243,7 @@ impl fmt::Display for RequestName {
 /// A request whose prompt was evaluated: an entry of `GET /requests/last`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evaluated {
-    /// The number that this process gave it; requests are numbered as they come. 0: it came on a
+    /// The number that this process gave it, in the order of arrival. 0 if it came on a
     /// connection that could not be read.
     pub number: u64,
     /// Its id; `None`: it had none.
@@ -251,7 +252,7 @@ pub struct Evaluated {
     pub at: Timestamp,
     /// The slot of (the last of) its prompts.
     pub slot: i32,
-    /// What became of its tokens.
+    /// Which tokens were reused or evaluated, and why.
     pub evaluation: Evaluation,
 }
 

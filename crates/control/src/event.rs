@@ -18,20 +18,20 @@ pub mod name {
 /// Something became cached, moved, or fell out of the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResidencyEvent {
-    /// Random, drawn when the server process started. Another one: a new process with an empty
-    /// cache, which counts from 1 again.
+    /// A random value, drawn when the server process started. If it changes, a new process has begun with an
+    /// empty cache, and counts from 1 again.
     pub epoch: String,
     /// Its number: 1, 2, 3… without a gap. As `<epoch>-<sequence>` it is the stream's `id:`.
     pub sequence: u64,
     /// When the ledger learned of it.
     pub at: Timestamp,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub change: Change,
 }
 
 impl ResidencyEvent {
-    /// What a reader that comes back sends as `Last-Event-ID`.
+    /// What a reader sends as `Last-Event-ID` when it reconnects.
     #[must_use]
     pub fn id(&self) -> EventId {
         EventId {
@@ -54,10 +54,10 @@ pub enum Change {
         /// Prompt length.
         tokens: u32,
     },
-    /// What a slot holds was copied to the host prompt cache. llama-server does that before it
+    /// The content of a slot was copied to the host prompt cache. llama-server does that before it
     /// empties the slot, or gives it to another prompt.
     MovedToHost {
-        /// The requests whose prompts are in it, at most 1000. None, if no live request with an
+        /// The requests whose prompts are in it, at most 1000. Empty if no live request with an
         /// id has its prompt there.
         ids: Vec<String>,
         /// Out of which slot.
@@ -67,7 +67,7 @@ pub enum Change {
         /// Size of the copy.
         bytes: Option<u64>,
     },
-    /// A copy was taken back from the host prompt cache into a slot. It leaves the host.
+    /// An entry of the host prompt cache was loaded into a slot, and removed from the host prompt cache.
     Restored {
         /// The requests whose prompts are in it, at most 1000.
         ids: Vec<String>,
@@ -82,32 +82,32 @@ pub enum Change {
         id: String,
         /// Why.
         reason: Reason,
-        /// Where it stood last.
+        /// Where its last copy was.
         from: Place,
-        /// The id of the request whose prompt took its place, where it is known and has one.
+        /// The id of the request whose prompt took its place, if that is known and has an id.
         by: Option<String>,
     },
-    /// A newer server's word.
+    /// A kind of change that only a newer server knows.
     #[serde(other)]
     Other,
 }
 
-/// A reader was too slow, or came back too late: some events are gone.
+/// A reader was too slow, or reconnected too late: some events are no longer kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
-    /// The process that speaks now.
+    /// The epoch of the current process.
     pub epoch: String,
-    /// How many events; `None`: the last one that the reader had was of another process, so
-    /// nothing that it believes about the cache holds.
+    /// How many events were missed. `None` if the reader's last event was of another process, so that
+    /// everything it knows of the cache is void.
     pub missed: Option<u64>,
 }
 
 /// Names an event: `<epoch>-<sequence>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EventId {
-    /// Of which process.
+    /// The epoch of the process.
     pub epoch: String,
-    /// Which.
+    /// The number of the event.
     pub sequence: u64,
 }
 

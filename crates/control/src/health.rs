@@ -1,28 +1,26 @@
-//! `GET /health`, `GET /ready`, `POST /reset`, and what is answered to everything that is none of
-//! ours.
+//! `GET /health`, `GET /ready`, `POST /reset`, and the answer to everything else.
 
 use serde::{Deserialize, Serialize};
 
-/// The answer to two questions.
+/// The answer to two kinds of probe.
 ///
-/// - `GET /health`, for life: [`HealthStatus::Ok`] with 200, from every process that serves. A
-///   process that does not answer this should be ended and started again. Nothing that a restart
-///   does not mend is in it: not the index, not a model that is being loaded.
-/// - `GET /ready`: whether the hook does what it is there for. 200 if that is
-///   [`HealthStatus::Ok`], else 503.
+/// - `GET /health`, for liveness: [`HealthStatus::Ok`] with 200, from every process that serves. A
+///   process that does not answer this should be restarted. It says nothing of faults that a restart
+///   does not fix, such as the index, or a model that is being loaded.
+/// - `GET /ready`: whether the hook works. 200 for [`HealthStatus::Ok`], else 503.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// In a word.
+    /// The status.
     pub status: HealthStatus,
-    /// Why, for people: one line. Who asks without the token, where there is one, is not told.
+    /// The reason, in one line for people. If there is a token, only requests that carry it get the reason.
     pub reason: String,
 }
 
-/// How the hook is.
+/// The state of the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// It watches, and the index (if there is one) is being told.
+    /// It observes, and reports to the index, if there is one.
     Ok,
     /// No model is loaded: not yet, or the server sleeps.
     Loading,
@@ -30,7 +28,7 @@ pub enum HealthStatus {
     NotAttached,
     /// It stopped after an internal error; the server is not affected.
     Stopped,
-    /// Evictions cannot be told to the index at present. They wait.
+    /// Evictions cannot be reported to the index at present. They wait.
     IndexFailing,
     /// The worker did not answer in time.
     Busy,
@@ -42,13 +40,13 @@ pub enum HealthStatus {
 /// What `POST /reset` did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reset {
-    /// Requests that were tracked, are reported as evicted and forgotten.
+    /// The number of live ids that were reported as evicted and forgotten.
     pub evicted: u64,
 }
 
-/// An answer that cannot be had, with a status of 400 or more.
+/// An error, with a status of 400 or more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Why and what to do, one line.
+    /// The reason and what to do, in one line.
     pub error: String,
 }

@@ -1,5 +1,5 @@
-//! The words that the control endpoint inside a hooked llama-server speaks
-//! (`CONTEXTPILOT_LISTEN`), for both ends of it.
+//! The types of the control endpoint inside a hooked llama-server (`CONTEXTPILOT_LISTEN`), for server
+//! and clients.
 //!
 //! | request | answer |
 //! |---|---|
@@ -12,14 +12,14 @@
 //! | `GET /health` | [`Health`], 200 while the process serves |
 //! | `GET /ready` | [`Health`], 200 or 503 |
 //! | `GET /metrics` | Prometheus' text format |
-//! | anything else, or an answer that cannot be had | [`Refusal`] |
+//! | anything else, or an error | [`Refusal`] |
 //!
 //! and each line of `CONTEXTPILOT_LOG_FILE` is a [`LogLine`].
 //!
 //! Tokens are counted as the engine counts them, one for each position of the KV cache. Times
-//! are [`Timestamp`]s (UTC), spans are seconds. `null` and [`None`] mean *not known*, never zero.
-//! A reader takes fields that it does not know for a newer server's and skips them; fields that
-//! an older server does not send read as unknown or empty.
+//! are [`Timestamp`]s (UTC), durations are in seconds. `null` and [`None`] mean *not known*, never zero.
+//! A reader skips fields that it does not know: they are of a newer server. Fields that
+//! an older server does not send are read as unknown or empty.
 //!
 //! Nothing here holds a prompt, a token or an answer: only request ids and numbers; but with
 //! `CONTEXTPILOT_EXPLAIN_TEXT=1` an [`Evaluation`] has a few words around a difference.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Evaluation, Reason, Timestamp};
 
-/// A finished request for inference, whether it had an id or not. Request ids and numbers, no
+/// A finished inference request, with or without an id. It has request ids and numbers, no
 /// text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogLine {
@@ -16,20 +16,20 @@ pub struct LogLine {
     pub outcome: Outcome,
     /// The slot of its (first) task; `None`: it never got one.
     pub slot: Option<i32>,
-    /// Prompts that were evaluated to their ends (`n`, or a list of prompts: more than one).
+    /// Prompts that were evaluated completely. With `n` or a list of prompts there may be several.
     pub prompts: u32,
-    /// Tokens of these.
+    /// Tokens of these prompts.
     pub prompt_tokens: u64,
-    /// Those that were in the cache.
+    /// Tokens of these prompts that were reused.
     pub reused: u64,
-    /// Those that the engine evaluated.
+    /// Tokens of these prompts that the engine evaluated.
     pub evaluated: u64,
     /// From the complete receipt of the request to the end of the evaluation that completed its
     /// (first) prompt; `None`: none was.
     pub time_to_first_token_seconds: Option<f64>,
     /// From the complete receipt of the request to the end of its answer.
     pub total_seconds: f64,
-    /// The requests that its prompts pushed out of the cache, at most 1000.
+    /// The requests that its prompts evicted, at most 1000.
     pub evicted: Vec<Evicted>,
     /// Why its prompts were evaluated; `None`: none was.
     #[serde(default)]
@@ -49,7 +49,7 @@ pub enum Outcome {
     Other,
 }
 
-/// A request that fell out of the cache.
+/// An evicted request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evicted {
     /// Its id.

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A prompt to be compared with what is cached.
+/// A prompt to compare with what is cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MatchRequest {
-    /// Its tokens, as llama-server's `POST /tokenize` gives them (`add_special` as the prompt has
-    /// it).
+    /// Its tokens, as llama-server's `POST /tokenize` returns them (with `add_special` as for the
+    /// prompt).
     #[serde(default)]
     pub tokens: Vec<i32>,
-    /// Instead of tokens: it begins like the prompt of a request that is cached.
+    /// Instead of tokens: it begins like the prompt of a cached request.
     #[serde(default)]
     pub like: Option<Like>,
     /// The slot that the request would name.
@@ -17,12 +17,11 @@ pub struct MatchRequest {
     pub id_slot: Option<i32>,
 }
 
-/// A prompt that begins like that of a request that is cached, and then differs from all that is.
-/// For who knows texts and lengths, but no tokens.
+/// A prompt that begins like the prompt of a cached request, and then differs from everything that is
+/// cached. For clients that know texts and lengths, but no tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Like {
-    /// The request's id. If it is not cached, the answer is about no prompt: its
-    /// [`tokens`](Match::tokens) are 0.
+    /// The request's id. If the request is not cached, [`tokens`](Match::tokens) in the answer are 0.
     pub id: String,
     /// Tokens that both begin with.
     pub common: u32,
@@ -30,31 +29,31 @@ pub struct Like {
     pub tokens: u32,
 }
 
-/// What the engine would reuse for a prompt, were it to come now as a completion.
+/// What the engine would reuse for a prompt that came now as a completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Match {
     /// Tokens of the prompt.
     pub tokens: u64,
-    /// The most that could be reused of any one place.
+    /// The most tokens that could be reused of any single slot or host entry.
     pub best: u64,
     /// Each slot that holds anything.
     pub slots: Vec<SlotMatch>,
     /// Each entry of the host prompt cache, the oldest first.
     pub host: Vec<HostMatch>,
-    /// The slot that the engine would choose; `None`: all are at work, so it would wait; or one that
-    /// was never used, of which the number is not known.
+    /// The slot that the engine would choose. `None` if all slots are busy, so that the request would wait,
+    /// or if it would be a slot that was never used, whose number is not known.
     pub slot: Option<i32>,
     /// How it would be chosen.
     pub chosen_by: Option<ChosenBy>,
-    /// The entry of the host prompt cache that would be loaded into it: its place in
+    /// The entry of the host prompt cache that would be loaded into the slot, as an index into
     /// [`host`](Self::host).
     pub loads: Option<u64>,
     /// Tokens that would be reused there.
     pub reused: u64,
 }
 
-/// A slot, next to the prompt.
+/// A slot, compared with the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlotMatch {
@@ -66,11 +65,11 @@ pub struct SlotMatch {
     pub common: u64,
     /// Tokens that would be reused there.
     pub reusable: u64,
-    /// It is at work.
+    /// It is busy.
     pub busy: bool,
 }
 
-/// An entry of the host prompt cache, next to the prompt.
+/// An entry of the host prompt cache, compared with the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostMatch {
@@ -78,7 +77,7 @@ pub struct HostMatch {
     pub tokens: u64,
     /// Tokens that both begin with.
     pub common: u64,
-    /// Tokens that would be reused, were it loaded.
+    /// Tokens that would be reused if the entry were loaded.
     pub reusable: u64,
 }
 
@@ -90,7 +89,7 @@ pub enum ChosenBy {
     Id,
     /// It holds the largest share of the prompt.
     Similarity,
-    /// It was not used for the longest time.
+    /// It is the least recently used.
     LeastRecentlyUsed,
     /// A newer server's word.
     #[serde(other)]

@@ -1,10 +1,10 @@
 //! What an answer means for the ids that were posted.
 //!
-//! Whoever stands between us and the index (an ingress, a proxy, a firewall, a service mesh) can
-//! give any status and any text. So an id is given up only for an answer that nobody but the
-//! index gives, and that says so about this id. Everything else is retried.
+//! A program between us and the index (an ingress, a proxy, a firewall, a service mesh) can
+//! answer with any status and any text. So an id is dropped only after an answer that only the
+//! index gives, and that names this id. After anything else the ids are sent again.
 //!
-//! What a ContextPilot index 0.5.0 says to `POST /evict`, asked one with a body each:
+//! The answers of a ContextPilot index 0.5.0 to `POST /evict`, recorded with these bodies:
 //!
 //! | body | answer |
 //! |---|---|
@@ -19,7 +19,7 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// An answer, as far as it is judged.
+/// The parts of an answer that decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer<'a> {
     /// The status code.
@@ -35,15 +35,15 @@ pub struct Answer<'a> {
 /// What to do with the ids of a POST that was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Told.
+    /// The ids are confirmed.
     Delivered,
     /// The index holds nothing yet (before its first `/reorder`), so there is
-    /// nothing to evict there: done.
+    /// nothing to evict: the ids are settled.
     NothingThere,
-    /// The index takes all but these ids, which are named by their places in the POST. It has
-    /// not acted on the others: they are to be sent again, without these.
+    /// The index does not accept these ids, given by their positions in the POST. It has
+    /// not acted on the other ids either: they must be sent again, without these.
     Refused(Vec<usize>),
-    /// It may go better later.
+    /// The answer settles nothing: try again.
     Retry(Retry),
 }
 
@@ -54,18 +54,18 @@ pub struct Retry {
     pub after: Option<Duration>,
     /// What to send next.
     pub next: Next,
-    /// What a person should check if it goes on like this.
+    /// What a user should check if this continues.
     pub advice: Option<&'static str>,
 }
 
 /// What to send after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The same ids: what was in the POST has nothing to do with it.
+    /// The same ids: the failure does not depend on the content of the POST.
     Same,
-    /// Half of them: something in the POST may be to blame.
+    /// Half of the ids: something in the POST may be the cause.
     Half,
-    /// Half of them, without a pause: the POST was too large, a smaller one may be taken.
+    /// Half of the ids, without a pause: the POST was too large, and a smaller one may be accepted.
     HalfAtOnce,
 }
 
@@ -86,10 +86,10 @@ pub fn classify(answer: &Answer<'_>) -> Verdict {
 fn retry(answer: &Answer<'_>) -> Verdict {
     let next = match answer.status {
         413 => Next::HalfAtOnce,
-        // These are about the address, the right or the time, not about what was sent.
+        // These are about the address, permission or time, not about the ids.
         401 | 404 | 405 | 407 | 408 | 410 | 421 | 425 | 426 | 429 => Next::Same,
-        // A firewall that dislikes an id, or an index that stumbles over one, must not keep all
-        // others from being told.
+        // A firewall that refuses an id, or an index that fails on one, must not stop the
+        // reports of all others.
         400..=501 => Next::Half,
         _ => Next::Same,
     };
@@ -121,14 +121,14 @@ fn advice(status: u16) -> Option<&'static str> {
         }
         407 => "check the user and password of the HTTP proxy",
         413 => "check the body size limit of the proxy before the index",
-        // A client that waits and tries again is all that these want.
+        // For these it is enough to wait and try again.
         408 | 425 | 429 | 500..=599 => return None,
         _ => "check CONTEXTPILOT_INDEX_URL",
     })
 }
 
-/// Whether this is for a browser: no index answers so, but logins, portals and notices of
-/// maintenance do, with 200 too.
+/// Whether the answer is a web page. No index sends one, but logins, portals and maintenance
+/// notices do, some with status 200.
 fn is_page(answer: &Answer<'_>) -> bool {
     let kind = answer.content_type.unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -137,8 +137,8 @@ fn is_page(answer: &Answer<'_>) -> bool {
         || answer.body.trim_ascii_start().starts_with(b"<")
 }
 
-/// The two answers of the index that have to be understood are looked for as text, with white
-/// space where JSON allows it: a reader of JSON makes the hook 25 KB larger.
+/// The two answers of the index that must be understood are searched for as text, with white
+/// space where JSON allows it. A JSON parser would make the hook 25 KB larger.
 fn says_not_initialized(body: &[u8]) -> bool {
     let detail = || {
         let rest = eat(eat(eat(body, "{")?, "\"detail\"")?, ":")?;
@@ -147,12 +147,12 @@ fn says_not_initialized(body: &[u8]) -> bool {
     detail().is_some() && is_whole(body)
 }
 
-/// The places in `request_ids` that the index finds fault with, in order, if that is all that it
-/// finds fault with.
+/// The positions in `request_ids` that the index does not accept, in order. `None` if it objects to
+/// anything else.
 fn refused_places(body: &[u8]) -> Option<Vec<usize>> {
     let mut rest = eat(eat(eat(eat(body, "{")?, "\"detail\"")?, ":")?, "[")?;
     let mut places = Vec::new();
-    // Text that somebody else has chosen cannot look like this key: in a string, quotation marks
+    // Text that is quoted in the answer cannot contain this key: within a string, quotation marks
     // have a backslash before them.
     const KEY: &[u8] = b"\"loc\"";
     while let Some(at) = rest.windows(KEY.len()).position(|part| part == KEY) {
@@ -166,7 +166,7 @@ fn refused_places(body: &[u8]) -> Option<Vec<usize>> {
     (!places.is_empty() && is_whole(body)).then_some(places)
 }
 
-/// The number in `["body","request_ids",7` that stands here.
+/// The number in `["body","request_ids",7`, if `location` begins with that.
 fn place(location: &[u8]) -> Option<usize> {
     let mut rest = location;
     for token in ["[", "\"body\"", ",", "\"request_ids\"", ","] {
@@ -183,17 +183,17 @@ fn place(location: &[u8]) -> Option<usize> {
         .filter(|_| ends)
 }
 
-/// What stands behind `token`, if the text begins with it.
+/// The text behind `token`, if the text begins with it.
 fn eat<'a>(text: &'a [u8], token: &str) -> Option<&'a [u8]> {
     text.trim_ascii_start().strip_prefix(token.as_bytes())
 }
 
-/// Whether the object that a body begins with has its end.
+/// Whether the JSON object at the beginning of a body is complete.
 fn is_whole(body: &[u8]) -> bool {
     body.trim_ascii_end().ends_with(b"}")
 }
 
-/// Seconds only: the date form needs a clock that both sides agree on.
+/// Reads seconds only: the date form needs synchronised clocks.
 fn parse_retry_after(value: Option<&str>) -> Option<Duration> {
     value?.trim().parse().ok().map(Duration::from_secs)
 }

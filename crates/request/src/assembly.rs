@@ -1,15 +1,15 @@
-//! A request's prompts as tokens, put together from the body and from what the server tokenizes.
+//! Composes a request's prompts as tokens, from the body and from the texts that the server tokenizes.
 
 use std::collections::VecDeque;
 
 use crate::infill::Filling;
 use crate::{Endpoint, Infill, Piece, Request};
 
-/// Puts the prompts of one request together.
+/// Composes the prompts of one request.
 ///
 /// The server (`tokenize_input_prompts`) goes through a list of prompts in order and tokenizes
-/// each text in it, with special tokens (a `<s>` in front) where it begins a prompt and without
-/// where it does not. Other texts, of parameters and triggers, it tokenizes without.
+/// each text in it. It adds special tokens (a `<s>` in front) to a text that begins a prompt, and none to
+/// other texts. Texts of parameters and triggers get none either.
 ///
 /// ```
 /// # use contextpilot_request::{Assembly, RequestReader, Step};
@@ -33,13 +33,13 @@ pub struct Assembly {
     ready: VecDeque<Assembled>,
 }
 
-/// A prompt that is whole.
+/// A complete prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assembled {
     /// Its tokens.
     pub tokens: Vec<i32>,
-    /// So many of the first are extra context, of which the server takes the last ones, as far as
-    /// there is room.
+    /// How many of the first tokens are extra context. The server keeps as many of the last of these as it
+    /// has room for.
     pub extra: usize,
 }
 
@@ -51,18 +51,18 @@ impl From<Vec<i32>> for Assembled {
 
 #[derive(Debug)]
 enum Way {
-    /// What is tokenized with special tokens is a prompt.
+    /// Each text that is tokenized with special tokens is a prompt.
     EachText,
-    /// As the body has it: what is left of the prompts, and what there is of the first.
+    /// The body has the prompts: those that are left, and the tokens so far of the first.
     Given(VecDeque<VecDeque<Piece>>, Option<Vec<i32>>),
-    /// From parts, by a rule of the server's.
+    /// From parts, by the server's rule for `/infill`.
     Infill(Box<Filling>),
-    /// It cannot be told.
+    /// The prompts cannot be known.
     Unknown,
 }
 
 impl Assembly {
-    /// Of a request that was read [with its prompts](crate::RequestReader::with_prompts).
+    /// For a request that was read [with its prompts](crate::RequestReader::with_prompts).
     #[must_use]
     pub fn of(request: &Request) -> Self {
         let way = match (request.endpoint, &request.prompts) {
@@ -77,7 +77,7 @@ impl Assembly {
                 Some(parts) => Way::Infill(Box::new(Filling::of(parts.clone()))),
                 None => Way::Unknown,
             },
-            // Made of parts that only the server knows how to put together.
+            // Only the server knows how to compose these from their parts.
             (Endpoint::Completion | Endpoint::Rerank, _) => Way::Unknown,
             _ => Way::EachText,
         };
@@ -89,14 +89,14 @@ impl Assembly {
         assembly
     }
 
-    /// Whether its texts are of use only together with the server's rule for `/infill`.
+    /// Whether the server's rule for `/infill` is needed to use its texts.
     #[must_use]
     pub fn is_infill(&self) -> bool {
         matches!(self.way, Way::Infill(_))
     }
 
-    /// The server has made tokens of a text on the request's thread, with or without special ones.
-    /// `infill`: its rule for such requests, if it is known.
+    /// The server has tokenized a text on the request's thread, with or without adding special tokens.
+    /// `infill`: its rule for `/infill`, if it is known.
     pub fn text(&mut self, special: bool, text: &[u8], tokens: &[i32], infill: Option<&Infill>) {
         match &mut self.way {
             Way::EachText if special => self.ready.push_back(tokens.to_vec().into()),
@@ -111,7 +111,7 @@ impl Assembly {
                 match (special, begun) {
                     (true, begun @ None) => *begun = Some(tokens.to_vec()),
                     (false, Some(begun)) => begun.extend_from_slice(tokens),
-                    // Something else's.
+                    // The text belongs to something else.
                     (false, None) => return,
                     (true, Some(_)) => {
                         self.way = Way::Unknown;
@@ -127,13 +127,13 @@ impl Assembly {
         }
     }
 
-    /// The next prompt that is whole.
+    /// The next complete prompt.
     #[allow(clippy::should_implement_trait, reason = "there may be more later")]
     pub fn next(&mut self) -> Option<Assembled> {
         self.ready.pop_front()
     }
 
-    /// Takes what needs no text.
+    /// Adds the pieces that are tokens already.
     fn go_on(&mut self) {
         let Way::Given(prompts, begun) = &mut self.way else {
             return;

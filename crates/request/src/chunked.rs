@@ -11,11 +11,11 @@ const MAX_CHUNK_BYTES: u64 = 1 << 60;
 /// Finds the content in a chunked body, and its end.
 ///
 /// Accepts what RFC 9112 allows. Older servers accept more (signs, `0x`, text
-/// after the size), newer ones do not: there the reader is lost.
+/// after the size), newer servers do not. For these the reader is lost.
 #[derive(Debug, Clone)]
 pub(crate) struct Chunked {
     state: State,
-    /// Of the line with a chunk's size.
+    /// Bytes so far of the line with a chunk's size.
     line_bytes: usize,
     trailers: Fields,
 }
@@ -29,21 +29,21 @@ enum State {
     Blank(u64),
     Extension(u64),
     SizeEnd(u64),
-    /// So many bytes of content are left, at least one.
+    /// This many bytes of content are left, at least one.
     Content(u64),
     ContentCr,
     ContentLf,
     Trailers,
 }
 
-/// What the beginning of some bytes is.
+/// What the first bytes of the input are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// So many bytes of framing.
+    /// This many bytes of framing.
     Framing(usize),
-    /// So many bytes of content.
+    /// This many bytes of content.
     Content(usize),
-    /// So many bytes of framing, and with them the body has ended.
+    /// This many bytes of framing, which end the body.
     End(usize),
 }
 

@@ -1,4 +1,4 @@
-//! What a request's path asks of the server.
+//! Which kind of work a request's path asks for.
 
 /// The kinds of llama-server route, as far as the KV cache is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,17 +20,17 @@ pub enum Endpoint {
     Rerank,
     /// `/audio/transcriptions`, `/v1/audio/transcriptions`.
     Transcription,
-    /// Everything that evaluates nothing: `/health`, `/slots`, `/tokenize`, …
+    /// Everything else, which evaluates nothing: `/health`, `/slots`, `/tokenize`, …
     Other,
 }
 
 impl Endpoint {
-    /// Whether a POST there puts tasks into the inference queue.
+    /// Whether a POST to this endpoint puts tasks into the inference queue.
     pub const fn is_inference(self) -> bool {
         !matches!(self, Endpoint::Other)
     }
 
-    /// Whether tokens are sampled there, by parameters that stand in the body.
+    /// Whether the server samples tokens, with parameters from the body.
     pub(crate) const fn generates(self) -> bool {
         match self {
             Endpoint::Completion
@@ -107,8 +107,8 @@ impl PathTail {
                 self.escape = None;
                 self.keep(high << 4 | low);
             }
-            // Not an escape after all. No route contains a '%', so what stands
-            // for it only has to be something that no route contains either.
+            // Not an escape. No route contains a '%', so any byte will do here that no route
+            // contains.
             (Some(_), None) => {
                 self.escape = None;
                 self.keep(b'%');
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_routes_of_the_server() {
+    fn each_route_of_the_server_gives_its_endpoint() {
         use Endpoint::*;
         for (target, expected) in [
             ("/completion", Completion),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_long_path_counts() {
+    fn a_long_path_is_classified_by_its_end() {
         for prefix in 0..200 {
             let target = format!("/{}/v1/chat/completions", "p".repeat(prefix));
             assert_eq!(endpoint(&target), Endpoint::Chat, "prefix of {prefix}");

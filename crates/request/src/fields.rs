@@ -2,19 +2,19 @@
 
 use crate::reader::Loss;
 
-/// Of a line with its CRLF; cpp-httplib's `CPPHTTPLIB_HEADER_MAX_LENGTH`.
+/// The longest line, with its CRLF; cpp-httplib's `CPPHTTPLIB_HEADER_MAX_LENGTH`.
 const MAX_LINE_BYTES: usize = 8192;
-/// Of one section; cpp-httplib's `CPPHTTPLIB_HEADER_MAX_COUNT`.
+/// The most lines in a section; cpp-httplib's `CPPHTTPLIB_HEADER_MAX_COUNT`.
 const MAX_LINES: usize = 100;
 
-/// Room for the longest name that matters (`transfer-encoding`).
+/// Room for the longest name that we compare (`transfer-encoding`).
 const NAME_BYTES: usize = 20;
-/// Room for the values that matter. What does not fit is none of them.
+/// Room for the longest value that we compare. A longer value equals none of them.
 const VALUE_BYTES: usize = 64;
 
-/// Reads a section of field lines up to the empty line that ends it, and
-/// refuses what the server answers with 400: it then takes whatever it reads
-/// next for a new request, so nothing is certain any more.
+/// Reads a section of field lines up to the empty line that ends it. Fails where
+/// the server answers 400: the server then takes whatever it reads next for a
+/// new request, so the boundaries of requests are no longer certain.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields {
     state: State,
@@ -36,11 +36,11 @@ enum State {
     SectionEnd,
 }
 
-/// What a byte completed.
+/// What was completed.
 pub(crate) enum Event {
     /// A line: see [`Fields::name`] and [`Fields::value`].
     Line,
-    /// The section.
+    /// The section has ended.
     End,
 }
 
@@ -102,13 +102,13 @@ impl Fields {
     }
 
     /// The name of the line just completed, in lower case; empty when it is
-    /// longer than any that matters.
+    /// longer than any that we compare.
     pub(crate) fn name(&self) -> &[u8] {
         self.name.get().unwrap_or_default()
     }
 
     /// The value of the line just completed, without blanks around it; `None`
-    /// when it is longer than any that matters.
+    /// when it is longer than any that we compare.
     pub(crate) fn value(&self) -> Option<&[u8]> {
         self.value.get().map(<[u8]>::trim_ascii_end)
     }
@@ -124,7 +124,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// A few bytes in place, and whether there were more.
+/// A few bytes without allocation, and whether there were more.
 #[derive(Debug, Clone)]
 pub(crate) struct Short<const N: usize> {
     bytes: [u8; N],
@@ -151,7 +151,7 @@ impl<const N: usize> Short<N> {
         }
     }
 
-    /// A blank that does not count when nothing but blanks follows.
+    /// Adds a blank, which does not count if only blanks follow.
     fn push_blank(&mut self) {
         if self.len < N {
             self.push(b' ');
@@ -162,7 +162,7 @@ impl<const N: usize> Short<N> {
         self.len == 0
     }
 
-    /// All of it, if it fits.
+    /// The whole value, if it fits.
     pub(crate) fn get(&self) -> Option<&[u8]> {
         (!self.overflowed).then(|| self.start())
     }

@@ -4,11 +4,11 @@ use crate::endpoint::{Endpoint, PathTail};
 use crate::fields::{Fields, Short};
 use crate::reader::{Loss, Method};
 
-/// cpp-httplib's `CPPHTTPLIB_MAX_LINE_LENGTH`: it hangs up on more.
+/// cpp-httplib's `CPPHTTPLIB_MAX_LINE_LENGTH`: it closes the connection after more.
 pub(crate) const MAX_LINE_BYTES: usize = 32768;
-/// cpp-httplib's `CPPHTTPLIB_REQUEST_URI_MAX_LENGTH`: 414 and the end.
+/// cpp-httplib's `CPPHTTPLIB_REQUEST_URI_MAX_LENGTH`: it answers 414 and closes the connection.
 const MAX_TARGET_BYTES: usize = 8192;
-/// More digits are no length that a server accepts, and might not fit an u64.
+/// No server accepts a length with more digits, and it might not fit a u64.
 const MAX_LENGTH_DIGITS: usize = 18;
 
 /// The methods that cpp-httplib routes. It answers 400 to others, also to the
@@ -56,7 +56,7 @@ impl RequestLine {
         }
     }
 
-    /// The head of a request whose line ends with this byte.
+    /// Takes a byte. Returns the head if this byte ends the line.
     pub(crate) fn push(&mut self, byte: u8) -> Result<Option<Head>, Loss> {
         self.line_bytes += 1;
         if self.line_bytes > MAX_LINE_BYTES {
@@ -93,7 +93,7 @@ impl RequestLine {
             (State::Version | State::AfterVersion, b' ') => State::AfterVersion,
             (State::Version | State::AfterVersion, b'\r') => State::End,
             (State::End, b'\n') => return self.end().map(Some),
-            // Tabs and control characters, too: the server takes some of them,
+            // This includes tabs and control characters: the server accepts some of them,
             // but no client sends them.
             _ => return Err(Loss::RequestLine),
         };
@@ -134,7 +134,7 @@ impl RequestLine {
 pub(crate) enum Framing {
     Length(u64),
     Chunked,
-    /// Neither was said, so there is no body.
+    /// There is neither a length nor a transfer coding, so there is no body.
     Unframed,
 }
 
@@ -145,16 +145,16 @@ pub(crate) struct Head {
     pub(crate) endpoint: Endpoint,
     /// A method for which the server reads a body even if none is announced.
     pub(crate) takes_content: bool,
-    /// Compressed, so that the bytes say nothing.
+    /// The body is compressed, so it cannot be read.
     pub(crate) compressed: bool,
-    /// The server takes the body apart into form fields and never parses it.
+    /// The server splits the body into form fields and does not parse it as JSON.
     pub(crate) multipart: bool,
     old_version: bool,
     close: bool,
     keep_alive: bool,
     typed: bool,
     chunked: bool,
-    /// Number of digits and value: the server compares the texts.
+    /// Number of digits, and value. The server compares lengths as texts.
     length: Option<(usize, u64)>,
 }
 
@@ -180,14 +180,14 @@ impl Head {
         match fields.name() {
             b"content-length" => {
                 let length = fields.value().and_then(length).ok_or(Loss::Framing)?;
-                // Contradicting lengths are answered with 400.
+                // The server answers 400 to contradicting lengths.
                 if self.length.is_some_and(|before| before != length) {
                     return Err(Loss::Framing);
                 }
                 self.length = Some(length);
             }
             b"transfer-encoding" => {
-                // Versions differ in what they make of lists of codings.
+                // Versions differ in how they read lists of codings.
                 let chunked = fields
                     .value()
                     .is_some_and(|v| v.eq_ignore_ascii_case(b"chunked"));
@@ -197,8 +197,8 @@ impl Head {
                 self.chunked = true;
             }
             b"content-encoding" => {
-                // Unknown codings leave the body as it is; versions differ in
-                // how exactly they know the others.
+                // The server ignores unknown codings. Versions differ in how strictly they
+                // match the known ones.
                 const KNOWN: [&[u8]; 5] = [b"gzip", b"deflate", b"br", b"zstd", b"compress"];
                 self.compressed |= match fields.value() {
                     Some(value) => KNOWN.iter().any(|name| contains(value, name)),
@@ -226,7 +226,7 @@ impl Head {
     /// How the end of the body is found, once all fields are known.
     pub(crate) fn framing(&self) -> Result<Framing, Loss> {
         match (self.chunked, self.length) {
-            // The server tolerates a length of zero and goes by the chunks.
+            // The server tolerates a length of zero, and reads the chunks.
             (true, None | Some((_, 0))) => Ok(Framing::Chunked),
             (true, Some(_)) => Err(Loss::Framing),
             (false, Some((_, length))) => Ok(Framing::Length(length)),
@@ -234,7 +234,7 @@ impl Head {
         }
     }
 
-    /// Whether the body can carry a request id that can be read.
+    /// Whether the body can have a request id that we can read.
     pub(crate) fn scanned(&self) -> bool {
         self.method == Method::Post && !self.compressed && !self.multipart
     }

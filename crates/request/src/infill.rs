@@ -1,16 +1,16 @@
-//! How the server puts a prompt for `/infill` together.
+//! How the server composes a prompt for `/infill`.
 //!
-//! `format_infill`, `format_prompt_infill` since late 2025: the same in all servers from May 2025
-//! (llama-cpp-python 0.3.9) to autumn 2026 (0.3.36), by comparison of the sources.
+//! The server's function is `format_infill`, called `format_prompt_infill` since late 2025. By comparison of
+//! the sources, it is the same in all servers from May 2025 (llama-cpp-python 0.3.9) to autumn 2026 (0.3.36).
 //!
 //! ```text
 //! [repository] myproject\n  ([separator] filename\n  text)…  [separator] filename\n
 //! [bos] [prefix] input_prefix prompt [suffix] input_suffix [middle]
 //! ```
 //!
-//! The first line is extra context. Of that the server takes as many of the last tokens as there is
-//! room for by its settings, of the prefix the last tokens and of the suffix the first ones, as many
-//! as fit in a batch.
+//! The first line is extra context. The server keeps as many of its last tokens as its settings have room
+//! for. Of the prefix it keeps the last tokens and of the suffix the first ones, as many as fit in a
+//! batch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::assembly::Assembled;
 use crate::json::{InfillParts, Piece};
 
-/// What a server puts prompts for `/infill` together with.
+/// What a server needs to compose prompts for `/infill`.
 #[derive(Debug)]
 pub struct Infill {
     /// `llama_vocab_fim_pre`.
@@ -33,16 +33,16 @@ pub struct Infill {
     pub separator: Option<i32>,
     /// `llama_vocab_bos`, if prompts begin with it.
     pub bos: Option<i32>,
-    /// Tokens of a batch, as the server was told (`--batch-size`).
+    /// Tokens of a batch, by the server's flag (`--batch-size`).
     pub batch: usize,
     /// `--spm-infill`.
     pub suffix_first: bool,
-    /// The texts that the server itself puts in.
+    /// The texts that the server itself adds.
     pub texts: InfillTexts,
 }
 
-/// Tokens of the texts that are no part of the request. The server has them made once, when they
-/// are needed first: these calls say nothing of a request.
+/// Tokens of the texts that the server adds. It tokenizes each once, at its first use: such a call does not
+/// belong to the request.
 #[derive(Debug, Default)]
 pub struct InfillTexts {
     repository: OwnText,
@@ -53,12 +53,12 @@ pub struct InfillTexts {
 #[derive(Debug, Default)]
 struct OwnText {
     tokens: Vec<i32>,
-    /// The server has had them made.
+    /// The server has tokenized the text.
     made: AtomicBool,
 }
 
 impl OwnText {
-    /// Whether the server, which is about to use them, has had them made by this call.
+    /// Whether this call was the server tokenizing its own text, just before it uses the text.
     fn is_made_by(&self, text: &[u8], own: &[u8]) -> bool {
         text == own && !self.made.swap(true, Ordering::Relaxed)
     }
@@ -69,8 +69,8 @@ impl InfillTexts {
     const SNIPPET: &'static [u8] = b"\n\n--- snippet ---\n\n";
     const FILE: &'static [u8] = b"filename\n";
 
-    /// By a function that makes tokens of a text as the server does: without special ones, neither
-    /// added nor read.
+    /// `tokenize` makes tokens of a text as the server does for its own texts: without adding or parsing
+    /// special tokens.
     pub fn new(mut tokenize: impl FnMut(&[u8]) -> Option<Vec<i32>>) -> Option<Self> {
         let mut own = |text| {
             tokenize(text).map(|tokens| OwnText {
@@ -86,13 +86,13 @@ impl InfillTexts {
     }
 }
 
-/// A prompt on its way.
+/// A prompt that is being composed.
 #[derive(Debug)]
 pub(crate) struct Filling {
     prefix: VecDeque<Piece>,
     suffix: VecDeque<Piece>,
     files: usize,
-    /// What the next text is.
+    /// Which part the next text is.
     next: Next,
     prompt_tokens: Vec<i32>,
     prefix_tokens: Vec<i32>,
@@ -100,7 +100,7 @@ pub(crate) struct Filling {
     extra: Vec<i32>,
 }
 
-/// The server's order.
+/// The parts, in the order in which the server tokenizes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Prompt,
@@ -108,7 +108,7 @@ enum Next {
     Suffix,
     FileName,
     FileText,
-    /// None of the prompt: it is whole.
+    /// No part: the prompt is complete.
     Other,
 }
 
@@ -126,7 +126,7 @@ impl Filling {
         }
     }
 
-    /// The server has made tokens of a text. Returns the prompt once it is whole.
+    /// The server has tokenized a text. Returns the prompt when it is complete.
     pub(crate) fn text(&mut self, text: &[u8], tokens: &[i32], rule: &Infill) -> Option<Assembled> {
         if self.is_servers_own(text, rule) {
             return None;
@@ -162,8 +162,8 @@ impl Filling {
         self.go_on(rule)
     }
 
-    /// Whether the server has one of its own texts made here. It does so right before it uses the
-    /// tokens for the first time.
+    /// Whether the server tokenizes one of its own texts here. It does so right before the first use of
+    /// the tokens.
     fn is_servers_own(&self, text: &[u8], rule: &Infill) -> bool {
         let after_suffix = matches!(self.next, Next::FileName | Next::FileText | Next::Other);
         let repository = after_suffix && rule.repository.is_some();
@@ -193,7 +193,7 @@ impl Filling {
             return Some(self.whole(rule));
         }
         if rule.separator.is_none() {
-            // Then nobody asks for its name.
+            // The server does not tokenize its name then.
             self.next = Next::FileText;
         }
         None
@@ -228,7 +228,7 @@ impl Filling {
     }
 }
 
-/// Moves tokens up to the next text; whether there is one.
+/// Moves tokens up to the next text. Returns whether there is a text.
 fn needs_text(pieces: &mut VecDeque<Piece>, tokens: &mut Vec<i32>) -> bool {
     while let Some(Piece::Tokens(given)) = pieces.front() {
         tokens.extend_from_slice(given);

@@ -1,5 +1,4 @@
-//! Tells whose request it is from the bytes that llama-server's HTTP threads
-//! receive.
+//! Finds the request id in the bytes that llama-server's HTTP threads receive.
 //!
 //! The hook sees each `recv` (or `SSL_read`) of a connection and hands the
 //! bytes to that connection's [`RequestReader`]. The reader follows HTTP/1.x
@@ -17,9 +16,9 @@
 //! in the bytes and close to that of `memchr` inside long strings; the state is
 //! below one KiB plus the ids found (and 4 KiB of `lora`), whatever the size of the body.
 //!
-//! Where the server's idea of a request's end cannot be known for certain
+//! If it is not certain where the server takes a request to end
 //! (ambiguous framing, a message it answers with 400 before it has read the
-//! body), the reader declares itself [lost](Step::Lost) and claims nothing more
+//! body), the reader is [lost](Step::Lost) and returns nothing more
 //! on that connection. Facts about the server are from cpp-httplib 0.40 and
 //! 0.58, the versions inside early and late 2026 engines.
 //!

@@ -1,4 +1,4 @@
-//! One connection, request after request.
+//! Reads the requests of one connection.
 
 use crate::chunked::{Chunked, Part};
 use crate::endpoint::Endpoint;
@@ -6,7 +6,7 @@ use crate::fields::{Event, Fields};
 use crate::head::{Framing, Head, RequestLine};
 use crate::json::{Adapters, Identity, InfillParts, JsonScanner, Piece, Refusal};
 
-/// The method of a request, as far as it matters.
+/// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
     /// `POST`, the one method whose body llama-server evaluates.
@@ -20,7 +20,7 @@ pub enum Method {
 pub struct Request {
     /// The method.
     pub method: Method,
-    /// What the path asks for.
+    /// The kind of work that the path asks for.
     pub endpoint: Endpoint,
     /// The request id. Always absent when the method is not POST and when the
     /// body is a multipart form.
@@ -28,17 +28,17 @@ pub struct Request {
     /// The top-level `cache_prompt` of the body: true unless it says `false`. Always true when the
     /// body is not read.
     pub cache_prompt: bool,
-    /// The top-level `id_slot` of the body; `None` where it is no whole number, and where the body is
+    /// The top-level `id_slot` of the body; `None` if it is not a whole number, or the body is
     /// not read.
     pub slot: Option<i32>,
-    /// The LoRA adapters of the member `lora`, of which the last counts; `None` where there is no
-    /// list of that name with something in it, or the body is not read.
+    /// The LoRA adapters in the last member `lora`; `None` if there is no non-empty
+    /// list of that name, or the body is not read.
     pub lora: Option<Adapters>,
-    /// The prompts in the member `prompt`, each with what it is made of; `None` where there is no
-    /// text and no list of that name, and where nobody [asked](RequestReader::with_prompts).
+    /// The prompts in the member `prompt`, each as its pieces; `None` if there is no
+    /// text and no list of that name, or the reader was not made [with prompts](RequestReader::with_prompts).
     pub prompts: Option<Vec<Vec<Piece>>>,
-    /// What else a prompt for `/infill` is made of; `None` where something is missing, and where
-    /// nobody [asked](RequestReader::with_prompts).
+    /// The other parts of a prompt for `/infill`; `None` if a part is missing, or the reader was not made
+    /// [with prompts](RequestReader::with_prompts).
     pub infill: Option<InfillParts>,
 }
 
@@ -53,26 +53,25 @@ impl Request {
         self.method == Method::Post && self.endpoint.generates()
     }
 
-    /// Whether the server reads `cache_prompt` from its body and finds that the prompt is not to
-    /// be cached.
+    /// Whether the server reads `"cache_prompt": false` from its body.
     pub fn forbids_cache(&self) -> bool {
         self.is_inference() && !self.cache_prompt && self.endpoint.generates()
     }
 
-    /// The slot that it wants, for a request for inference. Negative: any.
+    /// The slot that a request for inference names. Negative: any.
     pub fn wants_slot(&self) -> Option<i32> {
         self.slot.filter(|&slot| slot >= 0 && self.is_inference())
     }
 
-    /// Whether its prompt never comes from the cache: because it says so, or since the server does
-    /// not look there for its kind (embeddings, reranking).
+    /// Whether its prompt never comes from the cache: the request says so, or the server does
+    /// not use the cache for its kind (embeddings, reranking).
     pub fn reuses_nothing(&self) -> bool {
         let is_stateless = matches!(self.endpoint, Endpoint::Embedding | Endpoint::Rerank);
         self.forbids_cache() || self.is_inference() && is_stateless
     }
 
-    /// The adapters that the server reads from its body; `None`: it names none, or the server makes
-    /// another body of it that has none (`/v1/messages`).
+    /// The adapters that the server reads from its body. `None` if it names none, or if the server converts
+    /// the body to one without adapters (`/v1/messages`).
     pub fn adapters(&self) -> Option<&Adapters> {
         let read = self.endpoint.generates() && self.endpoint != Endpoint::Messages;
         self.lora.as_ref().filter(|_| read && self.is_inference())
@@ -83,7 +82,7 @@ impl Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Not a request line of HTTP/1.0 or 1.1, or too long a one.
+    /// Not a request line of HTTP/1.0 or 1.1, or one that is too long.
     RequestLine,
     /// A header or trailer line that the server does not accept, or too many.
     Fields,
@@ -92,7 +91,7 @@ pub enum Loss {
     /// A chunked body that breaks the rules.
     Chunk,
     /// Bytes came right after a POST (or PUT, PATCH, DELETE) that announced no
-    /// body: some servers take them for its body, some drop them.
+    /// body. Some servers take them for its body, others drop them.
     Unannounced,
     /// The server closes the connection after the last request. Not an error,
     /// and not reported as a step.
@@ -112,15 +111,15 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// What some bytes amounted to.
+/// The result of reading some bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Nothing yet: the request continues.
     More,
     /// A request is complete.
     Complete(Request),
-    /// The reader has lost its way just now: nothing can be said about this
-    /// connection any more, and further bytes are ignored.
+    /// The reader has just lost track of where requests end. It ignores all
+    /// further bytes of this connection.
     Lost(Loss),
 }
 
@@ -129,7 +128,7 @@ pub enum Step {
 pub struct RequestReader {
     phase: Phase,
     json: JsonScanner,
-    /// The last request was of a kind that has a body, yet announced none.
+    /// The last request's method allows a body, but it announced none.
     unannounced: bool,
 }
 
@@ -137,7 +136,7 @@ pub struct RequestReader {
 enum Phase {
     Line(RequestLine),
     Fields(Head, Fields),
-    /// So many bytes of the body are left, at least one.
+    /// This many bytes of the body are left, at least one.
     Length(Head, u64),
     Chunked(Head, Chunked),
     Lost(Loss),
@@ -159,7 +158,7 @@ impl RequestReader {
         }
     }
 
-    /// The same, and what the prompts in the bodies are made of: for [`Assembly`](crate::Assembly).
+    /// The same, but also reads the prompts in the bodies, for [`Assembly`](crate::Assembly).
     pub fn with_prompts() -> Self {
         Self {
             json: JsonScanner::with_prompts(),
@@ -170,12 +169,12 @@ impl RequestReader {
     /// Takes what one successful `recv` or `SSL_read` of the server returned
     /// (not a `MSG_PEEK`, which takes nothing from the connection).
     ///
-    /// cpp-httplib gives each request a buffer of its own: what the read that
-    /// completes a request brings beyond its end, the server throws away, so
-    /// that it never answers pipelined requests. So does this function.
+    /// cpp-httplib has a separate buffer for each request. If the read that
+    /// completes a request returns bytes beyond its end, the server drops them, so
+    /// it never answers pipelined requests. This function drops them, too.
     pub fn feed_recv(&mut self, bytes: &[u8]) -> Step {
         let (used, step) = self.feed(bytes);
-        // Where no body was announced, that is not certain: a server without
+        // If no body was announced, this is not certain: a server without
         // TLS may take the bytes for a body that lasts until the end.
         if used < bytes.len() && self.unannounced {
             return Step::Lost(self.lose(Loss::Unannounced));
@@ -199,7 +198,7 @@ impl RequestReader {
         (used, Step::More)
     }
 
-    /// Why nothing more is to be expected from this connection, if so.
+    /// Why the reader ignores this connection; `None` if it does not.
     pub fn lost(&self) -> Option<Loss> {
         match self.phase {
             Phase::Lost(loss) => Some(loss),
@@ -207,7 +206,7 @@ impl RequestReader {
         }
     }
 
-    /// Takes a stretch of bytes, at least one, within one phase.
+    /// Takes some bytes, at least one, within one phase.
     fn advance(&mut self, bytes: &[u8]) -> Result<(usize, Option<Request>), Loss> {
         match &mut self.phase {
             Phase::Line(line) => {

@@ -1,5 +1,5 @@
-//! Bulk search in slices, written so that the compiler turns it into vector
-//! instructions: this is where the time of a large body goes.
+//! Fast search in slices. Large bodies spend their time here, so it is written for the
+//! compiler to vectorise.
 
 /// Bytes looked at one by one before the blocks: most
 /// JSON strings are short.
@@ -46,13 +46,13 @@ fn find_far(bytes: &[u8], mut at: usize, wanted: impl Fn(u8) -> bool + Copy) -> 
         .map(|found| at + found)
 }
 
-/// Skips to the end of a JSON string whose content is of no interest.
+/// Skips to the end of a JSON string whose content is not needed.
 ///
-/// Only quotes are searched for; whether one is escaped is told by the run of
+/// It searches for quotes only. A quote is escaped after an odd run of
 /// backslashes before it. So text full of `\n` costs no more than plain text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StringSkipper {
-    /// An odd number of backslashes ends what was seen so far.
+    /// The bytes so far end with an odd number of backslashes.
     odd: bool,
 }
 
@@ -75,7 +75,7 @@ impl StringSkipper {
         None
     }
 
-    /// Runs end at a quote at the latest, so counting them is linear in all.
+    /// Each run ends at a quote at the latest, so counting is linear over all.
     fn odd_run_before(&self, bytes: &[u8], end: usize) -> bool {
         let run = bytes[..end]
             .iter()
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_at_every_position() {
+    fn a_quote_is_found_at_every_position() {
         let all = |bytes: &[u8]| {
             let quote = find(bytes, |b| b == b'"');
             assert_eq!(find_quote(bytes), quote);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_every_byte_from_its_neighbours() {
+    fn only_quotes_and_brackets_are_found() {
         for byte in 0..=255u8 {
             for before in [0, 0x7F, 0x80, 0xFF, b'!', b'#', b'|', b'~'] {
                 let bytes = [before, byte, before, b'"', byte, before, byte, byte];
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_is_escaped_by_an_odd_run() {
+    fn a_quote_is_escaped_after_an_odd_number_of_backslashes() {
         for run in 0..40 {
             let mut text = vec![b'\\'; run];
             text.push(b'"');

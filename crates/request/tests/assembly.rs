@@ -1,4 +1,4 @@
-//! Prompts, put together from bodies and from what the server tokenizes.
+//! Prompts, composed from bodies and from the texts that the server tokenizes.
 
 use contextpilot_request::{
     Assembled, Assembly, Infill, InfillTexts, Request, RequestReader, Step,
@@ -17,7 +17,7 @@ fn request(path: &str, body: &Value) -> Request {
     }
 }
 
-/// What becomes whole, at once and after each of `texts`.
+/// The prompts that are complete, at once and after each of `texts`.
 fn assemble(path: &str, body: &Value, texts: &[(bool, &[i32])]) -> Vec<Vec<Vec<i32>>> {
     let mut assembly = Assembly::of(&request(path, body));
     let whole = |assembly: &mut Assembly| {
@@ -34,10 +34,10 @@ fn assemble(path: &str, body: &Value, texts: &[(bool, &[i32])]) -> Vec<Vec<Vec<i
 }
 
 #[test]
-fn a_text_is_what_the_server_makes_of_it() {
+fn a_prompt_as_text_has_the_tokens_that_the_server_makes_of_it() {
     let body = json!({"prompt": "ab"});
     for path in ["/completion", "/v1/completions"] {
-        // Triggers before it, parameters after it.
+        // A trigger's text before it, a parameter's text after it.
         let texts: [(bool, &[i32]); 3] = [(false, &[9]), (true, &[1, 2]), (false, &[8])];
         let whole = assemble(path, &body, &texts);
         assert_eq!(whole, [vec![], vec![], vec![vec![1, 2]], vec![]], "{path}");
@@ -45,14 +45,14 @@ fn a_text_is_what_the_server_makes_of_it() {
 }
 
 #[test]
-fn tokens_are_taken_from_the_body() {
+fn a_prompt_as_tokens_is_taken_from_the_body() {
     let whole = |prompt| assemble("/completion", &json!({"prompt": prompt}), &[]);
     assert_eq!(whole(json!([5, 6])), [[[5, 6]]]);
     assert_eq!(whole(json!([[5, 6], [7]])), [[vec![5, 6], vec![7]]]);
 }
 
 #[test]
-fn several_prompts_and_mixed_ones_come_in_their_order() {
+fn several_prompts_and_mixed_ones_are_composed_in_order() {
     let body = json!({"prompt": [[5], "ab", [6, "cd", 7, "ef"], ["gh", 8]]});
     let texts: [(bool, &[i32]); 4] = [
         (true, &[1, 10]),
@@ -71,9 +71,9 @@ fn several_prompts_and_mixed_ones_come_in_their_order() {
     assert_eq!(whole, expected);
 }
 
-/// What the server does not do tells nothing, rather than something wrong.
+/// If texts come in an order in which the server never tokenizes, there is no prompt, rather than a wrong one.
 #[test]
-fn an_unknown_order_ends_it() {
+fn an_impossible_order_of_texts_gives_no_prompt() {
     let body = json!({"prompt": [["ab", 5, "cd"], [6]]});
     let whole = assemble(
         "/completion",
@@ -84,7 +84,7 @@ fn an_unknown_order_ends_it() {
 }
 
 #[test]
-fn of_a_chat_each_text_with_special_tokens_is_a_prompt() {
+fn in_a_chat_each_text_with_special_tokens_is_a_prompt() {
     let body = json!({"messages": []});
     for path in [
         "/v1/chat/completions",
@@ -98,7 +98,7 @@ fn of_a_chat_each_text_with_special_tokens_is_a_prompt() {
 }
 
 #[test]
-fn what_only_the_server_can_put_together_is_not_told() {
+fn for_a_prompt_that_only_the_server_can_compose_there_is_none() {
     for (path, body) in [
         ("/infill", json!({"input_prefix": "a", "input_suffix": "b"})),
         ("/rerank", json!({"query": "a", "documents": ["b"]})),
@@ -138,8 +138,8 @@ fn rule(repository: Option<i32>, separator: Option<i32>) -> Infill {
     }
 }
 
-/// `format_infill` of llama.cpp, as it stands there; and which texts it makes tokens of. `made`: of
-/// its own texts, those that it has made tokens of already.
+/// `format_infill` of llama.cpp, translated, and the texts that it tokenizes. `made`: those of
+/// its own texts that it has tokenized already.
 fn server(body: &Value, rule: &Infill, made: &mut Vec<String>) -> (Assembled, Vec<String>) {
     let mut calls: Vec<String> = Vec::new();
     let mixed = |value: &Value, calls: &mut Vec<String>| -> Vec<i32> {
@@ -214,7 +214,7 @@ fn server(body: &Value, rule: &Infill, made: &mut Vec<String>) -> (Assembled, Ve
     (assembled, calls)
 }
 
-/// What becomes whole before the last call, and that it stays at that.
+/// The prompt that is complete at the last call.
 fn infill(body: &Value, rule: &Infill, calls: &[String]) -> Option<Assembled> {
     let mut assembly = Assembly::of(&request("/infill", body));
     assert!(assembly.is_infill());
@@ -229,7 +229,7 @@ fn infill(body: &Value, rule: &Infill, calls: &[String]) -> Option<Assembled> {
 }
 
 #[test]
-fn infill_is_put_together_as_the_server_does() {
+fn an_infill_prompt_is_composed_as_the_server_does() {
     let files = json!([
         {"text": "fn a() {}", "filename": "a.rs"},
         {"text": "", "filename": "myproject"},
@@ -250,7 +250,7 @@ fn infill_is_put_together_as_the_server_does() {
     ];
     for repository in [None, Some(REP)] {
         for separator in [None, Some(SEP)] {
-            // In each order: what the server has made already differs.
+            // Begin with each body: the server has tokenized different texts of its own by then.
             for first in 0..bodies.len() {
                 let mut rule = rule(repository, separator);
                 let mut made = Vec::new();
@@ -268,7 +268,7 @@ fn infill_is_put_together_as_the_server_does() {
 }
 
 #[test]
-fn infill_without_its_parts_or_its_rule_is_not_told() {
+fn for_infill_without_its_parts_or_the_rule_there_is_no_prompt() {
     let body = json!({"input_prefix": "ab", "input_suffix": "cd"});
     let mut assembly = Assembly::of(&request("/infill", &body));
     for text in ["", "ab", "cd"] {

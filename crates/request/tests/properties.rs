@@ -1,12 +1,12 @@
-//! Random input: the same ids as a full JSON parser finds, the same answer
-//! however the bytes are cut, and no panic.
+//! Random input: the reader finds the same ids as a full JSON parser, gives the same answer
+//! however the bytes are cut, and does not panic.
 
 use contextpilot_request::{Identity, MAX_ID_BYTES, Refusal, RequestReader, Step};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Map, Value};
 
-/// Keys that are ours, nearly ours, or none of ours.
+/// Keys that the reader looks for, similar keys, and others.
 fn key() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => Just("rid".to_owned()),
@@ -73,7 +73,7 @@ fn write(members: &[(String, Value)], choices: &[u8]) -> String {
     out
 }
 
-/// What a full parser makes of the body: the id, and whether the prompt may be cached.
+/// What a full parser finds in the body: the id, and whether the prompt may be cached.
 fn expected(body: &str) -> (Identity, bool) {
     let object: Map<String, Value> = match serde_json::from_str(body) {
         Ok(object) => object,
@@ -116,7 +116,7 @@ fn chunked(body: &str, sizes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// All that is not [`Step::More`], for bytes cut at the given places.
+/// All steps but [`Step::More`], for bytes cut at the given places.
 fn steps(stream: &[u8], cuts: &[Index]) -> Vec<Step> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     cuts.push(stream.len());

@@ -4,7 +4,7 @@ use contextpilot_request::{
     Adapters, Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader, Step,
 };
 
-/// Everything a stream of bytes leads to, whichever way it is cut.
+/// All steps of a stream of bytes. Checks that they are the same for every way to cut it.
 fn steps<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Step> {
     let mut reader = RequestReader::new();
     let mut steps = Vec::new();
@@ -60,7 +60,7 @@ fn id(id: &str) -> Step {
 const BODY: &str = r#"{"rid":"r-1"}"#; // 13 bytes
 
 #[test]
-fn bodies_with_a_length() {
+fn the_id_is_found_in_a_body_with_a_length() {
     for headers in [
         "Content-Length: 13\r\n",
         "content-length:13\r\n",
@@ -80,7 +80,7 @@ fn bodies_with_a_length() {
 }
 
 #[test]
-fn bodies_in_chunks() {
+fn the_id_is_found_in_a_chunked_body() {
     for body in [
         "d\r\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
         "D\r\n{\"rid\":\"r-1\"}\r\n0\r\n\r\n",
@@ -101,7 +101,7 @@ fn bodies_in_chunks() {
 }
 
 #[test]
-fn many_requests_on_one_connection() {
+fn all_requests_on_one_connection_are_found() {
     let mut stream = Vec::new();
     stream.extend(post("Content-Length: 13\r\n", BODY));
     stream.extend(b"GET /health HTTP/1.1\r\n\r\n");
@@ -144,7 +144,7 @@ fn many_requests_on_one_connection() {
 }
 
 #[test]
-fn prompts_that_are_not_to_be_cached() {
+fn cache_prompt_false_is_found_where_the_server_reads_it() {
     let ask = |path: &str, body: &str| {
         let length = body.len();
         let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
@@ -163,7 +163,7 @@ fn prompts_that_are_not_to_be_cached() {
         (r#"{"cache_prompt":false,"cache_prompt":true}"#, false),
         (r#"{"cache_prompt":false,"cache_prompt":null}"#, false),
         (r#"{"cache_prompt":false,"cache_prompt":"false"}"#, false),
-        // What is no boolean is no answer.
+        // A value that is not a boolean does not count.
         (r#"{"cache_prompt":"false"}"#, false),
         (r#"{"cache_prompt":0}"#, false),
         (r#"{"cache_prompt":[false]}"#, false),
@@ -183,7 +183,7 @@ fn prompts_that_are_not_to_be_cached() {
 }
 
 #[test]
-fn the_slot_that_is_wanted() {
+fn id_slot_is_found_where_the_server_reads_it() {
     let ask = |path: &str, body: &str, piece: usize| {
         let length = body.len();
         let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
@@ -223,7 +223,7 @@ fn the_slot_that_is_wanted() {
 }
 
 #[test]
-fn adapters_are_read_as_the_server_does() {
+fn adapters_are_read_as_the_server_reads_them() {
     let ask = |path: &str, body: &str| {
         let length = body.len();
         let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
@@ -240,7 +240,7 @@ fn adapters_are_read_as_the_server_does() {
             r#"{"rid":"a","lora" : [ { "scale" : 1 , "id" : 1 } , {"id":0,"scale":-2e-1} ] }"#,
             named(&[(1, 1.0), (0, -0.2)]),
         ),
-        // What is missing has the server's defaults.
+        // Missing members have the server's defaults.
         (
             r#"{"lora":[{},{"id":1},{"scale":3},{"id":null,"scale":null}]}"#,
             named(&[(-1, 0.0), (1, 0.0), (-1, 3.0), (-1, 0.0)]),
@@ -269,7 +269,7 @@ fn adapters_are_read_as_the_server_does() {
         (r#"{"x":{"lora":[{"id":1,"scale":1}]}}"#, None),
         (r#"{"loras":[{"id":1,"scale":1}]}"#, None),
         ("{}", None),
-        // The server makes something of these.
+        // The server accepts these in its own way.
         (r#"{"lora":[{"id":true}]}"#, unreadable.clone()),
         (r#"{"lora":[{"id":"1"}]}"#, unreadable.clone()),
         (r#"{"lora":[{"id":1.0}]}"#, unreadable.clone()),
@@ -293,7 +293,7 @@ fn adapters_are_read_as_the_server_does() {
 }
 
 #[test]
-fn bodies_that_do_not_tell() {
+fn a_body_that_cannot_be_read_gives_no_id() {
     let absent = [complete(Identity::Absent)];
     for headers in [
         "Content-Type: multipart/form-data; boundary=x\r\n",
@@ -327,7 +327,7 @@ fn bodies_that_do_not_tell() {
 }
 
 #[test]
-fn nothing_is_expected_after_the_last_request() {
+fn after_the_last_request_of_a_connection_the_reader_is_closed() {
     for head in [
         "POST /completion HTTP/1.1\r\nConnection: close\r\n",
         "POST /completion HTTP/1.1\r\nConnection: TE, Close\r\n",
@@ -346,7 +346,7 @@ fn nothing_is_expected_after_the_last_request() {
 }
 
 #[test]
-fn lost_where_the_server_may_think_otherwise() {
+fn the_reader_is_lost_where_the_server_may_read_otherwise() {
     let lines = |line: &str| format!("{line}\r\nContent-Length: 13\r\n\r\n{BODY}").into_bytes();
     for line in [
         "",
@@ -429,7 +429,7 @@ fn lost_where_the_server_may_think_otherwise() {
 }
 
 #[test]
-fn limits_of_the_head() {
+fn heads_are_accepted_up_to_the_servers_limits() {
     let fits = |n: usize| {
         post(
             &format!("{}Content-Length: 13\r\n", "A: b\r\n".repeat(n)),
@@ -462,7 +462,7 @@ fn limits_of_the_head() {
 }
 
 #[test]
-fn a_read_ends_with_the_request_it_completes() {
+fn bytes_behind_a_request_in_the_same_read_are_dropped() {
     let two = [
         post("Content-Length: 13\r\n", BODY),
         post("Content-Length: 2\r\n", "{}"),
@@ -478,7 +478,7 @@ fn a_read_ends_with_the_request_it_completes() {
 }
 
 #[test]
-fn a_body_that_was_not_announced_is_not_guessed_at() {
+fn bytes_behind_a_post_without_a_length_make_the_reader_lost() {
     let mut reader = RequestReader::new();
     let head = post("", "");
     assert_eq!(reader.feed_recv(&head), complete(Identity::Absent));
@@ -491,7 +491,7 @@ fn a_body_that_was_not_announced_is_not_guessed_at() {
         reader.feed_recv(&post("Content-Length: 13\r\n", BODY)),
         Step::More
     );
-    // What follows a GET is thrown away by every server.
+    // Every server drops bytes behind a GET.
     let mut reader = RequestReader::new();
     let get = b"GET /health HTTP/1.1\r\n\r\nrest";
     assert!(matches!(reader.feed_recv(get), Step::Complete(_)));
@@ -502,7 +502,7 @@ fn a_body_that_was_not_announced_is_not_guessed_at() {
 }
 
 #[test]
-fn a_reader_is_small() {
+fn a_reader_takes_at_most_a_kib() {
     // One lives in every connection of the server.
     assert!(
         size_of::<RequestReader>() <= 1024,

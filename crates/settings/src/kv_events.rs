@@ -7,34 +7,34 @@ use std::str::FromStr;
 
 use crate::listen::{ListenAddress, ListenAddressError};
 
-/// Tokens of a block, unless something else is asked for: what vLLM's routers take for granted.
+/// Tokens in a block by default: the value that vLLM's routers expect.
 pub const DEFAULT_BLOCK_SIZE: u32 = 16;
-/// A block of more tokens is a slip of the keyboard.
+/// A larger block is taken for a typing error.
 const LARGEST_BLOCK: u32 = 4096;
 /// Bytes of a topic, and of an adapter's name.
 const LONGEST_TOPIC: usize = 255;
 /// Adapters that can be named.
 const MOST_ADAPTERS: usize = 64;
-/// Stands in a topic for the model's name, where each model has an address.
+/// Stands in a topic for the model's name, if each model has an address.
 const MODEL: &str = "{model}";
 
-/// What is published for routers: which parts of prompts this server has in its cache.
+/// Settings of the KV cache events for routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvEvents {
     /// Where subscribers connect to.
     pub publish: SocketAddr,
-    /// Where those ask who missed something; `None`: nobody may.
+    /// Where routers ask for events that they missed; `None`: nowhere.
     pub replay: Option<SocketAddr>,
-    /// What each message begins with.
+    /// The topic: what each message begins with.
     pub topic: String,
-    /// Tokens of a block.
+    /// Tokens in a block.
     pub block_size: u32,
-    /// What the server's LoRA adapters are called by those who ask routers for them, in the
-    /// server's order (`/lora-adapters`). Requests for others are published for nobody.
+    /// The names by which requests to the router call the server's LoRA adapters, in the
+    /// server's order (`/lora-adapters`). For other adapters nothing is published.
     pub adapters: Vec<String>,
 }
 
-/// What is published by which server.
+/// Which server publishes with which settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEventsOf {
     /// One server, whatever its model is.
@@ -46,7 +46,7 @@ pub enum KvEventsOf {
 /// Why a server publishes nothing although there are settings: see [`KvEventsOf::server`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotPublished {
-    /// It is one of several that would share an address.
+    /// Several servers would share an address.
     Shared {
         /// Its model.
         model: String,
@@ -59,11 +59,11 @@ pub enum NotPublished {
 }
 
 impl KvEventsOf {
-    /// What a server publishes. `model`: its model's name; `routed`: a llama-server in router mode
-    /// has started it, and others beside it.
+    /// The settings of one server. `model`: its model's name. `routed`: a llama-server in router mode
+    /// has started it, and may have started others.
     ///
     /// # Errors
-    /// It publishes nothing, and somebody should know.
+    /// The server publishes nothing, and a message should say why.
     pub fn server(&self, model: &str, routed: bool) -> Result<&KvEvents, NotPublished> {
         let model = model.to_owned();
         match self {
@@ -78,7 +78,7 @@ impl KvEventsOf {
         }
     }
 
-    /// What is published, if it is one server's.
+    /// The settings, if they are for a single server.
     #[must_use]
     pub fn only(&self) -> Option<&KvEvents> {
         match self {
@@ -87,7 +87,7 @@ impl KvEventsOf {
         }
     }
 
-    /// What all of them have in common.
+    /// The settings that all models share.
     #[must_use]
     pub fn block_size(&self) -> u32 {
         match self {
@@ -151,12 +151,12 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Why a text is no [`Endpoint`].
+/// Why a text is not an [`Endpoint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndpointError {
     /// It does not begin with `tcp://`.
     Scheme,
-    /// What follows is no address.
+    /// What follows is not an address.
     Address(ListenAddressError),
 }
 
@@ -177,25 +177,25 @@ impl fmt::Display for EndpointError {
 /// Why these settings cannot be used together, or one of them not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KvEventsError {
-    /// An address is none.
+    /// An address cannot be read.
     Endpoint { text: String, error: EndpointError },
     /// There is no port after the highest one.
     NoNextPort,
-    /// Both are one address.
+    /// Both addresses are the same.
     SameAddress,
     /// The topic is too long.
     LongTopic,
-    /// The topic has a character that no log shows.
+    /// The topic has a control character.
     TopicCharacter,
-    /// The size of a block is none.
+    /// The size of a block is not a number in its range.
     BlockSize(String),
-    /// Where each model has an address, the one for replays is the next one, or none.
+    /// If each model has an address, replays can only be at the next port, or off.
     ReplayOfModels,
     /// A model has two addresses, or none.
     Model(String),
     /// Two servers would listen there.
     Twice(SocketAddr),
-    /// These are no names of adapters.
+    /// The list of adapters' names cannot be read.
     Adapters,
 }
 
@@ -209,7 +209,7 @@ pub(crate) struct Given {
     pub(crate) adapters: Option<String>,
 }
 
-/// Which of them is at fault.
+/// The variable at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Publish,
@@ -254,7 +254,7 @@ impl KvEventsOf {
     }
 }
 
-/// The names of adapters, by commas.
+/// The names of adapters, separated by commas.
 fn adapters(text: &str) -> Option<Vec<String>> {
     let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
     let right = |name: &String| {
@@ -311,7 +311,7 @@ impl KvEvents {
     }
 }
 
-/// Any port, after any port.
+/// The same address with the next port. Port 0 (any free port) stays 0.
 fn next_port(address: SocketAddr) -> Option<SocketAddr> {
     let port = match address.port() {
         0 => 0,
@@ -321,7 +321,7 @@ fn next_port(address: SocketAddr) -> Option<SocketAddr> {
 }
 
 impl KvEventsError {
-    /// After the variable's name.
+    /// Writes the rest of the message, after the variable's name.
     pub(crate) fn show(
         &self,
         f: &mut fmt::Formatter<'_>,

@@ -1,9 +1,9 @@
 //! What configures the hook: environment variables, and the index URL.
 //!
 //! The launcher checks every value before it execs the server, and the hook
-//! reads the same values again inside it; both go through [`Settings::from`],
-//! so what one accepts the other accepts. Nothing here touches the environment,
-//! the file system or the network: values come in through a function.
+//! reads the same values again inside the server. Both use [`Settings::from`],
+//! so both accept the same values. Nothing here reads the environment,
+//! the file system or the network: values come from a function.
 //!
 //! Secrets (an index token, a password in the index URL) are [`Secret`]s, which
 //! no `Debug` or `Display` of this crate shows.

@@ -18,7 +18,7 @@ const LONGEST_PATH: usize = 95;
 /// or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
-    /// A port of this machine. Port 0: any that is free (the line that says so names it).
+    /// An IP address and a port of this machine. Port 0: any free port; a message gives its number.
     Tcp(SocketAddr),
     /// A Unix socket at an absolute path.
     Unix(PathBuf),
@@ -53,8 +53,8 @@ fn is_loopback(ip: IpAddr) -> bool {
     }
 }
 
-/// Reads an address. Names other than `localhost` are refused: what they mean is for others to
-/// say, and whether an endpoint is open to the network must not depend on that.
+/// Reads an address. Names other than `localhost` are refused, because whether an endpoint is open to
+/// the network must not depend on how a name resolves.
 impl FromStr for ListenAddress {
     type Err = ListenAddressError;
 
@@ -95,7 +95,7 @@ fn unix(path: &str) -> Result<ListenAddress, ListenAddressError> {
     Ok(ListenAddress::Unix(PathBuf::from(path)))
 }
 
-/// As it is read.
+/// Writes the form that [`FromStr`] reads.
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,22 +105,22 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Why a text is no [`ListenAddress`].
+/// Why a text is not a [`ListenAddress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddressError {
     /// It is a URL.
     Url,
     /// It has no port.
     NoPort,
-    /// Its port is none.
+    /// Its port is not a number of a port.
     Port,
     /// It has nothing but a port.
     NoHost,
-    /// Its IPv6 address is not in brackets, or is none.
+    /// Its IPv6 address is not in brackets, or is wrong.
     Brackets,
-    /// It has a name.
+    /// It has a name other than `localhost`.
     Name,
-    /// Its path is not that of a file, from the root on.
+    /// Its path is not the absolute path of a file.
     Path,
     /// Its path is longer than a socket's may be.
     LongPath,

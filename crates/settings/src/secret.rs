@@ -3,8 +3,8 @@ use std::fmt;
 /// A string that is never shown: `Debug` prints `***`, and there is no
 /// `Display`.
 ///
-/// This guards against secrets in logs and panics, not against somebody who can
-/// read the process's memory or its environment.
+/// This keeps secrets out of logs and panics. It does not protect them from anyone who can
+/// read the process's memory or environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -28,11 +28,11 @@ pub const DEFAULT_EXPLAIN_LIMIT: u64 = 32 << 20;
 /// A TiB, in MiB.
 const LARGEST_MB: u64 = 1 << 20;
 
-/// An hour. Longer is a slip of the keyboard, and a `Duration` this size can be
+/// An hour. A longer time is taken for a typing error. A `Duration` of this size can be
 /// added to any clock without overflow.
 const LONGEST_MS: u64 = 3_600_000;
 
-/// What the hook is told by its environment.
+/// The settings of the hook, from its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -46,8 +46,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Time for one whole request to the index, connecting included.
     pub timeout: Duration,
-    /// Time for telling the index about everything that goes when the process
-    /// ends; `None`: not even tried.
+    /// Time for reporting all live ids as evicted when the process
+    /// ends; `None`: nothing is reported then.
     pub exit_drain: Option<Duration>,
     /// Whether live request ids are kept on disk, for the next start after a crash.
     pub journal: bool,
@@ -56,18 +56,18 @@ pub struct Settings {
     /// Bearer token that the control endpoint asks for. There is one if other machines can
     /// reach it.
     pub listen_token: Option<Secret>,
-    /// File for a line a finished request. Not opened here.
+    /// File that gets a line for each finished request. Not opened here.
     pub log_file: Option<PathBuf>,
-    /// Bytes at which that file is set aside and begun anew.
+    /// Bytes at which that file is renamed and a new one begins.
     pub log_file_limit: u64,
-    /// What is published for routers; `None`: nothing.
+    /// KV cache events for routers; `None`: none are published.
     pub kv_events: Option<KvEventsOf>,
-    /// Bytes of what has been in slots that are remembered, to say why prompts are evaluated;
-    /// `None`: nobody wants to know.
+    /// Bytes for remembering what was in slots, to say why prompts are evaluated;
+    /// `None`: this is turned off.
     pub explain_limit: Option<u64>,
     /// Whether some text of prompts is to be shown where they differ.
     pub explain_text: bool,
-    /// A recording of traffic; `None`: none is made.
+    /// The recording of traffic; `None`: there is none.
     pub traffic_file: Option<TrafficFile>,
 }
 
@@ -138,19 +138,19 @@ impl Settings {
         })
     }
 
-    /// Whether there is anything to do for the hook.
+    /// Whether any setting gives the hook something to do.
     pub fn is_engaged(&self) -> bool {
         self.index.is_some() || self.observes() || self.kv_events.is_some()
     }
 
-    /// Whether somebody on this side wants to see what the hook sees.
+    /// Whether there is a control endpoint, a log file or a recording.
     pub fn observes(&self) -> bool {
         self.listen.is_some() || self.log_file.is_some() || self.traffic_file.is_some()
     }
 }
 
-/// Whether the environment asks for the hook at all: any of the variables is set, rightly or
-/// wrongly, that give it something to do.
+/// Whether the environment asks for the hook at all: one of the variables that give it something to do
+/// is set, whether its value is right or wrong.
 pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     let vars = Vars(lookup);
     [
@@ -167,8 +167,8 @@ pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
 /// Reads an on/off variable: unset, empty and `0` are off, `1` is on.
 ///
 /// # Errors
-/// Any other value: guessing what `no` or `off` or ` 1` meant could turn a
-/// safety off that somebody believes to be on.
+/// Any other value. A wrong guess at the meaning of `no`, `off` or ` 1` could turn off a
+/// safety that the user believes to be on.
 pub fn flag(
     lookup: impl Fn(&str) -> Option<OsString>,
     variable: &'static str,
@@ -222,7 +222,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         let Some(token) = self.text(variable)? else {
             return Ok(None);
         };
-        // It becomes a header's value: a newline in it would end the header.
+        // The token becomes a header's value, which a newline would end.
         match token.chars().position(|c| !c.is_ascii_graphic()) {
             Some(at) => Err(Error::new(variable, Cause::TokenCharacter(at + 1))),
             None => Ok(Some(Secret::new(token))),
@@ -287,8 +287,8 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
     }
 }
 
-/// An environment variable whose value cannot be used: which, why, and what to
-/// do about it. Shows no secret.
+/// An environment variable whose value cannot be used: its name, the reason, and what to
+/// do. Shows no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     variable: &'static str,
@@ -391,7 +391,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// A value as people may see it: escaped, and at most 64 characters of it.
+/// A value for a message: escaped, and at most 64 characters of it.
 struct Shortened<'a>(&'a str);
 
 impl fmt::Debug for Shortened<'_> {

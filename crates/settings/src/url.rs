@@ -11,7 +11,7 @@ mod tests;
 
 pub use error::{IndexUrlError, Problem};
 
-/// How the index is spoken to.
+/// The protocol to the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// Plain HTTP/1.1.
@@ -134,8 +134,8 @@ impl IndexUrl {
         }
     }
 
-    /// The host as it stands in a URL: lower case, IPv6 in brackets. `localhost` for a Unix
-    /// socket: HTTP wants a `Host`, and servers behind sockets are used to this one.
+    /// The host in the form of a URL: lower case, IPv6 in brackets. `localhost` for a Unix
+    /// socket: HTTP requires a `Host`, and servers at sockets expect this one.
     pub fn host(&self) -> String {
         match &self.server {
             Server::Net(server) => server.host.to_string(),
@@ -159,13 +159,13 @@ impl IndexUrl {
         let target = self.target(name);
         match &self.server {
             Server::Net(server) => format!("{}://{server}{target}", self.scheme()),
-            // Nothing after the socket.
+            // No path after the socket.
             Server::Unix(path) if target == "/" => format!("unix:{}", path.display()),
             Server::Unix(path) => format!("unix:{}:{target}", path.display()),
         }
     }
 
-    /// What stands in the first line of a request to an endpoint such as `evict`.
+    /// The target in the request line for an endpoint such as `evict`.
     pub fn target(&self, name: &str) -> String {
         format!("{}/{}", self.prefix, name.trim_start_matches('/'))
     }

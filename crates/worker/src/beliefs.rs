@@ -1,7 +1,7 @@
-//! What the index believes to be cached here, and what has to be said about it.
+//! The live ids: those that the index believes to be cached here.
 //!
-//! Kept apart from the ledger, so that everything can still be taken back after an error in the
-//! ledger; and on disk, so that the next start can take it back after a crash.
+//! They are kept apart from the ledger, so that all of them can be reported as evicted after a panic in
+//! the ledger. They are also kept on disk (the journal), so that the next start can do that after a crash.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use contextpilot_residency::{Arrival, Effect, RequestId};
 
 use crate::library::Library;
 
-/// While the index is being told, how often to look whether it has been; and how long the journal
-/// gives way to the engine.
+/// How often to look whether reports were confirmed, while some are under way; and how long a write to
+/// the journal may be put off while the engine is busy.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The ids that the index believes in.
+/// The live ids, and what has to be reported about them.
 pub(crate) struct Beliefs {
     sender: Arc<Sender>,
     journal: Journal,
     live: HashSet<RequestId>,
-    /// What the last process left, until it is told.
+    /// Live ids that the last process left, until they are reported.
     lost: Vec<RequestId>,
-    /// Requests whose ids are kept until the journal has them.
+    /// Requests whose ids are in the ring until the journal has them.
     recent: Vec<Arrival>,
-    /// That of the request that is spoken about is.
+    /// The current request's id is already in the ring.
     kept: bool,
-    /// An id came that is kept nowhere but in memory.
+    /// An id came that is neither in the ring nor in the journal.
     unwritten: bool,
-    /// Evictions are on their way to the index.
+    /// Evictions are being reported to the index.
     telling: bool,
-    /// Since when nothing was written because the engine was busy.
+    /// Since when writing was put off because the engine was busy.
     put_off: Option<Instant>,
 }
 
 impl Beliefs {
-    /// The ids that the last process of this instance left are gone. They are told so by the
-    /// first [`keep`](Self::keep), when it is known which of them have come back already.
+    /// `lost`: the live ids that the last process of this instance left. The first [`keep`](Self::keep)
+    /// reports them as evicted, except those that have come again by then.
     pub(crate) fn new(
         sender: Arc<Sender>,
         journal: Journal,
@@ -61,7 +61,7 @@ impl Beliefs {
         }
     }
 
-    /// What is said next is about this request, if about any.
+    /// The next calls are about this request, if any.
     pub(crate) fn about(&mut self, arrival: Option<Arrival>) {
         let kept = arrival.filter(|arrival| {
             let recent = self.journal.recent();
@@ -70,7 +70,7 @@ impl Beliefs {
         self.kept = kept.is_some();
         if let Some(arrival) = kept {
             self.recent.push(arrival);
-            // So that none is overwritten before it is written.
+            // The ring must not overwrite an id before the journal has it.
             let first = self.recent.first().unwrap_or(&arrival);
             self.unwritten |= Recent::is_far(first.0, arrival.0);
         }
@@ -90,10 +90,10 @@ impl Beliefs {
         }
     }
 
-    /// The index is to be told that this id is gone, whether it was ever here or not.
+    /// Reports this id as evicted, whether it was live or not.
     pub(crate) fn take_back(&mut self, id: RequestId) {
         if !self.live.remove(&id) {
-            // If the process dies before it is told, the next one has to.
+            // If the process dies before the report, the next process has to make it.
             self.journal.note_live(&id);
             self.unwritten |= !self.kept;
         }
@@ -102,7 +102,7 @@ impl Beliefs {
         self.telling = true;
     }
 
-    /// Everything that is believed is to be told as gone. Returns how many ids that were.
+    /// Reports all live ids as evicted. Returns their number.
     pub(crate) fn take_back_all(&mut self) -> usize {
         let ids = std::mem::take(&mut self.live);
         let count = ids.len();
@@ -116,10 +116,11 @@ impl Beliefs {
 
     /// Brings the journal up to date, as far as that is due.
     ///
-    /// New ids can wait, as the thread that received them has kept them: a few writes a second.
-    /// One that is not is written as soon as there is nothing else to do, since it would stay in
-    /// the index if the process were killed. What is gone can wait: at worst it is told twice.
-    /// `busy`: somebody waits for a first token, so what can wait does, for at most [`LOOK`] more.
+    /// New ids can wait for one of a few writes a second, because the thread that received them has
+    /// stored them in the ring. An id that is not in the ring is written as soon as there is nothing else
+    /// to do: the index would keep it if the process were killed. Evictions can wait: at worst they are
+    /// reported twice. `busy`: a client waits for a first token, so writes that can wait are put off, for at
+    /// most [`LOOK`].
     pub(crate) fn keep(&mut self, now: Instant, busy: bool) {
         if !self.lost.is_empty() {
             let mut lost = std::mem::take(&mut self.lost);
@@ -128,7 +129,7 @@ impl Beliefs {
             self.sender.evict_all(lost);
         }
         if self.telling {
-            // Asked first: what is settled in between is found the next time.
+            // Read this first: what is settled in between is found at the next call.
             let stats = self.sender.stats();
             self.telling = stats.waiting + stats.in_flight > 0;
             for id in self.sender.take_settled() {
@@ -153,12 +154,12 @@ impl Beliefs {
         }
     }
 
-    /// Whether evictions are on their way to the index.
+    /// Whether evictions are being reported to the index.
     pub(crate) fn telling(&self) -> bool {
         self.telling
     }
 
-    /// When to [`keep`](Self::keep) next, from now on; `None`: when something has happened.
+    /// When to call [`keep`](Self::keep) next, from now; `None`: after the next event.
     pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
         let due = self.journal.due(now);
         let due = due.map(|due| due.saturating_duration_since(now));
@@ -166,7 +167,7 @@ impl Beliefs {
         due.into_iter().chain(look).min()
     }
 
-    /// The end: what was not told remains for the next start.
+    /// Closes the journal. Ids whose eviction is not confirmed remain in it for the next start.
     pub(crate) fn close(mut self) {
         for id in self.sender.take_settled() {
             self.journal.note_gone(&id);

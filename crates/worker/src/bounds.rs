@@ -2,13 +2,13 @@
 
 /// Connections to the control endpoint at a time.
 pub const CONNECTIONS: usize = 16;
-/// Of these, those that may follow the stream: the others are for short questions.
+/// How many of these may follow the stream. The others are for single requests.
 pub const READERS: usize = 8;
 /// Bytes of a request's body: the tokens of a prompt.
 pub const BODY: usize = 1 << 20;
-/// Questions to the worker that may wait: more than there are connections.
+/// Queries to the worker that may wait: more than there are connections.
 pub const QUESTIONS: usize = 64;
-/// Lines that may wait for the disk.
+/// Lines of the log file that may wait for the disk.
 pub const LOG_LINES: usize = 4096;
-/// Request ids in these, all together.
+/// Request ids in all these lines together.
 pub const LOG_IDS: usize = 65_536;

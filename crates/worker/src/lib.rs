@@ -1,19 +1,19 @@
-//! What becomes of that which the hook takes note of: the thread that owns the ledger, and what it tells
-//! the index and people.
+//! The worker: the thread that owns the ledger, and reports to the index, to people and to routers.
 //!
-//! The hook is called by a server's threads and may do next to nothing there; it leaves a note, and
-//! goes on. Everything else happens here, on threads of ours, without unsafe code and without a
-//! preloaded library: what is needed of that is a [`Library`], and its notes come from a [`Source`].
+//! The hook runs on a server's threads and must be short there: it sends an event and returns.
+//! Everything else happens here, on our own threads, without unsafe code. This crate can be tested without
+//! a preloaded library: what it needs of the hook is the trait [`Library`], and events come from a
+//! [`Source`].
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`library`] | what surrounds the worker, as it sees that |
-//! | [`worker`] | applies each event to the ledger, and each effect to what follows |
-//! | [`silence`] | when nothing has happened for long enough to mean something |
-//! | [`beliefs`] | what the index believes to be cached, and has to be told; kept for the next start |
-//! | [`observe`] | for people: the control endpoint and the log file |
-//! | [`routers`] | what of the cache is published for routers |
-//! | [`trace`] | every event and effect, for whoever looks for an error |
+//! | [`library`] | what the worker needs of the hook |
+//! | [`worker`] | applies each event to the ledger, and passes its effects on |
+//! | [`silence`] | the idle timer: decides when the engine has been silent long enough |
+//! | [`beliefs`] | the live ids: what the index believes to be cached; the journal |
+//! | [`observe`] | the control endpoint and the log file |
+//! | [`routers`] | KV cache events for routers |
+//! | [`trace`] | a file with every event and effect, for finding faults |
 //! | [`bounds`] | bounds of memory |
 
 #![forbid(unsafe_code)]

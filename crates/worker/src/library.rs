@@ -1,4 +1,4 @@
-//! What the worker asks of the library that it is a part of, and where its work comes from.
+//! The interfaces of the worker to the hook: what it needs, and where events come from.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,153 +8,153 @@ use contextpilot_journal::Recent;
 use contextpilot_observer::{Note, Now, Stamp};
 use contextpilot_residency::{Arrival, BufferId, Event, Prompt, RequestId, TaskId, Token};
 
-/// The library in a server's process. Any thread may call any of this.
+/// The hook in a server's process. Any thread may call these functions.
 pub trait Library: Sync {
-    /// The calling thread is one of the library's own, for life: what it calls is not taken note of.
+    /// Marks the calling thread as one of ours until it ends: hooks do not observe its calls.
     fn enter_thread(&self);
 
-    /// Says one line to people.
+    /// Prints one line on stderr.
     fn say(&self, line: fmt::Arguments<'_>);
 
     /// The time on both clocks.
     fn now(&self) -> Now;
 
-    /// Has the worker look, even if nothing has happened.
+    /// Wakes the worker, even if nothing has happened.
     fn nudge(&self);
 
-    /// Whether events are still taken note of.
+    /// Whether hooks still observe.
     fn is_running(&self) -> bool;
 
-    /// After a panic: nothing more is taken note of.
+    /// After a panic: hooks stop observing for good.
     fn break_down(&self);
 
-    /// Where our code panicked last; empty if nowhere.
+    /// Where our code panicked last; empty if it did not.
     fn place_of_panic(&self) -> String;
 
-    /// What is attached to.
+    /// The engine, and what is hooked.
     fn engine(&self) -> Engine;
 
-    /// Whether copies in the host prompt cache are seen.
+    /// Whether the host prompt cache is followed.
     fn sees_host_cache(&self) -> bool;
 
-    /// The next claim that does not hold any more, each once.
+    /// The next claim that no longer holds. Each is returned once.
     fn review_claims(&self) -> Option<Withdrawn>;
 
-    /// Changes whenever something happens to the model that is no event.
+    /// A number that changes whenever something happens to the model that is not an event.
     fn model_changes(&self) -> usize;
 
-    /// A model is there and nothing is being loaded: if the engine is silent for this long, the server
-    /// answers.
+    /// If there is a model and nothing is being loaded: how long the engine must be silent until the
+    /// server counts as answering.
     fn model_settles(&self) -> Option<Duration>;
 
-    /// The server answers, from now on.
+    /// From now on the server counts as answering.
     fn settle_model(&self);
 
-    /// How far the server is.
+    /// Whether the server loads its model, answers, or sleeps.
     fn model_state(&self) -> ModelState;
 
-    /// What was received so far.
+    /// Counts of requests that were received so far.
     fn requests(&self) -> Requests;
 
-    /// What went by unnoticed so far.
+    /// Counts of what was lost so far.
     fn losses(&self) -> Losses;
 
-    /// The ledger had to start anew.
+    /// Counts a gap: the ledger had to start from empty.
     fn count_gap(&self);
 
-    /// A line of the log file was dropped.
+    /// Counts a line of the log file that was dropped.
     fn count_lost_log_line(&self);
 
-    /// From now on, ids that arrive are kept there by the threads that receive them.
+    /// From now on, threads that receive a request store its id in this ring.
     fn keep_recent(&self, recent: Recent);
 
-    /// The bytes that a token stands for, asked of the engine. `None`: there is no model now, it does not
-    /// have this token, or cannot be asked. Waits for nothing longer than for another such call.
+    /// Asks the engine for the bytes of a token. `None` if there is no model now, it does not
+    /// have this token, or the engine lacks the function. Waits at most for another such call.
     fn piece(&self, token: Token) -> Option<Vec<u8>>;
 
-    /// For errors on demand, in tests: before the worker looks for work, and before an event.
+    /// For injected errors in tests. Called before the worker looks for work.
     fn before_turn(&self) {}
 
-    /// See [`before_turn`](Self::before_turn).
+    /// For injected errors in tests. Called before an event is applied.
     fn before_event(&self) {}
 }
 
-/// A claim that does not hold any more.
+/// A claim that no longer holds.
 pub struct Withdrawn {
-    /// What people are told.
+    /// The message for stderr.
     pub message: String,
-    /// What was believed on its strength.
+    /// What no longer counts as cached.
     pub lost: Lost,
 }
 
-/// What counts as cached no more.
+/// What no longer counts as cached.
 pub enum Lost {
-    /// What is in these buffers of the host prompt cache.
+    /// The content of these buffers of the host prompt cache.
     Buffers(Vec<BufferId>),
-    /// All of it.
+    /// Everything.
     Everything,
 }
 
-/// What has happened, and when: only taken while somebody observes, and where it matters then.
+/// Something that happened, with its time. The time is taken only if somebody observes and needs it.
 pub struct Item {
-    /// What.
+    /// What happened.
     pub what: What,
-    /// When.
+    /// When it happened.
     pub at: Stamp,
 }
 
-/// For the ledger, for who observes it, or for who ties requests to it.
+/// What happened, by who needs it.
 pub enum What {
-    /// For the ledger.
+    /// An event for the ledger.
     Event(Event),
-    /// For who observes.
+    /// A note for the observer.
     Note(Note),
-    /// For who ties requests to slots by their prompts.
+    /// For tying requests to slots by their prompts.
     Waiting(Waiting),
 }
 
-/// What the worker is told of the prompts that wait.
+/// Prompts that wait for a slot.
 pub enum Waiting {
     /// A request waits with this prompt.
     Prompt {
         /// The request.
         arrival: Arrival,
-        /// The number that stands for the server's.
+        /// The number in place of the server's task number.
         task: TaskId,
         /// The prompt.
         prompt: Prompt,
     },
-    /// It waits no more: it was served, or refused, or its client has left.
+    /// The request no longer waits: it was served, or refused, or its client has left.
     Over {
         /// The request.
         arrival: Arrival,
-        /// It got what it asked for.
+        /// The request was answered with a success.
         served: bool,
     },
 }
 
-/// How the worker is about to rest.
+/// In what state the worker rests. This decides which events wake it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rest {
-    /// At most so long; `None`: as long as it takes.
+    /// How long at most; `None`: until an event wakes it.
     pub longest: Option<Duration>,
-    /// Nothing is expected but tokens.
+    /// Only generated tokens are expected.
     pub generating: bool,
-    /// Evictions are on their way to the index: a request may be using one of their ids again.
+    /// Evictions are being reported, so a new request may use one of their ids again.
     pub telling: bool,
-    /// Others than the index want to know what is cached.
+    /// Others than the index follow the cache: the control endpoint, or routers.
     pub watched: bool,
 }
 
-/// Where the worker's work comes from, in the order in which it happened.
+/// Where the worker gets events from, in the order in which they happened.
 pub trait Source {
-    /// What happened next, if anything has.
+    /// The next item, if there is one.
     fn next(&mut self) -> Option<Item>;
 
-    /// Whether events were lost. Asked when there is no next one.
+    /// Whether events were lost. Call this when there is no next item.
     fn close_gap(&mut self) -> bool;
 
-    /// A request whose event was lost.
+    /// A request whose first event was lost.
     fn stranded(&mut self) -> Option<(Arrival, RequestId)>;
 
     /// Rests until there is something to do.

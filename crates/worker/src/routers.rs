@@ -1,8 +1,7 @@
-//! For routers: which parts of prompts this server has in its cache, published by ZeroMQ
-//! (`CONTEXTPILOT_KV_EVENTS`).
+//! Publishes KV cache events for routers, by ZeroMQ (`CONTEXTPILOT_KV_EVENTS`).
 //!
-//! The worker follows the ledger when it has nothing else to do; all else happens on threads of
-//! ours. Without the variable nothing of this runs.
+//! The worker follows the ledger when it has nothing else to do. Everything else happens on other threads
+//! of ours. Without the setting, none of this runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,11 +11,11 @@ use contextpilot_settings::env;
 
 use crate::library::Library;
 
-/// The worker's side. A panic in it ends the publication and nothing else.
+/// The worker's side of the publication. A panic in it ends the publication, and nothing else.
 pub(crate) struct Routers {
     library: &'static dyn Library,
     publication: Option<Publication>,
-    /// It was said that the names of adapters do not fit the server.
+    /// The message that the adapters' names do not fit the server was printed.
     said: bool,
 }
 
@@ -45,8 +44,8 @@ impl Routers {
         self.with(|publication| publication.note(event));
     }
 
-    /// Names that stand for none or for another adapter than was meant would show as a router
-    /// that never finds anything.
+    /// Prints a message if the adapters' names do not fit the server. Otherwise the only symptom would be a
+    /// router that never finds a cached prefix for an adapter.
     fn check_names(&mut self, adapters: usize, compared: Compared) {
         let names = self.publication.as_ref().map_or(0, Publication::names);
         if names == 0 || self.said {
@@ -77,7 +76,7 @@ impl Routers {
         }
     }
 
-    /// The ledger is gone: nothing is known to be cached.
+    /// The ledger panicked: nothing is known to be cached.
     pub(crate) fn lose_all(&mut self) {
         self.with(Publication::lose_all);
     }

@@ -1,17 +1,17 @@
-//! When the engine has been silent for long enough that something follows from it.
+//! The idle timer: how long the engine has been silent. Some evictions are decided by a silence.
 
 use std::time::{Duration, Instant};
 
 use contextpilot_residency::Event;
 
-/// Up to this long the worker may rest without hearing of events that can wait. Each look costs
-/// a core some 20 microseconds, which a server that generates may want itself.
+/// How long the worker may rest while events that can wait do not wake it. Each look costs
+/// a core some 20 microseconds, which a generating server may need itself.
 pub const NAP: Duration = Duration::from_millis(25);
-/// Up to this long it may rest without hearing of generated tokens. Where all cores compute, each
-/// look holds up whoever waits for the core that it takes.
+/// How long the worker may rest while generated tokens do not wake it. If all cores compute, each
+/// look delays a thread of the server.
 pub const DOZE: Duration = Duration::from_millis(100);
 
-/// Each silence is remarked upon at these ages, once.
+/// At these lengths of a silence, the ledger gets an `Event::Quiet`, once each.
 const AGES: [Duration; 3] = [
     Duration::from_millis(10),
     Duration::from_millis(100),
@@ -21,13 +21,13 @@ const AGES: [Duration; 3] = [
 /// The time since the engine last did something.
 pub(crate) struct Silence {
     since: Instant,
-    /// Something happened at `since` or later, which is when the clock was last read.
+    /// An event was applied at or after `since`, the last time that the clock was read.
     broken: bool,
-    /// The engine is computing: that is not silence, however long it takes.
+    /// The engine is computing, which is not silence, however long it takes.
     computing: bool,
-    /// Since the last evaluation nothing has happened but that the next one began.
+    /// Since the last evaluation, only the next evaluation has begun.
     generating: bool,
-    /// How many of [`AGES`] were remarked upon.
+    /// How many of [`AGES`] have passed.
     told: usize,
 }
 
@@ -42,7 +42,7 @@ impl Silence {
         }
     }
 
-    /// An event was applied. What happened with it has happened by the next [`due`](Self::due).
+    /// An event was applied. The clock is read at the next [`due`](Self::due).
     pub(crate) fn note(&mut self, event: &Event) {
         self.generating = match event {
             Event::Evaluated { .. } => true,
@@ -50,7 +50,7 @@ impl Silence {
             _ => false,
         };
         match event {
-            // Of the server, and of ourselves.
+            // Events of the server and of ours that are not about the engine.
             Event::Posted { .. }
             | Event::Uncached { .. }
             | Event::NamedAdapters { .. }
@@ -64,18 +64,18 @@ impl Silence {
         }
     }
 
-    /// It begins anew, for a reason that is no event.
+    /// The silence begins again, for a reason that is not an event.
     pub(crate) fn interrupt(&mut self) {
         self.broken = true;
         self.told = 0;
     }
 
-    /// Whether it has lasted so long. Asked after [`due`](Self::due).
+    /// Whether the silence has lasted so long. Call this after [`due`](Self::due).
     pub(crate) fn has_lasted(&self, age: Duration, now: Instant) -> bool {
         !self.computing && now.saturating_duration_since(self.since) >= age
     }
 
-    /// The age to remark upon now, if there is one.
+    /// The length of silence that has just been reached, if there is one.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Duration> {
         if std::mem::take(&mut self.broken) {
             self.since = now;
@@ -88,23 +88,23 @@ impl Silence {
         Some(age)
     }
 
-    /// Whether the engine began to compute since the last [`due`](Self::due), or less than a nap
-    /// before now: somebody waits for a first token, and what can wait should.
+    /// Whether the engine began to compute since the last [`due`](Self::due), or less than a [`NAP`]
+    /// ago. Then a client may be waiting for a first token, and work that can wait should wait.
     pub(crate) fn just_ended(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.since);
         self.computing && (self.broken || age < NAP)
     }
 
-    /// Whether nothing is expected but one token after the other.
+    /// Whether only generated tokens are expected.
     pub(crate) fn generating(&self) -> bool {
         self.generating
     }
 
-    /// How long the worker may rest if nothing happens; `None`: for ever. `awaited`: something
-    /// hangs on the next remark. Asked after [`due`](Self::due).
+    /// How long the worker may rest if nothing happens; `None`: for ever. `awaited`: the next length of
+    /// silence decides something. Call this after [`due`](Self::due).
     pub(crate) fn rest(&self, now: Instant, awaited: bool) -> Option<Duration> {
         let age = now.saturating_duration_since(self.since);
-        // While the engine may go on at any moment, a nap: it spares it waking us.
+        // While the engine may continue at any moment, take a nap: then it need not wake us.
         let nap = if self.generating && !awaited {
             DOZE
         } else {
@@ -146,14 +146,14 @@ mod tests {
         Event::Submitted { context, entries }
     }
 
-    /// The events happen, and the worker looks.
+    /// Applies the events, then looks at the clock.
     fn happens(silence: &mut Silence, events: &[Event], now: Instant) {
         events.iter().for_each(|event| silence.note(event));
         assert_eq!(silence.due(now), None, "no silence");
     }
 
     #[test]
-    fn each_age_is_remarked_upon_once() {
+    fn each_length_of_a_silence_is_returned_once() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
         assert_eq!(
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_evaluation_is_no_silence() {
+    fn during_a_long_evaluation_there_is_no_silence() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
         happens(&mut silence, &[submitted()], start);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn lasts_from_the_end_of_what_the_engine_did() {
+    fn a_silence_begins_when_the_engine_ends_its_work() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
         let has_lasted = |silence: &Silence, now| {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn has_just_ended_for_a_nap_from_when_the_engine_began() {
+    fn for_a_nap_after_the_engine_began_the_silence_has_just_ended() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
         assert!(!silence.just_ended(start));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn rests_until_the_next_age() {
+    fn the_worker_rests_until_the_next_length_of_silence() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
         happens(&mut silence, &[CLEARED], start);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn dozes_while_tokens_are_all_that_comes() {
+    fn while_only_tokens_are_generated_the_worker_dozes() {
         let start = Instant::now();
         let mut silence = Silence::new(start);
         happens(&mut silence, &[submitted()], start);

@@ -1,8 +1,7 @@
-//! A file with every event and effect, one line each, for whoever looks for an error.
+//! `CONTEXTPILOT_TRACE_FILE`: a file with every event and effect, one line each, for finding faults.
 //!
-//! `CONTEXTPILOT_TRACE_FILE=<file>`: appended to. Written on the worker thread, so it shows the
-//! order in which the ledger learned of things. Contains request ids and numbers of tokens, but
-//! no token and no text.
+//! The worker thread appends to the file, so it shows the order in which the ledger applied the events. It
+//! contains request ids and numbers of tokens, but no tokens and no text.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -26,7 +25,7 @@ impl Trace {
     /// Appends to the file.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The file cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .append(true)
@@ -47,11 +46,11 @@ impl Trace {
         self.line("=>", format_args!("{effect:?}"));
     }
 
-    /// One write a line: what stands in the file is whole even if the process is killed.
+    /// One write for each line, so that lines are whole even if the process is killed.
     fn line(&mut self, mark: &str, what: fmt::Arguments<'_>) {
         let seconds = self.start.elapsed().as_secs_f64();
         let line = format!("{seconds:12.6} {mark:>2} {what}\n");
-        // A full disk must not end the worker, and there is nobody to tell.
+        // A full disk must not end the worker. There is no one to report it to.
         let _ = self.file.write_all(line.as_bytes());
     }
 }

@@ -1,9 +1,8 @@
 //! The thread that owns the ledger.
 //!
-//! It ends in one of two ways. At the end of the process, [`leave`] has it take back all that the
-//! index believes, and [`close`] has it put the journal in order. After a panic in the ledger it
-//! takes everything back too, and then lives on without a ledger for as long as there is
-//! something to be told.
+//! It ends in one of two ways. At the end of the process, [`leave`] makes it report all live ids as
+//! evicted, and [`close`] makes it close the journal. After a panic in the ledger it also
+//! reports all live ids, and then goes on without a ledger as long as there is something to report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,14 +24,14 @@ use crate::routers::Routers;
 use crate::silence::Silence;
 use crate::trace::Trace;
 
-/// What the worker is asked for, beyond its work.
+/// No command for the worker.
 const NOTHING: u8 = 0;
-/// To take everything back.
+/// Report all live ids as evicted.
 const LEAVE: u8 = 1;
-/// To end.
+/// Close the journal and end.
 const CLOSE: u8 = 2;
 
-/// How far the worker is, for those who wait for it.
+/// The worker's state, for threads that wait for it.
 #[derive(Clone)]
 pub(crate) struct Turns {
     library: &'static dyn Library,
@@ -41,12 +40,12 @@ pub(crate) struct Turns {
 
 #[derive(Default)]
 struct Shared {
-    /// Raised each time the worker has found nothing to do.
+    /// Incremented each time the worker has nothing left to do.
     turns: AtomicU64,
     asked: AtomicU8,
     /// The journal is open.
     opened: AtomicBool,
-    /// The worker has ended, in whatever way.
+    /// The worker has ended, for any reason.
     ended: AtomicBool,
 }
 
@@ -67,43 +66,44 @@ impl Turns {
     }
 }
 
-/// Opens the journal: on the worker thread, since it reads files.
+/// Opens the journal. Called on the worker thread, because it reads files.
 pub type OpenJournal = Box<dyn FnOnce() -> (Journal, Vec<RequestId>) + Send>;
 
-/// Who is to be told of evictions.
+/// The index to report evictions to.
 pub struct Index {
-    /// Tells it.
+    /// Sends the evictions.
     pub sender: Arc<Sender>,
-    /// Where, for people.
+    /// The address, for messages.
     pub endpoint: String,
-    /// What it believes.
+    /// Opens the journal of live ids.
     pub journal: OpenJournal,
 }
 
-/// How a worker is to work.
+/// What a worker has to do.
 pub struct Task<'a> {
-    /// What is to be observed, and by whom.
+    /// The settings of control endpoint, log file and recording.
     pub settings: &'a Settings,
-    /// None: nobody is told anything.
+    /// `None`: there is no index.
     pub index: Option<Index>,
-    /// None: nothing is published for routers.
+    /// `None`: nothing is published for routers.
     pub publication: Option<Publication>,
-    /// None: nobody looks for an error.
+    /// `None`: no trace is written.
     pub trace: Option<Trace>,
     /// Requests are tied to slots by their prompts.
     pub by_prompts: bool,
 }
 
-/// A worker that was started.
+/// A running worker.
 pub struct Handle {
     turns: Turns,
     remains: Remains,
 }
 
-/// Starts the worker and what it needs. The caller has blocked all signals: our threads handle none.
+/// Starts the worker and the threads that it needs. The caller has blocked all signals, which our threads
+/// inherit.
 ///
-/// Generic, so that what runs for each token is compiled with the caller, for speed: the rest of
-/// this crate is compiled for size.
+/// This is generic, so that the code that runs for each token is compiled with the caller, for speed. The
+/// rest of this crate is compiled for size.
 ///
 /// # Errors
 /// No thread can be had.
@@ -154,7 +154,7 @@ pub fn start<S: Source + Send + 'static>(
                     worker.give_up();
                     worker.run();
                 }
-                // What waits for the log file is written when the attendant goes.
+                // Dropping this writes the waiting lines of the log file.
                 drop(worker.attendant);
                 if let Some(beliefs) = worker.beliefs {
                     beliefs.close();
@@ -169,37 +169,37 @@ pub fn start<S: Source + Send + 'static>(
 }
 
 impl Handle {
-    /// Waits until the journal is open, at most until `deadline`: so that whatever the server is
-    /// asked, the next start will know of it.
+    /// Waits until the journal is open, at most until `deadline`. Afterwards, the next start knows every
+    /// request that the server receives.
     pub fn opened(&self, deadline: Instant) {
         let opened = || self.turns.shared.opened.load(Ordering::SeqCst);
         self.turns.wait(deadline, opened);
     }
 
-    /// Has the worker apply what was pushed before this call and take back all that the index
-    /// believes. Waits until it has, at most until `deadline`.
+    /// Makes the worker apply all events that were sent before this call, and report all live ids as
+    /// evicted. Waits until that is done, at most until `deadline`.
     pub fn leave(&self, deadline: Instant) {
         let shared = &self.turns.shared;
         shared.asked.store(LEAVE, Ordering::SeqCst);
-        // The turn that is under way may have passed our request by; the next one has not.
+        // The current turn may have read the command before we set it; the next turn will see it.
         let target = shared.turns.load(Ordering::SeqCst) + 2;
         let done = || shared.turns.load(Ordering::SeqCst) >= target;
         self.turns.wait(deadline, done);
     }
 
-    /// Has the worker close the journal and end. Waits until it has, at most until `deadline`.
+    /// Makes the worker close the journal and end. Waits until that is done, at most until `deadline`.
     pub fn close(&self, deadline: Instant) {
         let shared = &self.turns.shared;
         shared.asked.store(CLOSE, Ordering::SeqCst);
         self.turns.wait(deadline, || false);
     }
 
-    /// Takes the control endpoint's Unix socket away, if it has one.
+    /// Removes the control endpoint's Unix socket, if it has one.
     pub fn remove_socket(&self) {
         self.remains.remove_socket();
     }
 
-    /// Whether all lines of the log file are written that will be.
+    /// Whether all lines of the log file are written.
     #[must_use]
     pub fn log_is_written(&self) -> bool {
         self.remains.log_is_written()
@@ -212,18 +212,18 @@ struct Worker<S> {
     shared: Arc<Shared>,
     /// `None`: there is no index.
     beliefs: Option<Beliefs>,
-    /// `None`: nobody observes.
+    /// `None`: there is no telemetry.
     attendant: Option<Attendant>,
     routers: Routers,
     trace: Option<Trace>,
-    /// `None`: it panicked, and nothing is known any more.
+    /// `None`: it panicked.
     ledger: Option<Ledger>,
-    /// `None`: the server can be seen to launch tasks.
+    /// `None`: the server's launches of tasks are seen.
     prompts: Option<Prompts>,
-    /// What `prompts` lets pass, kept to spare allocations.
+    /// The events that `prompts` returns. Kept to save allocations.
     passed: Vec<Event>,
     effects: Vec<Effect>,
-    /// The request that the event under way is about: lost with the ledger, if that panics.
+    /// The request of the current event. If the ledger panics, this id must be reported, too.
     at_hand: Option<RequestId>,
 }
 
@@ -322,7 +322,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// An event, with what is known only through it.
+    /// Applies an event, and everything that follows from it.
     fn apply(&mut self, event: Event, at: Stamp) {
         let (Some(prompts), Some(ledger)) = (&mut self.prompts, &self.ledger) else {
             self.apply_one(event, at);
@@ -379,14 +379,14 @@ impl<S: Source> Worker<S> {
         self.at_hand = None;
     }
 
-    /// Without a ledger, whatever the index believes in is not certain, and so not cached.
+    /// Without a ledger it is not known what is cached, so every new id is reported as evicted.
     fn apply_blindly(&mut self, event: Event) {
         if let Event::Posted { id, .. } | Event::Answered { id, .. } = event {
             self.take_back(id);
         }
     }
 
-    /// Withdraws what does not hold any more: what was believed on its strength is gone.
+    /// Withdraws claims that no longer hold, and reports the ids that depend on them as evicted.
     fn review_claims(&mut self) {
         while let Some(Withdrawn { message, lost }) = self.library.review_claims() {
             self.library.say(format_args!("{message}"));
@@ -406,7 +406,7 @@ impl<S: Source> Worker<S> {
             if let Question::Reset(to) = question {
                 let count = self.ledger.as_ref().map_or(0, Ledger::live);
                 self.apply(Event::Reset, Stamp::default());
-                // Whoever asked may be gone by now.
+                // The client may have left.
                 let _ = to.send(count as u64);
             } else if let Some(attendant) = &mut self.attendant {
                 attendant.answer(question, self.ledger.as_ref());
@@ -420,7 +420,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// Requests that came while there was no room to say so.
+    /// Reports the ids of requests whose first event was lost.
     fn take_back_stranded(&mut self) {
         while let Some((arrival, id)) = self.source.stranded() {
             if let Some(beliefs) = &mut self.beliefs {
@@ -430,7 +430,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// The ledger panicked: what it has said last is said, and then everything is taken back.
+    /// The ledger panicked: passes on its last effects, and then reports all live ids as evicted.
     fn give_up(&mut self) {
         self.ledger = None;
         self.trace = None;

@@ -14,18 +14,18 @@ use crate::once_per::OncePer;
 use crate::retry::SplitMix64;
 use crate::verdict::{Next, Verdict};
 
-/// A failure that lasts this long is worth a line; a restart is not.
+/// A failure that lasts this long is reported on stderr. A restart of the index is shorter.
 const OUTAGE: Duration = Duration::from_secs(1);
-/// No cause is named to people more often than this.
+/// The shortest time between two messages about the same cause.
 const QUIET: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Cause {
-    /// The index named ids that it does not take.
+    /// The index named ids that it does not accept.
     Refused,
-    /// Nothing is taken; the status, if there is one.
+    /// No POST is accepted. The status, if there is one.
     Outage(Option<u16>),
-    /// Ids are refused alone, while others are taken.
+    /// Single ids are refused, while others are accepted.
     Aside,
     Panic,
 }
@@ -56,7 +56,7 @@ impl Trouble {
     }
 }
 
-/// What the thread keeps from round to round.
+/// The thread's state between rounds.
 pub(super) struct Round {
     config: Config,
     client: Client,
@@ -125,12 +125,12 @@ impl Round {
                         .map_or(self.config.timeout, |end| end.duration_since(now));
                     return Some((Post { source, ids }, budget));
                 }
-                // The pause may have begun before there was a drain.
+                // The pause may have begun before the drain.
                 Err(pause) if state.drain_until.is_some() => pause.map(|p| p.min(DRAIN_PAUSE)),
                 Err(pause) => pause,
             };
-            // Whatever comes into an empty queue may be sent at once, or has to wait, but not as
-            // long as what was set aside.
+            // If ids come into an empty queue, wake up: they need not wait as long as the ids that
+            // were set aside.
             state.idle = !state.outbox.has_batch();
             state = shared.wait_for_work(state, pause);
             state.idle = false;
@@ -179,8 +179,8 @@ impl Round {
         }
     }
 
-    /// The index took a POST. Messages first: whoever sees the new counts
-    /// has been told what went before.
+    /// The index confirmed a POST. Messages come first, so that a reader of the new counts
+    /// can also see the messages about what happened before.
     fn told(&mut self, shared: &Shared, source: Source) {
         self.name_overflow(shared);
         if std::mem::take(&mut self.outage_named) {
@@ -192,7 +192,7 @@ impl Round {
         state.counts.last_success_unix_ms = unix_ms();
     }
 
-    /// The index does not take the ids at these places, and says so of each of them.
+    /// The index does not accept the ids at these positions.
     fn refused(&mut self, shared: &Shared, source: Source, places: &[usize], status: u16) {
         let ids = places.len();
         let text = format!(
@@ -209,7 +209,7 @@ impl Round {
         state.note_error(format!("the index refused {ids} ids with {status}"));
     }
 
-    /// The POST must be tried again.
+    /// The POST settled nothing, and is tried again.
     fn failed(&mut self, shared: &Shared, post: &Post, trouble: Trouble) {
         let Trouble {
             why,
@@ -253,8 +253,8 @@ impl Round {
         }
     }
 
-    /// A bug of ours must not end delivery, nor keep the processor busy, nor
-    /// strike again here: what speaks comes last.
+    /// A panic of ours must neither end delivery, nor keep the processor busy, nor
+    /// happen again here. Log last: logging may panic again.
     fn panicked(&mut self, shared: &Shared) {
         shared.lock().counts.panics += 1;
         let recovered = catch_unwind(AssertUnwindSafe(|| {
@@ -263,7 +263,7 @@ impl Round {
                 ids: Vec::new(),
             };
             self.failed(shared, &post, Trouble::new("the sender thread panicked"));
-            // Its connection may be in any state.
+            // The connection may be in any state after a panic.
             if let Ok(client) = Client::new(&self.config) {
                 self.client = client;
             }
@@ -290,7 +290,7 @@ impl Round {
         }
     }
 
-    /// One line about a cause, unless it was named within the last minute.
+    /// Writes one line about a cause, unless there was one within the last minute.
     fn say(&mut self, cause: Cause, text: &str) -> bool {
         match self.speech.allow(cause, self.start.elapsed()) {
             None => false,
@@ -316,7 +316,7 @@ impl Round {
 
 fn request_body(ids: &[Arc<str>]) -> Vec<u8> {
     let ids: Vec<&str> = ids.iter().map(|id| &**id).collect();
-    // Texts can always be written as JSON.
+    // A list of strings can always be written as JSON.
     let list = serde_json::to_string(&ids).unwrap_or_default();
     format!("{{\"request_ids\":{list}}}").into_bytes()
 }

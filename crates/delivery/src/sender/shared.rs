@@ -5,26 +5,26 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::outbox::{Limits, Outbox};
 
-/// How delivery goes, in numbers. Counts run since the start of the sender.
+/// The figures of delivery. Counts run since the start of the sender.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Ids waiting to be sent.
     pub waiting: usize,
-    /// Ids of these that were refused when they were sent alone. Each is tried again now and
-    /// then, without keeping others waiting.
+    /// How many of these were refused when they were sent alone. Each is tried again now and
+    /// then, and others do not wait for it.
     pub set_aside: usize,
-    /// Ids in the POST that is under way.
+    /// Ids in the current POST.
     pub in_flight: usize,
     /// Ids that the index confirmed.
     pub sent: u64,
     /// Ids posted to an index that was not initialized: nothing to evict there.
     pub not_needed: u64,
-    /// Ids dropped because the index named them as ones that it does not take.
+    /// Ids dropped because the index named them as not acceptable.
     pub rejected: u64,
     /// Ids dropped because too many waited.
     pub overflowed: u64,
-    /// POSTs that were answered in whatever way that settles them.
+    /// POSTs that were answered in a way that settles them.
     pub posts: u64,
     /// POSTs that failed and are retried.
     pub failed_posts: u64,
@@ -36,7 +36,7 @@ pub struct Stats {
     pub running: bool,
     /// What went wrong last, with neither ids nor secrets in it.
     pub last_error: Option<String>,
-    /// When that was: milliseconds since 1970.
+    /// When the last error was: milliseconds since 1970.
     pub last_error_unix_ms: Option<u64>,
     /// When the index last confirmed something: milliseconds since 1970.
     pub last_success_unix_ms: Option<u64>,
@@ -52,14 +52,14 @@ pub(super) struct State {
     /// The thread waits for work, and for nothing else.
     pub(super) idle: bool,
     pub(super) drain_until: Option<Instant>,
-    /// Dropped over the limits and not yet named to people.
+    /// Ids that were dropped over the limits, and not yet mentioned in a message.
     pub(super) unnamed_overflow: u64,
-    /// Settled and not yet taken; `None` if nobody wants to know.
+    /// Ids that were settled and not yet fetched by the caller; `None` if they are not collected.
     pub(super) settled: Option<Vec<Arc<str>>>,
 }
 
 impl State {
-    /// Moves the outbox's count of dropped ids to where it is shown.
+    /// Moves the outbox's count of dropped ids to the figures.
     pub(super) fn collect_overflow(&mut self) {
         let dropped = self.outbox.take_dropped();
         self.counts.overflowed += dropped;
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// The batch in flight needs no further telling, whatever the reason.
+    /// The batch in flight is settled, for any reason.
     pub(super) fn batch_settled(&mut self, batch: &[Arc<str>]) {
         self.outbox.delivered();
         if let Some(settled) = &mut self.settled {
@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// The ids at these places of the batch in flight need no further telling, the others do.
+    /// The ids at these positions of the batch in flight are settled. The others are sent again.
     pub(super) fn batch_refused(&mut self, places: &[usize]) {
         let refused = self.outbox.give_up(places);
         self.outbox.put_back();
@@ -108,7 +108,7 @@ impl State {
         self.counts.last_error_unix_ms = unix_ms();
     }
 
-    /// Ids that need no further telling because the index answered.
+    /// Ids that the index's answers have settled.
     pub(super) fn told(&self) -> u64 {
         self.counts.sent + self.counts.not_needed
     }
@@ -117,9 +117,9 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Something to do for the sender thread.
+    /// Signals that there is something to do for the sender thread.
     pub(super) work: Condvar,
-    /// The sender thread settled something.
+    /// Signals that the sender thread settled something.
     pub(super) progress: Condvar,
 }
 
@@ -141,13 +141,13 @@ impl Shared {
         }
     }
 
-    /// A panic while the lock was held leaves a state that is at worst a count
-    /// off: better to go on with it than to tell nothing any more.
+    /// Ignores poisoning. After a panic while the lock was held, a count may be
+    /// wrong. That is better than to report nothing any more.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it returns says so when it is dropped, be it by a panic.
+    /// Returns a guard that marks the thread as ended when it is dropped, even by a panic.
     pub(super) fn says_when_it_ended(&self) -> impl Drop + '_ {
         struct Ended<'a>(&'a Shared);
         impl Drop for Ended<'_> {
@@ -168,7 +168,7 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// `at_most` `None`: for as long as it takes.
+    /// Waits for work. `at_most` `None`: without a limit.
     pub(super) fn wait_for_work<'a>(
         &self,
         state: MutexGuard<'a, State>,

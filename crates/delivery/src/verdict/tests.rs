@@ -15,11 +15,11 @@ fn next(status: u16) -> Next {
     }
 }
 
-/// As ContextPilot's index 0.5.0 says it.
+/// The answer of ContextPilot's index 0.5.0.
 const NOT_INITIALIZED: &str = r#"{"detail":"Index not initialized. Call POST /reorder first."}"#;
 
 #[test]
-fn every_2xx_is_delivered_unless_it_is_a_web_page() {
+fn every_2xx_confirms_unless_it_is_a_web_page() {
     for status in [200, 201, 202, 204, 299] {
         for body in ["", "{}", "ok", "{\"removed_count\":1", "[]", "a < b"] {
             assert_eq!(judge(status, body), Verdict::Delivered, "{status} {body}");
@@ -52,11 +52,11 @@ fn every_2xx_is_delivered_unless_it_is_a_web_page() {
 }
 
 #[test]
-fn an_index_without_an_index_has_nothing_to_evict() {
+fn only_the_not_initialized_answer_means_nothing_to_evict() {
     assert_eq!(judge(503, NOT_INITIALIZED), Verdict::NothingThere);
     let spaced = "{ \"detail\" : \"Index not initialized.\" }\n";
     assert_eq!(judge(503, spaced), Verdict::NothingThere);
-    // What others could say, and the same with another status.
+    // Similar answers by other programs, and the same with another status.
     for (status, body) in [
         (503, "overloaded"),
         (503, "Index not initialized. Call POST /reorder first."),
@@ -79,7 +79,7 @@ fn an_index_without_an_index_has_nothing_to_evict() {
 }
 
 #[test]
-fn ids_that_the_index_names_are_refused() {
+fn only_ids_that_the_index_itself_names_are_refused() {
     // From ContextPilot's index 0.5.0, asked with ["a", 1, null].
     let body = r#"{"detail":[{"type":"string_type","loc":["body","request_ids",1],"msg":"Input should be a valid string","input":1},{"type":"string_type","loc":["body","request_ids",2],"msg":"Input should be a valid string","input":null}]}"#;
     assert_eq!(judge(422, body), Verdict::Refused(vec![1, 2]));
@@ -87,11 +87,11 @@ fn ids_that_the_index_names_are_refused() {
     assert_eq!(judge(422, deeper), Verdict::Refused(vec![3, 7]));
     let spaced = "{ \"detail\" : [ { \"loc\" : [ \"body\" , \"request_ids\" , 3 ] ,\n\"msg\" : \"loc\" } ] }\n";
     assert_eq!(judge(422, spaced), Verdict::Refused(vec![3]));
-    // What is repeated of an id is no key.
+    // A quoted id that looks like the key does not count.
     let quoted = r#"{"detail":[{"loc":["body","request_ids",3],"input":"\"loc\":[\"body\",\"request_ids\",5]"}]}"#;
     assert_eq!(judge(422, quoted), Verdict::Refused(vec![3]));
     for (status, body) in [
-        // About all of it: from the same index, and from others.
+        // About the whole body: from the same index, and from other programs.
         (
             422,
             r#"{"detail":[{"type":"missing","loc":["body","request_ids"],"msg":"Field required","input":{}}]}"#,
@@ -140,7 +140,7 @@ fn no_other_answer_settles_anything() {
 }
 
 #[test]
-fn less_is_sent_where_what_was_sent_may_be_to_blame() {
+fn where_an_id_may_be_the_cause_half_is_sent_next() {
     assert_eq!(next(413), Next::HalfAtOnce);
     for status in [400, 403, 406, 422, 431, 451, 499, 500, 501] {
         assert_eq!(next(status), Next::Half, "{status}");
@@ -153,7 +153,7 @@ fn less_is_sent_where_what_was_sent_may_be_to_blame() {
 }
 
 #[test]
-fn advice_where_somebody_can_do_something() {
+fn there_is_advice_where_a_user_can_fix_something() {
     for status in (300..=499).chain([200]) {
         let Verdict::Retry(retry) = judge(status, "<html>") else {
             panic!("{status}")
@@ -164,7 +164,7 @@ fn advice_where_somebody_can_do_something() {
 }
 
 #[test]
-fn an_answer_may_ask_for_patience() {
+fn retry_after_is_read_in_seconds() {
     let after = |status, text| {
         let retry_after = Some(text);
         match classify(&Answer {

@@ -9,14 +9,14 @@ const LONGEST: usize = 4096;
 /// The LoRA adapters that a request is for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Adapters {
-    /// Index in the server's list, and scale, as they stand in the body. Never empty: an empty list
-    /// counts as none, as it does in the server.
+    /// Index in the server's list, and scale, as in the body. Never empty: an empty list
+    /// counts as no list, as it does in the server.
     Named(Vec<(i32, f32)>),
-    /// Something that the server may read, and this crate does not.
+    /// Something that the server may accept, but this crate cannot read.
     Unreadable,
 }
 
-/// The list as it streams past, from after its bracket on.
+/// Collects the list as it streams past, after its opening bracket.
 #[derive(Debug, Clone)]
 pub(super) struct List {
     bytes: Vec<u8>,
@@ -50,7 +50,7 @@ impl List {
     }
 }
 
-/// Reads what is JSON: of what is not, the server makes nothing.
+/// Reads valid JSON only: the server rejects anything else.
 struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -68,7 +68,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What is missing has the server's defaults.
+    /// Missing members have the server's defaults.
     fn entry(&mut self) -> Option<(i32, f32)> {
         let (mut id, mut scale) = (-1, 0.0);
         loop {
@@ -96,7 +96,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number, or what stands for `null`.
+    /// A number, or the default for `null`.
     fn number<T: std::str::FromStr>(&mut self, default: T) -> Option<T> {
         let text = std::str::from_utf8(self.scalar()?).ok()?;
         match text {
@@ -105,7 +105,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Neither a text nor something with brackets.
+    /// A value that is neither a string, nor an array or object.
     fn scalar(&mut self) -> Option<&[u8]> {
         let spaces = self.rest.iter().position(|byte| !is_space(*byte))?;
         let rest = &self.rest[spaces..];

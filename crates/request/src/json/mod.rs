@@ -48,44 +48,44 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// Who a request says it is.
+/// The id of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
     /// The id, exactly as given after JSON unescaping.
     Id(Box<str>),
-    /// The body names none.
+    /// The body has no id.
     Absent,
-    /// The body names one that cannot be used.
+    /// The body has an id that cannot be used.
     Refused(Refusal),
 }
 
 /// Streams over one JSON body.
 ///
 /// Strings, escapes and nesting are tracked exactly, everything else leniently:
-/// the server rejects invalid JSON by itself, and then an id found before the
-/// error still names the request that was rejected. A repeated key counts as
-/// its last occurrence, as it does in the server's parser (nlohmann).
+/// the server rejects invalid JSON by itself, and an id found before the
+/// error is still that of the rejected request. Of a repeated key the
+/// last occurrence counts, as in the server's parser (nlohmann).
 #[derive(Debug, Clone)]
 pub(crate) struct JsonScanner {
     state: State,
     /// Open brackets, the outermost object included, while in a nested value.
     depth: u64,
-    /// The member whose value comes next, if it is one of ours.
+    /// The member whose value comes next, if we read it.
     member: Option<Member>,
     text: Text,
     skipper: StringSkipper,
     rid: Value,
     request_id: Value,
     cache_prompt: bool,
-    /// The list of adapters, if that is what the member `lora` is.
+    /// The list of adapters, if the member `lora` is a list.
     adapters: Option<adapters::List>,
-    /// The member `id_slot`, as far as it was read; `None`: there is none, or it is no number.
+    /// The member `id_slot`, as far as it was read; `None` if there is none, or it is not a number.
     slot: Option<Number>,
-    /// What members are made of, if that is of interest.
+    /// The content of the members that prompts come from, if it is to be read.
     made_of: Option<MadeOf>,
 }
 
-/// What members are made of that prompts come from.
+/// The content of the members that prompts come from.
 #[derive(Debug, Clone, Default)]
 struct MadeOf {
     prompt: Contents,
@@ -108,19 +108,19 @@ impl MadeOf {
     }
 }
 
-/// What is known of such a member.
+/// The content of such a member.
 #[derive(Debug, Clone, Default)]
 enum Contents {
-    /// There is none, or it is something else than what follows.
+    /// There is no such member, or it is of another kind.
     #[default]
     None,
-    /// Or an object, which has a text.
+    /// A text, or an object with a text.
     Text,
     List(List),
 }
 
 impl Contents {
-    /// The prompts, each with what it is made of.
+    /// The prompts, each as its pieces.
     fn prompts(self) -> Option<Vec<Vec<Piece>>> {
         match self {
             Self::Text => Some(vec![vec![Piece::Text]]),
@@ -129,7 +129,7 @@ impl Contents {
         }
     }
 
-    /// What one prompt is made of, whose list may be of texts only.
+    /// The pieces of a single prompt, whose list may have texts only.
     fn pieces(self) -> Option<Vec<Piece>> {
         match self {
             Self::List(list) if list.is_empty() => Some(Vec::new()),
@@ -138,7 +138,7 @@ impl Contents {
     }
 }
 
-/// What the body of an `/infill` request has for a prompt to be made of.
+/// The parts of a prompt in the body of an `/infill` request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InfillParts {
     /// `input_prefix`.
@@ -151,14 +151,14 @@ pub struct InfillParts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before the body: so many bytes of a byte order mark were seen.
+    /// Before the body: this many bytes of a byte order mark were seen.
     ByteOrderMark(u8),
     Start,
     KeyOrEnd,
     Key,
     Colon,
     Value,
-    /// A string value of ours, or one that is skipped.
+    /// In a string value: an id, or one to skip.
     IdText,
     OtherText,
     /// A number or literal.
@@ -166,7 +166,7 @@ enum State {
     Nested,
     NestedText,
     AfterValue,
-    /// Whatever follows cannot change the answer: the object has ended, the
+    /// The rest cannot change the result: the object has ended, the
     /// body is not an object, or it is not JSON from here on.
     Over,
 }
@@ -197,7 +197,7 @@ const REQUEST_ID: &[u8] = b"request_id";
 const CACHE_PROMPT: &[u8] = b"cache_prompt";
 const LORA: &[u8] = b"lora";
 const ID_SLOT: &[u8] = b"id_slot";
-/// Those that prompts come from.
+/// The members that prompts come from.
 const PROMPTS: [(&[u8], Member); 4] = [
     (b"prompt", Member::Prompt),
     (b"input_prefix", Member::InputPrefix),
@@ -224,7 +224,7 @@ impl JsonScanner {
         }
     }
 
-    /// One that also reads what prompts are made of.
+    /// A scanner that also reads prompts.
     pub(crate) fn with_prompts() -> Self {
         Self {
             made_of: Some(MadeOf::default()),
@@ -232,7 +232,7 @@ impl JsonScanner {
         }
     }
 
-    /// One like this, for the next body.
+    /// A new scanner of the same kind, for the next body.
     pub(crate) fn renewed(&self) -> Self {
         match self.made_of {
             None => Self::new(),
@@ -240,12 +240,12 @@ impl JsonScanner {
         }
     }
 
-    /// The prompts in the member `prompt`, each with what it is made of, once the body was fed.
+    /// The prompts in the member `prompt`, each as its pieces. Call this at the end of the body.
     pub(crate) fn take_prompts(&mut self) -> Option<Vec<Vec<Piece>>> {
         std::mem::take(&mut self.made_of.as_mut()?.prompt).prompts()
     }
 
-    /// What else a prompt for `/infill` is made of, once the body was fed.
+    /// The other parts of a prompt for `/infill`. Call this at the end of the body.
     pub(crate) fn take_infill(&mut self) -> Option<InfillParts> {
         let made_of = self.made_of.as_mut()?;
         let extra = std::mem::take(&mut made_of.input_extra).prompts();
@@ -264,23 +264,23 @@ impl JsonScanner {
         }
     }
 
-    /// Whether the prompt may come from the cache and stay there: unless the body says
-    /// `"cache_prompt": false`. What is no boolean is passed over, as it is by the server.
+    /// False if the body says `"cache_prompt": false`: the prompt may then neither come from the cache nor
+    /// stay there. A value that is not a boolean is ignored, as the server ignores it.
     pub(crate) fn caches_prompt(&self) -> bool {
         self.cache_prompt
     }
 
-    /// The slot that the body names, once it was fed.
+    /// The slot that the body names. Call this at the end of the body.
     pub(crate) fn slot(&self) -> Option<i32> {
         self.slot.as_ref()?.get()
     }
 
-    /// The adapters that the body names, once it was fed.
+    /// The adapters that the body names. Call this at the end of the body.
     pub(crate) fn take_adapters(&mut self) -> Option<Adapters> {
         self.adapters.take()?.adapters()
     }
 
-    /// Who the body says it is, once all of it was fed.
+    /// The id in the body. Call this at the end of the body.
     pub(crate) fn finish(self) -> Identity {
         match (self.rid, self.request_id) {
             (Value::Good(id), _) | (_, Value::Good(id)) => Identity::Id(id),
@@ -393,7 +393,7 @@ impl JsonScanner {
             }
             (State::Colon, b':') => State::Value,
             (State::Value, b'"') => {
-                // Stands if the body ends inside the string.
+                // Remains if the body ends inside the string.
                 self.set(Value::Bad(Refusal::Malformed));
                 self.set_contents(Contents::Text);
                 if let Some(Member::Rid | Member::RequestId) = self.member {
@@ -439,8 +439,8 @@ impl JsonScanner {
         };
     }
 
-    /// Inside a nested value only strings and the depth matter. Brackets that
-    /// do not match make the JSON invalid, which is the server's to say.
+    /// Inside a nested value only strings and the depth matter. The server
+    /// rejects brackets that do not match.
     fn nested(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some(found) = find_quote_or_bracket(&bytes[at..]) {
@@ -483,7 +483,7 @@ impl JsonScanner {
         match self.member {
             Some(Member::Rid) => self.rid = value,
             Some(Member::RequestId) => self.request_id = value,
-            // The last one counts; only `false` says anything.
+            // The last member counts, and only `false` has an effect.
             Some(Member::CachePrompt) => self.cache_prompt = true,
             Some(Member::Lora) => self.adapters = None,
             Some(Member::Slot) => self.slot = None,
@@ -497,7 +497,7 @@ impl JsonScanner {
         }
     }
 
-    /// Of the member whose value comes next.
+    /// The content of the member whose value comes next.
     fn contents(&mut self) -> Option<&mut Contents> {
         self.made_of.as_mut()?.of(self.member?)
     }

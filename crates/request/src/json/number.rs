@@ -1,16 +1,16 @@
-//! A small whole number.
+//! Reads a small whole number.
 
-/// Room for the longest that fits in 32 bits.
+/// Room for the longest number of 32 bits.
 const BYTES: usize = 11;
 
-/// The text of a number, as far as it is of interest.
+/// The text of a number, as it streams past.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Number {
     text: [u8; BYTES],
     length: usize,
-    /// Blanks have come.
+    /// A blank has followed.
     ended: bool,
-    /// It is none, or not a whole one, or too large.
+    /// It is not a number, not whole, or too large.
     refused: bool,
 }
 

@@ -1,40 +1,40 @@
-//! What a body's `prompt` is made of, where it is a list.
+//! Reads a body's `prompt` if it is a list.
 
 use crate::scan::StringSkipper;
 
-/// Tokens of one request that are kept; a request with more is not followed.
+/// The most tokens that are kept of one request; a request with more is not followed.
 pub const MOST_TOKENS: usize = 1 << 20;
-/// The same for its texts and prompts, which take more room.
+/// The most texts and prompts of one request, which take more room.
 pub const MOST_PIECES: usize = 1 << 12;
 
 /// Part of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// Text, which the server makes tokens of: as it is, or with media in an object, which is a
-    /// prompt of its own.
+    /// Text, which the server tokenizes. It may be in an object with media, which is then a whole
+    /// prompt.
     Text,
-    /// Tokens as they are.
+    /// Tokens.
     Tokens(Vec<i32>),
 }
 
-/// Reads a list from after its bracket on: of tokens and texts (one prompt), or of prompts.
+/// Reads a list after its opening bracket: of tokens and texts (one prompt), or of prompts.
 #[derive(Debug, Clone)]
 pub(super) struct List {
     state: State,
-    /// In a list within the list.
+    /// Inside a nested list.
     inside: bool,
-    /// Open brackets of an object in the list, and in it.
+    /// Open brackets of an object in the list.
     object: u32,
     skipper: StringSkipper,
-    /// All that stands in the list itself, should it be one prompt.
+    /// The elements of the list itself, in case it is one prompt.
     one: Vec<Piece>,
-    /// Its elements as prompts, should they be several.
+    /// Its elements as prompts, in case there are several.
     several: Vec<Vec<Piece>>,
     has_tokens: bool,
-    /// Or objects.
+    /// It contains lists or objects.
     has_lists: bool,
     tokens: usize,
-    /// Texts and lists.
+    /// The number of texts and lists.
     pieces: usize,
 }
 
@@ -45,7 +45,7 @@ enum State {
     Text,
     /// The list has ended.
     Whole,
-    /// Something that is no prompt, or too much.
+    /// It is not a prompt, or too long.
     Odd,
 }
 
@@ -65,7 +65,7 @@ impl List {
         }
     }
 
-    /// Its prompts, by the server's own rule: a list with a number in it is one prompt.
+    /// The prompts, by the server's rule: a list with a number in it is one prompt.
     pub(super) fn prompts(self) -> Option<Vec<Vec<Piece>>> {
         match (self.state, self.has_tokens, self.has_lists) {
             (State::Whole, true, false) => Some(vec![self.one]),
@@ -74,7 +74,7 @@ impl List {
         }
     }
 
-    /// Whether it has ended and there was nothing in it.
+    /// Whether the list has ended and is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.state == State::Whole && self.one.is_empty() && self.several.is_empty()
     }
@@ -153,7 +153,7 @@ impl List {
         }
     }
 
-    /// Brackets that do not match are the server's to find.
+    /// The server rejects brackets that do not match.
     fn within_object(&mut self, byte: u8) -> State {
         match byte {
             b'{' | b'[' => self.object += 1,

@@ -21,7 +21,7 @@ fn id(id: &str) -> Identity {
 }
 
 #[test]
-fn finds_the_id_of_the_object_itself() {
+fn only_an_id_of_the_outermost_object_is_found() {
     for (body, expected) in [
         (r#"{"rid":"a"}"#, id("a")),
         (r#"{"request_id":"a"}"#, id("a")),
@@ -56,7 +56,7 @@ fn finds_the_id_of_the_object_itself() {
 }
 
 #[test]
-fn unescapes_the_id_exactly() {
+fn escapes_in_an_id_are_decoded() {
     for (body, expected) in [
         (r#"{"rid":"\"\\\/\b\f\n\r\t"}"#, id("\"\\/\u{8}\u{c}\n\r\t")),
         (r#"{"rid":"\u0041\u00e9\u20AC"}"#, id("Aé€")),
@@ -70,7 +70,7 @@ fn unescapes_the_id_exactly() {
 }
 
 #[test]
-fn refuses_what_is_no_usable_string() {
+fn an_id_that_is_not_a_usable_string_is_refused() {
     use Refusal::*;
     for (value, why) in [
         (&b"5"[..], NotAString),
@@ -110,7 +110,7 @@ fn refuses_what_is_no_usable_string() {
 }
 
 #[test]
-fn null_is_as_good_as_absent() {
+fn an_id_of_null_counts_as_absent() {
     assert_eq!(scan(br#"{"rid":null}"#), Identity::Absent);
     assert_eq!(scan(br#"{"rid":null,"request_id":"b"}"#), id("b"));
     assert_eq!(
@@ -120,7 +120,7 @@ fn null_is_as_good_as_absent() {
 }
 
 #[test]
-fn the_last_of_repeated_keys_counts() {
+fn of_repeated_keys_the_last_counts() {
     assert_eq!(scan(br#"{"rid":"a","rid":"b"}"#), id("b"));
     assert_eq!(scan(br#"{"rid":"a","rid":null}"#), Identity::Absent);
     assert_eq!(
@@ -131,7 +131,7 @@ fn the_last_of_repeated_keys_counts() {
 }
 
 #[test]
-fn honours_ids_up_to_the_limit_in_bytes() {
+fn an_id_up_to_the_limit_in_bytes_is_used() {
     for (text, escaped) in [
         ("a", "a"),
         ("é", "\\u00e9"),
@@ -162,7 +162,7 @@ fn honours_ids_up_to_the_limit_in_bytes() {
 }
 
 #[test]
-fn of_invalid_json_what_came_before_the_error() {
+fn in_invalid_json_an_id_before_the_error_is_found() {
     for (body, expected) in [
         (&br#"{"rid":"a""#[..], id("a")),
         (br#"{"rid":"a","#, id("a")),
@@ -186,7 +186,7 @@ fn of_invalid_json_what_came_before_the_error() {
 }
 
 #[test]
-fn depth_has_no_limit() {
+fn an_id_behind_deep_nesting_is_found() {
     let n = 100_000;
     let body = [
         b"{\"x\":".to_vec(),
@@ -231,7 +231,7 @@ fn prompts(body: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn tells_what_prompts_are_made_of() {
+fn prompts_are_read_as_their_pieces() {
     for (body, expected) in [
         (r#"{"prompt":"a"}"#, &["t"][..]),
         (r#"{"prompt":""}"#, &["t"]),
@@ -265,7 +265,7 @@ fn tells_what_prompts_are_made_of() {
 }
 
 #[test]
-fn of_what_is_no_prompt_nothing_is_told() {
+fn a_member_that_is_not_a_prompt_gives_none() {
     for body in [
         r#"{}"#,
         r#"{"x":{"prompt":"a"}}"#,

@@ -1,10 +1,10 @@
-//! The content of one JSON string, unescaped as it streams past.
+//! Collects the content of one JSON string and decodes its escapes, as it streams past.
 
 use super::Refusal;
 use crate::endpoint::hex_digit;
 use crate::scan::{StringSkipper, find};
 
-/// Collects a string of at most so many bytes; of a string with a problem it
+/// Collects a string of at most `limit` bytes. For a string with a problem it
 /// only finds the end.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
@@ -83,7 +83,7 @@ impl Text {
                     at += 1;
                 }
                 Escape::Unicode(digits, value) => match hex_digit(bytes[at]) {
-                    // Not consumed: it may be the closing quote.
+                    // Do not consume it: it may be the closing quote.
                     None => self.problem = Some(Refusal::Malformed),
                     Some(digit) => {
                         let value = value << 4 | u16::from(digit);
@@ -102,12 +102,12 @@ impl Text {
         None
     }
 
-    /// Whether the string, which has ended, is this one.
+    /// Whether the string equals `wanted`. Call this after its end.
     pub(crate) fn is(&self, wanted: &[u8]) -> bool {
         self.problem.is_none() && self.bytes == wanted
     }
 
-    /// The string, which has ended.
+    /// The string. Call this after its end.
     pub(crate) fn take(&mut self) -> Result<Box<str>, Refusal> {
         if let Some(problem) = self.problem {
             return Err(problem);
@@ -157,7 +157,7 @@ impl Text {
         };
         match char::from_u32(code) {
             Some(c) => self.push(c.encode_utf8(&mut [0; 4]).as_bytes()),
-            // The second half of a pair that has no first.
+            // The second half of a surrogate pair without the first.
             None => self.problem = Some(Refusal::Malformed),
         }
     }

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn addresses_are_read_and_written() {
+fn an_address_that_was_read_is_written_in_the_same_form() {
     for (text, shown, local) in [
         ("127.0.0.1:8890", "127.0.0.1:8890", true),
         ("127.9.9.9:0", "127.9.9.9:0", true),
@@ -24,7 +24,7 @@ fn addresses_are_read_and_written() {
 }
 
 #[test]
-fn what_is_no_address_is_told_why() {
+fn for_a_text_that_is_not_an_address_the_error_says_why() {
     for (text, error) in [
         ("", ListenAddressError::NoPort),
         ("127.0.0.1", ListenAddressError::NoPort),

@@ -18,7 +18,7 @@ fn lookup(vars: &[(&str, &str)]) -> impl Fn(&str) -> Option<OsString> {
 }
 
 #[test]
-fn nothing_set_is_the_defaults() {
+fn without_any_variable_the_settings_are_the_defaults() {
     let unset = settings(&[]).unwrap();
     assert_eq!(unset.index, None);
     assert_eq!(unset.token, None);
@@ -58,7 +58,7 @@ fn nothing_set_is_the_defaults() {
 }
 
 #[test]
-fn reads_every_variable() {
+fn every_variable_sets_its_field() {
     let settings = settings(&[
         (env::INDEX_URL, "https://index:1/p"),
         (env::INDEX_TOKEN, "t0ken"),
@@ -95,7 +95,7 @@ fn reads_every_variable() {
 }
 
 #[test]
-fn errors_name_the_variable_and_the_remedy() {
+fn an_error_names_the_variable_and_the_remedy() {
     for (name, value, message) in [
         (
             env::INDEX_URL,
@@ -135,7 +135,7 @@ fn errors_name_the_variable_and_the_remedy() {
 }
 
 #[test]
-fn a_token_and_a_user_do_not_go_together() {
+fn a_token_together_with_a_user_in_the_url_is_refused() {
     let vars = [
         (env::INDEX_URL, "http://u:pw@h"),
         (env::INDEX_TOKEN, "t0ken"),
@@ -147,14 +147,14 @@ fn a_token_and_a_user_do_not_go_together() {
 }
 
 #[test]
-fn what_is_not_utf8_is_refused() {
+fn a_value_that_is_not_utf8_is_refused() {
     let bytes = OsStr::from_bytes(b"http://\xff").to_owned();
     let error = Settings::from(|name| (name == env::INDEX_URL).then(|| bytes.clone())).unwrap_err();
     assert!(error.to_string().contains("not valid UTF-8"));
 }
 
 #[test]
-fn flags_are_one_or_zero() {
+fn a_flag_accepts_only_one_and_zero() {
     let strict = |value| flag(lookup(&[(env::STRICT, value)]), env::STRICT);
     assert_eq!(strict("1"), Ok(true));
     assert_eq!(strict("0"), Ok(false));
@@ -207,7 +207,7 @@ fn kv_events(vars: &[(&str, &str)]) -> KvEvents {
 }
 
 #[test]
-fn each_model_of_a_router_can_have_an_address() {
+fn in_router_mode_each_model_can_have_an_address() {
     let read = |vars: &[(&str, &str)]| settings(vars).unwrap().kv_events.unwrap();
     let shared = read(&[(env::KV_EVENTS, "tcp://127.0.0.1:5557")]);
     assert!(shared.server("a", false).is_ok());
@@ -242,7 +242,7 @@ fn each_model_of_a_router_can_have_an_address() {
 }
 
 #[test]
-fn kv_events_need_an_address_only() {
+fn with_only_an_address_kv_events_have_defaults() {
     let address = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
     let plain = kv_events(&[(env::KV_EVENTS, "tcp://127.0.0.1:5557")]);
     assert_eq!(plain.publish, address("127.0.0.1:5557"));
@@ -275,7 +275,7 @@ fn kv_events_need_an_address_only() {
 }
 
 #[test]
-fn errors_about_kv_events_name_the_variable_and_the_remedy() {
+fn an_error_about_kv_events_names_the_variable_and_the_remedy() {
     const GOOD: &str = "tcp://127.0.0.1:5557";
     let long = "x".repeat(256);
     for (name, value, message) in [
@@ -335,7 +335,7 @@ fn errors_about_kv_events_name_the_variable_and_the_remedy() {
             shown.starts_with(name) && shown.contains(message),
             "{shown}"
         );
-        // Without an address, they are of no interest.
+        // Without an address, the other variables are ignored.
         if name != env::KV_EVENTS {
             assert!(settings(&[(name, value)]).is_ok());
         }
@@ -343,7 +343,7 @@ fn errors_about_kv_events_name_the_variable_and_the_remedy() {
 }
 
 #[test]
-fn a_recording_has_a_limit_and_keeps_its_key_if_told_so() {
+fn the_settings_of_a_recording_have_a_limit_and_may_keep_the_key() {
     let unset = settings(&[(env::TRAFFIC_FILE_MB, "3")]).unwrap();
     assert_eq!(unset.traffic_file, None);
     let usual = settings(&[(env::TRAFFIC_FILE, "t.cpt")]).unwrap();

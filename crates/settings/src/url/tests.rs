@@ -15,7 +15,7 @@ fn problem(text: &str) -> Problem {
 }
 
 #[test]
-fn reads_every_form_of_host() {
+fn every_form_of_host_is_read() {
     for (text, host, port) in [
         ("http://127.0.0.1:8765", "127.0.0.1", 8765),
         ("HTTP://LocalHost", "localhost", 80),
@@ -34,7 +34,7 @@ fn reads_every_form_of_host() {
 }
 
 #[test]
-fn keeps_the_path_as_a_prefix() {
+fn the_path_is_kept_as_a_prefix() {
     for (text, endpoint) in [
         ("http://h", "http://h/evict"),
         ("http://h/", "http://h/evict"),
@@ -49,7 +49,7 @@ fn keeps_the_path_as_a_prefix() {
 }
 
 #[test]
-fn reads_user_info() {
+fn user_info_is_decoded() {
     let auth = |text: &str| {
         let url = parse(text);
         url.basic_auth().map(|c| {
@@ -68,7 +68,7 @@ fn reads_user_info() {
 }
 
 #[test]
-fn knows_loopback() {
+fn only_addresses_of_this_machine_are_loopback() {
     for text in [
         "http://localhost",
         "http://LOCALHOST.:1",
@@ -93,7 +93,7 @@ fn knows_loopback() {
 }
 
 #[test]
-fn says_what_is_wrong() {
+fn for_a_wrong_url_the_error_says_what_is_wrong() {
     let character = |position, c| Problem::Character {
         position,
         character: c,
@@ -158,7 +158,7 @@ fn says_what_is_wrong() {
 }
 
 #[test]
-fn reads_unix_sockets() {
+fn every_form_of_unix_socket_is_read() {
     for (text, socket, target, shown) in [
         (
             "unix:/run/x.sock",
@@ -200,7 +200,7 @@ fn reads_unix_sockets() {
 }
 
 #[test]
-fn says_what_is_wrong_with_a_socket() {
+fn for_a_wrong_socket_the_error_says_what_is_wrong() {
     for text in [
         "unix:",
         "unix:x",
@@ -232,7 +232,7 @@ fn says_what_is_wrong_with_a_socket() {
 }
 
 #[test]
-fn shows_the_url_and_no_password() {
+fn a_url_is_shown_without_its_password() {
     let url = parse("http://user:s3cret@Host:1/a/");
     assert_eq!(url.to_string(), "http://user:***@host:1/a");
     assert_eq!(format!("{url:?}"), "IndexUrl(http://user:***@host:1/a)");
@@ -251,7 +251,7 @@ fn shows_the_url_and_no_password() {
 }
 
 #[test]
-fn redacts_what_is_no_url() {
+fn a_text_that_is_not_a_url_is_shown_without_a_possible_password() {
     for (text, shown) in [
         ("u:pw@h", "u:***@h"),
         ("http:/u:pw@h", "http:***@h"),

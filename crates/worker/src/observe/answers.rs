@@ -1,12 +1,12 @@
-//! What is answered to whom.
+//! The routes of the control endpoint, and who may use them.
 //!
-//! **Who may ask.** With `CONTEXTPILOT_LISTEN_TOKEN`, whoever brings it. Without, the address is
-//! a loopback one or a Unix socket that only this user can open. A web page in a browser on this
-//! machine could reach a loopback address all the same ([`BrowserHeaders`]): so without a token the
-//! `Host` must be a loopback one, and nothing is answered to what a page sends.
+//! **Access.** With `CONTEXTPILOT_LISTEN_TOKEN`, a request must carry the token. Without, the address is
+//! a loopback address or a Unix socket that only this user can open. A web page in a browser on this
+//! machine could still reach a loopback address ([`BrowserHeaders`]). So without a token the
+//! `Host` must be a loopback name, and requests by pages are refused.
 //!
-//! `/health` and `/ready` are answered without the token too, in a word and without the reason: a
-//! kubelet that asks cannot keep a secret from whoever may read the pod's description.
+//! `/health` and `/ready` are answered without the token too, but with the status alone. A kubelet cannot
+//! keep the token secret from users who may read the pod's description.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ mod decode;
 #[cfg(test)]
 mod tests;
 
-/// What is known on all connections.
+/// What all connections share.
 pub(crate) struct Answers {
     pub(crate) listen: ListenAddress,
     pub(crate) token: Option<Secret>,
@@ -45,8 +45,8 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Has an evaluation show the tokens around its difference. Here, on the thread of the connection:
-    /// the worker has other things to do.
+    /// Adds the text around a divergence to an evaluation. This runs on the connection's thread, so that it
+    /// does not hold up the worker.
     fn quote(&self, evaluation: &mut Evaluation, around: Option<Box<Around>>) {
         if let (Some(diverged), Some(around)) = (&mut evaluation.diverged, around) {
             diverged.text = quote(&around, |token| self.library.piece(token));
@@ -54,7 +54,7 @@ impl Answers {
     }
 }
 
-/// An answer that says why there is no other.
+/// An error with its reason.
 pub(crate) fn refuse(status: u16, why: &str) -> Response {
     let error = why.to_owned();
     json(status, &Refusal { error })
@@ -73,7 +73,7 @@ impl Answers {
     }
 
     pub(crate) fn answer(&self, request: &Request) -> Response {
-        // A panic here is about this request and touches nothing else.
+        // A panic here affects only this request.
         let answer = catch_unwind(AssertUnwindSafe(|| match self.may_ask(request) {
             Ok(access) => self.route(request, access),
             Err(refusal) => refusal,
@@ -221,7 +221,7 @@ impl Answers {
         let Some(place) = Place::take(&self.readers) else {
             return refuse(503, "too many readers: close one, or try again later");
         };
-        // What is no id of ours is one of another process.
+        // An id that we did not give was given by another process.
         let last = request.header("Last-Event-ID").next().map(|value| {
             let text = String::from_utf8_lossy(value);
             text.parse().unwrap_or(EventId {
@@ -240,7 +240,7 @@ impl Answers {
         .with("Cache-Control", "no-store")
     }
 
-    /// Whether all is as it should be, the index included.
+    /// The status for `/ready`, and its reason.
     fn readiness(&self) -> (HealthStatus, String) {
         if !self.library.is_running() {
             let place = self.library.place_of_panic();
@@ -273,13 +273,13 @@ impl Answers {
     }
 }
 
-/// The last requests; one with the id `last` is not to be had.
+/// The last requests. So a request with the id `last` cannot be asked for.
 const LATEST: &str = "/requests/last";
 const DEFAULT_LATEST: usize = 10;
 
-/// For life: it is answered by a process that serves, whatever else is wrong.
+/// For liveness probes: answered by every process that serves, whatever else is wrong.
 const HEALTH: &str = "/health";
-/// For readiness.
+/// For readiness probes.
 const READY: &str = "/ready";
 
 const ALIVE: &str = "this process serves; /ready says how it is";
@@ -288,12 +288,12 @@ fn is_probe(path: &str) -> bool {
     path == HEALTH || path == READY
 }
 
-/// How much is answered to a request.
+/// How much a request may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     /// Everything.
     Whole,
-    /// Probes, in a word.
+    /// The status of the two probes, without the reason.
     Probe,
 }
 
@@ -322,7 +322,7 @@ POST /match          what would be reused for a prompt: {\"tokens\": […]}
 POST /reset          report everything as evicted, and forget it
 ";
 
-/// Whether a request brings the token: as long to find out for one as for another.
+/// Whether a request carries the token. Takes the same time for every wrong token of the same length.
 fn has_token(request: &Request, token: &str) -> bool {
     const SCHEME: &[u8] = b"bearer ";
     request.header("Authorization").any(|value| {
@@ -342,13 +342,13 @@ fn browser(request: &Request) -> BrowserHeaders<'_> {
     BrowserHeaders::of(|name| request.header(name).collect())
 }
 
-/// The right to follow the stream, given back on drop.
+/// The right to follow the stream, returned on drop.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
     fn take(readers: &Arc<AtomicUsize>) -> Option<Self> {
         let place = Self(Arc::clone(readers));
-        // On refusal it is given back by the drop.
+        // If it is refused, the drop returns it.
         (readers.fetch_add(1, Ordering::AcqRel) < READERS).then_some(place)
     }
 }

@@ -1,4 +1,4 @@
-//! Questions to the worker thread, which alone knows the ledger.
+//! Queries to the worker thread, because only it has the ledger.
 
 use std::time::{Duration, Instant};
 
@@ -11,34 +11,34 @@ use crate::worker::Turns;
 
 /// How long an answer may take. The worker answers between two events.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is woken meanwhile: it may be about to fall asleep when it is asked.
+/// How often the worker is woken meanwhile: it may be about to rest when the query is sent.
 const NUDGE: Duration = Duration::from_millis(5);
 
-/// A question, with the place for its answer.
+/// A query, with the channel for its answer.
 pub(crate) enum Question {
     Stats(Sender<Box<Stats>>),
     Request(String, Sender<(RequestState, Quoted)>),
     Latest(usize, Sender<Vec<(Evaluated, Quoted)>>),
-    /// `None`: nobody keeps accounts.
+    /// The answer is `None` if accounts are turned off.
     Match(MatchRequest, Sender<Option<Match>>),
     Metrics(Sender<String>),
     Reset(Sender<u64>),
 }
 
-/// Asks.
+/// Sends queries.
 #[derive(Clone)]
 pub(crate) struct Asker {
     questions: Sender<Question>,
     turns: Turns,
 }
 
-/// The tokens around a difference, where they are to be shown.
+/// The tokens around a divergence, if text is to be shown.
 pub(crate) type Quoted = Option<Box<Around>>;
 
 /// The worker did not answer in time, or has ended.
 pub(crate) struct NoAnswer;
 
-/// Both ends.
+/// Creates both ends.
 pub(crate) fn questions(turns: Turns) -> (Asker, Receiver<Question>) {
     let (questions, receiver) = bounded(QUESTIONS);
     (Asker { questions, turns }, receiver)

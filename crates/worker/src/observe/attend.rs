@@ -1,4 +1,5 @@
-//! The worker's side: has the observer watch, passes on what it says, answers questions.
+//! The worker's side of telemetry: passes events to the observer, passes on what it returns, and
+//! answers queries.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,24 +18,24 @@ use super::recording::Recording;
 use super::stream::Stream;
 use crate::library::Library;
 
-/// What stays as it is while the process lives.
+/// What does not change while the process lives.
 pub(crate) struct Facts {
     pub(crate) library: &'static dyn Library,
     pub(crate) model: Option<Model>,
     pub(crate) host_limit: (Option<u64>, String),
     pub(crate) started: Instant,
-    /// Tells the index, at this URL; `None`: there is none.
+    /// The sender of evictions, and the URL of its index; `None` if there is no index.
     pub(crate) index: Option<(Arc<Sender>, String)>,
-    /// What is published for routers.
+    /// The publication for routers.
     pub(crate) published: Option<Watch>,
 }
 
-/// Who observes.
+/// Telemetry on the worker thread.
 pub(crate) struct Attendant {
     /// `None`: it panicked.
     observer: Option<Observer>,
     facts: Facts,
-    /// Where changes and questions go and come from; `None`: nothing listens.
+    /// Where changes go, and queries come from; `None` if there is no control endpoint.
     endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
     log: Option<LogFile>,
     recording: Option<Recording>,
@@ -86,7 +87,7 @@ impl Attendant {
         self.pass_on();
     }
 
-    /// The ledger is gone, and with it every request.
+    /// The ledger panicked: every request is lost.
     pub(crate) fn lose_all(&mut self) {
         self.watch(|observer, now| observer.lose_all(now));
         self.pass_on();
@@ -96,8 +97,8 @@ impl Attendant {
         self.endpoint.as_ref()?.1.try_recv().ok()
     }
 
-    /// Answers all but a reset, which is the worker's to do. Whoever asked may be gone by now;
-    /// and who gets no answer is told so.
+    /// Answers every query except a reset, which the worker does. The client may have left; a client
+    /// that gets no answer sees an error.
     pub(crate) fn answer(&mut self, question: Question, ledger: Option<&Ledger>) {
         let outside = self.outside(ledger.is_some());
         self.watch(|observer, now| match question {
@@ -122,7 +123,7 @@ impl Attendant {
         });
     }
 
-    /// A defect of the observer must not end what it observes.
+    /// Runs `work`. A panic ends the observation, and nothing else.
     fn watch<R>(&mut self, work: impl FnOnce(&mut Observer, Now) -> R) -> Option<R> {
         let library = self.facts.library;
         let observer = self.observer.as_mut()?;

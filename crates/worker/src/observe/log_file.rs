@@ -1,8 +1,8 @@
 //! `CONTEXTPILOT_LOG_FILE`: a line of JSON for each finished request.
 //!
-//! Written by a thread of its own, so that a slow disk stalls nobody: what it cannot keep up
-//! with is dropped and counted. At its limit the file becomes `<file>.1`, in the place of the
-//! one before, and another is begun; so there are two at most.
+//! A separate thread writes it, so that a slow disk stalls nothing else. Lines that the disk cannot keep up
+//! with are dropped and counted. At its limit the file is renamed to `<file>.1`, replacing an older file
+//! of that name, and a new one begins. So there are two files at most.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,27 +20,27 @@ use rustix::fs::{FlockOperation, flock};
 use crate::bounds::{LOG_IDS, LOG_LINES};
 use crate::library::Library;
 
-/// Takes lines. Dropped, it has the thread write what waits and end.
+/// Accepts lines. When it is dropped, the thread writes the waiting lines and ends.
 pub(crate) struct LogFile {
-    /// Bounded by [`Waiting`]: a bounded channel would take all of its memory at once.
+    /// Bounded by [`Waiting`]: a bounded channel would allocate all of its memory at once.
     lines: Sender<LogLine>,
     waiting: Arc<Waiting>,
     library: &'static dyn Library,
 }
 
-/// Whether everything is written that will be.
+/// Set when everything is written.
 pub(crate) type Written = Arc<AtomicBool>;
 
-/// What the thread has not written yet.
+/// The lines that the thread has not written yet.
 #[derive(Default)]
 struct Waiting {
     lines: AtomicUsize,
-    /// Request ids in these.
+    /// Request ids in these lines.
     ids: AtomicUsize,
 }
 
 impl Waiting {
-    /// False if there is no room. One thread asks.
+    /// Reserves room for a line; false if there is none. Only one thread calls this.
     fn take_room(&self, line: &LogLine) -> bool {
         let room = self.lines.load(Ordering::Relaxed) < LOG_LINES
             && self.ids.load(Ordering::Relaxed) + ids_in(line) <= LOG_IDS;
@@ -76,7 +76,7 @@ impl LogFile {
         let thread = thread::Builder::new().name("contextpilot-log".to_owned());
         thread.spawn(move || {
             library.enter_thread();
-            // A panic is a line less, and no reason to end anything.
+            // A panic loses a line, and nothing else.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 write_all(library, &path, limit, &lines, &taken);
             }));
@@ -105,7 +105,7 @@ fn write_all(
     waiting: &Waiting,
 ) {
     let mut file: Option<File> = None;
-    // A full disk is worth a line, not one for each request.
+    // Report a full disk once, not for each request.
     let mut failing = false;
     for line in lines {
         waiting.give_room(&line);
@@ -133,7 +133,7 @@ fn write(path: &Path, limit: u64, file: &mut Option<File>, line: &LogLine) -> io
         Some(open) => open,
         None => file.insert(open(path)?),
     };
-    // One write: lines of several servers do not mix, and are whole if one is killed.
+    // One write, so that lines of several servers do not mix, and a line is whole if a server is killed.
     open.write_all(text.as_bytes())?;
     if open.metadata()?.len() >= limit {
         set_aside(path, open)?;
@@ -152,7 +152,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Renames the file, unless another server with the same one has done so.
 fn set_aside(path: &Path, file: &File) -> io::Result<()> {
-    // The lock goes when the file is closed.
+    // Closing the file releases the lock.
     flock(file, FlockOperation::LockExclusive)?;
     let (ours, there) = (file.metadata()?, fs::metadata(path));
     let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_in_lines_and_in_ids() {
+    fn waiting_lines_are_bounded_in_number_and_in_ids() {
         let waiting = Waiting::default();
         let short = line("req-1");
         for _ in 0..LOG_LINES {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_set_aside_at_its_limit_and_no_line_is_lost() {
+    fn a_file_is_renamed_at_its_limit_and_no_line_is_lost() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queries.jsonl");
         let aside = folder.path().join("queries.jsonl.1");
@@ -231,7 +231,7 @@ mod tests {
                 .map(|line| serde_json::from_str::<LogLine>(line).unwrap().id.unwrap())
                 .collect()
         };
-        // The second had it open still, and found that it was set aside.
+        // The second server still had the file open, and noticed that it was renamed.
         assert_eq!(ids(&aside), ["req-0", "req-1", "req-2", "req-3"]);
         assert!(!path.exists());
         write(&path, 3 * one, &mut second, &line("req-4")).unwrap();

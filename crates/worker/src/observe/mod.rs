@@ -1,23 +1,22 @@
-//! For people: the control endpoint, the log file, and what they are told.
+//! Telemetry: the control endpoint and the log file.
 //!
 //! ```text
-//!  host's threads      worker thread                         threads of ours
+//!  server's threads    worker thread                         our other threads
 //!  events, notes ──► ledger ──► observer ──► [`Ring`] ─────► connections: GET /events
 //!                                   │ ▲
-//!                                   │ └─ questions ◄───────► connections: everything else
+//!                                   │ └─ queries ◄─────────► connections: everything else
 //!                                   └─ lines ──────────────► log file
 //! ```
 //!
-//! **Cost.** Without `CONTEXTPILOT_LISTEN` and `CONTEXTPILOT_LOG_FILE` one relaxed load in a few
-//! hooks, and nothing else. With one of them, on the host's threads: the
-//! clock is read (without a system call) when a request was received, an evaluation ended, a
-//! request was answered, and one more entry goes into the queue for each request, each save, and
-//! for each time that a sequence is twice as long as any before: then the engine is asked for
-//! the size of its state, which it computes without copying anything. All else happens on the
-//! worker thread and on threads of ours.
+//! **Cost.** Without `CONTEXTPILOT_LISTEN` and `CONTEXTPILOT_LOG_FILE`: one relaxed load in a few
+//! hooks. With one of them, the server's threads read the clock (without a system call) when a request was
+//! received, an evaluation ended, or a request was answered. They send one more entry for each request and
+//! each save. When a sequence is twice as long as any before, they also ask the engine for
+//! the size of its state, which it computes without copying anything. Everything else happens on the
+//! worker thread and on our other threads.
 //!
-//! Each of these threads is ours for life ([`Library::enter_thread`]), since what
-//! they do goes through our own `accept`, `recv` and `send`, and has all signals blocked.
+//! Each of these threads is marked as ours ([`Library::enter_thread`]), because its calls reach our own
+//! hooks of `accept`, `recv` and `send`. All signals are blocked on them.
 
 mod answers;
 mod ask;
@@ -56,7 +55,7 @@ use stream::Stream;
 pub(crate) use ask::Question;
 pub(crate) use attend::Attendant;
 
-/// What is to be put in order at the end of the process.
+/// What has to be cleaned up at the end of the process.
 #[derive(Default)]
 pub(crate) struct Remains {
     socket: Option<Socket>,
@@ -64,14 +63,14 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
-    /// Takes a Unix socket's file away.
+    /// Removes the file of the Unix socket.
     pub(crate) fn remove_socket(&self) {
         if let Some(socket) = self.socket.as_ref().and_then(|socket| socket.get()) {
             socket.remove();
         }
     }
 
-    /// Whether all lines of the log file are written that will be.
+    /// Whether all lines of the log file are written.
     pub(crate) fn log_is_written(&self) -> bool {
         let written = self.log.as_ref();
         written.is_none_or(|written| written.load(Ordering::SeqCst))
@@ -82,7 +81,7 @@ impl Remains {
 /// tied to slots by their prompts.
 ///
 /// # Errors
-/// No thread can be had.
+/// A thread cannot be created.
 pub(crate) fn start(
     settings: &Settings,
     library: &'static dyn Library,
@@ -127,7 +126,7 @@ pub(crate) fn start(
     let recording = match &settings.traffic_file {
         Some(wanted) => {
             let setup = setup::setup(&command, &library.engine(), library.sees_host_cache());
-            // All else goes on without it.
+            // Everything else goes on without the recording.
             Recording::start(library, wanted, setup)
                 .inspect_err(|error| library.say(format_args!("No traffic is recorded: {error}")))
                 .ok()
@@ -156,20 +155,20 @@ pub(crate) fn start(
     Ok((Some(attendant), remains))
 }
 
-/// What the server was told, as far as we look at it.
+/// The server's flags that we read.
 fn command_line() -> CommandLine<impl Fn(&str) -> Option<OsString>> {
     CommandLine::new(std::env::args_os(), |name: &str| std::env::var_os(name))
 }
 
-/// Bytes that the server's host prompt cache may take, by its command line; `None` if there is no
-/// limit. `seen`: copies in the cache are.
+/// The limit of the server's host prompt cache by its command line, in bytes; `None` if there is no
+/// limit. `seen`: the host prompt cache is followed.
 #[must_use]
 pub fn host_limit(seen: bool) -> Option<u64> {
     let (limit, _) = command_line().host_limit(seen);
     limit.filter(|bytes| *bytes > 0)
 }
 
-/// Another one for each process. `RandomState` is seeded by the system.
+/// The epoch, which differs for each process. `RandomState` is seeded by the system.
 fn epoch(library: &dyn Library) -> String {
     let time = library.now().unix_ms;
     let random = RandomState::new().hash_one((time, std::process::id()));

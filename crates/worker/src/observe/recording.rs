@@ -1,7 +1,7 @@
 //! `CONTEXTPILOT_TRAFFIC_FILE`: a recording of traffic without its text.
 //!
-//! Written by the worker, a piece for each request. A file of that name becomes `<file>.1`, in the
-//! place of the one before: each recording has a key of its own, so none is gone on with.
+//! The worker writes a piece for each request. An existing file of that name is renamed to `<file>.1`: each
+//! recording has its own key, so an old one cannot be continued.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,9 +19,9 @@ use crate::library::Library;
 
 /// An open recording.
 pub(crate) struct Recording {
-    /// Or why it has ended.
+    /// The recorder and its file, or why the recording has ended.
     running: Result<(Recorder, File), &'static str>,
-    /// Absolute: whoever asks may stand elsewhere.
+    /// Absolute, because a client may have another working directory.
     path: PathBuf,
     /// Bytes written.
     written: u64,
@@ -73,7 +73,7 @@ impl Recording {
         self.watch(|recorder| recorder.after(ledger));
     }
 
-    /// A defect here must not end what is recorded.
+    /// Runs `work`. A panic ends the recording, and nothing else.
     fn watch(&mut self, work: impl FnOnce(&mut Recorder)) {
         let Ok((recorder, file)) = &mut self.running else {
             return;

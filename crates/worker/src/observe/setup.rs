@@ -1,4 +1,4 @@
-//! The flags of the server that decide what it reuses.
+//! Reads the flags of the server that decide what it reuses.
 
 use std::ffi::OsString;
 
@@ -7,9 +7,9 @@ use contextpilot_traffic::{Calls, Setup};
 
 use super::facts::CommandLine;
 
-/// As llama-server 0.7.0 reads its command line and its environment, or, where it has no host cache, one
-/// of 2025. What is not said has the server's default; what the context is like will be known when
-/// there is one.
+/// Reads command line and environment as llama-server 0.7.0 does, or, if the server has no host prompt
+/// cache, as a server of 2025. Missing flags have the server's defaults. Properties of the context are
+/// filled in when there is one.
 pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     command: &CommandLine<F>,
     engine: &Engine,
@@ -24,7 +24,7 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     let size = |options: &[&str], variable, usual: u32| -> u32 {
         u32::try_from(number(options, variable, i64::from(usual))).unwrap_or(usual)
     };
-    // Without it the server takes four slots that share the context.
+    // Without this flag the server has four slots that share the context.
     let slots = number(&["-np", "--parallel"], "LLAMA_ARG_N_PARALLEL", -1);
     let given = u32::try_from(slots).ok().filter(|&slots| slots > 0);
     let parallel = given.or((!has_host_cache).then_some(1));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_share_the_context_unless_their_number_is_given() {
+    fn if_the_number_of_slots_is_not_given_they_share_the_context() {
         let usual = of("x");
         assert_eq!((usual.parallel, usual.kv_unified), (4, true));
         assert!(usual.auto_parallel);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_without_a_host_cache_have_one_slot_and_ask_for_half() {
+    fn a_server_without_a_host_cache_defaults_to_one_slot_and_half_similarity() {
         let command = CommandLine::new(std::iter::once("x".into()), |_: &str| None);
         let setup = setup(&command, &having(&[]), false);
         assert_eq!((setup.parallel, setup.kv_unified), (1, false));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_read_as_the_server_reads_them() {
+    fn flags_give_the_values_that_the_server_uses() {
         let setup = of("x -cram -1 -sps 0.25 --no-cache-idle-slots --context-shift -b 64 -ub 512");
         assert_eq!(setup.cache_ram, Some(-1));
         assert_eq!(setup.slot_prompt_similarity, 250);

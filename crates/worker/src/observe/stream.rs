@@ -1,4 +1,4 @@
-//! The stream of changes: from the worker to whoever reads.
+//! The stream of changes, from the worker to the readers of `GET /events`.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use contextpilot_control::{EventId, Missed, ResidencyEvent, name};
 use contextpilot_http_server::Follow;
 use contextpilot_observer::Ring;
 
-/// After this silence a reader gets a comment, so that either side notices when the other is
+/// After so long without an event a reader gets a comment, so that each side notices if the other is
 /// gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Events that are sent in one piece.
+/// How many events are sent in one piece.
 const AT_ONCE: usize = 256;
 
-/// The last changes. The worker holds the lock for as long as a few events take to be moved.
+/// The last changes. A lock is held only while a few events are moved.
 pub(crate) struct Stream {
     epoch: String,
     ring: Mutex<Ring>,
@@ -44,18 +44,18 @@ impl Stream {
     }
 }
 
-/// A reader.
+/// A reader of the stream.
 pub(crate) struct Reader {
     stream: Arc<Stream>,
-    /// The last event that it has, by number.
+    /// The number of the last event that it has.
     read: u64,
-    /// What it gets before the next event.
+    /// What to send before the next event.
     first: Option<String>,
     sent: Instant,
 }
 
 impl Reader {
-    /// From now on, or after the event that it names.
+    /// Begins with the next event, or after the event `last`.
     pub(crate) fn new(stream: &Arc<Stream>, last: Option<EventId>) -> Self {
         let mut first = format!(": epoch {}\nretry: 2000\n\n", stream.epoch);
         let read = match last {
@@ -74,10 +74,10 @@ impl Reader {
         }
     }
 
-    /// What there is to say now.
+    /// The text to send now.
     fn news(&mut self, ring: &Ring) -> String {
         let mut text = String::new();
-        // A number that was never given: another process had the same epoch, or nonsense.
+        // The number was never used: another process had the same epoch, or the client sent nonsense.
         self.read = self.read.min(ring.last());
         let since = ring.since(self.read, AT_ONCE);
         if since.missed > 0 {
@@ -117,7 +117,7 @@ impl Follow for Reader {
 }
 
 fn message(event: &ResidencyEvent) -> String {
-    // What is serialised has no line ends: JSON escapes them.
+    // JSON escapes line ends, so the text has none.
     let data = serde_json::to_string(event).unwrap_or_default();
     let (name, id) = (name::RESIDENCY, event.id());
     format!("event: {name}\nid: {id}\ndata: {data}\n\n")

@@ -1,11 +1,11 @@
-//! Whether text of prompts is shown (`CONTEXTPILOT_EXPLAIN_TEXT`).
+//! Decides whether text of prompts is shown (`CONTEXTPILOT_EXPLAIN_TEXT`).
 
 use contextpilot_settings::{ListenAddress, Settings};
 
 use crate::library::Library;
 
-/// Whether the tokens around differences are kept and shown as text. If the setting asks for it, one
-/// line says whether that is done.
+/// Whether the tokens around divergences are kept and shown as text. If the setting asks for it, a
+/// line says whether text is shown, and why not.
 pub(super) fn is_shown(settings: &Settings, library: &dyn Library) -> bool {
     if !settings.explain_text {
         return false;
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_for_this_machine_alone() {
+    fn text_is_shown_only_if_no_other_machine_can_reach_the_endpoint() {
         let of = |listen: &str, megabytes: &str| {
             let (listen, megabytes) = (listen.to_owned(), megabytes.to_owned());
             let settings = Settings::from(|name| match name {

@@ -35,7 +35,7 @@ fn outbox(queue: usize, aside: usize) -> Outbox {
 const RANDOM: u64 = u64::MAX;
 
 #[test]
-fn too_large_a_post_is_halved_at_once_down_to_one_id() {
+fn after_a_post_that_is_too_large_the_next_is_halved_at_once_down_to_one_id() {
     let (mut pace, now) = pace();
     let mut ids = 1000;
     for half in [500, 250, 125, 62, 31, 15, 7, 3, 1] {
@@ -46,7 +46,7 @@ fn too_large_a_post_is_halved_at_once_down_to_one_id() {
         ids = half;
     }
     assert_eq!((pace.failures(), pace.failing_since()), (0, None));
-    // One id is not smaller than itself: from here on it is like any other refusal.
+    // A single id cannot be halved: from here on this is like any other refusal.
     let alone = failure(1, Next::HalfAtOnce);
     assert_eq!(pace.failed(alone, now, RANDOM, false), Back::Aside);
     assert_eq!((pace.failures(), pace.failing_since()), (1, Some(now)));
@@ -54,7 +54,7 @@ fn too_large_a_post_is_halved_at_once_down_to_one_id() {
 }
 
 #[test]
-fn what_may_be_about_an_id_is_halved_with_pauses() {
+fn where_an_id_may_be_the_cause_the_batch_is_halved_with_pauses() {
     let (mut pace, now) = pace();
     assert_eq!(
         pace.failed(failure(9, Next::Half), now, RANDOM, false),
@@ -69,7 +69,7 @@ fn what_may_be_about_an_id_is_halved_with_pauses() {
         "{pause:?}"
     );
     assert_eq!(pace.next(&outbox(9, 0), now + pause), Ok(Source::Queue));
-    // It grows again, after a few that were taken.
+    // The batch grows again after a few that were accepted.
     for most in [4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000] {
         for _ in 0..BEFORE_GROWING {
             assert_eq!(pace.most(), most);
@@ -80,7 +80,7 @@ fn what_may_be_about_an_id_is_halved_with_pauses() {
 }
 
 #[test]
-fn what_has_nothing_to_do_with_ids_leaves_the_batch_whole() {
+fn where_no_id_can_be_the_cause_the_batch_stays_whole() {
     let (mut pace, now) = pace();
     for ids in [1000, 1] {
         assert_eq!(
@@ -100,7 +100,7 @@ fn an_id_that_was_set_aside_delays_no_other() {
     );
     pace.settled(Source::Queue);
     assert_eq!(pace.next(&outbox(1, 1), now), Ok(Source::Queue));
-    // It is its own turn after the longest pause, again and again.
+    // The id is tried after each longest pause.
     let mut now = now;
     for _ in 0..3 {
         assert_eq!(pace.next(&outbox(0, 1), now), Err(Some(5 * SECOND)));
@@ -115,14 +115,14 @@ fn an_id_that_was_set_aside_delays_no_other() {
         assert_eq!((pace.failures(), pace.failing_since()), (0, None));
     }
     now += 5 * SECOND;
-    // Once it is taken, those behind it are sent without a pause.
+    // When it is accepted, the ids set aside after it are sent without a pause.
     pace.settled(Source::Aside);
     assert_eq!(pace.next(&outbox(0, 1), now), Ok(Source::Aside));
     assert_eq!(pace.next(&outbox(0, 0), now), Err(None));
 }
 
 #[test]
-fn the_line_aside_moves_although_others_join_it() {
+fn ids_set_aside_are_tried_in_turn_even_if_others_are_added() {
     let (mut pace, start) = pace();
     pace.failed(failure(1, Next::Half), start, 0, false);
     pace.failed(failure(1, Next::Half), start + SECOND, 0, false);
@@ -133,7 +133,7 @@ fn the_line_aside_moves_although_others_join_it() {
 }
 
 #[test]
-fn a_wish_for_patience_is_granted_up_to_a_minute() {
+fn a_retry_after_is_followed_up_to_a_minute() {
     let (mut pace, now) = pace();
     let asked = |source, seconds| Failure {
         source,
@@ -150,7 +150,7 @@ fn a_wish_for_patience_is_granted_up_to_a_minute() {
 }
 
 #[test]
-fn a_drain_has_no_time_for_pauses() {
+fn during_a_drain_there_are_no_pauses() {
     let (mut pace, now) = pace();
     pace.failed(failure(1, Next::Half), now, RANDOM, false);
     assert!(pace.next(&outbox(1, 1), now).is_err());

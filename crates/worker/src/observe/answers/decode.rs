@@ -1,6 +1,6 @@
 //! Percent-encoding.
 
-/// The text that is meant; `None` if it is not UTF-8, or not encoded as it should be.
+/// Decodes a text; `None` if it is not UTF-8, or not properly encoded.
 pub(super) fn percent(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_encoded_comes_back() {
+    fn an_encoded_text_decodes_to_itself_and_a_broken_one_to_nothing() {
         for (encoded, text) in [
             ("req-1", "req-1"),
             ("a%2Fb%3f%25", "a/b?%"),

@@ -14,7 +14,7 @@ fn request(headers: &[(&str, &str)]) -> Request {
 }
 
 #[test]
-fn a_token_fits_whole_or_not_at_all() {
+fn only_the_whole_token_is_accepted() {
     let brings = |value: &str| has_token(&request(&[("authorization", value)]), "s3same");
     assert!(brings("Bearer s3same"));
     assert!(brings("bearer s3same"));
