@@ -1,4 +1,4 @@
-//! `contextpilot-llama`: what surrounds the server.
+//! `contextpilot-llama`, the companion command.
 
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -32,14 +32,14 @@ mod why;
 
 /// The companion of contextpilot-llama-server.
 ///
-/// contextpilot-llama-server is llama-server with one thing more: it tells an
-/// index which requests have fallen out of its KV cache. All its arguments are
+/// contextpilot-llama-server is llama-server with an exact view of its KV cache: it
+/// reports to an index which requests were evicted. All its arguments are
 /// llama-server's. It is configured by environment variables:
 ///
 ///   CONTEXTPILOT_INDEX_URL   where the index is
 ///   CONTEXTPILOT_INDEX_TOKEN bearer token for the index
 ///   CONTEXTPILOT_LISTEN      where the control endpoint listens: 127.0.0.1:8890, unix:/path
-///   CONTEXTPILOT_LOG_FILE    file for a line of JSON a finished request
+///   CONTEXTPILOT_LOG_FILE    file for a line of JSON for each finished request
 ///   CONTEXTPILOT_KV_EVENTS   where KV cache events are published for routers: tcp://127.0.0.1:5557
 ///   CONTEXTPILOT_TRAFFIC_FILE  file for a recording of traffic without its text
 ///                            (without any of these but the token, the hook is not used)
@@ -78,9 +78,9 @@ enum Command {
     Up(up::Options),
     /// Print the path of the hook library
     ///
-    /// That is the one of the package that this command came with; else the
-    /// built-in one, which is put into the cache folder first if it is not there;
-    /// with CONTEXTPILOT_HOOK_LIB set, its path is printed instead.
+    /// This is CONTEXTPILOT_HOOK_LIB, if it is set; else the library of the package that this
+    /// command came with; else the built-in library, which is first written to the cache
+    /// folder if it is not there.
     #[command(after_help = "Example:
   nm -D --defined-only \"$(contextpilot-llama hook-path)\"")]
     HookPath,
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Also what clap itself finds odd about them.
+    /// This also runs clap's own checks.
     #[test]
     fn every_command_has_an_example() {
         fn check(command: &clap::Command) {

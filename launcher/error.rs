@@ -11,9 +11,9 @@ pub(crate) enum Error {
     Settings(contextpilot_settings::Error),
     /// No `llama-server` on `PATH`.
     NotFound,
-    /// `LLAMA_SERVER_BIN` names nothing.
+    /// `LLAMA_SERVER_BIN` names a file that does not exist.
     Missing(PathBuf),
-    /// `LLAMA_SERVER_BIN` names something that cannot be executed.
+    /// `LLAMA_SERVER_BIN` names a file that cannot be executed.
     NotExecutable(PathBuf, &'static str),
     /// The hook cannot be used, and `CONTEXTPILOT_STRICT` is set.
     Strict(HookError),
@@ -22,7 +22,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// 126 and 127 mean what they mean in a shell; 2 and 3 are ours.
+    /// The exit code: 126 and 127 as in a shell; 2 and 3 are ours.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Settings(_) => 2,
@@ -78,9 +78,9 @@ impl fmt::Display for Error {
 /// Why the hook library cannot be used. The message says what to do about it.
 #[derive(Debug)]
 pub(crate) enum HookError {
-    /// Nothing that is preloaded has an effect in this server.
+    /// A preload has no effect in this server.
     Server { path: PathBuf, why: String },
-    /// The library lies where no program may be loaded from. Elsewhere that is not looked at.
+    /// The library's file system is mounted `noexec`. Checked on Linux only.
     #[cfg(target_os = "linux")]
     NoExec { path: PathBuf },
     /// `CONTEXTPILOT_HOOK_LIB` names no readable file.
@@ -95,14 +95,14 @@ pub(crate) enum HookError {
     Write { path: PathBuf, source: io::Error },
     /// A path that the preload variable cannot express.
     Path { path: PathBuf, byte: u8 },
-    /// There is no file that will do, and none in memory either.
+    /// Neither a file nor a file in memory can be used.
     Memory {
         no_file: Box<HookError>,
         source: io::Error,
     },
 }
 
-/// What to do when the cache folder is no good.
+/// What to do if the cache folder cannot be used.
 const ANOTHER_FOLDER: &str = "set XDG_CACHE_HOME to a folder of your own, or";
 
 impl fmt::Display for HookError {
@@ -121,8 +121,8 @@ impl fmt::Display for HookError {
                 "{variable} is {path:?}, which cannot be read ({source}): \
                  set it to the hook library, or unset it to use the built-in one"
             ),
-            // A shared folder such as /tmp is no way out: its names can be
-            // guessed, and whoever is first there chooses what we preload.
+            // A shared folder such as /tmp cannot be used: names in it can be
+            // guessed, and the first user to create the file chooses what we preload.
             Self::NoCache => write!(
                 f,
                 "neither XDG_CACHE_HOME nor HOME names a folder to keep the library in: \

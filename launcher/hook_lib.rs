@@ -5,10 +5,10 @@
 //!   set: that one or none     (beside this program)                 (laid down there)    (no folder will do)
 //! ```
 //!
-//! It is inside this executable (`build.rs`). Where a package has put it beside the executable, it
-//! is loaded from there; else it is laid down in the user's cache folder under a name that holds
-//! its hash. What is found there is not trusted: it is compared with the embedded bytes before
-//! each use, and replaced if it differs.
+//! The library is embedded in this executable (`build.rs`). If a package has installed it beside the
+//! executable, it is loaded from there. Otherwise it is written to the user's cache folder, under a name
+//! with its hash. A file that is there already is not trusted: it is compared with the embedded bytes
+//! before each use, and replaced if it differs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -34,11 +34,11 @@ static EMBEDDED: &[u8] = include_bytes!(env!("CONTEXTPILOT_EMBEDDED_HOOK"));
 /// `libcontextpilot_llama_hook-<hash>.<so|dylib>`
 const FILE_NAME: &str = env!("CONTEXTPILOT_EMBEDDED_HOOK_NAME");
 
-/// A library that can be preloaded by this process, and how it came to be there.
+/// A library that this process can preload, and where it was taken from.
 #[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) path: PathBuf,
-    /// Why it is in memory, if it is: there is no file that would do.
+    /// If it is in memory: why no file could be used.
     no_file: Option<HookError>,
 }
 
@@ -51,10 +51,10 @@ impl fmt::Display for Library {
     }
 }
 
-/// The library for a server that this process is about to become.
+/// The library for the server that this process is about to become.
 ///
 /// # Errors
-/// `CONTEXTPILOT_HOOK_LIB` is no good; or neither a file nor memory will do.
+/// `CONTEXTPILOT_HOOK_LIB` cannot be used; or neither a file nor memory can.
 pub(crate) fn load(lookup: impl Lookup) -> Result<Library, HookError> {
     let found = locate(&lookup).and_then(|path| preload::check(&path).map(|()| path));
     match found {
@@ -97,8 +97,8 @@ fn of_package() -> Option<PathBuf> {
     preload::check(&path).is_ok().then_some(path)
 }
 
-/// The embedded library in the cache folder. Where it was not there, this is the first start of a
-/// new version: then what older ones left is cleaned up.
+/// The embedded library in the cache folder. If it was not there, this is the first start of a
+/// new version, and libraries of older versions are removed.
 fn cached(lookup: impl Lookup) -> Result<PathBuf, HookError> {
     let folder = folder::private_cache(lookup)?;
     mount::executes(folder.path())?;
@@ -109,8 +109,8 @@ fn cached(lookup: impl Lookup) -> Result<PathBuf, HookError> {
     Ok(laid_down.path)
 }
 
-/// The library that a packager or developer chose. It is theirs to protect; all
-/// that is checked is that the loader will find it.
+/// The library that a packager or developer chose. They must protect it; this only
+/// checks that the loader will find it.
 fn given(path: &Path) -> Result<PathBuf, HookError> {
     let error = |source| HookError::Library {
         path: path.to_owned(),

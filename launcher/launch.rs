@@ -33,7 +33,7 @@ pub fn launch() -> u8 {
 
 fn run() -> Result<Infallible, Error> {
     let arguments = std::env::args_os().skip(1).collect();
-    // Before the settings are checked: who uses no hook need not care for them.
+    // Before the settings are checked: without the hook they do not matter.
     if !is_wanted(of_process) {
         return exec(&server::find(of_process)?, arguments);
     }

@@ -1,5 +1,5 @@
-//! The launcher: finds llama-server, puts the hook library in front of it, and
-//! becomes it.
+//! The launcher: finds llama-server, sets the preload of the hook library, and
+//! becomes llama-server by `exec`.
 //!
 //! ```text
 //!  settings ok? ──► server ──► can it be hooked? ──► hook library ──► preload value ──► exec

@@ -1,8 +1,8 @@
-//! Whether a preload would do anything in the server that was found.
+//! Whether a preload would have an effect in the server that was found.
 //!
-//! Asked only where the hook is wanted: it opens the server's file and reads its
-//! headers, which takes some 50 µs. What cannot be read or is not understood goes on as if
-//! nothing had been asked; the dynamic linker and the hook have the last word anyway.
+//! This runs only if a setting asks for the hook: it opens the server's file and reads its
+//! headers, which takes some 50 µs. A file that cannot be read or understood is started
+//! with the hook; the dynamic linker and the hook decide then.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use crate::table;
 /// it to the server that it starts.
 const SMALLEST_ENGINE: u64 = 1 << 20;
 
-/// One clause of advice about a server that the hook may not reach, mostly `None`.
+/// Advice about a server that the hook may not reach, as a part of a message. Mostly `None`.
 ///
 /// # Errors
-/// The hook certainly does not reach it.
+/// The hook cannot reach it.
 pub(crate) fn examine(server: &Path, library: &Library) -> Result<Option<String>, HookError> {
     let Ok(program) = Program::open(server) else {
         return Ok(None);
@@ -41,7 +41,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// The embedded one, which was built as this launcher was; or the one at `given`.
+    /// The embedded library, which was built like this launcher; or the one at `given`.
     pub(crate) fn new(given: Option<&Path>) -> Self {
         let embedded = Self {
             machine: Machine::OURS,
@@ -62,7 +62,7 @@ fn is_musl(library: &str) -> bool {
     library.contains("musl") || library == "libc.so"
 }
 
-/// What the matter is and what to do, to follow the server's name.
+/// The problem and what to do, as text after the server's name.
 pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
     if cfg!(target_os = "macos") {
         return obstacle_on_macos(program, library);
@@ -72,7 +72,7 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
         Obstacle::Static => is_large(program),
         Obstacle::Musl => !library.musl,
         Obstacle::ForeignLinker(_) => !library.musl,
-        // Exec is about to say it, or to know better.
+        // If this is an error, exec will report it.
         Obstacle::NoLinker(_) | Obstacle::UnknownFormat => false,
         _ => true,
     });
@@ -102,7 +102,7 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
 
 fn obstacle_on_macos(program: &Program, library: &Library) -> Option<String> {
     let found = program.obstacles_on_macos(library.machine);
-    // Exec knows better what it runs.
+    // Exec decides what it can run.
     let mut found = found.iter().filter(|it| **it != Obstacle::UnknownFormat);
     if let Some(obstacle) = found.next() {
         return Some(obstacle.to_string());

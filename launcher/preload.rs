@@ -15,11 +15,11 @@ pub(crate) const VARIABLE: &str = if cfg!(target_os = "macos") {
 
 /// The variable's value with `library` in front of what is there already.
 ///
-/// In front, because the first library that defines a function is the one that
-/// is called. A value that begins with `library` already is left as it is.
+/// In front, because the first library that defines a function is called. A value that
+/// begins with `library` already is left as it is.
 ///
 /// # Errors
-/// A path that the loader would take apart or expand; there is no escaping.
+/// A path that the loader would split or expand. There is no way to escape such characters.
 pub(crate) fn with_library(
     library: &Path,
     existing: Option<&OsStr>,
@@ -42,7 +42,7 @@ pub(crate) fn with_library(
 /// Whether the variable can express this path.
 ///
 /// # Errors
-/// The loader would take it apart or expand it.
+/// The loader would split or expand it.
 pub(crate) fn check(library: &Path) -> Result<(), HookError> {
     match library
         .as_os_str()
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_in_front() {
+    fn the_library_is_put_in_front() {
         assert_eq!(
             with_library(Path::new("/c/hook.so"), None).unwrap(),
             "/c/hook.so"
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn is_not_put_there_twice() {
+    fn a_library_that_is_in_front_already_is_not_added() {
         assert_eq!(value("/c/hook.so"), "/c/hook.so");
         assert_eq!(value("/c/hook.so:/a.so"), "/c/hook.so:/a.so");
         assert_eq!(value("/c/hook.so.1"), "/c/hook.so:/c/hook.so.1");
@@ -98,7 +98,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn refuses_what_the_loader_would_take_apart() {
+    fn a_path_that_the_loader_would_split_is_refused() {
         assert_eq!(value("/c/hook.so /a.so"), "/c/hook.so /a.so");
         for path in ["/a b/x.so", "/a:b/x.so", "/$LIB/x.so", "/a\nb/x.so"] {
             let error = with_library(Path::new(path), None).unwrap_err().to_string();

@@ -1,9 +1,9 @@
 //! Finding the llama-server to run.
 //!
-//! By `stat` and `access` alone. A file is opened only to tell whether it is a
-//! launcher like this one under the name of llama-server, and only where that
-//! is possible: where it is exactly as large as this executable, or where this
-//! executable stands on `PATH` as llama-server itself, behind the file.
+//! This uses only `stat` and `access`. A file is opened only to find out whether it is
+//! another copy of this launcher under the name of llama-server, and only if that
+//! is possible: if it has exactly the size of this executable, or if this
+//! executable is itself on `PATH` as llama-server, behind the file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -21,16 +21,16 @@ mod tests;
 
 const NAME: &str = "llama-server";
 
-/// What a C library searches when `PATH` is not set.
+/// The path that a C library searches when `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// In every build of this launcher, and in nothing else.
+/// A mark that every build of this launcher contains, and nothing else.
 static MARK: &[u8] = b"contextpilot-launcher 6c1f4a0e-3d0b-4a57-9a55-08d3c9b7e2f1";
 
-/// No launcher is larger: beyond, a file is not searched for the mark.
+/// Larger files are not searched for the mark: no launcher is larger.
 const LARGEST_LAUNCHER: u64 = 64 << 20;
 
-/// A llama-server: which file, and what to call it.
+/// A llama-server: its file, and its `argv[0]`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Server {
     /// With a slash in it, so that exec does not search for it again.
@@ -75,10 +75,10 @@ fn named(argv0: OsString, this: Option<&This>) -> Result<Server, Error> {
     Ok(Server { path, argv0 })
 }
 
-/// Walks `PATH`, and never in circles, even where several versions of this
-/// launcher stand on it as `llama-server`: each takes the first candidate
-/// behind itself; only when there is none does it look at those before itself,
-/// and then it takes none that bears the launcher's mark.
+/// Searches `PATH`. Several versions of this launcher may be on it as
+/// `llama-server`, and must not start each other in circles. So each takes the first
+/// candidate behind itself. Only if there is none, it looks at those before itself,
+/// and skips every file with the launcher's mark.
 fn on_path(path: OsString, this: Option<&This>) -> Option<Server> {
     let candidates = which::which_in_global(NAME, Some(path)).ok()?;
     let mut before = Vec::new();
@@ -121,7 +121,7 @@ struct This {
 
 impl This {
     fn executable() -> Option<Self> {
-        // On Linux the link still leads to the file when that was replaced.
+        // On Linux this link still leads to the file after it was replaced.
         let path = if cfg!(target_os = "linux") {
             PathBuf::from("/proc/self/exe")
         } else {
@@ -165,8 +165,8 @@ fn has_mark(path: &Path) -> bool {
         file.take(LARGEST_LAUNCHER).read_to_end(&mut content)?;
         Ok(content)
     });
-    // What cannot be read cannot be told from a launcher; it is executable, and
-    // so the likelier case is a server that was made unreadable on purpose.
+    // A file that cannot be read may be a launcher. But it is executable, so
+    // it is more likely a server that was made unreadable on purpose.
     // The black box keeps the mark in one piece: compared with a constant, it
     // could end up as immediate operands.
     let mark = std::hint::black_box(MARK);

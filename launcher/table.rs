@@ -1,4 +1,4 @@
-//! The hook's own table of functions, as far as it can be told without the functions.
+//! The hook's table of functions, without the functions.
 
 #[path = "../hook/src/attach/table.rs"]
 #[macro_use]
@@ -12,7 +12,7 @@ pub(crate) use hook::{
 /// One function of the table. Its documentation is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// The part of the hook that wants it.
+    /// The module of the hook that has it.
     pub(crate) module: &'static str,
     pub(crate) generation: &'static str,
     pub(crate) required: bool,

@@ -1,4 +1,4 @@
-//! Which flags would have spared most evaluation, and what no flag changes.
+//! `advise`: which flags would have saved the most evaluation.
 
 use std::path::PathBuf;
 
@@ -11,11 +11,11 @@ use super::show::{bytes, count, percent, print, print_json};
 use super::simulate::{PointOut, open};
 use crate::say::say;
 
-/// Name the flags that would have spared most evaluation of recorded traffic
+/// Name the flags that would have saved the most evaluation of recorded traffic
 ///
-/// Tries other flags on what a server recorded, or records, that was started with CONTEXTPILOT_TRAFFIC_FILE, and
-/// names the one or two changes that gain most, with what they cost in memory. Says so if nothing
-/// would help, and how much only the client can change: what differs at the front of its prompts.
+/// Tries other flags on the recording of a server that was started with CONTEXTPILOT_TRAFFIC_FILE, and
+/// names the one or two changes that gain most, with their cost in memory, or says that nothing
+/// would help. Also says how much only the client can change, because its prompts differ near their beginning.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama advise --control 127.0.0.1:8890
@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// The file to which a running server records its traffic.
+/// The file that a running server is recording to.
 fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
     let control = control.client()?;
     let stats = control.stats().map_err(|e| hook_says(&control, &e))?;

@@ -1,4 +1,4 @@
-//! Where the server and its hook are, and what to say when they are not there.
+//! The addresses of the server and its hook, and the messages if they do not answer.
 
 use clap::Args;
 use contextpilot_client::{Control, Error, LlamaServer};
@@ -62,7 +62,7 @@ fn text(name: &str) -> Option<String> {
     of_process.non_empty(name)?.into_string().ok()
 }
 
-/// What to do about an error of the hook's endpoint.
+/// The message for an error of the hook's endpoint.
 pub(super) fn hook_says(control: &Control, error: &Error) -> String {
     let address = control.address();
     match error {
@@ -83,12 +83,12 @@ pub(super) fn hook_says(control: &Control, error: &Error) -> String {
     }
 }
 
-/// Hook and companion are installed together, so theirs is one version; but a server goes on with
+/// Hook and companion are installed together and have the same version. But a running server keeps
 /// the hook that it was started with.
 pub(super) const OUR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What to do if the hook is of another version than this command, and so may not know what it
-/// was asked, or answer differently.
+/// The message if the hook has another version than this command, and so may not know the query, or
+/// answer it differently.
 fn versions_differ(control: &Control) -> Option<String> {
     let address = control.address();
     let theirs = control.hook_version().ok()?;
@@ -101,7 +101,7 @@ fn versions_differ(control: &Control) -> Option<String> {
     })
 }
 
-/// What to do about an error of the server.
+/// The message for an error of the server.
 pub(super) fn server_says(server: &LlamaServer, error: &Error) -> String {
     let address = server.address();
     match error {

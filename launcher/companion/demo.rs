@@ -1,5 +1,5 @@
-//! The main job, shown: which request sits in which slot, which falls out of the KV cache, and when
-//! an index hears of it.
+//! `demo`: shows which request is in which slot, which is evicted from the KV cache, and when
+//! the eviction arrives at an index.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -23,11 +23,11 @@ mod running;
 use index::Told;
 use running::Running;
 
-/// How long to look out for an eviction after an answer. It is posted while the new prompt is still
-/// being evaluated, so it has long arrived, if there is one.
+/// How long to wait for an eviction after an answer. It is posted while the new prompt is still
+/// being evaluated, so it has already arrived, if there is one.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// In two slots, each pushes out the one before the last.
+/// In two slots, each prompt evicts the one before the last.
 const QUESTIONS: [(&str, &str); 6] = [
     (
         "req-tea",
@@ -58,9 +58,9 @@ const QUESTIONS: [(&str, &str); 6] = [
 /// Show evictions arrive, on your own llama-server with a tiny model
 ///
 /// Starts the llama-server that contextpilot-llama-server would start, with two slots and a model of
-/// half a megabyte that it writes itself, sends six prompts, shows which of them fall out of the KV
-/// cache and when an index hears of it; then asks the engine whether that was true. Takes some seconds
-/// and leaves nothing behind. Exit 1: something was not true, or could not be shown.
+/// half a megabyte that it writes itself. Sends six prompts, and shows which of them are evicted from the KV
+/// cache and when each eviction arrives at an index. Then asks the engine whether that was true. Takes some
+/// seconds and leaves no files. Exit 1: a report was wrong, or could not be shown.
 #[derive(Args)]
 #[command(after_help = "Example:
   LLAMA_SERVER_BIN=/opt/llama.cpp/llama-server contextpilot-llama demo")]
@@ -106,13 +106,13 @@ pub(super) fn run(_: &Options) -> Result<(), String> {
     judge(&mut running, &gone)
 }
 
-/// Asks the engine itself whether what was told is true.
+/// Asks the engine itself whether the reports are true.
 fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
     line(
         "\nIs that true? Ask the engine itself, by sending the prompts again to its slots:".into(),
     )?;
-    // First those that are said to be cached, the latest first: they are in their slots still, and
-    // asking for them changes nothing else.
+    // Begin with the requests that were not reported, the latest first: they are still in their slots,
+    // and sending them again changes nothing else.
     let cached = QUESTIONS.iter().rev().filter(|(id, _)| !gone.contains(*id));
     let lost = QUESTIONS.iter().filter(|(id, _)| gone.contains(*id));
     let mut wrong = 0;
@@ -170,7 +170,7 @@ fn from_the_cache(answer: &Completion) -> String {
     )
 }
 
-/// What the index hears until nothing comes any more.
+/// The evictions that arrive until none arrives for a while.
 fn heard(told: &Receiver<Told>) -> Vec<Told> {
     let deadline = Instant::now() + PATIENCE;
     let left = || deadline.saturating_duration_since(Instant::now());
@@ -190,7 +190,7 @@ fn launcher() -> PathBuf {
     found.unwrap_or_else(|| NAME.into())
 }
 
-/// A command without what is set for another server.
+/// A command without settings that are meant for another server.
 fn bare(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

@@ -1,4 +1,4 @@
-//! What the hook will make of a server, told without starting it.
+//! `doctor`: what the hook can do with a server, without starting it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,9 +23,9 @@ pub(super) use report::{Finding, Grade};
 
 /// Check a server, the index and the folders, without starting a model
 ///
-/// Tells which llama.cpp it is, how it is linked, which functions will be
-/// hooked and how, and what follows from those that will not. With
-/// CONTEXTPILOT_LISTEN, also which of them a running server has called.
+/// Prints the version of llama.cpp, how it is linked, which functions will be
+/// hooked and how, and what each missing function costs. With
+/// CONTEXTPILOT_LISTEN, also which functions a running server has called.
 ///
 /// Exit code: 0 all good, 1 works with limits, 2 will not work.
 #[derive(Args)]

@@ -1,4 +1,4 @@
-//! What happens to the cache, as it happens.
+//! `events`: prints changes of the cache as they happen.
 
 use std::io::{self, IsTerminal};
 
@@ -60,7 +60,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     ))
 }
 
-/// What was missed, for people.
+/// The text for missed events.
 pub(super) fn gap(missed: &Missed) -> String {
     match missed.missed {
         Some(number) => format!(

@@ -1,4 +1,4 @@
-//! What stands between a router and one llama-server.
+//! `gateway`: a proxy between a router and one llama-server.
 
 use clap::Args;
 use contextpilot_gateway::Gateway;
@@ -9,13 +9,13 @@ use super::listen;
 use crate::say::say;
 use crate::variables::of_process;
 
-/// Stand before a llama-server and tell routers what it does not
+/// Run a proxy in front of a llama-server that answers routers' queries
 ///
-/// Passes everything on to the server and back, and answers what routers that
-/// read KV cache events ask: POST /v1/completions/render and POST
-/// /v1/chat/completions/render with the token ids of a request, and GET
-/// /kv_event_sources with where the server publishes. That is taken from the
-/// same variables as the server's: CONTEXTPILOT_KV_EVENTS and the others.
+/// Answers the queries of routers that read KV cache events: POST
+/// /v1/completions/render and POST /v1/chat/completions/render with the token ids
+/// of a request, and GET /kv_event_sources with the addresses of the events. These
+/// come from the same variables as the server's: CONTEXTPILOT_KV_EVENTS and the
+/// others. Everything else passes through to the server and back.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama gateway --server http://127.0.0.1:8080 --port 8081")]
@@ -49,7 +49,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         Some(KvEventsOf::Server(one)) => {
             format!("its KV cache events are at tcp://{}", one.publish)
         }
-        // A router asks for those of one server.
+        // A router asks for the events of one server.
         Some(KvEventsOf::Models(_)) => "the events of its models are not told here".to_owned(),
         None => format!(
             "it publishes no KV cache events ({} is not set)",

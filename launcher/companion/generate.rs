@@ -1,4 +1,4 @@
-//! What is made of the command line's own description: completions, man pages.
+//! `completions` and `man`: generated from the description of the command line.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! An index: orders contexts by what the server has cached, and passes requests on to it.
+//! `index`: orders contexts by what the server has cached, and passes requests on to the server.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,9 +21,9 @@ mod watch;
 
 /// Order contexts by what the server has cached
 ///
-/// Speaks the API of ContextPilot's index server (POST /reorder and so on) and
+/// Has the API of ContextPilot's index server (POST /reorder and so on) and
 /// passes all other requests on to the server. With --control, or with
-/// CONTEXTPILOT_LISTEN set, the server's hook tells what is cached; without,
+/// CONTEXTPILOT_LISTEN set, it asks the server's hook what is cached. Without,
 /// the index guesses, and its answers say so.
 #[derive(Args)]
 #[command(after_help = "Example:
@@ -49,7 +49,7 @@ pub(super) struct Options {
     control: Option<String>,
 }
 
-/// Where to serve, and how much.
+/// Address and limits of the index.
 #[derive(Args)]
 pub(super) struct Serving {
     /// Port to listen on; 0 chooses a free one
@@ -59,7 +59,7 @@ pub(super) struct Serving {
     /// reach this machine
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// Order batches in themselves only, and track nothing
+    /// Order each batch by itself only, and track nothing
     #[arg(long)]
     stateless: bool,
     /// Requests that are tracked at most
@@ -75,7 +75,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// On this machine, with the limits that there are by default.
+    /// At loopback, with the default limits.
     pub(super) fn at_port(port: u16) -> Self {
         let limits = Limits::default();
         Self {
@@ -117,7 +117,7 @@ struct Shared(Arc<Mutex<Index>>);
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Index> {
-        // A panic elsewhere leaves a state that is at worst incomplete.
+        // Ignore poisoning: after a panic the state is at worst incomplete.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -137,7 +137,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     serve(&options.serving, listener, &options.engine, control)
 }
 
-/// The same with everything found.
+/// Serves with addresses that were resolved.
 pub(super) fn serve(
     serving: &Serving,
     listener: TcpListener,

@@ -1,4 +1,4 @@
-//! A receiver that speaks `/evict` as the index does, and shows what arrives.
+//! `listen`: a receiver of `POST /evict` that prints the ids.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -21,14 +21,14 @@ const LIMITS: Limits = Limits {
     body: 8 << 20,
     patience: Duration::from_secs(75),
     whole_request: Duration::from_secs(75),
-    // A thread each. The hook keeps one connection, a person with curl a second.
+    // Each has a thread. The hook needs one, and a user with curl another one.
     connections: 64,
 };
 
 /// Receive evictions and print them as they arrive
 ///
 /// Answers POST /evict as the ContextPilot index does, and GET /health. Prints
-/// one line for each request id that has fallen out of the server's KV cache.
+/// one line for each request id that was evicted from the server's KV cache.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama listen --port 8765 --json | jq -r .request_id
@@ -71,7 +71,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         || api::error(503, "too many connections: close one, or try again later"),
         |problem| say(problem),
         move |stream| {
-            // A connection that breaks is the client's to report.
+            // The client reports a broken connection.
             let _ = serve(
                 stream,
                 &LIMITS,
@@ -91,12 +91,12 @@ fn at_port(host: &str, port: u16) -> Result<(Listener, String), String> {
     Ok((listener, format!("http://{address}")))
 }
 
-/// The same at a path. The socket stays when the process is killed, and is replaced by the next.
+/// The same at a path. If the process is killed, the socket stays, and the next process replaces it.
 fn at_path(path: &Path) -> Result<(Listener, String), String> {
     let absolute = std::path::absolute(path)
         .map_err(|e| format!("{} cannot be used ({e}): check --unix", path.display()))?;
     let shown = absolute.display();
-    // What the server would make of it, before there is anything at the path.
+    // Check that the server could use the path, before a socket is created.
     let url = IndexUrl::parse(&format!("unix:{shown}"))
         .ok()
         .filter(|url| url.socket() == Some(&absolute))
@@ -117,7 +117,7 @@ fn at_path(path: &Path) -> Result<(Listener, String), String> {
 
 /// Listens at a port of an address.
 pub(super) fn bind(host: &str, port: u16) -> Result<TcpListener, String> {
-    // Brackets are how people write IPv6 addresses next to ports.
+    // Accept an IPv6 address in brackets, as it is written before a port.
     let host = host
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'))

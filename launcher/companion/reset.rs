@@ -1,4 +1,4 @@
-//! Forgetting everything.
+//! `reset`: reports all live ids as evicted.
 
 use clap::Args;
 
@@ -7,8 +7,8 @@ use super::show::{count, print, print_json};
 
 /// Report everything that is tracked as evicted, and forget it
 ///
-/// For an index that was cleared, so that both begin anew. The server's cache is
-/// left as it is.
+/// For use after an index was cleared, so that both start from empty. The server's cache
+/// stays as it is.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama reset --control 127.0.0.1:8890")]

@@ -1,4 +1,4 @@
-//! Numbers, times and ids for people's eyes, and getting them there.
+//! Prints numbers, times and ids for people.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::sys::{self, LocalTime};
 
-/// Prints text. That nobody reads it any more is no error.
+/// Prints text. It is no error if the reader has gone.
 pub(super) fn print(text: &str) -> Result<(), String> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(super::cannot_print(&e)),
@@ -23,8 +23,8 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), String> {
     print(&(text + "\n"))
 }
 
-/// An id without what would move a terminal's cursor or hide characters:
-/// anybody who can send requests chooses it.
+/// Shows an id without characters that move a terminal's cursor or hide text:
+/// anybody who can send requests can choose an id.
 pub(super) struct Visible<'a>(pub(super) &'a str);
 
 impl fmt::Display for Visible<'_> {

@@ -1,4 +1,4 @@
-//! What the server would have reused of recorded traffic, had its flags been others.
+//! `simulate`: how much of recorded traffic the server would have reused with other flags.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::say::say;
 
 mod plot;
 
-/// Tell how much of recorded traffic other flags would have reused
+/// Say how much of recorded traffic other flags would have reused
 ///
-/// Reads what a server recorded that was started with CONTEXTPILOT_TRAFFIC_FILE, and plays it to a
-/// model of that server: with each combination of the values that are given, and as it was recorded
-/// where none are.
+/// Reads the recording of a server that was started with CONTEXTPILOT_TRAFFIC_FILE, and replays it on a
+/// model of that server, with each combination of the given values. A flag without values stays as it was
+/// recorded.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg")]
@@ -76,7 +76,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Reads a recording; says so if it is not whole.
+/// Reads a recording. Prints a message if it is damaged.
 pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
     let shown = path.display();
     let bytes =
@@ -101,7 +101,7 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
     Ok((traffic, recorded))
 }
 
-/// All combinations. A flag that is not given stays as it was.
+/// All combinations. A flag that is not given stays as it was recorded.
 fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
     let mut all = vec![recorded.clone()];
     let mut cross = |change: &dyn Fn(&Setting) -> Result<Vec<Setting>, String>| {

@@ -1,4 +1,4 @@
-//! What the server says of its slots, next to what the ledger says.
+//! `slots`: what the server says of its slots, next to what the ledger says.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::say::say;
 
 /// Show what the server says of its slots, next to what the ledger says
 ///
-/// The server's word is its own /health, /props and /slots; the ledger's is the
-/// hook's, if one listens. With save, restore or erase: does that to a slot.
+/// Asks the server's own /health, /props and /slots, and the hook's ledger, if a
+/// hook listens. With save, restore or erase: does that to a slot.
 #[derive(Args)]
 #[command(after_help = "Examples:
   contextpilot-llama slots
@@ -36,11 +36,11 @@ pub(super) struct Options {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Save what a slot holds to a file
+    /// Save the content of a slot to a file
     #[command(after_help = "Example:
   contextpilot-llama slots save 0 tea.bin")]
     Save(WithFile),
-    /// Fill a slot from a saved file; what it held is lost
+    /// Fill a slot from a saved file; its previous content is lost
     #[command(after_help = "Example:
   contextpilot-llama slots restore 0 tea.bin")]
     Restore(WithFile),
@@ -54,8 +54,8 @@ enum Action {
 struct OnSlot {
     /// The slot's id
     slot: u32,
-    /// Wait until the slot works on nothing, at most so long; otherwise a slot
-    /// that works is an error
+    /// Wait until the slot is idle, at most so long; without this, a busy slot
+    /// is an error
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
 }
@@ -78,7 +78,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// What the command line has for an error.
+/// A message for an error that the command line can say better.
 fn advice(error: &Error) -> Option<String> {
     match error {
         Error::Busy { slot } => Some(format!(
@@ -134,7 +134,7 @@ fn show(options: &Options, server: &LlamaServer) -> Result<(), String> {
     let (props, slots) = match &health {
         Health::Ready => {
             let slots = match server.slots() {
-                // The ledger may still know.
+                // The ledger may still know the slots.
                 Err(Error::Disabled { flag }) => {
                     say(format_args!(
                         "The server does not show its slots: start it with {flag}"
@@ -195,7 +195,7 @@ fn heading(server: &LlamaServer, health: &Health, props: Option<&Props>) -> Stri
     text + "\n"
 }
 
-/// Every slot that either knows.
+/// Every slot that the server or the ledger knows.
 fn table(server: Option<&[Slot]>, stats: Option<&Stats>) -> String {
     let theirs = server.unwrap_or_default();
     let ours = stats.map(|stats| &*stats.slots).unwrap_or_default();

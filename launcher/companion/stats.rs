@@ -1,4 +1,4 @@
-//! Everything that the hook knows, in numbers.
+//! `stats`: prints the hook's figures.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// All of it as lines of text.
+/// The figures as lines of text.
 pub(super) fn text(stats: &Stats) -> String {
     let mut lines = vec![heading(stats)];
     let engine = &stats.engine;
@@ -102,7 +102,7 @@ fn line(name: &str, what: &str) -> String {
     format!("{name:<12} {what}")
 }
 
-/// What it is, in a line.
+/// Engine, model and mode in one line.
 pub(super) fn heading(stats: &Stats) -> String {
     let engine = &stats.engine;
     let version = engine.version.as_deref().unwrap_or("of unknown version");
@@ -207,7 +207,7 @@ pub(super) fn evictions(stats: &Stats) -> String {
     }
 }
 
-/// How the index is being told, in words.
+/// The state of delivery to the index, in words.
 pub(super) fn index(delivery: Option<&Delivery>) -> String {
     let Some(delivery) = delivery else {
         return "none is told (CONTEXTPILOT_INDEX_URL is not set)".to_owned();

@@ -1,4 +1,4 @@
-//! A live view of the cache.
+//! `top`: a live view of the cache.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let control = options.control.client()?;
-    // Once at the beginning, so that what is wrong is told as everywhere else.
+    // Ask once at the beginning, so that an error is printed as by other commands.
     let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
     if options.json {
         return print_json(&stats);
@@ -95,7 +95,7 @@ fn live(control: &Control, mut state: State, interval: Duration) -> Result<(), S
     };
     ratatui::restore();
     if let Some(signal) = end? {
-        // As if nobody had caught it.
+        // End as if the signal had not been caught.
         let _ = emulate_default_handler(signal);
     }
     Ok(())

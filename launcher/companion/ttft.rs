@@ -1,4 +1,4 @@
-//! What a cached context is worth: the time to the first token with it and
+//! `ttft`: what a cached context is worth. Measures the time to the first token with and
 //! without it, on the user's own server.
 
 use std::fs;
@@ -29,9 +29,10 @@ use trial::{Experiment, Trial};
 ///
 /// Each trial warms the server with two fresh contexts, [A, B], then asks a
 /// question behind [A, B], whose KV is cached (hit), and behind [B] alone,
-/// where A's removal leaves nothing to reuse (miss). If a hook listens, it is
-/// asked before each hit and after each miss whether the contexts are cached,
-/// and the engine shows whether that was right. Writes <OUT>.csv and <OUT>.svg.
+/// where nothing can be reused, because the prompt no longer begins with A (miss).
+/// If a hook listens, it is asked before each hit and after each miss whether the
+/// contexts are cached, and the engine shows whether that was right. Writes
+/// <OUT>.csv and <OUT>.svg.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama ttft --trials 20 --context-tokens 800 --out /tmp/ttft")]
@@ -46,7 +47,7 @@ pub(super) struct Options {
     /// About how many tokens a context has
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(8..))]
     context_tokens: u32,
-    /// Slot to work in, where there are several
+    /// Slot to use, if there are several
     #[arg(long, value_name = "ID", default_value_t = 0)]
     slot: u32,
     /// Files to write, without .csv and .svg
@@ -96,7 +97,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         server: &server,
         hook,
         contexts,
-        // One slot is all there is: nothing to be pinned to.
+        // With a single slot, no slot is named.
         slot: (slots > 1).then_some(options.slot),
     };
     let mut trials: Vec<Trial> = Vec::new();

@@ -1,4 +1,4 @@
-//! Server, hook and index in one command.
+//! `up`: server, hook and index in one command.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -43,7 +43,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         control: Some(listen.to_string_lossy().into_owned()),
     };
     let control = control.client()?;
-    // Before there is a server that they could leave behind.
+    // Before the server starts, so that an error leaves no server behind.
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
         .map_err(|e| format!("Signals cannot be received ({e}): try again"))?;
     let server = Command::new(launcher()?)
@@ -62,7 +62,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// Where the server is going to listen, by its arguments and its variables.
+/// The URL at which the server will listen, by its arguments and its variables.
 fn engine(arguments: &[OsString]) -> String {
     let given = |flag: &str, variable: &str| {
         let at = arguments.iter().rposition(|one| one == flag);
@@ -84,14 +84,14 @@ fn engine(arguments: &[OsString]) -> String {
     };
     match &*host {
         path if path.ends_with(".sock") => format!("unix:{path}"),
-        // All addresses: this machine's is one of them.
+        // All addresses, including loopback.
         "0.0.0.0" | "::" => format!("{scheme}://127.0.0.1:{port}"),
         host if host.contains(':') => format!("{scheme}://[{host}]:{port}"),
         host => format!("{scheme}://{host}:{port}"),
     }
 }
 
-/// Where the hook is to listen: as it is told, else at a socket of this process's own.
+/// The address for the hook: by the settings, else a Unix socket of this process.
 fn listen() -> Result<OsString, String> {
     if let Some(listen) = of_process.non_empty(env::LISTEN) {
         return Ok(listen);
@@ -120,7 +120,7 @@ fn launcher() -> Result<PathBuf, String> {
     }
 }
 
-/// What would end this process ends the server, and its end ends this process.
+/// Signals that would end this process end the server, and the end of the server ends this process.
 fn pass_signals(mut signals: Signals, server: u32) {
     thread::spawn(move || {
         for number in signals.forever() {
@@ -145,7 +145,7 @@ fn end_with(mut server: Child) {
     });
 }
 
-/// As a shell would say it.
+/// The exit code, as a shell would give it.
 fn code_of(status: &ExitStatus) -> i32 {
     let signal = status.signal().map(|number| 128 + number);
     status.code().or(signal).unwrap_or(1)

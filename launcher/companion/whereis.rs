@@ -1,4 +1,4 @@
-//! Where a request's prompt is, or what became of it.
+//! `where`: where a request's prompt is, or what became of it.
 
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -9,14 +9,14 @@ use contextpilot_client::control::{Place, Reason, RequestState, Timestamp};
 use super::connect::{ControlAt, hook_says};
 use super::show::{Moment, Visible, count, print, print_json, span};
 
-/// Tell where a request's prompt is cached, or when and why it fell out
+/// Say where a request's prompt is cached, or when and why it was evicted
 ///
 /// Exit code: 0 all of them are cached, 1 some are not.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama where req-1 req-2 && echo both are cached")]
 pub(super) struct Options {
-    /// Ids, as they stand in rid or request_id of the requests
+    /// Ids, as in rid or request_id of the requests
     #[arg(required = true)]
     ids: Vec<String>,
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub(super) fn place(place: &Place) -> String {
     }
 }
 
-/// A reason, and who is to blame.
+/// A reason, and the request that caused it.
 pub(super) fn why(reason: Reason, by: Option<&str>) -> String {
     let word = reason.as_str().replace('_', " ");
     match by {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_told() {
+    fn each_state_is_printed_as_a_sentence() {
         let [then, now] = [1_000, 62_000].map(Timestamp::from_unix_ms);
         let id = "a".to_owned();
         let cached = RequestState::Cached {

@@ -1,4 +1,4 @@
-//! Why prompts were evaluated.
+//! `why`: why prompts were evaluated.
 
 use std::collections::HashSet;
 use std::process::ExitCode;
@@ -21,10 +21,10 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// How far `--watch` looks back each time.
 const WATCHED: usize = 1000;
 
-/// Tell why a prompt was evaluated again, and what would help
+/// Say why a prompt was evaluated again, and what would help
 ///
 /// Each evaluated token has a cause, and the causes add up to the engine's own
-/// prompt_n. Requests without an id are called by their number: #17.
+/// prompt_n. Requests without an id have a number: #17.
 ///
 /// Exit code: 0, or 1 if one of the requests is not known.
 #[derive(Args)]

@@ -9,18 +9,18 @@ use rustix::io::Errno;
 
 use crate::error::HookError;
 
-/// A file that holds what it should.
+/// A file with the right content.
 #[derive(Debug)]
 pub(super) struct LaidDown {
     pub(super) path: PathBuf,
-    /// It was written just now.
+    /// It was just written.
     pub(super) new: bool,
 }
 
 /// The path of a file in `folder` that holds exactly `content`.
 ///
-/// Any number of processes may do this at once: each writes a file of its own
-/// and renames it, and what a name refers to is complete at every moment.
+/// Many processes may do this at once. Each writes its own file
+/// and renames it, so a file under the final name is always complete.
 pub(super) fn ensure(
     folder: &PrivateFolder,
     name: &str,
@@ -44,7 +44,7 @@ pub(super) fn ensure(
 
 /// Whether `name` is a file of ours alone, with this content.
 fn holds(folder: &PrivateFolder, name: &str, content: &[u8]) -> io::Result<bool> {
-    // Nor may a FIFO in its place make us wait.
+    // A FIFO at the path must not make us wait.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::empty())?);
     let metadata = file.metadata()?;
@@ -75,7 +75,7 @@ pub(super) fn reads_as(file: &mut File, content: &[u8]) -> io::Result<bool> {
 
 fn replace(folder: &PrivateFolder, name: &str, content: &[u8]) -> io::Result<()> {
     let (temporary, mut file) = create_new(folder)?;
-    // No fsync: what a power cut leaves behind is not used but replaced.
+    // No fsync: a file that a power cut damaged is replaced at the next start.
     let done = file.write_all(content).and_then(|()| {
         rustix::fs::renameat(folder, &*temporary, folder, name).map_err(io::Error::from)
     });
@@ -86,9 +86,9 @@ fn replace(folder: &PrivateFolder, name: &str, content: &[u8]) -> io::Result<()>
     done
 }
 
-/// A new file under a name that nobody else uses, which is returned too.
+/// A new file under an unused name, and that name.
 fn create_new(folder: &PrivateFolder) -> io::Result<(String, File)> {
-    // Refuses whatever is there, links included.
+    // Fails if anything exists at the path, even a link.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let process = std::process::id();
     let mut attempt = 0_u32;
@@ -96,8 +96,8 @@ fn create_new(folder: &PrivateFolder) -> io::Result<(String, File)> {
         let name = format!(".new-{process}-{attempt}");
         match rustix::fs::openat(folder, &*name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => return Ok((name, File::from(file))),
-            // Left behind by a process of the same number, in another
-            // container or killed.
+            // Left by a process with the same id, which was killed or is in another
+            // container.
             Err(Errno::EXIST) if attempt < 1000 => attempt += 1,
             Err(e) => return Err(e.into()),
         }

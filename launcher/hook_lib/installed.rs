@@ -1,5 +1,5 @@
-//! The library that a package has put beside this program: `../lib/contextpilot-llama-server/`,
-//! seen from the folder that the program is in.
+//! The library that a package has installed beside this program: in
+//! `../lib/contextpilot-llama-server/`, relative to the program's folder.
 //!
 //! It is loaded as it lies there, and nothing is copied, if two things hold. It has the bytes
 //! that are in this program. And who could change it could change this program just as well: each
@@ -14,7 +14,7 @@ use contextpilot_private_folder::effective_user;
 
 use super::{cache, mount};
 
-/// From the folder that holds the `bin` of the commands.
+/// Relative to the folder that contains `bin`.
 const FOLDERS: [&str; 2] = ["lib", "contextpilot-llama-server"];
 
 const GROUP_MAY_WRITE: u32 = 0o020;
@@ -42,7 +42,7 @@ pub(super) fn beside(program: &Path, name: &str, content: &[u8]) -> Option<PathB
     same.then_some(path)
 }
 
-/// Who may change a file, or what is in a folder.
+/// Who may change a file or a folder.
 #[derive(Clone, Copy, Debug)]
 struct Access {
     owner: u32,
@@ -59,7 +59,7 @@ impl Access {
         }
     }
 
-    /// Whether all who may write here are trusted by `user` anyway, or may write to `other` too.
+    /// Whether everybody who may write here is trusted by `user` anyway, or may write to `other` too.
     fn no_wider_than(self, other: Self, user: u32) -> bool {
         let owner = [ROOT, user, other.owner].contains(&self.owner);
         let open = |access: Self, bit| access.mode & bit != 0;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_change_the_library_may_change_the_program() {
+    fn the_library_is_used_only_if_no_more_users_can_change_it_than_the_program() {
         let system = access(ROOT, ROOT, 0o755);
         let local = access(ROOT, STAFF, 0o2775);
         let home = access(US, US, 0o700);
@@ -93,9 +93,9 @@ mod tests {
             (local, local, true),
             (home, home, true),
             (access(US, US, 0o775), access(US, US, 0o775), true),
-            // Root's library is nobody else's to change.
+            // Only root can change root's library.
             (system, home, true),
-            // Another's home, whose program we are about to run anyway.
+            // Another user's home, whose program we are about to run anyway.
             (access(THEM, THEM, 0o755), access(THEM, THEM, 0o755), true),
             (access(THEM, THEM, 0o755), system, false),
             (access(THEM, THEM, 0o755), home, false),

@@ -1,4 +1,4 @@
-//! The library as a file in memory, where there is no folder to lay it down in: a read-only root,
+//! The library as a file in memory, if no folder can be used: a read-only root,
 //! a user without a home, a file system that is mounted `noexec`.
 
 #[cfg(target_os = "linux")]
@@ -13,9 +13,9 @@ use std::path::PathBuf;
 #[cfg(target_os = "linux")]
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// A path at which this process, and those that it starts while it lives, can load `content`.
-/// `name` is what the memory maps show. The descriptor stays open: exec passes it on. Nobody can
-/// change the file, this process included.
+/// A path from which this process can load `content`, and also the processes that it starts while it
+/// lives. `name` is shown in memory maps. The descriptor stays open, and exec passes it on. Nobody can
+/// change the file, not even this process.
 ///
 /// # Errors
 /// The system has no such files, does not let them be executed (`vm.memfd_noexec`), or shows none
@@ -26,8 +26,8 @@ pub(super) fn hold(name: &str, content: &[u8]) -> io::Result<PathBuf> {
     file.write_all(content)?;
     let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     rustix::fs::fcntl_add_seals(&file, all)?;
-    // By number and not as "self": a process that the server starts has not got the descriptor
-    // if something in between closes it.
+    // Use the process id, not "self": a process that the server starts may not have the descriptor
+    // any more.
     let process = std::process::id();
     let path = PathBuf::from(format!("/proc/{process}/fd/{}", file.as_raw_fd()));
     File::open(&path)?;
@@ -36,7 +36,7 @@ pub(super) fn hold(name: &str, content: &[u8]) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Open across exec, so without `CLOEXEC`.
+/// Without `CLOEXEC`, because it must stay open across exec.
 #[cfg(target_os = "linux")]
 fn create(name: &str) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::ALLOW_SEALING;

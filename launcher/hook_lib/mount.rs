@@ -2,11 +2,12 @@ use std::path::Path;
 
 use crate::error::HookError;
 
-/// Whether what lies at `path` may be mapped to be executed. The dynamic linker says
+/// Whether the file at `path` may be mapped as executable. If not, the dynamic linker prints
 /// "failed to map segment", and goes on without the library.
 ///
 /// # Errors
-/// Its file system is mounted `noexec`. One that cannot be asked is not.
+/// Returns an error if its file system is mounted `noexec`. If that cannot be found out, it counts as
+/// not mounted so.
 #[cfg(target_os = "linux")]
 pub(super) fn executes(path: &Path) -> Result<(), HookError> {
     use rustix::fs::{StatVfsMountFlags, statvfs};

@@ -1,4 +1,4 @@
-//! Libraries of older versions in the cache folder, which nobody uses any more.
+//! Removes unused libraries of older versions from the cache folder.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime};
 use contextpilot_private_folder::PrivateFolder;
 use rustix::fs::AtFlags;
 
-/// How long nobody has loaded a library that is removed. A server may run longer than that: see
-/// [`in_use`]. It can be out of sight, in a container that shares this home; what it has loaded
-/// stays loaded, and this is for the processes that it may yet start.
+/// A library is removed if nothing has loaded it for so long. A server may run longer than that: see
+/// [`in_use`]. We cannot see a server in a container that shares this home. What it has loaded
+/// stays loaded, but processes that it starts later need the file.
 const UNUSED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Removes what older versions of this program have left in `folder`: libraries other than `keep`,
-/// and files of which one was to become, that were not read for a month and are in no process's
-/// memory. What cannot be looked at stays.
+/// Removes files that older versions of this program have left in `folder`: libraries other than `keep`,
+/// and unfinished copies. A file is removed if it was not read for a month and is in no process's
+/// memory. Files that cannot be examined stay.
 pub(super) fn remove(folder: &PrivateFolder, keep: &str, now: SystemTime) {
     let Ok(entries) = fs::read_dir(folder.path()) else {
         return;
@@ -34,12 +34,12 @@ pub(super) fn remove(folder: &PrivateFolder, keep: &str, now: SystemTime) {
     };
     old.retain(|name| !in_use(name, &maps));
     for name in old {
-        // Another process may have been first.
+        // Another process may have removed it first.
         let _ = rustix::fs::unlinkat(folder, &*name, AtFlags::empty());
     }
 }
 
-/// As `build.rs` names libraries, and `cache` what is to become one.
+/// Whether this is a name that `build.rs` gives to libraries, or `cache` to unfinished copies.
 fn is_ours(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| {
         name.starts_with("libcontextpilot_llama_hook-") || name.starts_with(".new-")
@@ -65,10 +65,10 @@ fn in_use(name: &OsStr, maps: &[Vec<u8>]) -> bool {
         .any(|map| map.windows(name.len()).any(|part| part == name))
 }
 
-/// What each process has in its memory, of those that may be looked at: this user's. `None`: that
-/// cannot be seen here.
+/// The files that this user's processes have mapped. `None` if that cannot be found out
+/// here.
 fn memory_maps() -> Option<Vec<Vec<u8>>> {
-    // Without it, no process would be seen, and all would be removed.
+    // Without `/proc`, every library would seem unused.
     fs::read("/proc/self/maps").ok()?;
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let maps = processes.filter_map(|process| fs::read(process.path().join("maps")).ok());

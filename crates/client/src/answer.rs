@@ -1,4 +1,4 @@
-//! What came back, and what an error in it means.
+//! Answers, and the errors in them.
 
 use std::io::Read;
 
@@ -10,11 +10,11 @@ use ureq::http::StatusCode;
 use crate::error::one_line;
 use crate::{Error, Result};
 
-/// Most that is read of an answer that is read whole. A slot's state with a
-/// prompt of a million tokens is some megabytes.
+/// The most bytes that are read of a whole answer. A slot's state with a
+/// prompt of a million tokens has some megabytes.
 const MAX_BODY: u64 = 64 << 20;
 
-/// The head of an answer; the body stays to be read.
+/// The head of an answer; the body has not been read yet.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     body: Body,
@@ -66,7 +66,7 @@ impl Answer {
         (self.body.into_reader(), self.address)
     }
 
-    /// Itself, unless its status tells of an error.
+    /// Returns the answer, unless its status is an error.
     pub(crate) fn success(self) -> Result<Self> {
         let status = self.status;
         if status.is_success() {
@@ -77,8 +77,8 @@ impl Answer {
     }
 }
 
-/// What an error's body says: llama-server and OpenAI put it into
-/// `error.message`, the control endpoint and others into `error` or `detail`.
+/// The message in an error's body: llama-server and OpenAI have it in
+/// `error.message`, the control endpoint and others in `error` or `detail`.
 pub(crate) fn message(body: &str) -> String {
     let value: Value = serde_json::from_str(body).unwrap_or_default();
     let said = [
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_error_says_is_found() {
+    fn the_message_of_an_error_is_found_in_every_form() {
         for body in [
             r#"{"error":{"code":400,"message":"so"}}"#,
             r#"{"error":"so"}"#,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_what_to_do() {
+    fn an_error_says_what_to_do() {
         let loading = refused(503, "Loading model");
         assert_eq!(loading, Error::Loading);
         let metrics = refused(501, "Start it with `--metrics`").to_string();

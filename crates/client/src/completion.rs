@@ -20,7 +20,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A text (or an array of tokens), eight tokens, no chance (temperature 0).
+    /// A prompt as text (or an array of tokens), with eight tokens of answer and temperature 0.
     pub fn new(text: impl Into<Value>) -> Self {
         let body = json!({
             "prompt": text.into(), "n_predict": 8, "temperature": 0, "cache_prompt": true,
@@ -33,20 +33,20 @@ impl Prompt {
         }
     }
 
-    /// The id under which evictions of it are reported.
+    /// The id of the request, under which its eviction is reported.
     #[must_use]
     pub fn id(self, id: &str) -> Self {
         self.with("rid", id)
     }
 
-    /// The slot that shall work on it. llama-server takes the id modulo the
+    /// The slot to use. llama-server takes the id modulo the
     /// number of slots.
     #[must_use]
     pub fn slot(self, slot: u32) -> Self {
         self.with("id_slot", slot)
     }
 
-    /// How many tokens to generate. llama-server 0.7.0 makes one of 0.
+    /// How many tokens to generate. llama-server 0.7.0 generates one for 0.
     #[must_use]
     pub fn predict(self, tokens: u32) -> Self {
         self.with("n_predict", tokens)
@@ -60,7 +60,7 @@ impl Prompt {
     }
 }
 
-/// What the engine says it did.
+/// The engine's own figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Timings {
     /// Tokens of the prompt whose KV was there already.
@@ -75,7 +75,7 @@ pub struct Timings {
     pub generated_ms: f64,
 }
 
-/// A completion, and how long it took as seen from here.
+/// A completion, and how long it took for this client.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Completion {
     /// The generated text.
@@ -138,7 +138,7 @@ pub(crate) fn complete(http: &Http, prompt: &Prompt, patience: Duration) -> Resu
                 first_token,
                 total: sent.elapsed(),
             };
-            // To the end, lest it looks as if the client had gone away.
+            // Read to the end, so that the server does not take the client for gone.
             while let Ok(Some(_)) = events.next() {}
             return Ok(completion);
         }
@@ -150,7 +150,7 @@ fn timings(said: &Value) -> Timings {
     let number = |name: &str| timings[name].as_u64();
     let milliseconds = |name: &str| timings[name].as_f64().unwrap_or_default();
     let evaluated = number("prompt_n").unwrap_or_default();
-    // Servers of 2025 say how long the prompt was, but not what was cached.
+    // Servers of 2025 give the length of the prompt, but not how much was cached.
     let whole = said["tokens_evaluated"].as_u64().unwrap_or_default();
     Timings {
         cached: number("cache_n").unwrap_or(whole.saturating_sub(evaluated)),

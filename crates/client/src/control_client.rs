@@ -35,8 +35,8 @@ struct Version {
 }
 
 impl Control {
-    /// A client for what stands in `CONTEXTPILOT_LISTEN`: `host:port` or
-    /// `unix:/path`; or for a URL. Opens no connection.
+    /// A client for an address as in `CONTEXTPILOT_LISTEN` (`host:port` or
+    /// `unix:/path`), or for a URL. Opens no connection.
     ///
     /// # Errors
     /// [`Error::Address`](crate::Error::Address).
@@ -55,7 +55,7 @@ impl Control {
         Ok(self)
     }
 
-    /// Where it is.
+    /// The address of the endpoint.
     pub fn address(&self) -> &str {
         self.http.address()
     }
@@ -69,8 +69,8 @@ impl Control {
         self.http.get("/stats", Patience::Whole(QUICK))?.json()
     }
 
-    /// The version of the hook, of `GET /stats`: even of a hook whose other figures are not the
-    /// ones that this client knows.
+    /// The version of the hook, from `GET /stats`. This works even if the hook's other figures have a form
+    /// that this client does not know.
     ///
     /// # Errors
     /// As [`Control::stats`].
@@ -80,8 +80,8 @@ impl Control {
         Ok(version.hook_version)
     }
 
-    /// What a slot holds: tokens, capacity, bytes. `None`: nothing was ever put
-    /// into it.
+    /// The content of a slot: tokens, capacity, bytes. `None` if the slot was never
+    /// used.
     ///
     /// ```no_run
     /// # use contextpilot_client::Control;
@@ -123,7 +123,7 @@ impl Control {
         self.http.get(&path, Patience::Whole(QUICK))?.json()
     }
 
-    /// `POST /match`: what the engine would reuse for a prompt of these tokens, were it to come now
+    /// `POST /match`: what the engine would reuse for a prompt of these tokens that came now
     /// as a completion.
     ///
     /// # Errors
@@ -155,8 +155,8 @@ impl Control {
         self.http.post("/reset", &json!({}), patience)?.json()
     }
 
-    /// `GET /health`: an answer at all is what counts, and whatever is wrong otherwise is not in
-    /// it. [`ready`](Self::ready) has that.
+    /// `GET /health`: whether the process answers. [`ready`](Self::ready) says whether something else is
+    /// wrong.
     ///
     /// # Errors
     /// As [`Control::stats`].
@@ -164,8 +164,8 @@ impl Control {
         self.http.get("/health", Patience::Whole(QUICK))?.json()
     }
 
-    /// `GET /ready`: whether evictions are seen, and the index (if there is one) is told. That it
-    /// is not so is an answer, not an error.
+    /// `GET /ready`: whether evictions are seen, and reported to the index (if there is one). If not, that
+    /// is an answer, not an error.
     ///
     /// # Errors
     /// As [`Control::stats`].
@@ -186,8 +186,8 @@ impl Control {
         Ok(Metrics::parse(&answer.success()?.text()?))
     }
 
-    /// `GET /events`: what happens from now on, or, after a break, since the
-    /// event with this id, as far back as the server remembers.
+    /// `GET /events`: the events from now on or, after a break, since the
+    /// event with this id, as far as the server still has them.
     ///
     /// # Errors
     /// As [`Control::stats`].

@@ -4,21 +4,21 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// An address that cannot be one.
+    /// The address is not valid.
     Address {
         /// As it was given.
         given: String,
         /// What is wrong with it.
         why: String,
     },
-    /// Nobody answers there.
+    /// Nothing answers at the address.
     Unreachable {
         /// The address that was tried.
         address: String,
         /// What the connection ended with.
         why: String,
     },
-    /// The time that the client allows is over.
+    /// The client's time limit is over.
     TimedOut {
         /// The address that was asked.
         address: String,
@@ -35,27 +35,27 @@ pub enum Error {
         /// The flag of llama-server that turns it on.
         flag: &'static str,
     },
-    /// No slot has this id. Asked for all the same, llama-server would take
-    /// another one: it counts slots in a circle.
+    /// No slot has this id. llama-server itself would use another slot, because
+    /// it takes the id modulo the number of slots.
     NoSuchSlot {
         /// The id.
         slot: u32,
         /// How many slots there are, from 0.
         slots: u32,
     },
-    /// The slot works on a request. llama-server would let the call wait until
-    /// that has ended; see [`LlamaServer::wait_idle`](crate::LlamaServer::wait_idle).
+    /// The slot is busy. llama-server would let the call wait until the slot's request
+    /// has ended; see [`LlamaServer::wait_idle`](crate::LlamaServer::wait_idle).
     Busy {
         /// The slot.
         slot: u32,
     },
-    /// No name of a file in the folder of saved slots: it is to have no path.
+    /// Not the name of a file in the folder of saved slots. The name must not contain a path.
     FileName {
         /// As it was given.
         name: String,
     },
     /// A saved slot could not be read. llama-server does not say why: no such
-    /// file, one of another model, or no room. What the slot held is gone.
+    /// file, a file of another model, or not enough room. The slot is empty now.
     NotRestored {
         /// The slot.
         slot: u32,
@@ -74,11 +74,11 @@ pub enum Error {
         /// What the server says, in one line.
         message: String,
     },
-    /// An answer that llama-server would not give: something else listens there.
+    /// An answer that llama-server would not give: another program listens there.
     Unexpected {
         /// The address that was asked.
         address: String,
-        /// What is odd about it.
+        /// Why it is not llama-server's.
         why: String,
     },
 }

@@ -10,16 +10,16 @@ use crate::{Error, Result, sse};
 pub enum Update {
     /// Something was cached, moved, or fell out of the cache.
     Event(ResidencyEvent),
-    /// Some events did not arrive: the reader was too slow, or away for too
-    /// long, or the server is another one now.
+    /// Some events did not arrive: the reader was too slow, or disconnected for too
+    /// long, or the server has restarted.
     Missed(Missed),
 }
 
 /// The stream of events: an iterator that waits for the next one, and ends with
 /// the connection.
 ///
-/// Sequence numbers are checked: what is missing between two events is told by
-/// [`Update::Missed`], whoever lost it.
+/// Sequence numbers are checked. If some are missing between two events,
+/// [`Update::Missed`] says how many, even if the server did not.
 ///
 /// ```no_run
 /// use contextpilot_client::{Control, Update};
@@ -40,7 +40,7 @@ pub struct Events {
     stream: sse::Reader<Box<dyn Read + Send>>,
     address: String,
     last: Option<EventId>,
-    /// Read already, but something missing had to be told before.
+    /// An event that was read already, while an [`Update::Missed`] had to be returned first.
     ready: Option<ResidencyEvent>,
 }
 
@@ -66,7 +66,7 @@ impl Events {
         }
     }
 
-    /// The event that was given last: where to go on after a break.
+    /// The id of the last event: where to continue after a break.
     pub fn last_id(&self) -> Option<&EventId> {
         self.last.as_ref()
     }
@@ -89,7 +89,7 @@ impl Events {
         }
     }
 
-    /// The server says so itself: what comes next is right, whatever its number.
+    /// The server itself said that events are missing, so the next number is not checked.
     fn missed(&mut self, missed: Missed) -> Update {
         self.last = None;
         Update::Missed(missed)
@@ -120,7 +120,7 @@ impl Events {
                     let missed = serde_json::from_str(&event.data).map_err(unexpected)?;
                     self.missed(missed)
                 }
-                // A newer server's.
+                // An event that only a newer server knows.
                 _ => continue,
             };
             return Ok(Some(update));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn a_gap_in_the_numbers_is_returned_as_missed() {
         let numbers = |numbers: &[u64]| numbers.iter().map(|n| event("x", *n)).collect();
         assert_eq!(read(numbers(&[7, 8]), None), ["7", "8"]);
         assert_eq!(read(numbers(&[1, 4, 5]), None), ["1", "-2", "4", "5"]);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_is_missing_is_told_once() {
+    fn if_the_server_says_that_events_are_missing_it_is_returned_once() {
         let missed = "event: missed\ndata: {\"epoch\":\"x\",\"missed\":5}\n\n";
         let text = format!("{}{missed}{}", event("x", 1), event("x", 7));
         assert_eq!(read(text, None), ["1", "-5", "7"]);

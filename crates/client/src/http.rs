@@ -1,4 +1,4 @@
-//! One exchange over a kept-alive connection, and what went wrong with it.
+//! Requests over a kept-alive connection, and their errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"
 /// How long to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// Longest silence within an answer without an end. The control endpoint says
+/// The longest silence within an endless answer. The control endpoint sends
 /// something every five seconds.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Speaks to one address.
+/// A client for one address.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
     agent: Agent,
-    /// What paths are put behind; for a unix socket a name that nobody looks up.
+    /// The URL before the path. For a Unix socket its host is a name that is never resolved.
     base: String,
     /// The address as it was given.
     shown: String,
     authorization: Option<HeaderValue>,
 }
 
-/// How long an exchange may take.
+/// A time limit for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// In all.
+    /// For the whole exchange.
     Whole(Duration),
-    /// Until the answer begins; it need not end.
+    /// Until the answer begins, which may be endless.
     Head(Duration),
 }
 
@@ -130,7 +130,7 @@ impl Http {
             self.prepared(request, patience).call()
         };
         let result = match once() {
-            // A kept connection may be closed by the server just as it is used.
+            // The server may close a kept connection just when we use it.
             Err(error) if is_broken(&error) => once(),
             result => result,
         };
@@ -142,8 +142,8 @@ impl Http {
             .agent
             .post(format!("{}{path}", self.base))
             .header(header::CONTENT_TYPE, "application/json")
-            // Not to be repeated, so on no connection that may break: llama-server closes
-            // one after a streamed answer without having said so.
+            // This must not be repeated, so it gets a new connection: llama-server closes
+            // a connection after a streamed answer without announcing it.
             .header(header::CONNECTION, "close");
         self.exchange(self.prepared(request, patience).send(body.to_string()))
     }
@@ -208,7 +208,7 @@ fn agent_config() -> ureq::config::Config {
         .root_certs(RootCerts::PlatformVerifier);
     Agent::config_builder()
         .tls_config(tls.build())
-        // What is asked here is near; the environment's proxies are for what is far.
+        // The addresses are near, so proxies of the environment are not used.
         .proxy(None)
         .http_status_as_error(false)
         .max_redirects(0)

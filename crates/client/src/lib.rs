@@ -1,4 +1,4 @@
-//! A typed, blocking client for what a llama-server says of its KV cache.
+//! A typed, blocking client for llama-server and for the hook inside it.
 //!
 //! [`LlamaServer`] speaks to the server's own endpoints: is it up, which slots
 //! are there, save, restore and erase them, complete a prompt and see how long
@@ -48,7 +48,7 @@ mod server;
 mod sse;
 
 pub use completion::{Completion, Prompt, Timings};
-/// What the control endpoint says.
+/// The types of the control endpoint.
 pub use contextpilot_control as control;
 pub use control_client::Control;
 pub use error::Error;

@@ -10,7 +10,7 @@ mod types;
 
 pub use types::{Erased, Health, Props, Restored, Saved, Slot};
 
-/// How often a slot that works is looked at.
+/// How often to look at a busy slot.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A llama-server, by its native endpoints.
@@ -53,8 +53,8 @@ impl LlamaServer {
         Ok(self)
     }
 
-    /// How long calls may take that compute nothing (10 s otherwise), and those
-    /// that do: completions, save and restore (10 min otherwise).
+    /// The time limits of calls that compute nothing (default 10 s), and of those
+    /// that do: completions, save and restore (default 10 min).
     #[must_use]
     pub fn with_timeouts(mut self, quick: Duration, slow: Duration) -> Self {
         self.quick = quick;
@@ -197,7 +197,7 @@ impl LlamaServer {
         self.slot_action(slot, "erase", None)
     }
 
-    /// Waits until a slot works on nothing.
+    /// Waits until a slot is idle.
     ///
     /// # Errors
     /// [`Error::Busy`] when it takes longer; as [`LlamaServer::slots`].
@@ -224,8 +224,8 @@ impl LlamaServer {
         }
     }
 
-    /// The server takes the id modulo the number of slots, and lets actions on
-    /// a slot that works wait without a word: so both is looked at before.
+    /// Checks that the slot exists and is idle. The server takes the id modulo the number of slots, and
+    /// lets actions on a busy slot wait.
     fn slot_action<T: serde::de::DeserializeOwned>(
         &self,
         slot: u32,

@@ -20,7 +20,7 @@ fn client(server: &Server) -> LlamaServer {
 const TEA: &str = "Tea is picked in spring, on slopes that face the morning sun.";
 
 #[test]
-fn what_a_server_says_of_itself_is_read() {
+fn health_props_slots_and_metrics_are_read() {
     let server = server().args(["--metrics"]).spawn().unwrap();
     let client = client(&server);
     client.wait_ready(PATIENCE).unwrap();
@@ -46,14 +46,14 @@ fn what_a_server_says_of_itself_is_read() {
 }
 
 #[test]
-fn a_completion_tells_what_was_cached_and_when_its_first_token_came() {
+fn a_completion_has_the_cached_tokens_and_the_time_of_its_first_token() {
     let server = server().spawn().unwrap();
     let client = client(&server);
     let prompt = Prompt::new(TEA).slot(1).predict(4);
     let first = client.complete(&prompt).unwrap();
     assert_eq!(first.slot, Some(1));
     assert_eq!(first.content.chars().count(), 4);
-    // The beginning-of-text token is no part of the text.
+    // The beginning-of-text token is not part of the text.
     let text = client.count_tokens(TEA).unwrap() as u64;
     assert_eq!(first.prompt_tokens, text + 1);
     assert_eq!(
@@ -64,7 +64,7 @@ fn a_completion_tells_what_was_cached_and_when_its_first_token_came() {
 
     let again = client.complete(&prompt).unwrap();
     assert_eq!((again.timings.cached, again.timings.evaluated), (text, 1));
-    // The fourth token was given out, and not evaluated.
+    // The fourth token was sent, and not evaluated.
     client.wait_idle(1, PATIENCE).unwrap();
     assert_eq!(client.slots().unwrap()[1].tokens, Some(text + 1 + 3));
 }
@@ -93,7 +93,7 @@ fn slots_are_saved_restored_and_erased() {
 }
 
 #[test]
-fn what_cannot_be_done_to_a_slot_is_told() {
+fn an_impossible_action_on_a_slot_is_an_error() {
     let server = server().spawn().unwrap();
     let client = client(&server);
     client.complete(&Prompt::new(TEA).slot(1)).unwrap();
@@ -120,7 +120,7 @@ fn what_cannot_be_done_to_a_slot_is_told() {
 /// Until the server is caught at work: on a machine that stood still meanwhile there is
 /// nothing to be seen.
 #[test]
-fn a_slot_that_works_is_not_touched() {
+fn an_action_on_a_busy_slot_is_an_error() {
     let server = server().spawn().unwrap();
     let client = client(&server);
     let long = Prompt::new("go on")
@@ -147,7 +147,7 @@ fn a_slot_that_works_is_not_touched() {
 }
 
 #[test]
-fn what_the_server_was_not_started_with_is_named() {
+fn if_the_server_lacks_a_flag_the_error_names_it() {
     let server = Server::builder()
         .model(&Model::tiny(Arch::Llama))
         .args(["--no-slots", "--ctx-size", "256"])

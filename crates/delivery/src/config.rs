@@ -14,24 +14,24 @@ use crate::retry::RetryPolicy;
 /// The endpoint of an index that takes evictions.
 const EVICT: &str = "evict";
 
-/// Where one-line messages to people go, without a newline. Called on the
+/// Gets one-line messages for people, without a newline. Called on the
 /// sender thread only, and never while a lock is held.
 pub type LogSink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// An endpoint behind a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Where it is in the file system.
+    /// The path of the socket.
     pub path: PathBuf,
-    /// What to post to there, such as `/evict`.
+    /// The path to post to, such as `/evict`.
     pub target: String,
 }
 
 /// What a [`Sender`](crate::Sender) needs to know. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Config {
-    /// Where evictions are posted: a URL. Without user info, so that it may be shown. What it
-    /// says is not looked at if there is a `socket`.
+    /// The URL that evictions are posted to, without user info, so that it may be shown. If there is a
+    /// `socket`, this is only for messages.
     pub endpoint: String,
     /// The Unix socket that `endpoint` names.
     pub socket: Option<Socket>,
@@ -74,8 +74,8 @@ impl Config {
         }
     }
 
-    /// What the settings say, or `None` if they name no index. `lookup` is asked
-    /// for the usual proxy variables (see [`proxy::from_environment`]).
+    /// The configuration by the settings, or `None` if they name no index. `lookup` returns
+    /// the usual proxy variables (see [`proxy::from_environment`]).
     #[must_use]
     pub fn from_settings(
         settings: &Settings,

@@ -1,4 +1,4 @@
-//! One POST over a kept-alive connection, and what came back.
+//! Sends a POST over a kept-alive connection, and reads the answer.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -17,12 +17,12 @@ use crate::config::Config;
 use crate::redirect;
 use crate::verdict::{Answer, Verdict, classify};
 
-/// Most that is read of an answer's body. What an index says is far shorter.
+/// The most bytes that are read of an answer's body. An index's answer is far shorter.
 const MAX_BODY: u64 = 64 << 10;
 
 const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"));
 
-/// An answer, whole or as much of it as matters.
+/// An answer, complete or as much of it as is needed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) status: u16,
@@ -47,8 +47,8 @@ impl Received {
 pub(crate) struct NoAnswer {
     /// One line, fit to be shown.
     pub(crate) why: String,
-    /// The connection was there, and ended before there was an answer. This is how servers end
-    /// it that are sent more than they take: not all of them leave time to read an answer.
+    /// The connection was established, and ended before there was an answer. Some servers end it in
+    /// this way if a body is too large for them.
     pub(crate) was_cut: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct NoAnswer {
 pub(crate) struct Client {
     agent: Agent,
     endpoint: Uri,
-    /// It is reached over a Unix socket.
+    /// The endpoint is behind a Unix socket.
     is_unix: bool,
     authorization: Option<HeaderValue>,
     timeout: Duration,
@@ -193,7 +193,7 @@ fn agent_config(config: &Config) -> io::Result<AgentConfig> {
     });
     Ok(Agent::config_builder()
         .tls_config(tls.build())
-        // Always set: ureq would look into the environment by itself.
+        // Always set this: otherwise ureq would read the environment by itself.
         .proxy(proxy)
         .timeout_global(Some(config.timeout))
         .timeout_connect(Some(config.connect_timeout))
@@ -226,8 +226,8 @@ fn proxy(url: &str) -> Result<Proxy, &'static str> {
     Ok(proxy)
 }
 
-/// The beginning of the body, or as much of that as arrives: what a torn one says is not believed
-/// where it has to say something, and otherwise the status says it all.
+/// The beginning of the body, or as much of it as arrives. A truncated body never counts as one of the
+/// index's own answers, and for other answers only the status matters.
 fn read_body(body: &mut Body) -> Vec<u8> {
     let mut bytes = Vec::new();
     let _ = body.as_reader().take(MAX_BODY).read_to_end(&mut bytes);
@@ -250,7 +250,7 @@ fn no_answer(error: ureq::Error) -> NoAnswer {
 fn describe(error: &ureq::Error) -> String {
     use ureq::Error as E;
     one_line(&match error {
-        // A handshake fails inside what rustls takes for I/O.
+        // rustls reports a failed handshake as an I/O error.
         E::Io(e) => match e.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(tls) => describe_tls(tls),
             None => e.to_string(),
@@ -282,8 +282,8 @@ fn one_line(text: &str) -> String {
 }
 
 /// Resolves names on the calling thread. ureq's own resolver starts a thread
-/// for each look-up, and a library inside somebody else's process should not;
-/// an address needs no look-up at all.
+/// for each look-up, which a library inside another process should not do. An
+/// address needs no look-up.
 #[derive(Debug)]
 struct SameThread;
 

@@ -1,4 +1,4 @@
-//! Tells an index which requests fell out of the KV cache.
+//! Reports to an index which requests were evicted from the KV cache.
 //!
 //! ```text
 //!   worker thread                         sender thread
@@ -12,9 +12,9 @@
 //! [`Outbox`], [`RetryPolicy`] and [`Backoff`], [`Verdict`], [`OncePer`], the pace and
 //! the redirect and proxy rules are pure: no clock, no randomness, no I/O of
 //! their own. [`Sender`] puts them on one thread around one kept-alive
-//! connection. Delivery is *at least once*: an id is told until an answer says that it was
-//! told, which only the index's own answers do ([`classify`]). Telling an index twice is
-//! harmless, since it has forgotten the request already.
+//! connection. Delivery is *at least once*: an id is sent again until an answer confirms it, and
+//! only the index's own answers do ([`classify`]). Reporting an id twice is
+//! harmless, because the index has forgotten the request by then.
 //!
 //! Nothing that this crate prints contains a request id, a token or a password.
 #![forbid(unsafe_code)]

@@ -1,12 +1,12 @@
-//! Not saying the same thing again and again.
+//! Limits how often a message is repeated.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// Allows each cause once per interval; what was held back is counted, so that
-/// the next line can say so. Time is whatever steady clock the caller counts
-/// from. Meant for a small, fixed set of causes: it remembers each.
+/// Allows each cause once per interval. It counts what was held back, so that
+/// the next message can give the number. The caller provides the time, from any steady clock. Meant
+/// for a small, fixed set of causes, because it remembers each.
 #[derive(Debug)]
 pub struct OncePer<K> {
     interval: Duration,
@@ -23,8 +23,8 @@ impl<K: Eq + Hash> OncePer<K> {
         }
     }
 
-    /// `Some(held_back)` if the cause may be named now, with how often it was
-    /// held back since it was last named; `None` if it must wait.
+    /// `Some(held_back)` if a message about the cause is allowed now, with how many were
+    /// held back since the last one; `None` if it must wait.
     pub fn allow(&mut self, cause: K, now: Duration) -> Option<u64> {
         match self.last.get_mut(&cause) {
             Some((said, held_back)) if now.saturating_sub(*said) < self.interval => {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_once_a_minute_and_the_rest_counted() {
+    fn each_cause_is_allowed_once_a_minute_and_the_rest_counted() {
         let second = Duration::from_secs;
         let mut once = OncePer::new(second(60));
         assert_eq!(once.allow(401, second(5)), Some(0));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_does_not_unleash_it() {
+    fn if_the_clock_steps_back_nothing_more_is_allowed() {
         let mut once = OncePer::new(Duration::from_secs(60));
         assert_eq!(once.allow((), Duration::from_secs(100)), Some(0));
         assert_eq!(once.allow((), Duration::from_secs(1)), None);

@@ -1,4 +1,4 @@
-//! The set of request ids that the index must still be told about.
+//! The set of request ids whose eviction must still be reported.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -35,29 +35,28 @@ impl Default for Limits {
 /// that was set aside.
 ///
 /// Ids that were refused when they were sent alone can be [set aside](Self::set_aside), so that
-/// they do not keep the others from being told. They wait in a line of their own, and count as
-/// the oldest.
+/// the others need not wait for them. They wait in a separate queue, and count as the oldest.
 ///
-/// An id in flight is no longer in the set: evicting it again meanwhile queues
-/// it again, because the index may have learnt of it anew in between.
-/// Withdrawing it meanwhile means that a failed batch does not bring it back.
+/// An id in flight is no longer in the set. If it is evicted again meanwhile, it is
+/// queued again, because the index may have received it again in between.
+/// If it is withdrawn meanwhile, a failed batch does not bring it back.
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// Oldest first. `None` is a tombstone of a withdrawn id.
     queue: VecDeque<Option<Arc<str>>>,
     /// The number of `queue[0]`; numbers grow towards the back and wrap.
     first: u64,
-    /// Waiting id to its number.
+    /// The number of each waiting id.
     numbers: HashMap<Arc<str>, u64>,
-    /// Refused alone, the longest ago first. One is added for each POST, so they stay few.
+    /// Ids that were refused alone, the oldest first. A POST adds one at most, so they stay few.
     aside: VecDeque<Arc<str>>,
     /// The same ids.
     is_aside: HashSet<Arc<str>>,
-    /// Of all that wait.
+    /// Bytes of all waiting ids.
     bytes: usize,
     /// The batch in flight, oldest first.
     in_flight: Vec<Arc<str>>,
-    /// Those of it that a failure brings back.
+    /// The ids of the batch in flight that a failure brings back.
     returnable: HashSet<Arc<str>>,
     limits: Limits,
     dropped: u64,
@@ -73,12 +72,12 @@ impl Outbox {
         }
     }
 
-    /// The id must be told. Already waiting: nothing changes.
+    /// Queues an id. If it waits already, nothing changes.
     pub fn evict(&mut self, id: Arc<str>) {
         if self.is_waiting(&id) {
             return;
         }
-        // What is in flight is superseded: should it fail, this entry is the one to send.
+        // This entry supersedes the one in flight: if that fails, only this one is sent.
         self.returnable.remove(&id);
         self.bytes += id.len();
         let number = self.first.wrapping_add(self.queue.len() as u64);
@@ -87,8 +86,8 @@ impl Outbox {
         self.enforce_limits();
     }
 
-    /// The id became resident again: it is not told unless it already is in
-    /// flight, and then not told again. Returns whether it was waiting.
+    /// The id became resident again, so it is not sent. If it is in flight
+    /// already, it is not sent again. Returns whether it was waiting.
     pub fn withdraw(&mut self, id: &str) -> bool {
         self.returnable.remove(id);
         if self.is_aside.remove(id) {
@@ -125,7 +124,7 @@ impl Outbox {
         batch
     }
 
-    /// Takes the id that was set aside the longest ago; it is in flight as a batch of its own.
+    /// Takes the id that was set aside first. It is in flight as a batch of one.
     /// Empty if there is none, or while another batch is in flight.
     pub fn take_aside(&mut self) -> Vec<Arc<str>> {
         if !self.in_flight.is_empty() {
@@ -141,14 +140,14 @@ impl Outbox {
         self.in_flight = batch.to_vec();
     }
 
-    /// The batch in flight was told, or given up: it is forgotten.
+    /// The batch in flight was confirmed or dropped: forgets it.
     pub fn delivered(&mut self) {
         self.in_flight.clear();
         self.returnable.clear();
     }
 
-    /// The batch in flight was not told: it waits again, before everything
-    /// that came later, without what was withdrawn or evicted anew meanwhile.
+    /// The batch in flight failed: it waits again, before all later ids. Ids
+    /// that were withdrawn or evicted again meanwhile are left out.
     pub fn put_back(&mut self) {
         for id in std::mem::take(&mut self.in_flight).into_iter().rev() {
             if !self.returnable.remove(&id) {
@@ -178,8 +177,8 @@ impl Outbox {
         self.enforce_limits();
     }
 
-    /// The ids at these places in the batch in flight were given up. The others are still in
-    /// flight. Returns those that were given up.
+    /// Drops the ids at these positions of the batch in flight. The others are still in
+    /// flight. Returns the dropped ids.
     pub fn give_up(&mut self, places: &[usize]) -> Vec<Arc<str>> {
         let given_up: Vec<_> = places
             .iter()
@@ -191,7 +190,7 @@ impl Outbox {
         given_up
     }
 
-    /// Whether the id waits; in flight it does not, unless it was evicted again meanwhile.
+    /// Whether the id waits. An id in flight does not, unless it was evicted again meanwhile.
     #[must_use]
     pub fn is_waiting(&self, id: &str) -> bool {
         self.numbers.contains_key(id) || self.is_aside.contains(id)
@@ -227,7 +226,7 @@ impl Outbox {
         self.in_flight.len()
     }
 
-    /// Ids dropped over the limits since this was last asked.
+    /// Ids dropped over the limits since the last call.
     pub fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }
@@ -260,8 +259,8 @@ impl Outbox {
         None
     }
 
-    /// Keeps tombstones fewer than ids (plus a constant), and gives the memory
-    /// of a long outage back once it is over.
+    /// Keeps fewer tombstones than ids (plus a constant), and frees the memory
+    /// of a long outage when it is over.
     fn tidy(&mut self) {
         const SLACK: usize = 1024;
         if self.queue.len() > 2 * self.numbers.len() + SLACK {

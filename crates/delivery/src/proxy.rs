@@ -1,4 +1,4 @@
-//! Which HTTP proxy the environment asks for.
+//! Finds the HTTP proxy in the environment.
 
 /// The proxy for a request to `scheme://host:port`, as curl and others read the
 /// environment: `http_proxy` or `https_proxy` by the scheme, else `all_proxy`,
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_chooses() {
+    fn the_scheme_chooses_the_variable() {
         let env = [
             ("http_proxy", "http://plain:1"),
             ("HTTPS_PROXY", "http://tls:2"),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_exempts() {
+    fn a_host_in_no_proxy_is_reached_directly() {
         let exempt = |list: &str, host: &str| {
             let env = [("http_proxy", "http://p:1"), ("NO_PROXY", list)];
             find("http", host, &env).is_none()

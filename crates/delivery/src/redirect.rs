@@ -1,19 +1,19 @@
 //! Where a redirect may lead: the host that was asked, and nowhere else, since
 //! the ids and the `Authorization` header go with it.
 //!
-//! What it leads to is judged as any other answer. It is followed anew for each POST, permanent
-//! or not: whoever sends it may be wrong, and gone in a minute. One that is not followed settles
-//! nothing, as any other answer that is not the index's.
+//! The answer from there is judged as any other. A redirect is followed for each POST again, even a
+//! permanent one: its sender may be wrong, and replaced in a minute. A redirect that is not followed
+//! settles nothing, like any other answer that is not the index's own.
 
 use ureq::http::Uri;
 
 /// Redirects followed for one POST.
 pub(crate) const MAX_REDIRECTS: u32 = 3;
 
-/// Whether an answer of this status is a redirect that a POST can follow as a
-/// POST. 301 and 302 turn into GET in browsers only for history's sake (RFC
-/// 9110 15.4.2); a GET would evict nothing. 303 says that the POST went
-/// somewhere else entirely (a login page, mostly) and is not followed.
+/// Whether this status is a redirect that is followed with another
+/// POST. Browsers turn 301 and 302 into GET for historical reasons (RFC
+/// 9110 15.4.2), but a GET would evict nothing. 303 asks for a GET of another
+/// page (mostly a login page), and is not followed.
 pub(crate) fn is_followable(status: u16) -> bool {
     matches!(status, 301 | 302 | 307 | 308)
 }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_host_is_followed() {
+    fn a_redirect_to_the_same_host_is_followed() {
         let from = "http://index.lan:8765/pilot/evict";
         for (location, to) in [
             ("/evict/", "http://index.lan:8765/evict/"),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is() {
+    fn a_redirect_elsewhere_is_not_followed() {
         let from = "https://index.lan/evict";
         for location in [
             "https://evil.example/evict",
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn only_redirects_that_keep_the_request_whole() {
+    fn only_301_302_307_and_308_are_followed() {
         let followed: Vec<u16> = (300..400).filter(|s| is_followable(*s)).collect();
         assert_eq!(followed, [301, 302, 307, 308]);
     }

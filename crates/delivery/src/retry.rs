@@ -15,8 +15,8 @@ pub struct RetryPolicy {
     pub base: Duration,
     /// The longest delay after any number of failures.
     pub cap: Duration,
-    /// The longest delay that an answer's `Retry-After` is granted. Whoever answers may ask for
-    /// years, and be wrong or gone in a minute.
+    /// The longest `Retry-After` that is followed. The sender of the answer may ask for
+    /// years, and be wrong or replaced in a minute.
     pub longest_wish: Duration,
 }
 
@@ -42,7 +42,7 @@ impl RetryPolicy {
         self.base.saturating_mul(factor).min(self.cap)
     }
 
-    /// How much of a `Retry-After` wish is granted.
+    /// How much of a `Retry-After` is followed.
     #[must_use]
     pub fn granted(&self, wish: Option<Duration>) -> Duration {
         wish.unwrap_or_default().min(self.longest_wish)
@@ -58,7 +58,7 @@ impl RetryPolicy {
     }
 }
 
-/// Failures in a row, and what they mean for the next attempt.
+/// Counts failures in a row, and gives the delay before the next attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     policy: RetryPolicy,

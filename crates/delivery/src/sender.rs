@@ -1,4 +1,4 @@
-//! The thread that tells the index.
+//! The thread that reports to the index.
 
 use std::io;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use shared::Shared;
 /// A handle to the sender thread. All methods only take a lock that is held for
 /// the time of a few map operations, never during I/O.
 ///
-/// Dropping it tells the thread to end and does not wait for it: what is still
-/// to be told is lost, unless [`drain`](Self::drain) was called before.
+/// Dropping it makes the thread end, and does not wait for it: waiting ids
+/// are lost, unless [`drain`](Self::drain) was called before.
 #[derive(Debug)]
 pub struct Sender {
     shared: Arc<Shared>,
 }
 
-/// What a [`Sender::drain`] achieved.
+/// The result of a [`Sender::drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Drained {
-    /// Ids told (or of no interest to the index) while it lasted.
+    /// Ids that were settled during the drain.
     pub told: u64,
     /// Ids that the index has not confirmed: waiting, or still in flight.
     pub left: usize,
@@ -61,18 +61,18 @@ impl Sender {
         Ok(Sender { shared })
     }
 
-    /// The index must be told of this id.
+    /// Reports this id as evicted.
     pub fn evict(&self, id: Arc<str>) {
         self.evict_all([id]);
     }
 
-    /// The index must be told of these ids, in this order.
+    /// Reports these ids as evicted, in this order.
     pub fn evict_all(&self, ids: impl IntoIterator<Item = Arc<str>>) {
         let mut state = self.shared.lock();
         for id in ids {
             state.outbox.evict(id);
         }
-        // A thread that posts or sits out a backoff looks by itself.
+        // A thread that posts or waits for a retry looks into the outbox by itself.
         let idle = state.idle;
         drop(state);
         if idle {
@@ -80,7 +80,7 @@ impl Sender {
         }
     }
 
-    /// The id is resident again: it is not told if it was not sent yet.
+    /// The id is resident again: if it was not sent yet, it is not sent.
     /// Returns whether it was waiting.
     pub fn withdraw(&self, id: &str) -> bool {
         let mut state = self.shared.lock();
@@ -92,9 +92,9 @@ impl Sender {
         was_waiting
     }
 
-    /// The ids that need no further telling since this was last asked: told, of no interest to
-    /// the index, or refused by it for good. Without those that were evicted again meanwhile, and
-    /// those dropped over the limits, of which the index still does not know.
+    /// The ids that were settled since the last call: confirmed, not known to the index, or refused
+    /// for good. Not among them are ids that were evicted again meanwhile, and
+    /// ids dropped over the limits, which the index still keeps.
     ///
     /// Always empty unless [`Config::keep_settled`] is set.
     #[must_use]
@@ -107,14 +107,14 @@ impl Sender {
             .unwrap_or_default()
     }
 
-    /// How delivery goes.
+    /// The figures of delivery.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.lock().stats()
     }
 
-    /// Waits until everything was told, at most `deadline` long, and no moment
-    /// longer even if the index hangs. Backoff is cut short meanwhile. For the
+    /// Waits until all ids are settled, at most for `deadline`, even if the
+    /// index hangs. Delays between attempts are shortened meanwhile. For the
     /// end of a process; afterwards the sender goes on as before.
     pub fn drain(&self, deadline: Duration) -> Drained {
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! What the sender makes of every kind of answer.
+//! How the sender reacts to every kind of answer.
 
 mod support;
 
@@ -91,7 +91,7 @@ fn settings_give_prefix_token_and_user() {
 }
 
 #[test]
-fn while_a_post_is_under_way_the_rest_gathers_in_order() {
+fn ids_that_come_during_a_post_are_sent_in_order_afterwards() {
     let index = Index::start();
     index.script([Act::Hang]);
     let (sender, _) = sender_to(&index.url());
@@ -110,7 +110,7 @@ fn while_a_post_is_under_way_the_rest_gathers_in_order() {
 }
 
 #[test]
-fn what_became_resident_again_is_not_told() {
+fn an_id_that_became_resident_again_is_not_sent() {
     let index = Index::start();
     index.script([Act::Hang]);
     let (sender, _) = sender_to(&index.url());
@@ -127,7 +127,7 @@ fn what_became_resident_again_is_not_told() {
 }
 
 #[test]
-fn in_flight_and_resident_again_is_not_retried_after_a_failure() {
+fn an_id_that_became_resident_again_in_flight_is_not_sent_again_after_a_failure() {
     let index = Index::start();
     index.script([Act::Hang]);
     let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_secs(2));
@@ -141,7 +141,7 @@ fn in_flight_and_resident_again_is_not_retried_after_a_failure() {
 }
 
 #[test]
-fn an_index_that_is_not_initialized_needs_no_telling() {
+fn the_not_initialized_answer_settles_the_ids() {
     let index = Index::start();
     let body = r#"{"detail":"Index not initialized. Call POST /reorder first."}"#;
     index.script([Act::Answer(503, Vec::new(), body.to_owned())]);
@@ -153,9 +153,9 @@ fn an_index_that_is_not_initialized_needs_no_telling() {
     assert!(log.lines().is_empty());
 }
 
-/// What stands before an index may say anything, and none of it is about an id.
+/// A program in front of the index may answer with any status. None of them says anything about an id.
 #[test]
-fn no_status_but_the_indexs_own_loses_an_id() {
+fn an_answer_that_is_not_the_indexs_own_loses_no_id() {
     let page = |status| {
         let html = vec!["content-type: text/html".to_owned()];
         Act::Answer(status, html, "<h1>Down for maintenance</h1>".to_owned())
@@ -180,7 +180,7 @@ fn no_status_but_the_indexs_own_loses_an_id() {
 }
 
 #[test]
-fn what_lasts_is_named_with_advice_and_so_is_its_end() {
+fn a_lasting_failure_is_reported_with_advice_and_so_is_its_end() {
     for (status, check) in [
         (401, "CONTEXTPILOT_INDEX_TOKEN"),
         (404, "path"),
@@ -220,7 +220,7 @@ fn a_post_that_is_too_large_is_halved_until_it_fits() {
     let index = Index::start();
     index.script([Act::AnswerAbove(100, 413)]);
     let (sender, log) = sender_with(&index.url(), |c| {
-        // Halving does not wait.
+        // There are no pauses while batches are halved.
         c.retry.base = PATIENCE;
         c.retry.cap = PATIENCE;
     });
@@ -238,7 +238,7 @@ fn a_post_that_is_too_large_is_halved_until_it_fits() {
 }
 
 #[test]
-fn one_id_that_is_too_large_is_tried_again_and_again() {
+fn a_single_id_that_is_too_large_is_tried_again_and_again() {
     let index = Index::start();
     index.script([Act::AnswerAbove(0, 413)]);
     let (sender, _) = sender_to(&index.url());
@@ -254,7 +254,7 @@ fn one_id_that_is_too_large_is_tried_again_and_again() {
 
 /// As a firewall does that takes an id for an attack.
 #[test]
-fn an_id_that_nobody_takes_keeps_no_other_from_being_told() {
+fn an_id_that_is_always_refused_does_not_stop_the_others() {
     for status in [400, 403, 422, 500] {
         let index = Index::start();
         let all = ids(0..40);
@@ -291,7 +291,7 @@ fn an_id_that_nobody_takes_keeps_no_other_from_being_told() {
 /// The one verdict that is certainly the index's own, and about ids: what index 0.5.0 says to
 /// something in the list that is no text.
 #[test]
-fn ids_that_the_index_itself_names_are_dropped_and_no_others() {
+fn only_ids_that_the_index_itself_names_are_dropped() {
     let index = Index::start();
     let fault = |n: usize| format!(r#"{{"type":"t","loc":["body","request_ids",{n}],"msg":"m"}}"#);
     let body = format!(r#"{{"detail":[{},{}]}}"#, fault(1), fault(3));
@@ -389,7 +389,7 @@ fn read_head(stream: &mut impl BufRead) -> Option<(usize, Vec<String>)> {
 }
 
 #[test]
-fn trouble_is_retried_until_it_is_over() {
+fn ids_are_sent_again_until_a_failure_is_over() {
     let index = Index::start();
     let later = Act::Answer(429, vec!["retry-after: 0".to_owned()], String::new());
     index.script([Act::status(500), later, Act::status(502), Act::status(503)]);
@@ -403,7 +403,7 @@ fn trouble_is_retried_until_it_is_over() {
 }
 
 #[test]
-fn answers_that_are_none_are_retried() {
+fn after_an_answer_that_is_not_http_ids_are_sent_again() {
     let nothing = Act::Raw(Vec::new());
     let garbage = Act::Raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec());
     let noise = Act::Raw(vec![0xff; 100_000]);
@@ -514,7 +514,7 @@ fn redirects_elsewhere_or_in_circles_are_not_followed_and_lose_nothing() {
 }
 
 #[test]
-fn what_a_redirect_leads_to_is_judged_as_ever() {
+fn an_answer_behind_a_redirect_is_judged_as_any_other() {
     let index = Index::start();
     let login = Act::Answer(
         200,
@@ -574,7 +574,7 @@ fn a_panic_is_caught_counted_and_survived() {
 }
 
 #[test]
-fn whoever_asks_hears_what_is_settled() {
+fn settled_ids_are_returned_to_the_caller_once() {
     let index = Index::start();
     let log = Log::default();
     let config = Config {

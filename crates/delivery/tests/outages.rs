@@ -1,4 +1,4 @@
-//! The index is away, for a while or for good.
+//! The index cannot be reached, for a while or for good.
 
 mod support;
 
@@ -29,7 +29,7 @@ fn everything_arrives_once_and_in_order_after_an_outage() {
     let all = ids(0..5000);
     evict(&sender, &all);
     wait_for(&sender, "failures", |s| s.failed_posts >= 3);
-    // What is on its way cannot be held back, though it fails more often than not.
+    // An id in flight cannot be held back, even if its POST mostly fails.
     let withdrawn = all.iter().step_by(5);
     let late: Vec<_> = withdrawn.filter(|id| !sender.withdraw(id)).collect();
     let index = Index::start_on(&address).expect("the port again");
@@ -45,7 +45,7 @@ fn everything_arrives_once_and_in_order_after_an_outage() {
 
 /// What an ingress says while the index behind it is replaced.
 #[test]
-fn nothing_is_lost_while_an_ingress_answers_for_the_index() {
+fn while_an_ingress_answers_for_the_index_nothing_is_lost() {
     let index = Index::start();
     let html = || vec!["content-type: text/html".to_owned()];
     let page = |status| Act::Answer(status, html(), "<h1>Not here</h1>".to_owned());
@@ -67,7 +67,7 @@ fn nothing_is_lost_while_an_ingress_answers_for_the_index() {
 }
 
 #[test]
-fn restarts_lose_nothing_and_repeat_nothing() {
+fn when_the_index_restarts_nothing_is_lost_or_repeated() {
     let address = nowhere();
     let (sender, _) = sender_to(&format!("http://{address}/evict"));
     let mut told = Vec::new();
@@ -86,7 +86,7 @@ fn restarts_lose_nothing_and_repeat_nothing() {
 }
 
 #[test]
-fn a_long_outage_is_named_once_and_so_is_its_end() {
+fn a_long_outage_is_reported_once_and_so_is_its_end() {
     let address = nowhere();
     let (sender, log) = sender_to(&format!("http://{address}/evict"));
     evict(&sender, &ids(0..3));
@@ -111,7 +111,7 @@ fn a_long_outage_is_named_once_and_so_is_its_end() {
 }
 
 #[test]
-fn memory_is_bounded_and_the_loss_is_named_before_the_next_success() {
+fn over_the_limits_ids_are_dropped_and_a_message_says_how_many() {
     let address = nowhere();
     let (sender, log) = sender_with(&format!("http://{address}/evict"), |c| {
         c.limits = Limits {
@@ -139,7 +139,7 @@ fn memory_is_bounded_and_the_loss_is_named_before_the_next_success() {
 }
 
 #[test]
-fn a_drain_tells_everything_if_it_can() {
+fn a_drain_delivers_everything_if_the_index_answers() {
     let index = Index::start();
     index.script([Act::status(500), Act::status(500)]);
     let (sender, _) = sender_with(&index.url(), |c| {
@@ -208,7 +208,7 @@ fn a_drain_leaves_time_for_a_second_attempt_after_a_hang() {
 }
 
 #[test]
-fn it_can_be_shared_between_threads() {
+fn a_sender_can_be_shared_between_threads() {
     fn shareable<T: Send + Sync>() {}
     shareable::<Sender>();
     let index = Index::start();

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-/// What is to become token ids.
+/// A prompt to tokenize.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Prompt {
-    /// It is some already.
+    /// Token ids already.
     Tokens(Vec<Value>),
     /// A text, or a list of texts and token ids.
     Text(Value),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_are_read_as_the_server_does() {
+    fn prompts_are_read_as_the_server_reads_them() {
         assert_eq!(read(json!("a")), Ok(vec![text("a")]));
         assert_eq!(read(json!([1, 2])), Ok(vec![tokens(&[1, 2])]));
         assert_eq!(read(json!(["a", "b"])), Ok(vec![text("a"), text("b")]));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prompt_is_refused() {
+    fn a_value_that_is_not_a_prompt_is_refused() {
         for prompt in [
             json!(null),
             json!(1),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn media_in_messages_are_seen() {
+    fn media_in_messages_are_found() {
         let chat = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
         assert!(!has_media(&chat(json!("a"))));
         assert!(!has_media(&chat(json!([{"type": "text", "text": "a"}]))));

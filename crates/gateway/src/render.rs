@@ -1,4 +1,4 @@
-//! From a request to its token ids, by the server's own template and tokenizer.
+//! Makes the token ids of a request, with the server's own template and tokenizer.
 
 use bytes::Bytes;
 use contextpilot_proxy::{
@@ -61,7 +61,7 @@ async fn try_chat(server: &Upstream, request: Request) -> Result<Value, Response
     if prompts::has_media(&body) {
         return Err(media());
     }
-    // All of it: tools and arguments of the template are in it too.
+    // Pass the whole body: it also contains tools and arguments of the template.
     let mut answer = asker.ask("/apply-template", bytes).await?;
     let prompt = answer["prompt"].take();
     if !prompt.is_string() {
@@ -113,7 +113,7 @@ impl Asker<'_> {
         }
     }
 
-    /// What the server answers. What it refuses is passed on.
+    /// The server's answer. Errors are passed on.
     async fn ask(&self, path: &'static str, body: Bytes) -> Result<Value, Response> {
         let mut request = Request::new(Body::full(body));
         *request.method_mut() = Method::POST;

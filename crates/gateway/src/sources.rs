@@ -28,7 +28,7 @@ fn one(events: &KvEvents, request: &Request) -> Value {
     })
 }
 
-/// An address that is all of this machine's is the one by which whoever asks has reached us.
+/// If the server publishes at all addresses, this gives the address by which the client has reached us.
 fn endpoint(address: SocketAddr, host: Option<&str>) -> String {
     match host {
         Some(host) if address.ip().is_unspecified() => format!("tcp://{host}:{}", address.port()),
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_can_connect_to_what_is_said() {
+    fn a_client_gets_an_address_that_it_can_connect_to() {
         let of = |publish, host| said(publish, host)["0"]["endpoint"].clone();
         assert_eq!(of("127.0.0.1:5557", "a:8081"), "tcp://127.0.0.1:5557");
         assert_eq!(of("0.0.0.0:5557", "10.0.0.7:8081"), "tcp://10.0.0.7:5557");

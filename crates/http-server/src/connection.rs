@@ -1,4 +1,4 @@
-//! One connection: requests in, answers out.
+//! Serves one connection.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -9,7 +9,7 @@ use crate::{Body, Limits, Request, Response, Stream};
 /// Bytes of request line and headers.
 pub const LARGEST_HEAD: usize = 16 << 10;
 const MOST_HEADERS: usize = 64;
-/// An endless answer looks this often whether the client is still there.
+/// How often an endless answer checks whether the client is still connected.
 const BEAT: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(
@@ -46,7 +46,7 @@ pub(crate) fn serve(
 
 enum Next {
     Request(Request),
-    /// Not a request, with a status and a reason; after it there is no telling where the next
+    /// Not a request, with a status and a reason. It is not known where the next request
     /// begins.
     Bad(u16, String),
     /// The client has closed the connection between two requests.
@@ -55,10 +55,10 @@ enum Next {
 
 struct Connection<'a, S> {
     stream: S,
-    /// Received, and not yet part of a request.
+    /// Bytes that were received, and are not part of a request yet.
     unread: Vec<u8>,
     limits: &'a Limits,
-    /// When the first bytes of the request under way came.
+    /// When the first bytes of the current request came.
     begun: Option<Instant>,
 }
 
@@ -84,8 +84,7 @@ impl<S: Read + Write> Connection<'_, S> {
                     return Ok(Next::Bad(431, why));
                 }
                 Ok(None) if self.receive()? == 0 => {
-                    // Between requests or in the middle of one: nobody is left
-                    // to be told.
+                    // The client has closed the connection, between requests or within one.
                     return Ok(Next::End);
                 }
                 Ok(None) if self.is_late() => return Ok(self.too_slow()),
@@ -136,8 +135,8 @@ impl<S: Read + Write> Connection<'_, S> {
 }
 
 impl Connection<'_, &Stream> {
-    /// Closing a socket with unread bytes resets the connection, and the client
-    /// loses the answer that says what it did wrong.
+    /// Reads remaining bytes. Closing a socket with unread bytes resets the connection, and the client
+    /// would lose the answer that says what it did wrong.
     fn part_in_peace(&mut self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Write)?;
         self.stream.set_timeouts(Duration::from_secs(1))?;
@@ -154,7 +153,7 @@ impl Connection<'_, &Stream> {
     }
 }
 
-/// Reads the head of a request; `None` if it is not all there.
+/// Reads the head of a request; `None` if it is not complete.
 fn head(bytes: &[u8], largest_body: usize) -> Result<Option<Head>, Refused> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -210,7 +209,7 @@ fn head(bytes: &[u8], largest_body: usize) -> Result<Option<Head>, Refused> {
 }
 
 fn body_length(value: &[u8], largest: usize) -> Result<usize, Refused> {
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(value).ok().filter(|_| digits);
     let Some(text) = text else {

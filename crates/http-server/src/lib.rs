@@ -1,20 +1,19 @@
-//! As much HTTP/1.1 as a small endpoint needs: kept-alive connections, `Content-Length`,
-//! `Expect: 100-continue`, answers that go on for ever, and limits on everything. Over TCP or a
+//! A small HTTP/1.1 server: kept-alive connections, `Content-Length`,
+//! `Expect: 100-continue`, endless answers, and limits on everything, over TCP or a
 //! Unix socket. Used by `contextpilot-llama listen` and by the control endpoint in the hooked
 //! server.
 //!
-//! **Why not a crate that exists.** In the hooked server each thread must be started by us, with
-//! its signals blocked and marked as ours, since the hook stands in front of `accept`, `recv`
-//! and `send` for the whole process. `tiny_http` and `rouille` start threads of their own, as
-//! many as there are connections, and have no timeouts; `hyper` wants an executor. What is
-//! difficult, reading the head of a request, is `httparse`'s, which those use as well.
+//! **Why not an existing crate.** In the hooked server we must start each thread ourselves, with
+//! signals blocked and marked as ours, because the hook replaces `accept`, `recv`
+//! and `send` for the whole process. `tiny_http` and `rouille` start their own threads, as
+//! many as there are connections, and have no timeouts. `hyper` needs an executor. The
+//! difficult part, reading the head of a request, is done by `httparse`, which those crates use as well.
 //!
-//! Chunked bodies are refused (411): no client of ours sends them, and each feature is one more
-//! thing to get wrong.
+//! Chunked bodies are refused (411): no client of ours sends them.
 //!
-//! **Limits.** Of bytes in a head (16 KiB) and its headers (64), of bytes in a body and of
-//! connections (both by [`Limits`]), of the time that a client may take to send a request and to
-//! take an answer. One connection too many is answered 503 and closed.
+//! **Limits.** 16 KiB for a head, 64 headers; [`Limits`] has those for bytes in a body, for
+//! connections, and for the time that a client may take to send a request and to
+//! read an answer. A connection over the limit gets 503 and is closed.
 
 #![forbid(unsafe_code)]
 
@@ -44,8 +43,8 @@ pub struct Limits {
     pub connections: usize,
 }
 
-/// Answers the requests of one connection, until either side has had enough. `refuse` words
-/// what is answered to what is no request.
+/// Answers the requests of one connection, until either side closes it. `refuse` makes
+/// the answer to a malformed request.
 ///
 /// # Errors
 /// Those of the connection.

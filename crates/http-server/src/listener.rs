@@ -1,4 +1,4 @@
-//! Sockets of either kind.
+//! TCP and Unix sockets.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What accepts connections.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
     /// At a port.
@@ -27,7 +27,7 @@ pub enum Stream {
     Unix(UnixStream),
 }
 
-/// Where a Unix socket was put, so that it can be taken away again.
+/// The path of a Unix socket, to remove it later.
 #[derive(Clone, Debug)]
 pub struct Bound {
     path: PathBuf,
@@ -35,14 +35,14 @@ pub struct Bound {
     inode: u64,
 }
 
-/// Why nothing listens.
+/// Why listening failed.
 #[derive(Debug)]
 pub enum BindError {
     /// Something else listens there.
     InUse,
     /// There is a file of another kind at the path.
     NotASocket,
-    /// The system says no.
+    /// The system refused.
     Io(io::Error),
 }
 
@@ -74,11 +74,11 @@ impl Listener {
         Ok(Self::Tcp(TcpListener::bind(address)?))
     }
 
-    /// At a path, for this user alone (0600). A socket that nobody listens at any more, as a
+    /// Listens at a path, for this user alone (0600). A socket that nothing listens at any more, as a
     /// killed process leaves it, is replaced.
     ///
-    /// It is made under another name, given its mode, and only then put in its place: at no
-    /// moment can others connect, and whoever starts at the same time loses nothing but its own.
+    /// The socket is created under another name, given its mode, and only then renamed to the path. So
+    /// others can never connect, and a process that does the same at the same time loses only its own socket.
     ///
     /// # Errors
     /// Somebody listens there, there is another file, or the system says no.
@@ -91,7 +91,7 @@ impl Listener {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}", std::process::id()));
         let made = path.with_file_name(name);
-        // Of a process that had our number and was killed here.
+        // Left by a process that had our process id and was killed here.
         let _ = fs::remove_file(&made);
         let listener = UnixListener::bind(&made)?;
         let placed = fs::set_permissions(&made, Permissions::from_mode(0o600))
@@ -135,7 +135,7 @@ impl Listener {
 }
 
 impl Bound {
-    /// Takes the socket away, unless another one stands in its place by now.
+    /// Removes the socket, unless another one is at its path by now.
     pub fn remove(&self) {
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));

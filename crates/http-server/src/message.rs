@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// A request, whole.
+/// A complete request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// `GET`, as it was sent.
@@ -50,21 +50,21 @@ pub struct Response {
     pub content_type: &'static str,
     /// More headers, each a name and a value without line ends.
     pub headers: Vec<(&'static str, String)>,
-    /// What is sent.
+    /// The body.
     pub body: Body,
 }
 
-/// What an answer consists of.
+/// The body of an answer.
 pub enum Body {
     /// This, and then perhaps the next answer.
     Whole(Vec<u8>),
-    /// Whatever comes, until it ends or the client leaves. The connection ends with it.
+    /// A stream, until it ends or the client leaves. The connection is closed after it.
     Endless(Box<dyn Follow>),
 }
 
-/// The source of an answer that goes on.
+/// The source of a streamed answer.
 pub trait Follow {
-    /// The next piece, which may be empty: then it is called again. Waits for `longest` at most.
+    /// The next piece. If it is empty, this is called again. Waits for `longest` at most.
     /// `None` ends the answer.
     fn next(&mut self, longest: Duration) -> Option<Vec<u8>>;
 }
@@ -112,7 +112,7 @@ impl Response {
         head.into_bytes()
     }
 
-    /// In one write where there is an end, so that one packet carries it.
+    /// Writes an answer with an end in one write, so that it takes one packet.
     pub(crate) fn send(
         &mut self,
         mut to: impl Write,

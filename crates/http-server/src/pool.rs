@@ -1,4 +1,4 @@
-//! A thread for each connection, and not too many.
+//! A thread for each connection, up to a limit.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct Pool {
     most: usize,
 }
 
-/// The right to one connection, given back on drop.
+/// The right to one connection, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<AtomicUsize>);
 
@@ -29,7 +29,7 @@ impl Pool {
     }
 
     fn take(&self) -> Option<Place> {
-        // One thread takes, so nobody else can come in between.
+        // Only one thread takes permits, so there is no race.
         if self.open.load(Ordering::Acquire) >= self.most {
             return None;
         }
@@ -44,8 +44,8 @@ impl Drop for Place {
     }
 }
 
-/// Accepts connections and hands each to `work` on a thread of its own, as long as the process
-/// lives. One too many gets the answer `full`, and is closed. `say` hears of what goes wrong.
+/// Accepts connections and passes each to `work` on a separate thread, as long as the process
+/// lives. A connection over the limit gets the answer `full`, and is closed. `say` gets error messages.
 ///
 /// The threads inherit the signal mask of this one.
 pub fn accept_for_ever(
@@ -55,7 +55,7 @@ pub fn accept_for_ever(
     say: impl Fn(std::fmt::Arguments<'_>),
     work: impl Fn(&Stream) + Clone + Send + 'static,
 ) -> ! {
-    // Such as no free file descriptors: it is said once, until it was better again.
+    // For instance no free file descriptors. Report this once, until `accept` works again.
     let mut failing = false;
     loop {
         match listener.accept() {
@@ -84,14 +84,14 @@ pub fn accept_for_ever(
                         "A connection could not be accepted ({e}); trying again"
                     ));
                 }
-                // It takes time to change.
+                // Wait: the cause does not go away at once.
                 std::thread::sleep(Duration::from_millis(200));
             }
         }
     }
 }
 
-/// Without a thread, and so without waiting: a few hundred bytes fit in the socket's buffer.
+/// Answers without a thread, and so without waiting: a few hundred bytes fit in the socket's buffer.
 fn turn_away(stream: &Stream, full: &Response) {
     if stream.set_timeouts(Duration::from_millis(10)).is_ok() {
         let mut bytes = full.head(false);

@@ -1,4 +1,4 @@
-//! Real sockets: connections that are too many, answers that go on, sockets that are left.
+//! Real sockets: too many connections, endless answers, sockets that a killed process left.
 
 use contextpilot_http_server::{
     BindError, Body, Follow, Limits, Listener, Pool, Request, Response, accept_for_ever, serve,
@@ -71,7 +71,7 @@ fn ask(mut stream: impl Read + Write, request: &str) -> String {
 }
 
 #[test]
-fn answers_have_an_end_or_end_the_connection() {
+fn after_an_endless_answer_the_connection_is_closed() {
     let address = tcp();
     let connect = || TcpStream::connect(address).unwrap();
     let whole = ask(
@@ -92,7 +92,7 @@ fn answers_have_an_end_or_end_the_connection() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_so() {
+fn a_connection_over_the_limit_gets_503() {
     let address = tcp();
     let mut open: Vec<_> = (0..LIMITS.connections)
         .map(|_| {
@@ -126,7 +126,7 @@ fn one_connection_too_many_is_told_so() {
 }
 
 #[test]
-fn a_unix_socket_is_private_and_replaced_when_nobody_listens() {
+fn a_unix_socket_is_private_and_replaced_when_nothing_listens() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control");
     // What a killed process leaves.
@@ -156,7 +156,7 @@ fn a_unix_socket_is_private_and_replaced_when_nobody_listens() {
 }
 
 #[test]
-fn a_port_in_use_is_told_apart() {
+fn a_port_in_use_is_a_distinct_error() {
     let address = tcp();
     assert!(matches!(Listener::tcp(address), Err(BindError::InUse)));
 }

@@ -1,15 +1,15 @@
-//! What makes a folder one that others could change. Pure: no file is looked at here.
+//! Decides whether others could change a folder. Pure: reads no files.
 
 use std::fmt;
 
-/// The user who may do everything anyway.
+/// Root, who may do everything anyway.
 const ROOT: u32 = 0;
 const GROUP_MAY_WRITE: u32 = 0o020;
 const OTHERS_MAY_WRITE: u32 = 0o002;
 /// Only the owner of a file, of the folder, or root may rename or remove the file.
 const STICKY: u32 = 0o1000;
 
-/// What is known of a folder.
+/// Owner and permissions of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// User id.
@@ -20,9 +20,9 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// What is wrong with a folder that `user`'s private folder lies in: it has to be `user`'s or
-    /// root's, and nobody else may write to it. Root's folders with the sticky bit, such as
-    /// `/tmp`, are good: what lies in them can be renamed by its owner and by root only.
+    /// What is wrong with a folder above `user`'s private folder. It must belong to `user` or
+    /// root, and no one else may write to it. Root's folders with the sticky bit, such as
+    /// `/tmp`, are allowed: files in them can be renamed by their owner and by root only.
     pub(crate) fn fault_above(self, user: u32) -> Option<Fault> {
         let mode = self.mode & 0o7777;
         if self.owner != user && self.owner != ROOT {
@@ -43,7 +43,7 @@ impl Facts {
         }
     }
 
-    /// What is wrong with a symbolic link on the way. Its mode means nothing.
+    /// What is wrong with a symbolic link on the way. The mode of a link has no meaning.
     pub(crate) fn fault_of_link(owner: u32, user: u32) -> Option<Fault> {
         (owner != user && owner != ROOT).then_some(Fault::Link(owner))
     }
@@ -59,7 +59,7 @@ impl Facts {
     }
 }
 
-/// Why a folder is not safe from others. `Display` says what to do where the folder's owner can.
+/// Why a folder is not safe from others. `Display` says what to do, if the folder's owner can fix it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_above_are_ours_or_roots_and_closed() {
+    fn a_folder_above_must_be_ours_or_roots_and_closed() {
         for owner in [US, ROOT] {
             for mode in [0o700, 0o755, 0o750, 0o711, 0o2755, 0o40755] {
                 assert_eq!(above(owner, mode), None, "{owner} {mode:o}");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sticky_bit_counts_on_roots_folders_only() {
+    fn the_sticky_bit_is_accepted_on_roots_folders_only() {
         for mode in [0o1777, 0o1775, 0o41777] {
             assert_eq!(above(ROOT, mode), None);
             assert!(above(US, mode).is_some());
@@ -143,10 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_itself_is_ours_alone() {
+    fn the_folder_itself_must_be_ours() {
         let fault = |owner, mode| Facts { owner, mode }.fault_of_private(US);
         assert_eq!(fault(US, 0o700), None);
-        // Others may look: it is closed later.
+        // Others may read it: it is closed later.
         assert_eq!(fault(US, 0o755), None);
         assert_eq!(fault(US, 0o1777), Some(Fault::Everybody(0o1777)));
         assert_eq!(fault(US, 0o770), Some(Fault::Group(0o770)));
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn links_are_ours_or_roots() {
+    fn a_link_must_be_ours_or_roots() {
         assert_eq!(Facts::fault_of_link(US, US), None);
         assert_eq!(Facts::fault_of_link(ROOT, US), None);
         assert_eq!(Facts::fault_of_link(THEM, US), Some(Fault::Link(THEM)));
     }
 
     #[test]
-    fn people_learn_what_to_do() {
+    fn a_message_says_what_to_do() {
         let said = |fault: Fault| fault.to_string();
         assert_eq!(
             said(Fault::Group(0o775)),

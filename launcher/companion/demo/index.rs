@@ -1,4 +1,4 @@
-//! An index that does nothing but hear.
+//! An index that only receives evictions.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
@@ -22,7 +22,7 @@ pub(super) struct Told {
     pub(super) at: Instant,
 }
 
-/// Its URL, and what it hears. It lives as long as the process.
+/// Starts it. Returns its URL, and a channel of the evictions. It lives as long as the process.
 pub(super) fn start() -> io::Result<(String, Receiver<Told>)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -37,11 +37,11 @@ pub(super) fn start() -> io::Result<(String, Receiver<Told>)> {
                 let answer = |request: &_| {
                     api::answer(request, |ids| {
                         let (ids, at) = (ids.to_vec(), Instant::now());
-                        // Nobody listens any more: the demo is over.
+                        // An error means that the demo is over.
                         let _ = sender.send(Told { ids, at });
                     })
                 };
-                // A connection that breaks is the server's to report.
+                // The server reports a broken connection.
                 let _ = serve(stream, &LIMITS, answer, api::error);
             },
         )

@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 /// Debian's package of the server.
 const PACKAGE: &str = "llama.cpp-tools";
 
-/// Where nothing on this machine has one.
+/// The advice if no package manager of this machine has one.
 pub(in crate::companion) const ELSEWHERE: &str =
     "Get one from https://github.com/ggml-org/llama.cpp/releases, and set LLAMA_SERVER_BIN to it";
 
-/// One line: what gets one, as far as this machine has one.
+/// One line that says how to get one.
 pub(super) fn hint() -> String {
     match command() {
         Some(command) => format!("Get one with: {command}"),
@@ -32,7 +32,7 @@ pub(in crate::companion) fn command() -> Option<String> {
     found.map(|(_, command)| (*command).to_owned())
 }
 
-/// Whether the package could be installed: some releases do not have it.
+/// Whether the package is available: some releases do not have it.
 fn apt_knows(package: &str) -> bool {
     let found = Command::new("apt-cache")
         .args(["show", package])

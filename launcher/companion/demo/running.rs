@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use super::{bare, client, launcher};
 
-/// A cold start on a busy machine.
+/// Long enough for a cold start on a busy machine.
 const STARTING: Duration = Duration::from_secs(60);
 
-/// How long a line may be on its way from the server to us.
+/// How long to wait for a line that the server has written.
 const READING: Duration = Duration::from_secs(2);
 
 /// Ended when it is dropped.
@@ -25,7 +25,7 @@ pub(super) struct Running {
     process: Child,
     client: LlamaServer,
     lines: Receiver<String>,
-    /// Its model and its state: gone with it.
+    /// Its model and its state, which are removed with it.
     _folder: TempDir,
 }
 
@@ -76,7 +76,7 @@ impl Running {
         let deadline = Instant::now() + STARTING;
         while !matches!(self.client.health(), Ok(Health::Ready)) {
             if let Ok(Some(status)) = self.process.try_wait() {
-                // What it wrote last is on its way to us.
+                // Its last lines may not have been read yet.
                 thread::sleep(Duration::from_millis(50));
                 let said: Vec<String> = self.lines.try_iter().collect();
                 let last = said.iter().rev().find(|line| !line.trim().is_empty());
@@ -91,12 +91,12 @@ impl Running {
         Ok(())
     }
 
-    /// What our own lines say, up to the one about the hook, which has been written when the server is
+    /// The hook's lines, up to the banner, which has been written when the server is
     /// ready.
     pub(super) fn said(&self) -> Vec<String> {
         let mut said = Vec::new();
         while let Ok(line) = self.lines.recv_timeout(READING) {
-            // The server writes its lines in pieces: ours may stand behind the first of them.
+            // The server writes its lines in pieces, so ours may follow the first piece of a line.
             if let Some(at) = line.find("[ContextPilot]") {
                 let is_last = line.contains("] Active: ") || line.contains("] Inactive: ");
                 said.push(line[at..].to_owned());
@@ -124,8 +124,8 @@ fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Flags for two bare slots, as far as this server has them: older ones have no host prompt cache and
-/// one way to lay out their KV cache.
+/// Flags for two slots without a host prompt cache, as far as this server knows them: older servers have
+/// no host prompt cache, and only one layout of the KV cache.
 fn fitting(server: &Path) -> Vec<&'static str> {
     let help = bare(server)
         .arg("--help")
@@ -139,7 +139,7 @@ fn fitting(server: &Path) -> Vec<&'static str> {
     if help.contains("--cache-ram") {
         flags.extend(["--cache-ram", "0"]);
     } else {
-        // Those that have none do not show their slots unless they are told to.
+        // Servers without a host prompt cache show their slots only with this flag.
         flags.push("--slots");
     }
     if help.contains("--no-kv-unified") {

@@ -13,19 +13,19 @@ use super::{Finding, Grade};
 
 mod tls;
 
-/// What becomes of one function.
+/// How one function is hooked, or why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
-    /// Called through words that can be patched.
+    /// Called through GOT entries, which can be patched.
     Imported,
     Inline,
-    /// It is there, and cannot be hooked.
+    /// It exists, and cannot be hooked.
     Refused(String),
     Missing,
 }
 
 struct Functions {
-    /// Row by row, what becomes of it.
+    /// For each row, how it is hooked.
     ways: Vec<(&'static Row, Way)>,
     /// The server has a host prompt cache.
     host_cache: bool,
@@ -67,7 +67,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     report.add(tls::finding(program, located));
 }
 
-/// Whether a function is there that is not hooked, but tells of what is.
+/// Whether the server has this function, which is not hooked but identifies a generation.
 fn has_mark(located: &Located, mark: &str) -> bool {
     let hooked = ROWS.len() + OPENSSL.len();
     let mut marks = located.functions.iter().skip(hooked);
@@ -83,7 +83,7 @@ impl Functions {
         Self::of(ways, has_mark(located, HOST_CACHE))
     }
 
-    /// Without those that the hook has no use for in such a server.
+    /// Leaves out functions that the hook does not need in such a server.
     fn of(ways: impl Iterator<Item = (&'static Row, Way)>, host_cache: bool) -> Self {
         let mut functions = Self {
             ways: ways.collect(),
@@ -105,7 +105,7 @@ impl Functions {
         found.map_or(&Way::Missing, |(_, way)| way)
     }
 
-    /// There, whether it can be hooked or not: what cannot is told on a line of its own.
+    /// Whether the server has it, even if it cannot be hooked, which is reported separately.
     fn has(&self, name: &str) -> bool {
         *self.way(name) != Way::Missing
     }
@@ -114,7 +114,7 @@ impl Functions {
         newest(generations, |name| self.has(name)).is_some()
     }
 
-    /// As in the hook: what cannot be hooked does not matter.
+    /// As in the hook: it need not be hooked if another hook sees the same.
     fn sees_elsewhere(&self, row: &Row) -> bool {
         is_seen_elsewhere(row.name, row.generation, |name| self.has(name))
     }
@@ -185,8 +185,8 @@ impl Functions {
         Finding::new(SUBJECT, Grade::Fails, text)
     }
 
-    /// What follows for the prompts of requests, by how they are given. All are compared as what
-    /// stands in the KV cache, so most kinds share one fate.
+    /// Which forms of prompts are followed exactly. All forms are compared as tokens in the KV cache, so
+    /// most are alike.
     fn prompts(&self) -> Finding {
         const SUBJECT: &str = "prompts";
         let tracked = [self.kv_cache(), self.request_ids()];
@@ -216,7 +216,7 @@ impl Functions {
         rows.map(|(row, _)| row.name.to_owned()).collect()
     }
 
-    /// Whether it is not there because this version has something else in its place.
+    /// Whether it is missing because this version has another function in its place.
     fn is_others(&self, (row, way): &(&'static Row, Way)) -> bool {
         *way == Way::Missing && self.instead_of(row).is_some()
     }
@@ -321,7 +321,7 @@ fn way(row: &Row, place: &Place, refusal: Option<String>) -> Way {
     }
 }
 
-/// For each of `names` that is inside the program and cannot be hooked: why.
+/// For each of `names` inside the program, why it cannot be hooked.
 #[cfg(target_os = "linux")]
 fn verdicts(program: &Program, names: &[&str]) -> Vec<Option<String>> {
     match contextpilot_inline::preflight::of_file(&program.path, names) {

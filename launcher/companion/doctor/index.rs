@@ -11,9 +11,9 @@ use serde_json::Value;
 use super::{Finding, Grade};
 
 const SUBJECT: &str = "index";
-/// For connecting, and again for the whole answer: somebody is watching.
+/// The time for connecting, and again for the whole answer. Short, because a user waits.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Of an answer, in bytes; the index's is a few hundred.
+/// The most bytes of an answer. The index's has a few hundred.
 const MOST: u64 = 64 << 10;
 
 pub(super) fn check(settings: &Settings) -> Finding {
@@ -52,7 +52,7 @@ pub(super) fn check(settings: &Settings) -> Finding {
             Grade::Limited,
             format!("{shown} takes no evictions (it is stateless): start it with a cache to track"),
         ),
-        // The index answers 503 until it was built.
+        // The index answers 503 until it is initialized.
         Ok((status, body)) => Finding::new(
             SUBJECT,
             Grade::Limited,
@@ -85,7 +85,7 @@ fn ask(url: &IndexUrl, token: Option<&str>) -> io::Result<(u16, Vec<u8>)> {
         }
     };
     stream.set_write_timeout(PATIENCE)?;
-    // A reader that is sent a byte a second is not to wait for ever.
+    // The limit is for the whole answer, so that a byte a second does not make this wait for ever.
     let end = Instant::now() + PATIENCE;
     let request = format!(
         "GET {target} HTTP/1.1\r\nHost: {host}:{}\r\nAccept: application/json\r\n\
@@ -163,7 +163,7 @@ impl Stream {
     }
 }
 
-/// Status, body so far, and whether that is all of it; `None` while there is no whole head.
+/// Status, body so far, and whether the body is complete; `None` while the head is not complete.
 fn parse(answer: &[u8]) -> io::Result<Option<(u16, &[u8], bool)>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);
@@ -194,13 +194,13 @@ fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Unless it says that it does not.
+/// False only if the index says that it accepts none.
 fn takes_evictions(body: &[u8]) -> bool {
     let body = serde_json::from_slice::<Value>(body).unwrap_or_default();
     body.get("eviction_enabled") != Some(&Value::Bool(false))
 }
 
-/// What it says of itself: the index's version, if it tells, and its state.
+/// The index's version and state, if the answer has them.
 fn description(body: &[u8]) -> String {
     let Ok(body) = serde_json::from_slice::<Value>(body) else {
         return String::new();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_index_says_of_itself_is_passed_on() {
+    fn the_version_and_state_of_the_index_are_shown() {
         let said = |body: &str| description(body.as_bytes());
         assert_eq!(said(r#"{"status": "ready"}"#), ": ready");
         assert_eq!(

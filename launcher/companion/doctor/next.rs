@@ -1,4 +1,4 @@
-//! The command to type next, after all that was looked at.
+//! The command to type next.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use crate::variables::of_process;
 
 use super::Grade;
 
-/// What the advice follows from.
+/// What the advice depends on.
 pub(super) struct Seen<'a> {
     /// The server that `doctor` was told to look at.
     pub(super) given: Option<&'a Path>,
     /// There is a server to look at.
     pub(super) server: bool,
-    /// How good everything is together.
+    /// The grade of the whole report.
     pub(super) grade: Grade,
     /// `None`: they are wrong.
     pub(super) settings: Option<&'a Settings>,
@@ -51,7 +51,7 @@ pub(super) fn next(seen: &Seen<'_>) -> String {
     }
 }
 
-/// An index of ours, if one can be where the settings want it.
+/// The command that starts our own index at the address in the settings, if that is possible.
 fn index(url: &IndexUrl) -> String {
     match url.socket() {
         Some(path) => format!("contextpilot-llama listen --unix {} &", shown(path)),
@@ -74,7 +74,7 @@ fn shown(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// For a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_started_where_it_is_looked_for() {
+    fn the_suggested_index_has_the_address_in_the_settings() {
         let line = |url: &str| index(&IndexUrl::parse(url).unwrap());
         assert_eq!(
             line("http://127.0.0.1:8765"),

@@ -89,7 +89,7 @@ fn inserted(program: &Program, library: &Library, report: &mut Report) {
     report.add(Finding::new("functions", Grade::Limited, text));
 }
 
-/// A script: what it says about itself, and the server that it seems to start.
+/// A script: what it contains, and the server that it seems to start.
 fn through(shown: &str, script: &Script, library: &Library, report: &mut Report) {
     let text = format!("{shown} is a script for {}", script.interpreter.display());
     report.add(Finding::new("server", Grade::Good, text));
@@ -100,7 +100,7 @@ fn through(shown: &str, script: &Script, library: &Library, report: &mut Report)
         );
         report.add(Finding::new("script", Grade::Limited, text));
     }
-    // One step only: scripts that name each other would go on for ever.
+    // Follow one step only, because scripts may name each other.
     let named = script.mentions.iter().find(|path| {
         let program = Program::open(path);
         program.is_ok_and(|program| !matches!(program.format, Format::Script(_)))

@@ -2,10 +2,10 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-/// How good it is. The numbers are exit codes.
+/// The grade of a finding. The numbers are exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Grade {
-    /// Nothing to wish for.
+    /// All good.
     Good = 0,
     /// Works, with limits.
     Limited = 1,
@@ -49,7 +49,7 @@ impl Finding {
     }
 }
 
-/// All of them, and for programs the details.
+/// All findings, and details for `--json`.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     findings: Vec<Finding>,

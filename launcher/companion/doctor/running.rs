@@ -1,4 +1,4 @@
-//! What the hook in a running server has seen of its functions.
+//! Which functions the hook of a running server has seen called.
 
 use contextpilot_client::control::{HookedFunction, Stats};
 use contextpilot_client::{Control, Error};
@@ -12,8 +12,8 @@ use super::{Finding, Grade};
 
 const SUBJECT: &str = "running";
 
-/// Asks the server that listens where the settings say, if one does. That none does is no defect:
-/// the server may be about to be started. Returns whether one does.
+/// Asks the server at the address in the settings, if one answers. It is no defect if none does: the
+/// server may not be started yet. Returns whether one answers.
 pub(super) fn examine(settings: &Settings, report: &mut Report) -> bool {
     let Some(address) = &settings.listen else {
         return false;

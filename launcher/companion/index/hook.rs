@@ -8,14 +8,14 @@ use contextpilot_client::control::Like;
 use contextpilot_index::Question;
 use tokio::sync::Semaphore;
 
-/// Whoever asks for an order waits so long for the hook at most. It answers in a fraction of a
-/// millisecond, or is in trouble.
+/// How long an order waits for the hook at most. The hook answers in a fraction of a
+/// millisecond if it works.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Questions at a time. Beyond, the index's own estimate is the answer.
+/// Queries at a time. Beyond, the index uses its own estimate.
 const AT_A_TIME: usize = 8;
 
-/// The hook, to be asked.
+/// Queries to the hook.
 #[derive(Clone)]
 pub(super) struct Hook {
     control: Control,
@@ -30,7 +30,7 @@ impl Hook {
         }
     }
 
-    /// The tokens that would be reused. `None`: it does not say, or not in time.
+    /// The tokens that would be reused. `None` if the hook does not answer in time.
     pub(super) async fn ask(&self, question: &Question) -> Option<u64> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let tokens = |count| u32::try_from(count).unwrap_or(u32::MAX);
@@ -46,7 +46,7 @@ impl Hook {
             found
         });
         let found = asked.await.ok()?.ok()?;
-        // Not cached any more, or a hook that does not know the question.
+        // 0: no longer cached, or an older hook that does not know this query.
         (found.tokens > 0).then_some(found.reused)
     }
 }

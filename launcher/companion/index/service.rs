@@ -19,11 +19,11 @@ use tokio::sync::Semaphore;
 use super::hook::Hook;
 use super::{Shared, ids};
 
-/// Bodies beyond this are read beside the threads that serve.
+/// Larger bodies are read on other threads than those that serve.
 const SMALL: usize = 8 << 10;
-/// Batches that wait for their turn.
+/// Batches that may wait.
 const WAITING: usize = 32;
-/// Bytes of the end of an answer, in which the engine says what it reused.
+/// Bytes of the end of an answer that are kept: the engine's figures are there.
 const TAIL: usize = 64 << 10;
 
 struct Service {
@@ -32,7 +32,7 @@ struct Service {
     limits: Limits,
     wishes: Option<SyncSender<Wish>>,
     hook: Option<Hook>,
-    /// One batch at a time is ordered, so that there is a core for the others.
+    /// One batch at a time is ordered, so that a core is left for other requests.
     turn: Arc<Semaphore>,
     queue: Arc<Semaphore>,
 }
@@ -124,7 +124,7 @@ impl Service {
         response
     }
 
-    /// Has the hook say what the engine would reuse, which knows its rules and what is at work.
+    /// Asks the hook what the engine would reuse: it knows the engine's rules and which slots are busy.
     async fn foresee(&self, worked: &mut Worked) {
         let (Some(hook), Some(question)) = (&self.hook, worked.question()) else {
             return;
@@ -134,7 +134,7 @@ impl Service {
         }
     }
 
-    /// Orders a batch beside the threads that serve.
+    /// Orders a batch on another thread than those that serve.
     async fn work(&self, work: Box<Work>) -> Response {
         let Ok(place) = Arc::clone(&self.queue).try_acquire_owned() else {
             let why = format!("{WAITING} batches wait already: try again in a moment");
@@ -145,14 +145,14 @@ impl Service {
         let done = beside(move || {
             let mut worked = work.run();
             let answer = loop {
-                // On a line of its own, so that the state is free again after it.
+                // A separate statement, so that the lock is released after it.
                 let finished = shared.lock().finish(&mut worked, &mut ids::new);
                 match finished {
                     Ok(true) => break worked.answer(),
                     Ok(false) => {}
                     Err(answer) => break *answer,
                 }
-                // Whoever waits for the state has it now.
+                // Let other threads take the lock now.
                 std::thread::yield_now();
             };
             drop((turn, place));
@@ -167,14 +167,14 @@ impl Service {
     fn pass_wishes(&self) {
         if let Some(sender) = &self.wishes {
             for wish in self.shared.lock().wishes() {
-                // Full: the length of the text tells enough.
+                // If the queue is full, the tokens are estimated from the length.
                 let _ = sender.try_send(wish);
             }
         }
     }
 
-    /// To the engine. A completion gets an id if it has none, and what the engine says of it is
-    /// compared with what was expected.
+    /// Passes a request on to the engine. A completion without an id gets one, and the engine's figures are
+    /// compared with the forecast.
     async fn pass_on(&self, request: Request) -> Response {
         let Some(length) = self.readable(&request) else {
             return self.upstream.forward(request).await;
@@ -218,7 +218,7 @@ impl Service {
         let kind = headers
             .get(CONTENT_TYPE)
             .map_or(b"".as_slice(), HeaderValue::as_bytes);
-        // curl says that JSON is a form.
+        // curl sends JSON with the content type of a form.
         let other = kind.starts_with(b"multipart/");
         let length = headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
         (request.method() == Method::POST
@@ -230,7 +230,7 @@ impl Service {
     }
 }
 
-/// Runs what takes long where it blocks nobody.
+/// Runs long work on a thread where it blocks nothing else.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
     tokio::task::spawn_blocking(work)
         .await

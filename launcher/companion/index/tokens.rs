@@ -1,4 +1,4 @@
-//! Asks the server how many tokens documents have, beside everything else.
+//! Asks the server how many tokens documents have, on a thread of its own.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -8,7 +8,7 @@ use contextpilot_index::Wish;
 
 use super::Shared;
 
-/// Documents that wait. What does not fit is estimated from its length.
+/// Documents that may wait. Others are estimated from their length.
 const WAITING: usize = 4096;
 
 /// A thread that asks.
@@ -20,7 +20,7 @@ pub(super) fn start(server: LlamaServer, shared: Shared) -> SyncSender<Wish> {
 
 fn answer(wishes: &Receiver<Wish>, server: &LlamaServer, shared: &Shared) {
     for wish in wishes {
-        // A server that does not answer yet, or not to us: the length tells enough.
+        // If the server does not answer, the estimate from the length stays.
         if let Ok(tokens) = server.count_tokens(&wish.text) {
             let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
             shared.lock().tokenized(&wish, tokens);

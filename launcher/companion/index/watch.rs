@@ -12,10 +12,10 @@ use super::Shared;
 use crate::companion::connect::hook_says;
 use crate::say::say;
 
-/// Between two attempts to reach the hook.
+/// The time between two attempts to reach the hook.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How often the hook is asked again for a request that was answered and that it does not know, and
+/// How often to ask the hook again for an answered request that it does not know, and
 /// the time between. It may learn of a request a moment after the client has its answer.
 const DOUBTS: usize = 10;
 const DOUBT: Duration = Duration::from_millis(100);
@@ -27,11 +27,11 @@ pub(super) fn start(control: Control, shared: Shared) {
         let mut met = false;
         loop {
             let ended = follow(&control, &shared, &mut told, &mut met);
-            // What was cached may be so still; what comes from now on is a guess.
+            // Cached requests may still be cached. From now on the index guesses.
             shared.lock().set_truth(Truth::Guess);
             let why = match ended {
                 Ok(()) => format!("The stream of {} has ended", control.address()),
-                // A server that loads its model has no hook yet.
+                // While a server loads its model, the hook may not answer yet.
                 Err(Error::Unreachable { .. }) if !met => {
                     format!("Waiting for the hook at {}", control.address())
                 }
@@ -55,7 +55,7 @@ fn follow(
     told: &mut Option<String>,
     met: &mut bool,
 ) -> Result<(), Error> {
-    // What happens from here on is in the stream, and what was before is asked for.
+    // The stream has what happens from here on. Ask for everything before.
     let mut events = control.events(None)?;
     let taken_for_cached = {
         let mut index = shared.lock();
@@ -72,14 +72,14 @@ fn follow(
             Update::Event(event) => {
                 note(shared, &event.change);
                 cached += u64::from(matches!(event.change, Change::Cached { .. }));
-                // Checkpoints are seen once there was a prompt of some length.
+                // The server keeps checkpoints only after a prompt of some length.
                 if matches!(event.change, Change::Cached { .. }) && cached.is_power_of_two() {
                     look_for_checkpoints(control, shared)?;
                 }
             }
             Update::Missed(missed) => {
                 if missed.missed.is_none() {
-                    // Another process: what is not sent to it is not cached.
+                    // Another process, with an empty cache.
                     return Ok(());
                 }
                 ask(control, shared, &HashSet::new())?;
@@ -101,8 +101,8 @@ fn note(shared: &Shared, change: &Change) {
     }
 }
 
-/// Asks for each request what became of it. Those that were answered, or are `taken_for_cached`, and
-/// of which the engine knows nothing are gone: it is another one, or has forgotten them.
+/// Asks for the state of each request. A request that was answered or is `taken_for_cached`, but that the
+/// hook does not know, is gone: the server is another process, or has forgotten it.
 fn ask(
     control: &Control,
     shared: &Shared,
@@ -122,14 +122,14 @@ fn ask(
     Ok(())
 }
 
-/// Says with every order that it is worth little, where that is so.
+/// If the model keeps checkpoints, adds a warning to every order that it is worth little.
 fn look_for_checkpoints(control: &Control, shared: &Shared) -> Result<(), Error> {
     let checkpoints = control.stats()?.host.checkpoints > 0;
     shared.lock().warn(checkpoints.then(|| WARNING.to_owned()));
     Ok(())
 }
 
-/// Asks for these. Those that are in doubt are given back.
+/// Asks for the state of these requests. Returns those that are in doubt.
 fn ask_for(
     control: &Control,
     shared: &Shared,
@@ -151,7 +151,7 @@ fn ask_for(
             }
             RequestState::Evicted { .. } => shared.lock().evicted(&id),
             RequestState::Unknown { .. } => {
-                // Else it was not sent yet.
+                // Otherwise the request was not sent yet.
                 if taken_for_cached.contains(&id) || shared.lock().is_answered(&id) {
                     doubtful.push(id);
                 }

@@ -1,20 +1,20 @@
-//! The index's protocol, as far as a server that evicts needs it.
+//! The part of the index's API that evictions need.
 //!
 //! `POST /evict {"request_ids": ["…", …]}` answers 200 with `status`,
 //! `removed_count` and lists of ids, as the index (ContextPilot 0.5.0) does.
-//! Errors are `{"detail": "…"}`, as there. It differs in that it knows no index:
-//! each id is taken as found, and shown as it was sent.
+//! Errors are `{"detail": "…"}`, as there. The difference is that it keeps no index:
+//! it treats each id as found, and shows it as it was sent.
 
 use serde_json::{Value, json};
 
 use contextpilot_http_server::{Request, Response};
 
-/// `evicted` is told the ids of each `POST /evict`.
+/// `evicted` is called with the ids of each `POST /evict`.
 pub(in crate::companion) fn answer(request: &Request, evicted: impl FnOnce(&[String])) -> Response {
     match (request.method.as_str(), request.path()) {
         ("POST", "/evict") => match request_ids(&request.body) {
             Ok(ids) => {
-                // Before the answer: who has it can rely on the lines being out.
+                // Print before the answer, so that a client with the answer knows that the lines are written.
                 evicted(&ids);
                 json(200, &confirmed(&ids))
             }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_ids_as_they_were_sent() {
+    fn ids_are_read_as_they_were_sent() {
         let ids = |body: &str| request_ids(body.as_bytes());
         assert_eq!(ids(r#"{"request_ids": []}"#), Ok(vec![]));
         assert_eq!(
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_with_a_body() {
+    fn for_a_wrong_body_the_error_says_what_is_wrong() {
         for (body, why) in [
             (&b""[..], "not JSON"),
             (b"{\"request_ids\": [\"a\"", "not JSON"),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_each_id_once() {
+    fn each_id_is_counted_once() {
         let ids = ["a", "b", "a"].map(str::to_owned);
         let body = confirmed(&ids);
         assert_eq!(body["removed_count"], 2);

@@ -23,8 +23,8 @@ impl Printer {
         }
     }
 
-    /// Shows ids that were evicted, and ends the process when nobody can see
-    /// them: quietly when the reader has gone, as `head` does.
+    /// Prints evicted ids. If standard output cannot be written, ends the process:
+    /// without a message if the reader has gone, as `head` does.
     pub(super) fn evicted(&self, ids: &[String]) {
         let now = Moment::now();
         let mut lines = String::new();

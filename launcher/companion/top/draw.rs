@@ -24,7 +24,7 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
     let area = frame.area();
     // Slots and host take what they need, the evictions at least a third.
     let wanted = state.slots().len().max(1) as u16 + 2 + published(state).is_some() as u16;
-    // A server that does not say why tokens are evaluated needs no line for it.
+    // If the server does not explain evaluations, there is no line for that.
     let says_why = u16::from(causes::are_known(state));
     let room = area.height.saturating_sub(2 + says_why + FIGURES);
     let upper = wanted.min(room - room / 3);
@@ -220,7 +220,7 @@ fn figures(state: &State, frame: &mut Frame, area: Rect) {
             .skip(skipped)
             .map(|point| of(point).round() as u64)
             .collect();
-        // Without a maximum of its own, all zero would be all full.
+        // Without a maximum, bars of zero would be drawn full.
         let most = most.unwrap_or_else(|| data.iter().copied().max().unwrap_or(0).max(1));
         let graph = Sparkline::default()
             .block(block(title))

@@ -1,5 +1,5 @@
-//! Threads that bring news: figures, events, keys, signals. None of them is
-//! waited for; they end with the process.
+//! Threads that deliver figures, events, keys and signals. Nothing waits for
+//! them; they end with the process.
 
 use std::io;
 use std::sync::mpsc::Sender;
@@ -44,7 +44,7 @@ pub(super) fn start(control: &Control, interval: Duration, sender: &Sender<Messa
     thread::spawn(move || {
         let mut last = None;
         loop {
-            // That it cannot be reached is told by the other thread.
+            // The other thread reports that the hook cannot be reached.
             if let Ok(mut events) = listening.events(last.as_ref()) {
                 while let Some(Ok(update)) = events.next() {
                     if out.send(Message::Update(update)).is_err() {
@@ -58,7 +58,7 @@ pub(super) fn start(control: &Control, interval: Duration, sender: &Sender<Messa
     });
 }
 
-/// Ends that come from outside.
+/// Delivers signals that end the process.
 pub(super) fn signals(sender: &Sender<Message>) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
     let sender = sender.clone();
@@ -72,7 +72,7 @@ pub(super) fn signals(sender: &Sender<Message>) -> io::Result<()> {
     Ok(())
 }
 
-/// What is typed, and changes of the terminal's size.
+/// Delivers keys, and changes of the terminal's size.
 pub(super) fn keys(sender: Sender<Message>) {
     thread::spawn(move || {
         while let Ok(event) = event::read() {

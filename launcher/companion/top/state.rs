@@ -1,4 +1,4 @@
-//! What is shown, and how news and keys change it. No clock, no terminal.
+//! The state of the screen, and how messages and keys change it. No clock, no terminal.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ pub(super) enum Key {
     Down(usize),
 }
 
-/// By what the slots are sorted.
+/// The order of the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Id,
@@ -39,7 +39,7 @@ pub(super) enum Line {
         from: Place,
         by: Option<String>,
     },
-    /// Something that is not known any more, in words.
+    /// A text about events that are missing.
     Gap(String),
 }
 
@@ -100,7 +100,7 @@ impl State {
         self.take(News::Update(update));
     }
 
-    /// The hook did not answer. What was known stays on the screen.
+    /// The hook did not answer. The last figures stay on the screen.
     pub(super) fn trouble(&mut self, why: String) {
         self.take(News::Trouble(why));
     }
@@ -153,7 +153,7 @@ impl State {
     fn line(&mut self, line: Line) {
         self.lines.push_front(line);
         self.lines.truncate(EVICTIONS);
-        // What is being read stays where it is.
+        // While the user scrolls, the visible lines stay.
         if self.scrolled > 0 {
             self.scroll(self.scrolled + 1);
         }
@@ -202,7 +202,7 @@ impl State {
 impl Point {
     fn between(before: Option<&Stats>, now: &Stats) -> Self {
         let hit_ratio = now.reuse.last_minute.hit_ratio;
-        // Figures of another process are no beginning.
+        // Figures of another process cannot be compared.
         let Some(before) = before.filter(|before| before.epoch == now.epoch) else {
             return Self {
                 hit_ratio,

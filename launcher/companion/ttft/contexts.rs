@@ -15,11 +15,11 @@ const WORDS: [&str; 48] = [
 
 const QUESTION: &str = "Question: which of these words comes first in the alphabet?\nAnswer:";
 
-/// A source of contexts of about one size, each unlike all others but for a word
-/// or two at the beginning, by chance.
+/// Makes contexts of about one size. Each differs from all others, except perhaps for a word
+/// or two at the beginning.
 pub(super) struct Contexts {
     words: usize,
-    /// Measured, of one context and of the question.
+    /// Measured tokens of one context and of the question.
     tokens: u64,
     question_tokens: u64,
     random: u64,
@@ -68,7 +68,7 @@ impl Contexts {
         self.tokens * 2 + self.tokens / 8 + self.question_tokens + 8
     }
 
-    /// The size that would fit.
+    /// The size of contexts that would fit.
     pub(super) fn that_fit(&self, room: u64) -> u64 {
         room.saturating_sub(self.question_tokens + 8) * 8 / 17
     }

@@ -25,7 +25,7 @@ impl Spread {
     }
 }
 
-/// Between the two nearest, as most do it.
+/// Interpolates between the two nearest values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * sorted.len().saturating_sub(1) as f64;
     let at = |place: f64| sorted.get(place as usize).copied().unwrap_or(f64::NAN);
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_lie_between_the_nearest() {
+    fn a_quantile_is_interpolated_between_the_nearest_values() {
         let spread = Spread::of([5.0, 1.0, 2.0, 4.0, 3.0].into_iter());
         let expected = Spread {
             median: 3.0,

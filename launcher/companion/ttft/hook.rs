@@ -59,8 +59,8 @@ impl Hook {
         Self { control }
     }
 
-    /// What it says of `about`, once it knows that `when_known` was completed:
-    /// it is told of what the engine does in the order in which that is done.
+    /// What the hook says of `about`, after it knows that `when_known` was completed:
+    /// it gets events in the order in which they happen.
     pub(super) fn claim(&self, about: &str, when_known: &str) -> Result<Claim> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -22,7 +22,7 @@ impl Progress {
         }
     }
 
-    /// Before a trial: `last` is the one that was finished before it.
+    /// Shows the progress before a trial. `last` is the previous trial.
     pub(super) fn show(&self, last: Option<&Trial>) {
         if self.shown {
             let done = last.map_or(0, |trial| trial.number);
@@ -53,7 +53,7 @@ fn bar(done: u32, total: u32) -> String {
     format!("{}{} {done}/{total}", "█".repeat(full), "░".repeat(empty))
 }
 
-/// To the beginning of the line, and what follows it is erased.
+/// Writes over the line, and erases its rest.
 fn write(line: &str) {
     let _ = io::stderr().write_all(format!("\r\u{1b}[K{line}").as_bytes());
 }

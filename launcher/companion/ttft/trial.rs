@@ -14,7 +14,7 @@ pub(super) struct Measured {
     pub(super) evaluated: u64,
 }
 
-/// What the hook said of [A, B], and what the engine then showed.
+/// What the hook said of [A, B], and what the engine showed afterwards.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) said: Claim,
@@ -56,7 +56,7 @@ pub(super) struct Experiment<'a> {
     pub(super) server: &'a LlamaServer,
     pub(super) hook: Option<Hook>,
     pub(super) contexts: Contexts,
-    /// The slot to be pinned to.
+    /// The slot that requests name.
     pub(super) slot: Option<u32>,
 }
 
@@ -73,8 +73,8 @@ impl Experiment<'_> {
         let miss_answer = self.complete(&Contexts::ask(&[&b]), Some(&miss), self.slot)?;
         let after = match self.claim(&hit, &miss)? {
             Some(claim) => {
-                // Without an id: it is asked for the truth only. Where the hook knows of a copy
-                // outside the slot, the engine is free to find it.
+                // This request has no id: it only asks the engine for the truth. If the hook knows a copy
+                // outside of the slot, the request names no slot, so that the engine can find the copy.
                 let slot = self.slot.filter(|_| !claim.is_elsewhere(self.slot));
                 let again = self.complete(&both, None, slot)?;
                 Some(Verdict::new(claim, has_all(&again, again.prompt_tokens)))
@@ -85,7 +85,7 @@ impl Experiment<'_> {
             number,
             slot: hit_answer.slot,
             before: before.map(|said| {
-                // All but what may be tokenized otherwise where the question begins.
+                // Not all: the tokens at the beginning of the question may be split differently.
                 let enough = warmed.prompt_tokens * 9 / 10;
                 Verdict::new(said, has_all(&hit_answer, enough))
             }),

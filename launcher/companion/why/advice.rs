@@ -1,11 +1,11 @@
-//! What would have spared an evaluation.
+//! What would have saved an evaluation.
 
 use contextpilot_client::control::{Causes, Evaluation, Reason};
 
-/// A cause counts if it is at least this part of what was evaluated.
+/// A cause counts if it has at least this share of the evaluated tokens.
 const WORTH: u64 = 20;
 
-/// One sentence for each cause that matters.
+/// One sentence for each cause that counts.
 pub(super) fn advice(evaluation: &Evaluation) -> Vec<String> {
     let Evaluation {
         evaluated, causes, ..
@@ -82,7 +82,7 @@ pub(super) fn advice(evaluation: &Evaluation) -> Vec<String> {
     advice
 }
 
-/// What would have kept tokens that were lost so.
+/// What would have kept tokens that were lost for this reason.
 fn keep(reason: Option<Reason>) -> &'static str {
     match reason {
         Some(Reason::DroppedFromHost) => "a larger --cache-ram would have kept them",
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_little_is_passed_over() {
+    fn a_cause_with_few_tokens_gets_no_advice() {
         let with = |moved| Evaluation {
             evaluated: 1000,
             causes: Causes {

@@ -101,7 +101,7 @@ pub(in crate::companion) fn words(cause: &str) -> &str {
     }
 }
 
-/// Where it left the earlier prompt.
+/// Where the prompt diverged from an earlier one.
 fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
     let whose = match &diverged.request {
         Some(name) => format!("{}'s", visible(name)),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_beginning_is_the_sentence() {
+    fn a_change_at_the_beginning_is_described() {
         let lines = lines(&one());
         assert_eq!(
             lines[..3],
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_says_when_why_and_by_whom() {
+    fn a_loss_is_described_with_time_reason_and_request() {
         let lines = lines(&Evaluation {
             causes: Causes {
                 last_token: 1,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_are_named() {
+    fn insertions_and_deletions_are_described() {
         let of = |inserted, deleted| {
             let diverged = Diverged {
                 at: 5,

@@ -1,11 +1,11 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// Whether a server can be asked.
+/// Whether a server answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "status")]
 pub enum Health {
-    /// It serves.
+    /// It answers requests.
     Ready,
     /// It runs, and loads its model.
     Loading,
@@ -40,7 +40,7 @@ pub struct Props {
     pub endpoint_slots: Option<bool>,
     /// Whether `GET /metrics` answers.
     pub endpoint_metrics: Option<bool>,
-    /// Whether the model was unloaded for want of work (`--sleep-idle-seconds`).
+    /// Whether the model was unloaded because the server was idle (`--sleep-idle-seconds`).
     pub is_sleeping: Option<bool>,
 }
 
@@ -48,8 +48,8 @@ fn n_ctx<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     Ok(Value::deserialize(deserializer)?["n_ctx"].as_u64())
 }
 
-/// One slot, as `GET /slots` shows it. What a slot does not say is `None`: one
-/// that has not been used yet says little.
+/// One slot, as `GET /slots` shows it. Fields that the server does not give are `None`: for a slot
+/// that was never used it gives only a few.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Slot {
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Slot {
         let slot = Value::deserialize(deserializer)?;
         let id = slot["id"].as_u64().and_then(|id| u32::try_from(id).ok());
         let number = |name: &str| slot[name].as_u64();
-        // A list of one in servers of 2026, before that the one itself.
+        // In servers of 2026 a list with one element, before that the element itself.
         let next = match &slot["next_token"] {
             Value::Array(list) => list.first(),
             one => Some(one),
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for Slot {
     }
 }
 
-/// What saving a slot came to.
+/// The result of saving a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Saved {
     /// The slot.
@@ -114,7 +114,7 @@ pub struct Saved {
     pub bytes: u64,
 }
 
-/// What restoring a slot came to.
+/// The result of restoring a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Restored {
     /// The slot.
@@ -131,7 +131,7 @@ pub struct Restored {
     pub bytes: u64,
 }
 
-/// What erasing a slot came to.
+/// The result of erasing a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Erased {
     /// The slot.

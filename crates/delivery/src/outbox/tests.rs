@@ -12,7 +12,7 @@ fn texts(batch: &[Arc<str>]) -> Vec<&str> {
 }
 
 #[test]
-fn oldest_first_and_each_once() {
+fn ids_are_taken_oldest_first_and_each_once() {
     let mut outbox = Outbox::default();
     for text in ["a", "b", "a", "c"] {
         outbox.evict(text.into());
@@ -28,7 +28,7 @@ fn oldest_first_and_each_once() {
 }
 
 #[test]
-fn a_failed_batch_goes_before_what_came_later() {
+fn a_failed_batch_is_sent_before_later_ids() {
     let mut outbox = Outbox::default();
     for text in ["a", "b", "c"] {
         outbox.evict(text.into());
@@ -40,7 +40,7 @@ fn a_failed_batch_goes_before_what_came_later() {
 }
 
 #[test]
-fn a_withdrawn_id_is_not_told() {
+fn a_withdrawn_id_is_not_sent() {
     let mut outbox = Outbox::default();
     outbox.evict("a".into());
     outbox.evict("b".into());
@@ -55,7 +55,7 @@ fn a_withdrawn_id_is_not_told() {
 }
 
 #[test]
-fn an_id_evicted_anew_while_in_flight_is_told_anew() {
+fn an_id_evicted_again_while_in_flight_is_sent_again_once() {
     let mut outbox = Outbox::default();
     outbox.evict("a".into());
     outbox.take_batch(1);
@@ -72,7 +72,7 @@ fn an_id_evicted_anew_while_in_flight_is_told_anew() {
 }
 
 #[test]
-fn over_a_limit_the_oldest_go_and_are_counted() {
+fn over_a_limit_the_oldest_ids_are_dropped_and_counted() {
     let mut outbox = Outbox::new(Limits { ids: 3, bytes: 10 });
     for text in ["a", "b", "c", "d"] {
         outbox.evict(text.into());
@@ -93,7 +93,7 @@ fn over_a_limit_the_oldest_go_and_are_counted() {
 }
 
 #[test]
-fn tombstones_do_not_pile_up_behind_an_old_id() {
+fn tombstones_behind_an_old_id_are_bounded() {
     let mut outbox = Outbox::default();
     outbox.evict("oldest".into());
     for n in 0..100_000 {
@@ -105,7 +105,7 @@ fn tombstones_do_not_pile_up_behind_an_old_id() {
 }
 
 #[test]
-fn the_memory_of_an_outage_is_given_back() {
+fn after_an_outage_the_memory_is_freed() {
     let mut outbox = Outbox::default();
     for n in 0..50_000 {
         outbox.evict(id(n));
@@ -118,7 +118,7 @@ fn the_memory_of_an_outage_is_given_back() {
 }
 
 #[test]
-fn what_was_set_aside_stays_out_of_the_way_and_is_not_forgotten() {
+fn an_id_set_aside_is_in_no_batch_and_is_taken_alone() {
     let mut outbox = Outbox::default();
     for text in ["a", "b", "c"] {
         outbox.evict(text.into());
@@ -149,7 +149,7 @@ fn what_was_set_aside_stays_out_of_the_way_and_is_not_forgotten() {
 }
 
 #[test]
-fn what_is_given_up_does_not_come_back() {
+fn a_dropped_id_is_not_sent_again() {
     let mut outbox = Outbox::default();
     for text in ["a", "b", "c", "d"] {
         outbox.evict(text.into());
@@ -160,7 +160,7 @@ fn what_is_given_up_does_not_come_back() {
     assert_eq!(texts(&outbox.take_batch(9)), ["b", "d"]);
 }
 
-/// The same, written so that it is plainly right and slow.
+/// A simple and slow implementation, to compare with.
 #[derive(Default)]
 struct Model {
     aside: Vec<Arc<str>>,

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn ceilings_double_from_50_ms_to_5_s() {
+fn the_longest_delay_doubles_from_50_ms_to_5_s() {
     let policy = RetryPolicy::default();
     let ms: Vec<u128> = (0..=9).map(|n| policy.ceiling(n).as_millis()).collect();
     assert_eq!(ms, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
@@ -13,7 +13,7 @@ fn ceilings_double_from_50_ms_to_5_s() {
 }
 
 #[test]
-fn the_jitter_is_full_and_even() {
+fn delays_are_spread_evenly_from_zero_to_the_longest() {
     let policy = RetryPolicy::default();
     assert_eq!(policy.delay(1, 0), Duration::ZERO);
     assert_eq!(policy.delay(1, 1 << 63), Duration::from_millis(25));
@@ -33,7 +33,7 @@ fn the_jitter_is_full_and_even() {
 }
 
 #[test]
-fn a_success_starts_over() {
+fn after_a_success_the_delays_start_again() {
     let mut backoff = Backoff::new(RetryPolicy::default());
     for failures in 1..=20 {
         backoff.failed(u64::MAX, None);
@@ -45,7 +45,7 @@ fn a_success_starts_over() {
 }
 
 #[test]
-fn retry_after_is_honoured_up_to_a_minute() {
+fn retry_after_lengthens_the_delay_up_to_a_minute() {
     let mut backoff = Backoff::new(RetryPolicy::default());
     let wish = |s| Some(Duration::from_secs(s));
     assert_eq!(backoff.failed(0, wish(2)), Duration::from_secs(2));

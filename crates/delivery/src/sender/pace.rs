@@ -1,8 +1,8 @@
-//! When to send what.
+//! Decides when to send which ids.
 //!
-//! There are two lines of ids: the queue, told in batches, and those that were set aside because
+//! There are two queues: the ids that are sent in batches, and the ids that were set aside because
 //! they were refused when they were sent alone. Each has its own pause, so that an id that
-//! nobody takes delays no other.
+//! is always refused does not delay the others.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ pub(super) enum Source {
     Aside,
 }
 
-/// What becomes of ids that were not told.
+/// What happens to the ids of a POST that settled nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Back {
     /// They are sent again before all others.
@@ -43,21 +43,21 @@ pub(super) enum Back {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) source: Source,
-    /// In the POST.
+    /// The number of ids in the POST.
     pub(super) ids: usize,
     pub(super) next: Next,
     /// What a `Retry-After` asks for.
     pub(super) after: Option<Duration>,
 }
 
-/// What the sender remembers of its attempts. It reads no clock.
+/// The state of batch size and pauses. It reads no clock.
 #[derive(Debug)]
 pub(super) struct Pace {
     policy: RetryPolicy,
     backoff: Backoff,
     /// Ids in the next batch, at most.
     most: usize,
-    /// Batches taken since it became what it is.
+    /// Batches that were accepted since `most` changed.
     taken: u32,
     queue_at: Option<Instant>,
     aside_at: Option<Instant>,
@@ -92,7 +92,7 @@ impl Pace {
         self.failing_since
     }
 
-    /// What may be sent now; else how long to wait before asking again, `None`: until there is
+    /// What may be sent now; else how long to wait before the next call. `None`: until there is
     /// something to send.
     pub(super) fn next(&self, outbox: &Outbox, now: Instant) -> Result<Source, Option<Duration>> {
         let pause =
@@ -106,7 +106,7 @@ impl Pace {
         }
     }
 
-    /// Somebody waits for a drain: whatever is left of the pauses, there is no time for it.
+    /// A drain has begun: ends the current pauses.
     pub(super) fn hurry(&mut self) {
         self.queue_at = None;
         self.aside_at = None;
@@ -129,7 +129,7 @@ impl Pace {
         }
     }
 
-    /// A POST settled nothing. `random` is any 64 bits; `draining`, whether somebody waits.
+    /// A POST settled nothing. `random` is any 64 bits; `draining`: a drain is under way.
     pub(super) fn failed(
         &mut self,
         failure: Failure,
@@ -145,7 +145,7 @@ impl Pace {
             };
             Some(now + pause)
         };
-        // Slowly, as it may be for ever.
+        // Slowly, because this may go on for ever.
         let aside = self.policy.cap.max(self.policy.granted(failure.after));
         if failure.source == Source::Aside {
             self.aside_at = at(aside);

@@ -81,7 +81,7 @@ fn requests_may_be_cut_anywhere_and_follow_each_other() {
 }
 
 #[test]
-fn a_client_that_waits_is_told_to_go_on() {
+fn a_client_that_expects_100_continue_gets_it() {
     let head = b"POST /evict HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
     let mut waiting = connection(head, usize::MAX);
     assert!(matches!(waiting.next_request().unwrap(), Next::End));
@@ -110,7 +110,7 @@ fn http_1_0_closes_unless_asked_not_to() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so() {
+fn a_malformed_request_gets_an_error() {
     for (input, status) in [
         (&b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"[..], 400),
         (b"GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", 400),
@@ -142,7 +142,7 @@ fn what_is_no_request_is_told_so() {
 }
 
 #[test]
-fn a_request_that_drips_in_for_too_long_is_refused() {
+fn a_request_that_arrives_too_slowly_is_refused() {
     let limits = Limits {
         whole_request: Duration::ZERO,
         ..LIMITS
