@@ -95,7 +95,8 @@ fn the_table_is_interposed_and_nothing_in_it_has_to_be_there() {
         let name = String::from_utf8_lossy(export.name().name().unwrap_or_default()).into_owned();
         assert!(!names.contains(&name.as_str()), "{name}");
     }
-    // Their kinds, not their names, tell dyld to call what is in them.
+    // Its kind, not its name, tells dyld to call what is in it. The constructor has the destructor
+    // called: the section for that is one of old binaries.
     assert_eq!(find("__mod_init_func").map(|section| section.1), Some(0x9));
-    assert_eq!(find("__mod_term_func").map(|section| section.1), Some(0xa));
+    assert!(find("__mod_term_func").is_none());
 }

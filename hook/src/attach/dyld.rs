@@ -1,7 +1,8 @@
 //! How calls by name come to us on macOS: dyld reads pairs of (ours, theirs) from the section
 //! `__DATA,__interpose` of an inserted library, and binds whoever asks for theirs to ours. In this
 //! library itself theirs stays theirs (or is that of another inserted library), so that a pair's
-//! second half is the function behind ours. `dlsym` would answer with our own.
+//! second half is the function behind ours. `dlsym` would answer with our own, so it is asked only for
+//! functions that have no pair.
 //!
 //! A weak reference is null, and its pair without effect, where nobody has the function: this
 //! library is loaded into everything that the server starts, and engines differ.
@@ -34,8 +35,11 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
         // SAFETY: dyld has filled the pairs before any of this library's code runs, and leaves
         // them alone from then on.
         Some(row) => unsafe { PAIRS[row][1] },
+        // Not RTLD_NEXT: for a library with a two-level namespace, as this one is, that looks in what
+        // the library was linked with and no further (dlsym(3)), which is libSystem. This looks
+        // through all that was loaded with the process; of this library's nothing is exported.
         // SAFETY: the name is a C string; dlsym may be called at any time.
-        None => unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) },
+        None => unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) },
     }
 }
 
@@ -43,6 +47,11 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
 pub(super) fn is_paired(row: &Row) -> bool {
     let place = ROWS.iter().position(|other| other.name == row.name);
     place.is_some_and(|place| place < COUNT) && row.slot.get().is_some() && hears(row)
+}
+
+/// Whether the process has a row's function, though calls of it may not come to us.
+pub(super) fn is_there(row: &Row) -> bool {
+    row.slot.get().is_some()
 }
 
 /// Whether calls of what is behind a row come to us. Calls within one file do not: not those of

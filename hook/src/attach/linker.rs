@@ -11,6 +11,11 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
+/// Whether the process has a row's function. One that nobody calls may be another engine's.
+pub(super) fn is_there(row: &Row) -> bool {
+    row.found()
+}
+
 /// Whether whoever calls the row's function can be made to call us: calls from file to file can
 /// be. Within one file the dynamic linker may be done without (`-Bsymbolic`), and then there is no
 /// word to patch. Of functions that every server calls, that is noticed by the words' absence; of
