@@ -48,9 +48,11 @@ static RUNNING: OnceLock<Running> = OnceLock::new();
 #[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_init_func"))]
 static ON_LOAD: extern "C" fn() = on_load;
 
+/// On macOS the constructor registers it: dyld runs `__mod_term_func` for old binaries' sake, and not
+/// at all in those for arm64e.
+#[cfg(target_os = "linux")]
 #[used]
-#[cfg_attr(target_os = "linux", unsafe(link_section = ".fini_array"))]
-#[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_term_func"))]
+#[unsafe(link_section = ".fini_array")]
 static ON_EXIT: extern "C" fn() = on_exit;
 
 /// The constructor: attaches if this process is a llama-server. The preload variable is inherited by
@@ -67,6 +69,11 @@ extern "C" fn on_load() {
     if let Ok(Some(prepared)) = panic::catch_unwind(prepare) {
         let observes = prepared.settings.observes();
         if PREPARED.set(prepared).is_ok() {
+            // SAFETY: the function is there as long as the process: the library is never unloaded.
+            #[cfg(target_os = "macos")]
+            unsafe {
+                libc::atexit(on_exit)
+            };
             if observes {
                 clock::engage();
             }

@@ -19,6 +19,9 @@ use crate::{Error, Machine, Obstacle};
 pub struct Slice {
     /// Its instruction set.
     pub machine: Machine,
+    /// For pointers that are signed, the kind of macOS's own programs: a library without them is not
+    /// loaded there, and if it was to be inserted, the program ends.
+    pub arm64e: bool,
     /// The libraries that it asks for (`LC_LOAD_DYLIB` and its like), in order.
     pub needed: Vec<String>,
     /// Has a section `__RESTRICT,__restrict`, for which dyld ignores its variables.
@@ -52,7 +55,9 @@ impl Slice {
     }
 
     pub(crate) fn obstacle(&self) -> Option<Obstacle> {
-        if self.restricted || self.signature.drops_variables {
+        if self.arm64e {
+            Some(Obstacle::Arm64e)
+        } else if self.restricted || self.signature.drops_variables {
             Some(Obstacle::DropsVariables)
         } else if self.signature.demands_signer {
             Some(Obstacle::DemandsSigner)
@@ -70,7 +75,8 @@ pub(crate) fn is_protected(path: &Path) -> bool {
     within(&["/bin", "/sbin", "/usr", "/System"]) && !within(&["/usr/local"])
 }
 
-/// The slices of a file for the machines that are known here.
+/// The slices of a file for the machines that are known here. Of two for one machine the one for arm64e
+/// comes last: of programs that are not macOS's own, it is not what runs.
 pub(crate) fn slices<R: Read + Seek>(file: R) -> Result<Vec<Slice>, Error> {
     let data = ReadCache::new(file);
     let magic = data.read_bytes_at(0, 4).unwrap_or_default();
@@ -87,6 +93,7 @@ fn each<R: Read + Seek>(data: &ReadCache<R>, arches: &[impl FatArch]) -> Result<
         let (offset, size) = arch.file_range();
         slices.extend(slice(data.range(offset, size))?);
     }
+    slices.sort_by_key(|slice| slice.arm64e);
     Ok(slices)
 }
 
@@ -101,8 +108,11 @@ fn slice<'data>(data: impl ReadRef<'data>) -> Result<Option<Slice>, Error> {
         macho::CPU_TYPE_ARM64 => Machine::Aarch64,
         _ => return Ok(None),
     };
+    // The upper byte is for flags.
+    let kind = header.cpusubtype(endian).0 & 0x00ff_ffff;
     let mut slice = Slice {
         machine,
+        arm64e: machine == Machine::Aarch64 && kind == macho::CPU_SUBTYPE_ARM64E.0,
         needed: Vec::new(),
         restricted: false,
         signature: Signature::default(),

@@ -36,6 +36,8 @@ pub enum Obstacle {
     DropsVariables,
     /// Signed such that an inserted library of another signer ends it.
     DemandsSigner,
+    /// For signed pointers: an inserted library without them ends it.
+    Arm64e,
     /// Neither ELF, script nor Mach-O.
     UnknownFormat,
 }
@@ -55,6 +57,7 @@ impl fmt::Display for Obstacle {
             Self::ProtectedInterpreter(interpreter) => write!(f, "is a script for {}, a program of macOS's own that keeps DYLD_INSERT_LIBRARIES from the server; set LLAMA_SERVER_BIN to the server itself", interpreter.display()),
             Self::DropsVariables => f.write_str("was signed for the hardened runtime, or restricted, without the entitlement com.apple.security.cs.allow-dyld-environment-variables, so that nothing can be inserted; sign it anew (codesign --force --sign -), or use a build of your own"),
             Self::DemandsSigner => f.write_str("was signed to load libraries of its own signer only (without the entitlement com.apple.security.cs.disable-library-validation), and would not start with another; sign it anew (codesign --force --sign -), or use a build of your own"),
+            Self::Arm64e => f.write_str("is built for arm64e, where a library for arm64 cannot be inserted and the server would not start; use a build for arm64"),
             Self::UnknownFormat => f.write_str("is neither an ELF file nor a script"),
         }
     }

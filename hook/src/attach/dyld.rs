@@ -2,7 +2,7 @@
 //! `__DATA,__interpose` of an inserted library, and binds every other file that imports the original
 //! to the replacement. Within this library the original stays the original (or is the replacement of
 //! another inserted library), so the second half of a pair is the function to call. `dlsym` would
-//! return our replacement.
+//! return our replacement, so it is asked only for functions that have no pair.
 //!
 //! The originals are weak references. If no file has the function, the reference is null and dyld skips
 //! the pair: this library is loaded into everything that the server starts, and engines differ.
@@ -35,8 +35,11 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
         // SAFETY: dyld has filled the pairs before any of this library's code runs, and leaves
         // them alone from then on.
         Some(row) => unsafe { PAIRS[row][1] },
+        // Not RTLD_NEXT: for a library with a two-level namespace, as this one is, that looks in what
+        // the library was linked with and no further (dlsym(3)), which is libSystem. This looks
+        // through all that was loaded with the process; of this library's nothing is exported.
         // SAFETY: the name is a C string; dlsym may be called at any time.
-        None => unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) },
+        None => unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) },
     }
 }
 
@@ -44,6 +47,11 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
 pub(super) fn is_paired(row: &Row) -> bool {
     let place = ROWS.iter().position(|other| other.name == row.name);
     place.is_some_and(|place| place < COUNT) && row.slot.get().is_some() && hears(row)
+}
+
+/// Whether the process has a row's function, though its calls may not come to us.
+pub(super) fn is_there(row: &Row) -> bool {
+    row.slot.get().is_some()
 }
 
 /// Whether our replacement sees the calls of a row's function. It does not see calls within one file:

@@ -11,6 +11,11 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
+/// Whether the process has a row's function. One that nobody calls may be another engine's.
+pub(super) fn is_there(row: &Row) -> bool {
+    row.found()
+}
+
 /// Whether calls of the row's function can be redirected to us. Calls between files can be. Calls within
 /// one file may bypass the dynamic linker (`-Bsymbolic`), and then there is no word to patch. If a
 /// function that every server calls has no word, that is the reason. If any other function has no word,

@@ -104,7 +104,9 @@ impl Host {
         let survey = Survey::take();
         let has_server = match &engine {
             Engine::Executable(inside) => inside.has_server(),
-            Engine::Libraries => has_any(NUMBERS) || has_any(LAUNCH),
+            Engine::Libraries => ROWS
+                .iter()
+                .any(|row| row.is_servers() && linker::is_there(row)),
         };
         process::is_llama_server(has_server).then_some(Self { engine, survey })
     }

@@ -68,7 +68,11 @@ impl File {
         self
     }
 
-    fn bytes(mut self, machine: u32) -> Vec<u8> {
+    fn bytes(self, machine: u32) -> Vec<u8> {
+        self.bytes_of_kind(machine, 0)
+    }
+
+    fn bytes_of_kind(mut self, machine: u32, kind: u32) -> Vec<u8> {
         if self.signature.is_empty() {
             self.signature = big(&[0xfade_0cc0, 12, 0]);
         }
@@ -77,19 +81,35 @@ impl File {
         let signature = [0x1d, 16, at, self.signature.len() as u32];
         self.commands.push(little(&signature));
         let count = self.commands.len() as u32;
-        let mut bytes = little(&[0xfeed_facf, machine, 0, 2, count, size as u32 + 16, 0, 0]);
+        let mut bytes = little(&[0xfeed_facf, machine, kind, 2, count, size as u32 + 16, 0, 0]);
         bytes.extend(self.commands.concat());
         bytes.extend(self.signature);
         bytes
     }
 
     fn read(self) -> Slice {
-        let read = slices(Cursor::new(self.bytes(ARM))).expect("a sound file");
-        let [slice] = &read[..] else {
-            panic!("one slice: {read:?}")
-        };
-        slice.clone()
+        only_slice(self.bytes(ARM))
     }
+}
+
+fn only_slice(file: Vec<u8>) -> Slice {
+    let read = slices(Cursor::new(file)).expect("a sound file");
+    let [slice] = &read[..] else {
+        panic!("one slice: {read:?}")
+    };
+    slice.clone()
+}
+
+/// (machine, kind, file) of each part.
+fn universal(parts: &[(u32, u32, Vec<u8>)]) -> Vec<u8> {
+    let mut file = big(&[0xcafe_babe, parts.len() as u32]);
+    let mut offset = 8 + 20 * parts.len() as u32;
+    for (machine, kind, part) in parts {
+        file.extend(big(&[*machine, *kind, offset, part.len() as u32, 0]));
+        offset += part.len() as u32;
+    }
+    file.extend(parts.iter().flat_map(|(.., part)| part.clone()));
+    file
 }
 
 fn entitlements(granted: &[&str]) -> String {
@@ -122,17 +142,28 @@ fn libraries_are_read() {
 
 #[test]
 fn a_universal_file_has_a_slice_for_each_known_machine() {
-    let parts = [POWER, INTEL, ARM].map(|machine| File::default().bytes(machine));
-    let mut file = big(&[0xcafe_babe, parts.len() as u32]);
-    let mut offset = 8 + 20 * parts.len() as u32;
-    for (machine, part) in [POWER, INTEL, ARM].iter().zip(&parts) {
-        file.extend(big(&[*machine, 0, offset, part.len() as u32, 0]));
-        offset += part.len() as u32;
-    }
-    file.extend(parts.concat());
+    let parts = [POWER, INTEL, ARM].map(|machine| (machine, 0, File::default().bytes(machine)));
+    let file = universal(&parts);
     let read = slices(Cursor::new(file)).expect("a sound file");
     let machines: Vec<Machine> = read.iter().map(|slice| slice.machine).collect();
     assert_eq!(machines, [Machine::X86_64, Machine::Aarch64]);
+}
+
+#[test]
+fn a_program_for_arm64e_only_is_an_obstacle() {
+    /// `CPU_SUBTYPE_ARM64E`, and the flags that say which version of its ABI.
+    const KIND: u32 = 2 | 0x8000_0000;
+    let plain = File::default().bytes(ARM);
+    let signing = || File::default().bytes_of_kind(ARM, KIND);
+    assert_eq!(only_slice(signing()).obstacle(), Some(Obstacle::Arm64e));
+    // Of both, the other is what runs.
+    let both = universal(&[(ARM, KIND, signing()), (ARM, 0, plain)]);
+    let read = slices(Cursor::new(both)).expect("a sound file");
+    let obstacles: Vec<_> = read.iter().map(Slice::obstacle).collect();
+    assert_eq!(obstacles, [None, Some(Obstacle::Arm64e)]);
+    // On Intel the number means something else.
+    let intel = only_slice(File::default().bytes_of_kind(INTEL, KIND));
+    assert_eq!(intel.obstacle(), None);
 }
 
 #[test]
