@@ -19,6 +19,14 @@ fn main() {
         time("sharing", &contexts, |contexts| {
             batch_sharing(contexts, 0, &Cached::new(), |_| 1)
         });
+        let (before, after) = contexts.split_at(contexts.len() / 2);
+        let mut cached = Cached::new();
+        for (number, prompt) in before.iter().enumerate() {
+            cached.insert(number as u64, prompt);
+        }
+        time("half of them after the other half", after, |contexts| {
+            batch_sharing(contexts, 0, &cached, |_| 1)
+        });
     }
 }
 

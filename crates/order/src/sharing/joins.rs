@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::Block;
+use crate::{Block, Cached};
 
 /// Two clusters that were joined. Below the number of contexts: a context; otherwise that many joins
 /// before.
@@ -13,22 +13,29 @@ pub struct Join {
     pub clusters: [usize; 2],
     /// The blocks that both have, ascending.
     pub common: Vec<Block>,
-    /// What those weigh.
-    pub shared: u64,
+    /// What the join saves: the weight of those, less what of the cache can no longer be gone on with.
+    pub saved: u64,
 }
 
-/// How good it is to join two clusters: the weight that they have in common; then how little they have
-/// besides; then their numbers, the later cluster's first.
+/// How good it is to join two clusters: what it saves; then how little they have besides; then their
+/// numbers, the later cluster's first.
 type Worth = (u64, Reverse<u64>, Reverse<usize>, Reverse<usize>);
 
-/// Joins sets of blocks, those that have most in common first, until none has anything in common with
-/// another. `weight` is what a block is worth, and counts as 1 if it is 0. Repeated blocks count once.
+/// Joins sets of blocks, the two first whose join saves most, until none saves anything. The blocks of
+/// each set are put after `first`. `weight` is what a block is worth, and counts as 1 if it is 0.
+/// Repeated blocks count once.
 ///
 /// The time grows with the square of the number of sets. After `steps` comparisons of a set with another
 /// no more are begun, and what is not joined by then stays apart.
 #[must_use]
-pub fn joins(sets: &[Vec<Block>], weight: impl Fn(Block) -> u64, steps: u64) -> Vec<Join> {
-    let mut joining = Joining::new(weight, steps);
+pub fn joins(
+    sets: &[Vec<Block>],
+    first: &[Block],
+    cached: &Cached,
+    weight: impl Fn(Block) -> u64,
+    steps: u64,
+) -> Vec<Join> {
+    let mut joining = Joining::new(first, cached, weight, steps);
     let mut waiting = BinaryHeap::new();
     for set in sets {
         let mut set = set.clone();
@@ -41,7 +48,7 @@ pub fn joins(sets: &[Vec<Block>], weight: impl Fn(Block) -> u64, steps: u64) -> 
     // Each cluster waits with the best of those before it, so that each pair is looked at once, by its
     // later one. If its partner was joined with another, the next best is no better: what comes first
     // here with both still there is the best of all pairs.
-    while let Some((shared, _, Reverse(later), Reverse(earlier))) = waiting.pop() {
+    while let Some((saved, _, Reverse(later), Reverse(earlier))) = waiting.pop() {
         if joining.clusters[later].is_none() {
             continue;
         }
@@ -55,54 +62,85 @@ pub fn joins(sets: &[Vec<Block>], weight: impl Fn(Block) -> u64, steps: u64) -> 
         joins.push(Join {
             clusters: [earlier, later],
             common,
-            shared,
+            saved,
         });
         waiting.extend(joining.best(number));
     }
     joins
 }
 
-struct Joining<W> {
+/// A set of blocks that some contexts have in common.
+struct Cluster {
+    /// Ascending.
+    blocks: Vec<Block>,
+    weight: u64,
+    /// What the heaviest beginning weighs that is cached and that these blocks make.
+    cached: u64,
+}
+
+struct Joining<'a, W> {
+    first: &'a [Block],
+    cached: &'a Cached,
     weight: W,
-    /// Ascending blocks and their weight; `None`: it was joined with another.
-    clusters: Vec<Option<(Vec<Block>, u64)>>,
+    /// `None`: it was joined with another.
+    clusters: Vec<Option<Cluster>>,
     /// The clusters that have a block. Those that were joined are dropped when the list is read.
     having: HashMap<Block, Vec<usize>>,
     /// What each cluster has in common with one that is looked at; all zero between.
     shared: Vec<u64>,
     steps: u64,
+    searches: u32,
 }
 
-impl<W: Fn(Block) -> u64> Joining<W> {
-    fn new(weight: W, steps: u64) -> Self {
+/// So many joins are weighed against what is cached: those of a batch of some hundred contexts. All others
+/// are judged by what is shared alone. Each takes some 20 µs where a thousand prompts are cached.
+const SEARCHES: u32 = 10_000;
+
+impl<'a, W: Fn(Block) -> u64> Joining<'a, W> {
+    fn new(first: &'a [Block], cached: &'a Cached, weight: W, steps: u64) -> Self {
         Self {
+            first,
+            cached,
             weight,
             clusters: Vec::new(),
             having: HashMap::new(),
             shared: Vec::new(),
             steps,
+            searches: SEARCHES,
         }
+    }
+
+    fn weigh(&self, blocks: &[Block]) -> u64 {
+        let weights = blocks.iter().map(|block| (self.weight)(*block).max(1));
+        weights.sum()
+    }
+
+    /// The heaviest cached beginning that the blocks make after `first`.
+    fn beginning(&self, first: &[Block], blocks: &[Block]) -> Vec<Block> {
+        self.cached
+            .best_beginning(first, blocks, &self.weight, 0)
+            .blocks
     }
 
     fn add(&mut self, blocks: Vec<Block>) -> usize {
         let number = self.clusters.len();
-        let weight = blocks
-            .iter()
-            .map(|block| (self.weight)(*block).max(1))
-            .sum();
         for block in &blocks {
             self.having.entry(*block).or_default().push(number);
         }
-        self.clusters.push(Some((blocks, weight)));
+        self.clusters.push(Some(Cluster {
+            weight: self.weigh(&blocks),
+            cached: self.weigh(&self.beginning(self.first, &blocks)),
+            blocks,
+        }));
         self.shared.push(0);
         number
     }
 
-    /// The best of those before it, if any has something in common with it.
+    /// The best of those before it, if a join with any of them saves something.
     fn best(&mut self, number: usize) -> Option<Worth> {
-        let (blocks, own) = self.clusters[number].as_ref()?;
+        let cluster = self.clusters[number].as_ref()?;
         let mut seen = Vec::new();
-        for block in blocks {
+        for block in &cluster.blocks {
             let weight = (self.weight)(*block).max(1);
             let Some(having) = self.having.get_mut(block) else {
                 continue;
@@ -116,23 +154,66 @@ impl<W: Fn(Block) -> u64> Joining<W> {
                 self.shared[other] += weight;
             }
         }
-        let mut best = None;
+        let mut likely: Vec<Worth> = Vec::with_capacity(seen.len());
         for other in seen {
             let shared = std::mem::take(&mut self.shared[other]);
-            let theirs = self.clusters[other]
-                .as_ref()
-                .map_or(0, |(_, weight)| *weight);
-            let lost = Reverse(own + theirs);
-            best = best.max(Some((shared, lost, Reverse(number), Reverse(other))));
+            if let Some(theirs) = &self.clusters[other] {
+                let both = Reverse(cluster.weight + theirs.weight);
+                likely.push((shared, both, Reverse(number), Reverse(other)));
+            }
+        }
+        if self.cached.nodes() == 0 || self.searches == 0 {
+            return likely.into_iter().max().filter(|_| self.steps > 0);
+        }
+        // A join saves no more than what is shared: those that share less than the best need not be
+        // looked at.
+        likely.sort_unstable_by_key(|worth| Reverse(*worth));
+        let mut best: Option<Worth> = None;
+        for (shared, both, _, Reverse(other)) in likely {
+            if self.steps == 0 || best.is_some_and(|(saved, ..)| saved > shared) {
+                break;
+            }
+            let saved = self.saved(number, other, shared);
+            let worth = (saved, both, Reverse(number), Reverse(other));
+            best = best.max(Some(worth).filter(|_| saved > 0));
         }
         best.filter(|_| self.steps > 0)
     }
 
+    /// What a join saves. What both share is evaluated once less. But both then begin with that, and
+    /// what is cached can be gone on with only from there.
+    fn saved(&mut self, a: usize, b: usize, shared: u64) -> u64 {
+        let (Some(one), Some(other)) = (&self.clusters[a], &self.clusters[b]) else {
+            return 0;
+        };
+        let apart = one.cached + other.cached;
+        if apart == 0 || self.searches == 0 {
+            return shared;
+        }
+        self.searches -= 1;
+        let common = in_common(one, other);
+        let mut first = self.first.to_vec();
+        let begun = self.beginning(self.first, &common);
+        first.extend(&begun);
+        let mut together = self.weigh(&begun);
+        if begun.len() == common.len() {
+            for cluster in [one, other] {
+                let mut rest = cluster.blocks.clone();
+                rest.retain(|block| common.binary_search(block).is_err());
+                together += self.weigh(&self.beginning(&first, &rest));
+            }
+        }
+        (shared + together).saturating_sub(apart)
+    }
+
     /// What two clusters have in common; `None` if one of them was joined.
     fn common(&self, a: usize, b: usize) -> Option<Vec<Block>> {
-        let (a, _) = self.clusters[a].as_ref()?;
-        let (b, _) = self.clusters[b].as_ref()?;
-        let in_b = |block: &&Block| b.binary_search(block).is_ok();
-        Some(a.iter().filter(in_b).copied().collect())
+        let (a, b) = (self.clusters[a].as_ref()?, self.clusters[b].as_ref()?);
+        Some(in_common(a, b))
     }
+}
+
+fn in_common(a: &Cluster, b: &Cluster) -> Vec<Block> {
+    let in_b = |block: &&Block| b.blocks.binary_search(block).is_ok();
+    a.blocks.iter().filter(in_b).copied().collect()
 }

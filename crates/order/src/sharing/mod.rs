@@ -2,12 +2,14 @@
 //!
 //! Contexts that stand in one cluster begin with the blocks that all of them have in common. So each
 //! join of two clusters saves the weight of what both have in common: once evaluated, it is in the
-//! cache for the second. That sum is to be large, and it is what the clusters are joined by: those two
-//! first that have most in common. The clustering by distances ([`crate::linkage`]), as in ContextPilot
-//! 0.5.0, joins by a mean over all pairs of members, which says little about what *all* of them have in
-//! common. On the workloads of `scripts/index-bench` a real llama-server reuses a twelfth more this way
-//! (33.7 percent of all prompt tokens, 31.2 by distances); a search through all moves of branches finds
-//! 1 percent more than this.
+//! cache for the second. And it costs what either could have gone on with in the cache, and cannot after
+//! that beginning. This sum is to be large, and it is what the clusters are joined by: those two first
+//! whose join saves most. The clustering by distances ([`crate::linkage`]), as in ContextPilot 0.5.0, joins
+//! by a mean over all pairs of members, which says little about what *all* of them have in common.
+//!
+//! How much more llama-server reuses this way is in the table of docs/index.md, by `scripts/index-bench`. On
+//! its workloads, and without a cache, a search through all moves of branches saves 1 percent more than
+//! this does.
 
 mod joins;
 mod place;
@@ -59,7 +61,7 @@ pub fn batch_sharing(
             .iter()
             .map(|number| contexts[*number][kept.len()..].to_vec())
             .collect();
-        let joins = joins(&rest, &weight, STEPS);
+        let joins = joins(&rest, kept, cached, &weight, STEPS);
         batch.nodes += rest.len() + joins.len();
         let place = Place {
             kept,
