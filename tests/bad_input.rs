@@ -75,7 +75,7 @@ fn body(mut fields: Value) -> Vec<u8> {
 }
 
 #[test]
-fn ids_are_honoured_exactly_or_ignored() {
+fn an_id_is_used_exactly_as_given_or_not_at_all() {
     let pair = Pair::start();
     let quotes = "a \"quoted\"\nid\twith \\ and \u{1F980} \u{7f}";
     let longest = "x".repeat(512);
@@ -111,7 +111,7 @@ fn ids_are_honoured_exactly_or_ignored() {
 }
 
 #[test]
-fn bodies_that_are_not_json() {
+fn bodies_that_are_not_json_get_the_servers_own_answer() {
     let pair = Pair::start();
     let good = body(json!({"prompt": "Some prompt", "rid": "req-good"}));
     pair.send("good", &good);

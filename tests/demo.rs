@@ -15,7 +15,7 @@ fn demo(set: impl FnOnce(&mut Command) -> &mut Command) -> (Output, String, Stri
 }
 
 #[test]
-fn it_shows_evictions_on_a_real_server_and_asks_the_engine_whether_they_are_true() {
+fn the_demo_shows_evictions_on_a_real_server_and_checks_them_with_the_engine() {
     let (output, out, err) = demo(|command| {
         command
             .env("LLAMA_SERVER_BIN", llama_server())
@@ -35,7 +35,7 @@ fn it_shows_evictions_on_a_real_server_and_asks_the_engine_whether_they_are_true
 }
 
 #[test]
-fn without_a_server_it_says_how_to_get_one() {
+fn without_a_server_the_demo_says_how_to_get_one() {
     let empty = tempfile::tempdir().unwrap();
     let (output, out, err) = demo(|command| {
         command

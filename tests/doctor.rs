@@ -143,7 +143,7 @@ fn finding<'a>(report: &'a Value, subject: &str) -> &'a Value {
 }
 
 #[test]
-fn a_real_server_is_good() {
+fn doctor_finds_a_real_server_all_good() {
     let server = contextpilot_testbed::llama_server();
     let server = server.to_str().unwrap();
     let (home, index) = (Home::new(), Index::start());
@@ -186,7 +186,7 @@ fn a_real_server_is_good() {
 }
 
 #[test]
-fn a_server_whose_own_functions_are_out_of_reach_works_with_limits() {
+fn a_server_whose_own_functions_are_hidden_works_with_limits() {
     let (home, index) = (Home::new(), Index::start());
     if let Some(server) = unseen_server(Unseen::Nameless).unwrap() {
         let mut doctor = home.doctor(&[server.to_str().unwrap()]);
@@ -207,7 +207,7 @@ fn a_server_whose_own_functions_are_out_of_reach_works_with_limits() {
 
 /// The one that contextpilot-llama-server would run.
 #[test]
-fn the_server_is_found_as_the_launcher_finds_it() {
+fn doctor_finds_the_server_that_the_launcher_would_run() {
     let home = Home::new();
     let mut missing = home.doctor(&[]);
     missing.env("PATH", home.path("nowhere"));
@@ -225,7 +225,7 @@ fn the_server_is_found_as_the_launcher_finds_it() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn if_the_file_is_missing_doctor_names_it() {
     let home = Home::new();
     let mut doctor = home.doctor(&["/nowhere/llama-server"]);
     assert_says(
@@ -237,7 +237,7 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn a_program_that_is_no_server_will_not_work() {
+fn a_program_that_is_not_a_server_will_not_work() {
     let home = Home::new();
     let output = home.doctor(&["/bin/true"]).output().unwrap();
     assert_says(
@@ -271,7 +271,7 @@ fn functions_inside_the_program_are_hooked_inline_where_that_is_safe() {
 
 /// Versions are known by what they have, so a server is not said to have what is younger.
 #[test]
-fn what_a_version_does_not_have_is_not_claimed() {
+fn a_feature_that_the_version_lacks_is_not_claimed() {
     let home = Home::new();
     let source = |names: &[&str]| {
         let mut text = "int x; int main(int c, char **v) { return c; }\n".to_owned();
@@ -306,7 +306,7 @@ fn what_a_version_does_not_have_is_not_claimed() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_told() {
+fn if_the_hook_cannot_reach_the_server_doctor_says_so() {
     let home = Home::new();
     let source = "int main(void) { return 0; }";
     for (flags, why) in [
@@ -351,7 +351,7 @@ fn a_script_leads_to_the_server_that_it_names() {
 }
 
 #[test]
-fn folders_that_cannot_be_used_are_told() {
+fn if_a_folder_cannot_be_used_doctor_says_so() {
     let home = Home::new();
     let mut doctor = home.doctor(&["/bin/true"]);
     doctor.env_remove("HOME");
@@ -370,7 +370,7 @@ fn folders_that_cannot_be_used_are_told() {
 }
 
 #[test]
-fn what_the_index_answers_is_told() {
+fn doctor_shows_the_answer_of_the_index() {
     let home = Home::new();
     let about = |url: &str| {
         let mut doctor = home.doctor(&["/bin/true"]);
@@ -431,7 +431,7 @@ fn what_the_index_answers_is_told() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_told() {
+fn doctor_shows_wrong_settings() {
     let home = Home::new();
     let mut doctor = home.doctor(&["/bin/true"]);
     let report = json(doctor.env("CONTEXTPILOT_INDEX_URL", "localhost:8765"));
@@ -440,7 +440,7 @@ fn settings_that_cannot_be_used_are_told() {
 
 /// The last line is the command to type next.
 #[test]
-fn it_ends_with_what_to_do_next() {
+fn doctor_ends_with_the_command_to_type_next() {
     let (home, index) = (Home::new(), Index::start());
     let last = |doctor: &mut Command| {
         let output = text(&doctor.output().unwrap());
@@ -477,7 +477,7 @@ fn it_ends_with_what_to_do_next() {
 
 /// A server goes on with the hook that it was started with.
 #[test]
-fn a_hook_of_another_version_is_told() {
+fn if_a_running_hook_has_another_version_doctor_says_so() {
     let home = Home::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

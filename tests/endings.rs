@@ -14,7 +14,7 @@ fn ids(ids: &[&str]) -> BTreeSet<String> {
 /// The client leaves when it has heard that the evaluation of its prompt has begun:
 /// the prompt is never cached, and what it overwrote is gone.
 #[test]
-fn a_client_that_leaves_in_the_middle_of_its_prompt() {
+fn evictions_are_exact_when_a_client_leaves_during_its_prompt() {
     let index = Index::start().unwrap();
     let slow = Model::of(&Spec {
         layers: 8,
@@ -54,7 +54,7 @@ fn a_client_that_leaves_in_the_middle_of_its_prompt() {
 /// `--sleep-idle-seconds` frees the context, and with it all that is cached, in
 /// host memory too.
 #[test]
-fn a_server_that_falls_asleep() {
+fn when_a_server_falls_asleep_all_ids_are_reported() {
     let index = Index::start().unwrap();
     let server = Server::builder()
         .model(&Model::tiny(Arch::Llama))
@@ -87,7 +87,7 @@ fn a_server_that_falls_asleep() {
 /// Embeddings and completions from one server: an embedding overwrites what its
 /// slot held, and the server empties the slot afterwards.
 #[test]
-fn embeddings_overwrite_completions() {
+fn embeddings_evict_completions() {
     let index = Index::start().unwrap();
     let server = Server::builder()
         .model(&Model::tiny(Arch::Llama))
@@ -113,7 +113,7 @@ fn embeddings_overwrite_completions() {
 
 /// Reranking evaluates each document with the query in a slot of its own choice.
 #[test]
-fn reranking_overwrites_completions() {
+fn reranking_evicts_completions() {
     let index = Index::start().unwrap();
     let server = Server::builder()
         .model(&Model::tiny(Arch::Llama))

@@ -10,7 +10,7 @@ mod support;
 /// The overwriting prompt takes half a second to evaluate. The index hears of
 /// the eviction while the engine is still at it.
 #[test]
-fn a_divergence_is_told_before_it_is_computed() {
+fn a_divergence_is_reported_before_it_is_computed() {
     let index = Index::start().unwrap();
     let slow = Model::of(&Spec {
         layers: 8,
@@ -38,7 +38,7 @@ fn a_divergence_is_told_before_it_is_computed() {
 
 /// Nothing is evaluated after an erase; the ledger waits for a short silence.
 #[test]
-fn an_erase_is_told_without_another_request() {
+fn an_erase_is_reported_without_another_request() {
     let index = Index::start().unwrap();
     let server = hooked(
         &Server::builder()

@@ -46,7 +46,7 @@ fn quoted(line: &[impl AsRef<Path>]) -> String {
 }
 
 #[test]
-fn what_a_server_starts_does_not_notice() {
+fn processes_that_a_server_starts_behave_as_without_the_hook() {
     let Some(server) = server() else { return };
     let index = Index::start().unwrap();
     let plain = server.spawn().unwrap();

@@ -81,23 +81,23 @@ fn must_not_notice(mode: &str) {
 
 /// As `ctypes` loads libraries unless it is told otherwise.
 #[test]
-fn an_engine_of_a_programs_own() {
+fn an_engine_loaded_with_rtld_local_behaves_as_without_the_hook() {
     must_not_notice("local");
 }
 
 #[test]
-fn an_engine_for_all_to_see() {
+fn an_engine_loaded_with_rtld_global_behaves_as_without_the_hook() {
     must_not_notice("global");
 }
 
 #[test]
-fn an_engine_that_prefers_itself() {
+fn an_engine_loaded_with_rtld_deepbind_behaves_as_without_the_hook() {
     must_not_notice("deepbind");
 }
 
 /// For the dynamic linker it makes no difference whether a program was linked with it.
 #[test]
-fn an_engine_that_was_there_at_the_start() {
+fn an_engine_loaded_at_the_start_behaves_as_without_the_hook() {
     if let Some((engine, bystander)) = bystander("local") {
         let bystander = bystander.preloading(&engine.library);
         bystander.may_look_at_itself().must_not_notice();

@@ -43,7 +43,7 @@ fn web_pages_are_not_answered() {
 }
 
 #[test]
-fn paths_and_methods_that_are_none_say_so() {
+fn unknown_paths_and_methods_get_an_error() {
     let hooked = Hooked::observing(&bare(1));
     for (method, path, status) in [
         ("GET", "/", 200),
@@ -69,7 +69,7 @@ fn paths_and_methods_that_are_none_say_so() {
 }
 
 #[test]
-fn a_token_is_asked_of_everybody() {
+fn with_a_token_every_request_must_carry_it() {
     let hooked = Hooked::observing(&bare(1).env("CONTEXTPILOT_LISTEN_TOKEN", "s3same"));
     let ask = |headers: &str| {
         let request = format!("GET /stats HTTP/1.1\r\nHost: any.example\r\n{headers}\r\n");
@@ -83,7 +83,7 @@ fn a_token_is_asked_of_everybody() {
 
 /// As a kubelet asks: without the token, under an address of the pod's.
 #[test]
-fn probes_need_no_token_and_are_told_no_reasons() {
+fn without_the_token_probes_get_a_status_and_no_reason() {
     let hooked = Hooked::observing(&bare(1).env("CONTEXTPILOT_LISTEN_TOKEN", "s3same"));
     let ask = |path: &str, headers: &str| {
         let request = format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.7:8890\r\n{headers}\r\n");
@@ -118,7 +118,7 @@ fn get(socket: &Path, target: &str) -> Option<String> {
 }
 
 #[test]
-fn a_unix_socket_is_private_and_goes_with_the_server() {
+fn a_unix_socket_is_private_and_removed_when_the_server_ends() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control");
     let builder = bare(1)
@@ -144,7 +144,7 @@ fn a_unix_socket_is_private_and_goes_with_the_server() {
 }
 
 #[test]
-fn a_server_without_its_port_runs_on() {
+fn if_the_port_is_in_use_the_server_runs_without_the_endpoint() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let server = bare(1)
@@ -168,7 +168,7 @@ fn a_server_without_its_port_runs_on() {
 
 /// Each of its models has a server with the same environment; one of them gets the address.
 #[test]
-fn of_a_routers_servers_the_first_gets_the_address() {
+fn in_router_mode_the_first_server_gets_the_address() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["tea", "sea"] {
         let model = Model::tiny(Arch::Llama);

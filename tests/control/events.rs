@@ -6,7 +6,7 @@ use contextpilot_testbed::{Arch, Request};
 use serde_json::json;
 
 #[test]
-fn changes_come_in_order_with_numbers() {
+fn changes_are_sent_in_order_with_numbers() {
     let hooked = Hooked::observing(&bare(1));
     let mut events = hooked.events(None);
     hooked.complete(&ask(1, 60).id("req-1"));
@@ -39,7 +39,7 @@ fn changes_come_in_order_with_numbers() {
 }
 
 #[test]
-fn moves_to_host_memory_and_back_are_told() {
+fn moves_to_host_memory_and_back_are_sent() {
     let hooked = Hooked::observing(&model(Arch::Llama).args(["--parallel", "1"]));
     let mut events = hooked.events(None);
     hooked.complete(&ask(1, 200).id("req-1"));
@@ -64,7 +64,7 @@ fn moves_to_host_memory_and_back_are_told() {
 }
 
 #[test]
-fn a_reader_that_comes_back_gets_what_it_missed() {
+fn a_reader_that_reconnects_gets_the_events_since() {
     let hooked = Hooked::observing(&bare(1));
     let mut events = hooked.events(None);
     hooked.complete(&ask(1, 60).id("req-1"));
@@ -89,7 +89,7 @@ fn a_reader_that_comes_back_gets_what_it_missed() {
 
 /// More than are kept: a reader that was away learns how many it missed.
 #[test]
-fn a_reader_that_falls_behind_is_told_how_many_it_missed() {
+fn a_reader_that_falls_behind_gets_the_number_of_missed_events() {
     let hooked = Hooked::observing(&bare(1));
     let mut events = hooked.events(None);
     hooked.complete(&ask(1, 2).id("req-first"));

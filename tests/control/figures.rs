@@ -103,7 +103,7 @@ fn several_prompts_several_answers_and_other_endpoints() {
 }
 
 #[test]
-fn requests_that_fail_or_are_left() {
+fn requests_that_fail_or_are_abandoned() {
     let trace = Trace::new()
         .ask(ask(1, 80).id("req-1"))
         // Longer than its slot.
@@ -119,7 +119,7 @@ fn requests_that_fail_or_are_left() {
 /// The client leaves when its prompt has been evaluated: that counts, as it does for the engine,
 /// which says so in its own metrics.
 #[test]
-fn answers_that_nobody_waits_for() {
+fn answers_that_no_client_waits_for() {
     let server = bare(2).args(["--metrics"]);
     let hooked = Hooked::observing(&server);
     let trace = Trace::new()
@@ -142,7 +142,7 @@ fn answers_that_nobody_waits_for() {
 }
 
 #[test]
-fn a_draft_model_counts_for_nothing() {
+fn tokens_of_a_draft_model_are_not_counted() {
     let draft = Model::tiny(Arch::Draft);
     let server = bare(2)
         .args(["-md".into(), draft.path().as_os_str().to_owned()])
@@ -193,7 +193,7 @@ fn images_count_as_the_engine_counts_them() {
 
 /// Several clients at once, over fewer slots.
 #[test]
-fn clients_at_once() {
+fn several_clients_at_once() {
     let hooked = Hooked::observing(&bare(2));
     let said: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)

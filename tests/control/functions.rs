@@ -28,7 +28,7 @@ fn named<'a>(functions: &'a [HookedFunction], name: &str) -> &'a HookedFunction 
 }
 
 #[test]
-fn what_an_answer_needs_was_called_and_the_rest_is_not_claimed() {
+fn after_an_answer_its_functions_are_called_and_others_are_not() {
     let hooked = Hooked::observing(&bare(1));
     hooked.complete(&ask(1, 60).id("req-1"));
     let functions = functions(&hooked);
@@ -51,7 +51,7 @@ fn what_an_answer_needs_was_called_and_the_rest_is_not_claimed() {
 }
 
 #[test]
-fn the_metrics_and_doctor_say_the_same() {
+fn metrics_and_doctor_agree_with_stats() {
     let hooked = Hooked::observing(&bare(1));
     hooked.complete(&ask(1, 60).id("req-1"));
     let functions = functions(&hooked);

@@ -116,7 +116,7 @@ fn probe(hooked: &Hooked) -> (u16, HealthStatus) {
 }
 
 #[test]
-fn while_the_first_model_is_loaded_everything_is_answered() {
+fn while_the_first_model_is_loaded_the_endpoint_answers() {
     let index = Index::start().unwrap();
     let file = ModelFile::new(Arch::Llama);
     let lease = file.lease();
@@ -183,20 +183,20 @@ fn assert_loading_without(part: &ModelFile, option: &str, more: &[&str]) {
 }
 
 #[test]
-fn a_draft_model_is_a_part_of_it() {
+fn while_a_draft_model_is_loaded_the_state_is_loading() {
     let draft = ModelFile::new(Arch::Draft);
     assert_loading_without(&draft, "-md", &["--spec-type", "draft-simple"]);
 }
 
 #[test]
-fn a_projector_is_a_part_of_it() {
+fn while_a_projector_is_loaded_the_state_is_loading() {
     let part = ModelFile::copy(&projector(ProjectorKind::Llava));
     assert_loading_without(&part, "--mmproj", &[]);
 }
 
 /// The next request wakes it, so whoever sends requests must not be told to send none.
 #[test]
-fn a_server_that_sleeps_is_ready() {
+fn a_sleeping_server_is_ready() {
     let file = ModelFile::new(Arch::Llama);
     let hooked = Hooked::observing(&file.server().args(["--sleep-idle-seconds", "1"]));
     hooked.complete(&ask(1, 60).id("req-1"));
@@ -221,7 +221,7 @@ fn a_server_that_sleeps_is_ready() {
 
 /// The plain server's end, and nobody is told anything.
 #[test]
-fn a_model_that_cannot_be_loaded_ends_the_server_as_ever() {
+fn if_the_model_cannot_be_loaded_the_server_ends_as_without_the_hook() {
     let index = Index::start().unwrap();
     let file = ModelFile::new(Arch::Llama);
     fs::write(file.path(), b"no model at all").unwrap();

@@ -92,7 +92,7 @@ fn each_finished_request_is_a_line_without_its_text() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_one_line_on_stderr() {
+fn if_the_log_file_cannot_be_written_there_is_one_line_on_stderr() {
     let folder = tempfile::tempdir().unwrap();
     let server = logging(&folder.path().join("none/queries.jsonl"));
     for n in 0..3 {
@@ -105,7 +105,7 @@ fn a_file_that_cannot_be_written_is_one_line_on_stderr() {
 }
 
 #[test]
-fn a_large_file_is_set_aside() {
+fn a_log_file_at_its_limit_is_renamed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("queries.jsonl");
     // As if it had been written to for days.

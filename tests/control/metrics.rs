@@ -108,7 +108,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
 }
 
 #[test]
-fn metrics_are_those_of_stats_and_well_formed() {
+fn metrics_equal_the_figures_of_stats_and_are_well_formed() {
     let alias = "a \"tiny\" \\model";
     let hooked = Hooked::observing(&bare(2).args(["--alias", alias]));
     // The same slot twice, so that the second finds what the first left.

@@ -5,7 +5,7 @@ use contextpilot_control::{Place, Reason, RequestState, Reset};
 use contextpilot_testbed::{Arch, Index};
 
 #[test]
-fn a_request_is_somewhere_until_another_takes_its_place() {
+fn a_request_has_a_place_until_another_overwrites_it() {
     let hooked = Hooked::observing(&bare(1));
     let tokens = hooked.complete(&ask(1, 60).id("req/1 \u{e9}"))["tokens_evaluated"].as_u64();
     hooked.settled(1);
@@ -71,7 +71,7 @@ fn an_unknown_request_is_not_found() {
 }
 
 #[test]
-fn idle_prompts_are_found_in_the_host_cache() {
+fn a_prompt_moved_to_the_host_cache_is_found_there() {
     let hooked = Hooked::observing(&model(Arch::Llama));
     hooked.complete(&ask(1, 100).id("req-1"));
     hooked.complete(&ask(2, 100).id("req-2"));
@@ -86,7 +86,7 @@ fn idle_prompts_are_found_in_the_host_cache() {
 }
 
 #[test]
-fn a_reset_reports_everything_and_goes_on() {
+fn a_reset_reports_all_live_ids_and_later_requests_are_tracked() {
     let index = Index::start().unwrap();
     let hooked = Hooked::telling(&bare(2), &index);
     hooked.complete(&ask(1, 60).id("req-1"));
@@ -117,7 +117,7 @@ fn a_reset_reports_everything_and_goes_on() {
 }
 
 #[test]
-fn delivery_shows_what_the_index_was_told() {
+fn delivery_counts_the_ids_that_the_index_received() {
     let index = Index::start().unwrap();
     let hooked = Hooked::telling(&bare(1), &index);
     hooked.complete(&ask(1, 60).id("req-1"));

@@ -19,7 +19,7 @@ const EVENTS: &str = "CONTEXTPILOT_KV_EVENTS";
 const ADDRESS: &str = "tcp://127.0.0.1:0";
 
 #[test]
-fn blocks_are_counted_as_they_come_and_go() {
+fn stored_and_removed_blocks_are_counted() {
     let hooked = Hooked::observing(&bare(2).env(EVENTS, ADDRESS));
     // 40 letters, and what stands before every prompt; eight tokens of an answer, of which the
     // last is not evaluated: three blocks of 16 tokens.
@@ -61,7 +61,7 @@ fn blocks_are_counted_as_they_come_and_go() {
 }
 
 #[test]
-fn it_is_said_when_nothing_is_published() {
+fn if_nothing_is_published_the_figures_say_why() {
     let hooked = Hooked::observing(
         &bare(2)
             .env(EVENTS, ADDRESS)
@@ -98,7 +98,7 @@ impl Drop for Ends<'_> {
 const ROOM: usize = 32;
 
 #[test]
-fn whatever_peers_do_the_server_does_not_notice() {
+fn misbehaving_peers_do_not_affect_the_server() {
     let hooked = Hooked::observing(&bare(2).env(EVENTS, ADDRESS));
     let events = until("it publishes", || {
         hooked.stats().kv_events.filter(|one| one.publish.is_some())
@@ -182,7 +182,7 @@ fn whatever_peers_do_the_server_does_not_notice() {
 }
 
 #[test]
-fn nothing_runs_unless_it_is_asked_for() {
+fn without_the_setting_nothing_is_published() {
     let hooked = Hooked::observing(&bare(2));
     assert_eq!(hooked.stats().kv_events, None);
     assert!(!hooked.get("/metrics").text().contains("kv_events"));

@@ -19,7 +19,7 @@ fn ready(hooked: &Hooked) -> (u16, Health) {
 }
 
 #[test]
-fn an_index_that_fails_is_named_until_it_is_back() {
+fn while_the_index_fails_ready_says_so() {
     let index = Index::start().unwrap();
     let hooked = Hooked::telling(&bare(1), &index);
     let (status, good) = ready(&hooked);
@@ -43,7 +43,7 @@ fn an_index_that_fails_is_named_until_it_is_back() {
 
 /// An error of ours in the ledger: the endpoint says so, and the server answers as ever.
 #[test]
-fn after_an_internal_error_the_endpoint_says_so() {
+fn after_a_panic_ready_says_stopped() {
     if !cfg!(debug_assertions) {
         return;
     }

@@ -7,7 +7,7 @@ use crate::{assert_told, lines, server};
 
 /// As in a container of which everything is read-only: nowhere to keep a journal.
 #[test]
-fn without_a_folder_for_the_journal_all_else_works() {
+fn without_a_folder_for_the_journal_everything_else_works() {
     let index = Index::start().unwrap();
     // Nobody, root included, makes folders there.
     let read_only = server().env("XDG_STATE_HOME", "/proc/contextpilot");

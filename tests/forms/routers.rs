@@ -128,7 +128,7 @@ fn child(server: &Server, model: &str) -> u32 {
 }
 
 #[test]
-fn each_child_reports_for_itself_and_the_router_is_silent() {
+fn each_child_reports_for_itself_and_the_parent_reports_nothing() {
     let index = Index::start().unwrap();
     let models = Models::new();
     let mut server = hooked(&models.router(&[]), &index);
@@ -225,7 +225,7 @@ fn each_child_publishes_at_the_address_of_its_model() {
 }
 
 #[test]
-fn a_child_that_makes_room_for_another_takes_back_what_it_told() {
+fn a_child_that_makes_room_for_another_reports_all_its_ids_as_evicted() {
     let index = Index::start().unwrap();
     let models = Models::new();
     let server = hooked(&models.router(&["--models-max", "1"]), &index);
@@ -237,7 +237,7 @@ fn a_child_that_makes_room_for_another_takes_back_what_it_told() {
 
 /// The next child for that model does it for the one that was killed; its sister is left alone.
 #[test]
-fn what_a_killed_child_had_cached_is_told_by_the_next() {
+fn after_a_child_is_killed_the_next_reports_its_ids() {
     let index = Index::start().unwrap();
     let models = Models::new();
     let server = hooked(&models.router(&[]), &index);

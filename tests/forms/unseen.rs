@@ -6,7 +6,7 @@ use crate::support::hooked;
 use crate::{assert_exact, lines, server};
 
 #[test]
-fn names_that_are_not_there() {
+fn with_the_servers_own_functions_hidden_reports_are_exact() {
     let Some(program) = unseen_server(Unseen::Nameless).unwrap() else {
         return;
     };

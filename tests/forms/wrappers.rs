@@ -117,7 +117,7 @@ fn a_script_that_resets_the_environment() {
 
 /// As that advice has it.
 #[test]
-fn a_script_that_hands_on_what_is_needed() {
+fn a_script_that_resets_the_environment_but_keeps_the_hooks_variables() {
     let folder = folder();
     let index = Index::start().unwrap();
     let body = "#!/bin/sh\nexec env -i \"LD_PRELOAD=$LD_PRELOAD\" \

@@ -92,8 +92,8 @@ fn a_conversation_that_grows() {
 }
 
 #[test]
-fn default_flags_evict_nothing() {
-    let Some(python) = python("default_flags_evict_nothing") else {
+fn with_default_flags_nothing_is_evicted() {
+    let Some(python) = python("with_default_flags_nothing_is_evicted") else {
         return;
     };
     let mut both = Agreement::start(&python, llama());

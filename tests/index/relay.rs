@@ -106,7 +106,7 @@ fn identified(path: &str, body: &[u8]) -> Option<Request> {
 }
 
 #[test]
-fn ids_are_taken_from_where_the_hook_takes_them() {
+fn the_relay_reads_ids_as_the_hook_does() {
     let id = |body: &str| {
         let request = identified("/x", body.as_bytes()).expect("JSON");
         request.request_id().map(str::to_owned)

@@ -179,7 +179,7 @@ fn evictions(log: &str) -> Vec<Eviction> {
 }
 
 #[test]
-fn the_log_is_understood() {
+fn lines_of_the_indexs_log_are_parsed() {
     let log = "INFO:     Uvicorn running on http://127.0.0.1:46853 (Press CTRL+C to quit)\n\
         INFO:     127.0.0.1:1 - \"POST /evict HTTP/1.1\" 503 Service Unavailable\n\
         2026-11-21 08:43:38,784 - x - DEBUG - Eviction incoming IDs: ['req-1', 'req-2']\n\

@@ -7,8 +7,8 @@ use crate::python::python;
 use crate::server::IndexServer;
 
 #[test]
-fn what_the_index_says_is_understood() {
-    let Some(python) = python("what_the_index_says_is_understood") else {
+fn the_answers_of_the_real_index_give_the_expected_verdicts() {
+    let Some(python) = python("the_answers_of_the_real_index_give_the_expected_verdicts") else {
         return;
     };
     // Nobody asks the engine for anything.

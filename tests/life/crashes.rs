@@ -34,7 +34,7 @@ fn at_a_port(builder: Builder) -> Builder {
 }
 
 #[test]
-fn the_next_start_tells_what_was_lost_and_nothing_else() {
+fn after_a_crash_the_next_start_reports_the_live_ids_and_no_others() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
     let server = builder.spawn().unwrap();
@@ -61,7 +61,7 @@ fn the_next_start_tells_what_was_lost_and_nothing_else() {
 
 /// Neither does the crash of the start that was to tell.
 #[test]
-fn a_crash_while_they_are_told_loses_none() {
+fn a_second_crash_during_these_reports_loses_no_id() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
     let server = builder.spawn().unwrap();
@@ -80,7 +80,7 @@ fn a_crash_while_they_are_told_loses_none() {
 
 /// A request of the last life comes back to the new one before the index is told of it.
 #[test]
-fn an_id_that_comes_back_is_not_told() {
+fn an_id_that_comes_again_before_the_report_is_not_reported() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
     let server = builder.spawn().unwrap();
@@ -136,7 +136,7 @@ fn two_servers_never_report_each_others_ids() {
 /// The thread that received a request keeps its id, whatever the worker is at.
 #[cfg(debug_assertions)]
 #[test]
-fn an_id_that_the_worker_has_not_seen_is_told() {
+fn an_id_that_the_worker_had_not_received_is_reported_too() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let stall = home.folder().with_extension("stall");
     let builder = home.server(&index, 4);
@@ -208,7 +208,7 @@ fn a_damaged_journal_is_set_aside_and_the_server_runs() {
 }
 
 #[test]
-fn nobody_else_can_read_it_and_no_prompt_is_in_it() {
+fn the_journal_is_private_and_contains_no_prompt() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let server = home.server(&index, 4).spawn().unwrap();
     ask(&server, 0, "req-a");

@@ -28,7 +28,7 @@ fn plain_code(home: &Home, index: &Index, signal: i32) -> Option<i32> {
 }
 
 #[test]
-fn every_live_id_is_told_before_the_process_ends() {
+fn every_live_id_is_reported_before_the_process_ends() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let (home, index) = (Home::new(), Index::start().unwrap());
         let builder = home.server(&index, 4);
@@ -52,7 +52,7 @@ fn every_live_id_is_told_before_the_process_ends() {
 /// The index is away in three ways when the server ends. It ends in time and as usual; what
 /// could not be told is told by the next start.
 #[test]
-fn an_index_that_is_away_delays_the_end_by_the_set_time_at_most() {
+fn without_an_answer_the_end_is_delayed_by_the_set_time_at_most() {
     for behaviour in [
         None,
         Some(Behaviour::Hang),
@@ -111,7 +111,7 @@ fn a_second_interrupt_neither_hangs_nor_loses_anything() {
 }
 
 #[test]
-fn no_time_at_the_end_means_that_the_next_start_tells() {
+fn with_no_time_at_the_end_the_next_start_reports() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home
         .server(&index, 4)

@@ -29,7 +29,7 @@ fn end_as_usual(mut server: Server) {
 
 /// At whichever event: one may be a request's arrival, another the end of its prompt.
 #[test]
-fn a_panic_of_the_ledger_takes_everything_back() {
+fn after_a_panic_in_the_ledger_all_live_ids_are_reported() {
     for event in [12, 13, 14, 15, 16, 20, 40] {
         let (home, index) = (Home::new(), Index::start().unwrap());
         let stall = home.folder().with_extension("stall");
@@ -61,7 +61,7 @@ fn a_panic_of_the_ledger_takes_everything_back() {
 
 /// What cannot be told at once is told later, or by the next start.
 #[test]
-fn a_panic_while_the_index_is_away() {
+fn after_a_panic_while_the_index_is_away_ids_are_reported_later() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
     let server = with_fault(builder.clone(), "ledger:25").spawn().unwrap();
@@ -77,7 +77,7 @@ fn a_panic_while_the_index_is_away() {
 }
 
 #[test]
-fn a_panic_in_a_hook_is_caught_there() {
+fn a_panic_in_a_hook_does_not_reach_the_server() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let server = with_fault(home.server(&index, 4), "hook:3")
         .spawn()
@@ -98,7 +98,7 @@ fn a_panic_in_a_hook_is_caught_there() {
 /// The channel is full: everything is taken back, also the requests of which the ledger never
 /// heard; and then it starts over, as exact as before.
 #[test]
-fn an_overflow_takes_everything_back_and_starts_over() {
+fn after_an_overflow_all_live_ids_are_reported_and_tracking_goes_on() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let stall = home.folder().with_extension("stall");
     let fault = format!("room:200,stall:{}", stall.display());

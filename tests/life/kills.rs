@@ -85,7 +85,7 @@ fn load(server: &mut Server, next: &AtomicUsize, asked: &Mutex<Asked>, life: Dur
 }
 
 #[test]
-fn at_random_moments_under_load() {
+fn when_killed_at_random_moments_under_load_no_id_is_lost() {
     let rounds = rounds();
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, SLOTS);

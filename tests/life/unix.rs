@@ -89,7 +89,7 @@ fn kill_when_kept(home: &Home, mut server: Server, id: &str) {
 }
 
 #[test]
-fn it_is_told_and_journals_are_kept_apart_by_its_path() {
+fn an_index_at_a_unix_socket_gets_reports_and_has_its_own_journal() {
     let home = Home::new();
     let sockets = tempfile::tempdir().unwrap();
     let path = |name: &str| -> PathBuf { sockets.path().join(name) };

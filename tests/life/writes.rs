@@ -30,7 +30,7 @@ fn writes(server: &Server) -> Option<u32> {
 }
 
 #[test]
-fn are_few_under_load() {
+fn under_load_the_journal_is_written_a_few_times_a_second() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let server = home.server(&index, 4).spawn().unwrap();
     let Some(before) = writes(&server) else {

@@ -10,7 +10,7 @@ use crate::support::{Index, control, until, watched};
 use crate::{ELM, ICE, OWL, SEA, TEA};
 
 #[test]
-fn a_prompt_that_is_like_another_finds_what_it_would_find_itself() {
+fn match_with_like_equals_match_with_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let builder = Server::builder().model(&Model::tiny(Arch::Llama)).args([
@@ -64,7 +64,7 @@ fn a_prompt_that_is_like_another_finds_what_it_would_find_itself() {
 }
 
 #[test]
-fn a_model_for_which_an_order_is_worth_little_is_warned_of() {
+fn for_a_model_with_checkpoints_answers_have_a_warning() {
     for (arch, warns) in [
         (Arch::Llama, false),
         (Arch::Gemma2, true),

@@ -28,7 +28,7 @@ fn two_slots() -> Builder {
 }
 
 #[test]
-fn orders_by_what_is_cached_and_knows_how_much_that_is() {
+fn contexts_are_ordered_by_what_is_cached_and_the_forecast_is_right() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let server = watched(&two_slots(), &socket);
@@ -60,7 +60,7 @@ fn orders_by_what_is_cached_and_knows_how_much_that_is() {
 }
 
 #[test]
-fn the_live_set_is_the_engines_after_any_restart() {
+fn after_any_restart_the_live_set_equals_the_engines() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let builder = two_slots();
@@ -102,7 +102,7 @@ fn the_live_set_is_the_engines_after_any_restart() {
 }
 
 #[test]
-fn requests_pass_and_get_an_id() {
+fn requests_pass_through_and_get_an_id() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let server = watched(&two_slots().args(["--api-key", "secret"]), &socket);
@@ -139,7 +139,7 @@ fn requests_pass_and_get_an_id() {
 }
 
 #[test]
-fn streams_pass_event_by_event_and_end_when_the_client_leaves() {
+fn streams_pass_through_event_by_event_and_end_when_the_client_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let server = watched(&two_slots(), &socket);
@@ -173,7 +173,7 @@ fn streams_pass_event_by_event_and_end_when_the_client_leaves() {
 }
 
 #[test]
-fn large_batches_keep_nobody_waiting() {
+fn during_a_large_batch_other_requests_are_answered() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let server = watched(&two_slots(), &socket);
@@ -200,8 +200,8 @@ fn large_batches_keep_nobody_waiting() {
 }
 
 #[test]
-fn the_packages_own_client_works_with_it() {
-    let Some(python) = python("the_packages_own_client_works_with_it") else {
+fn contextpilots_own_client_works_with_this_index() {
+    let Some(python) = python("contextpilots_own_client_works_with_this_index") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use crate::support::{Index, companion, exchange};
 use crate::{TEA, two_slots};
 
 #[test]
-fn a_server_with_tls_is_spoken_to_if_its_certificate_is_trusted() {
+fn the_index_uses_a_tls_server_only_if_its_certificate_is_trusted() {
     let server = two_slots().tls().spawn().unwrap();
     let port = server.address().port();
     let start = |authority: Option<std::path::PathBuf>| {
@@ -37,7 +37,7 @@ fn a_server_with_tls_is_spoken_to_if_its_certificate_is_trusted() {
 }
 
 #[test]
-fn pages_of_other_machines_are_refused() {
+fn requests_by_web_pages_of_other_machines_are_refused() {
     let server = two_slots().spawn().unwrap();
     let index = Index::start(server.address(), &[]);
     let (_, id, _) = index.order(&[TEA]);

@@ -15,7 +15,7 @@ fn ask(text: &str, id: &str) -> Request {
 }
 
 #[test]
-fn what_is_cached_is_told() {
+fn where_and_stats_show_what_is_cached() {
     let watched = Watched::start(two_slots());
     let tea = watched.complete(ask(TEA, "tea"));
     watched.wait_state("tea", "cached");
@@ -40,7 +40,7 @@ fn what_is_cached_is_told() {
 }
 
 #[test]
-fn evictions_are_told_as_they_happen_and_afterwards() {
+fn evictions_are_printed_as_they_happen_and_afterwards() {
     let watched = Watched::start(two_slots());
     let mut events = watched
         .command(&["events", "--json", "--count", "3"])
@@ -130,7 +130,7 @@ fn a_reset_reports_and_forgets_everything() {
 }
 
 #[test]
-fn what_to_do_without_a_hook_is_told() {
+fn without_a_hook_the_message_says_what_to_do() {
     let nobody = nowhere();
     for command in ["stats", "events", "reset", "top"] {
         let said = fails(companion(&[command, "--control", &nobody]));
@@ -147,7 +147,7 @@ fn what_to_do_without_a_hook_is_told() {
 }
 
 #[test]
-fn a_token_is_asked_for_and_given() {
+fn the_token_of_the_endpoint_is_sent() {
     let builder = two_slots().env("CONTEXTPILOT_LISTEN_TOKEN", "sesame");
     let watched = Watched::start(builder);
     let said = fails(watched.command(&["stats"]));
@@ -159,7 +159,7 @@ fn a_token_is_asked_for_and_given() {
 }
 
 #[test]
-fn a_unix_socket_will_do() {
+fn the_control_endpoint_may_be_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", folder.path().join("control.sock").display());
     let watched = Watched::listening(two_slots(), &address);

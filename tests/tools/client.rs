@@ -6,7 +6,7 @@ use contextpilot_client::{Control, LlamaServer, Prompt, Update};
 use crate::support::{Watched, two_slots, until};
 
 #[test]
-fn a_slot_is_known_to_the_byte() {
+fn the_size_of_a_slot_is_right_to_the_byte() {
     let watched = Watched::start(two_slots());
     let server = LlamaServer::new(&watched.server.address().to_string()).unwrap();
     let control = Control::new(&watched.control).unwrap();
@@ -40,7 +40,7 @@ fn a_slot_is_known_to_the_byte() {
 }
 
 #[test]
-fn a_stream_that_was_broken_goes_on_where_it_ended() {
+fn after_a_break_the_stream_of_events_continues_where_it_ended() {
     let watched = Watched::start(two_slots());
     let server = LlamaServer::new(&watched.server.address().to_string()).unwrap();
     let control = Control::new(&watched.control).unwrap();

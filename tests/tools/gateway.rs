@@ -68,7 +68,7 @@ const COMPLETION: &str = "/v1/completions/render";
 const CHAT: &str = "/v1/chat/completions/render";
 
 #[test]
-fn requests_are_rendered_as_the_server_reads_them() {
+fn the_gateway_gives_the_token_ids_that_the_server_evaluates() {
     let server = two_slots().args(["--api-key", KEY]).spawn().unwrap();
     let gateway = Gateway::start(&format!("http://{}", server.address()));
     let rendered = |path, body: Value| {
@@ -101,7 +101,7 @@ fn requests_are_rendered_as_the_server_reads_them() {
 }
 
 #[test]
-fn what_cannot_be_rendered_is_refused_and_what_the_server_refuses_too() {
+fn the_gateway_refuses_media_and_what_the_server_refuses() {
     let server = two_slots().args(["--api-key", KEY]).spawn().unwrap();
     let gateway = Gateway::start(&format!("http://{}", server.address()));
     let image = json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]});
@@ -130,7 +130,7 @@ fn what_cannot_be_rendered_is_refused_and_what_the_server_refuses_too() {
 }
 
 #[test]
-fn a_server_that_speaks_tls_is_spoken_to_so() {
+fn the_gateway_speaks_tls_to_a_server_with_tls() {
     let server = two_slots().tls().args(["--api-key", KEY]).spawn().unwrap();
     let port = server.address().port();
     let url = format!("https://localhost:{port}");
@@ -154,7 +154,7 @@ fn a_server_that_speaks_tls_is_spoken_to_so() {
 }
 
 #[test]
-fn without_a_server_it_says_which_one() {
+fn without_a_server_the_gateway_names_its_address() {
     let nobody = nowhere();
     let gateway = Gateway::start(&format!("http://{nobody}"));
     let response = gateway.post(COMPLETION, &json!({"prompt": "tea"}));

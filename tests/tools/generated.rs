@@ -3,7 +3,7 @@
 use crate::support::{companion, good, read};
 
 #[test]
-fn completions_know_every_command() {
+fn completions_contain_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = good(&companion(&["completions", shell]).output().unwrap());
         for command in [

@@ -5,7 +5,7 @@ use crate::support::{Watched, companion, fails, good, json, nowhere, two_slots};
 const TEA: &str = "Tea is picked in spring, on slopes that face the morning sun.";
 
 #[test]
-fn server_and_ledger_stand_side_by_side_and_agree() {
+fn server_and_ledger_agree_on_every_slot() {
     let watched = Watched::start(two_slots());
     watched.complete(Request::completion(TEA).id("tea").slot(1));
     watched.wait_state("tea", "cached");
@@ -32,7 +32,7 @@ fn server_and_ledger_stand_side_by_side_and_agree() {
 }
 
 #[test]
-fn without_a_hook_the_server_speaks_alone() {
+fn without_a_hook_only_the_servers_slots_are_shown() {
     let server = two_slots().spawn().unwrap();
     let url = format!("http://{}", server.address());
     let nobody = nowhere();
@@ -76,7 +76,7 @@ fn slots_are_saved_restored_and_erased() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn an_impossible_action_on_a_slot_is_an_error() {
     let watched = Watched::start(two_slots());
     for (arguments, part) in [
         (
@@ -104,7 +104,7 @@ fn what_cannot_be_done_is_told() {
 /// Until it is caught at work: on a machine that stood still meanwhile there is nothing to
 /// be seen.
 #[test]
-fn a_slot_that_works_is_left_alone() {
+fn an_action_on_a_busy_slot_is_an_error() {
     let watched = Watched::start(two_slots());
     let long = Request::completion("go on")
         .slot(0)

@@ -79,7 +79,7 @@ fn a_difference_is_shown_as_text() {
 }
 
 #[test]
-fn a_unix_socket_shows_it_too() {
+fn a_difference_is_shown_at_a_unix_socket_too() {
     let folder = tempfile::tempdir().unwrap();
     let socket = format!("unix:{}", folder.path().join("control").display());
     let watched = Watched::listening(showing(), &socket);
@@ -194,7 +194,7 @@ fn shows_none(builder: Builder, address: &str) -> String {
 }
 
 #[test]
-fn nothing_is_shown_unless_it_is_asked_for() {
+fn without_the_setting_no_text_is_shown() {
     for set in [None, Some("0")] {
         let builder = match set {
             None => two_slots(),
@@ -207,7 +207,7 @@ fn nothing_is_shown_unless_it_is_asked_for() {
 
 /// In a network namespace of its own, where nobody else can connect.
 #[test]
-fn other_machines_are_shown_none() {
+fn if_other_machines_can_reach_the_endpoint_no_text_is_shown() {
     if std::env::var_os(INSIDE).is_some() {
         let builder = showing().env("CONTEXTPILOT_LISTEN_TOKEN", TOKEN);
         let said = shows_none(builder, "0.0.0.0:0");
@@ -231,7 +231,7 @@ fn other_machines_are_shown_none() {
         return;
     }
     let program = std::env::current_exe().unwrap();
-    let name = "text::other_machines_are_shown_none";
+    let name = "text::if_other_machines_can_reach_the_endpoint_no_text_is_shown";
     let output = run(&[program.to_str().unwrap(), "--exact", name, "--nocapture"]).unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
@@ -242,7 +242,7 @@ fn other_machines_are_shown_none() {
 
 /// Text cannot be had from a model that is gone.
 #[test]
-fn a_server_that_sleeps_shows_positions_and_counts() {
+fn a_sleeping_server_shows_positions_and_counts() {
     let watched = Watched::start(showing().args(["--sleep-idle-seconds", "1"]));
     let first = "You go over the bridge on Monday, and back.";
     let evaluation = ask(&watched, first, &first.replace("Monday", "Sunday"));

@@ -47,7 +47,7 @@ fn experiment(builder: Builder) {
 }
 
 #[test]
-fn a_cached_context_is_worth_something_and_the_hook_knows() {
+fn a_cached_context_is_faster_and_the_hook_is_right() {
     experiment(two_slots());
 }
 
@@ -58,7 +58,7 @@ fn the_hook_is_right_with_default_flags_as_well() {
 }
 
 #[test]
-fn it_runs_without_a_hook_and_says_so() {
+fn without_a_hook_ttft_runs_and_says_so() {
     let server = two_slots().spawn().unwrap();
     let url = format!("http://{}", server.address());
     let folder = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ fn last(watched: &Watched, count: usize) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_changed_word_in_front_is_found() {
+fn a_changed_word_near_the_beginning_is_found() {
     let watched = Watched::start(two_slots());
     let first = watched.complete(ask(SYSTEM).id("monday"));
     let changed = SYSTEM.replace("Monday", "Sunday");
@@ -74,7 +74,7 @@ fn a_changed_word_in_front_is_found() {
 }
 
 #[test]
-fn a_prompt_that_was_lost_says_to_whom() {
+fn for_an_evicted_prompt_why_names_the_request_that_took_its_place() {
     let watched = Watched::start(two_slots());
     watched.complete(ask(SYSTEM).id("first"));
     watched.complete(ask("Something else, to push it out.").id("other"));
@@ -91,7 +91,7 @@ fn a_prompt_that_was_lost_says_to_whom() {
 }
 
 #[test]
-fn requests_are_told_as_they_come() {
+fn watch_prints_requests_as_they_come() {
     let watched = Watched::start(two_slots());
     watched.complete(ask(SYSTEM).id("before"));
     last(&watched, 1);
@@ -118,7 +118,7 @@ fn requests_are_told_as_they_come() {
 }
 
 #[test]
-fn what_is_not_known_is_said() {
+fn why_says_if_a_request_is_not_known() {
     let watched = Watched::start(two_slots());
     let output = watched.command(&["why", "nobody"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! What a client is answered.
+//! Answers to clients.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Blocks: what documents are called here.
+//! Blocks. A document is called a block here, as in ContextPilot.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -7,21 +7,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use contextpilot_order::{Block, Frequency};
 use serde_json::Value;
 
-/// What makes two documents equal. Text is known by 128 bits of hash: two texts that share them
-/// would be taken for one when an order is chosen, and each would still be answered as it came.
+/// Decides whether two documents are equal. Text is identified by a hash of 128 bits. Two texts with the
+/// same hash would count as equal when an order is chosen, but each would be returned unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Text(u64, u64),
     Integer(i64),
     /// Beyond `i64`.
     Large(u64),
-    /// Bits of a number that is no integer.
+    /// Bits of a number that is not an integer.
     Float(u64),
     Bool(bool),
 }
 
 impl Key {
-    /// `None` for what is no scalar.
+    /// `None` for a value that is not a scalar.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         Some(match value {
             Value::String(text) => {
@@ -68,21 +68,21 @@ fn is_integer(float: f64) -> bool {
     float.fract() == 0.0 && float.abs() < 9e15
 }
 
-/// What is known of a block.
+/// A known block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Info {
     key: Key,
-    /// Its number among all that were ever seen: what hints call it, if it is a text.
+    /// Its number among all blocks ever seen. Hints use it as the name of a text.
     pub(crate) number: u64,
-    /// Requests and turns that have it.
+    /// How many requests and turns contain it.
     uses: u32,
-    /// Its tokens, if the engine was asked.
+    /// Its number of tokens, if the engine was asked.
     pub(crate) tokens: Option<u32>,
     /// Bytes of its text.
     pub(crate) bytes: u32,
 }
 
-/// All blocks that are known. Those that nobody uses stay known for their frequency, until the
+/// All known blocks. An unused block is kept for its frequency, until the
 /// room is needed.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
@@ -112,7 +112,7 @@ impl Blocks {
         self.by_key.get(&key).copied()
     }
 
-    /// The block with this key, which is made if there is none.
+    /// The block with this key. Creates it if there is none.
     pub(crate) fn block(&mut self, key: Key, bytes: usize) -> Block {
         if let Some(block) = self.by_key.get(&key) {
             return *block;
@@ -147,7 +147,7 @@ impl Blocks {
         }
     }
 
-    /// Forgets the rarest of those that nobody uses, until there is room for `more`; whether
+    /// Forgets the rarest unused blocks, until there is room for `more`. Returns whether
     /// there is.
     pub(crate) fn make_room(
         &mut self,
@@ -165,7 +165,7 @@ impl Blocks {
             .map(|(block, _)| (frequency.of(*block), *block))
             .collect();
         unused.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        // More than is needed now, so that this is seldom done.
+        // Forget more than is needed now, so that this is done seldom.
         let wanted = (self.infos.len() + more - limit).max(limit / 8);
         for (_, block) in unused.into_iter().take(wanted) {
             if let Some(info) = self.infos.remove(&block) {

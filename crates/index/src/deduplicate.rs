@@ -1,4 +1,4 @@
-//! Conversations: which documents were in the turns before.
+//! Conversations: finds documents that were in earlier turns.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use crate::{Answer, Index};
 
 const HINT: &str = "Please refer to [Doc {doc_id}] from the previous conversation turn.";
 
-/// Turns before one that are looked at.
+/// How many earlier turns are searched.
 const CHAIN: usize = 1000;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// A turn and those before it, the first one first.
+    /// A turn and those before it, the earliest first.
     fn chain<'a>(&'a self, id: &'a str) -> Vec<(&'a str, &'a Turn)> {
         let mut chain = Vec::new();
         let mut next = Some(id);
@@ -63,7 +63,7 @@ impl Turns {
     }
 }
 
-/// What all results of a call add up to.
+/// The sums over all results of a call.
 #[derive(Default)]
 pub(crate) struct Sum {
     results: Vec<Value>,
@@ -84,7 +84,7 @@ impl Sum {
 }
 
 impl Index {
-    /// `POST /deduplicate`: no order, only which documents are new.
+    /// `POST /deduplicate`: does not order, only finds new documents.
     pub(crate) fn deduplicate(
         &mut self,
         reorder: Reorder,
@@ -121,7 +121,7 @@ impl Index {
         })))
     }
 
-    /// Adds a turn, and says which of its documents were in those before it. `context` has the
+    /// Adds a turn, and returns which of its documents were in earlier turns. `context` has the
     /// documents in the order of `blocks`.
     pub(crate) fn turn(
         &mut self,
@@ -177,7 +177,7 @@ impl Index {
         }
     }
 
-    /// Forgets a turn and those before it; how many there were.
+    /// Forgets a turn and those before it. Returns their number.
     pub(crate) fn end_conversation(&mut self, id: &str) -> usize {
         let chain: Vec<String> = self
             .turns
@@ -197,7 +197,7 @@ impl Index {
         }
     }
 
-    /// Texts are called by the number in which they were first seen.
+    /// The name of a text is its number in the order of first appearance.
     fn hint(&self, hint: &str, block: Block, value: &Value, turn: usize, source: &str) -> String {
         let name = match (value, self.blocks.info(block)) {
             (Value::String(_), Some(info)) => info.number.to_string(),

@@ -1,8 +1,8 @@
-//! How far answers were from what the engine then did.
+//! The errors of forecasts.
 
 use std::collections::VecDeque;
 
-/// The differences between expected and reused tokens, of the last 1,000 requests.
+/// The differences between forecast and reused tokens, of the last 1,000 requests.
 #[derive(Clone, Debug, Default)]
 pub struct Errors {
     last: VecDeque<u64>,
@@ -31,14 +31,14 @@ impl Errors {
         self.count
     }
 
-    /// Tokens that were expected to be reused, and those that were, of all requests.
+    /// Forecast tokens and reused tokens, summed over all requests.
     #[must_use]
     pub fn tokens(&self) -> (u64, u64) {
         (self.expected, self.reused)
     }
 
-    /// The difference that this share of the last requests does not exceed, in tokens; `None`
-    /// before the first.
+    /// A quantile of the differences of the last requests, in tokens; `None`
+    /// before the first request.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let mut sorted: Vec<u64> = self.last.iter().copied().collect();

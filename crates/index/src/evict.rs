@@ -1,4 +1,4 @@
-//! What becomes of requests: cached, evicted, answered.
+//! Changes in the state of requests: cached, evicted, answered.
 
 use serde_json::json;
 
@@ -43,7 +43,7 @@ impl Index {
         }))
     }
 
-    /// The id that an engine made its own of: `cmpl-…`, `chatcmpl-…`, `batch-…`, and `…-0-a1b2c3`.
+    /// The original id in an id that an engine derived from it: `cmpl-…`, `chatcmpl-…`, `batch-…`, and `…-0-a1b2c3`.
     fn normalize<'a>(&self, id: &'a str) -> &'a str {
         if self.requests.get(id).is_some() {
             return id;
@@ -63,8 +63,8 @@ impl Index {
             .unwrap_or(id)
     }
 
-    /// From now on somebody tells what is cached, or nobody does any more. What was guessed is
-    /// not taken for cached then.
+    /// Changes the source of what is cached. Guessed requests no longer count as
+    /// cached then.
     pub fn set_truth(&mut self, truth: Truth) {
         if self.truth != truth {
             self.truth = truth;
@@ -74,7 +74,7 @@ impl Index {
         }
     }
 
-    /// What was cached is not: the engine started anew.
+    /// The engine has restarted: nothing is cached.
     pub fn nothing_cached(&mut self) {
         self.cached.clear();
         let ids: Vec<String> = self
@@ -87,7 +87,7 @@ impl Index {
         }
     }
 
-    /// The prompt of a request is cached, and has so many tokens. Ids of others are ignored.
+    /// The prompt of a request is cached, and has so many tokens. Unknown ids are ignored.
     pub fn cached(&mut self, id: &str, tokens: u64) {
         if let Some(number) = self.requests.set_cached(id, true) {
             if let Some(request) = self.requests.get(id) {
@@ -97,8 +97,8 @@ impl Index {
         self.requests.set_tokens(id, tokens);
     }
 
-    /// What a slot holds was moved to host memory: so many tokens, with the prompts of these
-    /// requests. llama-server takes it back for a prompt that has a quarter of it at least.
+    /// The content of a slot was copied to host memory: so many tokens, with the prompts of these
+    /// requests. llama-server loads it for a prompt that has at least a quarter of it.
     pub fn moved_to_host(&mut self, ids: &[String], tokens: u64) {
         for id in ids {
             let Some(request) = self.requests.get(id) else {
@@ -116,7 +116,7 @@ impl Index {
         }
     }
 
-    /// It was taken back into a slot.
+    /// It was loaded into a slot.
     pub fn restored(&mut self, ids: &[String]) {
         for id in ids {
             if let Some(request) = self.requests.get(id) {
@@ -125,7 +125,7 @@ impl Index {
         }
     }
 
-    /// The prompt of a request is not cached any more.
+    /// The prompt of a request is no longer cached.
     pub fn evicted(&mut self, id: &str) {
         self.end_conversation(id);
         self.forget(id);
@@ -145,13 +145,13 @@ impl Index {
             .is_some_and(|request| request.answered)
     }
 
-    /// All requests that are tracked, to ask the engine what became of each.
+    /// All tracked requests, to ask the hook for the state of each.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         self.requests.ids().map(str::to_owned).collect()
     }
 
-    /// Those that are taken for cached.
+    /// The requests that count as cached.
     #[must_use]
     pub fn cached_ids(&self) -> Vec<String> {
         self.requests
@@ -160,7 +160,7 @@ impl Index {
             .collect()
     }
 
-    /// A request was answered by the engine, which said how much of its prompt was reused.
+    /// The engine has answered a request, with the number of reused tokens.
     pub fn completed(&mut self, id: &str, timings: Timings) {
         let Some(request) = self.requests.get_mut(id) else {
             return;
@@ -184,7 +184,7 @@ impl Index {
         }
     }
 
-    /// Stops tracking a request, and frees what it took.
+    /// Stops tracking a request, and frees its memory.
     pub(crate) fn forget(&mut self, id: &str) -> Option<Request> {
         let request = self.requests.remove(id)?;
         self.cached.remove(request.number);

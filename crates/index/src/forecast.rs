@@ -1,4 +1,4 @@
-//! What the engine is expected to reuse.
+//! The forecast: how many tokens the engine is expected to reuse.
 
 use contextpilot_order::{Block, Online};
 
@@ -6,7 +6,7 @@ use crate::Index;
 use crate::reorder::Worked;
 use crate::requests::Expected;
 
-/// What the engine's hook knows better than the index: what would be reused for a prompt that
+/// A query for the hook, which knows better than the index: how much would be reused for a prompt that
 /// begins like this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
@@ -21,8 +21,8 @@ pub struct Question {
 }
 
 impl Worked {
-    /// What the answer may say more exactly ([`Index::answered`]). Only of a context that is alone,
-    /// while the engine tells what is cached.
+    /// A query whose answer makes the forecast more exact ([`Index::answered`]). Only for a single context,
+    /// while the hook reports what is cached.
     #[must_use]
     pub fn question(&self) -> Option<&Question> {
         self.question.as_ref()
@@ -43,13 +43,13 @@ impl Index {
         }
     }
 
-    /// What to ask of the prompt that these blocks make: it has the longest beginning that is
-    /// cached anywhere in common with a request, be it of use or not.
+    /// The query for the prompt of these blocks: the request with the longest common prefix that
+    /// is cached anywhere, whether the engine would reuse it or not.
     pub(crate) fn question(&self, blocks: &[Block]) -> Option<Question> {
         let (length, prompt) = self.cached.longest(blocks);
         let id = match prompt {
             Some(prompt) => self.requests.id(prompt)?,
-            // The template alone.
+            // Only the template is in common.
             None => self.requests.cached_ids().next_back()?.1,
         };
         Some(Question {

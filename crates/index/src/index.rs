@@ -1,4 +1,4 @@
-//! The state.
+//! The state of the index.
 
 use contextpilot_order::{Block, Cached, Frequency};
 use serde_json::{Value, json};
@@ -12,24 +12,24 @@ use crate::reorder::Outcome;
 use crate::requests::Requests;
 use crate::{Answer, Endpoint, Errors, Limits};
 
-/// Whether there is a state.
+/// Whether the index keeps a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Contexts are ordered by what is cached.
     #[default]
     Live,
-    /// Batches are ordered among themselves.
+    /// Each batch is ordered by itself.
     Stateless,
 }
 
-/// From where the index knows what is cached.
+/// The source of what is cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Truth {
-    /// From nobody: each context is taken for cached once it was answered, until `/evict` says
-    /// otherwise or too many came after it.
+    /// A guess: each context counts as cached once it was answered, until `/evict` says
+    /// otherwise or too many others came after it.
     #[default]
     Guess,
-    /// From the engine: its hook says what becomes cached and what is evicted.
+    /// The engine's hook, which reports what becomes cached and what is evicted.
     Engine,
 }
 
@@ -69,23 +69,23 @@ pub struct Index {
     /// There was one since the start or the last `/reset`.
     pub(crate) built: bool,
     pub(crate) wanted: Vec<Wish>,
-    /// What is said with every order, because of the model.
+    /// A warning in every answer, because of the model.
     pub(crate) warning: Option<String>,
 }
 
-/// What happened since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) contexts: u64,
     /// Contexts that were ordered by what is cached.
     pub(crate) searches: u64,
-    /// Of these, those for which something was.
+    /// Of these, contexts for which something was cached.
     pub(crate) matches: u64,
     pub(crate) evictions: u64,
     pub(crate) refused: u64,
 }
 
-/// A block whose tokens nobody knows.
+/// A block whose number of tokens is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     pub(crate) block: Block,
@@ -95,7 +95,7 @@ pub struct Wish {
 }
 
 impl Index {
-    /// Without anything cached.
+    /// Creates an index. Nothing is cached.
     #[must_use]
     pub fn new(mode: Mode, limits: Limits) -> Self {
         Self {
@@ -117,24 +117,24 @@ impl Index {
         }
     }
 
-    /// Says with every order that it may be worth little, and why.
+    /// Adds this warning to every answer: an order may be worth little, and why.
     pub fn warn(&mut self, why: Option<String>) {
         self.warning = why;
     }
 
-    /// What clients may make it keep.
+    /// The limits for clients.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// How far its answers were from what the engine did.
+    /// The errors of its forecasts.
     #[must_use]
     pub fn errors(&self) -> &Errors {
         &self.errors
     }
 
-    /// Answers a request. `new_id` draws the ids of requests, which nobody else uses: `req-` and
+    /// Answers a request. `new_id` draws unique ids for requests: `req-` and
     /// 12 hex digits. `now` is the time in seconds since 1970.
     pub fn answer(
         &mut self,
@@ -189,7 +189,7 @@ impl Index {
         };
         let fresh = Self::new(self.mode, self.limits);
         let before = std::mem::replace(self, fresh);
-        // What is known of the engine stays.
+        // Keep what is known of the engine.
         self.truth = before.truth;
         self.initialized = before.initialized;
         self.warning = before.warning;
@@ -206,7 +206,7 @@ impl Index {
         std::mem::take(&mut self.wanted)
     }
 
-    /// What the engine said to a wish.
+    /// The engine's answer to a wish.
     pub fn tokenized(&mut self, wish: &Wish, tokens: u32) {
         let same = |info: &crate::block::Info| info.number == wish.number;
         if self.blocks.info(wish.block).is_some_and(same) {

@@ -7,9 +7,9 @@
 //! answered from the state ([`Index::answer`]), and what takes long in between ([`Work::run`])
 //! needs the state for nothing, so that a server can do it elsewhere.
 //!
-//! What is cached comes from whoever knows: the events of the hook's control endpoint
-//! ([`Index::cached`], [`Index::evicted`]), `POST /evict`, answers that pass by
-//! ([`Index::completed`]). Where nobody tells, the index guesses, and its answers say so.
+//! The index learns what is cached from three sources: the events of the hook's control endpoint
+//! ([`Index::cached`], [`Index::evicted`]), `POST /evict`, and answers that pass through it
+//! ([`Index::completed`]). Without these it guesses, and its answers say so.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-/// What clients may make the index keep and do.
+/// Limits for what clients may make the index keep and do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a request's body; for the server to enforce before it calls.
@@ -14,7 +14,7 @@ pub struct Limits {
     /// Distinct blocks that are known, some 200 bytes each. Beyond it, those in no request make
     /// room; where all are, further ones are refused (429).
     pub blocks: usize,
-    /// Requests that are taken for cached while nobody tells what is.
+    /// Requests that count as cached while the index guesses.
     pub guessed: usize,
     /// Turns of conversations that are remembered for `/deduplicate`; the oldest make room.
     pub turns: usize,

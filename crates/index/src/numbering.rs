@@ -1,4 +1,4 @@
-//! Numbers for the blocks of one call, and where they went.
+//! Numbers for the blocks of one call, and their new positions.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,7 +15,7 @@ pub(crate) struct Numbers {
     pub(crate) contexts: Vec<Vec<Block>>,
     /// What each number stands for.
     pub(crate) keys: Vec<Key>,
-    /// What each number weighs: the bytes of its text, which its tokens follow; 1 for an id.
+    /// The weight of each number: the bytes of its text, which are about proportional to its tokens; 1 for an id.
     pub(crate) weights: Vec<u64>,
 }
 
@@ -50,19 +50,19 @@ impl Numbers {
         }
     }
 
-    /// What a block of the call weighs.
+    /// The weight of a block of the call.
     pub(crate) fn weight(&self, block: Block) -> u64 {
         self.weights.get(block as usize).copied().unwrap_or(1)
     }
 }
 
-/// As the Python index judges, by the first block.
+/// Decided by the first block, as the Python index does.
 pub(crate) fn are_texts(contexts: &[Context]) -> bool {
     let first = contexts.first().and_then(|context| context.values.first());
     first.is_some_and(Value::is_string)
 }
 
-/// Where each block of the second stands in the first, the first of equal ones first.
+/// The position in the first list of each block of the second. Equal blocks are taken in order.
 pub(crate) fn places(before: &[Block], after: &[Block]) -> Vec<usize> {
     let mut at: HashMap<Block, VecDeque<usize>> = HashMap::with_capacity(before.len());
     for (place, block) in before.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! How many tokens a cached beginning has.
+//! Estimates how many tokens a cached prefix has.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,36 +9,36 @@ use crate::block::Blocks;
 
 /// Learns from what the engine reused.
 ///
-/// A beginning that was reused before has as many tokens as then. For others: the tokens of its
-/// blocks (the engine's own tokenizer says how many these are) and what prompts of as many blocks
-/// had beyond that, which is the template. Blocks of which only the id is known count as much
-/// as blocks do on average.
+/// A prefix that was reused before has as many tokens as then. For others, the estimate is the tokens of its
+/// blocks (counted by the engine's own tokenizer) plus the template: the tokens that prompts with as
+/// many blocks had beyond their blocks. A block of which only the id is known counts as an average
+/// block.
 #[derive(Debug, Default)]
 pub(crate) struct Predictor {
-    /// By the hash of its blocks: the tokens of a beginning.
+    /// The tokens of a prefix, by the hash of its blocks.
     known: HashMap<u64, u64>,
     order: VecDeque<u64>,
-    /// What there was beyond the tokens of blocks, the last times, by the number of blocks.
+    /// The last tokens beyond those of the blocks, by the number of blocks.
     beyond: HashMap<usize, VecDeque<i64>>,
-    /// Tokens and blocks of whole prompts, fading.
+    /// Tokens and blocks of whole prompts, as decaying sums.
     tokens: f64,
     blocks: f64,
-    /// What whole prompts had beyond the tokens of their blocks, the last times: template and
+    /// The last tokens of whole prompts beyond those of their blocks: template and
     /// question.
     whole: VecDeque<i64>,
 }
 
-/// Beginnings that are remembered.
+/// How many prefixes are kept.
 const KNOWN: usize = 100_000;
-/// Prompts with as many blocks at their beginnings, of which the one in the middle counts.
+/// How many of the last prompts with the same number of blocks are kept. Their median counts.
 const LAST: usize = 7;
-/// Tokens by which prompts of one template differ, since their next blocks begin alike.
+/// By how many tokens prompts of one template differ, because their next blocks may begin alike.
 const NEAR: u64 = 16;
-/// Of the averages: what a new prompt changes.
+/// The weight of a new prompt in the averages.
 const FADE: f64 = 0.98;
 
 impl Predictor {
-    /// What a block is worth, in tokens: at least one.
+    /// The estimated tokens of a block: at least one.
     pub(crate) fn weight(&self, block: Block, blocks: &Blocks) -> u64 {
         let info = blocks.info(block);
         let known = info.and_then(|info| info.tokens).map(u64::from);
@@ -61,11 +61,11 @@ impl Predictor {
         sum.saturating_add_signed(self.beyond(beginning.len()))
     }
 
-    /// A prompt that was expected to begin with these blocks reused so many tokens.
+    /// A prompt that was forecast to reuse these blocks reused so many tokens.
     pub(crate) fn learn(&mut self, beginning: &[Block], reused: u64, blocks: &Blocks) {
         let sum = self.sum(beginning, blocks);
-        // Far less than its blocks: it was gone when the prompt came. Nothing at all: the slot was
-        // empty. Neither says anything of the template.
+        // Far less than its blocks: the prefix was evicted before the prompt came. Nothing at all: the
+        // slot was empty. Neither says anything about the template.
         if reused == 0 || reused < sum / 2 {
             return;
         }
@@ -75,7 +75,7 @@ impl Predictor {
         if beginning.is_empty() {
             return;
         }
-        // Far from what it is mostly: the engine found more than was known, or less.
+        // Far from the median: the engine found more than was known, or less.
         if median(last).abs_diff(beyond) > NEAR {
             return;
         }
@@ -115,9 +115,9 @@ impl Predictor {
         }
     }
 
-    /// As it was mostly with as many blocks, or at least without any: where more was found, that
-    /// was a beginning that nobody knew of. Else on the line through the two nearest numbers of
-    /// blocks that are known.
+    /// The median with as many blocks, or the minimum without any (if more was reused, it was an
+    /// unknown prefix). Else on the line through the two nearest known numbers of
+    /// blocks.
     fn beyond(&self, count: usize) -> i64 {
         if let Some(last) = self.beyond.get(&count) {
             return match count {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reused_before_is_expected_again() {
+    fn a_prefix_that_was_reused_before_has_the_same_tokens_again() {
         let blocks = blocks(&[10, 20]);
         let mut predictor = Predictor::default();
         predictor.learn(&[0, 1], 41, &blocks);

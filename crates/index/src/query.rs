@@ -8,7 +8,7 @@ use crate::numbering::Numbers;
 use crate::validate::{Members, not_a_list, not_allowed};
 use crate::{Answer, Limits};
 
-/// What there is to ask, by method and path.
+/// The routes, by method and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// `GET /`.
@@ -73,7 +73,7 @@ impl Endpoint {
 /// A request that can be answered.
 #[derive(Debug)]
 pub enum Query {
-    /// One without a body.
+    /// A request without a body.
     Plain(Endpoint),
     /// `/reorder`, `/build`, `/schedule`.
     Reorder(Box<Reorder>),
@@ -98,7 +98,7 @@ pub struct Context {
 #[derive(Debug)]
 pub struct Reorder {
     pub(crate) contexts: Vec<Context>,
-    /// Their blocks in numbers of this call.
+    /// Their blocks, in the numbers of this call.
     pub(crate) numbers: Numbers,
     pub(crate) batch: BatchOptions,
     pub(crate) online: OnlineOptions,
@@ -205,7 +205,7 @@ fn reorder(
         not_allowed("linkage_method", message, method)
     })?;
     let order = match members.string("order")?.unwrap_or("auto") {
-        // Its client always sends the default method; who sends another one wants that.
+        // ContextPilot's client always sends the default method, so another one is meant.
         "auto" if linkage == Linkage::Average => Wanted::Auto,
         "auto" | "clustered" => Wanted::Clustered,
         "none" => Wanted::None,

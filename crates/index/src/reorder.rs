@@ -1,4 +1,4 @@
-//! `/reorder`: from contexts to orders.
+//! `/reorder`: orders contexts.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,23 +13,23 @@ use crate::numbering::{Numbers, places};
 use crate::query::{Reorder, Wanted};
 use crate::{Answer, Index, Mode, Truth};
 
-/// What follows from a request.
+/// How a request is answered.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is answered.
+    /// At once.
     Answer(Answer),
-    /// It is some work first.
+    /// After some work.
     Work(Box<Work>),
-    /// All is done, but for the words ([`Worked::answer`]).
+    /// All is done; the answer has to be written ([`Worked::answer`]).
     Worked(Box<Worked>),
 }
 
-/// A batch that is to be ordered, which takes long and needs no state.
+/// A batch to order, which takes long and needs no state.
 #[derive(Debug)]
 pub struct Work {
     reorder: Reorder,
     kind: Kind,
-    /// What is cached that the batch could begin with, in the numbers of the batch.
+    /// The cached prefixes that the batch could continue, in the numbers of the batch.
     cached: Cached,
 }
 
@@ -41,25 +41,25 @@ pub(crate) enum Kind {
     Incremental,
 }
 
-/// A batch that was ordered in itself.
+/// A batch that was ordered by itself.
 #[derive(Debug)]
 pub struct Worked {
     pub(crate) reorder: Reorder,
     pub(crate) kind: Kind,
     pub(crate) batch: Batch,
-    /// Of each context: where its blocks were, in the order in which they are now.
+    /// For each context, the original positions of its blocks, in the new order.
     pub(crate) places: Vec<Vec<usize>>,
     /// The contexts that were placed already: prompts of the batch itself.
     planned: Cached,
-    /// What is still to be placed, by the schedule.
+    /// The contexts that are still to be placed, in the order of the schedule.
     left: VecDeque<usize>,
     pub(crate) placed: Vec<Placed>,
     /// Ids of contexts with the same blocks, in a first batch.
     same: HashMap<Vec<Block>, String>,
     started: bool,
-    /// What the engine may be asked before the answer.
+    /// A query for the hook before the answer.
     pub(crate) question: Option<Question>,
-    /// What the answer says of the state, once all are placed.
+    /// What the answer says of the state, after all contexts are placed.
     pub(crate) facts: Option<Facts>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Facts {
     pub(crate) deduplication: Option<Value>,
 }
 
-/// What became of a context.
+/// The result for a context.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placed {
     pub(crate) id: String,
@@ -81,14 +81,14 @@ pub(crate) struct Placed {
     pub(crate) matched: bool,
 }
 
-/// Contexts that are placed before the state is free for others for a moment.
+/// How many contexts are placed before other requests may use the state for a moment.
 const SLICE: usize = 16;
 
-/// Blocks of what is cached that a batch is ordered after.
+/// The most blocks of cached prefixes that a batch is ordered by.
 const COPIED: usize = 1 << 16;
 
 impl Work {
-    /// Orders the batch in itself.
+    /// Orders the batch by itself.
     #[must_use]
     pub fn run(self) -> Worked {
         let Self {
@@ -171,7 +171,7 @@ impl Index {
             cached,
         };
         if kind == Kind::Incremental && alone {
-            // Ordered by what is cached alone.
+            // A single context is ordered only by what is cached.
             let mut worked = Work::run(work);
             self.finish(&mut worked, new_id)?;
             return Ok(Outcome::Worked(Box::new(worked)));
@@ -179,12 +179,12 @@ impl Index {
         Ok(Outcome::Work(Box::new(work)))
     }
 
-    /// Goes on with a batch that was ordered; whether it is done, and can be answered
-    /// ([`Worked::answer`]). If not, others may have the state for a moment, then this is to be
-    /// called again.
+    /// Continues with an ordered batch. Returns true if it is done and can be answered
+    /// ([`Worked::answer`]). If not, release the state for a moment, and call this
+    /// again.
     ///
     /// # Errors
-    /// 429: it does not fit any more.
+    /// 429: there is no room.
     pub fn finish(
         &mut self,
         worked: &mut Worked,
@@ -209,7 +209,7 @@ impl Index {
         Ok(worked.left.is_empty())
     }
 
-    /// What is cached that contexts could begin with, in the numbers of their call.
+    /// The cached prefixes that contexts could continue, in the numbers of their call.
     fn cached_of(&self, numbers: &Numbers) -> Cached {
         let known = numbers.keys.iter().enumerate().filter_map(|(number, key)| {
             let block = self.blocks.known(*key)?;
@@ -218,7 +218,7 @@ impl Index {
         self.cached.renumbered(&known.collect(), COPIED)
     }
 
-    /// Gives a context its last order, and an id.
+    /// Gives a context its final order, and an id.
     fn place(
         &mut self,
         worked: &mut Worked,

@@ -1,4 +1,4 @@
-//! What is answered to a `/reorder`.
+//! The answer to a `/reorder`.
 
 use contextpilot_order::{Block, importance_note};
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ impl Worked {
 }
 
 impl Index {
-    /// What is said of the state at the end of a batch.
+    /// The part about the state, at the end of a batch.
     pub(crate) fn facts(&mut self, worked: &Worked) -> Facts {
         let deduplication = worked.reorder.deduplicate.then(|| self.turns_of(worked));
         Facts {

@@ -1,4 +1,4 @@
-//! The requests that are tracked.
+//! Tracked requests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,19 +13,19 @@ pub(crate) struct Request {
     pub(crate) cached: bool,
     /// The engine has answered it.
     pub(crate) answered: bool,
-    /// What its client said it has, or the engine.
+    /// Its tokens, as its client or the engine said.
     pub(crate) tokens: u64,
     pub(crate) expected: Option<Expected>,
 }
 
-/// What an answer promised.
+/// The forecast in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
-    /// Blocks at the beginning.
+    /// Blocks of the prefix.
     pub(crate) blocks: usize,
-    /// Tokens of the whole beginning.
+    /// Tokens of the whole prefix.
     pub(crate) tokens: u64,
-    /// All of these blocks are expected to be reused: what is reused tells how many tokens they
+    /// All of these blocks are expected to be reused, so the reused tokens say how many tokens they
     /// have.
     pub(crate) whole: bool,
 }
@@ -97,7 +97,7 @@ impl Requests {
         number
     }
 
-    /// Its number, if that is news.
+    /// Its number, if its state has changed.
     pub(crate) fn set_cached(&mut self, id: &str, cached: bool) -> Option<u64> {
         let request = self.by_id.get_mut(id)?;
         if request.cached == cached {

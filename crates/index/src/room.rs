@@ -1,4 +1,4 @@
-//! Room for requests and blocks.
+//! Makes room for requests and blocks.
 
 use contextpilot_order::Block;
 

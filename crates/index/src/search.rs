@@ -1,4 +1,4 @@
-//! `/search` and `/insert`, which the Python index has for its own sake.
+//! `/search` and `/insert`, which exist for compatibility with the Python index.
 
 use contextpilot_order::Block;
 use serde_json::json;
@@ -20,7 +20,7 @@ impl Index {
         let prompt = prompt.filter(|_| length > 0);
         Answer::ok(json!({
             "status": "success",
-            // Places in a tree that only the index itself can make use of.
+            // Positions in a tree, which only the index itself could use.
             "search_path": (0..length).map(|_| 0).collect::<Vec<u8>>(),
             "node_id": prompt.map_or(-1, |prompt| i64::try_from(prompt).unwrap_or(i64::MAX)),
             "prefix_length": length,
@@ -29,7 +29,7 @@ impl Index {
         }))
     }
 
-    /// Tracks a context as it is, and takes it for cached.
+    /// Tracks a context in its order, and counts it as cached.
     pub(crate) fn insert(
         &mut self,
         context: Context,

@@ -1,4 +1,4 @@
-//! What the index says of itself.
+//! `/health`, `/ready` and `/stats`.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ impl Index {
         }))
     }
 
-    /// Whether orders can be had, which is from the start.
+    /// Whether the index can order, which is true from the start.
     pub(crate) fn ready(&self) -> Answer {
         Answer::ok(json!({
             "status": "ready",

@@ -1,4 +1,4 @@
-//! What the engine says of a prompt at the end of its answer.
+//! The engine's token counts at the end of an answer.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 pub struct Timings {
     /// Reused from the cache (`cache_n`).
     pub reused: u64,
-    /// All of the prompt, if it is said.
+    /// Tokens of the whole prompt, if the answer has that.
     pub prompt: Option<u64>,
 }
 

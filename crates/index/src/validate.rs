@@ -1,4 +1,4 @@
-//! Reads members of a JSON object, and says what is wrong with them.
+//! Reads and checks members of a JSON object.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! Patching: all functions at once, once, for ever.
+//! Patches all functions at once. This can be done once in a process, and is never undone.
 
 use std::mem;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use crate::{Refusal, maps, preflight};
 pub struct Trampoline(*const ());
 
 impl Trampoline {
-    /// A function of the original's signature. It may be called as soon as the batch is installed,
-    /// and for ever from then on.
+    /// A function with the original's signature. It may be called as soon as the batch is installed,
+    /// until the process ends.
     pub fn as_ptr(self) -> *const () {
         self.0
     }
@@ -25,7 +25,7 @@ impl Trampoline {
 #[derive(Debug, Default)]
 pub struct Batch {
     hooks: Vec<Ready>,
-    /// What was writable code before we came.
+    /// Mappings that were writable and executable before.
     writable_code: Option<Vec<Range<usize>>>,
 }
 
@@ -36,7 +36,8 @@ struct Ready {
     detour: RawDetour,
 }
 
-/// Afterwards our trampolines' memory is no longer writable, so a second batch could not be.
+/// A batch was installed. The memory of the trampolines is no longer writable then, so there can be no
+/// second batch.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 impl Batch {
@@ -45,10 +46,10 @@ impl Batch {
         Self::default()
     }
 
-    /// Makes a function of `image` ready: writes its trampoline, and changes nothing of it.
+    /// Prepares a function of `image`: writes its trampoline, and does not change the function.
     ///
     /// # Errors
-    /// Why the function cannot be hooked. The others of the batch can all the same.
+    /// Why the function cannot be hooked. This does not affect others of the batch.
     ///
     /// # Safety
     /// `replacement` must be code that may be called wherever the function is: of the same
@@ -92,22 +93,22 @@ impl Batch {
         Ok(trampoline)
     }
 
-    /// Leaves out all but the first `len`: their trampolines are gone.
+    /// Drops all but the first `len`, with their trampolines.
     pub fn truncate(&mut self, len: usize) {
         self.hooks.truncate(len);
     }
 
-    /// How many functions are ready.
+    /// How many functions are prepared.
     pub fn len(&self) -> usize {
         self.hooks.len()
     }
 
-    /// Whether none is ready.
+    /// Whether no function is prepared.
     pub fn is_empty(&self) -> bool {
         self.hooks.is_empty()
     }
 
-    /// Patches all of them, for as long as the process lives. A process can do this once.
+    /// Patches all prepared functions, until the process ends. A process can do this once.
     ///
     /// # Errors
     /// Then none is patched, and the trampolines are gone.
@@ -126,13 +127,13 @@ impl Batch {
         for hook in &self.hooks {
             transaction.enable(&hook.detour);
         }
-        // Suspending threads would interrupt their system calls; there are none to suspend.
+        // Do not suspend threads: that would interrupt system calls, and there are no other threads yet.
         // SAFETY: our caller's promise.
         if let Err(error) = unsafe { transaction.commit(Threads::None) } {
             INSTALLED.store(false, Ordering::Release);
             return Err(error.into());
         }
-        // Dropped, they would be taken out again, under the feet of whoever is in them.
+        // Dropping them would remove the patches while threads may be in the trampolines.
         self.hooks
             .into_iter()
             .for_each(|hook| mem::forget(hook.detour));
@@ -141,15 +142,15 @@ impl Batch {
     }
 }
 
-/// `detour` leaves its trampolines writable, in a process that reads from the network. Best
-/// effort: where there is no `/proc`, nothing was found and nothing is changed.
+/// Makes the trampolines read-only. `detour` leaves them writable, in a process that reads from the
+/// network. Best effort: without `/proc`, nothing is found and nothing is changed.
 fn protect(before: &[Range<usize>]) {
     for new in maps::writable_code() {
         if before
             .iter()
             .any(|old| old.start < new.end && new.start < old.end)
         {
-            // Grown together with somebody else's.
+            // The mapping has merged with one that is not ours.
             continue;
         }
         let size = new.end - new.start;

@@ -1,4 +1,4 @@
-//! The executable of this process: its file for the names, its memory for the code.
+//! The executable of this process: names are read from its file, code from memory.
 
 use std::fmt;
 use std::fs::File;
@@ -22,20 +22,20 @@ pub struct Image {
 /// A function of an [`Image`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// As in the symbol table.
+    /// The name in the symbol table.
     pub name: String,
-    /// In this process.
+    /// The address in this process.
     pub address: usize,
-    /// In bytes.
+    /// The size in bytes.
     pub size: usize,
-    /// Where else it has code, in this process: see [`Extent::parts`].
+    /// Its other parts of code in this process: see [`Extent::parts`].
     pub parts: Vec<(u64, u64)>,
 }
 
 /// Why the executable's functions cannot be looked for.
 #[derive(Debug)]
 pub enum ImageError {
-    /// Its file is not to be found, or is no longer the one that runs.
+    /// Its file cannot be found, or was replaced since the start.
     NoFile,
     /// Its file cannot be understood.
     File(Error),
@@ -44,25 +44,25 @@ pub enum ImageError {
 /// Where the executable was loaded.
 #[derive(Debug, Default)]
 struct Layout {
-    /// What to add to an address of the file.
+    /// What to add to an address in the file to get the address in memory.
     bias: usize,
     headers: Vec<u8>,
     /// Address of the program headers, which are in a mapping of the file.
     headers_at: usize,
-    /// Segments that nobody writes to.
+    /// Segments that are not writable.
     constant: Vec<Range<usize>>,
     executable: Vec<Range<usize>>,
 }
 
 impl Image {
-    /// Reads headers; symbols are read when they are asked for.
+    /// Reads the headers. Symbols are read when they are needed.
     ///
     /// # Errors
-    /// Where the file cannot be reached (no `/proc`), was replaced since, or is not sound.
+    /// The file cannot be reached (no `/proc`), was replaced since the start, or is damaged.
     pub fn of_self() -> Result<Self, ImageError> {
         let layout = Layout::of_self();
-        // The second is for a program that was started through the dynamic linker
-        // (`ld.so ./llama-server`), which then is the executable that the kernel knows.
+        // The second path is for a program that was started through the dynamic linker
+        // (`ld.so ./llama-server`): then the kernel takes the linker for the executable.
         let candidates = [
             Some("/proc/self/exe".into()),
             maps::file_at(layout.headers_at),
@@ -83,7 +83,7 @@ impl Image {
     /// Each of `names`, in their order, if it is a function in the executable.
     ///
     /// # Errors
-    /// When the symbol table is not sound. A table that was stripped is no error: then only
+    /// The symbol table is damaged. A stripped table is no error: then only
     /// functions that the executable exports are found.
     pub fn find(&self, names: &[&str]) -> Result<Vec<Option<Function>>, ImageError> {
         let elf = self.source.elf()?;
@@ -108,12 +108,12 @@ impl Image {
     /// Whether the symbol table was removed.
     ///
     /// # Errors
-    /// When the file has become unreadable.
+    /// The file can no longer be read.
     pub fn is_stripped(&self) -> Result<bool, ImageError> {
         Ok(!self.source.elf()?.has_symbols())
     }
 
-    /// Whether all of a function is where code is.
+    /// Whether a function lies completely within code.
     pub(crate) fn is_code(&self, function: &Function) -> bool {
         let Some(end) = function.address.checked_add(function.size) else {
             return false;
@@ -155,7 +155,7 @@ impl Code for Image {
 impl Layout {
     fn of_self() -> Self {
         let mut layout = Self::default();
-        // The first that is shown is the executable.
+        // The first object is the executable.
         visit_loaded(|info| {
             layout.read(info);
             ControlFlow::Break(())
@@ -163,7 +163,7 @@ impl Layout {
         layout
     }
 
-    /// Takes the executable's description, as `dl_iterate_phdr` hands it out.
+    /// Reads the executable's description from `dl_iterate_phdr`.
     fn read(&mut self, info: &libc::dl_phdr_info) {
         if info.dlpi_phdr.is_null() {
             return;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_of_this_program_is_found_where_it_is() {
+    fn a_function_of_this_program_is_found_at_its_address() {
         let name = "contextpilot_inline_a_function_of_the_test";
         let there = contextpilot_inline_a_function_of_the_test as extern "C" fn(u64) -> u64;
         assert_eq!(there(2), 6);
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(function.address, there as usize);
         assert!(function.size > 0 && image.is_code(function));
         assert_eq!(found[1], None);
-        // What is read from memory is what stands in the file.
+        // The code in memory equals the code in the file.
         let in_memory = image
             .bytes(function.address as u64, function.size as u64)
             .unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_outside_of_the_program() {
+    fn reading_outside_of_the_program_gives_nothing() {
         let image = Image::of_self().unwrap();
         let outside = Box::new(0_u8);
         for address in [0, std::ptr::from_ref(&*outside) as u64, u64::MAX] {

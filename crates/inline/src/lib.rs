@@ -1,5 +1,5 @@
-//! Hooks functions that the dynamic linker does not see: in a static or single-executable build,
-//! calls go straight to the function, and the only way in is its first instructions.
+//! Hooks functions that are not called through the dynamic linker: in a static or single-executable
+//! build, calls go straight to the function, so its first instructions are replaced by a jump.
 //!
 //! ```text
 //!   caller ──► function: jmp ──► (relay: jmp, where it is far) ──► replacement
@@ -7,14 +7,14 @@
 //! ```
 //!
 //! [`detour`] writes the jump and the trampoline. This crate finds the functions ([`Image`]),
-//! refuses those where a jump would break something ([`preflight`]), and keeps to the one way of
-//! patching that is safe in somebody else's process ([`Batch`]):
+//! refuses those where a jump would break something ([`preflight`]), and patches in the only way
+//! that is safe in another program's process ([`Batch`]):
 //!
-//! - in the constructor of a preloaded library: before the executable's own constructors, so
-//!   that none of its functions is being run by anybody;
-//! - all functions at once or none, and once only;
-//! - for ever: there is no unhooking;
-//! - memory is not left both writable and executable.
+//! - in the constructor of a preloaded library, which runs before the executable's own constructors, so
+//!   that no thread is in one of its functions;
+//! - all functions at once or none, and only once;
+//! - without unhooking;
+//! - without leaving memory that is both writable and executable.
 //!
 //! Linux only: elsewhere the crate is empty.
 //!

@@ -1,9 +1,9 @@
-//! What is loaded into this process.
+//! The objects that are loaded into this process.
 
 use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
 
-/// Shows `work` the executable, which comes first, and then each library, until it has seen
+/// Calls `work` with the executable, and then with each library, until it returns that it has seen
 /// enough. It must not panic.
 pub fn visit_loaded<F: FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>(mut work: F) {
     unsafe extern "C" fn show<F: FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>(

@@ -1,4 +1,4 @@
-//! `/proc/self/maps`: what is mapped where.
+//! Reads `/proc/self/maps`.
 
 use std::fs;
 use std::ops::Range;

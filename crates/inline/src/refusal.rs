@@ -4,16 +4,16 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The function, or what of it comes before its first jump away, has no room for a jump.
+    /// The function, or its part before the first jump, has no room for our jump.
     TooShort {
         /// Size of the function in bytes, as the symbol table has it.
         size: u64,
     },
-    /// Something in the function branches to one of the first instructions: a loop around the
-    /// whole body, mostly. It would land in the middle of our jump, or be taken for a call.
+    /// The function branches to one of its first instructions, mostly for a loop around the
+    /// whole body. The branch would land in the middle of our jump, or be taken for a call.
     BranchBack {
-        /// Offset of the branch in the function, in bytes; of a part of it elsewhere: from its
-        /// beginning all the same.
+        /// Offset of the branch from the beginning of the function, in bytes, even if it is in another
+        /// part.
         at: i64,
     },
     /// One of the first instructions is a call. Its return address would be in the trampoline,
@@ -22,12 +22,12 @@ pub enum Refusal {
         /// Offset of the call, in bytes.
         at: u64,
     },
-    /// What should be the function's code is none.
+    /// The function's bytes are not code.
     Undecodable {
-        /// Offset of the first byte that is no instruction.
+        /// Offset of the first byte that is not an instruction.
         at: u64,
     },
-    /// The function is not where code is.
+    /// The function does not lie within code.
     NotCode,
     /// Another function of the batch has the same address: the linker folded identical ones.
     Shared {
@@ -36,15 +36,15 @@ pub enum Refusal {
     },
     /// An instruction that does something relative to its own address cannot be moved.
     NotRelocatable,
-    /// No free memory near enough to the function for its trampoline.
+    /// There is no free memory near enough to the function for its trampoline.
     NoMemoryNearby,
     /// The system does not let code be changed: SELinux, `MemoryDenyWriteExecute=`, `MDWE`.
     WriteForbidden(String),
-    /// The code is no longer what it was a moment ago: somebody else patches too.
+    /// The code has changed since it was read: something else patches it, too.
     Modified,
     /// A batch was installed already; there is no second one.
     Installed,
-    /// Anything else that `detour` says.
+    /// Any other error of `detour`.
     Other(String),
 }
 

@@ -1,5 +1,5 @@
-//! Real programs, linked statically with what poses as the engine, under a preloaded library that
-//! hooks it: they must do exactly what they do without, and every call must be seen.
+//! Real programs, linked statically with a stub engine, under a preloaded library that
+//! hooks it. They must do exactly what they do without the library, and every call must be seen.
 
 #![cfg(target_os = "linux")]
 
@@ -171,7 +171,7 @@ fn assert_every_call_is_seen(program: &Program, command: Command) {
 }
 
 #[test]
-fn executables_of_all_kinds() {
+fn in_executables_of_all_kinds_every_call_is_seen() {
     let kinds: [&[&str]; 6] = [
         &["-O2", "-fPIE", "-pie"],
         &["-O0", "-fPIE", "-pie"],
@@ -213,7 +213,7 @@ fn an_exception_passes_through_a_hook_with_a_frame() {
 }
 
 #[test]
-fn a_program_that_is_started_through_the_dynamic_linker() {
+fn a_program_started_through_the_dynamic_linker_is_hooked() {
     let program = Program::server(&["-O2", "-fPIE", "-pie"]);
     let inspected = contextpilot_inspect::Program::open(&program.path()).expect("it is readable");
     let linkage = &inspected.executable().expect("it is an ELF file").linkage;
@@ -226,7 +226,7 @@ fn a_program_that_is_started_through_the_dynamic_linker() {
 }
 
 #[test]
-fn a_stripped_program_is_left_alone() {
+fn a_stripped_program_is_not_changed() {
     let program = Program::server(&["-O2", "-s"]);
     let hooked = program.hooked(program.command(), &ENGINE);
     assert_undisturbed(&program, &hooked);
@@ -239,7 +239,7 @@ fn a_stripped_program_is_left_alone() {
 }
 
 #[test]
-fn where_code_may_not_be_changed_nothing_is_and_the_reason_is_given() {
+fn if_code_may_not_be_changed_nothing_is_patched_and_the_reason_is_given() {
     let program = Program::server(&["-O2"]);
     let mut command = program.command();
     command.env("COUNTING_FORBID", "1");
@@ -263,7 +263,7 @@ fn where_code_may_not_be_changed_nothing_is_and_the_reason_is_given() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn awkward_functions_are_refused_and_the_others_are_not() {
+fn functions_that_cannot_be_hooked_are_refused_and_the_others_are_hooked() {
     let fates = [
         ("too_short", "is too short (3 bytes)"),
         ("loops_back", "branches back to its beginning (at +0xc)"),

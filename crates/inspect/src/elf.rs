@@ -1,4 +1,4 @@
-//! The parts of a 64-bit ELF file that matter here, read by seeking.
+//! Reads the parts of a 64-bit ELF file that are needed here, by seeking.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek};
@@ -18,7 +18,7 @@ type Header = FileHeader64<Endianness>;
 /// tens of megabytes of symbols and names.
 const LARGEST_TABLE: u64 = 1 << 30;
 
-/// A file, and the pieces of it that were read. [`Elf`] borrows from it.
+/// A file, and the parts of it that were read. [`Elf`] borrows from it.
 #[derive(Debug)]
 pub struct Source<R: Read + Seek>(ReadCache<R>);
 
@@ -47,29 +47,29 @@ pub struct Elf<'data, R: Read + Seek> {
 /// A function or a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Symbol {
-    /// Where it would be if the file were loaded at its own addresses (`st_value`).
+    /// Its address in the file (`st_value`).
     pub address: u64,
-    /// In bytes (`st_size`); 0 where the assembler did not say.
+    /// Its size in bytes (`st_size`); 0 if the assembler did not give it.
     pub size: u64,
-    /// Ordinary code. An indirect function (`STT_GNU_IFUNC`), whose address is that of a
-    /// resolver, is none.
+    /// A function. Not an indirect function (`STT_GNU_IFUNC`), whose address is that of a
+    /// resolver.
     pub is_function: bool,
     /// Visible to other files of the link; a `static` function is not.
     pub is_global: bool,
 }
 
-/// What a symbol table says about one name.
+/// The entry of a symbol table for a name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// It is here.
+    /// It is defined in this file.
     pub defined: Option<Symbol>,
-    /// It is asked for here, and must come from elsewhere.
+    /// It is imported from another file.
     pub undefined: bool,
     /// Index in the table, for [`Elf::relocates`].
     index: u32,
 }
 
-/// The dynamic section: what the dynamic linker is told.
+/// The dynamic section: information for the dynamic linker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dynamic {
     /// `DT_NEEDED`, in order.
@@ -111,7 +111,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
         )
     }
 
-    /// `ET_DYN`: loaded wherever there is room. Otherwise at its own addresses.
+    /// `ET_DYN`: loaded at any address. Otherwise at the addresses in the file.
     pub fn is_position_independent(&self) -> bool {
         self.header.e_type(self.endian) == elf::ET_DYN
     }
@@ -217,8 +217,8 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
         Ok((symbols, variants))
     }
 
-    /// Whether this file finds a symbol of its `.dynsym` through the dynamic linker: whether a
-    /// preload that defines it is heard. `entry` is from [`Elf::dynamic_symbols`].
+    /// Whether this file binds a symbol of its `.dynsym` through the dynamic linker, so that a
+    /// preload can replace it. `entry` is from [`Elf::dynamic_symbols`].
     pub fn relocates(&self, entry: &Entry) -> bool {
         let rela = |section: &SectionHeader64<Endianness>| {
             section.sh_size(self.endian) <= LARGEST_TABLE
@@ -235,7 +235,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
         self.sections.iter().any(rela)
     }
 
-    /// What the file holds at an address: `size` bytes, of one segment.
+    /// `size` bytes at an address, within one segment.
     pub fn bytes(&self, address: u64, size: u64) -> Option<&'data [u8]> {
         if size > LARGEST_TABLE {
             return None;
@@ -371,8 +371,8 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
         let symbols: &[Sym64<Endianness>] = section.data_as_array(self.endian, self.data)?;
         // In one piece: name by name would be a system call each.
         let strings = strings.data(self.endian, self.data)?;
-        // Names of C++ are long, and there are a hundred thousand: most are told by their
-        // beginnings.
+        // There are a hundred thousand long C++ names: most can be ruled out by their
+        // first bytes.
         let beginnings = Beginnings::of(names);
         for (index, symbol) in (0..).zip(symbols) {
             let kind = symbol.st_type();
@@ -416,7 +416,7 @@ impl Beginnings {
         Self { slots }
     }
 
-    /// False: certainly not. `rest` is a name and what stands behind it in the table.
+    /// False: the name is certainly not wanted. `rest`: the table from the name on.
     fn may_hold(&self, rest: &[u8]) -> bool {
         self.slots[Self::slot(rest)]
     }
@@ -456,7 +456,7 @@ fn length(word: u64) -> u32 {
     (zeros(word) | zeros(word ^ DOTS)).trailing_zeros() / 8
 }
 
-/// A mask for the lowest `length` bytes, fewer than 8.
+/// A mask for the lowest `length` bytes, at most 7.
 fn below(length: u32) -> u64 {
     (1 << (8 * length)) - 1
 }
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_wanted_are_never_passed_by() {
+    fn a_wanted_name_is_never_skipped() {
         let names = [
             "llama_process",
             "_ZdlPvm",

@@ -1,4 +1,4 @@
-//! Which llama.cpp this is, from what its build left in the file.
+//! Finds the version and build of llama.cpp in the file.
 
 use std::fmt;
 use std::io::{Read, Seek};
@@ -6,8 +6,8 @@ use std::io::{Read, Seek};
 use crate::elf::{Elf, Symbol};
 use crate::machine::Machine;
 
-/// Version and build of llama.cpp. Each part may be unknown: only the running program (`--version`)
-/// is sure to tell, and old ones have no version.
+/// Version and build of llama.cpp. Each part may be unknown. Only the running program (`--version`)
+/// certainly has them, and old programs have no version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Build {
     /// As `llama_version()` returns it, for example `0.7.0`; since 2026.
@@ -23,7 +23,7 @@ impl Build {
     pub(crate) const NAMES: [&'static str; 3] =
         ["LLAMA_BUILD_NUMBER", "LLAMA_COMMIT", "llama_version"];
 
-    /// Takes what is still unknown from `elf`, whose `symbols` are those of [`Build::NAMES`].
+    /// Fills in unknown parts from `elf`, whose `symbols` are those of [`Build::NAMES`].
     pub(crate) fn add<R: Read + Seek>(&mut self, elf: &Elf<'_, R>, symbols: [Option<Symbol>; 3]) {
         let [number, commit, version] = symbols;
         if self.number.is_none() {
@@ -59,7 +59,7 @@ impl Build {
 }
 
 impl fmt::Display for Build {
-    /// `0.7.0 (b11669-Debian)`, or what of it is known.
+    /// `0.7.0 (b11669-Debian)`, or the parts of it that are known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.number.map(|number| format!("b{number}"));
         let parts: Vec<_> = number.iter().chain(&self.commit).cloned().collect();
@@ -73,7 +73,7 @@ impl fmt::Display for Build {
     }
 }
 
-/// The address that a function returns which does nothing but that: how a compiler translates
+/// The address that a function returns, if it does nothing else: a compiled
 /// `return "text";`.
 fn returned_address(machine: Machine, code: &[u8], at: u64) -> Option<u64> {
     match machine {
@@ -119,7 +119,7 @@ fn returned_address(machine: Machine, code: &[u8], at: u64) -> Option<u64> {
     }
 }
 
-/// A pointer into the wrong place would yield anything.
+/// Whether the text may be a version or a commit: a wrong pointer could lead to any bytes.
 fn is_plausible(text: &str) -> bool {
     !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_is_told_as_far_as_it_is_known() {
+    fn a_build_is_shown_as_far_as_it_is_known() {
         let build = |version: Option<&str>, number, commit: Option<&str>| Build {
             version: version.map(Into::into),
             number,

@@ -1,4 +1,4 @@
-//! What a server binary is, and which of its functions can be hooked how, without running it.
+//! Examines a server binary without running it: what it is, and how its functions can be hooked.
 //!
 //! A static GPU server can be gigabytes, so nothing here reads a whole file: headers, the
 //! dynamic section, symbol and string tables, by seeking.

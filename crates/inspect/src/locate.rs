@@ -1,4 +1,4 @@
-//! Where the functions of a table are: walks the libraries that a program needs.
+//! Finds the functions of a table in a program and the libraries that it needs.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -9,7 +9,7 @@ use crate::engine::Build;
 use crate::search::{Finder, Search, Seeker};
 use crate::{Error, Format, Program};
 
-/// More than any real program needs; two libraries that need each other are walked once anyway.
+/// The most libraries that are visited, more than any real program needs. Each is visited once.
 const MOST_LIBRARIES: usize = 512;
 
 /// What was found for a table of functions.
@@ -26,9 +26,9 @@ pub struct Located {
 /// A library that is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
-    /// As it is asked for (`DT_NEEDED`).
+    /// The name in `DT_NEEDED`.
     pub name: String,
-    /// Where it is; `None`: not found, or not readable.
+    /// Its path; `None` if it was not found, or cannot be read.
     pub path: Option<PathBuf>,
 }
 
@@ -39,7 +39,7 @@ pub enum Place {
     Dynamic {
         /// The library that has it; `None` where that was not found.
         exporter: Option<PathBuf>,
-        /// Who goes through the dynamic linker to call it.
+        /// Which calls go through the dynamic linker.
         calls: Calls,
     },
     /// Inside the program, called directly: to be hooked at its address.
@@ -52,14 +52,14 @@ pub enum Place {
     },
 }
 
-/// Who calls an exported function through a word that can be pointed elsewhere.
+/// Who calls an exported function through a GOT entry, which can be patched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
     /// Another file imports it.
     Imported,
-    /// Only the library that has it, which calls even its own functions so.
+    /// Only the library that defines it, which calls even its own functions through GOT entries.
     FromItself,
-    /// Nobody: either it is not used, or its own library calls it directly (`-Bsymbolic`, hidden
+    /// No one: it is not used, or its own library calls it directly (`-Bsymbolic`, hidden
     /// visibility).
     Unseen,
 }
@@ -67,9 +67,9 @@ pub enum Calls {
 /// The same, sorted by what can be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hooking {
-    /// By the words through which they are called.
+    /// By patching GOT entries.
     pub interposed: Vec<Interposed>,
-    /// By patching their first instructions, if those allow it.
+    /// By patching their first instructions, if these allow it.
     pub inline: Vec<Inline>,
     /// Not at all.
     pub missing: Vec<Missing>,
@@ -251,7 +251,7 @@ struct Walk<'a> {
     libraries: Vec<Library>,
 }
 
-/// A file of which the needs are still to be seen to.
+/// A file whose needed libraries are still to be visited.
 struct Pending {
     origin: PathBuf,
     dynamic: Dynamic,

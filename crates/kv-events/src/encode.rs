@@ -1,7 +1,7 @@
-//! The bytes of a batch: msgpack, as vLLM 0.24 writes it and llm-d reads it.
+//! Writes a batch as msgpack, as vLLM 0.24 writes it and llm-d reads it.
 //!
 //! An array of exactly three: the time, the events, the rank. Each event is a map with a `type`.
-//! Names of blocks are always written as `uint 64`.
+//! Hashes of blocks are always written as `uint 64`.
 
 use rmp::encode::{self, ByteBuf};
 

@@ -1,11 +1,11 @@
-//! What is published.
+//! KV cache events.
 
 use std::sync::Arc;
 
 /// Where blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Medium {
-    /// In a slot, whatever it is computed on.
+    /// In a slot, even if the server computes on a CPU.
     Gpu,
     /// In the host prompt cache.
     Cpu,
@@ -15,7 +15,7 @@ impl Medium {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Gpu, Self::Cpu];
 
-    /// As routers know it.
+    /// The name that routers use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -25,14 +25,14 @@ impl Medium {
     }
 }
 
-/// A change of what can be used again.
+/// A change of what can be reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvent {
-    /// Blocks are there that were not. Each lies below the one before it.
+    /// Blocks became available. Each is the child of the one before it.
     Stored {
         /// Their names.
         hashes: Vec<u64>,
-        /// What lies above the first; `None`: it is the first of a chain.
+        /// The parent of the first block; `None` if it is the first of a chain.
         parent: Option<u64>,
         /// The tokens of all of them.
         tokens: Vec<u32>,
@@ -42,18 +42,18 @@ pub enum KvEvent {
         /// name none.
         adapter: Option<Arc<str>>,
     },
-    /// Blocks are there no more.
+    /// Blocks are no longer available.
     Removed {
-        /// Their names, each before what it lies below.
+        /// Their names, each before its parent.
         hashes: Vec<u64>,
         /// Where.
         medium: Medium,
     },
-    /// None are there any more, nowhere.
+    /// No blocks are available on any medium.
     Cleared,
 }
 
-/// Says that a block is there: in the last event, if it lies below the last block of that.
+/// Adds a stored block: to the last event, if it is the child of that event's last block.
 pub(crate) fn store(
     hash: u64,
     above: Option<u64>,
@@ -63,7 +63,7 @@ pub(crate) fn store(
     events: &mut Vec<KvEvent>,
 ) {
     match events.last_mut() {
-        // What lies below another block has the same adapter.
+        // A child has the adapter of its parent.
         Some(KvEvent::Stored {
             hashes,
             tokens,
@@ -83,7 +83,7 @@ pub(crate) fn store(
     }
 }
 
-/// Says that a block is there no more: in the last event, if that is about the same medium.
+/// Adds a removed block: to the last event, if that has the same medium.
 pub(crate) fn remove(hash: u64, on: Medium, events: &mut Vec<KvEvent>) {
     match events.last_mut() {
         Some(KvEvent::Removed { hashes, medium }) if *medium == on => hashes.push(hash),

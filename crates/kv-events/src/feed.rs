@@ -1,23 +1,23 @@
-//! Numbers batches, and keeps what they said for those who missed some.
+//! Numbers batches, and keeps their result for subscribers that missed some.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::{KvEvent, Medium, encode, event};
 
-/// Most empty batches of a replay. Whoever missed more gets the snapshot under a later number.
+/// The most empty batches of a replay. A subscriber that missed more gets the snapshot under a later number.
 pub const MOST_EMPTY: u64 = 1024;
 
-/// What a subscriber believes who has got all batches so far.
+/// The blocks that a subscriber knows after all batches so far.
 #[derive(Debug)]
 pub struct Feed {
     block_size: u32,
     /// The number of the next batch.
     next: u64,
     stored: HashMap<(u64, Medium), Stored>,
-    /// In the order in which they were stored, so that each comes after what lies above it.
+    /// In the order in which they were stored, so that each comes after its parent.
     order: BTreeMap<u64, (u64, Medium)>,
-    /// Numbers what is stored.
+    /// The number of the next stored block.
     serial: u64,
     /// How many there are on each medium.
     blocks: [usize; 2],
@@ -31,7 +31,7 @@ struct Stored {
     adapter: Option<Arc<str>>,
 }
 
-/// What is sent, beyond the topic.
+/// A message without its topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// Goes up by one with each.
@@ -66,7 +66,7 @@ impl Feed {
         self.blocks[medium as usize]
     }
 
-    /// The next batch. Without events it is a sign of life. `time`: seconds since 1970.
+    /// The next batch. A batch without events is a heartbeat. `time`: seconds since 1970.
     pub fn batch(&mut self, events: &[KvEvent], time: f64) -> Batch {
         for event in events {
             self.take(event);
@@ -79,8 +79,8 @@ impl Feed {
         }
     }
 
-    /// The batches from a number on, for whoever missed them: the first clears all and says what
-    /// is there, the rest are empty. None if there is no such batch yet.
+    /// The batches from a number on, for a subscriber that missed them. The first clears everything and
+    /// stores all current blocks, the others are empty. None if there is no such batch yet.
     pub fn replay(&self, start: u64, time: f64) -> impl Iterator<Item = Batch> {
         let first = start.max(self.next.saturating_sub(MOST_EMPTY));
         let empty = encode::batch(&[], time, self.block_size);

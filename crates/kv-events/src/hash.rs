@@ -1,18 +1,18 @@
-//! Names of blocks.
+//! Hashes of blocks.
 
-/// Fixed, so that all servers of all versions name a block alike. Changing one of these makes
-/// routers see the servers that were started before as different ones.
+/// These constants are fixed, so that all servers of all versions give a block the same hash. After a
+/// change, routers would see no common blocks between older and newer servers.
 const SEED: u64 = 0x636f_6e74_6578_7470;
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-/// llm-d refuses names below this.
+/// llm-d refuses hashes below this.
 const LEAST: u64 = 1 << 32;
 
 /// The name of a block: of its tokens and of all before them, whose name is `parent`; `None`: none
 /// come before. Never below 2³². The first block of those that serve requests for a LoRA adapter has
 /// the adapter's name in its own, and so have all that follow it.
 ///
-/// Two blocks have the same name by chance once in 2⁶⁴ pairs; that two can be made on purpose does
-/// no harm, since the engine compares tokens: only a router would be wrong.
+/// Two blocks have the same hash by chance once in 2⁶⁴ pairs. Somebody could construct two such blocks,
+/// which does no harm: the engine compares tokens, and only a router's estimate would be wrong.
 #[must_use]
 pub fn block_hash(parent: Option<u64>, tokens: &[u32], adapter: Option<&str>) -> u64 {
     let above = parent.or_else(|| adapter.map(adapter_hash)).unwrap_or(0);
@@ -24,14 +24,14 @@ pub fn block_hash(parent: Option<u64>, tokens: &[u32], adapter: Option<&str>) ->
     if hash < LEAST { hash | LEAST } else { hash }
 }
 
-/// Stands above the first block.
+/// The parent of the first block.
 fn adapter_hash(name: &str) -> u64 {
     name.bytes().fold(SEED, |hash, byte| {
         fold(hash, u64::from(byte), name.len() as u64)
     })
 }
 
-/// Takes in two numbers: the last step of SplitMix64, whose every bit depends on all bits before.
+/// Mixes two numbers with the last step of SplitMix64: every bit of the result depends on all bits.
 const fn fold(hash: u64, one: u64, other: u64) -> u64 {
     let mut z = hash.rotate_left(23) ^ one ^ other.rotate_left(32);
     z = z.wrapping_add(MULTIPLIER);
@@ -46,7 +46,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn names_stay_the_same_for_ever() {
+    fn hashes_equal_the_recorded_ones() {
         let first = block_hash(None, &[1, 2, 3, 4], None);
         assert_eq!(first, 0xc67c_247b_06eb_922a);
         let second = block_hash(Some(first), &[1, 2, 3, 4], None);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn names_differ_where_anything_does() {
+    fn hashes_differ_if_tokens_parent_or_adapter_differ() {
         let mut seen = HashSet::new();
         for parent in [None, Some(LEAST), Some(LEAST + 1), Some(u64::MAX)] {
             for one in 0..20 {

@@ -1,4 +1,4 @@
-//! From what the ledger holds to blocks that come and go.
+//! Makes stored and removed blocks from the content of the ledger.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ pub struct Tracker {
     counts: HashMap<u64, [u32; 2]>,
     /// Host entries that events were about.
     touched: BTreeSet<BufferId>,
-    /// Subscribers may believe in blocks that are not there.
+    /// Subscribers may know blocks that no longer exist.
     stale: bool,
 }
 
-/// A keeper, and whom it serves: requests that name one of the adapters, or none of them.
+/// A slot or host entry, and the requests that it serves: those that name a certain adapter, or none.
 type View = (Keeper, Option<usize>);
 
-/// What the server would use again of what one keeper holds, for the requests of its view.
+/// The tokens that the server would reuse of a slot or host entry, for the requests of a view.
 #[derive(Debug, Default)]
 struct Chain {
     hashes: Vec<u64>,
@@ -37,7 +37,7 @@ struct Chain {
 }
 
 impl Tracker {
-    /// For blocks of so many tokens, at least one. The ledger is empty yet.
+    /// For blocks of so many tokens, at least one. The ledger must be empty.
     #[must_use]
     pub fn new(block: u32) -> Self {
         Self {
@@ -50,8 +50,8 @@ impl Tracker {
         }
     }
 
-    /// Names the server's LoRA adapters, in its order: what serves requests for one of them, alone and at
-    /// scale 1, is published under its name.
+    /// Names the server's LoRA adapters, in its order. What can serve requests for one of them, alone and at
+    /// scale 1, is published under that name.
     #[must_use]
     pub fn with_adapters(mut self, names: &[String]) -> Self {
         self.adapters = names.iter().map(|name| name.as_str().into()).collect();
@@ -64,7 +64,7 @@ impl Tracker {
         self.adapters.len()
     }
 
-    /// An event was applied to the ledger. Several may be before the next [`Self::follow`].
+    /// An event was applied to the ledger. There may be several before the next [`Self::follow`].
     pub fn note(&mut self, event: &Event) {
         match event {
             Event::Saved { buffer, .. } | Event::Freed { buffer } => {
@@ -75,7 +75,7 @@ impl Tracker {
         }
     }
 
-    /// Adds to `events` what has changed since this was called last.
+    /// Adds to `events` what has changed since the last call.
     pub fn follow(&mut self, ledger: &mut Ledger, events: &mut Vec<KvEvent>) {
         if std::mem::take(&mut self.stale) {
             events.push(KvEvent::Cleared);
@@ -89,13 +89,13 @@ impl Tracker {
         for keeper in slots.into_iter().chain(hosts.into_iter().map(Keeper::Host)) {
             self.follow_one(keeper, ledger, events, &mut gone);
         }
-        // What has come was said before.
+        // New blocks are stored before old ones are removed.
         for (medium, hashes) in gone {
             self.remove(medium, &hashes, events);
         }
     }
 
-    /// What was said so far did not arrive: all of it will be said again, after a
+    /// Earlier events did not arrive: everything will be published again, after a
     /// [`KvEvent::Cleared`].
     pub fn start_over(&mut self) {
         self.touch_all();
@@ -133,7 +133,7 @@ impl Tracker {
         }
     }
 
-    /// `unchanged`: so many tokens are what they were. `reusable`: so many count now.
+    /// `unchanged`: how many tokens are unchanged. `reusable`: how many tokens count now.
     fn follow_view(
         &mut self,
         view: View,
@@ -169,7 +169,7 @@ impl Tracker {
         }
     }
 
-    /// A chain goes on with up to so many blocks of these tokens.
+    /// Extends a chain with up to so many blocks of these tokens.
     fn extend(&mut self, view: View, tokens: &[Token], blocks: usize, events: &mut Vec<KvEvent>) {
         let medium = medium_of(view.0);
         let adapter = view.1.and_then(|adapter| self.adapters.get(adapter));
@@ -192,7 +192,7 @@ impl Tracker {
         }
     }
 
-    /// A chain has lost its end, which these are.
+    /// Removes these blocks from the end of a chain.
     fn remove(&mut self, medium: Medium, hashes: &[u64], events: &mut Vec<KvEvent>) {
         for &hash in hashes.iter().rev() {
             let Some(count) = self.counts.get_mut(&hash) else {

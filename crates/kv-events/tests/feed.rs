@@ -1,4 +1,4 @@
-//! What those get who missed some batches.
+//! Replays for subscribers that missed some batches.
 
 use contextpilot_kv_events::{Feed, KvEvent, MOST_EMPTY, Medium, block_hash};
 use support::{Subscriber, read};
@@ -58,7 +58,7 @@ fn scene() -> (Feed, Subscriber) {
 }
 
 #[test]
-fn whoever_comes_late_gets_all_that_is_there() {
+fn a_late_subscriber_gets_all_current_blocks() {
     let (feed, live) = scene();
     assert_eq!(feed.next_sequence(), 11);
     assert_eq!([5, 1], Medium::ALL.map(|medium| feed.blocks(medium)));
@@ -78,7 +78,7 @@ fn whoever_comes_late_gets_all_that_is_there() {
 }
 
 #[test]
-fn a_replay_is_bounded() {
+fn a_replay_has_a_bounded_number_of_batches() {
     let mut feed = Feed::new(16, 1 << 40);
     assert_eq!(feed.replay(0, 0.0).count() as u64, MOST_EMPTY);
     feed.batch(&[], 0.0);
@@ -89,7 +89,7 @@ fn a_replay_is_bounded() {
 }
 
 #[test]
-fn a_block_that_is_stored_again_is_not_there_twice() {
+fn a_block_that_is_stored_twice_is_in_the_snapshot_once() {
     let (mut feed, mut live) = scene();
     feed.batch(&[KvEvent::Cleared], 0.0);
     assert_eq!([0, 0], Medium::ALL.map(|medium| feed.blocks(medium)));

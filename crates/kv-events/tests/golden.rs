@@ -14,7 +14,7 @@ fn text(text: &str) -> String {
 }
 
 #[test]
-fn a_batch_is_written_as_vllm_does() {
+fn a_batch_has_the_bytes_that_vllm_writes() {
     let mut feed = Feed::new(2, 7);
     let events = [
         KvEvent::Cleared,
@@ -73,7 +73,7 @@ fn a_batch_is_written_as_vllm_does() {
 }
 
 #[test]
-fn a_sign_of_life_is_an_empty_batch() {
+fn a_heartbeat_is_an_empty_batch() {
     let mut feed = Feed::new(16, 0);
     let batch = feed.batch(&[], 0.0);
     assert_eq!(batch.sequence, 0);

@@ -1,5 +1,5 @@
-//! Scenes that the random events do not make up: memory that slides or only goes forward, and the
-//! order of what is said.
+//! Scenes that the random events do not contain: sliding windows, recurrent memory, and the
+//! order of events.
 
 use contextpilot_kv_events::{KvEvent, Medium, Tracker, block_hash};
 use contextpilot_residency::{
@@ -142,14 +142,14 @@ fn numbers(count: i32) -> Vec<Token> {
 }
 
 #[test]
-fn tokens_count_when_they_were_evaluated() {
+fn a_block_is_stored_after_its_tokens_were_evaluated() {
     let mut scene = Scene::new();
     scene.launch(0);
     scene.submit(0, 0, &numbers(9));
     assert_eq!(scene.said(), []);
     scene.evaluated();
     assert_eq!(scene.said(), [stored(&numbers(9), 0, Medium::Gpu)]);
-    // A prompt of which all is cached: its last token is computed again, and only that.
+    // A prompt that is cached completely: only its last token is computed again.
     scene.evaluate(0, 9, &[9, 10, 11]);
     assert_eq!(scene.said(), [stored(&numbers(12), 2, Medium::Gpu)]);
     scene.launch(0);
@@ -165,7 +165,7 @@ fn tokens_count_when_they_were_evaluated() {
 }
 
 #[test]
-fn a_slot_that_moves_to_host_memory_and_back() {
+fn moves_to_host_memory_and_back_are_published() {
     let mut scene = Scene::new();
     let tokens = numbers(8);
     scene.evaluate(0, 0, &tokens);
@@ -197,7 +197,7 @@ fn a_slot_that_moves_to_host_memory_and_back() {
         scene.said(),
         [stored(&tokens, 0, gpu), removed(&tokens, 0, cpu)]
     );
-    // Copies are not said: what a chain has is there once.
+    // A second copy is not published: a block is stored once on a medium.
     scene.apply(Event::Copied {
         context: CONTEXT,
         source: 1,
@@ -210,7 +210,7 @@ fn a_slot_that_moves_to_host_memory_and_back() {
 }
 
 #[test]
-fn a_chain_that_moves_between_slots_is_not_said() {
+fn a_chain_that_moves_between_slots_gives_no_events() {
     let mut scene = Scene::new();
     scene.evaluate(0, 0, &numbers(8));
     scene.said();
@@ -229,7 +229,7 @@ fn a_chain_that_moves_between_slots_is_not_said() {
 }
 
 #[test]
-fn after_a_context_shift_the_new_chain_is_said() {
+fn after_a_context_shift_the_new_chain_is_published() {
     let mut scene = Scene::new();
     let tokens = numbers(16);
     scene.evaluate(0, 0, &tokens);
@@ -259,7 +259,7 @@ fn after_a_context_shift_the_new_chain_is_said() {
 }
 
 #[test]
-fn media_end_a_chain() {
+fn a_chain_ends_before_an_image() {
     let mut scene = Scene::new();
     let mut tokens = numbers(6);
     tokens.extend([media_token(1); 3]);
@@ -278,7 +278,7 @@ fn media_end_a_chain() {
 }
 
 #[test]
-fn a_recurrent_memory_goes_back_to_its_checkpoints_only() {
+fn of_a_recurrent_memory_blocks_up_to_a_checkpoint_are_published() {
     let mut scene = Scene::bounded(0);
     scene.launch(0);
     scene.submit_batch(0, 0, &numbers(9), false);
@@ -305,7 +305,7 @@ fn a_recurrent_memory_goes_back_to_its_checkpoints_only() {
 }
 
 #[test]
-fn a_window_that_has_slid_leads_back_to_checkpoints_only() {
+fn of_a_window_that_has_slid_blocks_up_to_a_checkpoint_are_published() {
     let mut scene = Scene::bounded(4);
     scene.launch(0);
     scene.submit_batch(0, 0, &numbers(12), false);
@@ -322,7 +322,7 @@ fn a_window_that_has_slid_leads_back_to_checkpoints_only() {
 }
 
 #[test]
-fn all_is_said_again_when_it_got_lost() {
+fn after_a_loss_everything_is_published_again() {
     let mut scene = Scene::new();
     scene.evaluate(0, 0, &numbers(8));
     scene.apply(Event::Saved {

@@ -1,4 +1,4 @@
-//! What a subscriber has is what the naive double of the ledger would use again.
+//! A subscriber has exactly the blocks that the naive implementation of the ledger would reuse.
 
 use std::collections::BTreeSet;
 
@@ -90,7 +90,7 @@ impl Scene {
         let hosts = blocks(&hosts, self.block, None);
         assert_eq!(self.live.blocks(Medium::Cpu, None), hosts, "{after}");
 
-        // Whoever begins now.
+        // A subscriber that starts now.
         let mut late = Subscriber::new(self.block);
         let replay = self.feed.replay(0, 0.0);
         replay.for_each(|batch| late.take(&read(&batch.payload)));
@@ -103,7 +103,7 @@ impl Scene {
     /// adapter, or none.
     fn check_slots(&self, slots: &[&[Token]], adapter: Option<&str>, after: &str) -> usize {
         let slots = blocks(slots, self.block, adapter);
-        // What is being computed may be there already, and need not be.
+        // Tokens that are being computed may count already, but need not.
         let coming = blocks(&self.pair.naive.in_flight(), self.block, adapter);
         let here = self.live.blocks(Medium::Gpu, adapter);
         let missing: Vec<_> = slots.difference(&here).collect();
@@ -135,7 +135,7 @@ fn run(seeds: std::ops::Range<u64>, events: usize, block: u32, longest: u32) -> 
                 scene.check(&format!("seed {seed}, event {nth}: {event:?}"));
             }
             if choices.once_in(200) {
-                // What was published got lost.
+                // The published events were lost.
                 scene.tracker.start_over();
             }
         }
@@ -147,7 +147,7 @@ fn run(seeds: std::ops::Range<u64>, events: usize, block: u32, longest: u32) -> 
 }
 
 #[test]
-fn the_subscriber_has_what_the_engine_would_use_again() {
+fn after_random_events_a_subscriber_has_the_reusable_blocks() {
     for block in [1, 2, 3] {
         let [stored, removed, adapted] = run(0..200, 200, block, 3);
         assert!(
@@ -158,7 +158,7 @@ fn the_subscriber_has_what_the_engine_would_use_again() {
 }
 
 #[test]
-fn long_sequences_too() {
+fn after_long_random_sequences_a_subscriber_has_the_reusable_blocks() {
     let [stored, removed, _] = run(0..60, 150, 16, 300);
     assert!(stored > 2_000 && removed > 1_000, "{stored} {removed}");
 }

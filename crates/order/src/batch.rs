@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use crate::tree::{Path, Tree};
 use crate::{Block, Cached, Linkage, distances, linkage};
 
-/// What orders a batch.
+/// The parameters of ordering a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchOptions {
-    /// What a difference of positions weighs, next to blocks that are not shared.
+    /// The weight of a difference of positions, relative to blocks that are not shared.
     pub alpha: f64,
-    /// How far two groups are from each other.
+    /// The distance of two groups.
     pub linkage: Linkage,
 }
 
@@ -26,7 +26,7 @@ impl Default for BatchOptions {
 /// A batch in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The blocks of each context, in the order of the input: a permutation of what was given.
+    /// The blocks of each context, each a permutation of the input, with the contexts in the input's order.
     pub contexts: Vec<Vec<Block>>,
     /// Contexts to be sent one after the other, group by group. Each occurs once.
     pub groups: Vec<Vec<usize>>,
@@ -43,22 +43,22 @@ impl Batch {
     }
 }
 
-/// Orders a batch, so that contexts begin alike and those that do are neighbours.
+/// Orders a batch, so that contexts share prefixes, and those that do are neighbours.
 ///
-/// Contexts are clustered by [`distances`]; what the members of a cluster have in common is put
-/// at their beginnings, the larger cluster's first. Groups are the branches below the root, the
-/// larger one first; within a group the deeper contexts are first.
+/// Contexts are clustered by [`distances`]. The common blocks of a cluster are put
+/// at the beginning of its contexts, those of larger clusters first. Groups are the branches below the
+/// root, the largest first. Within a group the deepest contexts are first.
 ///
-/// Blocks that several clusters have in common are put in ascending order: number them so that
-/// this means something, for instance as they appear.
+/// Common blocks are put in ascending order: number them in a meaningful order, for instance by
+/// first appearance.
 #[must_use]
 pub fn batch(contexts: &[Vec<Block>], options: &BatchOptions) -> Batch {
     batch_after(contexts, &Cached::new(), options)
 }
 
-/// The same, after what is cached: it decides in which order a cluster's common blocks stand, and
-/// which group is the first. What is cached now may be overwritten by the first groups that are
-/// sent.
+/// The same, with regard to the cache. Common blocks that continue a cached prefix come first, and so
+/// does the group with the longest, because groups that are sent before it may overwrite the
+/// cache.
 #[must_use]
 pub fn batch_after(contexts: &[Vec<Block>], cached: &Cached, options: &BatchOptions) -> Batch {
     let merges = linkage(distances(contexts, options.alpha), options.linkage);
@@ -81,7 +81,7 @@ pub fn batch_after(contexts: &[Vec<Block>], cached: &Cached, options: &BatchOpti
     let mut groups = groups(&paths);
     if cached.nodes() > 0 {
         let reuse = |context: &usize| cached.beginning_of(&ordered[*context], |_| 1, 0).0;
-        // Stable: groups of which nothing is cached stay as they were.
+        // Stable: groups without a cached prefix keep their order.
         groups.sort_by_key(|group| std::cmp::Reverse(group.iter().map(reuse).max()));
     }
     Batch {
@@ -92,8 +92,8 @@ pub fn batch_after(contexts: &[Vec<Block>], cached: &Cached, options: &BatchOpti
     }
 }
 
-/// The blocks of a context in another one's order, where that has them; then the others. What
-/// stands several times stays as often: the further ones come last.
+/// The blocks of a context in the order of another one, as far as that has them; then the others.
+/// Repeated blocks are kept: the repetitions come last.
 pub(crate) fn by(order: &[Block], context: &[Block]) -> Vec<Block> {
     let mut left: HashMap<Block, usize> = HashMap::with_capacity(context.len());
     for block in context {
@@ -136,7 +136,7 @@ fn groups(paths: &[Path]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Whether the second has the blocks of the first, each as often.
+/// Whether the second has all blocks of the first, each as often.
 #[must_use]
 pub fn is_permutation(a: &[Block], b: &[Block]) -> bool {
     let sorted = |blocks: &[Block]| {

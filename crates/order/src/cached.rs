@@ -1,18 +1,18 @@
-//! What begins a prompt that is in the cache.
+//! The tree of cached prefixes.
 
 use std::collections::HashMap;
 
 use crate::Block;
 
-/// The prompts that are cached, as a tree of their beginnings.
+/// The cached prompts, as a tree of their prefixes.
 ///
-/// Bounded by what is put in: a node for each block of a beginning that no other prompt shares.
-/// Removing a prompt frees its nodes, except those that another prompt begins with: these are
+/// Its size is bounded by its content: a node for each block of a prefix, shared between prompts.
+/// Removing a prompt frees its nodes, except those that another prompt has as a prefix: these are
 /// still cached.
 #[derive(Clone, Debug, Default)]
 pub struct Cached {
     nodes: Vec<Node>,
-    /// Places of nodes that were freed.
+    /// Indices of freed nodes.
     free: Vec<u32>,
     children: HashMap<(u32, Block), u32>,
     ends: HashMap<u64, End>,
@@ -24,7 +24,7 @@ struct End {
     at: u32,
     /// Its blocks.
     length: usize,
-    /// A beginning of fewer blocks is of no use: see [`Cached::usable_from`].
+    /// A prefix of fewer blocks cannot be used: see [`Cached::usable_from`].
     from: usize,
 }
 
@@ -34,7 +34,7 @@ struct Node {
     parent: u32,
     /// How many prompts go through it or end there.
     prompts: u32,
-    /// Of these, those whose beginnings up to here are of use.
+    /// Of these, prompts whose prefixes up to here can be used.
     usable: u32,
     /// The prompts that end here.
     ending: Vec<u64>,
@@ -44,21 +44,21 @@ struct Node {
     previous: u32,
 }
 
-/// Stands for the root as a parent, and for no node elsewhere.
+/// As a parent: the root. Elsewhere: no node.
 const NONE: u32 = u32::MAX;
 
-/// Beyond this many nodes a search takes the best that it found. A query of 20 blocks sees a few
+/// After this many nodes a search returns the best result so far. A query of 20 blocks visits a few
 /// hundred.
 const SEARCH: usize = 4096;
 
-/// A beginning that is cached.
+/// A cached prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beginning {
     /// Its blocks.
     pub blocks: Vec<Block>,
-    /// So many of them are of use now.
+    /// How many of its blocks can be used now.
     pub usable: usize,
-    /// A prompt that has those.
+    /// A prompt that has these.
     pub prompt: Option<u64>,
 }
 
@@ -69,19 +69,19 @@ impl Cached {
         Self::default()
     }
 
-    /// How many prompts are.
+    /// How many prompts are cached.
     #[must_use]
     pub fn prompts(&self) -> usize {
         self.ends.len()
     }
 
-    /// How many blocks of beginnings, each counted once.
+    /// How many blocks the prefixes have, each counted once.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
 
-    /// A prompt is cached. One of the same number is replaced.
+    /// Adds a cached prompt. Replaces one with the same number.
     pub fn insert(&mut self, prompt: u64, blocks: &[Block]) {
         self.remove(prompt);
         let mut at = NONE;
@@ -105,8 +105,8 @@ impl Cached {
         self.ends.insert(prompt, end);
     }
 
-    /// A beginning of a prompt is of use only if it has so many blocks; 0 or 1: any is. An engine
-    /// that keeps prompts in host memory takes one back only for a large enough part of it.
+    /// A prefix of this prompt can be used only if it has so many blocks; 0 or 1: always. An engine
+    /// loads a prompt from host memory only for a large enough part of it.
     pub fn usable_from(&mut self, prompt: u64, from: usize) {
         let Some(end) = self.ends.get_mut(&prompt) else {
             return;
@@ -121,7 +121,7 @@ impl Cached {
         }
     }
 
-    /// A prompt is not cached any more; whether it was.
+    /// Removes a prompt. Returns whether it was cached.
     pub fn remove(&mut self, prompt: u64) -> bool {
         let Some(end) = self.ends.remove(&prompt) else {
             return false;
@@ -145,13 +145,13 @@ impl Cached {
         true
     }
 
-    /// Nothing is cached any more.
+    /// Removes all prompts.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// How many of these blocks, in this order, are a cached beginning of use; and a prompt that
-    /// has it. `least`: beginnings of less weight are of no use either.
+    /// How many of these blocks, in this order, are a cached prefix that can be used, and a prompt that
+    /// has it. `least`: prefixes of less weight cannot be used either.
     #[must_use]
     pub fn beginning_of(
         &self,
@@ -175,8 +175,8 @@ impl Cached {
         (best.0, self.prompt_below(best.1, best.0))
     }
 
-    /// How many of these blocks, in this order, some cached prompt begins with, of use or not; and
-    /// such a prompt.
+    /// How many of these blocks, in this order, are a cached prefix, whether it can be used or not, and
+    /// a prompt that has it.
     #[must_use]
     pub fn longest(&self, blocks: &[Block]) -> (usize, Option<u64>) {
         let mut at = NONE;
@@ -190,10 +190,10 @@ impl Cached {
         (length, self.prompt_below(at, usize::MAX))
     }
 
-    /// The heaviest cached beginning that some of these blocks make, each used as often as it is
-    /// there, after `first`, which stays as it is. Empty if `first` itself is not cached. What is
-    /// of use now comes first; then what is cached at all; among equals the one that more prompts
-    /// begin with. `least`: beginnings of less weight are of no use.
+    /// The cached prefix with the greatest weight that can be made of these blocks, each used as often as it
+    /// occurs, after `first`, which stays in place. Empty if `first` itself is not cached. Compared is the weight
+    /// that can be used now, then the cached weight, then the number of prompts with
+    /// that prefix. `least`: prefixes of less weight cannot be used.
     pub fn best_beginning(
         &self,
         first: &[Block],
@@ -241,18 +241,18 @@ impl Cached {
         best
     }
 
-    /// What begins with these blocks alone, under other numbers; of `limit` blocks at most. For
-    /// who orders a batch elsewhere: prompts have other numbers there, too.
+    /// The cached prefixes of only these blocks, with other numbers for blocks and prompts, and at most `limit`
+    /// blocks. For ordering a batch elsewhere.
     #[must_use]
     pub fn renumbered(&self, numbers: &HashMap<Block, Block>, limit: usize) -> Self {
         let mut copy = Self::new();
         let mut path = Vec::new();
-        // Nodes to visit, and the length of the path above each. The first are in no list.
+        // Nodes to visit, and the length of the path above each.
         let mut first: Vec<u32> = numbers
             .keys()
             .filter_map(|block| self.children.get(&(NONE, *block)).copied())
             .collect();
-        // The most popular last, which is visited first.
+        // The most popular is pushed last, so it is visited first.
         first.sort_unstable_by_key(|at| (self.nodes[*at as usize].prompts, *at));
         let mut waiting: Vec<(u32, usize)> = first.into_iter().map(|at| (at, 0)).collect();
         while let Some((at, depth)) = waiting.pop() {
@@ -275,7 +275,7 @@ impl Cached {
         copy
     }
 
-    /// A prompt that goes through a node and of which a beginning of so many blocks is of use.
+    /// A prompt through this node, of which a prefix of so many blocks can be used.
     fn prompt_below(&self, at: u32, blocks: usize) -> Option<u64> {
         let mut waiting = vec![at];
         let mut any = None;
@@ -354,7 +354,7 @@ impl Cached {
         self.nodes[at as usize].ending = Vec::new();
         self.free.push(at);
         if self.children.is_empty() {
-            // Nothing is left: the memory goes back.
+            // Nothing is left: free the memory.
             self.nodes = Vec::new();
             self.free = Vec::new();
             self.children = HashMap::new();
@@ -372,11 +372,11 @@ struct Search<'a, W> {
     path: Vec<Block>,
     best: Beginning,
     best_at: u32,
-    /// Weight of what is of use, weight of all, and the prompts that begin so.
+    /// The weight that can be used, the whole weight, and the number of prompts with this prefix.
     best_worth: (u64, u64, u32),
 }
 
-/// The last node on a path up to which it is of use.
+/// The last node on a path up to which it can be used.
 #[derive(Clone, Copy)]
 struct Usable {
     weight: u64,
@@ -393,7 +393,7 @@ impl<W: Fn(Block) -> u64> Search<'_, W> {
                 next.extend(child.map(|child| (*child, place)));
             }
         }
-        // The most promising first, in case that not all can be seen.
+        // The most promising first, in case the search is cut off.
         let prompts = |at: u32| self.cached.nodes[at as usize].prompts;
         next.sort_by_key(|(at, _)| std::cmp::Reverse(prompts(*at)));
         for (child, place) in next {

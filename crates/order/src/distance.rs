@@ -1,4 +1,4 @@
-//! How far contexts are from each other.
+//! Distances of contexts.
 
 use crate::Block;
 
@@ -18,7 +18,7 @@ impl Condensed {
         (values.len() == pairs(items)).then_some(Self { items, values })
     }
 
-    /// How many things there are distances of.
+    /// The number of items.
     #[must_use]
     pub fn items(&self) -> usize {
         self.items
@@ -39,8 +39,8 @@ impl Condensed {
         self.values[place] = distance;
     }
 
-    /// The first of the nearest of `others` (in ascending order, `of` may be among them), or
-    /// `preferred` if none is nearer than that.
+    /// The first of the nearest of `others` (in ascending order; may contain `of`), or
+    /// `preferred` if none is nearer.
     pub(crate) fn nearest(
         &self,
         of: usize,
@@ -85,7 +85,7 @@ fn start(items: usize, a: usize) -> usize {
 /// rounded to `f32` as the Python index has it, 1 where nothing is shared. A block that stands
 /// several times in both is shared as often.
 ///
-/// By inverted lists: the cost is that of the intersections, and one step for each pair.
+/// Uses inverted lists: the cost is that of the intersections, and one step for each pair.
 #[must_use]
 pub fn distances(contexts: &[Vec<Block>], alpha: f64) -> Condensed {
     let items = contexts.len();

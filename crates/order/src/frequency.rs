@@ -1,10 +1,10 @@
-//! How often blocks were asked for lately, and together with which others.
+//! How often blocks were requested lately, and together with which others.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::Block;
 
-/// Counts that fade: what was asked for `half_life` contexts ago counts half.
+/// Decaying counts: a request `half_life` contexts ago counts half.
 #[derive(Clone, Debug)]
 pub struct Frequency {
     half_life: f64,
@@ -18,12 +18,12 @@ pub struct Frequency {
     recent_blocks: usize,
 }
 
-/// Contexts that are looked at for what is asked for together, and blocks in them at most.
+/// The last contexts that are searched for blocks requested together, and the most blocks in them.
 const RECENT: usize = 256;
 const RECENT_BLOCKS: usize = 1 << 14;
-/// Blocks that are chosen one by one; the others follow by how often they are asked for alone.
+/// How many blocks are chosen one by one. The others follow by their own frequency.
 const CHOSEN: usize = 16;
-/// What being asked for at all weighs, next to being asked for together.
+/// The weight of a block's own frequency, relative to being requested together.
 const ALONE: f64 = 0.1;
 
 /// A bit for each of the last contexts.
@@ -32,12 +32,12 @@ type Contexts = [u64; RECENT / 64];
 #[derive(Clone, Copy, Debug)]
 struct Count {
     value: f64,
-    /// Of which context the value is.
+    /// The context at which the value was set.
     at: u64,
 }
 
 impl Frequency {
-    /// Counts whose values halve every `half_life` contexts (at least one), of about `limit`
+    /// Counts that halve every `half_life` contexts (at least one), for about `limit`
     /// blocks: beyond that, the rarest are forgotten.
     #[must_use]
     pub fn new(half_life: f64, limit: usize) -> Self {
@@ -51,7 +51,7 @@ impl Frequency {
         }
     }
 
-    /// A context was asked for.
+    /// A context was requested.
     pub fn note(&mut self, blocks: &[Block]) {
         self.contexts += 1;
         for &block in blocks {
@@ -76,11 +76,11 @@ impl Frequency {
         }
     }
 
-    /// Puts blocks in the order in which others will want them after `first`: each time the one
-    /// that was asked for most often together with all before it. Equals keep their order, and
-    /// so do blocks that nobody asked for.
+    /// Orders blocks by the likely next requests after `first`: the next block is always the one
+    /// that was requested most often together with all before it. Ties keep their order, and
+    /// so do blocks that were never requested.
     pub fn sort_after(&self, first: &[Block], blocks: &mut Vec<Block>) {
-        // By how often they are asked for alone: what a tie is decided by. Stable.
+        // By their own frequency, which decides ties. Stable.
         blocks.sort_by(|a, b| self.of(*b).total_cmp(&self.of(*a)));
         let mut wanted: HashMap<Block, Contexts> = HashMap::new();
         for block in first.iter().chain(&*blocks) {
@@ -117,7 +117,7 @@ impl Frequency {
         }
     }
 
-    /// Of contexts, the later ones more.
+    /// The weight of a set of contexts: later contexts weigh more.
     fn weight(&self, contexts: &Contexts) -> f64 {
         let mut weight = 0.0;
         for (word, bits) in contexts.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Frequency {
         weight
     }
 
-    /// How often a block was asked for lately; 0: not at all.
+    /// How often a block was requested lately; 0: never.
     #[must_use]
     pub fn of(&self, block: Block) -> f64 {
         self.counts.get(&block).map_or(0.0, |count| {
@@ -140,12 +140,12 @@ impl Frequency {
         })
     }
 
-    /// A block does not exist any more: its number may come to mean another one.
+    /// A block no longer exists, and its number may be reused.
     pub fn drop_block(&mut self, block: Block) {
         self.counts.remove(&block);
     }
 
-    /// Nothing was ever asked for.
+    /// Forgets everything.
     pub fn clear(&mut self) {
         *self = Self::new(self.half_life, self.limit);
     }

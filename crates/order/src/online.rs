@@ -2,30 +2,30 @@
 
 use crate::{Block, Cached, Frequency};
 
-/// What may be moved.
+/// Options for what may be moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnlineOptions {
-    /// So many blocks stay in place at the beginning.
+    /// How many blocks stay in place at the beginning.
     pub keep_first: usize,
-    /// Blocks that are not part of a cached beginning keep their order. Without it those that
-    /// are asked for more often come first, so that the next prompt finds a longer beginning.
+    /// Blocks that are not part of a cached prefix keep their order. Otherwise those that
+    /// are requested more often come first, so that the next prompt finds a longer prefix.
     pub stable: bool,
 }
 
 /// A context in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Online {
-    /// A permutation of what was given.
+    /// A permutation of the input.
     pub blocks: Vec<Block>,
-    /// So many at the beginning are cached.
+    /// How many blocks at the beginning are cached.
     pub cached: usize,
-    /// A prompt that has them, if there are any.
+    /// A prompt that has these, if there are any.
     pub prompt: Option<u64>,
 }
 
-/// Orders a context: first the heaviest beginning that is cached, then what is asked for most
-/// often together with that ([`Frequency::sort_after`]). Blocks that are as frequent keep their
-/// order, and so do those that nobody asked for before. `weight` is what a block is worth, in tokens.
+/// Orders a context: first the cached prefix with the greatest weight, then the blocks that are requested
+/// most often together with it ([`Frequency::sort_after`]). Equally frequent blocks keep their
+/// order, and so do blocks that were never requested. `weight` is the weight of a block, in tokens.
 #[must_use]
 pub fn online(
     blocks: &[Block],
@@ -44,7 +44,7 @@ pub fn online(
         frequency.sort_after(&ordered, &mut rest);
     }
     ordered.extend(rest);
-    // What is kept may be cached without anything that follows it, or in part.
+    // The blocks that stay in place may be cached alone, or in part.
     let (length, prompt) = match beginning.prompt {
         Some(prompt) => (kept.len() + beginning.usable, Some(prompt)),
         None => cached.beginning_of(kept, &weight, least),
@@ -56,7 +56,7 @@ pub fn online(
     }
 }
 
-/// What a beginning must weigh for llama-server to look at it: a tenth of the prompt
+/// The least weight of a prefix for which llama-server chooses a slot: a tenth of the prompt
 /// (`--slot-prompt-similarity`).
 #[must_use]
 pub fn least(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
@@ -67,7 +67,7 @@ pub fn least(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
         / 10
 }
 
-/// Takes each of `taken` away once.
+/// Removes each of `taken` once.
 fn without(blocks: &[Block], taken: &[Block]) -> Vec<Block> {
     let mut taken = taken.to_vec();
     let mut left = blocks.to_vec();
@@ -81,8 +81,8 @@ fn without(blocks: &[Block], taken: &[Block]) -> Vec<Block> {
     left
 }
 
-/// A note for the model that says which of the blocks matter most, since their order does not:
-/// the ranks of the blocks as they were given, by the numbers (from 1) that they have now. `None`
+/// A note for the model that says which blocks matter most, because their new order does not say it.
+/// It lists the blocks in the original order, by their new numbers (from 1). `None`
 /// if nothing was moved. The words are those of ContextPilot's `optimize`.
 ///
 /// ```

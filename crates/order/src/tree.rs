@@ -1,4 +1,4 @@
-//! The tree of what contexts have in common, built from their clustering.
+//! The tree of common blocks, built from the clustering of contexts.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -28,7 +28,7 @@ pub(crate) struct Tree {
     rooted: bool,
 }
 
-/// Where a context ended up.
+/// The position of a context in the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path(pub(crate) Vec<usize>);
 
@@ -43,8 +43,8 @@ impl Tree {
         tree
     }
 
-    /// The node of a context, if it is a leaf. Contexts without blocks have none; and what one
-    /// context is, others can have in common: then it is no leaf.
+    /// The node of a context, if it is a leaf. Contexts without blocks have none. If the blocks of one
+    /// context are common to others, its node is not a leaf.
     pub(crate) fn leaf(&self, context: usize) -> Option<(&Node, Path)> {
         let number = self.leaves[context]?;
         let node = self.node(number);
@@ -63,11 +63,11 @@ impl Tree {
         self.nodes[number].as_ref().expect("a node")
     }
 
-    /// Which child leads to it, from the root down.
+    /// The indices of children from the root down.
     fn path(&self, number: usize) -> Path {
         let mut path = Vec::new();
         let mut next = Some(number);
-        // Deeper than there are nodes it cannot be.
+        // A path cannot be longer than the number of nodes.
         for _ in 0..self.nodes.len() {
             let Some(at) = next else { break };
             next = self.node(at).parent;
@@ -82,8 +82,8 @@ impl Tree {
         Path(path)
     }
 
-    /// Puts the blocks of each node's parent first, from the top down, and of the others those
-    /// first that go on with what is cached.
+    /// Orders the blocks of each node, from the top down: first those of its parent, then those
+    /// that continue a cached prefix, then the others.
     fn order(&mut self, cached: &Cached) {
         let mut waiting: VecDeque<usize> = self.tops.iter().copied().collect();
         let mut seen = HashSet::new();
@@ -119,9 +119,9 @@ struct Building {
     nodes: Vec<Option<Node>>,
     /// Which node stands for each context and each merge.
     stands: Vec<Option<usize>>,
-    /// The node that was made last with these blocks (ascending).
+    /// The node that was created last with these blocks (ascending).
     with: HashMap<Vec<Block>, usize>,
-    /// Those that were merged with what they share nothing with.
+    /// Nodes that were merged with nodes that they share nothing with.
     tops: HashSet<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Orders of batches: equal to the Python index's, and permutations whatever comes.
+//! Orders of batches: equal to the Python index's, and always permutations.
 
 use contextpilot_order::{
     Batch, BatchOptions, Block, Cached, Linkage, batch, batch_after, is_permutation,
@@ -24,7 +24,7 @@ struct Case {
 }
 
 #[test]
-fn is_the_python_indexs_answer() {
+fn an_order_equals_the_python_indexs() {
     let text = include_str!("fixtures/batches.json");
     let vectors: Vectors = serde_json::from_str(text).expect("vectors");
     assert!(vectors.cases.len() >= 100);
@@ -60,7 +60,7 @@ fn repeated_blocks_are_kept() {
 }
 
 #[test]
-fn a_group_that_is_cached_comes_first_and_goes_on_with_it() {
+fn the_group_with_a_cached_prefix_comes_first_and_continues_it() {
     let contexts = [vec![1, 2, 3], vec![1, 2, 4], vec![7, 8, 9]];
     let ordered = batch(&contexts, &BatchOptions::default());
     assert_eq!(ordered.groups, [vec![0, 1], vec![2]]);
@@ -76,7 +76,7 @@ fn a_group_that_is_cached_comes_first_and_goes_on_with_it() {
 }
 
 #[test]
-fn what_is_cached_can_be_renumbered() {
+fn cached_prefixes_can_be_renumbered() {
     let mut cached = Cached::new();
     cached.insert(1, &[10, 20, 30]);
     cached.insert(2, &[10, 40, 20]);

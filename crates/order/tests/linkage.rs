@@ -18,7 +18,7 @@ struct Case {
 }
 
 #[test]
-fn is_scipys_to_the_last_bit() {
+fn the_clustering_equals_scipys_to_the_last_bit() {
     let text = include_str!("fixtures/linkage.json");
     let vectors: Vectors = serde_json::from_str(text).expect("vectors");
     assert!(vectors.cases.len() > 150);

@@ -24,7 +24,7 @@ fn cached(prompts: &[(u64, &[Block])]) -> Cached {
 }
 
 #[test]
-fn a_cached_beginning_comes_first_and_the_rest_stays() {
+fn a_cached_prefix_comes_first_and_the_rest_keeps_its_order() {
     let cached = cached(&[(1, &[4, 2, 9]), (2, &[7, 1])]);
     let any = OnlineOptions::default();
     assert_eq!(
@@ -35,13 +35,13 @@ fn a_cached_beginning_comes_first_and_the_rest_stays() {
         order(&[1, 7, 4], &cached, &any),
         (vec![7, 1, 4], 2, Some(2))
     );
-    // 9 is cached, but no beginning.
+    // 9 is cached, but not as a prefix.
     assert_eq!(order(&[3, 9], &cached, &any), (vec![3, 9], 0, None));
     assert_eq!(order(&[], &cached, &any), (vec![], 0, None));
 }
 
 #[test]
-fn the_longest_beginning_wins_over_the_most_frequent_first_block() {
+fn the_longest_prefix_wins_over_the_most_frequent_first_block() {
     let cached = cached(&[(1, &[1, 9]), (2, &[1, 8]), (3, &[5, 2, 3])]);
     let any = OnlineOptions::default();
     assert_eq!(
@@ -51,7 +51,7 @@ fn the_longest_beginning_wins_over_the_most_frequent_first_block() {
 }
 
 #[test]
-fn weights_decide_what_is_longest() {
+fn the_weights_of_blocks_decide_which_prefix_is_longest() {
     let cached = cached(&[(1, &[1]), (2, &[2, 3])]);
     let frequency = Frequency::new(64.0, 1000);
     let weight = |block| if block == 1 { 500 } else { 100 };
@@ -88,7 +88,7 @@ fn the_first_blocks_are_kept() {
 }
 
 #[test]
-fn the_rest_goes_by_frequency_unless_it_is_to_be_stable() {
+fn the_rest_is_ordered_by_frequency_unless_it_must_be_stable() {
     let mut frequency = Frequency::new(10.0, 1000);
     for _ in 0..3 {
         frequency.note(&[5]);
@@ -107,7 +107,7 @@ fn the_rest_goes_by_frequency_unless_it_is_to_be_stable() {
 }
 
 #[test]
-fn what_is_asked_for_together_stands_together() {
+fn blocks_that_are_requested_together_stand_together() {
     let mut frequency = Frequency::new(40.0, 1000);
     for _ in 0..3 {
         frequency.note(&[1, 2]);
@@ -116,7 +116,7 @@ fn what_is_asked_for_together_stands_together() {
     }
     let mut rest = vec![9, 8, 7, 2];
     frequency.sort_after(&[1], &mut rest);
-    // 7 is asked for more often, but not with 1.
+    // 7 is requested more often, but not with 1.
     assert_eq!(rest, [2, 7, 9, 8]);
     let mut rest = vec![30, 2, 20];
     frequency.sort_after(&[99], &mut rest);
@@ -124,7 +124,7 @@ fn what_is_asked_for_together_stands_together() {
 }
 
 #[test]
-fn counts_fade_and_are_bounded() {
+fn counts_decay_and_are_bounded() {
     let mut frequency = Frequency::new(2.0, 10);
     frequency.note(&[1]);
     assert!((frequency.of(1) - 1.0).abs() < 1e-9);
@@ -140,7 +140,7 @@ fn counts_fade_and_are_bounded() {
 }
 
 #[test]
-fn an_evicted_prompts_beginning_stays_while_another_has_it() {
+fn an_evicted_prompts_prefix_stays_while_another_prompt_has_it() {
     let mut cached = cached(&[(1, &[1, 2, 3]), (2, &[1, 2, 4])]);
     assert_eq!(cached.nodes(), 4);
     assert!(cached.remove(1));
@@ -151,7 +151,7 @@ fn an_evicted_prompts_beginning_stays_while_another_has_it() {
 }
 
 #[test]
-fn the_longest_beginning_counts_what_is_of_no_use_too() {
+fn the_longest_prefix_counts_blocks_that_cannot_be_used_too() {
     let mut cached = cached(&[(1, &[1, 2, 3]), (2, &[1, 4])]);
     cached.usable_from(1, 3);
     assert_eq!(cached.longest(&[1, 2, 9]), (2, Some(1)));
@@ -162,13 +162,13 @@ fn the_longest_beginning_counts_what_is_of_no_use_too() {
 }
 
 #[test]
-fn what_is_of_no_use_now_is_not_promised() {
+fn blocks_that_cannot_be_used_now_are_not_promised() {
     let mut cached = cached(&[(1, &[1, 2, 3, 4]), (2, &[5, 6])]);
     let any = OnlineOptions::default();
     cached.usable_from(1, 3);
     assert_eq!(cached.beginning_of(&[1, 2, 9], |_| 1, 0), (0, None));
     assert_eq!(cached.beginning_of(&[1, 2, 3, 9], |_| 1, 0), (3, Some(1)));
-    // What can be used wins over what is longer and cannot; without any, the longest stays.
+    // A prefix that can be used wins over a longer one that cannot. Without any, the longest is taken.
     assert_eq!(
         order(&[1, 2, 5], &cached, &any),
         (vec![5, 1, 2], 1, Some(2))
@@ -201,7 +201,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// The longest beginning of any of the prompts that can be made of the blocks.
+/// The longest cached prefix that can be made of the blocks.
 fn naive(prompts: &HashMap<u64, Vec<Block>>, blocks: &[Block]) -> usize {
     let fits = |prompt: &Vec<Block>| {
         let mut left = blocks.to_vec();
@@ -260,7 +260,7 @@ proptest! {
         prop_assert!(is_permutation(&blocks, &ordered.blocks));
         let kept = keep_first.min(blocks.len());
         prop_assert_eq!(&ordered.blocks[..kept], &blocks[..kept]);
-        // What it promises is there, whoever is asked.
+        // The promised prefix is in the cache.
         prop_assert_eq!(cached.beginning_of(&ordered.blocks, |_| 1, 0).0, ordered.cached);
         match ordered.prompt {
             Some(prompt) => prop_assert!(

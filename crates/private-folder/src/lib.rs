@@ -3,17 +3,17 @@
 //! journal of live request ids), and one in the system's memory (what the journal
 //! does not have yet).
 //!
-//! Whoever can write to the first, or can put another folder in its place,
-//! chooses what is loaded into the server; whoever can write to the second
-//! chooses what the index is told. So each must belong to this user and be closed
+//! Whoever can write to the first folder, or can put another folder in its place,
+//! chooses what is loaded into the server. Whoever can write to the second
+//! chooses what is reported to the index. So each must belong to this user and be closed
 //! to everybody else. Every folder above it must belong to this user or root, and
-//! nobody else may write there, no group either. The exception are folders of
-//! root's with the sticky bit, such as `/tmp`: what lies in them can be renamed by
-//! its owner and by root only. Symbolic links on the way must be this user's or
-//! root's, and what they lead through is held to the same rules.
+//! no other user or group may write there. The exception are folders of
+//! root with the sticky bit, such as `/tmp`: files in them can be renamed by
+//! their owner and by root only. Symbolic links on the way must belong to this user or
+//! root, and the folders that they lead through must follow the same rules.
 //!
-//! Folders are opened one in the other, from the root on, and each is looked at after it was
-//! opened, so nothing can change between the look and the use.
+//! Each folder is opened relative to the one above, from the root on, and checked after it was
+//! opened, so nothing can change between the check and the use.
 //!
 //! In a user namespace without root's id, root's folders belong to the overflow user (65534), as
 //! those of all strangers do: there `/` itself is refused.
@@ -53,9 +53,9 @@ const NAME: &str = "contextpilot-llama";
 /// Which of the user's folders, after the XDG base directory specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// `$XDG_CACHE_HOME`, else `~/.cache`: what can be made again.
+    /// `$XDG_CACHE_HOME`, else `~/.cache`: files that can be created again.
     Cache,
-    /// `$XDG_STATE_HOME`, else `~/.local/state`: what outlives a process.
+    /// `$XDG_STATE_HOME`, else `~/.local/state`: files that outlive a process.
     State,
 }
 
@@ -76,8 +76,8 @@ impl Base {
     }
 }
 
-/// A folder that was found private, and is held open: whatever is put in its
-/// path's place afterwards, the descriptor stays with the folder that was
+/// A folder that was found private, and is kept open. If its path is replaced
+/// afterwards, the descriptor still leads to the folder that was
 /// checked.
 #[derive(Debug)]
 pub struct PrivateFolder {

@@ -2,7 +2,7 @@
 
 use crate::Refusal;
 
-/// Longest body that is taken from a peer, bytes. What is sent has no such limit.
+/// The longest body that is accepted from a peer, in bytes. Messages that we send have no such limit.
 pub const LONGEST_FRAME: usize = 4096;
 
 /// More parts of the same message follow.
@@ -30,7 +30,7 @@ pub enum Frame<'a> {
 /// is not complete.
 ///
 /// # Errors
-/// It is not a frame, or too long; said as soon as the first bytes show it.
+/// It is not a frame, or too long. Returned as soon as the first bytes show it.
 pub fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Refusal> {
     let Some((&flags, rest)) = bytes.split_first() else {
         return Ok(None);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_frame_is_none() {
+    fn an_incomplete_frame_gives_none() {
         for bytes in [encode(&[b"abc"]), encode(&[&[1; 256]])] {
             for cut in 0..bytes.len() {
                 assert_eq!(decode(&bytes[..cut]), Ok(None), "{cut}");

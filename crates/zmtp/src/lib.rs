@@ -1,15 +1,15 @@
-//! As much ZeroMQ as KV cache events need: a PUB socket and a ROUTER socket that listen at a TCP
+//! The part of ZeroMQ that KV cache events need: a PUB socket and a ROUTER socket that listen at a TCP
 //! port and speak ZMTP 3.0 with the NULL mechanism. Tested against libzmq.
 //!
-//! **Why not a crate that exists.** This runs inside llama-server. `zeromq` answers no PING, so
-//! that peers with heartbeats reconnect for ever, queues 100,000 messages for each peer whatever
-//! their size, and brings an executor; `zmq` brings libzmq and a C++ runtime. Neither lets us
+//! **Why not an existing crate.** This runs inside llama-server. `zeromq` answers no PING, so
+//! that peers with heartbeats reconnect for ever. It queues 100,000 messages for each peer, whatever
+//! their size, and needs an executor. `zmq` needs libzmq and a C++ runtime. Neither lets us
 //! start the threads, which must be marked as ours in the hooked server.
 //!
 //! **Limits.** [`Limits`] bounds the connections, the bytes that wait for each subscriber and the
 //! time a peer may take. A message that does not fit is dropped for that subscriber and counted.
-//! What a peer may send is bounded by [`LONGEST_FRAME`], [`MOST_PARTS`] and
-//! [`MOST_SUBSCRIPTIONS`]; whoever sends more is disconnected, as is whoever sends nonsense.
+//! [`LONGEST_FRAME`], [`MOST_PARTS`] and [`MOST_SUBSCRIPTIONS`] bound what a peer may send. A peer that
+//! sends more, or anything malformed, is disconnected.
 //!
 //! **Threads.** One for each listener, one for each connection, and a second one for each
 //! subscriber. The thread that publishes never waits for a peer.
@@ -41,10 +41,10 @@ pub use session::{MOST_PARTS, MOST_SUBSCRIPTIONS, Role, Session, Step};
 
 use std::time::Duration;
 
-/// What peers may take up.
+/// The limits for peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time. One too many is closed at once.
+    /// Connections at a time. A connection over the limit is closed at once.
     pub connections: usize,
     /// Bytes that wait for one subscriber. Messages are shared, so several subscribers that wait
     /// for the same messages take hardly more memory than one.

@@ -1,4 +1,4 @@
-//! A port, and the connections that came through it.
+//! A listening port, and its connections.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Enough for what a connection does; a hundred of them take no memory worth speaking of.
+/// The stack of a connection's thread. Only a little of it is ever used.
 const STACK: usize = 256 << 10;
-/// How long to wait when no connection can be accepted, such as without free descriptors.
+/// How long to wait if no connection can be accepted, for instance without free descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
 /// A connection to ourselves is there at once, or not at all.
 const WAKE: Duration = Duration::from_millis(500);
 
-/// What a connection is served by.
+/// The function that serves a connection.
 pub(crate) type Serve = Arc<dyn Fn(&Arc<TcpStream>) + Send + Sync>;
 
 /// Starts a thread with a small stack. `first` runs on it before anything else. (Boxed: each kind of
@@ -32,7 +32,7 @@ pub(crate) fn spawn(
     })
 }
 
-/// A mutex is never left half-way: what happens below a lock does not panic.
+/// Ignores poisoning: code that holds a lock does not panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -116,7 +116,7 @@ fn accept(listener: &TcpListener, most: usize, first: fn(), shared: &Arc<Shared>
     }
 }
 
-/// The right to a connection, given back on drop.
+/// The right to a connection, returned on drop.
 struct Place(Arc<Shared>, u64);
 
 impl Drop for Place {
@@ -130,7 +130,7 @@ impl Drop for Place {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Release);
-        // The thread waits for a connection; this is one.
+        // The thread waits in `accept`. This connection wakes it.
         let mut own = self.address;
         if own.ip().is_unspecified() {
             own.set_ip(match own {

@@ -1,4 +1,4 @@
-//! PUB: each message to all who subscribed to a prefix of its first part.
+//! PUB: sends each message to all peers that subscribed to a prefix of its first part.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -30,7 +30,7 @@ struct Shared {
     expelled: AtomicU64,
 }
 
-/// What has happened since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Peers that are subscribed to something now.
@@ -49,7 +49,7 @@ impl Publisher {
     /// Listens. `first` is run on each thread of ours before anything else.
     ///
     /// # Errors
-    /// The address cannot be listened at, or no thread can be had.
+    /// The address cannot be used, or a thread cannot be created.
     pub fn bind(address: SocketAddr, limits: Limits, first: fn()) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             limits,
@@ -76,8 +76,8 @@ impl Publisher {
         self.listener.address()
     }
 
-    /// Sends a message of these parts to whoever wants it, and waits for nobody. Returns for how
-    /// many it was queued.
+    /// Queues a message of these parts for every peer that has subscribed to it. Never waits. Returns the
+    /// number of these peers.
     pub fn publish(&self, parts: &[&[u8]]) -> usize {
         let shared = &self.shared;
         shared.published.fetch_add(1, Ordering::Relaxed);
@@ -100,8 +100,8 @@ impl Publisher {
         queued
     }
 
-    /// Waits until all that was published has been written to the subscribers, or so long. Before
-    /// this is dropped: then what waits is lost.
+    /// Waits until all messages are written to the subscribers, at most for this time. Call this before
+    /// dropping the publisher: a drop loses waiting messages.
     pub fn drain(&self, longest: Duration) {
         let until = Instant::now() + longest;
         let waits = || lock(&self.shared.subscribers).iter().any(|one| one.waits());
@@ -110,7 +110,7 @@ impl Publisher {
         }
     }
 
-    /// What has happened.
+    /// The counts.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let subscribers = lock(&self.shared.subscribers);
@@ -126,7 +126,7 @@ impl Publisher {
     }
 }
 
-/// Until the peer goes. An error is the peer's fault.
+/// Serves a peer until it disconnects. An error is the peer's fault.
 fn serve(stream: &Arc<TcpStream>, shared: &Arc<Shared>) -> io::Result<()> {
     let mut connection = Connection::open(stream, Role::Publisher, &shared.limits)?;
     let queue = Arc::new(Queue::new(shared.limits.queued_bytes));
@@ -140,7 +140,7 @@ fn serve(stream: &Arc<TcpStream>, shared: &Arc<Shared>) -> io::Result<()> {
             }
             sent = message.len();
         }
-        // Whether it was our end or the peer's: the reader is to know.
+        // Close the connection, so that the reader notices, whichever side ended it.
         let _ = ours.shutdown(Shutdown::Both);
     };
     let writer = spawn("kv-subscriber", shared.first, Box::new(work));
@@ -173,7 +173,7 @@ pub(crate) struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    /// Shakes hands.
+    /// Does the handshake.
     pub(crate) fn open(stream: &'a TcpStream, role: Role, limits: &Limits) -> io::Result<Self> {
         let deadline = Instant::now() + limits.handshake;
         // Each message is written in one piece.
@@ -212,7 +212,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Does each step, until the peer goes or is told to.
+    /// Does each step, until the peer disconnects or is disconnected.
     pub(crate) fn read_on(
         &mut self,
         mut act: impl FnMut(Step, &Session) -> io::Result<()>,
@@ -228,7 +228,7 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// False if the peer has gone.
+/// False if the peer has disconnected.
 fn read(mut stream: &TcpStream, session: &mut Session, steps: &mut Vec<Step>) -> io::Result<bool> {
     let mut chunk = [0; CHUNK];
     loop {
@@ -245,7 +245,7 @@ fn read(mut stream: &TcpStream, session: &mut Session, steps: &mut Vec<Step>) ->
     }
 }
 
-/// Writes all, as long as the peer reads some of it each time.
+/// Writes everything, as long as the peer reads some bytes in each interval.
 pub(crate) fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     io::Write::write_all(&mut stream, bytes)
 }

@@ -1,4 +1,4 @@
-//! What waits to be sent to one subscriber: bounded, and never waited for.
+//! The bounded queue of messages for one subscriber. Adding to it never waits.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use crate::listener::lock;
 use crate::session::Subscriptions;
 
-/// Filled by whoever publishes, emptied by the subscriber's own thread.
+/// The publishing thread fills it, and the subscriber's thread empties it.
 #[derive(Debug)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
@@ -19,12 +19,12 @@ pub(crate) struct Queue {
 struct Inner {
     subscriptions: Subscriptions,
     waiting: VecDeque<Arc<[u8]>>,
-    /// Those of `waiting`, and of what is being written.
+    /// Bytes of `waiting`, and of the message that is being written.
     bytes: usize,
     closed: bool,
 }
 
-/// What became of a message.
+/// What happened to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     /// It waits.
@@ -44,7 +44,7 @@ impl Queue {
         }
     }
 
-    /// Adds a message, if it is wanted. A queue that is empty has room for any message.
+    /// Adds a message, if the peer has subscribed to it. An empty queue has room for any message.
     pub(crate) fn publish(&self, topic: &[u8], message: &Arc<[u8]>) -> Put {
         let mut inner = lock(&self.inner);
         if !inner.subscriptions.want(topic) {
@@ -85,7 +85,7 @@ impl Queue {
         lock(&self.inner).bytes > 0
     }
 
-    /// Waits for what is to be sent. `None`: the queue was closed. `sent` are the bytes of what
+    /// Waits for the next message. `None`: the queue was closed. `sent`: the bytes of the message that
     /// was taken before.
     pub(crate) fn take(&self, sent: usize) -> Option<Arc<[u8]>> {
         let mut inner = lock(&self.inner);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_until_there_is_room() {
+    fn a_message_that_does_not_fit_is_dropped() {
         let queue = subscribed(100);
         let message: Arc<[u8]> = vec![0; 60].into();
         assert_eq!(queue.publish(b"other", &message), Put::Unwanted);
@@ -135,7 +135,7 @@ mod tests {
         assert!(queue.reply(vec![0; 40]));
         assert!(!queue.reply(vec![0]));
         assert_eq!(queue.take(0).map(|bytes| bytes.len()), Some(40));
-        // It counts until it was written.
+        // A message counts until it is written.
         assert!(!queue.reply(vec![0]));
         assert_eq!(queue.take(40).map(|bytes| bytes.len()), Some(60));
         assert_eq!(queue.publish(b"kv", &vec![0; 40].into()), Put::Queued);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_queue_takes_any_message() {
+    fn an_empty_queue_accepts_any_message() {
         let queue = subscribed(100);
         let snapshot: Arc<[u8]> = vec![0; 1000].into();
         assert_eq!(queue.publish(b"kv", &snapshot), Put::Queued);

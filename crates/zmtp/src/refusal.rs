@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A peer said what it must not.
+/// A peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The connection does not begin with a greeting of ZMTP.
@@ -19,7 +19,7 @@ pub enum Refusal {
     Command,
     /// Something else than READY during the handshake.
     NotReady,
-    /// Its kind of socket does not go with ours.
+    /// Its kind of socket cannot connect to ours.
     SocketType,
     /// It reported an error.
     Reported,

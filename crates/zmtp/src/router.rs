@@ -1,4 +1,4 @@
-//! ROUTER: answers each who asks, with as many messages as it takes.
+//! ROUTER: answers each query with one or more messages.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -10,11 +10,11 @@ use crate::listener::Listener;
 use crate::publisher::{Connection, write};
 use crate::{Limits, Role, Step, frame};
 
-/// How long a peer may be silent, so that those whose machines are gone do not stay for ever. One
-/// that lives connects again.
+/// How long a peer may be silent, so that connections of dead machines do not stay for ever. A living
+/// peer connects again.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// A ROUTER socket. Answers go to whoever asked, so identities are of no interest.
+/// A ROUTER socket. Answers go to the connection of the query, so identities are ignored.
 #[derive(Debug)]
 pub struct Router {
     listener: Listener,
@@ -42,7 +42,7 @@ impl Router {
         let expelled = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&expelled);
         let serve = move |stream: &Arc<TcpStream>| {
-            // Whoever has gone, or was silent for long, will ask again.
+            // A peer that was disconnected will ask again.
             if serve(stream, &limits, &*answer) == Ended::Expelled {
                 counted.fetch_add(1, Ordering::Relaxed);
             }

@@ -1,4 +1,4 @@
-//! Conformance: what ContextPilot's index 0.5.0 answered (golden/), and what this one does.
+//! Conformance: compares recorded answers of ContextPilot's index 0.5.0 (golden/) with ours.
 //!
 //! Stateless answers are equal, field by field. Of stateful ones everything is that does not
 //! follow from the other index's own order: see `DIFFERENT`. Statuses are equal but for those in
@@ -20,11 +20,11 @@ const BETTER: [(&str, usize, u16, u16); 6] = [
     ("stateless_big_ints", 0, 500, 200),
     ("stateless_first_empty_strings", 0, 500, 200),
     ("stateful_string_int_mix", 3, 500, 200),
-    // It is documented, and missing there; without a state there are no turns.
+    // It is documented there, but missing; without a state there are no turns.
     ("stateless_errors", 11, 404, 503),
 ];
 
-/// Members that follow from the other index's tree, of which nothing is promised.
+/// Members that depend on the other index's tree, which we do not promise.
 const DIFFERENT: [&str; 8] = [
     "total_tokens",
     "timestamp",
@@ -185,7 +185,7 @@ fn in_another_order(step: &Step<'_>, name: &str, got: &Value) {
     }
 }
 
-/// The context of each index in the schedule is the one that stands there.
+/// Checks that each index in the schedule leads to its context.
 fn is_consistent(shown: &str, body: &Value, response: &Value) {
     let indices = response["original_indices"].as_array().expect("indices");
     for (place, at) in indices.iter().enumerate() {
@@ -200,7 +200,7 @@ fn is_consistent(shown: &str, body: &Value, response: &Value) {
 }
 
 #[test]
-fn answers_are_those_of_the_python_index() {
+fn answers_equal_the_recorded_ones_of_the_python_index() {
     let mut files = 0;
     for (name, scenario) in golden() {
         files += 1;

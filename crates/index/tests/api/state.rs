@@ -1,4 +1,4 @@
-//! What the index keeps, promises and refuses.
+//! The state of the index, its forecasts and its limits.
 
 use crate::support::Asked;
 use contextpilot_index::{Limits, Mode, Timings, Truth};
@@ -11,7 +11,7 @@ fn live() -> Asked {
     asked
 }
 
-/// Orders one context, and says its id as well.
+/// Orders one context. Returns the order and its id.
 fn order(asked: &mut Asked, context: Value) -> (Value, String) {
     let answer = asked.post("/reorder", json!({"contexts": [context]}));
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -23,7 +23,7 @@ fn order(asked: &mut Asked, context: Value) -> (Value, String) {
 }
 
 #[test]
-fn only_what_the_engine_says_is_cached_counts() {
+fn only_requests_that_the_engine_reports_as_cached_count() {
     let mut asked = live();
     let (_, first) = order(&mut asked, json!(["a", "b", "c"]));
     let (body, _) = order(&mut asked, json!(["x", "b", "a"]));
@@ -50,7 +50,7 @@ fn only_what_the_engine_says_is_cached_counts() {
 }
 
 #[test]
-fn what_the_hook_foresees_is_what_is_promised_and_learned_from() {
+fn the_hooks_forecast_is_answered_and_learned_from() {
     let mut asked = live();
     let reused = |tokens| Timings {
         reused: tokens,
@@ -59,11 +59,11 @@ fn what_the_hook_foresees_is_what_is_promised_and_learned_from() {
     let (_, first) = order(&mut asked, json!(["a", "b", "c"]));
     asked.index.cached(&first, 100);
     asked.index.completed(&first, reused(0));
-    // Nobody answers: the index's own estimate.
+    // The hook does not answer: the index's own estimate.
     let (body, _) = order(&mut asked, json!(["x", "b", "a"]));
     assert_eq!(body["expected_from"], json!([first]));
 
-    // As much as the prompt has in common: what follows tells how much that is.
+    // The whole common prefix: the engine's figures say how much that is.
     asked.hook = Some(|question| question.common);
     let (body, second) = order(&mut asked, json!(["y", "b", "a"]));
     assert_eq!(body["expected_from"], json!([first]));
@@ -71,7 +71,7 @@ fn what_the_hook_foresees_is_what_is_promised_and_learned_from() {
     let (body, third) = order(&mut asked, json!(["z", "b", "a"]));
     assert_eq!(body["expected_cached_tokens"], json!([41]));
 
-    // Less: by the engine's rules it lends nothing now. That says nothing of the blocks.
+    // Less: by its rules the engine reuses nothing now. That says nothing about the blocks.
     asked.hook = Some(|_| 0);
     asked.index.completed(&third, reused(41));
     let (body, fourth) = order(&mut asked, json!(["u", "b", "a"]));
@@ -83,7 +83,7 @@ fn what_the_hook_foresees_is_what_is_promised_and_learned_from() {
     let (body, _) = order(&mut asked, json!(["v", "b", "a"]));
     assert_eq!(body["expected_cached_tokens"], json!([41]));
 
-    // The question is about what is like it most, or, without that, about the template.
+    // The query names the most similar request or, without one, only the template.
     asked.hook = Some(|question| {
         assert_eq!(question.id, "req-000000000001");
         7
@@ -94,7 +94,7 @@ fn what_the_hook_foresees_is_what_is_promised_and_learned_from() {
 }
 
 #[test]
-fn without_an_engine_that_tells_it_guesses_and_says_so() {
+fn without_reports_of_the_engine_the_index_guesses_and_says_so() {
     let mut asked = Asked::new(
         Mode::Live,
         Limits {
@@ -116,7 +116,7 @@ fn without_an_engine_that_tells_it_guesses_and_says_so() {
 }
 
 #[test]
-fn a_batch_continues_what_is_cached_and_begins_with_it() {
+fn a_batch_continues_cached_prefixes_and_begins_with_them() {
     let mut asked = live();
     let (_, first) = order(&mut asked, json!([9, 8, 1]));
     asked.index.cached(&first, 30);
@@ -138,7 +138,7 @@ fn a_batch_continues_what_is_cached_and_begins_with_it() {
 }
 
 #[test]
-fn options_are_kept() {
+fn the_options_of_reorder_are_followed() {
     let mut asked = live();
     let (_, first) = order(&mut asked, json!([1, 2, 3]));
     asked.index.cached(&first, 30);
@@ -174,7 +174,7 @@ fn options_are_kept() {
 }
 
 #[test]
-fn errors_are_counted_and_learned_from() {
+fn errors_of_forecasts_are_counted_and_learned_from() {
     let mut asked = live();
     let timings = |reused| Timings {
         reused,
@@ -204,7 +204,7 @@ fn errors_are_counted_and_learned_from() {
 }
 
 #[test]
-fn what_is_evicted_is_freed() {
+fn an_evicted_request_is_freed() {
     let mut asked = live();
     for round in 0..200 {
         let (_, id) = order(&mut asked, json!([round, round + 1, "text"]));
@@ -220,7 +220,7 @@ fn what_is_evicted_is_freed() {
 }
 
 #[test]
-fn the_live_set_is_the_engines_after_thousands_of_events() {
+fn after_thousands_of_events_the_live_set_equals_the_engines() {
     let limits = Limits {
         requests: 200,
         blocks: 400,
@@ -246,7 +246,7 @@ fn the_live_set_is_the_engines_after_thousands_of_events() {
                 engine.push_back(id);
             }
         }
-        // The engine holds 40 prompts, and forgets all now and then.
+        // The engine holds 40 prompts, and loses all of them now and then.
         while engine.len() > 40 {
             let place = draw(engine.len() as u64) as usize;
             let gone = engine.remove(place).expect("it is there");
@@ -274,7 +274,7 @@ fn the_live_set_is_the_engines_after_thousands_of_events() {
 }
 
 #[test]
-fn there_are_limits_and_what_to_do_is_said() {
+fn beyond_a_limit_the_error_says_what_to_do() {
     let limits = Limits {
         contexts: 3,
         blocks_in_call: 8,
@@ -291,7 +291,7 @@ fn there_are_limits_and_what_to_do_is_said() {
         json!({"contexts": [[1, 2, 3, 4, 5], [6, 7, 8, 9]]}),
     );
     assert_eq!(answer.status, 413, "{}", answer.body);
-    // Those that are only awaited make room.
+    // Requests that were never sent make room.
     for round in 0..10 {
         order(&mut asked, json!([round]));
     }
@@ -322,7 +322,7 @@ fn there_are_limits_and_what_to_do_is_said() {
 }
 
 #[test]
-fn documented_deduplication_works() {
+fn deduplicate_works_as_documented() {
     let mut asked = live();
     let body = json!({"contexts": [[4, 3, 1]], "deduplicate": true, "parent_request_ids": [null]});
     let first = asked.post("/build", body).body["request_ids"][0].clone();

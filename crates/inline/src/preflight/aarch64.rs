@@ -7,7 +7,7 @@ use crate::Refusal;
 
 const WORD: u64 = 4;
 
-/// `bti`, `bti c`, `bti j`, `bti jc`, `paciasp`, `pacibsp`: what `detour` leaves in front.
+/// `bti`, `bti c`, `bti j`, `bti jc`, `paciasp`, `pacibsp`: landing pads, which `detour` leaves in place.
 const LANDING_PADS: [u32; 6] = [
     0xd503_241f,
     0xd503_245f,
@@ -32,8 +32,8 @@ pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refu
     Ok(extent.address..extent.address + at + WORD)
 }
 
-/// Looks for branches into the moved instructions. Tables of a `switch` are not followed: a single
-/// instruction at the very beginning is not where one leads.
+/// Looks for branches into the moved instructions. Tables of a `switch` are not followed: they do not lead
+/// to the first instruction.
 pub(super) fn check(
     extent: &Extent,
     start: u64,

@@ -1,8 +1,8 @@
-//! Whether a function can be hooked, told from its code alone: nothing is changed, and the code
-//! may come from a file as well as from memory.
+//! Decides from its code whether a function can be hooked. Nothing is changed, and the code
+//! may come from a file or from memory.
 //!
-//! The whole function is looked at, since what breaks a patch is elsewhere in it: a branch back to
-//! the bytes that the jump displaces. Both that and a displaced `call` were seen to crash.
+//! The whole function is decoded, because a branch anywhere in it may lead back to
+//! the bytes that the jump displaces. Such a branch was seen to crash, and so was a displaced `call`.
 
 // Pure, and so tested on any machine.
 #[cfg(any(target_arch = "aarch64", test))]
@@ -25,11 +25,11 @@ use crate::Refusal;
 
 /// Something to read code and tables from, by address.
 pub trait Code {
-    /// `size` bytes at `address`, or `None` if they are not all there.
+    /// `size` bytes at `address`, or `None` if not all of them exist.
     fn bytes(&self, address: u64, size: u64) -> Option<&[u8]>;
 }
 
-/// A file: what would be in memory, save for relocations.
+/// A file, with the bytes that would be in memory before relocation.
 impl Code for Elf<'_, File> {
     fn bytes(&self, address: u64, size: u64) -> Option<&[u8]> {
         Elf::bytes(self, address, size)
@@ -39,7 +39,7 @@ impl Code for Elf<'_, File> {
 /// Where the code of a function is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extent {
-    /// Of its first instruction.
+    /// The address of its first instruction.
     pub address: u64,
     /// In bytes.
     pub size: u64,
@@ -74,9 +74,9 @@ pub fn check(extent: &Extent, code: &impl Code) -> Result<Range<u64>, Refusal> {
     Ok(displaced)
 }
 
-/// The verdict on each of `names` in a program that does not run, in their order; `None` for what
-/// is no function in it. What stands in the way only in a running process (a policy against
-/// changing code, no free memory nearby) is not seen.
+/// For each of `names` in a program that does not run, whether it can be hooked; `None` if
+/// it is not a function of the program. Obstacles that exist only in a running process (a policy against
+/// changing code, no free memory nearby) are not seen.
 ///
 /// # Errors
 /// Of the file.
@@ -94,8 +94,8 @@ pub fn of_file(
         .collect())
 }
 
-/// Where each of `names` is in the file, if it is a function there. In a stripped program only
-/// those are found that it exports.
+/// The location of each of `names` in the file, if it is a function there. In a stripped program only
+/// exported functions are found.
 pub(crate) fn functions(
     elf: &Elf<'_, File>,
     names: &[&str],
@@ -125,7 +125,7 @@ pub(crate) fn functions(
 }
 
 /// # Errors
-/// Always: nobody knows this machine's instructions here.
+/// Always an error: this machine's instructions are not supported.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub fn check(_: &Extent, _: &impl Code) -> Result<Range<u64>, Refusal> {
     Err(Refusal::Other("this machine is not supported".into()))

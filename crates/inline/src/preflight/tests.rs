@@ -56,13 +56,13 @@ fn ordinary_beginnings_are_accepted() {
 }
 
 #[test]
-fn there_must_be_room() {
+fn a_function_without_room_for_a_jump_is_refused() {
     // xor eax, eax; ret
     assert_eq!(
         verdict(&[0x31, 0xc0, RET]),
         Err(Refusal::TooShort { size: 3 })
     );
-    // The same, and then a second path that somebody enters.
+    // The same, followed by a second path that is entered from elsewhere.
     let code = [0x31, 0xc0, RET, 0x90, 0x90, RET];
     assert_eq!(verdict(&code), Err(Refusal::TooShort { size: 6 }));
     assert_eq!(verdict(&[]), Err(Refusal::TooShort { size: 0 }));
@@ -108,7 +108,7 @@ fn a_branch_back_is_refused_and_recursion_is_not() {
         after(&[0xe8, 0xf7, 0xff, 0xff, 0xff]),
         Err(Refusal::BranchBack { at: 5 })
     );
-    // lea rax, [rip → 1]: somebody will jump there
+    // lea rax, [rip → 1]: something may jump to this address
     assert_eq!(
         after(&[0x48, 0x8d, 0x05, 0xf5, 0xff, 0xff, 0xff]),
         Err(Refusal::BranchBack { at: 5 })
@@ -154,7 +154,7 @@ fn a_switch_is_followed_through_its_table() {
 }
 
 #[test]
-fn a_cold_part_is_looked_at_too() {
+fn a_branch_back_from_a_cold_part_is_refused() {
     let code = [PUSH_MOV.as_slice(), &[RET]].concat();
     // jmp back to `to`, from 0x3000
     let cold = |to: u64| {
@@ -170,7 +170,7 @@ fn a_cold_part_is_looked_at_too() {
 }
 
 #[test]
-fn what_is_no_code_is_refused() {
+fn bytes_that_are_not_code_are_refused() {
     // An opcode that does not exist in 64 bits, behind a good beginning.
     let code = [PUSH_MOV.as_slice(), &[0x06, RET]].concat();
     assert_eq!(verdict(&code), Err(Refusal::Undecodable { at: 5 }));

@@ -32,7 +32,7 @@ pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refu
                 return Err(Refusal::CallDisplaced { at });
             }
             FlowControl::Next | FlowControl::ConditionalBranch => {}
-            // What follows a jump away need not belong to the same path, or to this function.
+            // Code behind a jump may belong to another path, or to another function.
             FlowControl::UnconditionalBranch
             | FlowControl::IndirectBranch
             | FlowControl::Return
@@ -56,7 +56,7 @@ pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refu
     Ok(extent.address..extent.address + end)
 }
 
-/// Looks for whatever could enter the displaced instructions other than by calling the function.
+/// Looks for any way to enter the displaced instructions other than calling the function.
 pub(super) fn check(
     extent: &Extent,
     start: u64,
@@ -64,7 +64,8 @@ pub(super) fn check(
     displaced: &Range<u64>,
     memory: &impl Code,
 ) -> Result<(), Refusal> {
-    // The beginning may be called (recursion) and its address taken; the rest may not.
+    // Recursion may call the beginning, and its address may be taken, but not those of the other
+    // displaced bytes.
     let inner = displaced.start + 1..displaced.end;
     let mut tables = Vec::new();
     let mut switches = None;
@@ -106,8 +107,8 @@ pub(super) fn check(
     let Some(at) = switches else {
         return Ok(());
     };
-    // Which of the tables it is that a jump goes through is not followed up: what is none ends
-    // with its first entry.
+    // Every possible address of a table is tried. An address that is not a jump table fails at its first
+    // entry.
     for table in tables {
         if leads_into(extent, displaced, relative_entries(memory, table)) {
             return Err(Refusal::BranchBack { at: at as i64 });

@@ -1,4 +1,4 @@
-//! A subscriber, as strict as can be: it panics at whatever one of the routers would get wrong.
+//! A strict subscriber: it panics at every event that one of the routers would misinterpret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
