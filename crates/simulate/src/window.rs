@@ -193,9 +193,11 @@ impl Windows {
     fn keep(&self, slot: usize) -> Kept {
         let sequence = &self.slots[slot];
         let last = sequence.ends().1;
-        let least = match self.keeps_all {
-            true => 0,
-            false => last + 1 - self.window,
+        let least = match std::env::var("CP_KEEP").as_deref() {
+            Ok("all") => 0,
+            Ok("one") => last - self.window,
+            _ if self.keeps_all => 0,
+            _ => last + 1 - self.window,
         };
         let mut runs: Vec<(usize, i64, u32)> = Vec::new();
         for (&cell, position) in sequence.cells.iter().zip(sequence.first..) {
@@ -231,7 +233,8 @@ impl Windows {
             }
             let cell = (head + step) % stream.cells.len();
             let usable = stream.cells[cell].is_none_or(|(owner, position)| {
-                self.slots[owner].ends().1 + 1 - position >= self.window
+                let one = i64::from(std::env::var_os("CP_USE").is_none());
+                self.slots[owner].ends().1 + one - position >= self.window
             });
             if usable {
                 found.push(cell);
