@@ -73,9 +73,14 @@ impl Generation {
         matches!(self, Self::Older | Self::Late2026)
     }
 
-    /// Whether saved states have positions that are out of the sliding window.
-    pub(crate) fn keeps_all_positions(self) -> bool {
-        matches!(self, Self::Of2025 | Self::Early2026)
+    /// How many positions a saved state has that the window has left; `None`: all that there are. What
+    /// the last ones do is measured, not read.
+    pub(crate) fn kept_beyond_window(self) -> Option<i64> {
+        match self {
+            Self::Of2025 | Self::Early2026 => None,
+            Self::Older => Some(0),
+            Self::Late2026 => Some(1),
+        }
     }
 
     /// Whether a file of a slot has its checkpoints.
