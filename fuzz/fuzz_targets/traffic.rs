@@ -11,6 +11,12 @@ fuzz_target!(|data: &[u8]| {
     for bytes in [file.as_slice(), data] {
         let traffic = read(bytes);
         assert!(traffic.damage.is_none_or(|damage| damage.at <= bytes.len()));
+        for change in &traffic.changes {
+            for request in &traffic.requests {
+                let common = change.tokens.common_prefix(&request.tokens);
+                assert!(common <= change.tokens.len());
+            }
+        }
         for pair in traffic.requests.windows(2) {
             let common = pair[0].tokens.common_prefix(&pair[1].tokens);
             assert!(common <= pair[0].tokens.len().min(pair[1].tokens.len()));

@@ -143,7 +143,7 @@ pub(super) fn unseen() -> Result<String> {
 
     let mut engine = Vec::new();
     let trace = restore(Trace::new(), 1, "secret-name");
-    let trace = ask(ask(trace, text(2, 100)), text(1, 230));
+    let trace = ask(ask_in(trace, 0, text(2, 100)), text(1, 230));
     let traffic = record_with(&builder, |server| {
         let outcomes = trace.run(server)?;
         let all = outcomes.iter().flat_map(|outcome| &outcome.completions);

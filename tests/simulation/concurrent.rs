@@ -6,10 +6,8 @@ use contextpilot_simulate::{Setting, simulate};
 use contextpilot_testbed::{Arch, Error, Model, Request, Result, Server};
 
 use crate::prompts::text;
-use crate::recorded::record_with;
+use crate::recorded::{TOLERANCE, record_with};
 
-/// What the simulator may be wrong by, as a share of all prompt tokens.
-const TOLERANCE: f64 = 0.01;
 const CLIENTS: u64 = 5;
 const TURNS: u64 = 12;
 

@@ -1,10 +1,11 @@
 //! Does the simulator do what the server does?
 //!
-//! *At the recorded setting*: each sequential trace of the exactness tests is played to a real
-//! server that records it. What the recording says of each prompt must be what the engine answered,
-//! and what the simulator makes of the recording must be the same, to the token.
+//! *At the recorded setting*: each trace of the exactness tests is played to a real server that
+//! records it, and traces in which slots are erased, restored, or chosen for nothing. If it is
+//! sequential, what the recording says of each prompt must be what the engine answered, and what the
+//! simulator makes of the recording must be the same, to the token.
 //!
-//! *Of several clients at once*: what is reused in all, within one point.
+//! *Of several clients at once*, or such as leave: what is reused in all, within one point.
 //!
 //! *At other settings*: recorded traffic of several kinds is played again to servers that are started
 //! with other flags. What the simulator says of them must be right within two points.
@@ -83,6 +84,11 @@ fn recorded_settings(wanted: &[String]) -> usize {
         match recorded::compare(&case) {
             Ok(recorded::Verdict::Equal(prompts)) => {
                 println!("test {name} ... ok ({prompts} prompts)");
+            }
+            Ok(recorded::Verdict::Close(prompts, engine, simulated)) => {
+                let (engine, simulated) = (100.0 * engine, 100.0 * simulated);
+                let shares = format!("engine {engine:.1} %, simulated {simulated:.1} %");
+                println!("test {name} ... ok ({prompts} prompts in all: {shares})");
             }
             Ok(recorded::Verdict::LeftOut(why)) => println!("test {name} ... left out: {why}"),
             Err(error) => {

@@ -15,8 +15,19 @@
 //! finished, after the pause that was recorded; so is one that continues the answer of another. All
 //! others come when they came.
 //!
-//! **What is not modelled.** Slots at work do not slow each other down. Slots that were erased,
-//! saved or restored by clients. Speculative drafts. Batches that failed for want of room.
+//! **Slots that clients erase and restore.** A restored slot has what it had in the recording, also at
+//! another setting, where the file might have been saved from another content. Its checkpoints, where
+//! the server saves them (build 11669), are those of the last slot that held the same; of a file from
+//! another process they are not known.
+//!
+//! **Refused requests.** What a request does to the slot that is chosen for it, though it is refused
+//! then: the slot counts as used, what it had may be exchanged with the host cache, and other adapters
+//! empty it. Its prompt is not recorded, so it is refused at every setting, and at another one the
+//! host cache is asked for what it was asked for in the recording.
+//!
+//! **What is not modelled.** Slots at work do not slow each other down. Speculative drafts. Batches
+//! that failed for want of room. Of the servers of early 2025, that slots are compared with a prompt
+//! by what they have in common anywhere, not only at the front.
 //!
 //! Pure: equal input, equal output.
 

@@ -1,5 +1,6 @@
 //! How the server is started.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use contextpilot_traffic::{Calls, Memory, Setup, Traffic};
@@ -72,9 +73,14 @@ impl Generation {
         matches!(self, Self::Older | Self::Late2026)
     }
 
-    /// Whether saved states have positions that are out of the sliding window.
-    pub(crate) fn keeps_all_positions(self) -> bool {
-        matches!(self, Self::Of2025 | Self::Early2026)
+    /// How many positions a saved state has that the window has left; `None`: all that there are. What
+    /// the last ones do is measured, not read.
+    pub(crate) fn kept_beyond_window(self) -> Option<i64> {
+        match self {
+            Self::Of2025 | Self::Early2026 => None,
+            Self::Older => Some(0),
+            Self::Late2026 => Some(1),
+        }
     }
 
     /// Whether a file of a slot has its checkpoints.
@@ -82,25 +88,63 @@ impl Generation {
         self == Self::Late2026
     }
 
-    /// From what the server calls, and what the engine says of its build: a text with its number in
-    /// it. Where there is none, from the slot that the first request got: that of several that were
-    /// never used.
-    fn of(setup: &Setup, first_slot: Option<u32>) -> Self {
+    /// From what the server calls, and what the engine says of itself: the number of its build, or
+    /// its version. Where there is neither, from the slots that requests got.
+    fn of(setup: &Setup, traffic: &Traffic) -> Self {
         if setup.cache_ram.is_none() {
             return Self::Of2025;
         }
         if setup.calls == Calls::Decode {
             return Self::Early2026;
         }
-        let engine = &setup.engine;
-        let numbers = engine.split(|c: char| !c.is_ascii_digit());
-        let build = numbers.filter_map(|number| number.parse::<u32>().ok());
-        match build.filter(|&number| number >= 1000).max() {
-            Some(build) if build < 11_669 => Self::Older,
-            None if first_slot.is_some_and(|slot| slot > 0) => Self::Older,
-            _ => Self::Late2026,
+        let is_late = match (build(&setup.engine), version(&setup.version)) {
+            (Some(build), _) => build >= 11_669,
+            (None, Some(version)) => version >= (0, 7),
+            (None, None) => !takes_last_first(traffic, setup.parallel),
+        };
+        match is_late {
+            true => Self::Late2026,
+            false => Self::Older,
         }
     }
+}
+
+/// The number in `b11669-Debian`. Builds from outside its repository have 0 or 1.
+fn build(engine: &str) -> Option<u32> {
+    let begin = engine.find(|c: char| c.is_ascii_digit())?;
+    let digits = engine[begin..]
+        .split(|c: char| !c.is_ascii_digit())
+        .next()?;
+    digits.parse().ok().filter(|&number| number >= 1000)
+}
+
+/// Major and minor number.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next()?.parse().ok();
+    Some((next()?, next()?))
+}
+
+/// Whether of several slots that were never used the last was taken.
+fn takes_last_first(traffic: &Traffic, slots: u32) -> bool {
+    let mut unused: BTreeSet<u32> = (0..slots).collect();
+    let mut changes = traffic
+        .changes
+        .iter()
+        .map(|change| &change.record)
+        .peekable();
+    for request in &traffic.requests {
+        let record = &request.record;
+        while let Some(change) = changes.next_if(|change| change.order <= record.order) {
+            unused.remove(&change.slot);
+        }
+        let free = record.id_slot.is_none() && !record.child && unused.len() > 1;
+        if free && unused.contains(&record.slot) {
+            return unused.last() == Some(&record.slot);
+        }
+        unused.remove(&record.slot);
+    }
+    false
 }
 
 /// A change that the recorded server does not know.
@@ -120,13 +164,7 @@ impl Setting {
     #[must_use]
     pub fn recorded(traffic: &Traffic) -> Option<Self> {
         let setup = traffic.setup.as_ref()?;
-        let first = traffic.requests.iter().map(|request| &request.record);
-        let first = first.filter(|record| !record.child);
-        let first = first.min_by_key(|record| record.order);
-        let changed = |order| traffic.changes.iter().any(|c| c.record.order <= order);
-        let first_slot = first.filter(|record| record.id_slot.is_none() && !changed(record.order));
-        let generation = Generation::of(setup, first_slot.map(|record| record.slot));
-        Some(Self::of(setup, generation))
+        Some(Self::of(setup, Generation::of(setup, traffic)))
     }
 
     fn of(setup: &Setup, generation: Generation) -> Self {

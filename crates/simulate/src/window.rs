@@ -117,8 +117,8 @@ pub(crate) struct Kept {
 #[derive(Debug)]
 pub(crate) struct Windows {
     window: i64,
-    /// States are saved with what is out of the window too.
-    keeps_all: bool,
+    /// Positions out of the window that states are saved with; `None`: all.
+    beyond: Option<i64>,
     slots: Vec<Sequence>,
     /// One for all, or one for each slot.
     streams: Vec<Stream>,
@@ -164,7 +164,7 @@ impl Windows {
         };
         Self {
             window: i64::from(window),
-            keeps_all: setting.generation.keeps_all_positions(),
+            beyond: setting.generation.kept_beyond_window(),
             slots: (0..slots).map(|_| Sequence::default()).collect(),
             streams: vec![stream; if setting.kv_unified { 1 } else { slots }],
         }
@@ -193,10 +193,9 @@ impl Windows {
     fn keep(&self, slot: usize) -> Kept {
         let sequence = &self.slots[slot];
         let last = sequence.ends().1;
-        let least = match self.keeps_all {
-            true => 0,
-            false => last + 1 - self.window,
-        };
+        let least = self
+            .beyond
+            .map_or(0, |beyond| last + 1 - self.window - beyond);
         let mut runs: Vec<(usize, i64, u32)> = Vec::new();
         for (&cell, position) in sequence.cells.iter().zip(sequence.first..) {
             match runs.last_mut() {

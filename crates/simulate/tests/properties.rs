@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use contextpilot_simulate::{Point, Setting, simulate};
 use contextpilot_traffic::{
-    Memory, RequestRecord, Run, Setup, SizeKind, SizeSample, Tokens, Traffic, TrafficRequest,
+    Calls, ChangeKind, Memory, Refusal, RequestRecord, Run, Setup, SizeKind, SizeSample,
+    SlotChange, Tokens, Traffic, TrafficChange, TrafficRequest,
 };
 use proptest::prelude::*;
 
@@ -53,6 +54,53 @@ fn traffic(asked: &[Asked], setup: Setup) -> Traffic {
     }
 }
 
+/// What happens to a slot: before which request, to which, what, and how much of whose prompt it has.
+type Changed = (usize, u32, u8, usize);
+
+fn change(traffic: &Traffic, &(before, slot, what, whose): &Changed) -> TrafficChange {
+    let next = &traffic.requests[before % traffic.requests.len()].record;
+    let whose = &traffic.requests[whose % traffic.requests.len()];
+    let refusal = Refusal {
+        declined: what % 2 == 0,
+        saved: what % 3 == 0,
+        loaded: what % 5 == 0,
+        id_slot: (what % 7 == 0).then_some(slot),
+        ..Refusal::default()
+    };
+    let kind = match what % 3 {
+        0 => ChangeKind::Erased,
+        1 => ChangeKind::Restored,
+        _ => ChangeKind::Refused(refusal),
+    };
+    let has_tokens = kind == ChangeKind::Restored || what % 3 == 2 && refusal.loaded;
+    TrafficChange {
+        record: SlotChange {
+            order: next.order,
+            at: next.arrived.saturating_sub(1),
+            slot,
+            media: Vec::new(),
+            kind,
+        },
+        tokens: match has_tokens {
+            true => Arc::clone(&whose.tokens),
+            false => Arc::default(),
+        },
+    }
+}
+
+fn changed() -> impl Strategy<Value = Vec<Changed>> {
+    let one = (any::<usize>(), 0_u32..8, any::<u8>(), any::<usize>());
+    prop::collection::vec(one, 0..20)
+}
+
+fn with_changes(mut traffic: Traffic, changed: &[Changed]) -> Traffic {
+    let changes = changed.iter().map(|one| change(&traffic, one));
+    let mut changes: Vec<TrafficChange> = changes.collect();
+    changes.sort_by_key(|change| change.record.order);
+    traffic.changes = changes;
+    traffic
+}
+
 fn asked() -> impl Strategy<Value = Vec<Asked>> {
     prop::collection::vec((0_u64..5, 0_u32..300, 1_u32..60, 0_u64..9_000), 1..60)
 }
@@ -64,8 +112,13 @@ fn setups() -> impl Strategy<Value = Setup> {
         (16_u32..100).prop_map(Memory::Window)
     ];
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let calls = prop_oneof![
+        Just(Calls::Unknown),
+        Just(Calls::Decode),
+        Just(Calls::Process)
+    ];
     let numbers = (1_u32..6, -1_i64..4, 0_u32..500, 0_u32..40, 0_u32..5);
-    (memory, flags, numbers).prop_map(|(memory, flags, numbers)| Setup {
+    (memory, flags, calls, numbers).prop_map(|(memory, flags, calls, numbers)| Setup {
         parallel: numbers.0,
         context: 2048,
         slot_context: if flags.0 {
@@ -82,6 +135,7 @@ fn setups() -> impl Strategy<Value = Setup> {
         ctx_checkpoints: numbers.4,
         ubatch_size: 64,
         memory,
+        calls,
         ..Setup::default()
     })
 }
@@ -115,8 +169,10 @@ fn check(point: &Point, traffic: &Traffic) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn sums_agree_and_input_decides(asked in asked(), setup in setups()) {
-        let traffic = traffic(&asked, setup);
+    fn sums_agree_and_input_decides(
+        asked in asked(), changed in changed(), setup in setups(),
+    ) {
+        let traffic = with_changes(traffic(&asked, setup), &changed);
         let setting = Setting::recorded(&traffic).unwrap();
         let point = simulate(&traffic, &setting);
         check(&point, &traffic)?;
@@ -126,13 +182,42 @@ proptest! {
 
     /// No slot works on two requests at once.
     #[test]
-    fn a_slot_works_on_one_request(asked in asked(), setup in setups()) {
-        let traffic = traffic(&asked, setup);
+    fn a_slot_works_on_one_request(
+        asked in asked(), changed in changed(), setup in setups(),
+    ) {
+        let traffic = with_changes(traffic(&asked, setup), &changed);
         let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
         let mut spans: Vec<_> = point.outcomes.iter().flatten().map(|o| (o.slot, o.launched, o.ended)).collect();
         spans.sort_unstable();
         for pair in spans.windows(2) {
             prop_assert!(pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1, "{pair:?}");
+        }
+    }
+
+    /// A plain double of one slot without a host cache: it has what was evaluated or restored last.
+    #[test]
+    fn one_slot_has_what_was_put_there_last(asked in asked(), changed in changed()) {
+        let setup = Setup {
+            parallel: 1, context: 2048, slot_context: 2048, kv_unified: false,
+            cache_ram: Some(0), ..Setup::default()
+        };
+        // One after the other.
+        let asked: Vec<Asked> = asked.iter().map(|&(talk, shared, own, _)| (talk, shared, own, 50_000)).collect();
+        let traffic = with_changes(traffic(&asked, setup), &changed);
+        let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
+        let mut changes = traffic.changes.iter().peekable();
+        let mut held = Arc::new(Tokens::new());
+        for (request, outcome) in traffic.requests.iter().zip(&point.outcomes) {
+            let record = &request.record;
+            while let Some(change) = changes.next_if(|change| change.record.order <= record.order) {
+                match change.record.kind {
+                    ChangeKind::Refused(_) => {}
+                    _ => held = Arc::clone(&change.tokens),
+                }
+            }
+            let common = held.common_prefix(&request.tokens);
+            prop_assert_eq!(outcome.unwrap().reused, common.min(record.prompt - 1));
+            held = Arc::clone(&request.tokens);
         }
     }
 

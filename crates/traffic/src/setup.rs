@@ -31,7 +31,7 @@ pub enum Calls {
 /// The server as it was started. Its flags have their names, in words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// What the hook calls the engine.
+    /// The engine's build, in its own words: a number and a commit.
     pub engine: String,
     /// `--parallel`: slots.
     pub parallel: u32,
@@ -65,6 +65,8 @@ pub struct Setup {
     pub memory: Memory,
     /// What the server calls.
     pub calls: Calls,
+    /// The engine's version, in its own words; empty where it says none.
+    pub version: String,
 }
 
 impl Default for Setup {
@@ -88,6 +90,7 @@ impl Default for Setup {
             ubatch_size: 512,
             memory: Memory::Full,
             calls: Calls::Unknown,
+            version: String::new(),
         }
     }
 }
@@ -123,6 +126,7 @@ impl Setup {
         }
         put_signed(&mut into, self.cache_ram.unwrap_or(0));
         put(&mut into, self.calls as u64);
+        put_text(&mut into, &self.version);
         into
     }
 
@@ -176,6 +180,7 @@ impl Setup {
             ubatch_size,
             memory,
             calls,
+            version: bytes.text().unwrap_or_default(),
         })
     }
 }

@@ -5,7 +5,9 @@
 //! same length and shares as much with the others: the bytes outside the hashes are then equal, and
 //! the hashes are a pseudorandom function's values under a key that is not known.
 
-use contextpilot_traffic::{BLOCK, Key, Recorded, RequestRecord, Writer, read};
+use contextpilot_traffic::{
+    BLOCK, ChangeKind, Key, Recorded, RequestRecord, SlotChange, Writer, read,
+};
 
 /// A system prompt, and two questions that share it.
 fn traffic(secret: &[i32]) -> Vec<Vec<i32>> {
@@ -37,7 +39,24 @@ fn record(key: [u8; 16], keep: bool, prompts: &[Vec<i32>]) -> Vec<u8> {
         };
         file.extend(bytes);
     }
+    // And a slot is restored with what no prompt had.
+    let change = SlotChange {
+        order: prompts.len() as u64,
+        at: 5,
+        slot: 0,
+        media: Vec::new(),
+        kind: ChangeKind::Restored,
+    };
+    let Recorded::Bytes(bytes) = writer.change(&change, &restored(&prompts[0])) else {
+        panic!("there is room");
+    };
+    file.extend(bytes);
     file
+}
+
+/// The first prompt backwards.
+fn restored(prompt: &[i32]) -> Vec<i32> {
+    prompt.iter().rev().copied().collect()
 }
 
 fn hashes(key: [u8; 16], prompt: &[i32]) -> Vec<[u8; 8]> {
@@ -51,7 +70,9 @@ fn contains(file: &[u8], bytes: &[u8]) -> bool {
 
 /// The file with zeros for hashes, and for the checksums that cover them.
 fn without_hashes(key: [u8; 16], prompts: &[Vec<i32>], mut file: Vec<u8>) -> Vec<u8> {
-    for hash in prompts.iter().flat_map(|prompt| hashes(key, prompt)) {
+    let restored = restored(&prompts[0]);
+    let all = prompts.iter().chain(std::iter::once(&restored));
+    for hash in all.flat_map(|prompt| hashes(key, prompt)) {
         for at in 0..file.len() - 8 {
             if file[at..at + 8] == hash {
                 file[at..at + 8].fill(0);
@@ -86,7 +107,8 @@ fn without_the_key_a_guess_cannot_be_tried() {
         assert!(!contains(&file, &guessed));
     }
     // No token is in it, in any of the ways in which it would be written.
-    for pair in secret().windows(2) {
+    let backwards = restored(&secret());
+    for pair in secret().windows(2).chain(backwards.windows(2)) {
         let plain: Vec<u8> = pair.iter().flat_map(|token| token.to_le_bytes()).collect();
         assert!(!contains(&file, &plain));
     }

@@ -1,8 +1,8 @@
 //! What is recorded is what is read.
 
 use contextpilot_traffic::{
-    Applied, BLOCK, DamageKind, History, Key, Memory, Recorded, RequestRecord, Setup, SizeKind,
-    SizeSample, Traffic, Writer, read,
+    Applied, BLOCK, Calls, ChangeKind, DamageKind, History, Key, Memory, Recorded, Refusal,
+    RequestRecord, Setup, SizeKind, SizeSample, SlotChange, Traffic, Writer, read,
 };
 use proptest::prelude::*;
 
@@ -128,6 +128,8 @@ fn all_of_a_request_comes_back() {
         memory: Memory::Window(4096),
         slot_prompt_similarity: 250,
         context_shift: true,
+        calls: Calls::Process,
+        version: "0.7.0".to_owned(),
         ..Setup::default()
     };
     let size = SizeSample {
@@ -177,6 +179,124 @@ fn all_of_a_request_comes_back() {
     assert_eq!(kind(b"no"), Some(DamageKind::NotARecording));
     file[8] = 200;
     assert_eq!(kind(&file), Some(DamageKind::Version(200)));
+}
+
+fn restored(order: u64) -> SlotChange {
+    SlotChange {
+        order,
+        at: 77,
+        slot: 2,
+        media: vec![(3, 5)],
+        kind: ChangeKind::Restored,
+    }
+}
+
+#[test]
+fn all_of_a_change_comes_back() {
+    let refusal = Refusal {
+        id_slot: Some(0),
+        names_adapters: true,
+        adapters: Applied {
+            hash: 1 << 60,
+            enabled: true,
+            invoked: true,
+        },
+        declined: true,
+        saved: true,
+        loaded: true,
+    };
+    let kinds = [
+        ChangeKind::Erased,
+        ChangeKind::Restored,
+        ChangeKind::Refused(refusal),
+        ChangeKind::Refused(Refusal::default()),
+    ];
+    let tokens: Vec<i32> = (0..100).collect();
+    let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
+    for (order, kind) in kinds.into_iter().enumerate() {
+        let change = SlotChange {
+            kind,
+            ..restored(order as u64)
+        };
+        file.extend(bytes(writer.change(&change, &tokens[..order * 20])));
+    }
+    let traffic = read(&file);
+    assert_eq!(traffic.damage, None);
+    let found: Vec<ChangeKind> = traffic.changes.iter().map(|c| c.record.kind).collect();
+    assert_eq!(found, kinds);
+    assert_eq!(traffic.changes[1].record, restored(1));
+    let lengths: Vec<u32> = traffic.changes.iter().map(|c| c.tokens.len()).collect();
+    assert_eq!(lengths, [0, 20, 40, 60]);
+}
+
+/// Tokens that a restored slot has first count for all prompts after that.
+#[test]
+fn what_is_restored_is_related_to_the_token() {
+    let file_of_a_slot: Vec<i32> = (0..150).collect();
+    let prompt: Vec<i32> = (0..90).chain(500..600).collect();
+    let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
+    file.extend(bytes(writer.change(&restored(0), &file_of_a_slot)));
+    file.extend(bytes(writer.request(request(0, &prompt), &prompt, None)));
+    file.extend(bytes(writer.change(&restored(1), &prompt)));
+    let traffic = read(&file);
+    let prompt = &traffic.requests[0].tokens;
+    assert_eq!(traffic.changes[0].tokens.common_prefix(prompt), 90);
+    assert_eq!(traffic.changes[1].tokens, *prompt);
+}
+
+/// The tokens of a change that a reader does not know count all the same.
+#[test]
+fn changes_and_frames_of_later_programs_are_left_out() {
+    let (prompt, other): (Vec<i32>, Vec<i32>) = ((0..90).collect(), (0..40).collect());
+    let (mut writer, begin) = Writer::new(key(), false, LIMIT);
+    let mut known = bytes(writer.change(&restored(0), &prompt));
+    let after = bytes(writer.request(request(0, &other), &other, None));
+    // The kind is the last byte of the body.
+    let kind = known.len() - 5;
+    known[kind] = 99;
+    let sum = crc(&known[..=kind]);
+    known[kind + 1..].copy_from_slice(&sum.to_le_bytes());
+    let mut frame = vec![200, 1, 0, 0, 0, 7];
+    frame.extend(crc(&frame).to_le_bytes());
+    let traffic = read(&[begin, known, frame, after].concat());
+    assert_eq!(traffic.damage, None);
+    assert!(traffic.changes.is_empty());
+    let first = traffic.requests[0].tokens.runs()[0];
+    assert_eq!((first.first, first.length), (0, 40), "the first of the 90");
+}
+
+/// CRC-32 (ISO-HDLC), bit by bit.
+fn crc(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0_u32, |sum, &byte| {
+        (0..8).fold(sum ^ u32::from(byte), |sum, _| {
+            (sum >> 1) ^ (0xedb8_8320 * (sum & 1))
+        })
+    })
+}
+
+/// Files of version 1 have no changes, and say less of the server.
+#[test]
+fn older_files_are_read() {
+    let prompt: Vec<i32> = (0..90).collect();
+    let mut file = file(std::slice::from_ref(&prompt), History::new());
+    assert_eq!(file[8], 2);
+    file[8] = 1;
+    let traffic = read(&file);
+    assert_eq!(traffic.damage, None);
+    assert_eq!(traffic.requests.len(), 1);
+    file[8] = 0;
+    let kind = read(&file).damage.map(|damage| damage.kind);
+    assert_eq!(kind, Some(DamageKind::Version(0)));
+    // As version 1 wrote it: without what the server calls, and its version.
+    let (mut writer, begin) = Writer::new(key(), false, LIMIT);
+    let mut setup = bytes(writer.setup(&Setup::default()));
+    setup.truncate(setup.len() - 6);
+    let length = (setup.len() - 5) as u32;
+    setup[1..5].copy_from_slice(&length.to_le_bytes());
+    setup.extend(crc(&setup).to_le_bytes());
+    let traffic = read(&[begin, setup].concat());
+    assert_eq!(traffic.damage, None);
+    assert_eq!(traffic.setup, Some(Setup::default()));
 }
 
 #[test]

@@ -51,6 +51,7 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
     Setup {
         engine: engine.build.clone().unwrap_or_default(),
         calls,
+        version: engine.version.clone().unwrap_or_default(),
         parallel: parallel.unwrap_or(usual.parallel),
         auto_parallel: parallel.is_none(),
         kv_unified: parallel.is_none() || unified.unwrap_or(false),

@@ -1,0 +1,221 @@
+//! Ledger and recorder together: which changes of slots are recorded, and which are the server's own.
+
+use contextpilot_observer::{Note, Recorder, Stamp};
+use contextpilot_residency::{Arrival, BufferId, ContextId, Entry, Event, Ledger};
+use contextpilot_traffic::{ChangeKind, Key, Refusal, Setup, Traffic, read};
+
+const CONTEXT: ContextId = ContextId(1);
+
+struct Scene {
+    ledger: Ledger,
+    recorder: Recorder,
+    file: Vec<u8>,
+    clock: u64,
+    task: i32,
+}
+
+impl Scene {
+    /// Four slots that share the context, and a host cache; or two with contexts of their own.
+    fn new(shared: bool) -> Self {
+        let setup = Setup {
+            kv_unified: shared,
+            parallel: if shared { 4 } else { 2 },
+            ..Setup::default()
+        };
+        let mut scene = Self {
+            ledger: Ledger::new(),
+            recorder: Recorder::new(Key::new([1; 16]), false, 1 << 20, setup),
+            file: Vec::new(),
+            clock: 0,
+            task: 0,
+        };
+        scene.apply(Event::ContextCreated { context: CONTEXT });
+        scene
+    }
+
+    fn now(&mut self) -> Stamp {
+        self.clock += 1;
+        Stamp(self.clock * 1_000_000)
+    }
+
+    fn apply(&mut self, event: Event) {
+        let now = self.now();
+        self.recorder.before(&event, now, &self.ledger);
+        self.ledger.apply(event, &mut Vec::new());
+        self.recorder.after(&self.ledger);
+        self.file.extend(self.recorder.take());
+    }
+
+    fn note(&mut self, note: &Note) {
+        let now = self.now();
+        self.recorder.note(note, now);
+    }
+
+    fn launch(&mut self, slot: i32) -> Arrival {
+        self.task += 1;
+        let (arrival, task) = (Arrival(self.task as u64), self.task);
+        self.note(&Note::Posted { arrival, task });
+        let sequence = slot;
+        self.apply(Event::Launched { sequence, task });
+        arrival
+    }
+
+    fn evaluate(&mut self, slot: i32, token: i32, failed: bool) {
+        let entry = |position| Entry {
+            sequence: slot,
+            position,
+            token,
+            output: position == 19,
+        };
+        let context = CONTEXT;
+        let entries = (0..20).map(entry).collect();
+        self.apply(Event::Submitted { context, entries });
+        let failed = if failed { vec![(slot, -1)] } else { Vec::new() };
+        self.apply(Event::Evaluated { context, failed });
+    }
+
+    /// A prompt of 20 tokens is evaluated and answered.
+    fn ask(&mut self, slot: i32, token: i32) {
+        let arrival = self.launch(slot);
+        self.remove(slot, 0);
+        self.evaluate(slot, token, false);
+        self.note(&Note::Answered { arrival });
+    }
+
+    fn remove(&mut self, sequence: i32, from: i32) {
+        self.apply(Event::Removed {
+            context: CONTEXT,
+            sequence,
+            from,
+            to: -1,
+        });
+    }
+
+    fn read(mut self) -> Traffic {
+        self.recorder.finish(&self.ledger);
+        self.file.extend(self.recorder.take());
+        read(&self.file)
+    }
+
+    fn kinds(self) -> Vec<(u64, u32, ChangeKind)> {
+        let changes = self.read().changes.into_iter();
+        let changes = changes.map(|change| change.record);
+        changes.map(|one| (one.order, one.slot, one.kind)).collect()
+    }
+}
+
+#[test]
+fn slots_that_are_erased_and_restored_are_recorded_in_their_place() {
+    let mut scene = Scene::new(false);
+    scene.ask(0, 7);
+    scene.remove(0, -1);
+    // Nothing is left to erase.
+    scene.remove(0, -1);
+    scene.apply(Event::Replaced {
+        context: CONTEXT,
+        sequence: 1,
+        tokens: vec![7; 12],
+    });
+    scene.ask(0, 8);
+    scene.remove(1, -1);
+    let traffic = scene.read();
+    assert_eq!(traffic.requests.len(), 2);
+    let restored = &traffic.changes[1];
+    assert_eq!(restored.record.kind, ChangeKind::Restored);
+    let first = &traffic.requests[0].tokens;
+    assert_eq!(restored.tokens.common_prefix(first), 12);
+    let changes = traffic.changes.iter().map(|change| &change.record);
+    let found: Vec<_> = changes
+        .map(|one| (one.order, one.slot, one.at > 0))
+        .collect();
+    assert_eq!(found, [(1, 0, true), (1, 1, true), (2, 1, true)]);
+    assert_eq!(traffic.changes[2].record.kind, ChangeKind::Erased);
+}
+
+#[test]
+fn what_the_server_empties_itself_is_not_recorded() {
+    // `--cache-idle-slots`, when a task is launched.
+    let mut scene = Scene::new(true);
+    scene.ask(0, 7);
+    let arrival = scene.launch(2);
+    scene.remove(0, -1);
+    scene.evaluate(2, 9, false);
+    scene.note(&Note::Answered { arrival });
+    assert_eq!(scene.kinds(), []);
+    // Without it there is no room: a batch fails, and an idle slot makes some.
+    let mut scene = Scene::new(true);
+    scene.ask(0, 7);
+    let arrival = scene.launch(2);
+    scene.evaluate(2, 9, true);
+    scene.remove(0, -1);
+    scene.evaluate(2, 9, false);
+    scene.note(&Note::Answered { arrival });
+    assert_eq!(scene.kinds(), []);
+}
+
+#[test]
+fn a_client_erases_a_slot_that_shares_the_context() {
+    let mut scene = Scene::new(true);
+    scene.ask(0, 7);
+    scene.remove(0, -1);
+    assert_eq!(scene.kinds(), [(1, 0, ChangeKind::Erased)]);
+}
+
+#[test]
+fn requests_that_are_refused_are_recorded_with_what_was_done_for_them() {
+    let (saved, loaded) = (BufferId(1), BufferId(2));
+    let (context, sequence) = (CONTEXT, 0);
+    let mut scene = Scene::new(false);
+    scene.ask(0, 7);
+    scene.apply(Event::Saved {
+        context,
+        sequence,
+        buffer: loaded,
+    });
+    scene.ask(0, 8);
+    scene.apply(Event::Saved {
+        context,
+        sequence,
+        buffer: saved,
+    });
+    scene.apply(Event::Restored {
+        context,
+        sequence,
+        buffer: loaded,
+    });
+    // Too long, say; and one whose adapters cannot be applied together.
+    let arrival = scene.launch(0);
+    scene.note(&Note::Answered { arrival });
+    scene.launch(1);
+    scene.note(&Note::Declined { sequence: 1 });
+    scene.ask(0, 9);
+    let traffic = scene.read();
+    let kinds: Vec<_> = traffic
+        .changes
+        .iter()
+        .map(|change| change.record.kind)
+        .collect();
+    let exchanged = Refusal {
+        saved: true,
+        loaded: true,
+        ..Refusal::default()
+    };
+    let declined = Refusal {
+        declined: true,
+        ..Refusal::default()
+    };
+    assert_eq!(
+        kinds,
+        [
+            ChangeKind::Refused(exchanged),
+            ChangeKind::Refused(declined)
+        ]
+    );
+    assert_eq!(traffic.changes[0].tokens, traffic.requests[0].tokens);
+    let orders: Vec<u64> = traffic
+        .requests
+        .iter()
+        .map(|one| one.record.order)
+        .collect();
+    assert_eq!(orders, [0, 1, 4], "refused requests are launches too");
+}
