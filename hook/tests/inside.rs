@@ -7,7 +7,7 @@
 
 mod support;
 
-use support::{Fixture, Generation, Index, Linking, Manner, finish, stderr};
+use support::{Fixture, Generation, Linking, finish, heard, index, stderr};
 
 /// Nobody listens there.
 const NOWHERE: &str = "http://127.0.0.1:9";
@@ -20,7 +20,7 @@ fn inside(flags: &[&str]) -> Fixture {
 /// The index hears of what is evicted from it.
 fn is_followed(flags: &[&str]) {
     let fixture = inside(flags);
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let (output, _) = finish(&mut fixture.told("evict", &index));
     assert!(output.status.success(), "{flags:?}: {output:?}");
     let banner = stderr(&output);
@@ -29,7 +29,7 @@ fn is_followed(flags: &[&str]) {
         "{flags:?}: {banner}"
     );
     assert_eq!(banner.lines().count(), 1, "{banner}");
-    let heard = index.heard();
+    let heard = heard(&index);
     assert!(
         heard.contains(r#""first""#) && heard.contains(r#""second""#),
         "{flags:?}: {heard}"
@@ -88,7 +88,7 @@ fn without_the_numbers_of_tasks_nothing_is_hooked() {
 #[test]
 fn calls_that_do_not_come_by_are_missed_aloud() {
     let fixture = inside(&["-DINLINED_IDS"]);
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let (output, _) = finish(&mut fixture.told("evict", &index));
     assert!(output.status.success(), "{}", stderr(&output));
     let messages = stderr(&output);

@@ -9,18 +9,17 @@ lanes=${TEST_LANES:-2}
 # build_tests FILE CARGO-ARGUMENTS...: writes a line for each test program that cargo has for these
 # arguments: FOLDER, TARGET and EXECUTABLE, divided by tabs.
 build_tests() {
-    local file=$1 count
+    local file=$1 built understood
     shift
-    if ! cargo test --workspace --locked --no-run "$@" \
-        --message-format=json-render-diagnostics >"$file.json" 2> >(tee "$file.said" >&2); then
-        die "the tests do not build"
-    fi
+    cargo test --workspace --locked --no-run --message-format=json-render-diagnostics "$@" \
+        >"$file.json" || die "the tests do not build"
     sed -n '/"reason":"compiler-artifact"/s/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"target":{[^}]*"name":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2\t\3/p' \
         "$file.json" | sort -u >"$file"
-    # Cargo names them a second time, for people: none may be forgotten.
-    count=$(grep -c '^ *Executable ' "$file.said") || true
-    [ "$count" -gt 0 ] && [ "$count" -eq "$(wc -l <"$file")" ] ||
-        die "cargo built $count test programs, $(wc -l <"$file") were understood: see $file.json"
+    # None may be forgotten: counted in another way, and by what cargo calls them.
+    built=$(grep -o '"executable":"[^"]*/deps/[^"]*"' "$file.json" | sort -u | wc -l)
+    understood=$(wc -l <"$file")
+    [ "$built" -gt 0 ] && [ "$built" -eq "$understood" ] ||
+        die "cargo built $built test programs, $understood were understood: see $file.json"
 }
 
 # select_tests FILE NAME...: the lines of FILE for these, in this order. A NAME is FOLDER/TARGET, as
