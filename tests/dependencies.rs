@@ -1,6 +1,8 @@
-//! What the workspace depends on: licences that are allowed, a core that is pure.
+//! What the workspace depends on: licences that are allowed, a core that is pure. And what cargo
+//! runs of its documentation.
 
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Also of crates for other systems, which a build here does not need: they are
@@ -195,4 +197,92 @@ fn pure_crates_are_pure() {
         let root = std::fs::read_to_string(source.join("lib.rs")).expect("lib.rs");
         assert!(root.contains("#![forbid(unsafe_code)]"), "{name}");
     }
+}
+
+/// Whether rustdoc would run something of this: a block without a word for another language, or an
+/// indented one.
+fn has_example(markdown: &str) -> bool {
+    let (mut inside, mut blank_before) = (false, true);
+    for line in markdown.lines() {
+        let text = line.trim();
+        if let Some(words) = text.strip_prefix("```") {
+            inside = !inside;
+            let mut words = words.split([',', ' ']);
+            let rust = |word: &str| {
+                let words = [
+                    "",
+                    "rust",
+                    "no_run",
+                    "should_panic",
+                    "ignore",
+                    "compile_fail",
+                ];
+                words.contains(&word) || word.starts_with("edition")
+            };
+            if inside && words.all(rust) {
+                return true;
+            }
+        } else if !inside && blank_before && !text.is_empty() && line.starts_with("    ") {
+            return true;
+        }
+        blank_before = text.is_empty();
+    }
+    false
+}
+
+/// What the comments of a source file say to rustdoc, as Markdown: other lines are empty.
+fn documentation(file: &Path) -> String {
+    let source = std::fs::read_to_string(file).expect("a source file can be read");
+    let mut markdown = String::new();
+    for line in source.lines() {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("///").or(line.strip_prefix("//!"));
+        let comment = comment.unwrap_or_default();
+        markdown += comment.strip_prefix(' ').unwrap_or(comment);
+        markdown.push('\n');
+        if let Some((_, included)) = line.split_once("doc = include_str!(\"") {
+            let name = included.split('"').next().expect("a name");
+            let page = file.parent().expect("a folder").join(name);
+            markdown += &std::fs::read_to_string(page).expect("an included page");
+        }
+        assert!(!line.starts_with("/**"), "{file:?}: not understood here");
+    }
+    markdown
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder can be read");
+    let paths = entries.map(|entry| entry.expect("an entry can be read").path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => vec![path],
+        })
+        .filter(|path| path.extension().is_some_and(|name| name == "rs"))
+        .collect()
+}
+
+/// `doctest = false` in a crate's manifest spares a start of rustdoc, which takes as long as a test
+/// program. It is there if, and only if, nothing would run.
+#[test]
+fn examples_in_the_documentation_are_run_where_there_are_some() {
+    let metadata = metadata();
+    let mut seen = 0;
+    for package in metadata["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("a name");
+        let ours = package["source"].is_null();
+        let targets = package["targets"].as_array().expect("targets").iter();
+        for target in targets.filter(|one| ours && one["kind"][0] == "lib") {
+            let file = Path::new(target["src_path"].as_str().expect("a path"));
+            let files = sources(file.parent().expect("a folder"));
+            let example = files.iter().find(|file| has_example(&documentation(file)));
+            assert_eq!(
+                target["doctest"],
+                example.is_some(),
+                "{name}: set or remove `doctest = false` of its [lib]; example: {example:?}"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen} libraries");
 }

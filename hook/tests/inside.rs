@@ -7,7 +7,7 @@
 
 mod support;
 
-use support::{Fixture, Generation, Index, Linking, Manner, finish, stderr};
+use support::{Fixture, Generation, Linking, finish, heard, index, stderr};
 
 /// Nothing listens at this address.
 const NOWHERE: &str = "http://127.0.0.1:9";
@@ -20,7 +20,7 @@ fn inside(flags: &[&str]) -> Fixture {
 /// Its evictions are reported to the index.
 fn is_followed(flags: &[&str]) {
     let fixture = inside(flags);
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let (output, _) = finish(&mut fixture.told("evict", &index));
     assert!(output.status.success(), "{flags:?}: {output:?}");
     let banner = stderr(&output);
@@ -29,7 +29,7 @@ fn is_followed(flags: &[&str]) {
         "{flags:?}: {banner}"
     );
     assert_eq!(banner.lines().count(), 1, "{banner}");
-    let heard = index.heard();
+    let heard = heard(&index);
     assert!(
         heard.contains(r#""first""#) && heard.contains(r#""second""#),
         "{flags:?}: {heard}"
@@ -88,7 +88,7 @@ fn without_the_numbers_of_tasks_nothing_is_hooked() {
 #[test]
 fn if_expected_calls_are_not_seen_the_claim_is_withdrawn_with_a_message() {
     let fixture = inside(&["-DINLINED_IDS"]);
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let (output, _) = finish(&mut fixture.told("evict", &index));
     assert!(output.status.success(), "{}", stderr(&output));
     let messages = stderr(&output);

@@ -17,7 +17,7 @@ use std::io::Write;
 use std::process::Command;
 
 use support::linked::{Form, Linked, library_file, source_file};
-use support::{Fixture, Index, Manner, finish, stderr, stdout};
+use support::{Fixture, finish, heard, index, stderr, stdout};
 
 /// The number of prompts that are saved to the host prompt cache, one by one.
 const PROMPTS: usize = 64;
@@ -52,7 +52,7 @@ fn outcome_with(fixture: &Fixture, setting: Option<(&str, String)>) -> Outcome {
     };
     let plain = run(fixture.host("host-cache", "").env_remove("LD_PRELOAD"));
     assert!(plain.0.contains("entries 8"), "{plain:?}");
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let seen = run(&mut fixture.told("host-cache", &index));
     assert_eq!(seen.0, plain.0);
     // The program's own output on stderr must be as without us. An allocator prints, for instance.
@@ -63,7 +63,7 @@ fn outcome_with(fixture: &Fixture, setting: Option<(&str, String)>) -> Outcome {
     let lines: Vec<_> = seen.1.lines().filter(ours).collect();
     let banner = lines.first().copied().unwrap_or_default();
     if !banner.contains("] Active: ") {
-        assert_eq!(index.heard(), "", "{lines:?}");
+        assert_eq!(heard(&index), "", "{lines:?}");
         return Outcome::NotAttached;
     }
     let trace = fixture.trace();

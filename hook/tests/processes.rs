@@ -11,8 +11,9 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
+use contextpilot_testbed::Behaviour;
 use support::{
-    Fixture, Generation, Index, Linking, Manner, finish, hook_library, plain_program, preloaded,
+    Fixture, Generation, Linking, finish, heard, hook_library, index, plain_program, preloaded,
     stderr, stdout,
 };
 
@@ -86,7 +87,7 @@ fn an_allocator_in_the_process_gets_the_same_calls_as_without_us() {
 fn an_overwritten_request_is_reported_at_once_and_the_others_at_the_end() {
     for fixture in Fixture::all() {
         let name = fixture.name();
-        let index = Index::start(Manner::Answers);
+        let index = index();
         let (output, _) = finish(&mut fixture.told("evict", &index));
         assert!(output.status.success(), "{name}: {output:?}");
         // The program's own thread, the worker and the sender.
@@ -114,7 +115,7 @@ fn an_overwritten_request_is_reported_at_once_and_the_others_at_the_end() {
         let places: Option<u32> = places.and_then(|(count, _)| count.parse().ok());
         assert!(places.is_some_and(|count| count > 20), "{name}: {banner}");
         assert_eq!(banner.lines().count(), 1, "{name}: {banner}");
-        let heard = index.heard();
+        let heard = heard(&index);
         assert!(
             heard.contains(r#""first""#) && heard.contains(r#""second""#),
             "{name}: {heard}"
@@ -319,11 +320,11 @@ fn the_release_of_a_host_buffer_is_seen() {
 fn in_a_forked_child_nothing_is_reported() {
     for linking in [Linking::Library, Linking::Inside] {
         let fixture = Fixture::new(Generation::Extended, linking);
-        let index = Index::start(Manner::Answers);
-        let (output, _) = finish(&mut fixture.host("fork", &index.url));
+        let index = index();
+        let (output, _) = finish(&mut fixture.host("fork", &index.url()));
         assert!(output.status.success(), "{linking:?}: {}", stderr(&output));
         assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
-        let heard = index.heard();
+        let heard = heard(&index);
         assert!(
             heard.contains(r#""parent""#) && heard.contains(r#""after""#),
             "{linking:?}: {heard}"
@@ -336,14 +337,15 @@ fn in_a_forked_child_nothing_is_reported() {
 fn exit_from_another_thread_while_sending_keeps_its_code_and_ends_in_time() {
     for linking in [Linking::Library, Linking::Inside] {
         let fixture = Fixture::new(Generation::Extended, linking);
-        for manner in [Manner::Answers, Manner::Hangs] {
-            let index = Index::start(manner);
-            let mut host = fixture.host("exit", &index.url);
+        for behaviour in [Behaviour::Accept, Behaviour::Hang] {
+            let index = index();
+            index.behave(behaviour.clone());
+            let mut host = fixture.host("exit", &index.url());
             let (output, time) = finish(host.env("CONTEXTPILOT_EXIT_DRAIN_MS", "500"));
             assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
             assert!(time < Duration::from_secs(10), "{linking:?} took {time:?}");
-            if manner == Manner::Answers {
-                assert!(index.heard().contains(r#""id-0""#), "{}", index.heard());
+            if behaviour == Behaviour::Accept {
+                assert!(heard(&index).contains(r#""id-0""#), "{}", heard(&index));
             }
         }
     }
@@ -451,9 +453,9 @@ fn without_an_index_nothing_happens_in_a_llama_server_either() {
 #[allow(clippy::disallowed_macros, reason = "a test may print")]
 fn speed() {
     let fixture = latest();
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let (without, _) = finish(fixture.host("speed", "").env_remove("LD_PRELOAD"));
-    let (with, _) = finish(&mut fixture.host("speed", &index.url));
+    let (with, _) = finish(&mut fixture.host("speed", &index.url()));
     assert!(with.status.success(), "{}", stderr(&with));
     println!("without:\n{}with:\n{}", stdout(&without), stdout(&with));
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::{Fixture, Generation, Index, Linking, Manner, finish, stderr};
+use support::{Fixture, Generation, Linking, finish, heard, index, stderr};
 
 /// `flags` decide when the dynamic linker binds imported functions.
 fn evicts(flags: &[&str]) {
@@ -12,7 +12,7 @@ fn evicts(flags: &[&str]) {
 }
 
 fn is_followed(fixture: &Fixture, flags: &[&str]) {
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let (output, _) = finish(fixture.told("", &index).args(["--ssl-cert-file", "x"]));
     assert!(output.status.success(), "{flags:?}: {output:?}");
     let banner = stderr(&output);
@@ -21,7 +21,7 @@ fn is_followed(fixture: &Fixture, flags: &[&str]) {
         "{flags:?}: {banner}"
     );
     assert_eq!(banner.lines().count(), 1, "{banner}");
-    let heard = index.heard();
+    let heard = heard(&index);
     assert!(
         heard.contains(r#""first""#) && heard.contains(r#""second""#),
         "{flags:?}: {heard}"
@@ -68,19 +68,19 @@ fn evictions_are_reported_with_openssl_inside_the_executable() {
 #[cfg(target_arch = "x86_64")]
 fn if_openssl_inside_cannot_be_hooked_the_banner_says_so() {
     let fixture = Fixture::with_tls_inside(&["-DSHORT_WRITE", "-fcf-protection=none"]);
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let (output, _) = finish(fixture.told("", &index).args(["--ssl-cert-file", "x"]));
     assert!(output.status.success(), "{output:?}");
     let banner = stderr(&output);
     let expected = "; without TLS: requests over https are not recognised (";
     assert!(banner.contains(expected), "{banner}");
-    assert!(!index.heard().contains("first"), "{}", index.heard());
+    assert!(!heard(&index).contains("first"), "{}", heard(&index));
 }
 
 #[test]
 fn if_the_servers_tls_library_is_unknown_the_banner_says_so() {
     let fixture = Fixture::new(Generation::Extended, Linking::Library);
-    let index = Index::start(Manner::Answers);
+    let index = index();
     let mut host = fixture.told("evict", &index);
     let (output, _) = finish(host.env("LLAMA_ARG_SSL_CERT_FILE", "x"));
     assert!(output.status.success(), "{output:?}");
@@ -88,7 +88,7 @@ fn if_the_servers_tls_library_is_unknown_the_banner_says_so() {
     let expected = "; without TLS: requests over https are not recognised (";
     assert!(banner.contains(expected), "{banner}");
     assert!(
-        index.heard().contains(r#""first""#),
+        heard(&index).contains(r#""first""#),
         "what is plain is seen"
     );
 }

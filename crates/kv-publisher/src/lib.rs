@@ -19,6 +19,7 @@
 mod kept;
 mod outlet;
 mod replay;
+mod shared;
 
 use std::ffi::OsString;
 use std::io;

@@ -2,14 +2,15 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use contextpilot_kv_events::Feed;
 use contextpilot_settings::KvEvents;
 
 use crate::Host;
+use crate::shared::{lock, now};
 
 mod figures;
 mod inbox;
@@ -109,15 +110,4 @@ impl Outlet {
             publisher.drain(LAST);
         }
     }
-}
-
-/// Seconds since 1970.
-pub(crate) fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
-}
-
-/// What happens below a lock does not panic.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

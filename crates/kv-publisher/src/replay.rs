@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use contextpilot_kv_events::{Batch, Feed};
 
-use crate::outlet::{lock, now};
+use crate::shared::{lock, now};
 
 /// Ends a replay, in the place of a number.
 const END: [u8; 8] = [0xff; 8];

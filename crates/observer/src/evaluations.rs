@@ -7,7 +7,7 @@ use contextpilot_control::{
 };
 use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId};
 
-use crate::observer::reason_out;
+use crate::names::reason_out;
 
 /// How many requests' evaluations are remembered.
 pub const MOST_EVALUATIONS: usize = 10_000;

@@ -25,10 +25,6 @@ pub use buffers::After;
 pub(crate) use buffers::Kind;
 use buffers::{Buffer, Context};
 use whereabouts::Live;
-pub(crate) use whereabouts::reason_out;
-
-/// Request ids that are named at one place: in an event, for a slot, in a line of the log.
-pub const MOST_NAMED: usize = 1000;
 
 /// Watches the ledger. Call [`before`](Self::before) with each event, then let the ledger apply
 /// it, then call [`effect`](Self::effect) with each effect and [`after`](Self::after).
@@ -280,16 +276,4 @@ impl Observer {
             change,
         });
     }
-}
-
-/// The first [`MOST_NAMED`] of some ids, and how many different ones there are.
-pub(crate) fn each_once(ids: Vec<&RequestId>) -> (Vec<String>, u64) {
-    let mut seen = std::collections::HashSet::with_capacity(ids.len());
-    let mut names = Vec::new();
-    for id in ids {
-        if seen.insert(id) && names.len() < MOST_NAMED {
-            names.push(id.to_string());
-        }
-    }
-    (names, seen.len() as u64)
 }

@@ -6,8 +6,9 @@ use contextpilot_control::{
 };
 use contextpilot_residency::{Ledger, SequenceId};
 
+use crate::names::each_once;
 use crate::note::Now;
-use crate::observer::{Kind, Observer, each_once};
+use crate::observer::{Kind, Observer};
 
 /// What the observer cannot know.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Timestamp};
 use contextpilot_residency::{Account, Arrival, EvaluationId, RequestId, TaskId, Wishes};
 
 use crate::evaluations::evaluation;
+use crate::names::MOST_NAMED;
 use crate::note::{Now, Stamp};
-use crate::observer::MOST_NAMED;
 use crate::prompt::{Prompt, Surplus, Taken};
 
 /// A request for inference that is not answered yet.

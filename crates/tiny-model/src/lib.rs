@@ -30,6 +30,7 @@ use std::{
     fs::File,
     io::{self, BufWriter, Write},
     path::Path,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 pub use adapter::{Adapter, write_adapter};
@@ -56,8 +57,11 @@ fn whole_file(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> io::Result<()> {
+    // Threads of one process may write the same file at once, too.
+    static NTH: AtomicU64 = AtomicU64::new(0);
+    let nth = NTH.fetch_add(1, Ordering::Relaxed);
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
+    name.push(format!(".{}-{nth}.tmp", std::process::id()));
     let unfinished = Path::new(&name);
 
     let result = File::create(unfinished).and_then(|file| {

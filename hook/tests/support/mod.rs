@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -14,6 +12,8 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use contextpilot_testbed::Index;
 
 pub(crate) mod linked;
 
@@ -201,7 +201,7 @@ impl Fixture {
     /// The same with an index that answers. The exit waits until everything was reported, even on a slow
     /// machine.
     pub(crate) fn told(&self, task: &str, index: &Index) -> Command {
-        let mut command = self.host(task, &index.url);
+        let mut command = self.host(task, &index.url());
         command.env("CONTEXTPILOT_EXIT_DRAIN_MS", "15000");
         command
     }
@@ -356,69 +356,17 @@ fn run_to_success(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", stderr(&output));
 }
 
-/// A test index, on a free port.
-pub(crate) struct Index {
-    /// Its base URL.
-    pub url: String,
-    bodies: Arc<Mutex<Vec<String>>>,
+/// An index that takes note and says so.
+pub(crate) fn index() -> Index {
+    Index::start().expect("a free port")
 }
 
-/// How an [`Index`] behaves.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// Answers 200 and keeps the bodies.
-    Answers,
-    /// Accepts connections and never answers.
-    Hangs,
-}
-
-impl Index {
-    /// Starts the index.
-    pub(crate) fn start(manner: Manner) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
-        let bodies = Arc::default();
-        let heard = Arc::clone(&bodies);
-        thread::spawn(move || {
-            let mut silent = Vec::new();
-            for stream in listener.incoming().flatten() {
-                if manner == Manner::Hangs {
-                    silent.push(stream);
-                    continue;
-                }
-                let heard = Arc::clone(&heard);
-                thread::spawn(move || while answer(&stream, &heard).is_some() {});
-            }
-        });
-        Self { url, bodies }
-    }
-
-    /// All bodies that were posted so far, one after the other.
-    pub(crate) fn heard(&self) -> String {
-        self.bodies.lock().expect("not poisoned").join("\n")
-    }
-}
-
-fn answer(mut stream: &TcpStream, heard: &Mutex<Vec<String>>) -> Option<()> {
-    let mut reader = BufReader::new(stream);
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line).ok()? == 0 {
-            return None;
-        }
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-        if line == "\r\n" {
-            break;
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    let body = String::from_utf8_lossy(&body).into_owned();
-    heard.lock().expect("not poisoned").push(body);
-    stream
-        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        .ok()
+/// All bodies that were posted to it so far, one after the other.
+pub(crate) fn heard(index: &Index) -> String {
+    let posts = index.posts();
+    let bodies: Vec<_> = posts
+        .iter()
+        .map(|post| String::from_utf8_lossy(&post.body))
+        .collect();
+    bodies.join("\n")
 }

@@ -6,7 +6,8 @@ use contextpilot_control::KvEvents;
 use contextpilot_kv_events::{KvEvent, Medium};
 use contextpilot_zmtp::{Publisher, Router};
 
-use super::{Outlet, lock};
+use super::Outlet;
+use crate::shared::lock;
 
 impl Outlet {
     pub(super) fn count(&self, events: &[KvEvent]) {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use contextpilot_kv_events::KvEvent;
 
-use super::{Outlet, lock};
+use super::Outlet;
+use crate::shared::lock;
 
 /// Tokens and blocks of events that may wait for our thread. Beyond that they are dropped, and all
 /// that is there is said again.

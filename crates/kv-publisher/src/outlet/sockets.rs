@@ -9,8 +9,9 @@ use contextpilot_kv_events::Feed;
 use contextpilot_settings::KvEvents;
 use contextpilot_zmtp::{Limits, Publisher, Router};
 
-use super::{Outlet, lock};
+use super::Outlet;
 use crate::kept::Kept;
+use crate::shared::lock;
 use crate::{Host, replay};
 
 /// Connections at a time, of subscribers; and a quarter as many that ask for replays.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use contextpilot_control::Change;
 use contextpilot_residency::{BufferId, ContextId, Ledger, SequenceId};
 
-use super::{Observer, each_once};
+use super::Observer;
+use crate::names::names;
 use crate::note::Now;
 use crate::prompt::Surplus;
 
@@ -103,9 +104,4 @@ impl Observer {
             context.measured = (tokens, bytes);
         }
     }
-}
-
-/// The requests whose prompts a slot holds, each once.
-fn names(ledger: &Ledger, sequence: SequenceId) -> Vec<String> {
-    each_once(ledger.requests_in(sequence)).0
 }

@@ -1,12 +1,13 @@
 //! Where a request is, or what became of it.
 
 use contextpilot_control::{
-    Change, Evaluated, Evicted, Place as PlaceOut, Reason as ReasonOut, RequestState, Timestamp,
+    Change, Evaluated, Evicted, Place as PlaceOut, RequestState, Timestamp,
 };
 use contextpilot_residency::{Around, Ledger, Place, Reason, RequestId};
 
 use super::Observer;
 use crate::gone::{Gone, MOST_GONE};
+use crate::names::{place_out, reason_out};
 use crate::note::Now;
 
 #[derive(Debug)]
@@ -119,29 +120,5 @@ impl Observer {
         };
         self.gone.remember(id, gone);
         self.change(change, now);
-    }
-}
-
-pub(crate) fn reason_out(reason: Reason) -> ReasonOut {
-    match reason {
-        Reason::Overwritten => ReasonOut::Overwritten,
-        Reason::Cleared => ReasonOut::Cleared,
-        Reason::Shifted => ReasonOut::Shifted,
-        Reason::DroppedFromHost => ReasonOut::DroppedFromHost,
-        Reason::OutOfReach => ReasonOut::OutOfReach,
-        Reason::AdaptersChanged => ReasonOut::AdaptersChanged,
-        Reason::ContextFreed => ReasonOut::ContextFreed,
-        Reason::NeverCached => ReasonOut::NeverCached,
-        Reason::OutOfStep => ReasonOut::OutOfStep,
-        Reason::Reset => ReasonOut::Reset,
-        Reason::TooMany => ReasonOut::TooMany,
-    }
-}
-
-fn place_out(place: Place) -> PlaceOut {
-    match place {
-        Place::Slot(slot) => PlaceOut::Slot { slot },
-        Place::Host => PlaceOut::Host,
-        Place::Nowhere => PlaceOut::Nowhere,
     }
 }

@@ -1,0 +1,82 @@
+# shellcheck shell=bash
+# Builds test programs and runs them side by side. Cargo runs one after another, while most of them
+# wait for a server, a process or a clock: half of two cores had nothing to do.
+
+# At a time. Not one for each core: a program runs its own tests side by side, too.
+lanes=${TEST_LANES:-2}
+[[ $lanes =~ ^[1-9][0-9]*$ ]] || die "TEST_LANES is \"$lanes\": give how many test programs run at a time"
+
+# build_tests FILE CARGO-ARGUMENTS...: writes a line for each test program that cargo has for these
+# arguments: FOLDER, TARGET and EXECUTABLE, divided by tabs.
+build_tests() {
+    local file=$1 built understood
+    shift
+    cargo test --workspace --locked --no-run --message-format=json-render-diagnostics "$@" \
+        >"$file.json" || die "the tests do not build"
+    sed -n '/"reason":"compiler-artifact"/s/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"target":{[^}]*"name":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2\t\3/p' \
+        "$file.json" | sort -u >"$file"
+    # None may be forgotten: counted in another way, and by what cargo calls them.
+    built=$(grep -o '"executable":"[^"]*/deps/[^"]*"' "$file.json" | sort -u | wc -l)
+    understood=$(wc -l <"$file")
+    [ "$built" -gt 0 ] && [ "$built" -eq "$understood" ] ||
+        die "cargo built $built test programs, $understood were understood: see $file.json"
+}
+
+# select_tests FILE NAME...: the lines of FILE for these, in this order. A NAME is FOLDER/TARGET, as
+# the summary prints it.
+select_tests() {
+    local file=$1 name
+    shift
+    for name; do
+        awk -F '\t' -v name="$name" -v root="$PWD" '
+            { folder = substr($1, length(root) + 2) }
+            (folder == "" ? $2 : folder "/" $2) == name { print; found = 1 }
+            END { exit !found }' "$file" || die "there is no test program $name"
+    done
+}
+
+# run_tests LANES FILE: runs the programs of FILE, so many at a time, in its order, each in its
+# folder, as cargo does. What stands behind them on their lines are their arguments, divided by tabs.
+# What each says is printed whole when it has ended. Returns 1 if one failed; the names of those that
+# did are in $failed.
+failed=()
+run_tests() {
+    local lanes=$1 file=$2 folder target program arguments name kept ran=0 busy=0
+    kept=$(mktemp -d)
+    while IFS=$'\t' read -r folder target program arguments; do
+        if [ "$busy" -eq "$lanes" ]; then
+            wait -n || true # How it ended is in its file.
+            busy=$((busy - 1))
+        fi
+        name=${folder#"$PWD"}/$target
+        run_test "$kept" "${name#/}" "$folder" "$program" "$arguments" </dev/null &
+        busy=$((busy + 1)) ran=$((ran + 1))
+    done <"$file"
+    wait
+    local ended=0 code
+    for code in "$kept"/*.code; do
+        [ -e "$code" ] || continue
+        ended=$((ended + 1))
+        name=$(sed -n 2p "$code")
+        [ "$(sed -n 1p "$code")" -eq 0 ] || failed+=("$name")
+    done
+    rm -r "$kept"
+    [ "$ended" -eq "$ran" ] || die "$ran test programs were started, $ended told how they ended"
+    [ "${#failed[@]}" -eq 0 ]
+}
+
+# One of them, in the background.
+run_test() {
+    local kept=$1 name=$2 folder=$3 program=$4 code=0 begun=$EPOCHREALTIME file took arguments
+    IFS=$'\t' read -ra arguments <<<"$5"
+    file=$kept/${name//\//-}
+    (cd "$folder" && exec "$program" "${arguments[@]}") >"$file" 2>&1 || code=$?
+    took=$(((${EPOCHREALTIME/./} - ${begun/./}) / 100000))
+    {
+        # One at a time, so that no output is within another.
+        flock 9
+        printf '\n-- %s: exit %d after %d.%d s\n' "$name" "$code" $((took / 10)) $((took % 10))
+        cat "$file"
+    } 9>"$kept/lock"
+    printf '%s\n%s\n' "$code" "$name" >"$file.code"
+}
