@@ -3,8 +3,12 @@
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, Subcommand};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 
 use crate::say::say;
 use crate::{hook_lib, variables};
@@ -91,7 +95,12 @@ enum Command {
 /// Runs the command.
 pub fn main() -> ExitCode {
     let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // These two handle signals themselves.
+    if !matches!(command, Command::Up(_) | Command::Top(_)) {
+        end_as_first_process();
+    }
+    let result = match command {
         Command::Doctor(options) => doctor::run(&options),
         Command::Demo(options) => done(demo::run(&options)),
         Command::Listen(options) => done(listen::run(&options)),
@@ -118,6 +127,19 @@ pub fn main() -> ExitCode {
             say(why);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The first process of a container ignores every signal that it has no handler for: `podman stop` would
+/// wait ten seconds and then kill it.
+fn end_as_first_process() {
+    if std::process::id() != 1 {
+        return;
+    }
+    for signal in [SIGTERM, SIGINT] {
+        // As a shell says which signal ended a program. Without the handler all goes on as it was.
+        let _ =
+            register_conditional_shutdown(signal, 128 + signal, Arc::new(AtomicBool::new(true)));
     }
 }
 

@@ -1,10 +1,10 @@
-# A formula for a tap. Nothing is published yet: url and sha256 are to be those of a release's source, and
+# A formula for a tap. Nothing is published yet: homepage, url and sha256 are to be those of a release, and
 # until then it installs from a checkout:
 #
 #   brew install --HEAD ./packaging/homebrew/contextpilot-llama-server.rb
 class ContextpilotLlamaServer < Formula
   desc "Drop-in replacement for llama-server that tells the truth about its KV cache"
-  homepage "https://github.com/ggml-org/llama.cpp"
+  homepage "https://contextpilot-llama-server.invalid/"
   license "Apache-2.0"
   head "file://#{File.expand_path("../..", __dir__)}", using: :git, branch: "main"
 

@@ -5,7 +5,7 @@
 # check [WHAT...]: those that can be tried here, and says which cannot.
 check() {
     local what results=() result=0
-    [ $# -gt 0 ] || set -- tarball deb wheel aarch64
+    [ $# -gt 0 ] || set -- tarball deb service container wheel aarch64
     [[ -f $packages/out/SHA256SUMS ]] || die "there is nothing to check: scripts/package first"
     (cd -- "$packages/out" && sha256sum --check --quiet SHA256SUMS)
     for what; do
@@ -34,10 +34,12 @@ not_run() {
     exit 77
 }
 
-# root_of SUITE PACKAGE...: prints a folder with a small Debian, made once, from this machine's mirror.
+# root_of NAME SUITE PACKAGE...: prints a folder with a small Debian, made once, from this machine's mirror.
+# Of NAME arm64: for that machine, emulated.
 root_of() {
-    local suite=$1 root=$packages/roots/$1 source
-    shift
+    local suite=$2 root=$packages/roots/$1 source making=(mmdebstrap)
+    [[ $1 != arm64 ]] || making=("$repository/scripts/lib/emulated" mmdebstrap --skip=check/qemu,chroot/mount/proc,chroot/mount/sys --architectures=arm64)
+    shift 2
     if [[ ! -e $root/etc/made ]]; then
         command -v mmdebstrap >/dev/null || not_run "mmdebstrap is missing: apt-get install mmdebstrap"
         [[ $(id -u) == 0 ]] || not_run "a root folder is made, and entered, by root only"
@@ -48,7 +50,7 @@ root_of() {
         rm -rf -- "$root"
         mkdir -p -- "${root%/*}"
         # A mirror may be some weeks behind.
-        mmdebstrap --quiet --mode=root --variant=essential --aptopt='Acquire::Check-Valid-Until "false"' \
+        "${making[@]}" --quiet --mode=root --variant=essential --aptopt='Acquire::Check-Valid-Until "false"' \
             --include="$(IFS=, && echo "apt,$*")" \
             "$suite" "$root" "deb $source $suite main" >&2 || not_run "Debian $suite is not to be had (see above)"
         touch -- "$root/etc/made"
@@ -56,40 +58,19 @@ root_of() {
     printf '%s\n' "$root"
 }
 
-# in_root ROOT MODE SCRIPT: runs it in a copy of ROOT that is gone afterwards. The packages are in
-# /packages, the llama-server that tests use where it is on this machine. MODE ro: the Debian package is
-# there, and nothing can be written but /tmp, from which nothing can be executed. Loopback is all the
-# network there is.
+# Debian sid with what the service needs.
+root_of_sid() { root_of sid sid llama.cpp-tools systemd mount curl; }
+
+# in_root ROOT MODE SCRIPT: see scripts/lib/in-root.
 in_root() {
     local server
     server=$("$repository/scripts/llama-server")
-    unshare --mount --pid --net --fork -- bash -euc '
-        root=$1 mode=$2 packages=$3 server=$4 script=$5
-        ip link set lo up
-        base=$packages/mounted
-        mkdir -p -- "$base"
-        mount -t tmpfs none "$base"
-        mkdir -- "$base"/{upper,work,root}
-        mount -t overlay overlay -o "lowerdir=$root,upperdir=$base/upper,workdir=$base/work" "$base/root"
-        cd -- "$base/root"
-        mkdir -p "./packages" "./${server%/*}" ./dev/shm
-        mount --bind "$packages/out" ./packages
-        [[ $server == /usr/* ]] || mount --bind "${server%/*}" "./${server%/*}"
-        mount -t proc proc ./proc
-        mount -t tmpfs none ./dev
-        for device in null zero random urandom; do
-            : >"./dev/$device"
-            mount --bind "/dev/$device" "./dev/$device"
-        done
-        mkdir ./dev/shm
-        mount -t tmpfs -o mode=1777 none ./dev/shm
-        mount -t tmpfs -o mode=1777,noexec none ./tmp
-        if [[ $mode == ro ]]; then
-            dpkg-deb -x ./packages/contextpilot-llama-server_*_amd64.deb .
-            mount -o remount,ro .
-        fi
-        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 SERVER="$server" chroot . /bin/sh -euc "$script"
-    ' in_root "$1" "$2" "$packages" "$server" "$3"
+    entered "$1" "$2" "$server" "$3"
+}
+
+# entered ROOT MODE SERVER SCRIPT: the same with another server.
+entered() {
+    unshare --mount --pid --net --fork -- "$repository/scripts/lib/in-root" "$1" "$2" "$packages" "$3" "$4"
 }
 
 check_tarball() {
@@ -105,7 +86,7 @@ check_tarball() {
         test "$(bin/contextpilot-llama hook-path)" = "$(echo "$PWD"/lib/contextpilot-llama-server/*.so)"'
     for suite in oldoldstable oldstable sid; do
         say "in Debian $suite"
-        root=$(root_of "$suite" "$([[ $suite != sid ]] || echo llama.cpp-tools,systemd)") || return
+        if [[ $suite == sid ]]; then root=$(root_of_sid); else root=$(root_of "$suite" "$suite"); fi
         in_root "$root" rw "$script" | tee "$packages/checked"
         grep -q '4 of 6 requests fell out, 0 reports were wrong' "$packages/checked"
     done
@@ -119,7 +100,7 @@ check_deb() {
     else
         echo "lintian is missing: not run" >&2
     fi
-    root=$(root_of sid llama.cpp-tools systemd)
+    root=$(root_of_sid)
     list='find / -xdev -not \( -path "/var/lib/dpkg/*" -o -path "/var/lib/apt/*" -o -path "/var/cache/*" -o -path "/var/log/*" -o -path "/run/*" \) | sort'
     say "installed, used by nobody, purged"
     in_root "$root" rw "
@@ -187,14 +168,20 @@ check_wheel() {
 }
 
 check_aarch64() {
-    local folder
     [[ -e $packages/aarch64/stage ]] || not_run "not built: scripts/package aarch64"
     # shellcheck source=scripts/lib/cross.sh
     . "$repository/scripts/lib/cross.sh"
     give_up() { not_run "$*"; }
     cross_folder
-    export QEMU=$cross/root/usr/bin/qemu-aarch64 QEMU_LD_PREFIX=$cross/arm64 QEMU_CPU=neoverse-n1
-    export LLAMA_SERVER_BIN=$cross/arm64/usr/bin/llama-server
+    export QEMU=$cross/root/usr/bin/qemu-aarch64 QEMU_CPU=neoverse-n1
+    check_aarch64_tarball
+    check_aarch64_packages
+}
+
+check_aarch64_tarball() (
+    local folder
+    export QEMU_LD_PREFIX=$cross/arm64 LLAMA_SERVER_BIN=$cross/arm64/usr/bin/llama-server
+    say "the tarball, with the machine's own libraries for arm64"
     folder=$(mktemp -d)
     # shellcheck disable=SC2064
     trap "rm -rf -- '$folder'" EXIT
@@ -203,4 +190,30 @@ check_aarch64() {
     { "$repository/scripts/lib/emulated" "$folder/bin/contextpilot-llama" doctor || true; } |
         sed -n '/linked/p; /hook  /p; /^Next/p'
     "$repository/scripts/lib/emulated" "$folder/bin/contextpilot-llama" demo | tail -n 1
+)
+
+# The Debian package and the wheel, installed by an emulated system's own dpkg and pip.
+check_aarch64_packages() {
+    local root
+    root=$(root_of arm64 sid llama.cpp-tools python3-venv python3-pip)
+    say "the Debian package and the wheel, in Debian sid for arm64"
+    # Functions cannot be started by another program.
+    "$repository/scripts/lib/emulated" bash -euc "$(declare -f entered); "'repository=$1 packages=$2; entered "$3" rw "$4" "$5"' \
+        entered "$repository" "$packages" "$root" /usr/bin/llama-server '
+        export QEMU_CPU=neoverse-n1
+        dpkg --print-architecture
+        dpkg -i /packages/contextpilot-llama-server_*_arm64.deb
+        contextpilot-llama demo >/tmp/demo
+        tail -n 1 /tmp/demo
+        grep -q " 0 reports were wrong" /tmp/demo
+        grep -q " (hook /usr/lib/contextpilot-llama-server/" /tmp/demo
+        dpkg --purge contextpilot-llama-server
+        python3 -m venv /opt/one
+        /opt/one/bin/pip --quiet install --no-index /packages/contextpilot_llama_server-*_aarch64.whl
+        /opt/one/bin/contextpilot-llama demo >/tmp/demo
+        tail -n 1 /tmp/demo
+        grep -q " 0 reports were wrong" /tmp/demo
+        grep -q " (hook /opt/one/lib/contextpilot-llama-server/" /tmp/demo
+        /opt/one/bin/pip --quiet uninstall --yes contextpilot-llama-server
+        test -z "$(find /opt/one -name "*contextpilot*")" && echo "nothing is left"'
 }

@@ -5,6 +5,9 @@ version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' "$rep
 # All files are as old as the commit, so that the same source makes the same packages.
 epoch=${SOURCE_DATE_EPOCH:-$(git -C "$repository" log -1 --format=%ct)}
 
+# shellcheck source=packaging/publisher
+. "$repository/packaging/publisher"
+
 # pack MACHINE: all packages of it, from $packages/MACHINE/{bin,lib}.
 pack() {
     local machine=$1 stage=$packages/$1/stage
@@ -79,7 +82,7 @@ deb() {
     rm -- "$doc/LICENSE"
     mv -- "$doc/CHANGELOG.md" "$doc/NEWS.md"
     printf '%s (%s) unstable; urgency=medium\n\n  * See NEWS.md.gz.\n\n -- %s  %s\n' contextpilot-llama-server \
-        "$version" "$(sed -n 's/^Maintainer: //p' "$debian/control")" "$(date -u -R -d "@$epoch")" >"$doc/changelog"
+        "$version" "$MAINTAINER" "$(date -u -R -d "@$epoch")" >"$doc/changelog"
     gzip --no-name --best -- "$doc"/{changelog,NEWS.md,third-party-licenses.txt} "$root"/usr/share/man/man1/*.1
     chmod 644 -- "$doc"/*
 
@@ -88,7 +91,8 @@ deb() {
         install -m 755 -- "$debian/$script" "$root/DEBIAN/"
     done
     (cd -- "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
-    sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$architecture/" \
+    sed -e "s/@VERSION@/$version/" -e "s|@MAINTAINER@|$MAINTAINER|" -e "s|@HOMEPAGE@|$HOMEPAGE|" \
+        -e "s/@ARCHITECTURE@/$architecture/" \
         -e "s/@SIZE@/$(du -k -s --apparent-size "$root/usr" | cut -f 1)/" "$debian/control" >"$root/DEBIAN/control"
     SOURCE_DATE_EPOCH=$epoch dpkg-deb --root-owner-group -Zxz --build "$root" \
         "$packages/out/contextpilot-llama-server_${version}_$architecture.deb" >/dev/null
