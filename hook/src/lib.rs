@@ -33,6 +33,10 @@
 //! lock, allocates within stated bounds, lets the host's exceptions pass, lets no panic of ours
 //! out, and leaves `errno` alone.
 
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the library exports nothing: its documentation is for who works on it"
+)]
 // Hooks have the names of the symbols that they replace.
 #![allow(non_snake_case)]
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! Bodies: of one's own, and those that pass through.
+//! Bodies: our own, and those that pass through.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,15 +9,15 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Frame, SizeHint};
 
-/// Why a body breaks off.
+/// Why a body is cut off.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Watches a body that passes through.
 pub trait Tap: Send + 'static {
-    /// Some of it, in order.
+    /// The next bytes.
     fn data(&mut self, data: &[u8]);
-    /// No more of it comes. `complete`: that was all of it; otherwise the client left, or the
-    /// server broke off. Called once.
+    /// The body has ended. `complete`: it was complete; otherwise the client left, or the
+    /// server closed the connection. Called once.
     fn end(&mut self, complete: bool);
 }
 
@@ -25,7 +25,7 @@ pub trait Tap: Send + 'static {
 #[derive(Debug)]
 pub struct Body(UnsyncBoxBody<Bytes, BoxError>);
 
-/// A body is larger than it may be.
+/// A body is too large.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooLarge {
     /// The limit, in bytes.
@@ -45,7 +45,7 @@ impl fmt::Display for TooLarge {
 impl std::error::Error for TooLarge {}
 
 impl Body {
-    /// A body that is there as a whole.
+    /// A complete body.
     pub fn full(data: impl Into<Bytes>) -> Self {
         Self::new(Full::new(data.into()))
     }
@@ -74,7 +74,7 @@ impl Body {
     /// # Errors
     /// [`TooLarge`], or that of the connection.
     pub async fn collect(self, limit: usize) -> Result<Bytes, BoxError> {
-        // The client says the length: nothing need be read then.
+        // If the client gives the length, the body need not be read for this check.
         if hyper::body::Body::size_hint(&self).lower() > limit as u64 {
             return Err(Box::new(TooLarge { limit }));
         }
@@ -156,7 +156,7 @@ impl<T: Tap> hyper::body::Body for Tapped<T> {
 
 impl<T: Tap> Drop for Tapped<T> {
     fn drop(&mut self) {
-        // A body of known length is not asked for more once it is all there.
+        // A body of known length is not polled again after its last byte.
         let complete = hyper::body::Body::is_end_stream(&self.body);
         self.end(complete);
     }

@@ -6,13 +6,13 @@ use hyper::header::HeaderValue;
 
 use crate::{Request, Response, error_response};
 
-/// Why a request to a loopback address is not answered, if it is not.
+/// Why a request to a loopback address is refused; `None` if it is not.
 pub(crate) fn refusal(request: &Request) -> Option<Response> {
     let browser = BrowserHeaders::of(|name| {
         let values = request.headers().get_all(name);
         values.into_iter().map(HeaderValue::as_bytes).collect()
     });
-    // A name that was made to mean this machine: the page could read the answers, too.
+    // A name that was made to resolve to this machine: the page could read the answers, too.
     if !browser.names_this_machine() {
         let why = "the Host is not this machine's: use 127.0.0.1, [::1] or localhost, and where \
                    another proxy is in front, have it send one of these";
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_other_machines_change_nothing() {
+    fn requests_by_pages_of_other_machines_are_refused() {
         let here = ("host", "127.0.0.1:8765");
         for method in ["GET", "POST"] {
             assert_eq!(

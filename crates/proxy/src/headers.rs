@@ -1,11 +1,11 @@
-//! The headers that concern one connection, and so end at the proxy.
+//! Hop-by-hop headers, which the proxy removes.
 
 use hyper::header::{
     CONNECTION, EXPECT, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-/// RFC 9110, 7.6.1, and what RFC 9112 and habit add to it.
+/// By RFC 9110, 7.6.1, with additions by RFC 9112 and common practice.
 fn is_of_the_connection(name: &HeaderName) -> bool {
     const NAMED: [HeaderName; 8] = [
         CONNECTION,
@@ -20,12 +20,12 @@ fn is_of_the_connection(name: &HeaderName) -> bool {
     NAMED.contains(name) || matches!(name.as_str(), "keep-alive" | "proxy-connection")
 }
 
-/// Takes away what concerns one connection. An upgrade that is asked for, or granted, stays.
+/// Removes hop-by-hop headers, except those of an upgrade that is requested or granted.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let upgrade = wants_upgrade(headers).then(|| headers.get(UPGRADE).cloned());
     let listed: Vec<HeaderName> = tokens(headers)
         .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
-        // A client must not have these taken away: their absence would mean something else.
+        // A client must not be able to remove these: without them the request would mean something else.
         .filter(|name| !matches!(name.as_str(), "authorization" | "content-length" | "host"))
         .collect();
     let doomed: Vec<HeaderName> = headers
@@ -47,7 +47,7 @@ fn wants_upgrade(headers: &HeaderMap) -> bool {
         && tokens(headers).any(|token| token.eq_ignore_ascii_case("upgrade"))
 }
 
-/// What the `Connection` headers list.
+/// The names in the `Connection` headers.
 fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     headers
         .get_all(CONNECTION)
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_connection_end_here() {
+    fn hop_by_hop_headers_are_removed() {
         let left = stripped(&[
             ("Connection", "keep-alive, X-Mine"),
             ("Keep-Alive", "timeout=5"),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_have_the_authorization_taken_away() {
+    fn a_client_cannot_remove_the_authorization_by_the_connection_header() {
         let left = stripped(&[
             ("Connection", "Authorization, Host"),
             ("Authorization", "Bearer k"),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_stays() {
+    fn the_headers_of_an_upgrade_are_kept() {
         let left = stripped(&[("Connection", "Upgrade"), ("Upgrade", "websocket")]);
         assert_eq!(left, ["connection: upgrade", "upgrade: websocket"]);
     }

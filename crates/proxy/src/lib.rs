@@ -1,8 +1,8 @@
-//! A transparent HTTP/1.1 reverse proxy for one llama-server, with routes of one's own before it.
+//! A transparent HTTP/1.1 reverse proxy for one llama-server, with additional routes.
 //!
 //! Used by the companion command only: the hook library links nothing of it.
 //!
-//! A [`Handler`] sees every request. It answers those that are its own and gives the others to
+//! A [`Handler`] gets every request. It answers those for its own routes and passes the others to
 //! [`Upstream::forward`]:
 //!
 //! ```no_run
@@ -34,15 +34,15 @@
 //! one name stand together afterwards, in their order). Only the headers that concern one connection (RFC 9110, 7.6.1) end here, and
 //! `Expect`, which the proxy answers itself. Nothing is added.
 //!
-//! **Connections.** Each request has a connection of its own to the server. llama-server gives
-//! each connection a thread for as long as it is kept open, and may close an idle one at the very
-//! moment at which a request is sent on it; both are avoided at the price of one connection set-up
-//! on loopback. When the client leaves, that connection is closed, which is how llama-server
-//! learns that it can stop generating.
+//! **Connections.** Each request has its own connection to the server. llama-server keeps a thread
+//! for each open connection, and may close an idle one just when a request is sent on it. A new
+//! connection avoids both, for the price of one connection set-up
+//! on loopback. When the client leaves, that connection is closed, so that llama-server
+//! stops generating.
 //!
-//! **Pages.** Where it listens at a loopback address, [`serve`] refuses what a web page of another
-//! machine sends to it: all under a `Host` that is not this machine's (421), and what changes
-//! something, with such an `Origin` (403).
+//! **Pages.** At a loopback address, [`serve`] refuses requests by web pages of other machines:
+//! every request with a `Host` that is not this machine's (421), and every request that may change
+//! something with such an `Origin` (403).
 //!
 //! **Upgrades** (`101 Switching Protocols`) join the two connections.
 
@@ -61,9 +61,9 @@ pub use rid::{generates, give_id, request_id};
 pub use server::{Handler, Limits, serve};
 pub use upstream::{AddressError, Upstream};
 
-/// What a client asks.
+/// A client's request.
 pub type Request = hyper::Request<Body>;
-/// What it is answered.
+/// The answer.
 pub type Response = hyper::Response<Body>;
 
 /// An answer with a JSON body. A status that HTTP does not know becomes 500.

@@ -1,4 +1,4 @@
-//! An id for a request that has none.
+//! Adds an id to a request without one.
 
 use contextpilot_request::{Endpoint, Identity, RequestReader, Step};
 use serde::de::IgnoredAny;
@@ -21,7 +21,7 @@ pub fn give_id(path: &str, body: &[u8], id: &str) -> Option<Vec<u8>> {
     if !generates(path) || identity(body)? != Identity::Absent {
         return None;
     }
-    // What is no JSON is the server's to refuse, in words that quote it.
+    // The server refuses a body that is not JSON, and quotes it in the error.
     serde_json::from_slice::<IgnoredAny>(body).ok()?;
     let end = body.iter().rposition(|byte| !byte.is_ascii_whitespace())?;
     let (before, rest) = body.split_at_checked(end)?;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_byte_stays() {
+    fn only_the_id_is_added_and_every_other_byte_stays() {
         let of = |text: &str| given(text).unwrap_or_default();
         assert_eq!(
             of(" \n{ \"a\" : 1.50, \"b\":\"\\u00e9\"}\n"),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_an_id_or_is_no_object_is_left_alone() {
+    fn a_body_with_an_id_or_that_is_not_an_object_is_not_changed() {
         for body in [
             r#"{"rid":"x"}"#,
             r#"{"a":[{}],"request_id":"x"}"#,
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn only_where_tokens_are_generated() {
+    fn only_routes_that_generate_tokens_get_an_id() {
         let at = |path| give_id(path, b"{}", "r").is_some();
         for path in ["/completion", "/v1/completions", "/v1/messages", "/infill"] {
             assert!(at(path), "{path}");

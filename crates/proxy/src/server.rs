@@ -17,11 +17,11 @@ use crate::{Body, Request, Response, guard};
 
 /// Answers requests.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one. The future is dropped when the client leaves before it is done.
+    /// Answers a request. The future is dropped if the client leaves before it is done.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
 }
 
-/// What clients may take up.
+/// The limits for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections at a time; further ones wait in the system's queue.
@@ -29,7 +29,7 @@ pub struct Limits {
     /// How long the head of a request may take to arrive, and how long a kept connection may be
     /// idle.
     pub head: Duration,
-    /// How long answers may still take once the server is to stop.
+    /// How long answers may still take after the server was asked to stop.
     pub drain: Duration,
 }
 
@@ -43,11 +43,11 @@ impl Default for Limits {
     }
 }
 
-/// After an `accept` that failed for want of descriptors or memory.
+/// The pause after an `accept` that failed for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is ready, then lets the answers that are under way end. At a loopback
-/// address, pages of other machines are refused (see the crate's documentation).
+/// Serves until `stop` is ready, then waits for the current answers. At a loopback
+/// address, requests by pages of other machines are refused (see the crate's documentation).
 pub async fn serve(
     listener: TcpListener,
     handler: impl Handler,
@@ -61,7 +61,7 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     let mut stop = pin!(stop);
     loop {
-        // The ends of connections are taken note of as new ones come.
+        // Collect ended connections when new ones come.
         while connections.try_join_next().is_some() {}
         let next = async {
             let place = Arc::clone(&places).acquire_owned().await;
@@ -109,7 +109,7 @@ async fn connection<H: Handler>(
     head: Duration,
     mut stopped: watch::Receiver<bool>,
 ) {
-    // A connection that is slower for it still works.
+    // If this fails, the connection is slower, but works.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let handler = Arc::clone(&handler);
@@ -133,7 +133,7 @@ async fn connection<H: Handler>(
     let stop = pin!(async {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     });
-    // A connection that breaks is the client's to report.
+    // The client reports a broken connection.
     if either(stop, serving.as_mut()).await.is_none() {
         serving.as_mut().graceful_shutdown();
         let _ = serving.await;

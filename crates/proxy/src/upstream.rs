@@ -17,14 +17,14 @@ use tokio::task::JoinHandle;
 use crate::tls::Tls;
 use crate::{Body, BoxError, Request, Response, Tap, error_response, headers};
 
-/// How long a connection may take to be made. An answer may take any time: prompts are long.
+/// How long connecting may take. An answer may take any time: prompts are long.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// One llama-server: where it is, and how to pass requests on to it.
+/// One llama-server: its address, and how to pass requests on to it.
 #[derive(Clone, Debug)]
 pub struct Upstream {
     place: Place,
-    /// Before every path, without a slash at its end.
+    /// The prefix of every path, without a slash at its end.
     prefix: String,
     /// As it was given.
     shown: String,
@@ -186,7 +186,7 @@ async fn in_time<T>(
         .map_err(late)?
 }
 
-/// Sends a request on a connection of its own.
+/// Sends a request on a new connection.
 async fn exchange<S>(stream: S, request: Request) -> Result<Response, BoxError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -195,7 +195,7 @@ where
         .preserve_header_case(true)
         .handshake::<_, Body>(TokioIo::new(stream))
         .await?;
-    // Its end is told by the answer or its body.
+    // The answer or its body reports the end of the connection.
     let mut connection = Connection(Some(tokio::spawn(async move {
         let _ = connection.with_upgrades().await;
     })));
@@ -207,7 +207,7 @@ where
     Ok(response.map(|body| Body::new(body).tapped(connection)))
 }
 
-/// A connection that is closed when nobody waits for its answer any more.
+/// A connection that is closed when its answer is no longer awaited.
 struct Connection(Option<JoinHandle<()>>);
 
 impl Tap for Connection {
@@ -224,7 +224,7 @@ impl Drop for Connection {
     }
 }
 
-/// Joins two connections until both have ended. Which of them broke is told to neither.
+/// Joins two connections until both have ended. An error on one only closes the other.
 async fn join(client: OnUpgrade, server: OnUpgrade) {
     if let (Ok(client), Ok(server)) = (client.await, server.await) {
         let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(server)).await;
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_understood() {
+    fn every_form_of_address_is_read() {
         for good in [
             "http://127.0.0.1:8080",
             "http://[::1]:8080/",

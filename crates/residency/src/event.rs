@@ -1,4 +1,4 @@
-//! What the engine did, and what follows from it: the ledger's whole language.
+//! Events (what the engine did) and effects (what follows): the ledger's interface.
 
 use crate::adapters::{Adapter, Compared, Scale};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub type TaskId = i32;
 /// An evaluation that is not claimed yet: see [`Event::LaunchedUnclaimed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EvaluationId(pub u64);
-/// A request id, as it stands in the request body.
+/// A request id, as in the request body.
 pub type RequestId = Arc<str>;
 
 /// An engine context, named by its address while it lives.
@@ -44,11 +44,11 @@ pub const fn media_token(content_hash: u32) -> Token {
     (content_hash | 0x8000_0000) as Token
 }
 
-/// Stands in the positions that media take beyond their rows.
+/// The token for positions that media take beyond their rows.
 pub const FILLER: Token = media_token(0x6669_6c6c);
 
-/// The tokens of media with one token for all rows, as the ledger has them: a token for each of
-/// `positions`, but where the rows share a position, fillers after the first.
+/// The tokens of media that have the same token for all rows: this token for each of
+/// `positions`. If the rows share a position, fillers follow the first.
 pub fn media_run(token: Token, positions: usize, shared: bool) -> impl Iterator<Item = Token> {
     let of = move |nth| if nth > 0 && shared { FILLER } else { token };
     (0..positions).map(of)
@@ -95,15 +95,15 @@ pub struct Entry {
 /// the order in which the things they report happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A context was made (`llama_init_from_model`). The oldest living context
-    /// is the *primary*: the server's own. A younger one (a draft model's) has
-    /// the same sequence ids and is left out of account.
+    /// A context was created (`llama_init_from_model`). The oldest living context
+    /// is the *primary*: that of the server's main model. A younger one (a draft model's) has
+    /// the same sequence ids and is ignored.
     ContextCreated {
         /// The new context.
         context: ContextId,
     },
-    /// A context cannot go back to any position it has been at: its model has
-    /// sliding-window layers or is recurrent. Said once, after it was made.
+    /// A context is *bounded*: it can go back to certain positions only, because its model has
+    /// sliding-window layers or is recurrent. Sent once, after it was created.
     Bounded {
         /// The context.
         context: ContextId,
@@ -124,9 +124,9 @@ pub enum Event {
         /// The request's id.
         id: RequestId,
     },
-    /// The prompt of a numbered task is not to be cached (`"cache_prompt": false`), and the server
-    /// is one that forgets it without a call: the slot will hold its tokens, and none of them will
-    /// be found again. Sent before the task is launched; with or without an id.
+    /// The request of a numbered task says `"cache_prompt": false`, and the server
+    /// forgets such prompts without a call: the slot will hold its tokens, and the server will not
+    /// find them again. Sent before the task is launched; with or without an id.
     Uncached {
         /// The number.
         task: TaskId,
@@ -160,7 +160,7 @@ pub enum Event {
         /// The request's id.
         id: RequestId,
     },
-    /// A slot took on a task (`launch_slot_with_task`).
+    /// A slot took a task (`launch_slot_with_task`).
     Launched {
         /// The slot.
         sequence: SequenceId,
@@ -173,9 +173,9 @@ pub enum Event {
         /// The number.
         task: TaskId,
     },
-    /// A slot took on a task of one of several requests that wait with equal prompts. Which request
-    /// it is will be known later ([`Event::Claimed`]). Until then what becomes of the prompt is kept
-    /// under a number of its own.
+    /// A slot took a task of one of several requests that wait with equal prompts. Which request
+    /// it is will be known later ([`Event::Claimed`]). Until then the state of the prompt is kept
+    /// under this number.
     LaunchedUnclaimed {
         /// The slot.
         sequence: SequenceId,
@@ -198,7 +198,7 @@ pub enum Event {
         /// The evaluation.
         evaluation: EvaluationId,
     },
-    /// A batch was handed to the engine; nothing of it is computed yet.
+    /// A batch was passed to the engine, which has not computed anything of it yet.
     Submitted {
         /// Where.
         context: ContextId,
@@ -209,7 +209,7 @@ pub enum Event {
     Evaluated {
         /// Where.
         context: ContextId,
-        /// Empty if all went well. If not: for every sequence of the batch the
+        /// Empty if the evaluation succeeded. If not: for every sequence of the batch, the
         /// last position that the engine now holds of it (−1: none).
         failed: Vec<(SequenceId, Position)>,
     },
@@ -224,8 +224,8 @@ pub enum Event {
         /// The position.
         first: Position,
     },
-    /// What a bounded context cannot give back of a sequence otherwise was put by
-    /// (a state with `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`).
+    /// A checkpoint of a sequence in a bounded context was saved: the state that cannot be restored otherwise
+    /// (with `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`).
     Checkpointed {
         /// Where.
         context: ContextId,
@@ -305,18 +305,18 @@ pub enum Event {
         /// Where to.
         buffer: BufferId,
     },
-    /// A sequence was replaced by what a host buffer holds.
+    /// A sequence was replaced by the content of a host buffer.
     Restored {
         /// Where.
         context: ContextId,
         /// Which.
         sequence: SequenceId,
-        /// Where from. One that is not known obscures the sequence.
+        /// The buffer. If it is unknown, the content of the sequence is unknown.
         buffer: BufferId,
     },
-    /// A host buffer, or that of a checkpoint, was freed or written over.
+    /// A host buffer, or the buffer of a checkpoint, was freed or overwritten.
     Freed {
-        /// Which. One that is not known is of no interest.
+        /// The buffer. An unknown buffer is ignored.
         buffer: BufferId,
     },
     /// A sequence was replaced by these tokens (a state file was loaded).
@@ -325,21 +325,21 @@ pub enum Event {
         context: ContextId,
         /// Which.
         sequence: SequenceId,
-        /// By what.
+        /// The new tokens.
         tokens: Vec<Token>,
     },
-    /// The engine has done nothing for this long. Lets go of what only an
-    /// evaluation could have brought back (see the crate's page on *undecided* branches).
+    /// The engine has done nothing for this long. Releases tokens that only an
+    /// evaluation could have kept (see *undecided branches* in the crate's docs).
     Quiet {
-        /// Since the last event of the engine.
+        /// The time since the last event of the engine.
         elapsed: Duration,
     },
-    /// Events were lost: nothing that was believed can be relied on. Every live
-    /// id is given up. What a sequence holds is known again from the next batch on (see the
-    /// crate's page on what is *written unseen*).
+    /// Events were lost: the ledger's state is void, and every live
+    /// id is evicted. The content of a sequence is known again from its next batch on (see
+    /// *written unseen* in the crate's docs).
     OutOfStep,
-    /// Whoever believed in the live ids has been told to forget them: each is given up. What the
-    /// engine holds is still known, so the requests that follow are tracked as ever.
+    /// Everybody who keeps the live ids is to forget them: each is evicted. The ledger still knows what the
+    /// engine holds, so later requests are tracked as usual.
     Reset,
 }
 
@@ -354,8 +354,8 @@ pub enum Reason {
     Shifted,
     /// Its last copy was dropped from the host prompt cache.
     DroppedFromHost,
-    /// It stands in memory that slides or only goes forward, and nothing leads
-    /// back to it any more.
+    /// It is in a bounded context (sliding window or recurrent), which can no longer go
+    /// back to it.
     OutOfReach,
     /// The slot that held it works under other LoRA adapters now, under which the server would not
     /// use it for a request that names the former ones.
@@ -364,11 +364,11 @@ pub enum Reason {
     ContextFreed,
     /// It ended without ever having been cached.
     NeverCached,
-    /// The hook lost sight of the engine and claims nothing any more.
+    /// Events were lost, so the hook no longer claims anything.
     OutOfStep,
-    /// Everything was given up on demand.
+    /// All ids were evicted on demand.
     Reset,
-    /// More requests were live than can be kept track of: the oldest was given up.
+    /// More requests were live than can be tracked, so the oldest was evicted.
     TooMany,
 }
 
@@ -392,7 +392,7 @@ impl Reason {
     }
 }
 
-/// Where a request's prompt stands, or last stood.
+/// Where a request's prompt is, or was last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In a slot.
@@ -403,7 +403,7 @@ pub enum Place {
     Nowhere,
 }
 
-/// What follows from an event.
+/// An effect: what follows from an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A request with this id is on its way: an eviction of the same id that was

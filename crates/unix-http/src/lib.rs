@@ -1,4 +1,4 @@
-//! HTTP over a Unix socket, as a connector of ureq's: for what tells the index, and for the
+//! HTTP over a Unix socket, as a connector for ureq. Used for reports to the index, and by the
 //! client of the control endpoint.
 //!
 //! ```no_run
@@ -26,7 +26,7 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
 
-/// Connects to one socket, whatever the URL's host is.
+/// Connects to one socket and ignores the URL's host.
 #[derive(Debug)]
 pub struct UnixConnector {
     path: PathBuf,
@@ -136,7 +136,7 @@ impl Transport for UnixTransport {
             let left = left.map(|left| left.max(SHORTEST));
             self.stream.set_read_timeout(left)?;
             match self.stream.read(input) {
-                // A signal, which no system call survives on a socket with a limit.
+                // A signal interrupts system calls on a socket with a time limit.
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(error(e, &timeout)),
                 Ok(amount) => break amount,
@@ -146,7 +146,7 @@ impl Transport for UnixTransport {
         Ok(amount > 0)
     }
 
-    /// Nothing is to be read while nothing was asked: neither the end, nor an answer to nothing.
+    /// Whether an idle connection can be used again: it must have nothing to read, neither its end nor data.
     fn is_open(&mut self) -> bool {
         let mut probe = || {
             self.stream.set_nonblocking(true)?;
@@ -170,23 +170,23 @@ fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A server that went away is an error, and no signal to a process that is not ours.
+/// Writing to a closed connection must be an error, and not send a signal to the host's process.
 #[cfg(target_os = "linux")]
 fn write(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     let flags = rustix::net::SendFlags::NOSIGNAL;
     Ok(rustix::net::send(stream, bytes, flags)?)
 }
 
-/// The standard library sees to it, where there is a way.
+/// The standard library prevents the signal, where that is possible.
 #[cfg(not(target_os = "linux"))]
 fn write(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     io::Write::write(&mut stream, bytes)
 }
 
-/// The least time that a socket is given: zero would mean for ever, and is refused.
+/// The shortest time limit: zero would mean none, and is refused.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The time that is left, as sockets want it: `None` is for ever.
+/// The remaining time, in the form of sockets: `None` is no limit.
 fn time_of(timeout: &NextTimeout) -> Option<Duration> {
     match timeout.after.is_not_happening() {
         true => None,
@@ -205,7 +205,7 @@ fn error(error: io::Error, timeout: &NextTimeout) -> Error {
     }
 }
 
-/// ureq asks for an address before it connects. None is used.
+/// ureq resolves an address before it connects. It is not used.
 #[derive(Debug)]
 pub struct NoAddress;
 

@@ -23,7 +23,7 @@ fn agent(path: &Path) -> Agent {
     Agent::with_parts(config, UnixConnector::new(path), NoAddress)
 }
 
-/// Answers each request with its body, on so many connections of so many requests. Tells of each
+/// Answers each request with its body, on so many connections of so many requests. Reports each
 /// connection that is closed.
 fn echo(path: &Path, connections: usize, requests: usize) -> (JoinHandle<()>, Receiver<()>) {
     let listener = UnixListener::bind(path).expect("a socket");
@@ -65,7 +65,7 @@ fn request(stream: &mut BufReader<UnixStream>) -> Vec<u8> {
 }
 
 #[test]
-fn bodies_of_all_sizes_come_and_go_on_one_connection() {
+fn bodies_of_all_sizes_pass_on_one_connection() {
     let (_folder, path) = place();
     let (server, _is_closed) = echo(&path, 1, 4);
     let agent = agent(&path);
@@ -87,7 +87,7 @@ fn bodies_of_all_sizes_come_and_go_on_one_connection() {
 }
 
 #[test]
-fn a_connection_that_was_closed_is_not_used_again() {
+fn a_closed_connection_is_not_used_again() {
     let (_folder, path) = place();
     let (server, is_closed) = echo(&path, 3, 1);
     let agent = agent(&path);
@@ -108,7 +108,7 @@ fn a_connection_that_was_closed_is_not_used_again() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_say_what_is_wrong() {
     let (_folder, path) = place();
     let said = || {
         agent(&path)
@@ -136,7 +136,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn a_server_that_says_nothing_costs_no_more_than_its_time() {
+fn a_silent_server_takes_no_longer_than_the_timeout() {
     let (_folder, path) = place();
     let _listener = UnixListener::bind(&path).expect("a socket");
     let config = Agent::config_builder()

@@ -17,6 +17,10 @@
 //! | [`bounds`] | bounds of memory |
 
 #![forbid(unsafe_code)]
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the table of modules is for who works on them"
+)]
 
 mod beliefs;
 pub mod bounds;

@@ -1,7 +1,7 @@
 //! The thread that owns the ledger.
 //!
-//! It ends in one of two ways. At the end of the process, [`leave`] makes it report all live ids as
-//! evicted, and [`close`] makes it close the journal. After a panic in the ledger it also
+//! It ends in one of two ways. At the end of the process, [`leave`](Handle::leave) makes it report all live ids as
+//! evicted, and [`close`](Handle::close) makes it close the journal. After a panic in the ledger it also
 //! reports all live ids, and then goes on without a ledger as long as there is something to report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

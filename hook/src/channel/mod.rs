@@ -1,7 +1,7 @@
 //! From the host's threads to the worker: a bounded queue that never makes the host wait.
 //!
 //! **Cost.** [Sending](Sender::send) is one compare-and-swap and some stores. The receiver does not
-//! block in the [queue]; it rests in `thread::park`. Waking it takes a futex call of one to five
+//! block in the [queue](mod@queue); it rests in `thread::park`. Waking it takes a futex call of one to five
 //! microseconds, so this module decides which events wake it: see [`Attention`].
 //!
 //! **Overflow.** An event that does not fit opens a *gap*. From then on everything is dropped

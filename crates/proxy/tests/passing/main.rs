@@ -1,4 +1,4 @@
-//! What passes through the proxy, looked at from both ends, byte by byte.
+//! Compares what passes through the proxy at both ends, byte by byte.
 
 mod support;
 
@@ -38,7 +38,7 @@ fn chunks_pass_as_they_come_and_the_connection_is_kept() {
         server.write_all(start.as_bytes()).expect("head");
         assert!(head(&mut client).contains("text/event-stream"));
         for n in 0..5 {
-            // The next is only written when this one has arrived: nothing is held back.
+            // The next chunk is written only after this one has arrived, so nothing may be held back.
             let data = format!("data: {round} {n}\n\n");
             server
                 .write_all(format!("{:x}\r\n{data}\r\n", data.len()).as_bytes())
@@ -74,7 +74,7 @@ fn a_request_body_passes_as_it_comes() {
 }
 
 #[test]
-fn the_server_learns_that_the_client_left() {
+fn when_the_client_leaves_the_servers_connection_is_closed() {
     let mut fake = Fake::start();
     let proxy = Proxied::start(&fake.url());
     for answered in [
@@ -102,7 +102,7 @@ fn the_server_learns_that_the_client_left() {
 }
 
 #[test]
-fn the_client_learns_that_the_server_broke_off() {
+fn when_the_server_closes_early_the_clients_connection_is_closed() {
     let mut fake = Fake::start();
     let proxy = Proxied::start(&fake.url());
     let mut client = proxy.connect();
@@ -120,7 +120,7 @@ fn the_client_learns_that_the_server_broke_off() {
 }
 
 #[test]
-fn large_bodies_pass_whole() {
+fn large_bodies_pass_completely() {
     let mut fake = Fake::start();
     let proxy = Proxied::start(&fake.url());
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
@@ -175,7 +175,7 @@ fn upgrades_join_the_connections() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_a_502_that_says_so() {
+fn if_the_server_cannot_be_reached_the_answer_is_a_502() {
     let fake = Fake::start();
     let url = fake.url();
     drop(fake);
@@ -192,7 +192,7 @@ fn a_server_that_is_not_there_is_a_502_that_says_so() {
 }
 
 #[test]
-fn own_routes_come_first_and_what_is_under_way_ends_before_the_stop() {
+fn own_routes_come_first_and_current_answers_end_before_the_stop() {
     let mut fake = Fake::start();
     let proxy = Proxied::start(&fake.url());
     let mut client = proxy.connect();
