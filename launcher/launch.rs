@@ -19,8 +19,8 @@ use crate::{hook_lib, obstacle, preload, sys};
 /// Without any of these, arguments, environment and signal
 /// dispositions are passed on untouched, nothing is printed, and no file is
 /// opened: finding the server is a matter of `stat` and `access`. (The one
-/// exception is in [`server`]: telling another copy of this launcher, if it is
-/// called llama-server, from the real one.)
+/// exception is in the module `server`: it may read a file to find out whether that is
+/// another copy of this launcher under the name of llama-server.)
 pub fn launch() -> u8 {
     match run() {
         Ok(never) => match never {},

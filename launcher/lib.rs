@@ -9,7 +9,7 @@
 //!
 //! Without `CONTEXTPILOT_INDEX_URL`, `CONTEXTPILOT_LISTEN` and
 //! `CONTEXTPILOT_LOG_FILE` only the second and the last step happen,
-//! and they open no file: see [`launch`].
+//! and they open no file: see [`launch()`].
 //!
 //! The second command, `contextpilot-llama`, is in [`companion`].
 

@@ -33,6 +33,11 @@ use trial::{Experiment, Trial};
 /// If a hook listens, it is asked before each hit and after each miss whether the
 /// contexts are cached, and the engine shows whether that was right. Writes
 /// <OUT>.csv and <OUT>.svg.
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    rustdoc::invalid_html_tags,
+    reason = "this is the text of --help"
+)]
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama ttft --trials 20 --context-tokens 800 --out /tmp/ttft")]

@@ -4,11 +4,11 @@
 //! Pure: no clock, no I/O, no randomness. Equal input gives equal output. Every order is a
 //! permutation of what was given: nothing is dropped or added.
 //!
-//! - [`batch`] orders many contexts at once, by hierarchical clustering ([`distances`],
-//!   [`linkage`]). Its answers are those of ContextPilot's index 0.5.0 (except that repeated
+//! - [`batch()`] orders many contexts at once, by hierarchical clustering ([`distances`],
+//!   [`linkage()`]). Its answers are those of ContextPilot's index 0.5.0 (except that repeated
 //!   blocks are kept), and the clustering is scipy's, ties included.
 //! - [`batch_sharing`] orders many contexts so that most is shared, after what is [`Cached`].
-//! - [`online`] orders one context: the heaviest beginning that is [`Cached`] now, then the others
+//! - [`online()`] orders one context: the heaviest prefix that is [`Cached`] now, then the others
 //!   by their [`Frequency`].
 
 #![forbid(unsafe_code)]

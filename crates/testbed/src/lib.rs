@@ -7,7 +7,7 @@
 //!   models for it, [`Server`] runs it, with or without the hook.
 //! - [`Connection`] is an HTTP client that gives access to every byte.
 //! - [`Index`] is a receiver of evictions that can be told to misbehave.
-//! - [`Trace`] is a sequence of requests; [`truth`] asks the engine which of
+//! - [`Trace`] is a sequence of requests; [`truth()`] asks the engine which of
 //!   them it still has cached; [`Score`] compares that with what was reported.
 
 mod completion;

@@ -4,7 +4,7 @@
 //! join of two clusters saves the weight of what both have in common: once evaluated, it is in the
 //! cache for the second. And it costs what either could have gone on with in the cache, and cannot after
 //! that beginning. This sum is to be large, and it is what the clusters are joined by: those two first
-//! whose join saves most. The clustering by distances ([`crate::linkage`]), as in ContextPilot 0.5.0, joins
+//! whose join saves most. The clustering by distances ([`crate::linkage()`]), as in ContextPilot 0.5.0, joins
 //! by a mean over all pairs of members, which says little about what *all* of them have in common.
 //!
 //! How much more llama-server reuses this way is in the table of docs/index.md, by `scripts/index-bench`. On
