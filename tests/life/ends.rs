@@ -50,7 +50,7 @@ fn every_live_id_is_reported_before_the_process_ends() {
 }
 
 /// The index is away in three ways when the server ends. It ends in time and as usual; what
-/// could not be told is told by the next start.
+/// could not be reported is reported by the next start.
 #[test]
 fn without_an_answer_the_end_is_delayed_by_the_set_time_at_most() {
     for behaviour in [
@@ -80,7 +80,7 @@ fn without_an_answer_the_end_is_delayed_by_the_set_time_at_most() {
         assert!(took < MOST, "{behaviour:?}: {took:?}");
         assert_eq!(status.code(), code, "{behaviour:?}");
         let said = lines(&server).join("\n");
-        assert!(said.contains(" 3 evictions could not be told"), "{said}");
+        assert!(said.contains(" 3 evictions could not be reported"), "{said}");
 
         let index = index.unwrap_or_else(|| Index::start_at(address).unwrap());
         index.behave(Behaviour::Accept);
