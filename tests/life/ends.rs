@@ -80,7 +80,10 @@ fn without_an_answer_the_end_is_delayed_by_the_set_time_at_most() {
         assert!(took < MOST, "{behaviour:?}: {took:?}");
         assert_eq!(status.code(), code, "{behaviour:?}");
         let said = lines(&server).join("\n");
-        assert!(said.contains(" 3 evictions could not be reported"), "{said}");
+        assert!(
+            said.contains(" 3 evictions could not be reported"),
+            "{said}"
+        );
 
         let index = index.unwrap_or_else(|| Index::start_at(address).unwrap());
         index.behave(Behaviour::Accept);

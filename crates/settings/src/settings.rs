@@ -85,7 +85,7 @@ pub struct TrafficFile {
 
 impl Settings {
     /// Reads the settings through `lookup`, which is asked for the names in
-    /// [`env`]; `|name| std::env::var_os(name)` is the usual one.
+    /// [`env`](mod@crate::env); `|name| std::env::var_os(name)` is the usual one.
     ///
     /// # Errors
     /// The first variable whose value cannot be used, and why.
@@ -323,7 +323,7 @@ impl Error {
         Self { variable, cause }
     }
 
-    /// The variable at fault, one of [`env`].
+    /// The variable at fault, one of [`env`](mod@crate::env).
     pub fn variable(&self) -> &'static str {
         self.variable
     }
