@@ -395,8 +395,8 @@ fn doctor_shows_the_answer_of_the_index() {
     assert_eq!(grade, "limit");
     assert!(text.contains("not HTTP"), "{text}");
 
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
-    let (grade, text) = about(&format!("http://{}", closed.unwrap()));
+    let closed = contextpilot_testbed::nowhere();
+    let (grade, text) = about(&format!("http://{closed}"));
     assert_eq!(grade, "limit");
     assert!(text.contains("does not answer"), "{text}");
 

@@ -1,11 +1,10 @@
 //! A server that is killed leaves a journal, and its next start tells what is in it.
 
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Behaviour, Builder, Index, Server};
+use contextpilot_testbed::{Behaviour, Builder, Index, Server, nowhere};
 
 use crate::support::{
     Home, PATIENCE, ask, assert_told, assert_told_at_least_once, ids, is_cached, lines,
@@ -28,9 +27,10 @@ fn kill_when_kept(home: &Home, mut server: Server, id: &str) {
 
 /// A builder whose server listens at a port of its own, the same in each life.
 fn at_a_port(builder: Builder) -> Builder {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    builder.args(["--port".to_owned(), port.to_string()])
+    let own = nowhere();
+    builder
+        .args(["--host".to_owned(), own.ip().to_string()])
+        .args(["--port".to_owned(), own.port().to_string()])
 }
 
 #[test]

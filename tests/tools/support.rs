@@ -112,8 +112,7 @@ pub(crate) fn json(text: &str) -> Value {
 
 /// A port on which nothing listens.
 pub(crate) fn nowhere() -> String {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().to_string()
+    contextpilot_testbed::nowhere().to_string()
 }
 
 pub(crate) fn read(path: &Path) -> String {

@@ -187,9 +187,7 @@ fn a_key_is_asked_for_and_given() {
 
 #[test]
 fn a_server_that_is_not_there_is_unreachable() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
+    let address = contextpilot_testbed::nowhere().to_string();
     let client = LlamaServer::new(&address).unwrap();
     let why = "nothing listens there".to_owned();
     assert_eq!(client.health(), Ok(Health::Unreachable { why }));

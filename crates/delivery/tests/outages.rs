@@ -2,24 +2,15 @@
 
 mod support;
 
-use std::net::TcpListener;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use contextpilot_delivery::{Config, Limits, Sender};
 use support::*;
 
-/// An address on which nothing listens, though something may later. On Linux,
-/// where all of 127.0.0.0/8 is loopback, nobody else can come by its port
-/// meanwhile: neither another test nor the sender's own outgoing connection.
+/// An address on which nothing listens, though something may later. On Linux nobody else can come by
+/// its port meanwhile: neither another test nor the sender's own outgoing connection.
 fn nowhere() -> String {
-    static NUMBER: AtomicU8 = AtomicU8::new(2);
-    let own = match NUMBER.fetch_add(1, Ordering::Relaxed) {
-        number if cfg!(target_os = "linux") => format!("127.0.0.{number}:0"),
-        _ => "127.0.0.1:0".to_owned(),
-    };
-    let listener = TcpListener::bind(own).expect("a port on loopback");
-    listener.local_addr().expect("its address").to_string()
+    contextpilot_testbed::nowhere().to_string()
 }
 
 #[test]

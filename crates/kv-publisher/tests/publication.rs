@@ -9,6 +9,7 @@ use contextpilot_kv_events::{KvEvent, Medium};
 use contextpilot_kv_publisher::{Host, MOST_WAITING, Publication};
 use contextpilot_residency::{ContextId, Entry, Event, Ledger, Token};
 use contextpilot_settings::KvEvents;
+use contextpilot_testbed::nowhere;
 use contextpilot_zmtp::encode;
 use events::{Subscriber, read};
 use peer::{Peer, wait_for};
@@ -58,12 +59,6 @@ fn at(publish: SocketAddr, replay: Option<SocketAddr>) -> KvEvents {
 
 fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
-/// One that nobody listens at.
-fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind(any_port()).expect("a port is free");
-    listener.local_addr().expect("an address")
 }
 
 /// Where a URL of the figures leads.
@@ -208,7 +203,7 @@ fn whoever_comes_late_asks_for_a_replay() {
 
 #[test]
 fn numbers_go_on_after_a_restart() {
-    let address = free_port();
+    let address = nowhere();
     let (mut scene, _) = Scene::listening(at(address, None));
     scene.evaluate(0, 0..9);
     wait_for("it is published", || scene.figures().gpu_blocks == 2);
