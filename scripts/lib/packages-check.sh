@@ -192,28 +192,34 @@ check_aarch64_tarball() (
     "$repository/scripts/lib/emulated" "$folder/bin/contextpilot-llama" demo | tail -n 1
 )
 
-# The Debian package and the wheel, installed by an emulated system's own dpkg and pip.
+# The Debian package, installed by an emulated system's own dpkg; and the wheel, which this machine's pip
+# unpacks for that one.
 check_aarch64_packages() {
     local root
-    root=$(root_of arm64 sid llama.cpp-tools python3-venv python3-pip)
+    root=$(root_of arm64 sid llama.cpp-tools)
+    rm -rf -- "$packages/more/wheel"
+    python3 -m pip --disable-pip-version-check --quiet install --no-index --only-binary=:all: \
+        --platform manylinux2014_aarch64 --target "$packages/more/wheel" \
+        "$packages/out/contextpilot_llama_server-$version-py3-none-"*_aarch64.whl
     say "the Debian package and the wheel, in Debian sid for arm64"
     # Functions cannot be started by another program.
-    "$repository/scripts/lib/emulated" bash -euc "$(declare -f entered); "'repository=$1 packages=$2; entered "$3" rw "$4" "$5"' \
+    # shellcheck disable=SC2016
+    "$repository/scripts/lib/emulated" bash -euc \
+        "$(declare -f entered)"'; repository=$1 packages=$2; entered "$3" rw "$4" "$5"' \
         entered "$repository" "$packages" "$root" /usr/bin/llama-server '
         export QEMU_CPU=neoverse-n1
         dpkg --print-architecture
+        begin=$(date +%s%N)
         dpkg -i /packages/contextpilot-llama-server_*_arm64.deb
         contextpilot-llama demo >/tmp/demo
         tail -n 1 /tmp/demo
+        '"$took"'
         grep -q " 0 reports were wrong" /tmp/demo
         grep -q " (hook /usr/lib/contextpilot-llama-server/" /tmp/demo
         dpkg --purge contextpilot-llama-server
-        python3 -m venv /opt/one
-        /opt/one/bin/pip --quiet install --no-index /packages/contextpilot_llama_server-*_aarch64.whl
-        /opt/one/bin/contextpilot-llama demo >/tmp/demo
+        echo the wheel
+        /more/wheel/bin/contextpilot-llama demo >/tmp/demo
         tail -n 1 /tmp/demo
         grep -q " 0 reports were wrong" /tmp/demo
-        grep -q " (hook /opt/one/lib/contextpilot-llama-server/" /tmp/demo
-        /opt/one/bin/pip --quiet uninstall --yes contextpilot-llama-server
-        test -z "$(find /opt/one -name "*contextpilot*")" && echo "nothing is left"'
+        grep -q " (hook /more/wheel/lib/contextpilot-llama-server/" /tmp/demo'
 }

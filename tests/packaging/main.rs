@@ -3,12 +3,10 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::process::{Command, Output};
+
+mod programs;
 
 fn root(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -111,39 +109,6 @@ fn workflows_name_what_they_use_by_hash() {
         }
     }
     assert!(seen > 5, "only {seen} found");
-}
-
-/// The first process of a container, which ignores all signals that it does not handle.
-#[test]
-fn the_index_of_a_container_ends_when_it_is_asked_to() {
-    let apart = ["--user", "--map-root-user", "--pid", "--fork"];
-    let probe = Command::new("unshare").args(apart).arg("true").output();
-    if !probe.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no namespace for processes can be made here (unshare, of util-linux)");
-        return;
-    }
-    let mut parent = Command::new("unshare")
-        .args(apart)
-        .arg("--kill-child")
-        .arg(env!("CARGO_BIN_EXE_contextpilot-llama"))
-        .args(["listen", "--port", "0"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(parent.stderr.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains("Listening on")));
-    let children = format!("/proc/{0}/task/{0}/children", parent.id());
-    let first = fs::read_to_string(children).unwrap();
-    let signal = |name| Command::new("kill").args([name, first.trim()]).status();
-    assert!(signal("-TERM").unwrap().success());
-    let (sender, ended) = mpsc::channel();
-    thread::spawn(move || sender.send(parent.wait().unwrap().code()));
-    let code = ended.recv_timeout(Duration::from_secs(20));
-    if code.is_err() {
-        signal("-KILL").unwrap();
-    }
-    assert_eq!(code, Ok(Some(128 + 15)));
 }
 
 #[test]

@@ -1,0 +1,168 @@
+//! Packages of this build's own programs, which are not optimised; and what packages need of them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::{root, text};
+
+/// What `scripts/package` does after it has built: sh, with $1 the checkout, $2 the folder of the packages
+/// and $3 the machine.
+const PACK: &str = r#"
+    umask 022
+    repository=$1 packages=$2
+    cd "$repository"
+    . scripts/lib/tools.sh
+    . scripts/lib/packages.sh
+    mkdir -p "$packages/out"
+    strip "$packages/$3"/bin/*
+    stage "$3" "$packages/$3/stage"
+    tarball "$3" "$packages/$3/stage"
+    if command -v dpkg-deb >/dev/null; then deb "$3" "$packages/$3/stage"; fi
+"#;
+
+fn companion() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
+    command.env_clear();
+    command
+}
+
+/// The hook library that `command` names.
+fn hook_path(mut command: Command, home: &Path) -> PathBuf {
+    let output = command.arg("hook-path").env("HOME", home).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    PathBuf::from(OsStr::from_bytes(output.stdout.trim_ascii_end()))
+}
+
+fn run(program: &str, arguments: &[&OsStr]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// The packages of this build, in `folder/out`.
+fn pack(folder: &Path, machine: &str) {
+    let built = folder.join(machine);
+    fs::create_dir_all(built.join("bin")).unwrap();
+    fs::create_dir(built.join("lib")).unwrap();
+    for program in [
+        env!("CARGO_BIN_EXE_contextpilot-llama"),
+        env!("CARGO_BIN_EXE_contextpilot-llama-server"),
+    ] {
+        let name = Path::new(program).file_name().unwrap();
+        fs::copy(program, built.join("bin").join(name)).unwrap();
+    }
+    let library = hook_path(companion(), folder);
+    fs::copy(
+        &library,
+        built.join("lib").join(library.file_name().unwrap()),
+    )
+    .unwrap();
+    let arguments = ["-euc", PACK, "pack"].map(OsStr::new);
+    let more = [root("").into_os_string(), folder.into(), machine.into()];
+    let arguments: Vec<_> = arguments
+        .into_iter()
+        .chain(more.iter().map(|argument| argument.as_os_str()))
+        .collect();
+    run("bash", &arguments);
+}
+
+#[test]
+fn a_tarball_brings_its_own_library_and_is_the_same_twice() {
+    let tools = ["python3", "strip"].map(|tool| Command::new(tool).arg("--version").output());
+    if tools.iter().any(Result::is_err) {
+        eprintln!("skipped: python3 or strip (binutils) is not installed");
+        return;
+    }
+    let machine = std::env::consts::ARCH;
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    for folder in &folders {
+        pack(folder.path(), machine);
+    }
+    let [first, second] = folders.each_ref().map(tempfile::TempDir::path);
+    let mut names: Vec<_> = fs::read_dir(first.join("out"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    names.sort();
+    assert!(names.len() >= 2, "{names:?}");
+    for name in &names {
+        let [one, other] = [first, second].map(|folder| fs::read(folder.join("out").join(name)));
+        assert!(one.unwrap() == other.unwrap(), "{name:?}");
+    }
+
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("contextpilot-llama-server-{version}-{machine}-linux");
+    let tarball = first.join("out").join(format!("{name}.tar.gz"));
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (tarball.as_os_str(), place.path().as_os_str());
+    run("tar", &["-xzf".as_ref(), from, "-C".as_ref(), to]);
+    let unpacked = place.path().join(name);
+    let mut program = Command::new(unpacked.join("bin/contextpilot-llama"));
+    program.env_clear();
+    let library = hook_path(program, Path::new("/proc/nowhere"));
+    let library = library.canonicalize().unwrap();
+    let expected = unpacked.join("lib/contextpilot-llama-server");
+    assert_eq!(library.parent().unwrap(), expected.canonicalize().unwrap());
+
+    let Some(package) = names.iter().find(|name| name.as_bytes().ends_with(b".deb")) else {
+        eprintln!("skipped: dpkg-deb is not installed");
+        return;
+    };
+    let package = first.join("out").join(package);
+    let control = run("dpkg-deb", &["--field".as_ref(), package.as_os_str()]);
+    // Every @NAME@ of the template has its value.
+    let open = control.lines().find(|line| line.matches('@').count() > 1);
+    assert_eq!(open, None, "{control}");
+    let files = run("dpkg-deb", &["--contents".as_ref(), package.as_os_str()]);
+    for file in [
+        "./usr/bin/contextpilot-llama-server",
+        "./usr/lib/systemd/system/contextpilot-llama-server@.service",
+        "./etc/default/contextpilot-llama-server",
+    ] {
+        assert!(files.contains(&format!("{file}\n")), "{file}: {files}");
+    }
+}
+
+/// The first process of a container, which ignores all signals that it does not handle.
+#[test]
+fn the_index_of_a_container_ends_when_it_is_asked_to() {
+    let apart = ["--user", "--map-root-user", "--pid", "--fork"];
+    let probe = Command::new("unshare").args(apart).arg("true").output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no namespace for processes can be made here (unshare, of util-linux)");
+        return;
+    }
+    let mut parent = Command::new("unshare")
+        .args(apart)
+        .arg("--kill-child")
+        .arg(env!("CARGO_BIN_EXE_contextpilot-llama"))
+        .args(["listen", "--port", "0"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(parent.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("Listening on")));
+    let children = format!("/proc/{0}/task/{0}/children", parent.id());
+    let first = fs::read_to_string(children).unwrap();
+    let signal = |name| Command::new("kill").args([name, first.trim()]).status();
+    assert!(signal("-TERM").unwrap().success());
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || sender.send(parent.wait().unwrap().code()));
+    let code = ended.recv_timeout(Duration::from_secs(20));
+    if code.is_err() {
+        signal("-KILL").unwrap();
+    }
+    assert_eq!(code, Ok(Some(128 + 15)));
+}
