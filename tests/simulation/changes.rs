@@ -33,6 +33,11 @@ fn bare(arch: Arch) -> Builder {
     of(arch).bare_slots(2).args(["-c", "2048"])
 }
 
+/// The default flags of late 2026; older servers have one slot by default.
+fn shared(arch: Arch) -> Builder {
+    of(arch).args(["--parallel", "4", "--kv-unified"])
+}
+
 /// A host cache, and slots of their own.
 fn with_host(arch: Arch) -> Builder {
     of(arch).args(["-c", "2048", "--parallel", "2"])
@@ -83,6 +88,11 @@ fn among_others() -> Trace {
     ask(ask(trace, longer(2, 4)), longer(3, 4))
 }
 
+/// Older servers cut prompts that are too long, unless they are told not to.
+fn refuses(server: Builder) -> Builder {
+    server.args(["--no-context-shift"])
+}
+
 /// Requests that are refused when a slot has been chosen for them: their prompts are too long.
 fn refused() -> Trace {
     let long = |seed| text(seed, 3000);
@@ -102,12 +112,12 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("slots: erased", bare(llama), erased()),
         Case::new("slots: erased, host cache", with_host(llama), erased()),
-        Case::new("slots: erased, default flags", of(llama), erased()),
+        Case::new("slots: erased, shared context", shared(llama), erased()),
         Case::new("slots: erased, sliding window", bare(gemma), erased()),
         Case::new("slots: erased, recurrent", bare(mamba), erased()),
         Case::new("slots: restored", bare(llama), restored()),
         Case::new("slots: restored, host cache", with_host(llama), restored()),
-        Case::new("slots: restored, default flags", of(llama), restored()),
+        Case::new("slots: restored, shared context", shared(llama), restored()),
         Case::new("slots: restored, sliding window", bare(gemma), restored()),
         Case::new("slots: restored, recurrent", bare(mamba), restored()),
         Case::new("slots: among others", bare(llama), among_others()),
@@ -121,11 +131,15 @@ pub(super) fn cases() -> Vec<Case> {
             with_host(gemma),
             among_others(),
         ),
-        Case::new("slots: refused", bare(llama), refused()),
-        Case::new("slots: refused, host cache", with_host(llama), refused()),
+        Case::new("slots: refused", refuses(bare(llama)), refused()),
         Case::new(
-            "slots: refused, default flags",
-            of(llama).args(["-c", "1024"]),
+            "slots: refused, host cache",
+            refuses(with_host(llama)),
+            refused(),
+        ),
+        Case::new(
+            "slots: refused, shared context",
+            refuses(shared(llama).args(["-c", "1024"])),
             refused(),
         ),
     ]

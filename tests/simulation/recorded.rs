@@ -71,7 +71,8 @@ pub(crate) fn compare(case: &Case) -> Result<Verdict> {
     match wrong.is_empty() {
         true => Ok(Verdict::Equal(next)),
         false => Err(Error::new(format!(
-            "(reused, evaluated){wrong}\n  {setting:?}"
+            "(reused, evaluated){wrong}\n  {setting:?}\n  {:?}",
+            traffic.changes
         ))),
     }
 }
