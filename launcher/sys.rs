@@ -1,5 +1,5 @@
 //! The launcher's system calls that have no safe counterpart in the standard
-//! library. The only unsafe code outside the hook.
+//! library. The only unsafe code that is not in the hook library.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, OsStr, OsString};
