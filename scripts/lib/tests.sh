@@ -35,6 +35,15 @@ select_tests() {
     done
 }
 
+# What still runs ends with this script.
+end_tests() {
+    local group
+    for group in $(jobs -p); do kill -- "-$group" 2>/dev/null || true; done
+}
+trap end_tests EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 # run_tests LANES FILE: runs the programs of FILE, so many at a time, in its order, each in its
 # folder, as cargo does. What stands behind them on their lines are their arguments, divided by tabs.
 # What each says is printed whole when it has ended. Returns 1 if one failed; the names of those that
@@ -49,7 +58,10 @@ run_tests() {
             busy=$((busy - 1))
         fi
         name=${folder#"$PWD"}/$target
+        # In a group of its own: otherwise the shell would have it, and what it starts, ignore SIGINT.
+        set -m
         run_test "$kept" "${name#/}" "$folder" "$program" "$arguments" </dev/null &
+        set +m
         busy=$((busy + 1)) ran=$((ran + 1))
     done <"$file"
     wait
