@@ -13,18 +13,20 @@ use std::time::Duration;
 use super::{root, text};
 
 /// What `scripts/package` does after it has built: sh, with $1 the checkout, $2 the folder of the packages
-/// and $3 the machine.
+/// and $3 the machine. Compressing programs that are not optimised takes long, and tells nothing.
 const PACK: &str = r#"
     umask 022
     repository=$1 packages=$2
     cd "$repository"
     . scripts/lib/tools.sh
     . scripts/lib/packages.sh
+    gzip() { command gzip "${@/--best/-1}"; }
+    dpkg-deb() { :; }
     mkdir -p "$packages/out"
     strip "$packages/$3"/bin/*
     stage "$3" "$packages/$3/stage"
     tarball "$3" "$packages/$3/stage"
-    if command -v dpkg-deb >/dev/null; then deb "$3" "$packages/$3/stage"; fi
+    deb "$3" "$packages/$3/stage"
 "#;
 
 fn companion() -> Command {
@@ -115,22 +117,21 @@ fn a_tarball_brings_its_own_library_and_is_the_same_twice() {
     let expected = unpacked.join("lib/contextpilot-llama-server");
     assert_eq!(library.parent().unwrap(), expected.canonicalize().unwrap());
 
-    let Some(package) = names.iter().find(|name| name.as_bytes().ends_with(b".deb")) else {
-        eprintln!("skipped: dpkg-deb is not installed");
-        return;
-    };
-    let package = first.join("out").join(package);
-    let control = run("dpkg-deb", &["--field".as_ref(), package.as_os_str()]);
+    let package = first.join(machine).join("deb");
+    let control = fs::read_to_string(package.join("DEBIAN/control")).unwrap();
     // Every @NAME@ of the template has its value.
     let open = control.lines().find(|line| line.matches('@').count() > 1);
     assert_eq!(open, None, "{control}");
-    let files = run("dpkg-deb", &["--contents".as_ref(), package.as_os_str()]);
+    assert!(
+        control.contains(&format!("\nVersion: {version}\n")),
+        "{control}"
+    );
     for file in [
-        "./usr/bin/contextpilot-llama-server",
-        "./usr/lib/systemd/system/contextpilot-llama-server@.service",
-        "./etc/default/contextpilot-llama-server",
+        "usr/bin/contextpilot-llama-server",
+        "usr/lib/systemd/system/contextpilot-llama-server@.service",
+        "etc/default/contextpilot-llama-server",
     ] {
-        assert!(files.contains(&format!("{file}\n")), "{file}: {files}");
+        assert!(package.join(file).is_file(), "{file}");
     }
 }
 
