@@ -135,7 +135,8 @@ impl<'a> Server<'a> {
     }
 
     /// Slots that end at the same time do so after the same batch, in their order. Each calls one of
-    /// those that wait, and puts it in front of those that were called before.
+    /// those that wait, and puts it in front of those that were called before. What came during that
+    /// batch has not been looked at yet, and stands behind those.
     fn release_all(&mut self, slot: usize) {
         let mut ended = vec![slot];
         while let Some(&Reverse((time, _, Happening::Ends(other)))) = self.ahead.peek() {
@@ -146,11 +147,35 @@ impl<'a> Server<'a> {
             ended.push(other);
         }
         ended.sort_unstable();
+        let began = self.batch_began();
+        let came = |one: &Coming| match *one {
+            Coming::Job(job) => self.arrived[job],
+            Coming::Change(_) => 0,
+        };
+        let looked_at = self.queue.iter().take_while(|one| came(one) <= began);
+        let new = self.queue.split_off(looked_at.count());
         let called: Vec<Coming> = ended
             .into_iter()
             .filter_map(|slot| self.release(slot))
             .collect();
         called.into_iter().rev().for_each(|one| self.offer(one));
+        new.into_iter().for_each(|one| self.offer(one));
+    }
+
+    /// When the batch began that has just been evaluated: when the last prompt was added that it
+    /// evaluated. A batch without one is short.
+    fn batch_began(&self) -> u64 {
+        let outcomes = self.slots.iter().filter_map(|slot| {
+            let request = self.jobs[slot.job?].request;
+            self.outcomes[request].map(|outcome| (request, outcome))
+        });
+        let evaluating = outcomes.filter(|(request, outcome)| {
+            let record = &self.traffic.requests[*request].record;
+            let time = self.rates.prompt_time(record, outcome.evaluated);
+            outcome.launched + time >= self.now
+        });
+        let launched = evaluating.map(|(_, outcome)| outcome.launched);
+        launched.max().unwrap_or(self.now).min(self.now)
     }
 
     fn plan(&mut self, time: u64, happening: Happening) {

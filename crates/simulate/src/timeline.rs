@@ -19,7 +19,7 @@ pub(crate) struct Job {
     /// Index in the recording.
     pub(crate) request: usize,
     pub(crate) children: Vec<usize>,
-    /// Its arrival; `After` names a job.
+    /// When it came into the server's queue; `After` names a job.
     pub(crate) arrival: Arrival,
     /// From when it could be served until a slot took it on, microseconds.
     pub(crate) delay: u64,
@@ -87,21 +87,82 @@ fn jobs(traffic: &Traffic) -> Vec<Job> {
             parent.children.push(child);
         }
     }
-    jobs.sort_by_key(|job| {
-        let record = &requests[job.request].record;
-        (record.arrived, record.order)
-    });
-    let causes = causes(requests, &jobs);
     let mut ends: Vec<u64> = requests.iter().map(|r| r.record.ended).collect();
     ends.sort_unstable();
-    for (job, arrival) in jobs.iter_mut().zip(causes) {
+    let queued = queued(requests, &ends, &mut jobs);
+    let causes = causes(requests, &jobs, &queued);
+    for ((job, arrival), queued) in jobs.iter_mut().zip(causes).zip(queued) {
         let record = &requests[job.request].record;
         let freed = ends.partition_point(|&end| end <= record.launched);
         let freed = freed.checked_sub(1).map_or(0, |last| ends[last]);
-        job.delay = record.launched.saturating_sub(freed.max(record.arrived));
+        job.delay = record.launched.saturating_sub(freed.max(queued));
         job.arrival = arrival;
     }
     jobs
+}
+
+/// At most so many prompts are evaluated at once: more slots than a server has.
+const SLOTS: usize = 256;
+
+/// Sorts jobs by when they came into the queue, and says when that was at the earliest. A recording says
+/// when a request arrived. Its prompt is tokenized after that, so that of several requests at once the
+/// first to arrive need not be the first in the queue. But the order in which they were launched tells:
+/// the queue is served in its order, except that slots which end at once each call one of those that
+/// wait, and put it in front of the one before (see `Server::release_all`).
+fn queued(requests: &[TrafficRequest], ends: &[u64], jobs: &mut [Job]) -> Vec<u64> {
+    jobs.sort_by_key(|job| requests[job.request].record.order);
+    let over = |time: u64| ends.partition_point(|&end| end <= time);
+    let record = |nth: usize| &requests[jobs[nth].request].record;
+    let mut queued: Vec<(u64, usize)> = Vec::with_capacity(jobs.len());
+    let evaluations = requests
+        .iter()
+        .map(|r| (r.record.launched, r.record.prompted));
+    let mut evaluations: Vec<(u64, u64)> = evaluations.collect();
+    evaluations.sort_unstable();
+    let mut latest = 0;
+    let all: Vec<usize> = (0..jobs.len()).collect();
+    for together in all.chunk_by(|&a, &b| over(record(a).launched) == over(record(b).launched)) {
+        let end = over(record(together[0]).launched).checked_sub(1);
+        let began = end.map_or(0, |end| batch_began(&evaluations, ends[end]));
+        let (waiting, came) = together
+            .iter()
+            .partition::<Vec<usize>, _>(|&&nth| record(nth).arrived <= began);
+        for nth in waiting.into_iter().rev().chain(came) {
+            let record = record(nth);
+            // Those that name a slot, or want several, wait for these.
+            let for_any = record.id_slot.is_none() && jobs[nth].children.is_empty();
+            let at = match for_any {
+                true => record.arrived.max(latest).min(record.launched),
+                false => record.arrived,
+            };
+            if for_any {
+                latest = at;
+            }
+            queued.push((at, nth));
+        }
+    }
+    // Stable: at the same time in the order of the queue.
+    queued.sort_by_key(|&(at, _)| at);
+    let mut sorted: Vec<Job> = queued.iter().map(|&(_, nth)| jobs[nth].clone()).collect();
+    jobs.swap_with_slice(&mut sorted);
+    // No two at the same time: in a simulation they may follow different answers, and must not pass
+    // each other for that.
+    let mut last = None;
+    let mut after = |at: u64| {
+        let at = last.map_or(at, |last: u64| at.max(last + 1));
+        last = Some(at);
+        at
+    };
+    queued.into_iter().map(|(at, _)| after(at)).collect()
+}
+
+/// When the batch began after which slots ended: when the last prompt was added that it evaluated.
+/// `evaluations`: when prompts were added and evaluated, in this order.
+fn batch_began(evaluations: &[(u64, u64)], end: u64) -> u64 {
+    let added = evaluations.partition_point(|&(launched, _)| launched < end);
+    let last = evaluations[..added].iter().rev().take(SLOTS);
+    let found = last.into_iter().find(|&&(_, prompted)| prompted >= end);
+    found.map_or(end, |&(launched, _)| launched)
 }
 
 /// When a job was answered.
@@ -137,7 +198,7 @@ fn changes(traffic: &Traffic, jobs: &[Job]) -> Vec<Arrival> {
     traffic.changes.iter().map(arrival).collect()
 }
 
-fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
+fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arrival> {
     let ended = |job: usize| ended(&jobs[job], requests);
     // Jobs by when they ended, and the answers of those that have ended, by their first token.
     let mut by_end: Vec<usize> = (0..jobs.len()).collect();
@@ -149,7 +210,7 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job]) -> Vec<Arrival> {
     let mut arrivals = Vec::with_capacity(jobs.len());
     for (nth, job) in jobs.iter().enumerate() {
         let request = &requests[job.request];
-        let arrived = request.record.arrived;
+        let arrived = queued[nth];
         while let Some(&earlier) = over.next_if(|&&earlier| ended(earlier) <= arrived) {
             let answered = &requests[jobs[earlier].request];
             if let Some(first) = answered.tokens.at(answered.record.prompt) {
