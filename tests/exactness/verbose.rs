@@ -8,7 +8,7 @@
 use crate::{LAUNCHER, latest};
 use contextpilot_control::{ChosenBy, Evaluated, Match, MatchRequest};
 use contextpilot_testbed::{
-    Arch, Builder, Completion, Connection, Error, Model, Request, Result, Server,
+    Arch, Builder, Completion, Connection, Error, Model, Request, Result, Server, try_until,
 };
 use std::net::SocketAddr;
 
@@ -122,9 +122,15 @@ impl Run {
             let answer = server.complete(&request)?;
             server.wait_idle()?;
             let evaluated = newest(control, u64::from(nth) + 1)?;
-            let log = server.stderr();
-            let said = Said::of(log.get(said_before..).unwrap_or_default());
-            said_before = log.len();
+            // A thread of its own writes the server's log, in order: this is its last line of a request.
+            let said = try_until("the server's log of the request", || {
+                let log = server.stderr();
+                let new = log.get(said_before..).unwrap_or_default();
+                let whole = new.contains("stop processing");
+                Ok(whole.then(|| (Said::of(new), log.len())))
+            });
+            let (said, read) = said?;
+            said_before = read;
             let problem = wrong(&told, &answer, &evaluated, &said, cached);
             if let Some(problem) = problem {
                 return Err(Error::new(format!(
