@@ -1,13 +1,14 @@
 //! `index`: orders contexts by what the server has cached, and passes requests on to the server.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use clap::Args;
 use contextpilot_client::{Control, LlamaServer};
 use contextpilot_index::{Index, Limits, Mode};
 use contextpilot_proxy::Upstream;
 use contextpilot_settings::env;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::connect::{ControlAt, api_key};
 use crate::say::say;
@@ -116,9 +117,19 @@ impl Serving {
 struct Shared(Arc<Mutex<Index>>);
 
 impl Shared {
+    /// After a panic, the state can still be locked: it is at worst incomplete.
     fn lock(&self) -> MutexGuard<'_, Index> {
-        // Ignore poisoning: after a panic the state is at worst incomplete.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
+    }
+
+    /// Locks the state for one piece of long work, and then passes the lock to whoever waits for it. A plain
+    /// unlock would let the next piece take it again before a thread that waits has woken up: small requests
+    /// then waited for all of a large batch.
+    fn for_a_piece<T>(&self, piece: impl FnOnce(&mut Index) -> T) -> T {
+        let mut guard = self.lock();
+        let result = piece(&mut guard);
+        MutexGuard::unlock_fair(guard);
+        result
     }
 }
 

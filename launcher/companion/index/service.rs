@@ -145,15 +145,11 @@ impl Service {
         let done = beside(move || {
             let mut worked = work.run();
             let answer = loop {
-                // A separate statement, so that the lock is released after it.
-                let finished = shared.lock().finish(&mut worked, &mut ids::new);
-                match finished {
+                match shared.for_a_piece(|index| index.finish(&mut worked, &mut ids::new)) {
                     Ok(true) => break worked.answer(),
                     Ok(false) => {}
                     Err(answer) => break *answer,
                 }
-                // Let other threads take the lock now.
-                std::thread::yield_now();
             };
             drop((turn, place));
             (answer.status, answer.body.to_string())
