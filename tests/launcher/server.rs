@@ -1,6 +1,6 @@
 //! Which server is run, and what is said if there is none.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
@@ -85,11 +85,17 @@ fn llama_server_bin_is_used_and_called_by_its_name() {
     assert_eq!(run(OsStr::new("")).status.code(), Some(1));
 }
 
-#[test]
-fn the_launcher_never_runs_itself() {
+/// A machine without a server, and a `PATH` of two of its folders, `bin` and `bin2`.
+fn two_folders() -> (Machine, OsString) {
     let machine = Machine::without_server();
     fs::create_dir(machine.path("bin2")).unwrap();
     let both = std::env::join_paths([machine.path("bin"), machine.path("bin2")]).unwrap();
+    (machine, both)
+}
+
+#[test]
+fn the_launcher_never_runs_itself() {
+    let (machine, both) = two_folders();
     let in_bin2 = machine.path("bin2/llama-server");
     let by_link = |at: &Path| symlink(LAUNCHER, at).unwrap();
     let by_copy = |at: &Path| copy_executable(Path::new(LAUNCHER), at);
@@ -122,9 +128,7 @@ fn the_launcher_never_runs_itself() {
 
 #[test]
 fn another_version_of_the_launcher_does_not_start_a_circle() {
-    let machine = Machine::without_server();
-    fs::create_dir(machine.path("bin2")).unwrap();
-    let both = std::env::join_paths([machine.path("bin"), machine.path("bin2")]).unwrap();
+    let (machine, both) = two_folders();
     symlink(LAUNCHER, machine.server()).unwrap();
     let other = machine.path("bin2/llama-server");
     let longer = [&fs::read(LAUNCHER).unwrap()[..], b"another version"].concat();

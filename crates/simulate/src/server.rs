@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use contextpilot_traffic::{Applied, Memory, Traffic, TrafficRequest};
 
-use crate::timeline::{Arrival, Coming, Job, Timeline};
+use crate::timeline::{Arrival, Coming, Job, Timeline, batch_began};
 
 use crate::files::Files;
 use crate::host::{HostCache, Prompt};
@@ -147,7 +147,7 @@ impl<'a> Server<'a> {
             ended.push(other);
         }
         ended.sort_unstable();
-        let began = self.batch_began();
+        let began = batch_began(self.prompts(), self.now);
         let came = |one: &Coming| match *one {
             Coming::Job(job) => self.arrived[job],
             Coming::Change(_) => 0,
@@ -162,20 +162,15 @@ impl<'a> Server<'a> {
         new.into_iter().for_each(|one| self.offer(one));
     }
 
-    /// When the batch began that has just been evaluated: when the last prompt was added that it
-    /// evaluated. A batch without one is short.
-    fn batch_began(&self) -> u64 {
-        let outcomes = self.slots.iter().filter_map(|slot| {
+    /// When each prompt was added that has a slot, and when it is evaluated.
+    fn prompts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.slots.iter().filter_map(|slot| {
             let request = self.jobs[slot.job?].request;
-            self.outcomes[request].map(|outcome| (request, outcome))
-        });
-        let evaluating = outcomes.filter(|(request, outcome)| {
-            let record = &self.traffic.requests[*request].record;
+            let outcome = self.outcomes[request]?;
+            let record = &self.traffic.requests[request].record;
             let time = self.rates.prompt_time(record, outcome.evaluated);
-            outcome.launched + time >= self.now
-        });
-        let launched = evaluating.map(|(_, outcome)| outcome.launched);
-        launched.max().unwrap_or(self.now).min(self.now)
+            Some((outcome.launched, outcome.launched + time))
+        })
     }
 
     fn plan(&mut self, time: u64, happening: Happening) {

@@ -101,29 +101,31 @@ fn jobs(traffic: &Traffic) -> Vec<Job> {
     jobs
 }
 
-/// At most so many prompts are evaluated at once: more slots than a server has.
-const SLOTS: usize = 256;
-
-/// Sorts jobs by when they came into the queue, and says when that was at the earliest. A recording says
-/// when a request arrived. Its prompt is tokenized after that, so that of several requests at once the
-/// first to arrive need not be the first in the queue. But the order in which they were launched tells:
-/// the queue is served in its order, except that slots which end at once each call one of those that
-/// wait, and put it in front of the one before (see `Server::release_all`).
+/// Sorts jobs by when they came into the queue, and says when that was at the earliest.
 fn queued(requests: &[TrafficRequest], ends: &[u64], jobs: &mut [Job]) -> Vec<u64> {
     jobs.sort_by_key(|job| requests[job.request].record.order);
+    let (times, order): (Vec<u64>, Vec<usize>) =
+        order_of_queue(requests, ends, jobs).into_iter().unzip();
+    let mut sorted: Vec<Job> = order.into_iter().map(|nth| jobs[nth].clone()).collect();
+    jobs.swap_with_slice(&mut sorted);
+    apart(times)
+}
+
+/// When jobs came into the queue, and which. A recording says when a request arrived. Its prompt is
+/// tokenized after that, so that of several requests at once the first to arrive need not be the first in
+/// the queue. But the order in which they were launched tells: the queue is served in its order, except
+/// that slots which end at once each call one of those that wait, and put it in front of the one before
+/// (see `Server::release_all`). `jobs`: in the order in which they were launched.
+fn order_of_queue(requests: &[TrafficRequest], ends: &[u64], jobs: &[Job]) -> Vec<(u64, usize)> {
     let over = |time: u64| ends.partition_point(|&end| end <= time);
     let record = |nth: usize| &requests[jobs[nth].request].record;
     let mut queued: Vec<(u64, usize)> = Vec::with_capacity(jobs.len());
-    let evaluations = requests
-        .iter()
-        .map(|r| (r.record.launched, r.record.prompted));
-    let mut evaluations: Vec<(u64, u64)> = evaluations.collect();
-    evaluations.sort_unstable();
+    let prompts = Prompts::of(requests);
     let mut latest = 0;
     let all: Vec<usize> = (0..jobs.len()).collect();
     for together in all.chunk_by(|&a, &b| over(record(a).launched) == over(record(b).launched)) {
         let end = over(record(together[0]).launched).checked_sub(1);
-        let began = end.map_or(0, |end| batch_began(&evaluations, ends[end]));
+        let began = end.map_or(0, |end| batch_began(prompts.added_before(ends[end]), ends[end]));
         let (waiting, came) = together
             .iter()
             .partition::<Vec<usize>, _>(|&&nth| record(nth).arrived <= began);
@@ -143,26 +145,49 @@ fn queued(requests: &[TrafficRequest], ends: &[u64], jobs: &mut [Job]) -> Vec<u6
     }
     // Stable: at the same time in the order of the queue.
     queued.sort_by_key(|&(at, _)| at);
-    let mut sorted: Vec<Job> = queued.iter().map(|&(_, nth)| jobs[nth].clone()).collect();
-    jobs.swap_with_slice(&mut sorted);
-    // No two at the same time: in a simulation they may follow different answers, and must not pass
-    // each other for that.
-    let mut last = None;
-    let mut after = |at: u64| {
-        let at = last.map_or(at, |last: u64| at.max(last + 1));
-        last = Some(at);
-        at
-    };
-    queued.into_iter().map(|(at, _)| after(at)).collect()
+    queued
 }
 
-/// When the batch began after which slots ended: when the last prompt was added that it evaluated.
-/// `evaluations`: when prompts were added and evaluated, in this order.
-fn batch_began(evaluations: &[(u64, u64)], end: u64) -> u64 {
-    let added = evaluations.partition_point(|&(launched, _)| launched < end);
-    let last = evaluations[..added].iter().rev().take(SLOTS);
-    let found = last.into_iter().find(|&&(_, prompted)| prompted >= end);
-    found.map_or(end, |&(launched, _)| launched)
+/// The same times in the same order, no two alike: in a simulation, requests of the same time may follow
+/// different answers, and must not pass each other for that.
+fn apart(times: Vec<u64>) -> Vec<u64> {
+    let mut next = 0;
+    let mut after = |at: u64| {
+        let at = at.max(next);
+        next = at + 1;
+        at
+    };
+    times.into_iter().map(&mut after).collect()
+}
+
+/// At most so many prompts are evaluated at once: more slots than a server has.
+const SLOTS: usize = 256;
+
+/// When each prompt was added to the batch, and when it was evaluated, in this order.
+struct Prompts(Vec<(u64, u64)>);
+
+impl Prompts {
+    fn of(requests: &[TrafficRequest]) -> Self {
+        let both = requests
+            .iter()
+            .map(|r| (r.record.launched, r.record.prompted));
+        let mut all: Vec<(u64, u64)> = both.collect();
+        all.sort_unstable();
+        Self(all)
+    }
+
+    /// Those that can still have been at work.
+    fn added_before(&self, time: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let added = self.0.partition_point(|&(added, _)| added < time);
+        self.0[..added].iter().rev().take(SLOTS).copied()
+    }
+}
+
+/// When the batch began that was over at `end`: when the last prompt was added that it evaluated. One that
+/// evaluated none is short, and counts as nothing. `prompts`: when each was added, and evaluated.
+pub(crate) fn batch_began(prompts: impl Iterator<Item = (u64, u64)>, end: u64) -> u64 {
+    let at_work = prompts.filter(|&(_, evaluated)| evaluated >= end);
+    at_work.map(|(added, _)| added).max().unwrap_or(end)
 }
 
 /// When a job was answered.

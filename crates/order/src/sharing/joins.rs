@@ -47,7 +47,8 @@ pub fn joins(
     let mut joins = Vec::new();
     // Each cluster waits with the best of those before it, so that each pair is looked at once, by its
     // later one. If its partner was joined with another, the next best is no better: what comes first
-    // here with both still there is the best of all pairs.
+    // here with both still there is the best of all pairs. (After SEARCHES it can seem better, as what
+    // is cached is no longer weighed: then it is joined later than it could be.)
     while let Some((saved, _, Reverse(later), Reverse(earlier))) = waiting.pop() {
         if joining.clusters[later].is_none() {
             continue;
