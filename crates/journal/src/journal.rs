@@ -59,7 +59,7 @@ impl Journal {
             Err(error) => {
                 log(&format!(
                     "[ContextPilot] no journal: {error}. Set XDG_STATE_HOME to a folder of \
-                     your own; without one, what a crash takes from the cache is not reported"
+                     your own; without one, evictions by a crash are not reported"
                 ));
                 (Self::off(log), Vec::new())
             }
@@ -102,16 +102,16 @@ impl Journal {
             Ok(None) => {
                 log(&format!(
                     "[ContextPilot] no journal: {MAX_NUMBER} servers with the same index and \
-                     address have one. What a crash takes from this one is not reported; \
+                     address have one. Evictions by a crash of this one are not reported; \
                      give each server a port of its own"
                 ));
                 (Self::off(log), Vec::new())
             }
             Err((path, error)) => {
                 log(&format!(
-                    "[ContextPilot] no journal: {path} cannot be used ({error}). What a crash \
-                     takes from the cache is not reported; set XDG_STATE_HOME to a folder on a \
-                     disk that can be written to"
+                    "[ContextPilot] no journal: {path} cannot be used ({error}). Evictions by a \
+                     crash are not reported; set XDG_STATE_HOME to a folder on a disk that can be \
+                     written to"
                 ));
                 (Self::off(log), Vec::new())
             }
@@ -232,7 +232,7 @@ impl Journal {
         let Err(error) = action(open) else { return };
         (self.log)(&format!(
             "[ContextPilot] the journal {:?} cannot be written ({error}): it is off until the \
-             next start, and a crash before that leaves ids in the index. Check the disk",
+             next start, and evictions by a crash before that are not reported. Check the disk",
             open.file.path(&open.folder)
         ));
         let off = State::Off { _lock: None };

@@ -39,7 +39,7 @@ pub(crate) enum Next<'a> {
     End,
     /// The beginning of a frame: the file was cut off.
     Cut,
-    /// The checksum is wrong, or the length makes no sense.
+    /// The checksum is wrong, or the length is impossible.
     Damaged,
 }
 

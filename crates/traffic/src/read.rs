@@ -94,7 +94,7 @@ impl fmt::Display for Damage {
             ),
             DamageKind::Cut => write!(f, "the recording was cut off at byte {at}"),
             DamageKind::Checksum => write!(f, "the recording is damaged at byte {at}"),
-            DamageKind::Content => write!(f, "the recording makes no sense at byte {at}"),
+            DamageKind::Content => write!(f, "the recording has impossible content at byte {at}"),
         }
     }
 }

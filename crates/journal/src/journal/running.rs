@@ -169,7 +169,7 @@ impl Running {
                 self.refusal_said = true;
                 log(&format!(
                     "[ContextPilot] the journal does not keep a request id ({why}), nor others \
-                     like it: if the server crashes, the index will not hear of them"
+                     like it: if the server crashes, their evictions are not reported"
                 ));
             }
             return Ok(());

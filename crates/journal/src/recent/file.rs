@@ -100,8 +100,8 @@ impl Rings {
             Ok(_) | Err(Fault::System(_)) => return None,
         };
         log(&format!(
-            "[ContextPilot] {:?} is not what keeps the request ids of the last moments before \
-             a crash ({why}): removed; if there was a crash, some may stay in the index until \
+            "[ContextPilot] {:?} should hold the last request ids before a crash, but cannot be \
+             used ({why}): removed; if there was a crash, some ids may stay in the index until \
              it is reset",
             self.memory.path().join(&name)
         ));
