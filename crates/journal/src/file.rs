@@ -1,4 +1,4 @@
-//! A journal as a file: found, locked, read, appended to, written anew.
+//! The journal's file: how it is found, locked, read, appended to and compacted.
 
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Write};
@@ -13,37 +13,38 @@ use rustix::io::Errno;
 use crate::Identity;
 use crate::record::{self, Content, End, Kind};
 
-/// How many of one instance may run at once and each have a journal.
+/// How many servers with the same identity can have a journal at the same time.
 pub(crate) const MAX_NUMBER: u32 = 16;
 /// How many damaged files of one name are kept.
 const MAX_BAD: u32 = 3;
-/// How often a name is tried again that somebody changes under our hands.
+/// How often opening is tried while other starts replace or remove the file.
 const ATTEMPTS: u32 = 8;
 
-/// A file of ours, locked for as long as this lives.
+/// A journal of ours, locked for as long as this lives.
 ///
-/// The lock is `flock`'s: it belongs to the open file, ends with the process
-/// however that ends, and is not given up when some other code of the process
-/// opens and closes the same file, as `fcntl`'s would be.
+/// The lock is that of `flock`. It belongs to the open file, and ends with the process
+/// however that ends. A lock of `fcntl` would be lost as soon as any other code of the
+/// process opened and closed the same file.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     pub(crate) file: File,
     name: String,
     identity: Identity,
-    /// Of the file, bytes.
+    /// The length of the file, bytes.
     length: u64,
 }
 
 pub(crate) enum Found {
     Ours(JournalFile, Vec<Arc<str>>),
-    /// Somebody else holds it, or it is none of ours.
+    /// Another process holds it, or it belongs to another instance or user.
     Taken,
-    /// There is none, and none was to be made.
+    /// There is no such file, and `create` was not asked for.
     Absent,
 }
 
-/// What is wrong with a file that can be renamed.
+/// Why a file cannot be opened as a journal.
 pub(crate) enum Fault {
+    /// It is no journal, and should be renamed. The reason.
     SetAside(&'static str),
     System(io::Error),
 }
@@ -64,11 +65,12 @@ pub(crate) enum Opened {
     File(File, Metadata),
     Taken,
     Absent,
-    /// It was replaced meanwhile.
+    /// It was replaced or removed between opening and locking it.
     Changed,
 }
 
-/// Takes the journal of this number. Files that are no journal are renamed.
+/// Opens and locks the journal of this number, and reads its live ids. A file that is no journal, or
+/// is damaged, is renamed and replaced by a new one.
 pub(crate) fn take(
     folder: &PrivateFolder,
     identity: Identity,
@@ -114,8 +116,8 @@ pub(crate) fn take(
             End::Foreign => return Ok(Found::Taken),
             End::Whole | End::Torn => journal.cut(good)?,
             End::Damaged(why) => {
-                // A second name, and then the first for a new file in one step:
-                // no other start finds the name free in between.
+                // Give the damaged file a second name, then rename a new file over the
+                // first. So no other start finds the name free in between.
                 let bad = name_for_bad(folder, &name)?;
                 rustix::fs::linkat(folder, &name, folder, &bad, AtFlags::empty())?;
                 told(why, live.len(), &bad);
@@ -127,12 +129,12 @@ pub(crate) fn take(
     Ok(Found::Taken)
 }
 
-/// Opens and locks it, if it is ours alone. Follows no link, waits for nothing.
+/// Opens and locks a file of this user that nobody holds. Follows no link, and never waits.
 pub(crate) fn open(folder: &PrivateFolder, name: &str, create: bool) -> Result<Opened, Fault> {
     let mut flags = OFlags::RDWR
         | OFlags::APPEND
         | OFlags::NOFOLLOW
-        // Nor may a FIFO in its place make us wait.
+        // Else opening a FIFO could wait.
         | OFlags::NONBLOCK
         | OFlags::CLOEXEC;
     if create {
@@ -144,7 +146,7 @@ pub(crate) fn open(folder: &PrivateFolder, name: &str, create: bool) -> Result<O
         Err(Errno::LOOP | Errno::MLINK) => return Err(Fault::SetAside("it is a link")),
         Err(Errno::ISDIR) => return Err(Fault::SetAside("it is a folder")),
         Err(Errno::NXIO) => return Err(Fault::SetAside("it is not a file")),
-        // Somebody else's, as when the server was once run by root. It may be in use.
+        // Another user's, for example of a server that root ran. It may be in use.
         Err(Errno::ACCESS | Errno::PERM) => return Ok(Opened::Taken),
         Err(error) => return Err(error.into()),
     };
@@ -160,7 +162,7 @@ pub(crate) fn open(folder: &PrivateFolder, name: &str, create: bool) -> Result<O
         Err(Errno::WOULDBLOCK) => return Ok(Opened::Taken),
         Err(error) => return Err(error.into()),
     }
-    // Between opening and locking, its holder may have compacted or removed it.
+    // Between opening and locking, the process that held it may have compacted or removed it.
     if !is_at(folder, name, &metadata)? {
         return Ok(Opened::Changed);
     }
@@ -170,7 +172,7 @@ pub(crate) fn open(folder: &PrivateFolder, name: &str, create: bool) -> Result<O
     if metadata.mode() & 0o077 != 0 {
         file.set_permissions(Permissions::from_mode(0o600))?;
     }
-    // Its holder may have written until the lock was ours.
+    // The process that held it may have written until the lock was ours: get its length again.
     let metadata = file.metadata()?;
     Ok(Opened::File(file, metadata))
 }
@@ -187,7 +189,7 @@ fn is_at(folder: &PrivateFolder, name: &str, metadata: &Metadata) -> io::Result<
     }
 }
 
-/// The first free of a few names, or that of the oldest there, which is removed.
+/// A free name for a damaged file. If all [`MAX_BAD`] names are taken, the oldest file is removed.
 fn name_for_bad(folder: &PrivateFolder, name: &str) -> io::Result<String> {
     let mut oldest = None;
     for n in 1..=MAX_BAD {
@@ -196,7 +198,7 @@ fn name_for_bad(folder: &PrivateFolder, name: &str) -> io::Result<String> {
             Err(Errno::NOENT) => return Ok(bad),
             Err(error) => return Err(error.into()),
             Ok(found) => {
-                // Of the renaming or linking: how long it has been called so.
+                // The inode's change time: when the file got this name.
                 let since = (found.st_ctime, found.st_ctime_nsec);
                 if oldest.as_ref().is_none_or(|(time, _)| since < *time) {
                     oldest = Some((since, bad));
@@ -206,7 +208,7 @@ fn name_for_bad(folder: &PrivateFolder, name: &str) -> io::Result<String> {
     }
     let (_, bad) = oldest.ok_or(io::ErrorKind::NotFound)?;
     match rustix::fs::unlinkat(folder, &bad, AtFlags::empty()) {
-        // A folder: an empty one goes, one with content is an error.
+        // It is a folder. An empty one is removed, any other is an error.
         Err(Errno::ISDIR | Errno::PERM) => {
             rustix::fs::unlinkat(folder, &bad, AtFlags::REMOVEDIR)?;
         }
@@ -215,7 +217,7 @@ fn name_for_bad(folder: &PrivateFolder, name: &str) -> io::Result<String> {
     Ok(bad)
 }
 
-/// A new file under this name, with a header in it, locked.
+/// Creates a file of this name, locks it, and writes a header.
 fn create_new(folder: &PrivateFolder, name: &str, identity: Identity) -> io::Result<JournalFile> {
     let flags = OFlags::RDWR
         | OFlags::APPEND
@@ -245,7 +247,7 @@ fn records<'a>(identity: &Identity, ids: impl IntoIterator<Item = &'a Arc<str>>)
 }
 
 impl JournalFile {
-    /// Cuts a torn tail off, be it the whole file.
+    /// Cuts off a torn end. If nothing is left, writes a header.
     fn cut(&mut self, good: u64) -> io::Result<()> {
         if good < self.length {
             self.file.set_len(good)?;
@@ -261,7 +263,7 @@ impl JournalFile {
         &self.identity
     }
 
-    /// Of the file, bytes.
+    /// The length of the file, bytes.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
@@ -270,25 +272,25 @@ impl JournalFile {
         folder.path().join(&self.name)
     }
 
-    /// One write. After an error the file may end within a record.
+    /// Appends bytes. After an error the file may end within a record.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.length += bytes.len() as u64;
         Ok(())
     }
 
-    /// Replaces the file by one that holds just these ids as live.
+    /// Replaces the file by a new one that holds these ids as live, and nothing else.
     ///
     /// At every moment the name leads to a whole journal that this process has
-    /// locked. What was written is on the disk before the name changes: else a
-    /// power cut could leave an empty file where a good one was.
+    /// locked. The new file is synchronised before the name changes: else a
+    /// power cut could leave an empty file in place of a good one.
     pub(crate) fn compact<'a>(
         &mut self,
         folder: &PrivateFolder,
         ids: impl IntoIterator<Item = &'a Arc<str>>,
     ) -> io::Result<()> {
         let temporary = format!("{}.new", self.name);
-        // The lock on the journal makes this name ours too.
+        // Only the process that holds the journal's lock uses this name.
         match rustix::fs::unlinkat(folder, &temporary, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -311,12 +313,12 @@ impl JournalFile {
         Ok(())
     }
 
-    /// What keeps the lock, and does nothing else.
+    /// The open file, which keeps the lock.
     pub(crate) fn into_lock(self) -> File {
         self.file
     }
 
-    /// Removes the file, which stays locked until it has no name any more.
+    /// Removes the file. It stays locked until it has no name any more.
     pub(crate) fn remove(self, folder: &PrivateFolder) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(folder, &self.name, AtFlags::empty())?)
     }

@@ -10,38 +10,38 @@ mod tests;
 
 /// Names one llama-server, the same at each of its starts: a digest of
 ///
-/// - **the index** that it reports to: ids mean nothing to another one;
-/// - **the machine**, for home folders that several machines share;
+/// - **the index** that it reports to: the ids mean nothing to another index;
+/// - **the machine**, because several machines may share a home folder;
 /// - **the addresses** it listens on (`--host`, `--port`): no two servers of a
-///   machine can have the same. For a child of llama-server's router mode, whose
-///   port is another one each time, the router's port and the model's name
+///   machine can have the same. A child of llama-server's router mode has another
+///   port at each start, so there it is the router's port and the model's name
 ///   instead.
 ///
-/// The model and all other flags are *not* part of it: whatever model comes up
-/// at an address next, what was cached there is gone and the index must hear it.
+/// Otherwise the model and all other flags are *not* part of it: whatever model is
+/// started at an address next, what was cached there is gone and must be reported.
 ///
-/// Two servers may still come out as the same: `--port 0`, `--reuse-port`,
-/// containers with a network each and one home. They are kept apart by the
-/// lock on the journal, see [`Journal::open`](crate::Journal::open).
+/// Two servers may still have the same identity: with `--port 0`, with `--reuse-port`,
+/// or in containers that share a home but not a network. The lock on the journal keeps
+/// them apart, see [`Journal::open`](crate::Journal::open).
 ///
-/// Not seen are addresses given in llama.cpp's own `config.ini` (newer servers
-/// read one): servers that differ in nothing else, and so read the same one.
+/// An address in llama.cpp's own `config.ini` (newer servers read one) is not seen. So
+/// servers whose addresses differ only there have the same identity, too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity([u8; Identity::LENGTH]);
 
-/// The surroundings of a start, as far as [`Identity::of`] asks.
+/// Where a server is started, as far as [`Identity::of`] needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The machine's name for itself, the same after a reboot; empty if it has
-    /// none (many containers).
+    /// The machine's id, which stays the same after a reboot. Empty if it has none, as in
+    /// many containers.
     pub machine: Vec<u8>,
-    /// What relative socket paths are relative to.
+    /// The folder that relative socket paths start from.
     pub folder: PathBuf,
 }
 
 impl Place {
-    /// Reads `/etc/machine-id` and the working directory. Not the host name:
-    /// that changes when a container is made anew, and its volumes stay.
+    /// Reads `/etc/machine-id` and the working directory. It does not use the host name:
+    /// that changes when a container is created again with the same volumes.
     pub fn here() -> Self {
         Self {
             machine: machine_id().unwrap_or_default(),
@@ -59,7 +59,7 @@ fn machine_id() -> std::io::Result<Vec<u8>> {
     Ok(id.trim_ascii().to_vec())
 }
 
-/// llama-server's own, when nothing is said.
+/// llama-server's own defaults.
 const DEFAULT_HOST: &str = "127.0.0.1";
 const DEFAULT_PORT: i64 = 8080;
 
@@ -67,18 +67,18 @@ const DEFAULT_PORT: i64 = 8080;
 const ROUTER_PORT: &str = "LLAMA_SERVER_ROUTER_PORT";
 
 impl Identity {
-    /// Of an identity in a file, bytes.
+    /// The length of an identity, in bytes.
     pub(crate) const LENGTH: usize = 16;
 
-    /// `index`: the index's URL in the form that may be shown, without a
-    /// password, normalised. `argv`: the server's, its own name first. `env`:
-    /// looks environment variables up.
+    /// `index`: the index's URL in the form that may be shown: normalised, without a
+    /// password. `argv`: the server's arguments, its own name first. `env`: looks up
+    /// environment variables.
     ///
-    /// Flags are read as llama-server's `common_params_parse_ex` does: a flag
-    /// and its value are two arguments (there is no `--port=8080`), `_` stands
-    /// for `-` in names with two dashes, the last of several wins, the command
-    /// line goes before the environment, and a port ends where its digits end
-    /// (`std::stoi`). Only the flags asked for here are known, so a *value* that
+    /// Flags are read as llama-server's `common_params_parse_ex` reads them. A flag
+    /// and its value are two arguments (there is no `--port=8080`). `_` stands
+    /// for `-` in names with two dashes. The last of several counts. The command
+    /// line counts more than the environment. A port ends where its digits end
+    /// (`std::stoi`). Other flags than these are not known here, so a *value* that
     /// reads `--port` is taken for the flag if a number follows it.
     pub fn of(
         index: &str,
@@ -119,8 +119,8 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What a server's model is called: by its alias, else by what it loads; empty if neither is told. And
-/// whether a llama-server in router mode has started it, and others beside it. Flags are read as in
+/// The name of a server's model: its alias, else the file or repository that it loads; empty if neither
+/// is given. And whether the server is a child of llama-server's router mode. Flags are read as in
 /// [`Identity::of`].
 pub fn model_name(
     argv: impl IntoIterator<Item = OsString>,
@@ -135,7 +135,7 @@ pub fn model_name(
 struct Flags {
     host: Option<OsString>,
     port: Option<i64>,
-    /// The name that a router gives its child, else what the child loads.
+    /// The alias, which a router gives each child; else the file or repository that is loaded.
     model: Option<OsString>,
 }
 
@@ -151,7 +151,7 @@ impl Flags {
         let mut repository = env("LLAMA_ARG_HF_REPO");
         let mut argv = argv.into_iter().skip(1).peekable();
         while let Some(argument) = argv.next() {
-            // The value stays in line until it is known to be one.
+            // Only looked at: it may turn out to be a flag, and not a value.
             let Some(value) = argv.peek() else { break };
             match name_of(&argument).as_slice() {
                 b"--port" => match leading_number(value) {
@@ -173,8 +173,8 @@ impl Flags {
         }
     }
 
-    /// One for each address, in order; the order is not ours to judge, as
-    /// overlapping addresses do not mean the same in another one.
+    /// One entry for each address, in the order of the command line. The order is part of the
+    /// identity, because overlapping addresses in another order can mean something else.
     fn addresses(&self, place: &Place) -> Vec<Vec<u8>> {
         let default = OsString::from(DEFAULT_HOST);
         let host = self.host.as_ref().unwrap_or(&default);
@@ -210,7 +210,7 @@ fn name_of(argument: &OsStr) -> Vec<u8> {
     name
 }
 
-/// What `std::stoi` makes of `text`: white space, a sign, digits, and whatever.
+/// What `std::stoi` makes of `text`: it skips white space, reads a sign and digits, and ignores the rest.
 fn leading_number(text: &OsStr) -> Option<i64> {
     let text = text.as_bytes();
     let start = text
@@ -223,15 +223,15 @@ fn leading_number(text: &OsStr) -> Option<i64> {
     };
     let length = digits.iter().take_while(|b| b.is_ascii_digit()).count();
     let number: i64 = std::str::from_utf8(&digits[..length]).ok()?.parse().ok()?;
-    // Beyond an `int` it throws, and the server does not start.
+    // Beyond an `int`, `std::stoi` throws and the server does not start.
     i32::try_from(if negative { -number } else { number })
         .ok()
         .map(i64::from)
 }
 
-/// FNV-1a, 128 bits: wide enough that no two servers of a person meet by chance.
-/// It need not withstand anybody: what goes in is the command line of the one
-/// user who can write to the folder.
+/// FNV-1a with 128 bits: wide enough that no two servers of one user collide by chance.
+/// It is not made to withstand an attacker, and need not be: only the user who can write
+/// to the folder chooses what is hashed.
 pub(crate) struct Digest(pub(crate) u128);
 
 impl Digest {
@@ -239,7 +239,8 @@ impl Digest {
         Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
     }
 
-    /// Names and lengths go in too, so that no two lists of fields are one text.
+    /// Hashes the field's name and length too, so that two different lists of fields are never
+    /// the same bytes.
     fn field(&mut self, name: &str, value: &[u8]) {
         self.write(name.as_bytes());
         self.write(&(value.len() as u64).to_be_bytes());

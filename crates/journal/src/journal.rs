@@ -18,17 +18,17 @@ mod tests;
 
 use running::{Belief, Running};
 
-/// Between two writes, at least.
+/// The least time between two writes of [`Journal::flush_if_due`].
 pub const INTERVAL: Duration = Duration::from_millis(250);
 
-/// So many changes are written even before they are due: memory is bounded even
-/// if nobody ever flushes.
+/// At this many changes the journal is written even if that is not due, so its memory is
+/// bounded even if nobody ever flushes.
 pub const MAX_CHANGES: usize = 1 << 16;
 
-/// The ids that the index believes in, in memory and, a little later, on disk.
+/// The ids that the index believes to be cached, in memory and, a little later, on disk.
 ///
-/// Any error turns it off, with one line: the server goes on, and what a crash
-/// takes with it is then not reported.
+/// Any error turns the journal off and logs one line. The server goes on, and the
+/// evictions by a crash are then not reported.
 pub struct Journal {
     state: State,
     ring: Option<Ring>,
@@ -37,8 +37,8 @@ pub struct Journal {
 
 enum State {
     On(Box<Running>),
-    /// What is on disk is no longer kept up to date, but still locked: else another
-    /// start would take this process, which lives, for dead.
+    /// The file is no longer kept up to date, but is still locked. Without the lock another
+    /// start would take this living process for dead.
     Off {
         _lock: Option<File>,
     },
@@ -47,7 +47,7 @@ enum State {
 impl Journal {
     /// Opens the journal of this instance in the user's state folder,
     /// `$XDG_STATE_HOME/contextpilot-llama` or `~/.local/state/contextpilot-llama`.
-    /// `lookup` reads the environment. The rest is as with [`open`](Self::open).
+    /// `lookup` reads environment variables. Otherwise like [`open`](Self::open).
     pub fn in_state_folder(
         lookup: impl Fn(&str) -> Option<OsString>,
         map: Option<Map>,
@@ -59,7 +59,7 @@ impl Journal {
             Err(error) => {
                 log(&format!(
                     "[ContextPilot] no journal: {error}. Set XDG_STATE_HOME to a folder of \
-                     your own; without one, what a crash takes from the cache is not reported"
+                     your own; without one, evictions by a crash are not reported"
                 ));
                 (Self::off(log), Vec::new())
             }
@@ -67,20 +67,20 @@ impl Journal {
     }
 
     /// Opens the journal of this instance, and returns the ids that its last
-    /// process left: the index believes in them, and their KV died with that
-    /// process. They stay in the journal until [`note_gone`](Self::note_gone), so
-    /// that a crash while they are being told loses none.
+    /// process left: the index believes them to be cached, but their KV cache died with
+    /// that process. They stay in the journal until [`note_gone`](Self::note_gone), so
+    /// a crash while they are being reported loses none.
     ///
-    /// The file is locked for the life of this process. What is not locked belongs
-    /// to a process that is dead, so nothing that is live is ever reported, not even
-    /// when two servers have the same [`Identity`]: the second takes a file with
-    /// the next number, up to 16. Whoever starts next takes over all those whose
-    /// processes have died. Beyond 16, or where the file system cannot lock, there
-    /// is no journal.
+    /// The file is locked for the life of this process. A file that is not locked belongs
+    /// to a dead process, so no id of a living server is ever reported. Two servers may
+    /// have the same [`Identity`]: then the second takes a file with the next number, up
+    /// to 16. The next start takes over the files of all dead processes. Beyond 16, or
+    /// where the file system cannot lock, there is no journal.
     ///
-    /// Files of other instances that nobody has held for a month are removed.
+    /// Files of other instances are removed if nobody holds them and they were not written
+    /// for 30 days.
     ///
-    /// With a `map`, and where the system has memory for it, there is a
+    /// If there is a `map`, and the system has shared memory, there is a
     /// [`recent`](Self::recent) too.
     ///
     /// `log` gets lines that begin with `[ContextPilot]`, without a line end.
@@ -102,23 +102,23 @@ impl Journal {
             Ok(None) => {
                 log(&format!(
                     "[ContextPilot] no journal: {MAX_NUMBER} servers with the same index and \
-                     address have one. What a crash takes from this one is not reported; \
+                     address have one. Evictions by a crash of this one are not reported; \
                      give each server a port of its own"
                 ));
                 (Self::off(log), Vec::new())
             }
             Err((path, error)) => {
                 log(&format!(
-                    "[ContextPilot] no journal: {path} cannot be used ({error}). What a crash \
-                     takes from the cache is not reported; set XDG_STATE_HOME to a folder on a \
-                     disk that can be written to"
+                    "[ContextPilot] no journal: {path} cannot be used ({error}). Evictions by a \
+                     crash are not reported; set XDG_STATE_HOME to a folder on a disk that can be \
+                     written to"
                 ));
                 (Self::off(log), Vec::new())
             }
         }
     }
 
-    /// One that keeps nothing.
+    /// A journal that keeps nothing.
     pub fn off(log: fn(&str)) -> Self {
         Self {
             state: State::Off { _lock: None },
@@ -127,30 +127,30 @@ impl Journal {
         }
     }
 
-    /// Whether it keeps what it is told.
+    /// Whether it keeps the ids that are noted.
     pub fn is_on(&self) -> bool {
         matches!(self.state, State::On(_))
     }
 
-    /// What keeps ids until they are in the file, so that they need not be written at
-    /// once. `None`: there is no memory for it, or none that the next start would find.
+    /// The ring that keeps ids until they are in the file, so that they need not be written at
+    /// once. `None`: there is no memory for it, or the next start would not find it.
     pub fn recent(&self) -> Option<Recent> {
         self.ring.as_ref().map(|ring| ring.recent)
     }
 
-    /// The index believes in this id from now on. That is when the request
-    /// arrives, not when it is cached: the index sent it.
+    /// The index believes this id to be cached from now on. Call it when the request
+    /// arrives, not when it is cached: the index believes it from when it sends the request.
     ///
-    /// Ids that are empty or longer than [`MAX_ID_BYTES`](crate::MAX_ID_BYTES), and any above
-    /// [`MAX_IDS`](crate::MAX_IDS), are not kept, which is said once.
+    /// Some ids are not kept, and the first of them is logged: ids that are empty or longer
+    /// than [`MAX_ID_BYTES`](crate::MAX_ID_BYTES), and ids beyond
+    /// [`MAX_IDS`](crate::MAX_IDS) or [`MAX_LIVE_BYTES`](crate::MAX_LIVE_BYTES).
     pub fn note_live(&mut self, id: &Arc<str>) {
         let log = self.log;
         self.on(|open| open.live(id, log));
     }
 
-    /// It is gone from the cache, and the index is to be told. Until then it is
-    /// as live in the file as before; the difference is for
-    /// [`note_gone`](Self::note_gone) to see.
+    /// The id was evicted, and this is to be reported to the index. Until
+    /// [`note_gone`](Self::note_gone) it stays live in the file.
     pub fn note_evicted(&mut self, id: &str) {
         self.on(|open| {
             if let Some(entry) = open.ids.get_mut(id) {
@@ -162,17 +162,16 @@ impl Journal {
         });
     }
 
-    /// The index was told that it is gone, or need not or cannot be told.
+    /// The eviction of the id was reported to the index, or need not or cannot be reported.
     ///
-    /// Nothing happens if the id became live after
-    /// [`note_evicted`](Self::note_evicted): then this is about its earlier life.
-    /// So a caller whose telling takes time may call in whatever order things
-    /// turn out.
+    /// Nothing happens if the id became live again after
+    /// [`note_evicted`](Self::note_evicted): the report was about its earlier request. So a
+    /// caller whose reports take time may call this whenever one of them ends.
     pub fn note_gone(&mut self, id: &str) {
         self.on(|open| open.gone(id));
     }
 
-    /// Writes what has changed, unless that was done less than [`INTERVAL`] ago.
+    /// Writes what has changed, unless this wrote less than [`INTERVAL`] ago.
     pub fn flush_if_due(&mut self, now: Instant) {
         self.on(|open| {
             if open.due(now).is_none_or(|due| now < due) {
@@ -183,8 +182,9 @@ impl Journal {
         });
     }
 
-    /// Whether everything that was noted is in the file. Asked now and then, it also finds
-    /// out whether the next start would still find [`recent`](Self::recent).
+    /// Whether everything that was noted is in the file. If so, and if the file of
+    /// [`recent`](Self::recent) was removed by somebody, this drops it: the next start would not
+    /// find it. So call this now and then.
     pub fn is_written(&mut self) -> bool {
         let written = match &self.state {
             State::On(open) => open.changes.is_empty(),
@@ -196,8 +196,8 @@ impl Journal {
         written
     }
 
-    /// When to call [`flush_if_due`](Self::flush_if_due) next; `now` or earlier: at
-    /// once. `None`: nothing has changed.
+    /// When to call [`flush_if_due`](Self::flush_if_due) next. A time of `now` or earlier
+    /// means at once. `None`: nothing has changed.
     pub fn due(&self, now: Instant) -> Option<Instant> {
         match &self.state {
             State::On(open) => open.due(now),
@@ -205,13 +205,13 @@ impl Journal {
         }
     }
 
-    /// Writes what has changed.
+    /// Writes what has changed, at once.
     pub fn flush(&mut self) {
         self.on(Running::flush);
     }
 
-    /// The clean end: what is left will be reported by the next start; if nothing
-    /// is, the file goes.
+    /// Ends the journal when the server ends cleanly. The next start reports the ids that are
+    /// left. If there are none, the file is removed.
     pub fn close(mut self) {
         self.flush();
         if let State::On(open) = self.state {
@@ -219,7 +219,7 @@ impl Journal {
                 ring.remove();
             }
             if open.ids.is_empty() {
-                // If it stays, it is empty: no harm.
+                // If this fails, the file has no live ids, so it does no harm.
                 let _ = open.file.remove(&open.folder);
             }
         }
@@ -232,7 +232,7 @@ impl Journal {
         let Err(error) = action(open) else { return };
         (self.log)(&format!(
             "[ContextPilot] the journal {:?} cannot be written ({error}): it is off until the \
-             next start, and a crash before that leaves ids in the index. Check the disk",
+             next start, and evictions by a crash before that are not reported. Check the disk",
             open.file.path(&open.folder)
         ));
         let off = State::Off { _lock: None };
@@ -243,7 +243,7 @@ impl Journal {
     }
 }
 
-/// The number of ids and the file, but no ids: this may end up in a log.
+/// Shows the number of ids and the file, but no ids: this may end up in a log.
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {

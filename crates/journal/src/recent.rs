@@ -1,29 +1,29 @@
 //! The ids that have just arrived, in memory that outlives the process.
 //!
-//! The journal is written a few times a second. What comes in between is here: a ring of
-//! slots in a file on a `tmpfs`, mapped shared by the server. An id is put there by plain
-//! stores, on the thread that received it, before anybody can be answered. Whatever ends
-//! the process, the stores that it made stay in the file, and the next start reads them.
+//! The journal is written a few times a second. Ids that arrive in between are here: in a ring
+//! of slots, in a file on a `tmpfs` that the server has mapped shared. The thread that received
+//! a request puts its id there by plain stores, before the request can be answered. Whatever
+//! ends the process, the stores that it made stay in the file, and the next start reads them.
 //! Once the journal has an id, its slot is released.
 //!
 //! ```text
 //! slot   number: u64 (0: empty) | length: u16 | 0: u16 | CRC: u32 | id (up to 112 bytes)
 //! ```
-//! The checksum covers all of it, the format and the journal's identity. So a slot that a
-//! kill left half written, or that two threads wrote at once, reads as empty, and no order
-//! of the stores has to be relied on.
+//! The checksum covers the number, the length and the id, the format, and the journal's
+//! identity. So a slot that a kill left half written, or that two threads wrote at once, reads
+//! as empty. The order in which the stores become visible does not matter.
 //!
-//! **Why a `tmpfs`**, and not the journal itself, mapped. Whoever stores into a file on a
-//! disk may have to wait, when a page was written back and is stored into again: for a
-//! commit of the file system, for a snapshot that freezes it. And such a store is answered
-//! with SIGBUS, which ends the server, when the disk fails or a file system that copies on
-//! write is full. Pages of a `tmpfs` that were allocated beforehand have neither problem.
-//! They do not outlive the machine; but after a power cut the journal itself is some
-//! seconds behind. What remains is somebody who truncates the file: its folder is closed
-//! to all but the user who runs the server, who can end it more simply.
+//! **Why a `tmpfs`, and not the journal's own file, mapped.** A store into a mapped file on a
+//! disk may have to wait after its page was written back: for a commit of the file system, or
+//! for a snapshot that freezes it. If the disk fails, or a copy-on-write file system is full,
+//! the store ends the server with SIGBUS. Pages of a `tmpfs` that were allocated beforehand
+//! have neither problem. They do not outlive the machine, but after a power cut the journal's
+//! own file is some seconds behind as well. One risk remains: to truncate the file ends the
+//! server, too. Its folder is closed to all but the user who runs the server, and that user
+//! can end it more simply.
 //!
-//! Where there is no such memory, or an id is too long for a slot, the caller is told so,
-//! and has the journal written at once instead.
+//! If there is no such memory, or an id is too long for a slot, the caller has the journal
+//! written as soon as it can instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,27 +33,27 @@ use crate::record::Crc;
 
 pub(crate) mod file;
 
-/// Slots of the ring. They are released four times a second, or when half of them are
-/// taken.
+/// Slots of the ring. They are released when the journal was written: up to four times a
+/// second, or when half of the slots are taken.
 pub(crate) const SLOTS: usize = 2048;
 const SLOT_WORDS: usize = 16;
 const HEAD_WORDS: usize = 2;
 /// The longest id that fits, bytes.
 const MAX_BYTES: usize = (SLOT_WORDS - HEAD_WORDS) * 8;
 const WORDS: usize = SLOTS * SLOT_WORDS;
-/// Of all slots.
+/// The size of all slots, bytes.
 pub const BYTES: usize = WORDS * 8;
 const FORMAT: &[u8] = b"contextpilot recent 1";
 
-/// Lends the content of a file of this many bytes, as shared memory, for the life of the
-/// process. That takes unsafe code, which this crate is without.
+/// Maps this many bytes of a file as shared memory, for the life of the process. The caller
+/// supplies it: it takes unsafe code, which this crate does not have.
 pub type Map = fn(&std::fs::File, usize) -> std::io::Result<&'static [AtomicU64]>;
 
-/// The ring. Any thread may put ids into it: that takes no lock and no call of the system.
+/// The ring. Any thread may put ids into it, without a lock and without a system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Recent {
     words: &'static [AtomicU64],
-    /// The checksum's beginning.
+    /// The checksum's state after the format and the identity.
     seed: Crc,
 }
 
@@ -64,9 +64,9 @@ impl Recent {
         (words.len() >= WORDS).then_some(Self { words, seed })
     }
 
-    /// Keeps the id of the request of this number, which no other one has; numbers
-    /// are given in turn, from 1. The id of a request that came a whole ring earlier
-    /// gives way. False: it is empty or too long, and not kept.
+    /// Keeps the id of a request. Each request has a number of its own, counted from 1. An id
+    /// that was put into the same slot a whole ring earlier is overwritten. Returns false if the
+    /// id is not kept: it is empty or too long, or the number is 0.
     pub fn note(&self, number: u64, id: &str) -> bool {
         if id.is_empty() || id.len() > MAX_BYTES || number == 0 {
             return false;
@@ -74,7 +74,7 @@ impl Recent {
         let [tag, head, body @ ..] = self.slot(number) else {
             return false;
         };
-        // While it is written it is not that of the earlier one any more.
+        // While the slot is written, it no longer counts as that of the earlier request.
         tag.store(0, Ordering::Relaxed);
         for (word, bytes) in body.iter().zip(id.as_bytes().chunks(8)) {
             let mut padded = [0; 8];
@@ -88,21 +88,22 @@ impl Recent {
         true
     }
 
-    /// Whether that request's id is kept.
+    /// Whether the id of this request is kept.
     pub fn holds(&self, number: u64) -> bool {
         let tag = self.slot(number).first();
         number != 0 && tag.is_some_and(|tag| tag.load(Ordering::Acquire) == number)
     }
 
-    /// That request's id need not be kept any more.
+    /// Releases the slot of this request: the journal has its id.
     pub fn release(&self, number: u64) {
         if let Some(tag) = self.slot(number).first() {
-            // Unless a later one has the slot by now.
+            // A later request may have the slot by now: then it stays as it is.
             let _ = tag.compare_exchange(number, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Whether so many numbers later the slots are in use again before long.
+    /// Whether two requests are at least half a ring apart, so that the slot of the earlier one will
+    /// soon be used again.
     pub fn is_far(number: u64, later: u64) -> bool {
         number.abs_diff(later) >= SLOTS as u64 / 2
     }
@@ -115,7 +116,7 @@ impl Recent {
     }
 }
 
-/// The ids in what a process left, in the order in which they came.
+/// The ids in the ring of a dead process, in the order in which they came.
 pub(crate) fn read(bytes: &[u8], identity: &Identity) -> Vec<Arc<str>> {
     let seed = seed(identity);
     let mut found: Vec<(u64, Arc<str>)> = bytes

@@ -4,12 +4,11 @@
 //! header   magic "CPjournl" | version: u32 | identity: 16 bytes | CRC
 //! record   kind: u8 (1 live, 2 gone) | length: u16 | CRC: u32 | id (UTF-8)
 //! ```
-//! Integers are little-endian. The checksum is CRC-32 (ISO-HDLC, as in zlib),
-//! not a faster hash: it is certain to notice any damage within 32 bits in a
-//! row, which a half-written sector or a flipped byte is, and misses others once in
-//! 2³². A record's covers the journal's identity as well, so that a block of
-//! somebody else's journal that a power cut left in ours does not read as ours;
-//! and neither zeros nor a length alone ever make a record.
+//! Integers are little-endian. The checksum is CRC-32 (ISO-HDLC, as in zlib), not a
+//! faster hash: it is certain to notice damage within 32 successive bits, such as a
+//! flipped byte. It misses other damage once in 2³². The checksum of a record also covers
+//! the journal's identity: a power cut may leave a block of another journal in this one,
+//! and its records must not be read as ours. Zeros are never a record.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -17,14 +16,15 @@ use std::sync::Arc;
 
 use crate::Identity;
 
-/// The longest id that is kept, bytes.
+/// The longest id that is kept, in bytes.
 pub const MAX_ID_BYTES: usize = 512;
 /// The most ids that a journal holds as live.
 pub const MAX_IDS: usize = 1 << 17;
-/// The most that the records of live ids may take, bytes.
+/// The most bytes that the records of all live ids may take.
 pub const MAX_LIVE_BYTES: u64 = 16 << 20;
-/// No journal of ours is larger, bytes: it is compacted before its dead part
-/// outgrows the live one, and what one flush adds is either.
+/// The largest file that is read, bytes. Our own journals stay below 33 MiB: a flush after
+/// which dead records would take more than live ones (at most [`MAX_LIVE_BYTES`])
+/// compacts the file instead.
 pub(crate) const MAX_FILE_BYTES: u64 = 64 << 20;
 
 const MAGIC: &[u8; 8] = b"CPjournl";
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Gone = 2,
 }
 
-/// What one record takes in the file, bytes.
+/// The size of an id's record, bytes.
 pub(crate) fn size(id: &str) -> u64 {
     (HEAD_BYTES + id.len()) as u64
 }
@@ -52,7 +52,7 @@ pub(crate) fn header(identity: &Identity) -> Vec<u8> {
     bytes
 }
 
-/// Appends a record. `id` is 1 to [`MAX_ID_BYTES`] long.
+/// Appends a record. `id` must have 1 to [`MAX_ID_BYTES`] bytes.
 pub(crate) fn write(into: &mut Vec<u8>, identity: &Identity, kind: Kind, id: &str) {
     debug_assert!((1..=MAX_ID_BYTES).contains(&id.len()));
     let length = (id.len() as u16).to_le_bytes();
@@ -74,26 +74,26 @@ fn checksum(identity: &Identity, kind: u8, length: [u8; 2], id: &[u8]) -> u32 {
 pub(crate) enum End {
     /// After a whole record.
     Whole,
-    /// Within what was being written when the process or the machine stopped.
+    /// Within a record that was being written when the process or the machine stopped.
     Torn,
-    /// In something that no crash of ours leaves behind, and why.
+    /// With bytes that no crash of ours leaves behind. The reason.
     Damaged(&'static str),
-    /// It is a journal, of another instance.
+    /// It is the journal of another instance.
     Foreign,
 }
 
-/// What a file says, up to where it makes sense.
+/// The content of a file, up to its first bad record.
 #[derive(Debug)]
 pub(crate) struct Content {
-    /// The ids that are live, in the order in which they became it.
+    /// The live ids, in the order in which they became live.
     pub(crate) live: Vec<Arc<str>>,
-    /// Up to here it makes sense, bytes; 0: not even the header.
+    /// The length of the good part, bytes. 0: not even the header is good.
     pub(crate) good: u64,
     pub(crate) end: End,
 }
 
-/// Reads a file of `length` bytes. Takes memory for the ids that are live at any
-/// point, within their caps, whatever the file claims.
+/// Reads a file of `length` bytes. Its memory is bounded by [`MAX_IDS`] and
+/// [`MAX_LIVE_BYTES`], whatever the file holds.
 pub(crate) fn read(file: impl Read, length: u64, identity: &Identity) -> io::Result<Content> {
     if length > MAX_FILE_BYTES {
         return Ok(Content {
@@ -125,7 +125,7 @@ struct Scan<'a, R> {
     file: R,
     identity: &'a Identity,
     good: u64,
-    /// Not read yet, bytes.
+    /// Bytes that are not read yet.
     rest: u64,
     live: HashMap<Arc<str>, u64>,
     live_bytes: u64,
@@ -146,7 +146,7 @@ impl<R: Read> Scan<'_, R> {
         Ok(End::Whole)
     }
 
-    /// Fills `bytes`; the caller knows that there are as many.
+    /// Fills `bytes`. The caller has checked that so many are left.
     fn take(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.file.read_exact(bytes)?;
         self.rest -= bytes.len() as u64;
@@ -198,7 +198,7 @@ impl<R: Read> Scan<'_, R> {
             _ => None,
         };
         let (Some(known), 1..=MAX_ID_BYTES) = (kind_known, length) else {
-            // A power cut leaves zeros for what had not reached the disk.
+            // After a power cut, what had not reached the disk reads as zeros.
             let zeros = length == 0 && self.only_zeros_follow()?;
             return Ok(Some(if zeros {
                 End::Torn
@@ -213,7 +213,7 @@ impl<R: Read> Scan<'_, R> {
         self.take(id)?;
         let crc = u32::from_le_bytes([c0, c1, c2, c3]);
         if checksum(self.identity, kind, [l0, l1], id) != crc {
-            // The last one: it reached the disk in part, and its neighbours did not.
+            // If only zeros follow, this is the last record, and a part of it reached the disk.
             let torn = self.only_zeros_follow()?;
             return Ok(Some(if torn {
                 End::Torn

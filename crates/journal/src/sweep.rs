@@ -1,4 +1,4 @@
-//! Servers that never come back, and what they left.
+//! Removes old journals of servers that never started again.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,16 +8,16 @@ use rustix::fs::AtFlags;
 use crate::Identity;
 use crate::file::{self, Opened};
 
-/// A server that moved to another port leaves its journal for ever, if it crashed
-/// there. After this time nobody will start it again at the old one, and the index
-/// has been restarted or reset since.
+/// How old a file must be. A server that crashed and was then moved to another port never
+/// takes its old journal again. After this time probably nobody starts it at the old port,
+/// and the index was restarted or reset.
 const OLD: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// So that a folder full of anything does not hold up the start.
+/// The most files that are looked at, so that a full folder does not delay the start.
 const MOST: usize = 10_000;
 
-/// Removes old journals of other instances that nobody holds, and whatever old
-/// files were set aside. Errors do not matter: the next start tries again.
+/// Removes old journals of other instances that nobody holds, old damaged files that were set
+/// aside, and old temporary files. Errors do not matter: the next start tries again.
 pub(crate) fn sweep(folder: &PrivateFolder, own: &Identity, now: SystemTime) {
     let own = own.to_string();
     let Ok(entries) = std::fs::read_dir(folder.path()) else {
@@ -27,7 +27,7 @@ pub(crate) fn sweep(folder: &PrivateFolder, own: &Identity, now: SystemTime) {
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
-        // Of the link itself, if it is one.
+        // If it is a link, this is the time of the link itself.
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
         let age = modified.map(|time| now.duration_since(time).unwrap_or_default());
         if !age.is_ok_and(|age| age > OLD) {
@@ -36,7 +36,7 @@ pub(crate) fn sweep(folder: &PrivateFolder, own: &Identity, now: SystemTime) {
         let Some((_, kind)) = name.split_once(".journal") else {
             continue;
         };
-        // Held until the name is gone, so that nobody takes it in between.
+        // The lock is held until the name is gone, so that no start takes the file in between.
         let _lock = match kind {
             "" if name.starts_with(&own) => continue,
             "" => match file::open(folder, &name, false) {

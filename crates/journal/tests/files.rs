@@ -1,4 +1,4 @@
-//! What may stand where the journal is to be.
+//! What the journal does about files that are already in its place.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use contextpilot_journal::{Identity, Journal, Place};
 use tempfile::TempDir;
 
-/// Lines that a test's journals said. One lock for each test, as the log is a
-/// plain function.
+/// Makes a log function, and a function that takes the lines it got. Each test has its own, because
+/// the log is a plain function and can capture nothing.
 macro_rules! log {
     () => {{
         static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -36,7 +36,7 @@ fn identity(port: &str) -> Identity {
     Identity::of("http://index", argv, |_| None, &Place::default())
 }
 
-/// A home, closed to others whatever the mask of this process is.
+/// A home folder that is closed to others, whatever the umask of this process is.
 fn new_home() -> TempDir {
     let private = Permissions::from_mode(0o700);
     tempfile::Builder::new()
@@ -67,7 +67,7 @@ fn names(home: &TempDir) -> Vec<String> {
     names
 }
 
-/// Leaves a journal with these ids, as a process that was killed does.
+/// Leaves a journal with these ids, as a killed process leaves it.
 fn leave(home: &TempDir, port: &str, ids: &[&str]) {
     let (mut journal, _) = open(home, port, quiet);
     for &id in ids {
@@ -77,7 +77,7 @@ fn leave(home: &TempDir, port: &str, ids: &[&str]) {
 }
 
 #[test]
-fn it_is_private_and_goes_when_nothing_is_left() {
+fn the_file_is_private_and_is_removed_when_no_id_is_left() {
     let home = new_home();
     leave(&home, "1", &["a", "b"]);
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
@@ -96,7 +96,7 @@ fn it_is_private_and_goes_when_nothing_is_left() {
 }
 
 #[test]
-fn a_crash_while_telling_loses_nothing() {
+fn a_crash_while_evictions_are_reported_loses_no_id() {
     let home = new_home();
     leave(&home, "1", &["a", "b", "c"]);
     for left in [3, 2, 1, 0] {
@@ -129,13 +129,13 @@ fn a_torn_tail_is_cut_off_and_written_over() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_few_are_kept() {
+fn damaged_files_are_set_aside_and_three_of_them_kept() {
     let (log, lines) = log!();
     let home = new_home();
     for n in 0..6 {
         leave(&home, "1", &["first", "second", "third"]);
         let mut bytes = fs::read(path(&home, 1)).unwrap();
-        // In the second record.
+        // The byte is in the second record.
         let at = bytes.len() - 7 - 5 - 1;
         bytes[at] ^= 0x20;
         bytes.push(n);
@@ -155,7 +155,7 @@ fn a_damaged_file_is_set_aside_and_few_are_kept() {
         assert!(kept.contains(&bytes));
         assert_eq!(kept.len(), usize::from(n + 1).min(3));
 
-        // What could be read is in the new file.
+        // The ids that could be read are in the new file.
         drop(journal);
         let lost;
         (journal, lost) = open(&home, "1", quiet);
@@ -166,7 +166,7 @@ fn a_damaged_file_is_set_aside_and_few_are_kept() {
 }
 
 #[test]
-fn what_is_no_journal_is_set_aside() {
+fn a_file_that_is_no_journal_is_set_aside() {
     let (log, lines) = log!();
     let home = new_home();
     leave(&home, "1", &[]);
@@ -219,7 +219,7 @@ fn what_is_no_journal_is_set_aside() {
 }
 
 #[test]
-fn a_file_that_others_could_only_read_is_closed() {
+fn a_file_that_others_could_read_is_used_and_closed_to_them() {
     let home = new_home();
     leave(&home, "1", &["a"]);
     fs::set_permissions(path(&home, 1), Permissions::from_mode(0o644)).unwrap();
@@ -247,7 +247,7 @@ fn another_users_file_is_left_alone() {
 }
 
 #[test]
-fn another_instances_journal_under_our_name_is_not_ours() {
+fn another_instances_journal_under_our_name_is_left_alone() {
     let home = new_home();
     leave(&home, "1", &[]);
     leave(&home, "2", &["theirs"]);
@@ -291,7 +291,7 @@ fn without_a_private_folder_there_is_no_journal() {
 }
 
 #[test]
-fn servers_that_cannot_be_told_apart_have_a_file_each_up_to_a_limit() {
+fn servers_with_one_identity_have_a_file_each_up_to_sixteen() {
     let (log, lines) = log!();
     let home = new_home();
     let mut journals = Vec::new();
@@ -306,7 +306,7 @@ fn servers_that_cannot_be_told_apart_have_a_file_each_up_to_a_limit() {
     assert!(!journal.is_on() && lost.is_empty());
     assert_eq!(lines().len(), 1);
 
-    // Those that are dead are taken over, by the first to start; the living not.
+    // The next start takes over the files of the dead servers, and not those of the living.
     let living = journals.split_off(10);
     drop(journals);
     let (mut journal, mut lost) = open(&home, "1", quiet);
@@ -316,7 +316,7 @@ fn servers_that_cannot_be_told_apart_have_a_file_each_up_to_a_limit() {
     assert_eq!(names(&home).len(), 1 + living.len());
     assert_eq!(open(&home, "1", quiet).1, []);
 
-    // And they are in its own file now.
+    // Their ids are in its own file now.
     for id in &expected[1..] {
         journal.note_gone(id);
     }
@@ -326,7 +326,7 @@ fn servers_that_cannot_be_told_apart_have_a_file_each_up_to_a_limit() {
 }
 
 #[test]
-fn an_unfinished_compaction_is_in_nobodys_way() {
+fn the_file_of_an_unfinished_compaction_does_not_prevent_the_next_one() {
     let home = new_home();
     leave(&home, "1", &["keep"]);
     let stale = folder(&home).join(format!("{}-1.journal.new", identity("1")));
@@ -348,7 +348,7 @@ fn an_unfinished_compaction_is_in_nobodys_way() {
 }
 
 #[test]
-fn what_nobody_came_back_for_goes_after_a_month() {
+fn files_of_other_instances_are_removed_after_a_month() {
     let home = new_home();
     let day = Duration::from_secs(24 * 3600);
     let age = |name: &str, days: u32| {
@@ -387,7 +387,7 @@ fn what_nobody_came_back_for_goes_after_a_month() {
 }
 
 #[test]
-fn starts_and_ends_at_the_same_time_lose_nothing_and_tell_nothing_twice() {
+fn concurrent_starts_and_ends_report_every_id_exactly_once() {
     let home = new_home();
     let told = Mutex::new(Vec::new());
     let tell = |journal: &mut Journal, lost: Vec<Arc<str>>| {
@@ -405,7 +405,7 @@ fn starts_and_ends_at_the_same_time_lose_nothing_and_tell_nothing_twice() {
                         journal.note_live(&format!("{thread}-{n:03}").into());
                         journal.flush();
                     } else {
-                        // The file goes, while others are about to lock it.
+                        // Removes the file while other threads are about to lock it.
                         journal.close();
                     }
                 }

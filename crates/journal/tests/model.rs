@@ -1,4 +1,4 @@
-//! Against a naive set, with crashes and starts in between.
+//! Compares the journal with a naive map, with crashes and clean ends in between.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -39,7 +39,7 @@ enum Believed {
     Returned,
 }
 
-/// A home, closed to others whatever the mask of this process is.
+/// A home folder that is closed to others, whatever the umask of this process is.
 fn new_home() -> TempDir {
     let private = Permissions::from_mode(0o700);
     tempfile::Builder::new()
@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_next_start_gets_what_was_live_at_the_last_flush(
+    fn the_next_start_gets_the_ids_that_were_live_at_the_last_flush(
         steps in proptest::collection::vec(step(), 0..150)
     ) {
         let home = new_home();

@@ -1,4 +1,4 @@
-//! With real processes, which are this file's own executable.
+//! Tests with real processes. Each process is this file's own executable.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::Permissions;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use contextpilot_journal::{Identity, Journal, Place};
 use tempfile::TempDir;
 
+/// The name of the function below that is the process.
+const CHILD: &str = "the_process_that_the_other_tests_start";
 const HOME: &str = "JOURNAL_TEST_HOME";
 const PORT: &str = "JOURNAL_TEST_PORT";
 const WORK: &str = "JOURNAL_TEST_WORK";
@@ -20,7 +22,7 @@ fn quiet(line: &str) {
     panic!("said {line:?}");
 }
 
-/// A home, closed to others whatever the mask of this process is.
+/// A home folder that is closed to others, whatever the umask of this process is.
 fn new_home() -> TempDir {
     let private = Permissions::from_mode(0o700);
     tempfile::Builder::new()
@@ -38,7 +40,7 @@ fn open(home: &Path, port: &str) -> (Journal, BTreeSet<String>) {
     (journal, lost.iter().map(ToString::to_string).collect())
 }
 
-/// xorshift64*: the same in parent and child.
+/// xorshift64*. Parent and child draw the same numbers from the same seed.
 struct Random(u64);
 
 impl Random {
@@ -50,7 +52,7 @@ impl Random {
     }
 }
 
-/// What a server might do between two flushes, and what is live after it.
+/// A random load: what a server might note between two flushes, and which ids are live after it.
 struct Load {
     random: Random,
     next: u64,
@@ -84,12 +86,12 @@ impl Load {
 }
 
 #[test]
-#[ignore = "the others run it, as a process of its own"]
-fn child() {
+#[ignore = "not a test: the tests start it as a process of its own"]
+fn the_process_that_the_other_tests_start() {
     let variable = |name| std::env::var(name).ok();
     let (Some(home), Some(port), Some(work)) = (variable(HOME), variable(PORT), variable(WORK))
     else {
-        // Somebody runs all that is ignored.
+        // It was started by somebody who runs ignored tests, not by a test.
         return;
     };
     let (mut journal, lost) = open(Path::new(&home), &port);
@@ -122,7 +124,7 @@ fn child() {
     }
     journal.flush();
     say("ready");
-    // Until the parent wants it to end, or has ended.
+    // Waits until the parent closes standard input, or has ended.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     journal.close();
 }
@@ -136,7 +138,7 @@ struct Process {
 impl Process {
     fn start(home: &TempDir, port: &str, work: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--ignored", "--nocapture"])
+            .args(["--exact", CHILD, "--ignored", "--nocapture"])
             .env(HOME, home.path())
             .env(PORT, port)
             .env(WORK, work)
@@ -159,7 +161,7 @@ impl Process {
         process
     }
 
-    /// Starts, and returns when its ids are on disk.
+    /// Starts a process, and returns when its ids are on disk.
     fn holding(home: &TempDir, port: &str, ids: &str) -> Self {
         let mut process = Self::start(home, port, ids);
         assert_eq!(process.next().as_deref(), Some("ready"));
@@ -169,7 +171,7 @@ impl Process {
     fn next(&mut self) -> Option<String> {
         loop {
             let line = self.lines.next()?.unwrap();
-            // The test harness says things on stdout as well, without a line end.
+            // The test harness writes to stdout as well, without a line end.
             if let Some((_, text)) = line.split_once("> ") {
                 return Some(text.to_owned());
             }
@@ -199,7 +201,7 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn instances_never_report_each_others_ids() {
+fn servers_with_different_ports_never_report_each_others_ids() {
     let home = new_home();
     let mut one = Process::holding(&home, "1", "a b");
     let mut two = Process::holding(&home, "2", "c d");
@@ -208,14 +210,14 @@ fn instances_never_report_each_others_ids() {
     let one = Process::holding(&home, "1", "");
     assert_eq!(one.lost, set(&["a", "b"]));
     two.kill();
-    // Its first one's ids are still there, and it has not told them either.
+    // The ids of the first process are still live, and the second process has not reported them either.
     one.end();
     assert_eq!(Process::holding(&home, "1", "").lost, set(&["a", "b"]));
     assert_eq!(Process::holding(&home, "2", "").lost, set(&["c", "d"]));
 }
 
 #[test]
-fn of_two_that_look_the_same_only_the_dead_are_reported() {
+fn of_two_servers_with_one_identity_only_the_dead_ones_ids_are_reported() {
     let home = new_home();
     let mut first = Process::holding(&home, "1", "a b");
     let mut second = Process::holding(&home, "1", "c d");
@@ -230,7 +232,7 @@ fn of_two_that_look_the_same_only_the_dead_are_reported() {
 }
 
 #[test]
-fn a_clean_end_leaves_no_file() {
+fn a_clean_end_without_live_ids_leaves_no_file() {
     let home = new_home();
     Process::holding(&home, "1", "").end();
     let folder = home.path().join(".local/state/contextpilot-llama");
@@ -238,7 +240,7 @@ fn a_clean_end_leaves_no_file() {
 }
 
 #[test]
-fn killed_at_random_moments_no_flushed_id_is_lost() {
+fn a_process_killed_at_a_random_moment_loses_no_flushed_id() {
     let home = new_home();
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut flushes, mut found) = (0, 0);
@@ -246,7 +248,7 @@ fn killed_at_random_moments_no_flushed_id_is_lost() {
         let mut process = Process::start(&home, "1", &format!("load {seed}"));
         assert_eq!(process.lost, set(&[]));
         let mut seen: u32 = 0;
-        // Some of them live through compactions.
+        // Some of the processes live through compactions.
         let until = random.below(if seed % 5 == 0 { 5000 } else { 100 });
         while u64::from(seen) < until {
             seen = process
@@ -261,7 +263,7 @@ fn killed_at_random_moments_no_flushed_id_is_lost() {
             seen = line.parse().unwrap();
         }
 
-        // What was said to be flushed is; the flush after it may be, in part.
+        // Every flush that the process announced is on disk. The next one may be there, or a part of it.
         let mut load = Load::new(seed);
         let live = |load: &Load| -> BTreeSet<String> { load.live.iter().cloned().collect() };
         (0..seen).for_each(|_| load.step(|_, _| ()));

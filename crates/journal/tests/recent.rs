@@ -1,7 +1,7 @@
-//! Ids that the journal did not have yet when the process ended.
+//! Ids that were in the ring, and not yet in the journal, when the process ended.
 //!
-//! What a server maps is a leaked array here, which a test puts into the file where a kill
-//! would have left it.
+//! Instead of mapping the file, these tests use a leaked array. To kill a process they write
+//! the array into the file, where a real kill would have left it.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File, Permissions};
@@ -22,7 +22,7 @@ fn array(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
         .ok_or(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Keeps the last array for a test to look at, by the file's inode.
+/// The arrays in use, with the inodes of their files.
 static MAPPED: Mutex<Vec<(u64, &'static [AtomicU64])>> = Mutex::new(Vec::new());
 
 fn map(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
@@ -39,7 +39,7 @@ fn quiet(line: &str) {
     panic!("said {line:?}");
 }
 
-/// A home, closed to others whatever the mask of this process is.
+/// A home folder that is closed to others, whatever the umask of this process is.
 fn new_home() -> TempDir {
     let private = Permissions::from_mode(0o700);
     tempfile::Builder::new()
@@ -95,7 +95,7 @@ fn ring(home: &TempDir) -> PathBuf {
     rings[0].clone()
 }
 
-/// The process is killed: what it had mapped stays in the file.
+/// Kills the process: what it stored stays in the file.
 fn kill(journal: Journal, ring: &Path) {
     let inode = fs::metadata(ring).unwrap().ino();
     let mapped = MAPPED.lock().unwrap();
@@ -108,7 +108,7 @@ fn kill(journal: Journal, ring: &Path) {
     drop(journal);
 }
 
-/// Whether this machine has such memory.
+/// Whether this machine has a private folder in shared memory.
 fn usable() -> bool {
     let home = new_home();
     let there = open(&home).0.recent().is_some();
@@ -123,7 +123,7 @@ fn ids(ids: &[&str]) -> Vec<Arc<str>> {
 }
 
 #[test]
-fn the_next_start_gets_what_was_only_there() {
+fn the_next_start_gets_ids_that_were_only_in_the_ring() {
     if !usable() {
         return;
     }
@@ -159,7 +159,7 @@ fn the_next_start_gets_what_was_only_there() {
 }
 
 #[test]
-fn those_of_several_processes_are_kept_apart() {
+fn the_rings_of_several_processes_are_kept_apart() {
     if !usable() {
         return;
     }
@@ -181,7 +181,7 @@ fn those_of_several_processes_are_kept_apart() {
 }
 
 #[test]
-fn what_is_no_ring_of_ours_is_removed_with_a_line() {
+fn a_file_that_is_no_ring_is_removed_with_a_log_line() {
     static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     if !usable() {
         return;
@@ -193,7 +193,7 @@ fn what_is_no_ring_of_ours_is_removed_with_a_line() {
     drop(journal);
     let elsewhere = home.path().join("elsewhere");
     fs::write(&elsewhere, "not yours").unwrap();
-    // Closed to others whatever the mask of this process is.
+    // The file is closed to others, whatever the umask of this process is.
     let write = |content: &[u8]| {
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
@@ -215,7 +215,7 @@ fn what_is_no_ring_of_ours_is_removed_with_a_line() {
             fs::write(&path, "").unwrap();
             fs::set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
         }),
-        // As a kill while it is made leaves it; and what only looks like one.
+        // Without a log line: what a kill leaves while the file is made, and what only looks like a ring.
         ("empty", false, &|| write(b"")),
         ("text", false, &|| write("x".repeat(5000).as_bytes())),
         ("noise", false, &|| {
@@ -232,7 +232,7 @@ fn what_is_no_ring_of_ours_is_removed_with_a_line() {
         let said = std::mem::take(&mut *LINES.lock().unwrap());
         assert_eq!(said.len(), usize::from(told), "{name}: {said:?}");
         assert!(said.iter().all(|line| line.starts_with("[ContextPilot]")));
-        // It works as ever.
+        // The journal and a new ring work as usual.
         journal.recent().unwrap().note(1, "a");
         kill(journal, &ring(&home));
         let (mut journal, lost) = open(&home);
@@ -244,7 +244,7 @@ fn what_is_no_ring_of_ours_is_removed_with_a_line() {
 }
 
 #[test]
-fn without_it_the_journal_is_as_ever() {
+fn without_a_ring_the_journal_works_alone() {
     if !usable() {
         return;
     }
@@ -257,14 +257,14 @@ fn without_it_the_journal_is_as_ever() {
     drop(journal);
     let (mut journal, lost) = open(&home);
     assert_eq!(lost, ids(&["a"]));
-    // Somebody cleans up: nothing that is stored would be found again.
+    // Somebody removes the ring's file: what is stored in the ring would not be found again.
     assert!(journal.is_written() && journal.recent().is_some());
     fs::remove_file(ring(&home)).unwrap();
     assert!(journal.is_written() && journal.recent().is_none());
 }
 
 #[test]
-fn what_belongs_to_no_folder_any_more_goes() {
+fn rings_of_removed_state_folders_are_removed() {
     if !usable() {
         return;
     }
@@ -273,7 +273,7 @@ fn what_belongs_to_no_folder_any_more_goes() {
     let (left_ring, living_ring, kept_ring) = (ring(&gone), ring(&living), ring(&kept));
     drop((left, dead));
     drop(gone);
-    // Its process lives on without a folder.
+    // The process of this ring lives on without its state folder.
     fs::remove_dir_all(living.path()).unwrap();
     let other = new_home();
     let _other = open(&other);
@@ -282,9 +282,10 @@ fn what_belongs_to_no_folder_any_more_goes() {
     assert!(kept_ring.exists(), "its next start comes");
 }
 
-/// Two paths of one digest; or a process that was killed before it had written the path.
+/// The path in the file decides: two paths may have the same digest, and a process may be killed before
+/// it has written the path.
 #[test]
-fn a_ring_of_another_folder_is_not_ours() {
+fn a_ring_with_another_path_in_it_is_not_read() {
     if !usable() {
         return;
     }

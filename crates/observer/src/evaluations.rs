@@ -1,4 +1,4 @@
-//! The last evaluations: why prompts were evaluated, for whoever asks.
+//! The last evaluations of prompts, and why each was necessary.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,18 +9,18 @@ use contextpilot_residency::{self as residency, Account, Around, Asker, RequestI
 
 use crate::names::reason_out;
 
-/// How many requests' evaluations are remembered.
+/// The evaluations of this many requests are remembered.
 pub const MOST_EVALUATIONS: usize = 10_000;
 
 /// A request's evaluation.
 #[derive(Debug)]
 struct Known {
-    /// The number of (the last of) its prompts.
+    /// The number of its last prompt.
     nth: u64,
     /// The most tokens that were evaluated of one of its prompts.
     most: u64,
     evaluated: Evaluated,
-    /// The tokens around its difference.
+    /// The tokens around the place where its prompt differs from an earlier one.
     around: Option<Box<Around>>,
 }
 
@@ -29,20 +29,20 @@ struct Known {
 pub(crate) struct Evaluations {
     /// Oldest first.
     all: VecDeque<Known>,
-    /// How many there were before the first of them.
+    /// How many were forgotten: the number of the first one in `all`.
     before: u64,
     by_id: HashMap<RequestId, u64>,
-    /// All tokens that were evaluated, by cause.
+    /// All evaluated prompt tokens, by cause.
     pub(crate) causes: Causes,
 }
 
 impl Evaluations {
-    /// A prompt was evaluated.
+    /// Counts the tokens of a prompt by cause.
     pub(crate) fn count(&mut self, account: &Account) {
         self.causes.add(evaluation(account).causes);
     }
 
-    /// The prompt at this entry is another request's.
+    /// The evaluation at this entry belongs to another request.
     pub(crate) fn rename(&mut self, entry: u64, asker: &Asker) {
         let place = entry.checked_sub(self.before);
         let place = place.and_then(|place| usize::try_from(place).ok());
@@ -60,7 +60,8 @@ impl Evaluations {
         }
     }
 
-    /// Why a prompt was evaluated. `entry` is where its request is, if that had others before.
+    /// Remembers why a prompt was evaluated. `entry`: the entry of its request, if an earlier prompt of
+    /// that has one. Returns its entry.
     pub(crate) fn remember(
         &mut self,
         account: &Account,
@@ -111,21 +112,22 @@ impl Evaluations {
         entry
     }
 
-    /// Of the last request with this id, and the number of its prompt.
+    /// The evaluation of the last request with this id, and the number of its prompt.
     pub(crate) fn get(&self, id: &str) -> Option<(u64, &Evaluation)> {
         let place = self.by_id.get(id)?.checked_sub(self.before)?;
         let known = self.all.get(usize::try_from(place).ok()?)?;
         Some((known.nth, &known.evaluated.evaluation))
     }
 
-    /// The tokens around the difference of the last request with this id.
+    /// The tokens around the place where the prompt of the last request with this id differs from an
+    /// earlier one.
     pub(crate) fn around(&self, id: &str) -> Option<Box<Around>> {
         let place = self.by_id.get(id)?.checked_sub(self.before)?;
         let known = self.all.get(usize::try_from(place).ok()?)?;
         known.around.clone()
     }
 
-    /// The latest first, each with the tokens around its difference.
+    /// The latest first. Each comes with the tokens around the place where its prompt differs.
     pub(crate) fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Box<Around>>)> {
         let latest = self.all.iter().rev().take(most);
         latest
@@ -138,7 +140,7 @@ fn around(account: &Account) -> Option<Box<Around>> {
     account.diverged.as_ref()?.around.clone()
 }
 
-/// An account in the words of the endpoint.
+/// Converts an account to the control endpoint's type.
 pub(crate) fn evaluation(account: &Account) -> Evaluation {
     Evaluation {
         prompt_tokens: account.tokens,
@@ -163,8 +165,8 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
     }
 }
 
-// The ledger's crate depends on nothing, so it cannot have the endpoint's types. Neither side can
-// get a field here that the other does not have.
+// The ledger's crate depends on nothing, so it cannot use the endpoint's types. Naming every field here
+// makes it an error if only one side gets a new one.
 
 fn causes(of: residency::Causes) -> Causes {
     let residency::Causes {
@@ -223,7 +225,7 @@ fn sources(of: residency::Sources) -> Sources {
     }
 }
 
-/// `None` for a request that was not seen.
+/// How a request is named. `None`: it was not seen.
 fn name(asker: &Asker) -> Option<RequestName> {
     match (&asker.id, asker.number) {
         (Some(id), _) => Some(RequestName::Id(id.to_string())),

@@ -5,10 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use contextpilot_control::{Place, Reason};
 use contextpilot_residency::RequestId;
 
-/// How many evictions are remembered.
+/// This many evictions are remembered.
 pub const MOST_GONE: usize = 10_000;
 
-/// How a request went.
+/// An eviction.
 #[derive(Clone, Debug)]
 pub(crate) struct Gone {
     pub(crate) at_unix_ms: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Gone {
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     by_id: HashMap<RequestId, (u64, Gone)>,
-    /// Oldest first; a number that is not the id's any more stands for nothing.
+    /// Oldest first. An entry is obsolete if `by_id` has another number for its id.
     order: VecDeque<(u64, RequestId)>,
     next: u64,
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten_and_the_latest_counts() {
+    fn when_full_the_oldest_eviction_is_forgotten_and_each_ids_latest_kept() {
         let gone = |at_unix_ms| Gone {
             at_unix_ms,
             reason: Reason::Cleared,

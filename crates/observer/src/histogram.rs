@@ -2,16 +2,17 @@
 
 use crate::prompt::Taken;
 
-/// Upper bounds in seconds; beyond the last there is one more bucket.
+/// The upper bounds of the buckets, seconds. One more bucket has no bound.
 pub(crate) const BOUNDS: [f64; 15] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 
-/// The three values of the label `reuse`, and what they mean.
+/// The values of the label `reuse`: see [`class_of`].
 pub(crate) const CLASSES: [&str; 3] = ["none", "partial", "full"];
 
-/// Which class a prompt is of: nine tenths reused are as good as all (a checkpoint stands some
-/// tokens before the end), and less than a tenth as nothing (every prompt begins alike).
+/// The class of a prompt, an index into [`CLASSES`]. `full` means nine tenths or more, because a
+/// checkpoint is some tokens before the end. `none` means less than a tenth, because all prompts begin
+/// alike.
 pub(crate) fn class_of(taken: Taken) -> usize {
     let tenths = (taken.reused * 10).checked_div(taken.tokens).unwrap_or(0);
     match tenths {
@@ -23,7 +24,7 @@ pub(crate) fn class_of(taken: Taken) -> usize {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Histogram {
-    /// Not cumulative; the last one is of what is beyond all bounds.
+    /// Counts for each bucket, not cumulative. The last bucket is beyond all bounds.
     pub(crate) counts: [u64; BOUNDS.len() + 1],
     pub(crate) sum: f64,
 }
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_inclusive() {
+    fn a_time_equal_to_a_bound_counts_in_its_bucket() {
         let mut histogram = Histogram::default();
         for seconds in [0.0, 0.001, 0.0011, 60.0, 61.0] {
             histogram.observe(seconds);
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_told_apart_by_tenths() {
+    fn a_prompt_is_none_below_a_tenth_reused_and_full_from_nine_tenths() {
         let class = |reused, evaluated| {
             let tokens = reused + evaluated;
             CLASSES[class_of(Taken {

@@ -1,4 +1,4 @@
-//! Which request a slot works for, and what its prompt took.
+//! Which request a slot works for, and how many tokens its prompt took.
 
 use contextpilot_residency::{
     Account, Arrival, Asker, EvaluationId, RequestId, SequenceId, TaskId, UNTIED,
@@ -10,20 +10,20 @@ use crate::observer::Observer;
 use crate::prompt::{Prompt, Taken};
 use crate::work::Launch;
 
-/// An evaluation of a prompt that several requests wait with: whose it is will be known later. Until
-/// then it is nobody's, as in the ledger.
+/// An evaluation of a prompt for which several requests wait. Which of them it belongs to is known
+/// later. Until then it belongs to none of them, as in the ledger.
 #[derive(Debug)]
 pub(crate) struct Unclaimed {
     sequence: SequenceId,
     likely: TaskId,
     claimed: bool,
-    /// What its prompts took, once they were evaluated: more than one if there are several answers.
+    /// Its prompts that are evaluated: several if there are several answers.
     done: Vec<Done>,
-    /// Where that is remembered, if it is.
+    /// Its entry in [`Evaluations`](crate::evaluations::Evaluations), if it has one.
     entry: Option<u64>,
 }
 
-/// What a prompt took, and why.
+/// A prompt that is evaluated: how many tokens it took, and why.
 #[derive(Clone, Debug)]
 struct Done {
     sequence: SequenceId,
@@ -43,7 +43,7 @@ impl Observer {
     ) {
         let arrival = match evaluation {
             None => self.tasks.remove(&task),
-            // It may not be this task's.
+            // The evaluation may turn out to belong to another task.
             Some(_) => self.tasks.get(&task).copied(),
         };
         let work = arrival.and_then(|arrival| self.works.get_mut(&arrival));
@@ -69,7 +69,7 @@ impl Observer {
             self.unclaimed.insert(evaluation, unclaimed);
         }
         let slot = self.slots.entry(sequence).or_default();
-        // The end of a prompt tells whose it is: its beginning was seen already.
+        // A prompt that began for an unknown task goes on: its end has told which task it is.
         let begun = slot.launch.take().filter(|launch| launch.untied);
         let untied = task == UNTIED;
         let prompt = begun.filter(|_| !untied).and_then(|launch| launch.prompt);
@@ -84,7 +84,7 @@ impl Observer {
         });
     }
 
-    /// A task claims an evaluation, which may go on still.
+    /// A task claims an evaluation, which may still go on.
     pub(crate) fn claimed(&mut self, evaluation: EvaluationId, task: TaskId) {
         let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
             return;
@@ -118,8 +118,7 @@ impl Observer {
         }
     }
 
-    /// Nobody will claim an evaluation any more. If nobody did, it counts as that of the task that it
-    /// most likely is.
+    /// No task will claim an evaluation any more. If none did, it counts for the most likely task.
     pub(crate) fn claims_closed(&mut self, evaluation: EvaluationId) {
         let Some(unclaimed) = self.unclaimed.remove(&evaluation) else {
             return;
@@ -132,13 +131,13 @@ impl Observer {
         }
     }
 
-    /// Why a prompt that took so much was evaluated.
+    /// Closes the account of a slot's prompt, which took this many tokens.
     fn close(&mut self, sequence: SequenceId, taken: Taken) -> Option<Account> {
         let accounts = self.accounts.as_mut()?;
         accounts.close(sequence, taken.reused, taken.evaluated)
     }
 
-    /// A child of a request for several answers takes over the prompt of its parent.
+    /// A further answer to a prompt (`n`) takes over the prompt of its parent.
     pub(crate) fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
         let Some(parent) = self.slots.get(&source) else {
             return;
@@ -155,7 +154,7 @@ impl Observer {
         let arrival = launch.and_then(|launch| launch.arrival);
         let prompt = launch.and_then(|launch| launch.prompt.as_ref());
         let waits = prompt.is_some_and(Prompt::is_untouched);
-        // Where launches cannot be seen, its own was not.
+        // If launches cannot be seen, the launch of this further answer was not seen either.
         let unseen =
             of_parent.filter(|parent| parent.arrival.is_some() && parent.arrival != arrival);
         let Some((taken, at)) = last.filter(|_| waits || unseen.is_some()) else {
@@ -170,7 +169,8 @@ impl Observer {
         self.completed(target, taken, account, at, now);
     }
 
-    /// If a slot's prompt came to an end that could not be told from a pause, this was it.
+    /// Ends a slot's prompt, if only now it is certain that no further batch of it comes (see
+    /// [`Prompt::over`]).
     pub(crate) fn end_prompt(&mut self, sequence: SequenceId, now: Now) {
         let slot = self.slots.get(&sequence);
         let prompt = slot.and_then(|slot| slot.launch.as_ref()?.prompt.as_ref());
@@ -180,7 +180,7 @@ impl Observer {
         }
     }
 
-    /// A slot's prompt was evaluated to its end.
+    /// Call when a slot's prompt is evaluated to its end.
     pub(crate) fn ended(&mut self, sequence: SequenceId, taken: Taken, at: Stamp, now: Now) {
         let account = self.close(sequence, taken);
         self.completed(sequence, taken, account, at, now);
@@ -234,8 +234,8 @@ impl Observer {
         }
     }
 
-    /// A request's prompt took so much. `asker`: whose it is, where that was not known before. Returns
-    /// where it is remembered: at `entry`, if it is there already.
+    /// Counts an evaluated prompt for its request. `asker`: the request, if it was not known before.
+    /// `entry`: the entry of this evaluation, if it has one. Returns its entry.
     fn deliver(
         &mut self,
         arrival: Option<Arrival>,

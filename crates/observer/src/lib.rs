@@ -1,4 +1,4 @@
-//! What people want to know of the cache, gathered from what the ledger is told and says.
+//! Gathers what people want to know of the cache, from the ledger's events and effects.
 //!
 //! ```text
 //!             ┌──────────► ledger ───► effects ──┐
@@ -8,23 +8,24 @@
 //!                                                └─ on demand: stats, a request, metrics
 //! ```
 //!
-//! Like the ledger it has no clock, no thread and no I/O: each call brings the time along, and
-//! what is to be sent or written is collected and handed over. It exists only if somebody asked
-//! for it (`CONTEXTPILOT_LISTEN`, `CONTEXTPILOT_LOG_FILE`), and the ledger does not know of it.
+//! Like the ledger it has no clock, no thread and no I/O. Each call gets the time as an argument, and
+//! the caller fetches what is to be sent or written. It exists only if a setting asks for it
+//! (`CONTEXTPILOT_LISTEN`, `CONTEXTPILOT_LOG_FILE`, `CONTEXTPILOT_TRAFFIC_FILE`). The ledger does not
+//! know of it. The [`Recorder`] watches the same events, and makes a recording of traffic.
 //!
-//! **Tokens.** *Evaluated* are the entries that were submitted for a slot from the launch of a task
-//! to the one whose output ended its prompt, and evaluated without an error; *reused* are the
-//! tokens that the slot had before the first of them, and the prompt is both. These are the
-//! engine's own `prompt_n` and `cache_n`, also where the rows of an image share positions. A child
-//! of a request for several answers (`n`) takes over its parent's prompt and is counted as the
-//! engine counts it: with the parent's figures.
+//! **Tokens.** *Evaluated* tokens of a prompt are the batch entries of its slot, from the launch of the
+//! task to the entry whose output ended the prompt, in batches that succeeded. *Reused* tokens are those
+//! that the slot had before the first of these entries. The prompt is both together. These are the
+//! engine's own `prompt_n` and `cache_n`, also if the rows of an image share positions. A further answer
+//! to a prompt (`n`) takes over its parent's prompt, and is counted as the engine counts it: with the
+//! parent's figures.
 //!
 //! **Time to first token** is from the complete receipt of a request to the end of the evaluation
-//! that completed its prompt. Sampling, and the way of the answer, are not in it.
+//! that completed its prompt. It includes neither sampling nor the sending of the answer.
 //!
-//! **Bounds.** One entry for each request under way and for each live id, the last
-//! [`MOST_GONE`] evictions, [`MOST_EVALUATIONS`] evaluations, [`MOST_EVENTS`] events with [`MOST_IDS`] ids, 60 seconds, the slots, the
-//! host's buffers.
+//! **Bounds.** The observer keeps one entry for each request under way, each live id, each slot and each
+//! host buffer; the last [`MOST_GONE`] evictions and [`MOST_EVALUATIONS`] evaluations; [`MOST_EVENTS`]
+//! events with [`MOST_IDS`] ids; and sums for each of the last 60 seconds.
 
 #![forbid(unsafe_code)]
 

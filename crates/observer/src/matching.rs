@@ -7,14 +7,15 @@ use contextpilot_residency::{Choice, Ledger, Occupied, Token};
 
 use crate::observer::Observer;
 
-/// No vocabulary has it.
+/// Stands for tokens that no slot has: no vocabulary has it.
 const NO_TOKEN: Token = Token::MAX;
 
-/// Of a prompt that is only like another one, so that nobody can ask for all memory.
+/// The most tokens of a prompt that is described as being like another one. It bounds the memory that a
+/// query can ask for.
 const LONGEST: u32 = 1 << 20;
 
 impl Observer {
-    /// What the engine would reuse for a prompt. `None`: nobody keeps accounts.
+    /// What the engine would reuse for a prompt. `None`: this observer has no accounts.
     #[must_use]
     pub fn matching(&self, asked: &MatchRequest, ledger: &Ledger) -> Option<Match> {
         let accounts = self.accounts.as_ref()?;
@@ -71,7 +72,8 @@ impl Observer {
     }
 }
 
-/// The beginning that both have, and tokens that nothing has.
+/// A prompt that begins like that of a live request, followed by tokens that no slot has. `None`: that
+/// request is not cached.
 fn prompt_like(like: &Like, ledger: &Ledger) -> Option<Vec<Token>> {
     let length = like.tokens.min(LONGEST);
     let mut tokens = ledger.beginning_of(&like.id, like.common.min(length))?;

@@ -7,12 +7,12 @@ use contextpilot_control::{Reason, Stats};
 use crate::histogram::{BOUNDS, CLASSES};
 use crate::observer::Observer;
 
-/// What every name begins with.
+/// The beginning of every metric's name.
 const PREFIX: &str = "contextpilot_llama_";
 
 impl Observer {
-    /// The same figures as `stats`, for Prometheus. Base units; each series has the labels
-    /// `engine`, `engine_version` and `model`.
+    /// The figures of `stats`, and times to first token, for Prometheus. Units are seconds, bytes and
+    /// tokens. Each series has the labels `engine`, `engine_version` and `model`.
     #[must_use]
     pub fn metrics(&self, stats: &Stats) -> String {
         let mut page = Page::new(stats);
@@ -401,7 +401,7 @@ impl Page {
     }
 }
 
-/// A label's value as the format wants it.
+/// A label's value, escaped as the format requires.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

@@ -15,7 +15,7 @@ struct Second {
     evaluated: u64,
 }
 
-/// A ring of seconds.
+/// Sums for each of the last 60 seconds.
 #[derive(Debug)]
 pub(crate) struct Minute([Second; SECONDS as usize]);
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_counts_for_sixty_seconds() {
+    fn a_prompt_counts_in_the_minute_for_sixty_seconds() {
         let second = |number: u64| Stamp(number * 1_000_000_000);
         let taken = Taken {
             tokens: 10,
@@ -71,7 +71,7 @@ mod tests {
         minute.add(taken, second(130));
         assert_eq!(minute.sum(second(159)), ReuseOver::new(2, 12, 8));
         assert_eq!(minute.sum(second(160)), ReuseOver::new(1, 6, 4));
-        // The place of second 100.
+        // Second 160 takes the place of second 100.
         minute.add(taken, second(160));
         assert_eq!(minute.sum(second(160)).prompts, 2);
         assert_eq!(minute.sum(second(220)), ReuseOver::new(0, 0, 0));

@@ -1,11 +1,11 @@
-//! How requests, reasons and places are named to people.
+//! The names of requests, reasons and places in output.
 
 use std::collections::HashSet;
 
 use contextpilot_control::{Place as PlaceOut, Reason as ReasonOut};
 use contextpilot_residency::{Ledger, Place, Reason, RequestId, SequenceId};
 
-/// Request ids that are named at one place: in an event, for a slot, in a line of the log.
+/// The most request ids that are named in one place: in an event, for a slot, or in a log line.
 pub const MOST_NAMED: usize = 1000;
 
 /// The requests whose prompts a slot holds, each once.

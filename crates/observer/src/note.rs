@@ -1,15 +1,15 @@
-//! What the observer is told beyond the ledger's events.
+//! Notes: what the observer and the recorder need to know besides the ledger's events.
 
 use std::sync::Arc;
 
 use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, TaskId, Wishes};
 
-/// Nanoseconds of a clock that only goes forward. Zero: not taken.
+/// A moment, in nanoseconds of a monotonic clock. Zero: the time was not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(pub u64);
 
 impl Stamp {
-    /// Seconds from an earlier one to this; `None` if one of them was not taken.
+    /// The seconds since an earlier moment. `None` if one of the two was not taken.
     pub(crate) fn seconds_since(self, earlier: Self) -> Option<f64> {
         let taken = self.0 > 0 && earlier.0 > 0;
         taken.then(|| self.0.saturating_sub(earlier.0) as f64 / 1e9)
@@ -19,70 +19,72 @@ impl Stamp {
 /// The time of a call, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// Of the clock that [`Stamp`]s are of.
+    /// On the monotonic clock.
     pub stamp: Stamp,
-    /// Milliseconds since 1970.
+    /// On the wall clock, milliseconds since 1970.
     pub unix_ms: u64,
 }
 
-/// Something that matters to nobody but the observer. Kept in order with the ledger's events.
+/// Something that matters to the observer or the recorder, but not to the ledger. Notes and the ledger's
+/// events come in the order in which they happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A request for inference was received in whole. Stamped with that moment.
+    /// A request for inference was received completely. Its stamp is that moment.
     Received {
         /// The request.
         arrival: Arrival,
     },
-    /// What a request asks for beyond its prompt, said before its first task is numbered. Left out
-    /// where it asks for nothing.
+    /// What a request asks for besides its prompt. Sent before its first task is numbered, and not at all
+    /// if it asks for nothing.
     Wishes {
         /// The request.
         arrival: Arrival,
         /// What it asks for.
         wishes: Wishes,
     },
-    /// A request for inference without a (usable) id made the server number a task.
+    /// The server numbered a task for a request for inference that has no usable id.
     Posted {
         /// The request.
         arrival: Arrival,
         /// The number.
         task: TaskId,
     },
-    /// A request for inference without an id was answered, or its client left.
+    /// A request for inference without a usable id was answered, or its client left.
     Answered {
         /// The request.
         arrival: Arrival,
     },
-    /// The slot was not let work on the task whose launch was said last: it is refused.
+    /// The launch that was reported last for this slot failed (`launch_slot_with_task` returned false):
+    /// the request is refused. For the recorder only.
     Declined {
         /// The slot.
         sequence: SequenceId,
     },
-    /// The next event saves so many bytes to this buffer.
+    /// The next event saves this many bytes to this buffer.
     Size {
         /// The buffer.
         buffer: BufferId,
         /// Its size.
         bytes: u64,
     },
-    /// The engine's word on how large the state of a sequence is.
+    /// The size of a sequence's state, as the engine states it.
     Measured {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Tokens that it has.
+        /// Tokens in the sequence.
         tokens: u32,
-        /// Its size.
+        /// Its size in bytes.
         bytes: u64,
     },
-    /// What the engine says of a context when it was made.
+    /// Facts about a context that was just created.
     Context {
-        /// Which.
+        /// The context.
         context: ContextId,
         /// Tokens that a slot can hold.
         capacity: Option<u32>,
-        /// How many slots there are (`llama_n_seq_max`).
+        /// The number of slots (`llama_n_seq_max`).
         slots: Option<u32>,
-        /// `llama_model_desc`.
+        /// The model's description (`llama_model_desc`).
         model: Option<Arc<str>>,
     },
 }

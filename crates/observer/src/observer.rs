@@ -1,4 +1,4 @@
-//! The observer: who is told what, in the order in which it happened.
+//! The observer: turns events, notes and effects into counts, a stream of changes, and log lines.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -34,10 +34,10 @@ pub struct Observer {
     sequence: u64,
     pub(crate) works: HashMap<Arrival, Work>,
     pub(crate) tasks: HashMap<TaskId, Arrival>,
-    /// Evaluations of prompts that several requests wait with.
+    /// Evaluations of prompts for which several requests wait, until it is known whose they are.
     pub(crate) unclaimed: BTreeMap<EvaluationId, Unclaimed>,
     pub(crate) slots: BTreeMap<SequenceId, SlotWork>,
-    /// Slots of the batch that is being evaluated.
+    /// The slots in the batch that is being evaluated.
     flying: Vec<SequenceId>,
     live: HashMap<RequestId, Live>,
     gone: Memory,
@@ -45,21 +45,22 @@ pub struct Observer {
     pub(crate) contexts: HashMap<ContextId, Context>,
     pub(crate) counts: Counts,
     pub(crate) minute: Minute,
-    /// `None`: nobody wants to know why prompts are evaluated.
+    /// Keeps account of why prompts are evaluated. `None`: no setting asks for that.
     pub(crate) accounts: Option<Accounts>,
     pub(crate) evaluations: Evaluations,
     told: Told,
-    /// The event under way changes a slot for no task that is known: its content comes from a
-    /// file, or from the host cache for a task that is launched afterwards.
+    /// The event that is being applied replaces a slot's content by that of a state file, or of an entry
+    /// of the host prompt cache for a task that is launched later. Its evictions are not by the task that
+    /// was launched there last.
     restoring: bool,
 }
 
-/// What is to be passed on.
+/// The output since the last call of [`Observer::told`].
 #[derive(Debug, Default)]
 pub struct Told {
-    /// To readers of the stream.
+    /// For readers of the stream of changes.
     pub events: Vec<ResidencyEvent>,
-    /// To the log file.
+    /// For the log file.
     pub lines: Vec<LogLine>,
 }
 
@@ -73,8 +74,8 @@ pub(crate) struct Counts {
 }
 
 impl Observer {
-    /// `epoch`: random, to tell this process from others. Without `accounts` it is not known why
-    /// prompts are evaluated.
+    /// `epoch`: a random text that tells this process from others. Without `accounts` the observer cannot
+    /// say why prompts are evaluated.
     #[must_use]
     pub fn new(epoch: String, accounts: Option<Accounts>) -> Self {
         Self {
@@ -98,12 +99,12 @@ impl Observer {
         }
     }
 
-    /// What has gathered since this was last asked.
+    /// Returns the output since the last call.
     pub fn told(&mut self) -> Told {
         std::mem::take(&mut self.told)
     }
 
-    /// A note came, in order with the events.
+    /// Applies a note. Notes and events come in the order in which they happened.
     pub fn note(&mut self, note: Note, at: Stamp, now: Now) {
         match note {
             Note::Received { arrival } => self.works.entry(arrival).or_default().received = at,
@@ -111,7 +112,7 @@ impl Observer {
                 self.works.entry(arrival).or_default().wishes = wishes;
             }
             Note::Posted { arrival, task } => self.posted(arrival, task, None),
-            // For the recorder.
+            // Only the recorder uses it.
             Note::Declined { .. } => {}
             Note::Answered { arrival } => self.answered(arrival, None, at, now),
             Note::Size { buffer, bytes } => {
@@ -141,7 +142,7 @@ impl Observer {
         }
     }
 
-    /// The ledger is about to apply an event.
+    /// Call before the ledger applies an event. Pass the result to [`after`](Self::after).
     pub fn before(&mut self, event: &Event, at: Stamp, now: Now, ledger: &Ledger) -> After {
         let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
         self.restoring = matches!(event, Event::Restored { .. } | Event::Replaced { .. });
@@ -209,7 +210,7 @@ impl Observer {
         After::Nothing
     }
 
-    /// The ledger drew a conclusion from the event.
+    /// Call with each effect that the ledger returned for the event.
     pub fn effect(&mut self, effect: &Effect, now: Now) {
         match effect {
             Effect::Awaited { id } => {
@@ -239,7 +240,7 @@ impl Observer {
         }
     }
 
-    /// The ledger has applied the event.
+    /// Call when the ledger has applied the event.
     pub fn after(&mut self, after: After, now: Now, ledger: &Ledger) {
         if let Some(accounts) = &mut self.accounts {
             accounts.after(ledger, now.unix_ms);
@@ -251,7 +252,7 @@ impl Observer {
         }
     }
 
-    /// The ledger is gone: of no request can it be said any more that it is cached.
+    /// Call when the ledger has panicked. All live ids count as evicted.
     pub fn lose_all(&mut self, now: Now) {
         let ids: Vec<RequestId> = self.live.keys().cloned().collect();
         for id in ids {
@@ -260,7 +261,7 @@ impl Observer {
         self.lose_slots();
     }
 
-    /// Slots and buffers are gone, or nothing is known of them any more.
+    /// Forgets slots and buffers: they are gone, or their content is unknown.
     fn lose_slots(&mut self) {
         self.flying.clear();
         self.slots.clear();

@@ -1,38 +1,39 @@
-//! A prompt while it is evaluated.
+//! Counts the tokens of a prompt while it is evaluated.
 
 use contextpilot_residency::Entry;
 
 use crate::note::Stamp;
 
-/// Counts what is submitted for a slot from the launch of a task on.
+/// A prompt: counts the batch entries of a slot from the launch of a task on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prompt {
     /// Tokens that the slot had before the first entry.
     reused: u64,
-    /// Evaluated, in entries.
+    /// Entries that were evaluated.
     evaluated: u64,
-    /// Position of the last entry; `None` before the first.
+    /// The position of the last entry; `None` before the first.
     last: Option<i64>,
-    /// Outputs of all tokens are asked for, as embedding tasks do: it may go on in the next
-    /// batch, and is over when its request is.
+    /// All entries ask for an output, as those of embeddings do. So outputs do not tell where the prompt
+    /// ends: it ends when its request is over.
     every_output: bool,
-    /// When its last part was evaluated.
+    /// When its last batch was evaluated.
     at: Stamp,
     pending: Pending,
 }
 
-/// Of the batch that is being evaluated.
+/// The part of a prompt in the batch that is being evaluated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pending {
     entries: u64,
     outputs: u64,
     ends: bool,
-    /// What was before it, should it fail.
+    /// The state before the batch, which is restored if the batch fails: the last position, and the
+    /// number of steps in the surplus.
     last: Option<i64>,
     steps: usize,
 }
 
-/// What a prompt took.
+/// How many tokens a prompt has, and how many of them were reused and evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) tokens: u64,
@@ -40,8 +41,8 @@ pub(crate) struct Taken {
     pub(crate) evaluated: u64,
 }
 
-/// How many tokens a slot has at a position. As many as the position says, but for images whose
-/// rows share positions: where that begins to differ, by how much.
+/// How many more tokens than positions a slot has. That differs only after images whose rows share
+/// positions. Each entry is a position, and the surplus from there on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surplus(Vec<(i64, i64)>);
 
@@ -50,7 +51,7 @@ impl Surplus {
         self.0.last().map_or(0, |&(_, surplus)| surplus)
     }
 
-    /// What is written from here on takes the place of what was.
+    /// Forgets the steps after a position: what follows is overwritten.
     fn cut(&mut self, position: i64) {
         while self.0.last().is_some_and(|&(at, _)| at > position) {
             self.0.pop();
@@ -66,7 +67,7 @@ impl Surplus {
 }
 
 impl Prompt {
-    /// Entries of the slot are in the batch.
+    /// Call with the slot's entries in a batch that is submitted.
     pub(crate) fn submitted(&mut self, entries: &[Entry], surplus: &mut Surplus) {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             return;
@@ -93,8 +94,8 @@ impl Prompt {
         self.pending.ends = last.output;
     }
 
-    /// The batch has been evaluated, or has failed: then the server submits it again, in parts.
-    /// Returns what the prompt took if that was the end of it.
+    /// Call when the batch has been evaluated or has failed. After a failure the server submits it again
+    /// in parts. Returns the counts, and when it ended, if this was the end of the prompt.
     pub(crate) fn evaluated(
         &mut self,
         failed: bool,
@@ -116,18 +117,18 @@ impl Prompt {
         (pending.ends && !self.every_output).then(|| (self.taken(), at))
     }
 
-    /// Its request is over. Returns what it took, if it had come to an end that could not be
-    /// told from a pause.
+    /// Call when its request is over. Returns the counts if the prompt is one whose end its outputs do not
+    /// tell.
     pub(crate) fn over(&self) -> Option<(Taken, Stamp)> {
         self.every_output.then(|| (self.taken(), self.at))
     }
 
-    /// What it took until now.
+    /// The counts up to now.
     pub(crate) fn so_far(&self) -> (Taken, Stamp) {
         (self.taken(), self.at)
     }
 
-    /// Nothing of it was evaluated yet.
+    /// Whether nothing of it was evaluated yet, and nothing is being evaluated.
     pub(crate) fn is_untouched(&self) -> bool {
         self.evaluated == 0 && self.pending.entries == 0
     }
@@ -159,12 +160,12 @@ mod tests {
     const AT: Stamp = Stamp(9);
 
     #[test]
-    fn what_was_not_submitted_was_reused() {
+    fn tokens_before_the_first_entry_are_reused_and_failed_batches_not_counted() {
         let mut prompt = Prompt::default();
         let surplus = &mut Surplus::default();
         prompt.submitted(&entries(30..60, |_| false), surplus);
         assert_eq!(prompt.evaluated(false, AT, surplus), None);
-        // Failed, and tried again in halves.
+        // The batch fails, and comes again in halves.
         prompt.submitted(&entries(60..80, |p| p == 79), surplus);
         assert_eq!(prompt.evaluated(true, AT, surplus), None);
         prompt.submitted(&entries(60..70, |_| false), surplus);
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_hit_is_one_token() {
+    fn of_a_prompt_that_is_wholly_cached_one_token_is_evaluated() {
         let mut prompt = Prompt::default();
         assert!(prompt.is_untouched());
         let surplus = &mut Surplus::default();
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_embedding_is_over_when_its_request_is() {
+    fn the_prompt_of_an_embedding_ends_with_its_request() {
         let mut prompt = Prompt::default();
         let surplus = &mut Surplus::default();
         for part in [0..32, 32..40] {
@@ -199,9 +200,9 @@ mod tests {
         assert_eq!((taken.reused, taken.evaluated), (0, 40));
     }
 
-    /// Rows of an image share a position, and what follows stands some positions further on.
+    /// Four rows of an image share the position 10, and the text after it begins at 12.
     #[test]
-    fn an_image_has_more_tokens_than_positions() {
+    fn rows_of_an_image_that_share_a_position_are_counted_as_tokens() {
         let surplus = &mut Surplus::default();
         let mut run = |from: i32, failed: bool| {
             let mut prompt = Prompt::default();
@@ -224,7 +225,8 @@ mod tests {
             panic!("the prompt has an end");
         };
         assert_eq!(run(0, false), (0, 22));
-        // From the last token on, from after the image, from before it, from its beginning.
+        // Again from the last token on, from after the image, from its beginning, from before it, and from
+        // within the text after it.
         assert_eq!(run(19, false), (21, 1));
         assert_eq!(run(12, true), (14, 8));
         assert_eq!(run(10, false), (10, 12));

@@ -1,17 +1,17 @@
-//! Tokens around a difference, as text.
+//! The tokens around a difference of two prompts, as text.
 
 use contextpilot_control::DivergedText;
 use contextpilot_residency::{Around, Token};
 
-/// Stands for what is no text, such as an image.
+/// Stands for media, such as an image.
 const MEDIA: &[u8] = b"[media]";
 
-/// The tokens as text, each made of the bytes that `piece` says it stands for. `None`: it does not
-/// know one of them.
+/// The tokens as text. `piece` returns the bytes of a token. `None`: `piece` does not know one of the
+/// tokens.
 ///
-/// A character may be several tokens, and the difference within it. Then its first bytes, which both
-/// prompts have, are shown with the rest of it: text never begins or ends within a character because it
-/// was cut there. What is no UTF-8 all the same is replaced.
+/// The difference may be within a character that consists of several tokens. Then the first bytes of
+/// the character, which both prompts share, are shown with the rest of it. If the tokens were cut off
+/// within a character, that character is left out. Other bytes that are no UTF-8 are replaced.
 pub fn quote(
     around: &Around,
     mut piece: impl FnMut(Token) -> Option<Vec<u8>>,
@@ -51,13 +51,13 @@ pub fn quote(
     })
 }
 
-/// Bytes at the beginning that belong to a character that began before them.
+/// How many bytes at the beginning belong to a character that began before them.
 fn continuation(bytes: &[u8]) -> usize {
     let inner = bytes.iter().take(3);
     inner.take_while(|&&byte| byte & 0xc0 == 0x80).count()
 }
 
-/// Bytes at the end that are the beginning of a character.
+/// How many bytes at the end are an incomplete character.
 fn incomplete(bytes: &[u8]) -> usize {
     for length in 1..=bytes.len().min(3) {
         let wanted = match bytes[bytes.len() - length] {
@@ -76,7 +76,7 @@ fn incomplete(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// Each token is a byte.
+    /// Quotes tokens of one byte each: the texts before, old and new.
     fn of(before: &[u8], old: &[u8], new: &[u8]) -> (String, String, String) {
         let tokens = |bytes: &[u8]| bytes.iter().map(|&byte| Token::from(byte)).collect();
         let around = Around {
@@ -99,18 +99,18 @@ mod tests {
             of(b"caf\xc3", b"\xa9!", b"\xa8 noir"),
             texts("caf", "\u{e9}!", "\u{e8} noir")
         );
-        // Of four bytes, the last differs.
+        // Only the last of four bytes differs.
         let (old, new) = ("\u{1f600}", "\u{1f601}");
         let [before, last] = [&old.as_bytes()[..3], &old.as_bytes()[3..]];
         assert_eq!(of(before, last, &new.as_bytes()[3..]), texts("", old, new));
     }
 
     #[test]
-    fn what_was_cut_is_cut_between_characters() {
+    fn an_incomplete_character_where_the_tokens_were_cut_is_left_out() {
         let long = "\u{20ac}".repeat(20);
         let from = |start: usize, length: usize| &long.as_bytes()[start..start + length];
         let before = from(1, Around::BEFORE);
-        // 16 bytes are 2 of one character, 4 whole ones, and 2 of the next.
+        // These 16 bytes are 2 of one character, 4 whole ones, and 2 of the next.
         let (before, old, new) = of(before, b"\xac!", b"\xad");
         assert_eq!(before, "\u{20ac}".repeat(4));
         assert_eq!((&*old, &*new), ("\u{20ac}!", "\u{20ad}"));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_utf_8_is_replaced() {
+    fn bytes_that_are_no_utf_8_are_replaced() {
         assert_eq!(
             of(b"a", b"\xff", b"\x80b"),
             texts("a", "\u{fffd}", "\u{fffd}b")
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_said_once() {
+    fn successive_tokens_of_an_image_are_shown_once() {
         let around = Around {
             before: vec![65, -1, -1, 66],
             old: vec![-1],

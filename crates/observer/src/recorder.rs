@@ -1,8 +1,8 @@
-//! The recorder: traffic, as `contextpilot-traffic` writes it.
+//! The recorder: makes a recording of traffic with `contextpilot-traffic`.
 //!
-//! It watches the same events as the [`Observer`](crate::Observer), and notes of each prompt what
-//! the engine made of it. A request is written when its slot is touched again, or when it is known
-//! to be over: until then its answer may go on.
+//! It watches the same events as the [`Observer`](crate::Observer), and notes how the engine
+//! evaluated each prompt. A request is written when its slot is used or changed again, not when it is
+//! answered: until then the slot's content may still grow.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,7 +20,8 @@ mod requests;
 mod server;
 mod slot;
 
-/// Tasks that are not launched yet, and requests that are not answered, of which something is known.
+/// The most tasks that are not launched yet, and the most requests that are not answered yet, of which the
+/// recorder knows something.
 pub const MOST_WAITING: usize = 65_536;
 
 /// Watches the ledger, and makes a recording of what it sees.
@@ -31,29 +32,30 @@ pub const MOST_WAITING: usize = 65_536;
 pub struct Recorder {
     writer: Writer,
     setup: Setup,
-    /// The server's own context was seen to be made.
+    /// The first context, which is the server's own, was created.
     is_set_up: bool,
     out: Vec<u8>,
     full: bool,
-    /// Of requests that are not answered yet.
+    /// What requests ask for that are not answered yet.
     wishes: HashMap<Arrival, Wishes>,
     tasks: HashMap<TaskId, Posted>,
     slots: BTreeMap<SequenceId, SlotRecord>,
-    /// Slots whose prompts have ended with the event under way.
+    /// Slots whose prompts end with the event that is being applied.
     ended: Vec<SequenceId>,
-    /// The buffer that the next event saves to, and its bytes.
+    /// The buffer that the next event saves to, and its size in bytes.
     buffer: Option<(contextpilot_residency::BufferId, u64)>,
+    /// The kinds and classes of length of which a size was recorded.
     sampled: HashSet<(bool, u32)>,
-    /// Rows of media whose rows share a position.
+    /// The number of rows of media whose rows share a position, by the media's token.
     rows: HashMap<Token, u32>,
     /// The adapters that are applied now.
     adapters: Vec<Adapter>,
     applied: Applied,
-    /// The server compares the adapters of all requests with those of the slot.
+    /// The server compares the adapters of every request with those of the slot.
     compares_always: bool,
     launches: u64,
     skipped: u64,
-    /// Slots that were idle and not empty when a task was launched last, and what they held.
+    /// The slots that were idle and not empty at the last launch of a task, and how many tokens each held.
     idle: Vec<(SequenceId, u32)>,
     stage: Stage,
 }
@@ -62,14 +64,15 @@ pub struct Recorder {
 struct Posted {
     arrival: Option<Arrival>,
     at: Stamp,
-    /// The adapters that it names.
+    /// The adapters that its request names.
     named: Option<Vec<(i32, Scale)>>,
-    /// The server will forget its prompt.
+    /// The server will forget its prompt (`"cache_prompt": false`).
     forgotten: bool,
 }
 
 impl Recorder {
-    /// Returns the file's beginning too, in [`take`](Self::take). `limit`: bytes.
+    /// `limit`: the most bytes that the file may have. The beginning of the file comes with the first
+    /// [`take`](Self::take).
     #[must_use]
     pub fn new(key: Key, keep_key: bool, limit: u64, setup: Setup) -> Self {
         let (mut writer, mut out) = Writer::new(key, keep_key, limit);
@@ -98,24 +101,25 @@ impl Recorder {
         }
     }
 
-    /// Bytes to append to the file.
+    /// Returns the bytes to append to the file.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
 
-    /// The file has reached its limit, and nothing more is recorded.
+    /// Whether the recording has ended, because the file would exceed its limit.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Requests that could not be recorded, since the ledger did not know their tokens.
+    /// The number of requests that could not be recorded, because the ledger did not know all tokens of
+    /// their prompts.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// A note came, in order with the events.
+    /// Applies a note. Notes and events come in the order in which they happened.
     pub fn note(&mut self, note: &Note, at: Stamp) {
         match *note {
             Note::Wishes { arrival, wishes } if self.wishes.len() < MOST_WAITING => {
@@ -133,7 +137,7 @@ impl Recorder {
         }
     }
 
-    /// The ledger is about to apply an event.
+    /// Call before the ledger applies an event.
     pub fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) {
         let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
         match *event {
@@ -249,7 +253,7 @@ impl Recorder {
         }
     }
 
-    /// The ledger has applied the event.
+    /// Call when the ledger has applied the event.
     pub fn after(&mut self, ledger: &Ledger) {
         if !self.ended.is_empty() {
             self.check_idle(ledger);
@@ -269,7 +273,7 @@ impl Recorder {
         }
     }
 
-    /// Nothing more will happen to what the slots have worked on.
+    /// Writes the requests of all slots. Call it when nothing more will happen to their content.
     pub fn finish(&mut self, ledger: &Ledger) {
         let slots: Vec<SequenceId> = self.slots.keys().copied().collect();
         for sequence in slots {

@@ -1,35 +1,35 @@
-//! The last changes, for readers who come back or fall behind.
+//! The last changes, for readers that come back or fall behind.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use contextpilot_control::{Change, ResidencyEvent};
 
-/// Events that are kept.
+/// The most events that are kept.
 pub const MOST_EVENTS: usize = 4096;
-/// Request ids in them, all together.
+/// The most request ids in all kept events together.
 pub const MOST_IDS: usize = 65_536;
 
-/// A bounded row of events with successive numbers.
+/// The last events. Their numbers are successive.
 #[derive(Debug, Default)]
 pub struct Ring {
     events: VecDeque<Arc<ResidencyEvent>>,
     ids: usize,
-    /// The number of the last event ever; 0: none.
+    /// The number of the last event. 0: there was none.
     last: u64,
 }
 
-/// What a reader gets who has read up to some number.
+/// The answer to a reader that has read up to some number.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Since {
-    /// Events that are not kept any more.
+    /// The number of events that the reader has missed: they are no longer kept.
     pub missed: u64,
-    /// The others.
+    /// The next events.
     pub events: Vec<Arc<ResidencyEvent>>,
 }
 
 impl Ring {
-    /// Takes the next event.
+    /// Adds the next event.
     pub fn push(&mut self, event: ResidencyEvent) {
         self.last = event.sequence;
         self.ids += ids_in(&event);
@@ -48,7 +48,7 @@ impl Ring {
         self.last
     }
 
-    /// What came after the event of this number, `most` events at a time.
+    /// The events after the one with the number `read`, at most `most` of them.
     #[must_use]
     pub fn since(&self, read: u64, most: usize) -> Since {
         let kept_from = self.last - self.events.len() as u64;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_what_it_has_not_read() {
+    fn a_reader_gets_the_events_after_its_last_one() {
         let mut ring = Ring::default();
         assert_eq!(ring.since(0, 9), Since::default());
         (1..=5).for_each(|n| ring.push(event(n, 1)));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_is_counted() {
+    fn events_that_are_no_longer_kept_are_counted_as_missed() {
         let mut ring = Ring::default();
         let most = MOST_EVENTS as u64;
         (1..=most + 10).for_each(|n| ring.push(event(n, 1)));

@@ -1,4 +1,4 @@
-//! Everything at one moment.
+//! All figures at one moment.
 
 use contextpilot_control::{
     Delivery, Engine, HostCache, KvBytes, KvEvents, Losses, Mode, Model, ModelState, Recording,
@@ -10,7 +10,7 @@ use crate::names::each_once;
 use crate::note::Now;
 use crate::observer::{Kind, Observer};
 
-/// What the observer cannot know.
+/// Figures that come from elsewhere.
 #[derive(Clone, Debug)]
 pub struct Outside {
     /// See [`Stats::process`].
@@ -23,7 +23,8 @@ pub struct Outside {
     pub mode: Mode,
     /// See [`Stats::engine`].
     pub engine: Engine,
-    /// The model by the command line or the environment; otherwise the engine's word is taken.
+    /// The model named by the command line or the environment. If there is none, the engine's own
+    /// description is used.
     pub model: Option<Model>,
     /// See [`Stats::model_state`].
     pub model_state: ModelState,
@@ -31,11 +32,11 @@ pub struct Outside {
     pub host_limit: Option<u64>,
     /// See [`HostCache::limit_from`].
     pub host_limit_from: String,
-    /// [`Requests::finished`] is the observer's to say.
+    /// See [`Stats::requests`]. The observer overwrites [`Requests::finished`].
     pub requests: Requests,
     /// See [`Stats::delivery`].
     pub delivery: Option<Delivery>,
-    /// See [`Stats::kv_events`]. Of the problems, those that are known without the observer.
+    /// See [`Stats::kv_events`]. If it names no problem, the observer looks for one.
     pub kv_events: Option<KvEvents>,
     /// See [`Stats::recording`].
     pub recording: Option<Recording>,
@@ -44,7 +45,7 @@ pub struct Outside {
 }
 
 impl Observer {
-    /// Everything at this moment. Without a ledger (it panicked) the cache reads as empty.
+    /// All figures at this moment. Without a ledger, after it panicked, the cache is shown as empty.
     #[must_use]
     pub fn stats(&self, ledger: Option<&Ledger>, outside: Outside, now: Now) -> Stats {
         let context = ledger.and_then(Ledger::primary);
@@ -151,7 +152,7 @@ impl Observer {
     }
 }
 
-/// Why routers are told less than they should be.
+/// Why fewer blocks are published than should be. `None`: nothing is wrong.
 fn explain(events: &KvEvents, blind: bool, prompts: u64) -> Option<String> {
     if events.problem.is_some() {
         return events.problem.clone();

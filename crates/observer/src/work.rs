@@ -1,4 +1,4 @@
-//! Requests under way, and slots at work on them.
+//! Requests under way, and the slots that work on them.
 
 use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Timestamp};
 use contextpilot_residency::{Account, Arrival, EvaluationId, RequestId, TaskId, Wishes};
@@ -16,10 +16,10 @@ pub(crate) struct Work {
     pub(crate) tasks: Vec<TaskId>,
     pub(crate) slot: Option<i32>,
     pub(crate) wishes: Wishes,
-    /// Where its evaluation is remembered.
+    /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
     pub(crate) entry: Option<u64>,
     evaluation: Option<Box<Evaluation>>,
-    /// The most tokens that were evaluated of one of its prompts.
+    /// The largest number of evaluated tokens of one of its prompts.
     most: u64,
     prompts: u32,
     taken: Taken,
@@ -28,7 +28,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// One of its prompts has been evaluated; returns the time that took since its receipt.
+    /// Counts one of its prompts that has been evaluated. Returns the seconds since its receipt.
     pub(crate) fn completed(&mut self, taken: Taken, at: Stamp) -> Option<f64> {
         self.prompts += 1;
         self.taken.tokens += taken.tokens;
@@ -41,7 +41,7 @@ impl Work {
         seconds
     }
 
-    /// Why one of its prompts was evaluated.
+    /// Adds why one of its prompts was evaluated.
     pub(crate) fn accounted(&mut self, account: &Account, entry: u64) {
         self.entry = Some(entry);
         let evaluation = evaluation(account);
@@ -81,17 +81,17 @@ impl Work {
     }
 }
 
-/// A slot, as far as tasks are concerned.
+/// A slot, and the task that it works on.
 #[derive(Debug, Default)]
 pub(crate) struct SlotWork {
     pub(crate) launch: Option<Launch>,
-    /// What the last prompt took, for children that take it over.
+    /// The counts of the last prompt, for further answers (`n`) that take it over.
     pub(crate) last: Option<(Taken, Stamp)>,
     pub(crate) surplus: Surplus,
 }
 
 impl SlotWork {
-    /// The prompt that is being evaluated, and the surplus of the slot it is in.
+    /// The prompt that is being evaluated, and the slot's surplus.
     pub(crate) fn prompt(&mut self) -> Option<(&mut Prompt, &mut Surplus)> {
         let prompt = self.launch.as_mut()?.prompt.as_mut()?;
         Some((prompt, &mut self.surplus))
@@ -104,12 +104,13 @@ pub(crate) struct Launch {
     pub(crate) arrival: Option<Arrival>,
     pub(crate) id: Option<RequestId>,
     pub(crate) at_unix_ms: u64,
-    /// Not answered yet.
+    /// Its request is not answered yet.
     pub(crate) busy: bool,
-    /// Known by its work on the slot only: see [`UNTIED`](contextpilot_residency::UNTIED).
+    /// The slot was seen to work, but the task is not known: see
+    /// [`UNTIED`](contextpilot_residency::UNTIED).
     pub(crate) untied: bool,
-    /// Which request it is for will be known later: it is another's, perhaps.
+    /// Several requests wait for this evaluation. Which of them it belongs to is known later.
     pub(crate) evaluation: Option<EvaluationId>,
-    /// Not evaluated to its end yet.
+    /// The prompt, until it is evaluated to its end.
     pub(crate) prompt: Option<Prompt>,
 }

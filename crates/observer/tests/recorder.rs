@@ -1,4 +1,5 @@
-//! Ledger and recorder together: which changes of slots are recorded, and which are the server's own.
+//! The recorder together with the ledger: which changes of slots are recorded, and which are left out
+//! because the server makes them by itself.
 
 use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Arrival, BufferId, ContextId, Entry, Event, Ledger};
@@ -15,7 +16,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Four slots that share the context, and a host cache; or two with contexts of their own.
+    /// If `shared`, four slots that share the context, else two that divide it.
     fn new(shared: bool) -> Self {
         let setup = Setup {
             kv_unified: shared,
@@ -74,7 +75,7 @@ impl Scene {
         self.apply(Event::Evaluated { context, failed });
     }
 
-    /// A prompt of 20 tokens is evaluated and answered.
+    /// A request has a prompt of 20 tokens, all equal to `token`, evaluated in a slot, and is answered.
     fn ask(&mut self, slot: i32, token: i32) {
         let arrival = self.launch(slot);
         self.remove(slot, 0);
@@ -105,11 +106,11 @@ impl Scene {
 }
 
 #[test]
-fn slots_that_are_erased_and_restored_are_recorded_in_their_place() {
+fn erased_and_restored_slots_are_recorded_in_order_with_the_requests() {
     let mut scene = Scene::new(false);
     scene.ask(0, 7);
     scene.remove(0, -1);
-    // Nothing is left to erase.
+    // The slot is empty already, so this is not recorded.
     scene.remove(0, -1);
     scene.apply(Event::Replaced {
         context: CONTEXT,
@@ -133,8 +134,8 @@ fn slots_that_are_erased_and_restored_are_recorded_in_their_place() {
 }
 
 #[test]
-fn what_the_server_empties_itself_is_not_recorded() {
-    // `--cache-idle-slots`, when a task is launched.
+fn slots_that_the_server_empties_by_itself_are_not_recorded() {
+    // With `--cache-idle-slots` the server empties idle slots when it launches a task.
     let mut scene = Scene::new(true);
     scene.ask(0, 7);
     let arrival = scene.launch(2);
@@ -142,7 +143,7 @@ fn what_the_server_empties_itself_is_not_recorded() {
     scene.evaluate(2, 9, false);
     scene.note(&Note::Answered { arrival });
     assert_eq!(scene.kinds(), []);
-    // Without it there is no room: a batch fails, and an idle slot makes some.
+    // When a batch fails for want of room, the server empties an idle slot.
     let mut scene = Scene::new(true);
     scene.ask(0, 7);
     let arrival = scene.launch(2);
@@ -154,7 +155,7 @@ fn what_the_server_empties_itself_is_not_recorded() {
 }
 
 #[test]
-fn a_client_erases_a_slot_that_shares_the_context() {
+fn an_erase_of_a_slot_that_shares_the_context_is_recorded() {
     let mut scene = Scene::new(true);
     scene.ask(0, 7);
     scene.remove(0, -1);
@@ -162,7 +163,7 @@ fn a_client_erases_a_slot_that_shares_the_context() {
 }
 
 #[test]
-fn requests_that_are_refused_are_recorded_with_what_was_done_for_them() {
+fn refused_requests_are_recorded_with_what_was_saved_and_loaded_for_them() {
     let (saved, loaded) = (BufferId(1), BufferId(2));
     let (context, sequence) = (CONTEXT, 0);
     let mut scene = Scene::new(false);
@@ -183,7 +184,8 @@ fn requests_that_are_refused_are_recorded_with_what_was_done_for_them() {
         sequence,
         buffer: loaded,
     });
-    // Too long, say; and one whose adapters cannot be applied together.
+    // The first is refused after its launch, for example because it is too long. The launch of the second
+    // fails, for example because its adapters cannot be applied together.
     let arrival = scene.launch(0);
     scene.note(&Note::Answered { arrival });
     scene.launch(1);

@@ -1,4 +1,4 @@
-//! Ledger and observer together, on events as the hook sends them.
+//! The observer together with the ledger, on events as the hook sends them.
 
 use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
 use contextpilot_observer::{Note, Now, Observer, Stamp, Told};
@@ -31,7 +31,7 @@ impl Scene {
         scene
     }
 
-    /// Each call is a millisecond later.
+    /// The time: each call is a millisecond after the one before.
     fn now(&mut self) -> Now {
         self.clock += 1;
         Now {
@@ -56,8 +56,8 @@ impl Scene {
         self.observer.note(note, now.stamp, now);
     }
 
-    /// A request arrives and has its prompt, one token repeated, evaluated in a slot from
-    /// `reused` tokens on.
+    /// A request arrives, and its prompt of `tokens` equal tokens is evaluated in a slot, from `reused`
+    /// on.
     fn begin(
         &mut self,
         id: Option<&str>,
@@ -86,7 +86,7 @@ impl Scene {
         arrival
     }
 
-    /// A prompt is evaluated in a slot.
+    /// A prompt of `tokens` equal tokens is evaluated in a slot, from `reused` on.
     fn evaluate(&mut self, slot: i32, token: i32, reused: i32, tokens: i32) {
         self.apply(Event::Removed {
             context: CONTEXT,
@@ -142,10 +142,10 @@ impl Scene {
 }
 
 #[test]
-fn a_line_has_what_the_request_took_and_pushed_out() {
+fn a_log_line_has_the_tokens_times_and_evictions_of_its_request() {
     let mut scene = Scene::new();
     scene.ask(Some("a"), 0, 7, 0, 20);
-    // Not by this one: it goes on where the first ends.
+    // This one evicts nothing: its prompt continues that of the first.
     scene.ask(Some("b"), 0, 7, 20, 30);
     scene.ask(None, 0, 8, 0, 10);
     let told = scene.told();
@@ -160,7 +160,8 @@ fn a_line_has_what_the_request_took_and_pushed_out() {
             .iter()
             .all(|line| line.outcome == Outcome::Answered)
     );
-    // Six milliseconds, one for each call, and one more to the answer.
+    // Each call takes a millisecond: five from the receipt to the end of the prompt, and one more to the
+    // answer.
     let times: Vec<_> = told
         .lines
         .iter()
@@ -185,7 +186,7 @@ fn a_line_has_what_the_request_took_and_pushed_out() {
 
 /// Two requests wait with equal prompts, and the later one is evaluated first.
 #[test]
-fn an_evaluation_is_that_of_the_request_that_claims_it() {
+fn an_evaluation_counts_for_the_request_that_claims_it() {
     let mut scene = Scene::new();
     let (first, first_task) = scene.receive("first");
     let (second, second_task) = scene.receive("second");
@@ -196,7 +197,7 @@ fn an_evaluation_is_that_of_the_request_that_claims_it() {
         likely: first_task,
     });
     scene.evaluate(0, 7, 0, 20);
-    assert!(scene.observer.latest(9).is_empty(), "it is nobody's yet");
+    assert!(scene.observer.latest(9).is_empty(), "not claimed yet");
     scene.apply(Event::Claimed {
         evaluation,
         task: second_task,
@@ -231,9 +232,9 @@ fn an_evaluation_is_that_of_the_request_that_claims_it() {
     assert_eq!(scene.request("second").evaluation().unwrap().evaluated, 20);
 }
 
-/// Claimed while it goes on, claimed twice, and by nobody.
+/// One evaluation is claimed while it goes on and then by another request, one by none.
 #[test]
-fn whoever_claims_an_evaluation_last_has_it() {
+fn an_evaluation_counts_for_its_last_claim_or_else_for_the_most_likely_request() {
     let mut scene = Scene::new();
     let (_, one) = scene.receive("one");
     let (_, two) = scene.receive("two");
@@ -276,10 +277,9 @@ fn whoever_claims_an_evaluation_last_has_it() {
     assert_eq!(name(&scene), ["three", "one"]);
 }
 
-/// Of several answers to a prompt, only the first one's launch is seen where requests are tied by
-/// their prompts.
+/// Where requests are found by their prompts, only the first launch of several answers is seen.
 #[test]
-fn a_copy_counts_as_the_prompt_that_it_is_of() {
+fn a_further_answer_without_a_launch_counts_with_the_figures_of_its_parent() {
     let mut scene = Scene::new();
     let parent = scene.begin(Some("two answers"), 0, 7, 0, 20);
     scene.apply(Event::Copied {
@@ -297,7 +297,7 @@ fn a_copy_counts_as_the_prompt_that_it_is_of() {
 }
 
 #[test]
-fn a_restored_file_is_nobodys_doing() {
+fn an_eviction_by_a_restored_file_names_no_request() {
     let mut scene = Scene::new();
     scene.ask(Some("a"), 0, 7, 0, 20);
     scene.apply(Event::Replaced {
@@ -316,7 +316,7 @@ fn a_restored_file_is_nobodys_doing() {
 }
 
 #[test]
-fn a_reset_says_where_things_were() {
+fn an_eviction_by_a_reset_names_the_slot_that_held_the_prompt() {
     let mut scene = Scene::new();
     scene.ask(Some("a"), 1, 7, 0, 20);
     scene.apply(Event::Reset);
@@ -341,7 +341,7 @@ fn a_slot_is_busy_until_its_request_is_answered() {
 }
 
 #[test]
-fn after_a_gap_nothing_is_left_of_what_was_under_way() {
+fn a_request_under_way_when_events_are_lost_gets_no_log_line() {
     let mut scene = Scene::new();
     let arrival = scene.begin(Some("a"), 0, 7, 0, 20);
     scene.apply(Event::OutOfStep);
@@ -352,7 +352,7 @@ fn after_a_gap_nothing_is_left_of_what_was_under_way() {
             ..
         }
     ));
-    // Its answer is counted, but there is no telling what it took.
+    // The answer is counted, but how many tokens it took is not known.
     scene.end(arrival, Some("a"));
     let told = scene.told();
     assert_eq!(told.lines.len(), 0);
@@ -361,7 +361,7 @@ fn after_a_gap_nothing_is_left_of_what_was_under_way() {
 }
 
 #[test]
-fn buffers_go_when_they_are_freed_and_with_their_context() {
+fn host_buffers_are_counted_until_they_or_their_context_are_freed() {
     let mut scene = Scene::new();
     scene.ask(Some("a"), 0, 7, 0, 20);
     for buffer in [BufferId(100), BufferId(200)] {

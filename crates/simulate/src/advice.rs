@@ -1,4 +1,4 @@
-//! Which change of flags would have gained most, and what no flag changes.
+//! Which change of flags would have gained most, and which tokens no flag saves.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,48 +7,49 @@ use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 use crate::point::{Point, simulate};
 use crate::setting::Setting;
 
-/// A gain below this share of all prompt tokens is no advice: the simulation is not that exact.
+/// A change must gain this share of all prompt tokens to be advised: the simulation is not more exact.
 pub const LEAST_GAIN: f64 = 0.02;
 /// The most slots that are tried.
 const MOST_SLOTS: u32 = 32;
 
-/// What could have been reused, and what would have to change for it.
+/// What other flags would have brought.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// As the server was.
+    /// The simulation of the recorded setting.
     pub recorded: Point,
-    /// The best change, and the best of two; each gains by [`LEAST_GAIN`] over the one before.
-    /// Empty: no flag would have helped.
+    /// At most two: one change of flags, and that one together with another. Each gains at least
+    /// [`LEAST_GAIN`] over the setting before it. Empty: no change would have helped.
     pub changes: Vec<Change>,
-    /// What requests consist of.
+    /// The tokens of all prompts, by whether they were sent before.
     pub tokens: Repeated,
 }
 
 /// A setting that is better than the recorded one.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What to add to the command line, in pairs where a flag has a value.
+    /// What to add to the command line. A flag and its value are two entries.
     pub flags: Vec<String>,
-    /// What comes of it.
+    /// The simulation of it.
     pub point: Point,
 }
 
-/// Tokens of all prompts, by who can spare their evaluation.
+/// The tokens of all prompts, by what could have saved their evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repeated {
-    /// They follow the same tokens as in an earlier request: flags decide.
+    /// Tokens in the prefix that the prompt shares with an earlier request. Flags decide whether they are
+    /// reused.
     pub prefix: u64,
-    /// They stood in an earlier request too, but behind something that differs: the client decides,
-    /// by what it puts in front of them.
+    /// Tokens that were in an earlier request, but follow a difference in this one. Only the client can
+    /// save them, by sending them before what differs.
     pub behind_a_difference: u64,
-    /// They were never sent before: nobody can spare them.
+    /// Tokens that were in no earlier request. They have to be evaluated.
     pub new: u64,
-    /// Where prompts with repeated tokens behind a difference differ first: the median, in tokens
-    /// from the front.
+    /// Where prompts differ first from earlier ones: the median position, in tokens. Counts only prompts
+    /// of which more than a quarter is repeated behind a difference. `None`: there is no such prompt.
     pub differs_at: Option<u32>,
 }
 
-/// Tries single changes, and then each with the best of them.
+/// Tries single changes, and then each of them together with the best one.
 #[must_use]
 pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
     let mut changes: Vec<Change> = Vec::new();
@@ -62,7 +63,8 @@ pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
             let point = simulate(traffic, &candidate.setting);
             (candidate, point)
         });
-        // Of equal ones the first: they come in the order of what they cost.
+        // A later candidate must be better by `LEAST_GAIN` than the best so far. Those that take more
+        // memory or more slots come later, so the cheaper ones win.
         let mut best: Option<(Candidate, Point)> = None;
         for (candidate, point) in tried {
             let known = best.as_ref().map_or(base, |(_, point)| point);
@@ -164,9 +166,9 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
 fn repeated(requests: &[TrafficRequest]) -> Repeated {
     let mut sum = Repeated::default();
     let mut differ = Vec::new();
-    // The last request in which a run of tokens began at a position.
+    // The last request in which this run of tokens began at this position.
     let mut begun: HashMap<(u32, u64), usize> = HashMap::new();
-    // Stretches of identities that were seen: their ends, by their beginnings.
+    // Stretches of identities that were seen: from their first identity to one past their last.
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
     for (nth, request) in requests.iter().enumerate() {
         if request.record.child {
@@ -203,7 +205,7 @@ fn repeated(requests: &[TrafficRequest]) -> Repeated {
     sum
 }
 
-/// How much of a stretch was seen.
+/// How many identities of `[from, to)` were seen.
 fn overlap(seen: &BTreeMap<u64, u64>, from: u64, to: u64) -> u64 {
     let earlier = seen.range(..=from).next_back().map(|(&begin, _)| begin);
     let parts = seen.range(earlier.unwrap_or(from)..to);
@@ -212,7 +214,7 @@ fn overlap(seen: &BTreeMap<u64, u64>, from: u64, to: u64) -> u64 {
         .sum()
 }
 
-/// Joins a stretch with those that it touches.
+/// Adds the stretch `[from, to)`, joined with those that it touches.
 fn insert(seen: &mut BTreeMap<u64, u64>, mut from: u64, mut to: u64) {
     while let Some((&begin, &end)) = seen.range(..=to).next_back() {
         if end < from {
@@ -230,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_join() {
+    fn stretches_that_touch_are_joined_and_overlaps_counted() {
         let mut seen = BTreeMap::new();
         for (from, to) in [(10, 20), (30, 40), (20, 25), (24, 31)] {
             insert(&mut seen, from, to);

@@ -1,4 +1,4 @@
-//! Context checkpoints of models that cannot go back to any position.
+//! Context checkpoints: sliding-window and recurrent models need them to go back to earlier positions.
 
 use contextpilot_traffic::Memory;
 
@@ -17,16 +17,17 @@ pub(crate) struct Checkpoint {
     kept: Kept,
 }
 
-/// What is left of a prefix when the context cannot go back to its end.
+/// How much of a common prefix can be reused.
 pub(crate) struct Reach {
     /// Tokens that are reused.
     pub(crate) past: u32,
-    /// What the checkpoint has that was loaded.
+    /// The positions in the checkpoint that is loaded for it, if any.
     pub(crate) restored: Option<Kept>,
 }
 
-/// `pre_decode`: from `past` tokens that are common. `first`: the first position that the context
-/// has of the slot. Removes the checkpoints that are beyond what is reused.
+/// How much of a common prefix of `past` tokens can be reused (`pre_decode`). `prompt`, `held`: the
+/// tokens of the prompt and of the slot's content. `first`: the first position that the context has of
+/// the slot. Removes the checkpoints beyond the reused tokens.
 pub(crate) fn reach(
     checkpoints: &mut Vec<Checkpoint>,
     (past, prompt, held): (u32, u32, u32),
@@ -72,24 +73,25 @@ pub(crate) fn reach(
     reach
 }
 
-/// What is known of a slot when a batch of its prompt is put together.
+/// A batch of a prompt that is about to be evaluated.
 pub(crate) struct Batch {
     pub(crate) task: u64,
     /// Tokens before the batch, after it, and of the whole prompt.
     pub(crate) begin: u32,
     pub(crate) end: u32,
     pub(crate) prompt: u32,
-    /// It begins with a message of the user, and with the last one.
+    /// Whether it begins with a message of the user, and whether that is the last one.
     pub(crate) marked: bool,
     pub(crate) last_marked: bool,
-    /// The first and the last position that the context has, before it.
+    /// The first and the last position that the context has before the batch is evaluated.
     pub(crate) first: i64,
     pub(crate) last: i64,
 }
 
-/// Where the batch ends that begins at `begin`: it is filled, but where checkpoints are made the last
-/// tokens of a prompt come in batches of their own, and so do messages of users, at `marks`: the last
-/// of them, and others that are far enough from the last checkpoint.
+/// Where the batch ends that begins at `begin`, for models with checkpoints. It is filled, but ends
+/// earlier at each place where a checkpoint may be made: shortly before the end of the prompt, and where
+/// messages of users begin (`marks`). Of these the last counts, and others that are far enough from the
+/// last checkpoint.
 pub(crate) fn batch_end(
     begin: u32,
     prompt: u32,
@@ -115,8 +117,8 @@ pub(crate) fn batch_end(
         .fold(full, u32::min)
 }
 
-/// Makes a checkpoint before the batch is evaluated, if it is time for one (`do_checkpoint`,
-/// `create_checkpoint`).
+/// Makes a checkpoint before the batch is evaluated, if one is due (`do_checkpoint`,
+/// `create_checkpoint`). `keep`: returns the positions that the context has.
 pub(crate) fn note(
     checkpoints: &mut Vec<Checkpoint>,
     batch: &Batch,
@@ -158,7 +160,7 @@ fn is_due(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) -> bool 
     near_end || batch.last_marked || checkpoints.last().is_none_or(|last| apart(last.tokens))
 }
 
-/// Up to early 2026: near the end of a prompt, or far from the last one.
+/// The rule up to early 2026: near the end of a prompt, or far from the last checkpoint.
 fn is_due_early(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) -> bool {
     const LEAST: u32 = 64;
     let last = checkpoints.last().map(|last| last.tokens);
@@ -171,7 +173,8 @@ fn is_due_early(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) ->
         && last.is_none_or(|last| batch.begin > last.saturating_add(LEAST))
 }
 
-/// Where there is no room, those of other tasks go that are close to the one before.
+/// While there is no room for one more, removes checkpoints of other tasks that are close to the one
+/// before them.
 fn thin_out(checkpoints: &mut Vec<Checkpoint>, batch: &Batch, setting: &Setting) {
     let most = setting.ctx_checkpoints as usize;
     let mut kept: Option<u32> = None;

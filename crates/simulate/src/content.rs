@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use contextpilot_traffic::Tokens;
 
-/// The first tokens of a row, which is shared.
+/// The first `length` tokens of a row. Several contents may share a row.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     row: Arc<Tokens>,

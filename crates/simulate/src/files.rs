@@ -1,7 +1,7 @@
-//! Files that clients save slots to.
+//! State files that clients save slots to (`POST /slots/N?action=save`).
 //!
-//! A recording does not say when, nor under which name. It says what a slot held when it was restored:
-//! so the last slot that held the same is taken for the one that was saved.
+//! A recording does not say when a file was saved, or its name. It says what a slot held after it was
+//! restored. So the file is taken to be saved by the last slot that held the same tokens.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::content::Content;
 use crate::host::Prompt;
 use crate::window::Kept;
 
-/// The length of a content, and its last token: most are told apart by that.
+/// The length of a content, and its last token. Most contents differ in these.
 type Name = (u32, Option<u64>);
 
 /// The states of slots that will be restored.
@@ -29,7 +29,7 @@ struct File {
 }
 
 impl Files {
-    /// None is saved yet.
+    /// All files that are restored in this recording. None of them is saved yet.
     pub(crate) fn of(traffic: &Traffic) -> Self {
         let restored = traffic.changes.iter();
         let restored = restored.filter(|change| change.record.kind == ChangeKind::Restored);
@@ -48,7 +48,7 @@ impl Files {
         Self { files }
     }
 
-    /// A slot holds this, and could be saved.
+    /// Remembers the state of a slot, if its tokens are those of a file that will be restored.
     pub(crate) fn save(&mut self, prompt: &Prompt, keep: impl FnOnce() -> Kept) {
         let content = &prompt.content;
         let length = content.len();
@@ -64,7 +64,7 @@ impl Files {
         }
     }
 
-    /// What the file of these tokens has. `None`: it was not saved by this server.
+    /// The state in the file with these tokens. `None`: no slot held them, so another process saved it.
     pub(crate) fn find(&self, tokens: &Tokens) -> Option<(Kept, Vec<Checkpoint>)> {
         let alike = self.files.get(&name(tokens, tokens.len()))?;
         let file = alike.iter().find(|file| *file.tokens == *tokens)?;

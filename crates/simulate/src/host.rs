@@ -8,7 +8,7 @@ use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
 use crate::window::Kept;
 
-/// What a slot holds, and an entry of the host cache.
+/// The tokens and checkpoints of a slot, or of an entry of the host prompt cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prompt {
     pub(crate) content: Content,
@@ -16,7 +16,7 @@ pub(crate) struct Prompt {
 }
 
 impl Prompt {
-    /// Its tokens are not looked for any more (`prompt_clear`).
+    /// Forgets the tokens, and in later generations the checkpoints (`prompt_clear`).
     pub(crate) fn forget(&mut self, generation: Generation) {
         self.content.clear();
         if generation.clears_checkpoints() {
@@ -25,14 +25,18 @@ impl Prompt {
     }
 }
 
+/// An entry.
 #[derive(Debug)]
 struct State {
     prompt: Prompt,
+    /// The positions that are saved.
     kept: Kept,
     bytes: u64,
-    /// The identity of its last token, and that of the token up to which a prompt has to share it to
-    /// load it, with its position. They tell most entries apart without a comparison.
+    /// The identity of the last token. Like `least` it tells most entries apart without comparing
+    /// whole contents.
     last: Option<u64>,
+    /// The position and identity of the token at the end of the first quarter. A prompt loads the entry
+    /// only if it shares at least that quarter.
     least: (u32, Option<u64>),
 }
 
@@ -57,12 +61,12 @@ pub(crate) struct HostCache {
     states: VecDeque<State>,
     bytes: u64,
     tokens: u64,
-    /// 0: none.
+    /// 0: no limit.
     limit_bytes: u64,
     limit_tokens: u64,
-    /// Entries that stay whatever the limits, which are looked at afterwards only.
+    /// Entries that stay whatever the limits. If this is not 0, limits are applied after saving only.
     least: usize,
-    /// The most that it ever held.
+    /// The most bytes that it ever held.
     pub(crate) peak: u64,
 }
 
@@ -79,7 +83,8 @@ impl HostCache {
         })
     }
 
-    /// `alloc`, as `prompt_save` calls it. Whether it was saved. `keep`: what the context has of it.
+    /// `alloc`, as `prompt_save` calls it. `keep`: returns the positions that the context has. Returns
+    /// whether the prompt was saved.
     pub(crate) fn save(
         &mut self,
         prompt: &Prompt,
@@ -129,7 +134,8 @@ impl HostCache {
         true
     }
 
-    /// `load`: takes out the entry that serves a prompt best, if it serves better than `held`.
+    /// `load`: takes out the entry that serves a prompt best, if that serves it better than the slot's
+    /// own content (`held`).
     pub(crate) fn load(&mut self, held: &Content, prompt: &Content) -> Option<(Prompt, Kept)> {
         let share = |part: u32, of: u32| part as f32 / of as f32;
         let common = held.common_prefix(prompt);
@@ -154,7 +160,7 @@ impl HostCache {
         self.remove(best?).map(|state| (state.prompt, state.kept))
     }
 
-    /// `update`
+    /// `update`: drops the oldest entries until the limits are kept.
     pub(crate) fn update(&mut self) {
         while self.limit_bytes > 0 && self.bytes > self.limit_bytes && self.drop_oldest() {}
         let per_token = (self.bytes as f32 / self.tokens.max(1) as f32).max(1.0);
@@ -166,7 +172,7 @@ impl HostCache {
         while limit > 0 && self.tokens > limit && self.drop_oldest() {}
     }
 
-    /// Whether there was one to drop.
+    /// Returns false if there is no entry that may be dropped.
     fn drop_oldest(&mut self) -> bool {
         self.states.len() > self.least && self.remove(0).is_some()
     }

@@ -1,8 +1,10 @@
 //! What llama-server would have reused of recorded traffic, had its flags been others.
 //!
-//! The server's rules are those of its own source, `tools/server/server-context.cpp` and
-//! `server-task.cpp` of late 2026; the functions here name the one that they follow. Nothing is
-//! learned from the recording but sizes and rates.
+//! The rules are those of the server's own source, `tools/server/server-context.cpp` and
+//! `server-task.cpp` of late 2026, and of older generations ([`Generation`]). Functions here name the
+//! function of the server that they follow. From the recording come the requests and the changes of
+//! slots, the server's flags and build, the sizes of saved states, the rates of evaluation, and where
+//! the messages of users begin.
 //!
 //! ```text
 //! Traffic ──► timeline (who follows whom) ──► Server: choose a slot ─► host cache ─► reuse ─► serve
@@ -10,24 +12,25 @@
 //!                                               └── queue, while all slots are busy ◄────────┘
 //! ```
 //!
-//! **Time.** A prompt takes as long as its evaluated tokens at the recorded rate, an answer as long
-//! as it took. A request that came while the server had nothing to do is sent when the one before is
-//! finished, after the pause that was recorded; so is one that continues the answer of another. All
-//! others come when they came.
+//! **Time.** A prompt takes as long as its evaluated tokens at the recorded rate. An answer takes as
+//! long as it did. A request that arrived while the server was idle arrives when the request before it
+//! is finished, after the recorded pause. So does a request that continues the answer of another one.
+//! All other requests arrive at their recorded times.
 //!
-//! **Slots that clients erase and restore.** A restored slot has what it had in the recording, also at
-//! another setting, where the file might have been saved from another content. Its checkpoints, where
-//! the server saves them (build 11669), are those of the last slot that held the same; of a file from
-//! another process they are not known.
+//! **Slots that clients erase and restore.** A restored slot gets the content that it got in the
+//! recording. This is so at every setting, although another setting might have led to another content
+//! of the state file. Servers since build 11669 also save the slot's checkpoints in the file. These are
+//! taken from the last slot that held the same content. If none did, the file is from another process,
+//! and its checkpoints are not known.
 //!
-//! **Refused requests.** What a request does to the slot that is chosen for it, though it is refused
-//! then: the slot counts as used, what it had may be exchanged with the host cache, and other adapters
-//! empty it. Its prompt is not recorded, so it is refused at every setting, and at another one the
-//! host cache is asked for what it was asked for in the recording.
+//! **Refused requests.** A refused request may change the slot that was chosen for it: the slot counts
+//! as used, its content may be exchanged with the host prompt cache, and other adapters empty it. Its
+//! prompt is not recorded, so it is refused at every setting. If content was saved or loaded for it in
+//! the recording, the simulation looks in the host prompt cache for what was found there.
 //!
-//! **What is not modelled.** Slots at work do not slow each other down. Speculative drafts. Batches
-//! that failed for want of room. Of the servers of early 2025, that slots are compared with a prompt
-//! by what they have in common anywhere, not only at the front.
+//! **What is not modelled.** Slots at work do not slow each other down. There are no speculative drafts,
+//! and no batches that fail for want of room. Servers of early 2025 compare a slot with a prompt by what
+//! they have in common anywhere; here only the common prefix counts.
 //!
 //! Pure: equal input, equal output.
 

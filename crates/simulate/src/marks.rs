@@ -1,8 +1,8 @@
-//! Where the messages of users begin.
+//! Marks: where the messages of users begin.
 //!
-//! The server evaluates them from batches of their own, to make a checkpoint in front of them
-//! (`message_spans`). A recording has the ends of batches, and so those of these marks that were
-//! evaluated when it was made; a prompt that repeats them has them too.
+//! The server ends a batch before each such message, to make a checkpoint there (`message_spans`). A
+//! recording has the ends of batches. Those that have no other cause are taken for marks. They are known
+//! only for messages that were evaluated while recording, but a prompt that repeats these has them, too.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use contextpilot_traffic::{Traffic, TrafficRequest};
 
 use crate::setting::Setting;
 
-/// Positions, by the identity of the token that stands there.
+/// The positions of marks, by the identity of the token there.
 #[derive(Debug, Default)]
 pub(crate) struct Marks(BTreeMap<u64, u32>);
 
 impl Marks {
-    /// `recorded`: the setting of the recording.
+    /// The marks in a recording. `recorded`: its setting.
     pub(crate) fn of(traffic: &Traffic, recorded: &Setting) -> Self {
         let mut marks = BTreeMap::new();
         for request in &traffic.requests {
@@ -28,7 +28,7 @@ impl Marks {
         Self(marks)
     }
 
-    /// Those of a prompt, in ascending order.
+    /// The marks of a prompt, in ascending order.
     pub(crate) fn of_prompt(&self, request: &TrafficRequest) -> Vec<u32> {
         let mut begin = 0;
         let mut found = Vec::new();
@@ -45,6 +45,8 @@ impl Marks {
     }
 }
 
+/// The ends of batches that were not full, not at or shortly before the end of the prompt, and not at
+/// media.
 fn breaks_without_cause<'a>(
     request: &'a TrafficRequest,
     setting: &'a Setting,

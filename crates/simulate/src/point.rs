@@ -1,4 +1,4 @@
-//! What comes of a setting.
+//! What a simulation of one setting finds.
 
 use contextpilot_traffic::{RequestRecord, Traffic};
 
@@ -7,7 +7,7 @@ use crate::setting::Setting;
 use crate::sizes::Sizes;
 use crate::timeline::Timeline;
 
-/// What became of a request. Times are microseconds since the recording began.
+/// How a request was served. Times are microseconds since the recording began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The slot that served it.
@@ -16,36 +16,37 @@ pub struct Outcome {
     pub reused: u32,
     /// Tokens of its prompt that were evaluated.
     pub evaluated: u32,
-    /// When it came.
+    /// When it arrived.
     pub arrived: u64,
     /// When a slot took it on.
     pub launched: u64,
-    /// When it was answered.
+    /// When its answer was complete.
     pub ended: u64,
 }
 
-/// A setting, and what comes of it.
+/// A setting, and what the simulation of it found.
 #[derive(Clone, Debug)]
 pub struct Point {
     /// The setting.
     pub setting: Setting,
-    /// By request; `None`: the server would have refused it, since it does not fit into a slot.
+    /// For each request of the recording. `None`: the server would have refused it, because its prompt
+    /// does not fit into a slot, or because it wants more answers (`n`) than there are slots.
     pub outcomes: Vec<Option<Outcome>>,
     /// Tokens in prompts that were served. Further answers to one prompt (`n`) are not counted.
     pub prompt_tokens: u64,
-    /// Of these, reused.
+    /// Prompt tokens that were reused.
     pub reused_tokens: u64,
-    /// Of these, evaluated.
+    /// Prompt tokens that were evaluated.
     pub evaluated_tokens: u64,
-    /// What evaluating them takes.
+    /// The time that evaluating these takes, seconds.
     pub prompt_seconds: f64,
-    /// Requests that waited for a slot, in all.
+    /// The time from arrival to launch, summed over all requests, seconds.
     pub waited_seconds: f64,
-    /// Requests that were refused.
+    /// The number of refused requests. Further answers to one prompt are not counted.
     pub refused: u64,
-    /// Bytes of the context, and the most that the host cache held. 0: nothing is known of sizes.
+    /// The size of a full context, bytes. 0: the recording has no sizes.
     pub context_bytes: u64,
-    /// See there.
+    /// The most that the host prompt cache held, bytes. 0: it held nothing, or the recording has no sizes.
     pub host_bytes: u64,
 }
 
@@ -60,7 +61,7 @@ impl Point {
     }
 }
 
-/// How fast the recorded server was.
+/// How fast the recorded server evaluated and generated tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     /// Microseconds for each evaluated token of a prompt.
@@ -70,7 +71,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// All that was recorded, together.
+    /// The average rates of a recording.
     #[must_use]
     pub fn of(traffic: &Traffic) -> Self {
         let rate = |time: u64, tokens: u64| match tokens {
@@ -87,7 +88,8 @@ impl Rates {
         }
     }
 
-    /// Microseconds for so many tokens of a prompt: at the rate of that request where it tells one.
+    /// The time to evaluate `tokens` tokens of a request's prompt, microseconds. It is the request's own
+    /// recorded rate if that evaluated 64 tokens or more, or just as many; else the average rate.
     pub(crate) fn prompt_time(&self, record: &RequestRecord, tokens: u32) -> u64 {
         const ENOUGH: u32 = 64;
         let took = record.prompted.saturating_sub(record.launched);
@@ -100,7 +102,7 @@ impl Rates {
     }
 }
 
-/// Plays the traffic to a server of this setting.
+/// Simulates a server with this setting under the recorded traffic.
 #[must_use]
 pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
     let sizes = Sizes::new(&traffic.sizes);

@@ -1,11 +1,11 @@
-//! How much of what a slot holds is found again (`pre_decode`, the state `STARTED`).
+//! How many tokens of a prompt are found in what a slot holds (`pre_decode`, the state `STARTED`).
 
 use contextpilot_traffic::{Run, Tokens};
 
 use crate::content::Content;
 
-/// `--cache-reuse`: chunks of `least` tokens or more that stand further on in what is held are
-/// moved up. `from` is the common prefix. Returns how much of the prompt is there then.
+/// `--cache-reuse`: chunks of `least` tokens or more that are further on in the slot are moved up.
+/// `from`: the length of the common prefix. Returns how many tokens of the prompt the slot has then.
 pub(crate) fn with_chunks(held: &Content, prompt: &Content, from: u32, least: u32) -> u32 {
     let mut wanted = from;
     let mut search = from;
@@ -32,7 +32,7 @@ pub(crate) fn with_chunks(held: &Content, prompt: &Content, from: u32, least: u3
     wanted
 }
 
-/// Where a token stands, in ascending order.
+/// The positions at which a token occurs, in ascending order.
 fn places(row: &Tokens, identity: u64) -> impl Iterator<Item = u32> + '_ {
     let starts = row.runs().iter().scan(0, |next, run| {
         let start = *next;
@@ -45,7 +45,7 @@ fn places(row: &Tokens, identity: u64) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
-/// Media are found again as a whole, or not at all.
+/// Shortens a common prefix that ends within media: media are reused as a whole or not at all.
 pub(crate) fn outside_media(common: u32, media: &[(u32, u32)]) -> u32 {
     let within = media
         .iter()
@@ -69,22 +69,22 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_stands_further_on_is_moved_up() {
+    fn a_long_enough_chunk_further_on_in_the_slot_is_reused() {
         let (head, middle, tail) = ((0, 30), (100, 40), (200, 50));
         let long = content(&[head, middle, tail]);
         let short = content(&[head, tail]);
         assert_eq!(with_chunks(&long, &short, 30, 16), 80);
         assert_eq!(with_chunks(&long, &short, 30, 51), 30);
-        // Chunks are found in the order in which they stand.
+        // The chunk is found wherever it is in the slot.
         let swapped = content(&[head, tail, middle]);
         assert_eq!(with_chunks(&long, &swapped, 30, 16), 80);
-        // Something new in front of a chunk hides it.
+        // A new token in front of the chunk ends the search.
         let hidden = content(&[head, (300, 1), tail]);
         assert_eq!(with_chunks(&long, &hidden, 30, 16), 30);
     }
 
     #[test]
-    fn media_are_whole() {
+    fn a_common_prefix_that_ends_within_media_ends_before_them() {
         assert_eq!(outside_media(15, &[(10, 20)]), 10);
         assert_eq!(outside_media(20, &[(10, 20)]), 20);
         assert_eq!(outside_media(10, &[(10, 20)]), 10);

@@ -1,4 +1,4 @@
-//! How the server is started.
+//! The flags of a server, and the generation of its rules.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,59 +10,60 @@ use contextpilot_traffic::{Calls, Memory, Setup, Traffic};
 pub struct Setting {
     /// `--parallel`
     pub parallel: u32,
-    /// It is not given, and neither is `--kv-unified`.
+    /// `--parallel` is not given. Then the slots share the context.
     pub auto_parallel: bool,
     /// `--ctx-size`: tokens, for all slots.
     pub context: u32,
-    /// Tokens that a slot can have.
+    /// Tokens that a slot can hold.
     pub slot_context: u32,
-    /// `--kv-unified`
+    /// The slots share the context (`--kv-unified`, or no `--parallel`).
     pub kv_unified: bool,
-    /// `--cache-ram`, MiB. 0: no host cache, negative: no limit.
+    /// `--cache-ram`, MiB. 0: no host prompt cache, negative: no limit.
     pub cache_ram: i64,
     /// `--cache-idle-slots`
     pub cache_idle_slots: bool,
     /// `--slot-prompt-similarity`, in thousandths.
     pub slot_prompt_similarity: u32,
-    /// `--cache-reuse`
+    /// `--cache-reuse`, tokens. 0: off.
     pub cache_reuse: u32,
     /// `--context-shift`
     pub context_shift: bool,
-    /// `--ctx-checkpoints`
+    /// `--ctx-checkpoints`: the most for each slot.
     pub ctx_checkpoints: u32,
-    /// `--checkpoint-min-step`
+    /// `--checkpoint-min-step`, tokens.
     pub checkpoint_min_step: u32,
-    /// `--batch-size`
+    /// `--batch-size`, tokens.
     pub batch_size: u32,
-    /// `--ubatch-size`
+    /// `--ubatch-size`, tokens.
     pub ubatch_size: u32,
-    /// How the model's context remembers.
+    /// Which positions the model's context keeps.
     pub memory: Memory,
-    /// The server has a host cache, and its flag.
+    /// The server knows `--cache-ram`: older ones have no host prompt cache.
     pub has_host_cache: bool,
-    /// Whose rules it follows.
+    /// Which generation's rules it follows.
     pub generation: Generation,
-    /// A slot has no more tokens than the model was trained for.
+    /// The tokens that the model was trained for, if these limit a slot.
     pub trained: Option<u32>,
 }
 
 /// Servers whose rules differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generation {
-    /// Without a host cache: as the others before build 11669, but a slot is chosen by the share of
-    /// what *it* holds that begins the prompt, what a recurrent context holds is never used again, and
-    /// nothing is copied for further answers.
+    /// Without a host prompt cache. A slot is similar enough by the share of its *own* content that begins
+    /// the prompt, and of these slots the one with the longest common prefix is taken. A recurrent context
+    /// is never reused. The prompt is not copied for further answers (`n`). Slots are ordered as with
+    /// [`Self::Older`].
     Of2025,
-    /// Before `llama_process` (mid 2026): of slots that were never used the last is taken first; a slot
-    /// that holds nothing, or that the client asked for, is given nothing from the host cache, which
-    /// keeps at least one entry whatever its limit; checkpoints are made at other places, and outlive
-    /// what the slot held.
+    /// Before `llama_process` (mid 2026). Nothing is loaded from the host prompt cache into a slot that is
+    /// empty or that the client asked for. The host prompt cache keeps at least one entry, whatever its
+    /// limit. Checkpoints are made at other places, and stay when the slot is emptied. Slots are ordered
+    /// as with [`Self::Older`].
     Early2026,
-    /// Before build 11669: of slots that were never used the last is taken first, an empty slot is
-    /// no better than another, and further answers (`n`) take the first slots that are idle.
+    /// Before build 11669. Of slots that were never used, the last is taken first. An empty slot is not
+    /// preferred to others. Further answers (`n`) take the idle slots with the lowest numbers.
     Older,
-    /// Since build 11669 (0.7.0): empty slots are taken first, then those that were not used for
-    /// longest, and so for further answers.
+    /// Since build 11669 (0.7.0). Empty slots are taken first, then the least recently used. Further
+    /// answers (`n`) take slots in the same order.
     #[default]
     Late2026,
 }
@@ -73,8 +74,8 @@ impl Generation {
         matches!(self, Self::Older | Self::Late2026)
     }
 
-    /// How many positions a saved state has that the window has left; `None`: all that there are. What
-    /// the last ones do is measured, not read.
+    /// How many positions beyond the sliding window a saved state has. `None`: all that the context still
+    /// has. The value for [`Self::Late2026`] was measured, not read from the source.
     pub(crate) fn kept_beyond_window(self) -> Option<i64> {
         match self {
             Self::Of2025 | Self::Early2026 => None,
@@ -83,13 +84,13 @@ impl Generation {
         }
     }
 
-    /// Whether a file of a slot has its checkpoints.
+    /// Whether a state file of a slot has the slot's checkpoints.
     pub(crate) fn saves_checkpoints(self) -> bool {
         self == Self::Late2026
     }
 
-    /// From what the server calls, and what the engine says of itself: the number of its build, or
-    /// its version. Where there is neither, from the slots that requests got.
+    /// Found by the functions that the server calls, then by the number of its build, then by its version.
+    /// If the recording has none of these, by the slots that requests got.
     fn of(setup: &Setup, traffic: &Traffic) -> Self {
         if setup.cache_ram.is_none() {
             return Self::Of2025;
@@ -109,7 +110,8 @@ impl Generation {
     }
 }
 
-/// The number in `b11669-Debian`. Builds from outside its repository have 0 or 1.
+/// The number in a build such as `b11669-Debian`. `None` for builds outside llama.cpp's repository, which
+/// have 0 or 1.
 fn build(engine: &str) -> Option<u32> {
     let begin = engine.find(|c: char| c.is_ascii_digit())?;
     let digits = engine[begin..]
@@ -118,14 +120,14 @@ fn build(engine: &str) -> Option<u32> {
     digits.parse().ok().filter(|&number| number >= 1000)
 }
 
-/// Major and minor number.
+/// The major and minor number of a version.
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit());
     let mut next = || numbers.next()?.parse().ok();
     Some((next()?, next()?))
 }
 
-/// Whether of several slots that were never used the last was taken.
+/// Whether the first request that could choose among several unused slots took the last of them.
 fn takes_last_first(traffic: &Traffic, slots: u32) -> bool {
     let mut unused: BTreeSet<u32> = (0..slots).collect();
     let mut changes = traffic
@@ -147,7 +149,7 @@ fn takes_last_first(traffic: &Traffic, slots: u32) -> bool {
     false
 }
 
-/// A change that the recorded server does not know.
+/// A change of a flag that the recorded server does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
 
@@ -160,7 +162,7 @@ impl fmt::Display for Unknown {
 impl std::error::Error for Unknown {}
 
 impl Setting {
-    /// As recorded. `None`: the recording says nothing of the server.
+    /// The recorded setting. `None`: the recording ends before the server's flags.
     #[must_use]
     pub fn recorded(traffic: &Traffic) -> Option<Self> {
         let setup = traffic.setup.as_ref()?;
@@ -194,16 +196,17 @@ impl Setting {
         setting
     }
 
-    /// With so many slots. The context stays as large as it is, and is divided by them, unless
-    /// they share it (`llama_context`: to a multiple of 256 tokens each). Without `--parallel` they
-    /// do, and with it only if `--kv-unified` says so.
+    /// With `--parallel` and this many slots. The context stays as large as it is. The slots divide it,
+    /// each part rounded up to a multiple of 256 tokens (`llama_context`). They share it only if this
+    /// setting has `--parallel` and they share it now: without `--parallel` sharing is the default, which
+    /// `--parallel` ends.
     #[must_use]
     pub fn with_parallel(self, parallel: u32) -> Self {
         let kv_unified = self.kv_unified && !self.auto_parallel;
         self.with_slots(parallel, kv_unified)
     }
 
-    /// With so many slots, that share the context or divide it.
+    /// With this many slots, that share the context (`kv_unified`) or divide it.
     #[must_use]
     pub fn with_slots(mut self, parallel: u32, kv_unified: bool) -> Self {
         self.parallel = parallel.max(1);
@@ -216,10 +219,10 @@ impl Setting {
         self
     }
 
-    /// With a host cache of so many MiB.
+    /// With a host prompt cache of this many MiB (`--cache-ram`).
     ///
     /// # Errors
-    /// The server has none.
+    /// The server is too old to have one, and `mib` is not 0.
     pub fn with_cache_ram(mut self, mib: i64) -> Result<Self, Unknown> {
         if !self.has_host_cache && mib != 0 {
             return Err(Unknown);
@@ -228,6 +231,7 @@ impl Setting {
         Ok(self)
     }
 
+    /// Tokens of the context for one slot.
     fn share(&self) -> u32 {
         match self.kv_unified {
             true => self.context,

@@ -1,8 +1,9 @@
-//! How large saved states are.
+//! How large saved states and checkpoints are.
 
 use contextpilot_traffic::{SizeKind, SizeSample};
 
-/// Bytes by tokens: what was seen, and straight lines between.
+/// Sizes in bytes, by the number of tokens: the recorded samples, and straight lines between and beyond
+/// them.
 #[derive(Clone, Debug, Default)]
 pub struct Sizes {
     /// Ascending by tokens.
@@ -11,7 +12,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// From what was recorded.
+    /// From the recorded samples.
     #[must_use]
     pub fn new(samples: &[SizeSample]) -> Self {
         let of = |kind| {
@@ -27,19 +28,20 @@ impl Sizes {
         }
     }
 
-    /// Whether anything is known of states: without, a host cache has no limit here.
+    /// Whether there is a sample of a state. Without one every state counts as 0 bytes, so `--cache-ram`
+    /// hardly limits the simulated host prompt cache.
     #[must_use]
     pub fn are_known(&self) -> bool {
         !self.state.is_empty()
     }
 
-    /// Of a sequence of so many tokens.
+    /// The size of a saved sequence of this many tokens, bytes.
     #[must_use]
     pub fn state(&self, tokens: u32) -> u64 {
         on_line(&self.state, tokens)
     }
 
-    /// Of a checkpoint at so many tokens.
+    /// The size of a checkpoint after this many tokens, bytes.
     #[must_use]
     pub fn checkpoint(&self, tokens: u32) -> u64 {
         on_line(&self.checkpoint, tokens)
@@ -50,7 +52,7 @@ fn on_line(seen: &[(u32, u64)], tokens: u32) -> u64 {
     let after = seen.partition_point(|&(at, _)| at < tokens);
     let pair = match seen {
         [] => return 0,
-        // Half of what one sample says would be a guess, but none is a worse one.
+        // A single sample of no tokens cannot be scaled.
         [(0, bytes)] => return *bytes,
         [(at, bytes)] => return scale(*bytes, tokens, *at),
         _ => match after {
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_lie_on_a_line() {
+    fn sizes_between_and_beyond_the_samples_lie_on_straight_lines() {
         let sample = |tokens, bytes| SizeSample {
             kind: SizeKind::State,
             tokens,

@@ -6,14 +6,14 @@ use contextpilot_traffic::Memory;
 
 use crate::setting::Setting;
 
-/// Of all slots.
+/// The positions of all slots. `lasts`: the last position of each slot; −1: none.
 #[derive(Debug)]
 pub(crate) enum Positions {
-    /// From the first to the last.
+    /// A context that has all positions up to the last.
     Full { lasts: Vec<i64> },
-    /// The last.
+    /// A recurrent context, which has the last position only.
     Recurrent { lasts: Vec<i64> },
-    /// What has not been written over.
+    /// A context with sliding-window layers: the positions that are not overwritten yet.
     Window(Windows),
 }
 
@@ -36,7 +36,7 @@ impl Positions {
         }
     }
 
-    /// Positions from this one on are removed.
+    /// Removes the positions from this one on.
     pub(crate) fn cut(&mut self, slot: usize, from: u32) {
         match self {
             Self::Full { lasts } | Self::Recurrent { lasts } => {
@@ -46,7 +46,7 @@ impl Positions {
         }
     }
 
-    /// Positions `[from, to)` are evaluated, `step` at a time.
+    /// Evaluates the positions `[from, to)`, `step` at a time.
     pub(crate) fn write(&mut self, slot: usize, (from, to): (u32, u32), step: u32) {
         match self {
             Self::Full { lasts } | Self::Recurrent { lasts } => {
@@ -65,7 +65,7 @@ impl Positions {
         }
     }
 
-    /// What a saved state of a slot has of it (`state_write`).
+    /// The positions that a saved state of the slot has (`state_write`).
     pub(crate) fn keep(&self, slot: usize) -> Kept {
         match self {
             Self::Full { lasts } | Self::Recurrent { lasts } => Kept {
@@ -76,7 +76,7 @@ impl Positions {
         }
     }
 
-    /// The slot has what was kept instead of what it had (`state_read`).
+    /// Replaces the slot's positions by those of a saved state (`state_read`).
     pub(crate) fn restore(&mut self, slot: usize, kept: &Kept) {
         match self {
             Self::Full { lasts } | Self::Recurrent { lasts } => lasts[slot] = kept.last,
@@ -89,7 +89,7 @@ impl Positions {
         }
     }
 
-    /// What a state of so many tokens has that is not known otherwise.
+    /// The positions of a saved state of which only the number of tokens is known.
     pub(crate) fn guess(&self, tokens: u32) -> Kept {
         let last = i64::from(tokens) - 1;
         let least = match self {
@@ -108,19 +108,21 @@ impl Positions {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
     last: i64,
-    /// Of sliding-window layers: firsts and lengths, in the order of their cells.
+    /// The positions in sliding-window layers: first positions and lengths of runs, in the order of
+    /// their cells.
     runs: Vec<(i64, u32)>,
 }
 
-/// The cells of sliding-window layers (`llama_kv_cache`), which are written over when they are out
-/// of the window.
+/// The cells of sliding-window layers (`llama_kv_cache`). A cell may be overwritten once its position is
+/// out of the window.
 #[derive(Debug)]
 pub(crate) struct Windows {
+    /// Tokens that the layers look back.
     window: i64,
-    /// Positions out of the window that states are saved with; `None`: all.
+    /// How many positions beyond the window a saved state has; `None`: all that the cells have.
     beyond: Option<i64>,
     slots: Vec<Sequence>,
-    /// One for all, or one for each slot.
+    /// One for all slots, or one for each slot.
     streams: Vec<Stream>,
 }
 
@@ -142,7 +144,7 @@ impl Sequence {
 
 #[derive(Clone, Debug)]
 struct Stream {
-    /// Slot and position.
+    /// The slot and the position in each cell; `None`: free.
     cells: Vec<Option<(usize, i64)>>,
     head: usize,
     used: usize,
@@ -261,7 +263,7 @@ impl Windows {
         }
     }
 
-    /// Positions up to one that was written over go, so that there is no gap.
+    /// Removes the positions up to `upto`, which was overwritten, so that the sequence has no gap.
     fn purge(&mut self, owner: usize, upto: i64) {
         let nth = self.stream(owner);
         while self.slots[owner].first <= upto {

@@ -1,4 +1,4 @@
-//! What must hold of any traffic.
+//! What must hold of a simulation of any traffic.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use contextpilot_traffic::{
 };
 use proptest::prelude::*;
 
-/// A request: which conversation, how many tokens of it, how many are new, when it comes.
+/// A request: its conversation, how many tokens it repeats of that, how many new tokens follow, and the
+/// pause before it in microseconds.
 type Asked = (u64, u32, u32, u64);
 
 fn traffic(asked: &[Asked], setup: Setup) -> Traffic {
@@ -54,7 +55,7 @@ fn traffic(asked: &[Asked], setup: Setup) -> Traffic {
     }
 }
 
-/// What happens to a slot: before which request, to which, what, and how much of whose prompt it has.
+/// A change of a slot: before which request, of which slot, of which kind, and whose tokens it holds then.
 type Changed = (usize, u32, u8, usize);
 
 fn change(traffic: &Traffic, &(before, slot, what, whose): &Changed) -> TrafficChange {
@@ -140,7 +141,7 @@ fn setups() -> impl Strategy<Value = Setup> {
     })
 }
 
-/// What is true of each point: sums, bounds, time.
+/// Checks a point: sums, bounds, and the order of times.
 fn check(point: &Point, traffic: &Traffic) -> Result<(), TestCaseError> {
     let (mut reused, mut evaluated) = (0, 0);
     for (request, outcome) in traffic.requests.iter().zip(&point.outcomes) {
@@ -169,7 +170,7 @@ fn check(point: &Point, traffic: &Traffic) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn sums_agree_and_input_decides(
+    fn sums_agree_and_equal_input_gives_equal_outcomes(
         asked in asked(), changed in changed(), setup in setups(),
     ) {
         let traffic = with_changes(traffic(&asked, setup), &changed);
@@ -180,9 +181,8 @@ proptest! {
         prop_assert_eq!(&again.outcomes, &point.outcomes);
     }
 
-    /// No slot works on two requests at once.
     #[test]
-    fn a_slot_works_on_one_request(
+    fn no_slot_works_on_two_requests_at_once(
         asked in asked(), changed in changed(), setup in setups(),
     ) {
         let traffic = with_changes(traffic(&asked, setup), &changed);
@@ -194,14 +194,14 @@ proptest! {
         }
     }
 
-    /// A plain double of one slot without a host cache: it has what was evaluated or restored last.
+    /// Compares one slot, without a host prompt cache, with a plain model of it.
     #[test]
-    fn one_slot_has_what_was_put_there_last(asked in asked(), changed in changed()) {
+    fn a_single_slot_holds_what_was_evaluated_or_restored_last(asked in asked(), changed in changed()) {
         let setup = Setup {
             parallel: 1, context: 2048, slot_context: 2048, kv_unified: false,
             cache_ram: Some(0), ..Setup::default()
         };
-        // One after the other.
+        // The pauses are so long that no two requests overlap.
         let asked: Vec<Asked> = asked.iter().map(|&(talk, shared, own, _)| (talk, shared, own, 50_000)).collect();
         let traffic = with_changes(traffic(&asked, setup), &changed);
         let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
@@ -221,10 +221,9 @@ proptest! {
         }
     }
 
-    /// With every slot for itself and one for each conversation, a host cache has nothing to add,
-    /// and what is reused is the longest prefix that the conversation has in common with its last.
+    /// There is one conversation, one slot, and no host prompt cache.
     #[test]
-    fn one_conversation_in_one_slot_reuses_what_it_shares(
+    fn a_conversation_alone_in_its_slot_reuses_the_prefix_it_shares_with_its_last_request(
         lengths in prop::collection::vec((0_u32..300, 1_u32..60), 1..20),
     ) {
         let asked: Vec<Asked> = lengths.iter().map(|&(shared, own)| (0, shared, own, 50_000)).collect();
@@ -245,11 +244,11 @@ proptest! {
         }
     }
 
-    /// A host cache that takes everything forgets nothing that a smaller one kept. This is so where
-    /// the choice of slots and of entries does not depend on it: one slot, and conversations that
-    /// only grow, so that an entry either is the whole beginning of a prompt or has nothing of it.
+    /// This need not hold where the choice of slots or entries depends on the limit. So there is one
+    /// slot, and conversations only grow: an entry has nearly all its tokens in common with a prompt, or
+    /// just the first one.
     #[test]
-    fn more_memory_keeps_what_less_kept(
+    fn without_a_limit_the_host_prompt_cache_reuses_no_less_than_with_one(
         talks in prop::collection::vec(0_u64..6, 1..50), small in 1_i64..3,
     ) {
         let mut grown = [0_u32; 6];
@@ -271,7 +270,7 @@ proptest! {
     }
 }
 
-/// As many requests as an operator may have in a day.
+/// That is as much traffic as an operator may have in a day.
 #[test]
 fn a_hundred_thousand_requests_are_simulated() {
     let asked: Vec<Asked> = (0..100_000_u64)

@@ -8,7 +8,7 @@ pub(crate) fn put(into: &mut Vec<u8>, mut number: u64) {
     into.push(number as u8);
 }
 
-/// Signed, with the sign in the lowest bit.
+/// A signed number in zigzag encoding: the sign is in the lowest bit.
 pub(crate) fn put_signed(into: &mut Vec<u8>, number: i64) {
     put(into, ((number << 1) ^ (number >> 63)) as u64);
 }
@@ -18,7 +18,7 @@ pub(crate) fn put_text(into: &mut Vec<u8>, text: &str) {
     into.extend(text.as_bytes());
 }
 
-/// Reads what the functions above write. `None`: there is no such thing there.
+/// Reads what the functions above write. `None`: the bytes end too soon, or are no such value.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -62,7 +62,8 @@ impl Bytes<'_> {
         String::from_utf8(text.to_vec()).ok()
     }
 
-    /// A count of things that take at least a byte each.
+    /// A count of items that take at least a byte each. `None` if fewer bytes follow, so a count from
+    /// a damaged file makes nobody reserve memory.
     pub(crate) fn count(&mut self) -> Option<usize> {
         let count = usize::try_from(self.number()?).ok()?;
         (count <= self.0.len()).then_some(count)
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn numbers_that_were_written_are_read_back_and_overlong_ones_refused() {
         for number in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
             let mut bytes = Vec::new();
             put(&mut bytes, number);

@@ -1,19 +1,20 @@
-//! What befalls slots beside the requests that they serve.
+//! Changes of slots other than by the requests that they serve.
 
 use crate::bytes::{Bytes, put};
 use crate::record::Applied;
 use crate::row::Row;
 
-/// A slot holds something else, or was used, without a prompt having been evaluated.
+/// A slot changed, or was chosen for a request, and no prompt was evaluated in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotChange {
-    /// Launches before it: requests of this order and of higher ones come later.
+    /// The number of launches before this change. Requests whose
+    /// [`order`](crate::RequestRecord::order) is this or higher come after it.
     pub order: u64,
     /// Microseconds since the recording began.
     pub at: u64,
     /// The slot.
     pub slot: u32,
-    /// Where media begin and end in what it holds since.
+    /// Media in what the slot holds after the change: the tokens `[begin, end)` of each.
     pub media: Vec<(u32, u32)>,
     /// What happened.
     pub kind: ChangeKind,
@@ -22,29 +23,31 @@ pub struct SlotChange {
 /// What happened to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was emptied (`POST /slots/N?action=erase`), or could not be restored.
+    /// The slot was emptied (`POST /slots/N?action=erase`), or a restore failed.
     Erased,
-    /// It has what a file had (`POST /slots/N?action=restore`).
+    /// The slot was restored from a state file (`POST /slots/N?action=restore`).
     Restored,
-    /// It was chosen for a request that was refused.
+    /// The slot was chosen for a request that was refused.
     Refused(Refusal),
 }
 
-/// A request that was refused when a slot had been chosen for it: its prompt is too long, say. It
-/// is not known what its prompt was.
+/// A request that was refused after a slot had been chosen for it, for example because its prompt is
+/// too long. Its prompt is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     /// The slot that the client asked for.
     pub id_slot: Option<u32>,
-    /// The server compares its LoRA adapters with those of the slot: it names some.
+    /// The server compares the request's LoRA adapters with those of the slot: the request names some,
+    /// or the server compares those of every request.
     pub names_adapters: bool,
-    /// The adapters that it would have worked under.
+    /// The adapters that the request would have been evaluated with.
     pub adapters: Applied,
-    /// The slot never took it on: its adapters cannot be applied together, say.
+    /// The launch itself failed (`launch_slot_with_task` returned false), for example because the
+    /// adapters cannot be applied together.
     pub declined: bool,
-    /// What the slot had was saved to the host cache for it.
+    /// Before the launch, the slot's content was saved to the host prompt cache.
     pub saved: bool,
-    /// What the slot holds since was loaded from the host cache for it.
+    /// Before the launch, an entry of the host prompt cache was loaded into the slot.
     pub loaded: bool,
 }
 
@@ -53,7 +56,7 @@ const RESTORED: u64 = 1;
 const REFUSED: u64 = 2;
 
 impl SlotChange {
-    /// `row`: what the slot holds since. `next`: the identity that its first new token gets.
+    /// `row`: what the slot holds after the change. `next`: the identity of the row's first new token.
     pub(crate) fn encode(&self, row: &Row, next: u64) -> Vec<u8> {
         let mut into = Vec::new();
         row.encode(next, &mut into);
@@ -93,8 +96,8 @@ impl SlotChange {
         into
     }
 
-    /// The tokens come first, as they count for all that follows: also those of a change of a kind that
-    /// this reader does not know, which is left out.
+    /// The row comes first, because its new tokens take part in the numbering of all later ones. So it
+    /// is returned even where the change itself is of an unknown kind and left out (`None`).
     pub(crate) fn decode(body: &[u8], next: u64) -> Option<(Row, Option<Self>)> {
         let mut bytes = Bytes(body);
         let row = Row::decode(&mut bytes, next)?;

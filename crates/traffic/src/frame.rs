@@ -1,14 +1,14 @@
-//! What a file consists of.
+//! The frames of a file: header, length, checksum.
 
 /// The first bytes of a file.
 pub const MAGIC: &[u8; 8] = b"CPTRAFIC";
-/// Of the format; it follows the magic, little-endian. A reader reads older ones, and refuses newer
-/// ones. Version 1 has no changes of slots.
+/// The version of the format. It follows [`MAGIC`], as 2 bytes, little-endian. A reader accepts this
+/// version and older ones. Version 1 has no changes of slots.
 pub const VERSION: u16 = 2;
 
-/// Kind, length and checksum.
+/// Bytes of a frame besides its body: kind, length and checksum.
 const AROUND: usize = 9;
-/// A body that is longer is damage.
+/// The longest body, bytes (16 MiB). A length above it is damage.
 const LONGEST: usize = 1 << 24;
 
 pub(crate) fn header() -> Vec<u8> {
@@ -31,15 +31,15 @@ pub(crate) fn frame(kind: u8, body: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What stands at the beginning of the rest of a file.
+/// What the rest of a file begins with.
 pub(crate) enum Next<'a> {
-    /// A good frame, and what follows it.
+    /// A good frame: its kind, its body, and what follows it.
     Frame(u8, &'a [u8], &'a [u8]),
     /// The end of the file.
     End,
-    /// Less than a frame.
+    /// The beginning of a frame: the file was cut off.
     Cut,
-    /// The checksum is wrong, or the length makes no sense.
+    /// The checksum is wrong, or the length is impossible.
     Damaged,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn next(bytes: &[u8]) -> Next<'_> {
     let Some((&sum, rest)) = rest.split_first_chunk::<4>() else {
         return Next::Cut;
     };
-    // A fuzzer does not find checksums.
+    // A fuzzer cannot guess checksums, so under it they are not compared.
     match cfg!(fuzzing) || crc(&bytes[..5 + length]) == u32::from_le_bytes(sum) {
         true => Next::Frame(kind, body, rest),
         false => Next::Damaged,
@@ -92,7 +92,7 @@ fn crc(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_checksum_is_that_of_zlib() {
+    fn the_checksum_of_a_known_text_is_that_of_zlib() {
         assert_eq!(super::crc(b"123456789"), 0xcbf4_3926);
     }
 }

@@ -1,34 +1,34 @@
-//! What a new prompt has in common with those before it.
+//! Finds what a new prompt has in common with earlier ones.
 
 use std::collections::HashMap;
 
 use crate::tokens::{Run, Tokens};
 
-/// Tokens that are remembered. At this many all of them are forgotten.
+/// The most tokens that are remembered. Before a prompt would exceed it, all of them are forgotten.
 pub const MOST_TOKENS: usize = 1 << 20;
-/// Stretches in the middle of prompts are recognised by this many tokens.
+/// Tokens in a window. Repeated stretches in the middle of prompts are found by windows.
 const WINDOW: usize = 8;
 
 /// Part of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
-    /// So many tokens with new identities, which go on where those of the last new segment ended.
+    /// This many tokens with new identities. Their numbers continue those of the last new segment.
     New(u32),
     /// Equal to tokens that were recorded before.
     Known(Run),
 }
 
-/// Remembers tokens, and what follows what.
+/// Remembers the tokens of earlier prompts, and finds them again in new ones.
 #[derive(Debug)]
 pub struct History {
-    /// The tokens, by identity; that of the first is `base`.
+    /// The tokens, in the order of their identities. The first one's identity is `base`.
     tokens: Vec<i32>,
     base: u64,
-    /// A tree of all prompts. The first node is its root.
+    /// The nodes of a radix tree of all prompts. The first is the root.
     nodes: Vec<Run>,
-    /// By node, and the first token of the child.
+    /// Children, by their parent and their first token.
     children: HashMap<(u32, i32), u32>,
-    /// Where windows with some hashes begin.
+    /// For the hash of a window, the identity of the window's first token.
     windows: HashMap<u64, u64>,
     limit: usize,
 }
@@ -40,13 +40,14 @@ impl Default for History {
 }
 
 impl History {
-    /// Nothing is remembered.
+    /// An empty one that remembers up to [`MOST_TOKENS`] tokens.
     #[must_use]
     pub fn new() -> Self {
         Self::with_limit(MOST_TOKENS)
     }
 
-    /// Forgets everything at so many tokens.
+    /// An empty one that remembers up to `limit` tokens, and forgets all of them then. A single
+    /// prompt that is longer is remembered nevertheless, until the next one comes.
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
         Self {
@@ -62,8 +63,8 @@ impl History {
         }
     }
 
-    /// Says what a prompt consists of, and remembers it. The first segment is the longest prefix
-    /// that it shares with any prompt that is remembered.
+    /// Splits a prompt into segments, and remembers it. The prompt begins with known segments for as
+    /// long as any remembered prompt begins like it.
     pub fn relate(&mut self, prompt: &[i32]) -> Vec<Segment> {
         if self.tokens.len() + prompt.len() > self.limit {
             let next = self.next();
@@ -92,7 +93,8 @@ impl History {
         join(segments)
     }
 
-    /// Remembers a row of known tokens as if it had been a prompt.
+    /// Remembers a row of known tokens as if it had been a prompt. Does nothing if some of them are
+    /// already forgotten.
     pub(crate) fn graft(&mut self, row: &Tokens) {
         let mut tokens = Vec::with_capacity(row.len() as usize);
         for run in row.runs() {
@@ -122,7 +124,8 @@ impl History {
         self.tokens.get(at).copied()
     }
 
-    /// Goes down the tree; splits the node at which the prompt parts.
+    /// Follows the prompt down the tree, and splits the node in which it differs. Returns the last
+    /// node, the length of the known prefix, and its segments.
     fn follow(&mut self, prompt: &[i32]) -> (u32, usize, Vec<Segment>) {
         let (mut node, mut at, mut segments) = (0, 0, Vec::new());
         while let Some(&child) = prompt
@@ -165,7 +168,7 @@ impl History {
         middle
     }
 
-    /// Adds new tokens to the tree, and to the segments.
+    /// Adds new tokens to the tree below `node`, and to the segments. Returns their node.
     fn invent(&mut self, tokens: &[i32], node: u32, segments: &mut Vec<Segment>) -> u32 {
         if tokens.is_empty() {
             return node;
@@ -189,8 +192,8 @@ impl History {
         child
     }
 
-    /// A remembered stretch that is equal to the prompt at `at`, grown in both directions, but
-    /// not to before `least`.
+    /// Finds a remembered stretch that is equal to the prompt at `at`, and extends it in both
+    /// directions, but not to before `least`. Returns where it begins in the prompt.
     fn find(&self, prompt: &[i32], least: usize, at: usize) -> Option<(usize, Run)> {
         let hash = window(prompt.get(at..at + WINDOW)?)?;
         let first = *self.windows.get(&hash)?;
@@ -210,7 +213,8 @@ impl History {
         Some((at - behind, run))
     }
 
-    /// Remembers the windows of what is new. A window may reach beyond it, but not in front of it.
+    /// Remembers the windows that lie wholly within a new segment. `prefix`: tokens of the known
+    /// prefix.
     fn index(&mut self, prompt: &[i32], prefix: usize, segments: &[Segment]) {
         let new: u64 = segments.iter().map(|segment| new_in(*segment)).sum();
         let mut next = self.next() - new;
@@ -242,7 +246,7 @@ fn new_in(segment: Segment) -> u64 {
     }
 }
 
-/// Segments that go on where the one before ended are one.
+/// Joins each segment with the one before it, where it continues that.
 fn join(segments: Vec<Segment>) -> Vec<Segment> {
     let mut joined: Vec<Segment> = Vec::with_capacity(segments.len());
     for segment in segments {
@@ -259,7 +263,8 @@ fn join(segments: Vec<Segment>) -> Vec<Segment> {
     joined
 }
 
-/// A hash of a window, of one in four: which these are depends on the tokens alone.
+/// The hash of a window. `None` for three windows of four, to save memory. The choice depends on the
+/// tokens alone, so equal windows are chosen alike.
 fn window(tokens: &[i32]) -> Option<u64> {
     let hash = tokens.iter().fold(0_u64, |hash, &token| {
         (hash ^ u64::from(token as u32))

@@ -22,7 +22,8 @@ impl Key {
         &self.0
     }
 
-    /// A hash for each whole block of `tokens`: of all tokens from the first to the block's last.
+    /// One hash for each whole block of `tokens`. It covers all tokens from the first of all to the last
+    /// of the block.
     #[must_use]
     pub fn blocks(&self, tokens: &[i32]) -> Vec<u64> {
         let mut chain = 0_u64;
@@ -95,7 +96,7 @@ fn round(v: &mut [u64; 4]) {
 mod tests {
     use super::*;
 
-    /// The paper's example, and the first of its authors' vectors.
+    /// The example of the paper, and the first vectors of its authors' implementation.
     #[test]
     fn the_hash_is_siphash_2_4() {
         let key = Key::new(std::array::from_fn(|i| i as u8));
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_hashed_with_all_before_it() {
+    fn a_changed_token_changes_the_hashes_of_its_block_and_of_all_later_ones() {
         let key = Key::new([7; 16]);
         let mut tokens: Vec<i32> = (0..200).collect();
         let before = key.blocks(&tokens);

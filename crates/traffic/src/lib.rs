@@ -1,23 +1,24 @@
 //! Recordings of traffic without its text.
 //!
 //! A recording says of each request when it came, how long it took, which slot served it, how many
-//! tokens its prompt had and how many of them were reused. It says what prompts have in common to
-//! the token, but not which tokens these are: a prompt is a list of segments, each of which is
-//! either *new* or *known*, that is, equal to a stretch of tokens recorded before. New tokens get
-//! consecutive numbers, their *identities*; a known segment names the identities that it repeats.
-//! Two tokens of equal identity are equal; the first token at which two prompts part has two
-//! identities ([`Tokens::common_prefix`] is exact).
+//! tokens its prompt had and how many of them were reused. It says to the token what prompts have in
+//! common, but not which tokens these are. A prompt is a list of segments. A segment is either *new*,
+//! or *known*: equal to a stretch of tokens that was recorded before. New tokens get consecutive
+//! numbers, their *identities*. A known segment names the identities that it repeats. Tokens of equal
+//! identity are equal. Where two prompts first differ, the two tokens have different identities, so
+//! [`Tokens::common_prefix`] is exact.
 //!
-//! What changes a slot beside that is recorded too ([`SlotChange`]): it was erased, restored from a
-//! file, or chosen for a request that was refused. What it holds since is written as a prompt is; no
-//! name of a file is.
+//! Other changes of slots are recorded too ([`SlotChange`]): a slot was erased, restored from a state
+//! file, or chosen for a request that was refused. What the slot holds after that is written like a
+//! prompt. Names of files are not written.
 //!
-//! Beside that, each block of [`BLOCK`] tokens that has new ones in it is written as a keyed hash
-//! of all tokens up to its end. A writer forgets old tokens to bound its memory, and so does not
-//! recognise a prompt that comes back after that. The reader does, by the hashes, to the block.
-//! The key is drawn for each file and is not in it, unless this was asked for. Without it the
-//! hashes say nothing about a text that somebody guesses. What anybody can read is the lengths of
-//! prompts, what they have in common, and the times.
+//! The writer forgets old tokens to bound its memory, so it does not recognise a prompt that comes
+//! back after that. The reader does, to the block, because prompts with new tokens come with hashes:
+//! one for each whole block of [`BLOCK`] tokens that does not lie within the prefix that is already
+//! known. A hash covers all tokens up to the end of its block, and has a key. The key is drawn for
+//! each file, and is in the file only if this was asked for. Without the key the hashes do not tell
+//! whether a guessed text was sent. What anybody can read is the lengths of prompts, what they have in
+//! common, and the times.
 //!
 //! ```text
 //! tokens ──► History ──► segments ─┐
@@ -29,9 +30,9 @@
 //! | header | `CPTRAFIC`, version (2, little-endian) |
 //! | frame | kind (1), length of the body (4), body, CRC-32 of all that (4) |
 //!
-//! A file that was cut, or damaged, is read up to the last good frame. Frames of a kind that a reader
-//! does not know are left out: a later version that adds one with new tokens in it has a higher number,
-//! and is refused.
+//! A file that was cut or damaged is read up to the first frame that is not good. A reader leaves out
+//! frames of a kind that it does not know. A later version that puts new tokens into such a frame must
+//! have a higher version number, and is refused as a whole.
 //!
 //! Pure: no clock, no I/O, no dependencies.
 

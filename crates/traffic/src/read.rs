@@ -16,67 +16,69 @@ use crate::tokens::{Run, Tokens};
 /// A recording.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
-    /// The server; `None` if the recording ends before that was known.
+    /// The server's flags. `None` if the recording ends before they are written.
     pub setup: Option<Setup>,
-    /// Sizes that were seen.
+    /// Sizes of saved sequences and checkpoints.
     pub sizes: Vec<SizeSample>,
     /// The requests, in the order of their launches.
     pub requests: Vec<TrafficRequest>,
-    /// What else happened to slots, in order.
+    /// Other changes of slots, in the order in which they happened.
     pub changes: Vec<TrafficChange>,
     /// The key of the hashes, if the file keeps it.
     pub key: Option<Key>,
-    /// Why there is not more.
+    /// Why the recording could not be read to the end of the file. `None`: it was.
     pub damage: Option<Damage>,
 }
 
 /// A request of a recording.
 #[derive(Clone, Debug)]
 pub struct TrafficRequest {
-    /// What was written of it.
+    /// All but its tokens.
     pub record: RequestRecord,
-    /// Its prompt, and the tokens that followed.
+    /// The tokens of its prompt, and those that were evaluated after it.
     pub tokens: Arc<Tokens>,
 }
 
 /// A change of a slot in a recording.
 #[derive(Clone, Debug)]
 pub struct TrafficChange {
-    /// What was written of it.
+    /// All but the tokens.
     pub record: SlotChange,
-    /// What the slot holds since. Empty where it keeps what it had.
+    /// What the slot holds after the change. Empty after an erase, and where a refused request left the
+    /// slot's content as it was.
     pub tokens: Arc<Tokens>,
 }
 
 impl TrafficRequest {
-    /// Tokens that were evaluated after the prompt: all that were generated but the last.
+    /// Tokens that were evaluated after the prompt. The last generated token is not evaluated, so it is
+    /// not among them.
     #[must_use]
     pub fn generated(&self) -> u32 {
         self.tokens.len().saturating_sub(self.record.prompt)
     }
 }
 
-/// A file could be read up to here.
+/// Where reading a file had to end, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Bytes from the beginning of the file.
     pub at: usize,
-    /// What is there.
+    /// What is wrong there.
     pub kind: DamageKind,
 }
 
-/// Why a file cannot be read on.
+/// What is wrong with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// It does not begin like a recording.
+    /// The file does not begin as a recording does.
     NotARecording,
-    /// It has a version that this reader does not know.
+    /// The file has a version that this reader does not know.
     Version(u16),
-    /// It ends within a frame.
+    /// The file ends within its header or a frame.
     Cut,
-    /// A checksum is wrong.
+    /// A checksum is wrong, or a length is impossible.
     Checksum,
-    /// A frame holds what cannot be.
+    /// A frame with a good checksum has impossible content.
     Content,
 }
 
@@ -92,12 +94,12 @@ impl fmt::Display for Damage {
             ),
             DamageKind::Cut => write!(f, "the recording was cut off at byte {at}"),
             DamageKind::Checksum => write!(f, "the recording is damaged at byte {at}"),
-            DamageKind::Content => write!(f, "the recording makes no sense at byte {at}"),
+            DamageKind::Content => write!(f, "the recording has impossible content at byte {at}"),
         }
     }
 }
 
-/// Reads a recording to where it is good.
+/// Reads a recording, up to the first damage.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Traffic {
     let mut traffic = Traffic::default();
@@ -147,7 +149,7 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
             record::CHANGE => identities
                 .change(body)
                 .map(|change| traffic.changes.extend(change)),
-            // Of a later program.
+            // A frame of a later program.
             _ => Some(()),
         };
         if good.is_none() {
@@ -156,15 +158,15 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
     }
 }
 
-/// Which tokens are equal to which.
+/// The identities of all tokens read so far.
 #[derive(Default)]
 struct Identities {
-    /// The next new one, as the writer counts.
+    /// The identity of the next new token, as the writer counts.
     next: u64,
-    /// The tokens of blocks, by hash.
+    /// The tokens of each block, by its hash.
     blocks: HashMap<u64, Tokens>,
-    /// Stretches that the writer took to be new, and that are not: where they end, by where they
-    /// begin, and what they are.
+    /// Stretches that the writer wrote as new and that the hashes show to be known. The key is the
+    /// first identity that the writer gave, the value the run that it stands for.
     aliases: BTreeMap<u64, Run>,
 }
 
@@ -177,7 +179,7 @@ impl Identities {
         })
     }
 
-    /// `Some(None)`: one of a kind that is not known.
+    /// `Some(None)`: the change is of an unknown kind. `None`: the body is damaged.
     fn change(&mut self, body: &[u8]) -> Option<Option<TrafficChange>> {
         let (row, change) = SlotChange::decode(body, self.next)?;
         let tokens = self.row(&row)?;
@@ -211,7 +213,7 @@ impl Identities {
         Some(Arc::new(self.recognise(row, tokens, &new)))
     }
 
-    /// Appends what a run is in truth.
+    /// Appends a run, with aliases replaced by what they stand for.
     fn resolve(&self, run: Run, into: &mut Tokens) {
         let (mut at, end) = (run.first, run.first + u64::from(run.length));
         while at < end {
@@ -230,7 +232,7 @@ impl Identities {
         }
     }
 
-    /// Blocks whose hashes are known are what they were before.
+    /// Replaces the blocks whose hashes are known by the tokens that had these hashes first.
     fn recognise(&mut self, row: &Row, mut tokens: Tokens, new: &[(u32, Run)]) -> Tokens {
         for (nth, hash) in row.blocks.iter().enumerate() {
             let begin = (row.first_block as usize + nth) * BLOCK;
@@ -264,7 +266,8 @@ impl Identities {
     }
 }
 
-/// The new tokens of a request that stand in `[at, at + run.length)` are those of `run`.
+/// Notes that the new tokens at the positions `[at, at + run.length)` stand for those of `run`. `new`:
+/// where the row's new tokens begin, and their identities.
 fn alias(aliases: &mut BTreeMap<u64, Run>, new: &[(u32, Run)], at: u32, run: Run) {
     for &(begin, fresh) in new {
         let (from, to) = (

@@ -1,4 +1,4 @@
-//! What frames hold.
+//! What the bodies of frames hold.
 
 use crate::bytes::{Bytes, put};
 use crate::row::Row;
@@ -7,26 +7,26 @@ pub(crate) const KEY: u8 = 1;
 pub(crate) const SETUP: u8 = 2;
 pub(crate) const SIZE: u8 = 3;
 pub(crate) const REQUEST: u8 = 4;
-/// Since version 2.
+/// Since version 2 of the format.
 pub(crate) const CHANGE: u8 = 5;
 
-/// What a size is of.
+/// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeKind {
-    /// The state of a sequence, as the host cache holds it.
+    /// The state of a sequence, as the host prompt cache holds it.
     State,
     /// A context checkpoint.
     Checkpoint,
 }
 
-/// A size that was seen.
+/// How large a saved sequence or a checkpoint was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeSample {
-    /// Of what.
+    /// What was measured.
     pub kind: SizeKind,
     /// Tokens in it.
     pub tokens: u32,
-    /// Bytes.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
@@ -57,69 +57,72 @@ impl SizeSample {
 /// recording began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// Counts launches, from 0.
+    /// The number of its launch, from 0. Launches of requests that are refused count too.
     pub order: u64,
-    /// Its task was numbered, to be put into the server's queue.
+    /// When its task was numbered, before it entered the server's queue.
     pub arrived: u64,
-    /// A slot took it on.
+    /// When a slot took it on.
     pub launched: u64,
-    /// Its prompt was evaluated.
+    /// When the last batch of its prompt was evaluated.
     pub prompted: u64,
-    /// The last of its tokens was evaluated.
+    /// When the last of its tokens was evaluated.
     pub ended: u64,
-    /// The slot.
+    /// The slot that took it on.
     pub slot: u32,
     /// The slot that the client asked for.
     pub id_slot: Option<u32>,
-    /// `"cache_prompt": false`.
+    /// It says `"cache_prompt": false`.
     pub uncached: bool,
-    /// It is an embedding or a reranking: nothing is reused, and nothing saved for it.
+    /// It is an embedding or a reranking. The server reuses nothing for it, and does not exchange the
+    /// slot's content with the host prompt cache.
     pub embedding: bool,
-    /// One of several answers to a prompt (`n`), and not the first: its prompt was copied.
+    /// It is a further answer to a prompt (`n`): its prompt was copied from another slot.
     pub child: bool,
-    /// The client went away before it was answered.
+    /// Its prompt was not evaluated to the end: the client left before.
     pub abandoned: bool,
-    /// The server compares its LoRA adapters with those of the slot: it names some.
+    /// The server compares its LoRA adapters with those of the slot: it names some, or the server
+    /// compares those of every request.
     pub names_adapters: bool,
     /// The LoRA adapters that are applied to it.
     pub adapters: Applied,
-    /// From which token of the prompt on: they are activated by tokens.
+    /// The position in the prompt from which they are applied, if tokens of the prompt activate them.
     pub activated_at: Option<u32>,
     /// Tokens of the prompt.
     pub prompt: u32,
-    /// Of these, reused.
+    /// Tokens of the prompt that were reused.
     pub reused: u32,
-    /// Of these, evaluated.
+    /// Tokens of the prompt that were evaluated.
     pub evaluated: u32,
-    /// Tokens to keep at a context shift (`n_keep`).
+    /// Tokens that a context shift kept at the beginning (`n_keep`).
     pub keep: u32,
-    /// Where batches ended within the prompt, as far as it was evaluated.
+    /// Where batches ended, in the part of the prompt that was evaluated: one past the last position of
+    /// each.
     pub breaks: Vec<u32>,
-    /// Where media begin and end in the prompt.
+    /// Media in the prompt: the tokens `[begin, end)` of each.
     pub media: Vec<(u32, u32)>,
 }
 
 /// LoRA adapters that are applied together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// A keyed hash; 0: none.
+    /// A keyed hash of the adapters and their scales. 0: none is applied.
     pub hash: u64,
-    /// Some is applied with a positive scale.
+    /// At least one is applied with a positive scale.
     pub enabled: bool,
-    /// There are some, and all of them are activated by tokens of the prompt.
+    /// There is at least one, and tokens of the prompt activate all of them.
     pub invoked: bool,
 }
 
-/// A request, and its tokens as they stand in the file.
+/// A request, and its tokens as they are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) request: RequestRecord,
-    /// Of prompt and answer.
+    /// The tokens of the prompt and of the answer.
     pub(crate) row: Row,
 }
 
 impl Line {
-    /// `next`: the identity that the first new token gets.
+    /// `next`: the identity of the first new token.
     pub(crate) fn encode(&self, next: u64) -> Vec<u8> {
         let request = &self.request;
         let flags = u64::from(request.uncached)

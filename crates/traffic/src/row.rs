@@ -1,10 +1,11 @@
-//! Tokens as they stand in a file.
+//! Tokens as they are written to a file.
 
 use crate::bytes::{Bytes, put};
 use crate::history::Segment;
 use crate::tokens::Run;
 
-/// What tokens are known of, and the hashes of the blocks that have new ones.
+/// The segments of a row of tokens. If some are new, also the hashes of its whole blocks, from the
+/// first that does not lie within the known prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) segments: Vec<Segment>,
@@ -14,7 +15,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Tokens in it; `None`: more than there can be.
+    /// The number of tokens. `None`: more than 2³² − 1, so the row is damaged.
     pub(crate) fn len(&self) -> Option<u32> {
         let lengths = self.segments.iter().map(|segment| match *segment {
             Segment::New(length) => length,
@@ -23,7 +24,8 @@ impl Row {
         lengths.into_iter().try_fold(0, u32::checked_add)
     }
 
-    /// `next`: the identity that the first new token gets.
+    /// `next`: the identity of the first new token. A known segment is written by its distance from the
+    /// next identity.
     pub(crate) fn encode(&self, mut next: u64, into: &mut Vec<u8>) {
         put(into, self.segments.len() as u64);
         for segment in &self.segments {

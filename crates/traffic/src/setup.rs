@@ -2,19 +2,20 @@
 
 use crate::bytes::{Bytes, put, put_signed, put_text};
 
-/// How a model's context remembers.
+/// Which positions a context keeps, and so can go back to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// Every position.
+    /// All positions.
     #[default]
     Full,
-    /// The last tokens only, in some layers (`llama_model_n_swa`).
+    /// Some layers keep a sliding window of this many tokens only (`llama_model_n_swa`).
     Window(u32),
-    /// One state, at the last position.
+    /// A recurrent model: one state, at the last position.
     Recurrent,
 }
 
-/// Functions of the engine that a server calls. They tell how old it is where its build has no number.
+/// Which of llama.cpp's functions the server calls. They tell how old it is, even if its build has no
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Calls {
     /// Not recorded.
@@ -24,36 +25,38 @@ pub enum Calls {
     KvCache,
     /// `llama_memory_…` and `llama_decode`: up to mid 2026.
     Decode,
-    /// `llama_process`.
+    /// `llama_process`: since mid 2026.
     Process,
 }
 
-/// The server as it was started. Its flags have their names, in words.
+/// The server as it was started: its build, and the flags that decide what is reused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// The engine's build, in its own words: a number and a commit.
+    /// The build, as llama.cpp states it, for example `b11669-Debian`. Empty where it states none.
     pub engine: String,
-    /// `--parallel`: slots.
+    /// Slots (`--parallel`).
     pub parallel: u32,
-    /// That was not said, so slots share the context by default; with `--parallel` they do not.
+    /// `--parallel` was not given. Then the slots share the context. With `--parallel` they divide it,
+    /// unless `--kv-unified` is given.
     pub auto_parallel: bool,
-    /// Tokens that fit into the context, for all slots (`llama_n_ctx`).
+    /// Tokens that fit into the whole context (`llama_n_ctx`).
     pub context: u32,
-    /// Tokens that a slot can have (`llama_n_ctx_seq`).
+    /// Tokens that a slot can hold (`llama_n_ctx_seq`).
     pub slot_context: u32,
-    /// `--kv-unified`: slots share the context.
+    /// The slots share the context (`--kv-unified`, or no `--parallel`).
     pub kv_unified: bool,
-    /// `--cache-ram`: MiB; 0: no host cache, negative: no limit. `None`: the server has no such cache.
+    /// `--cache-ram`: MiB of the host prompt cache. 0: none, negative: no limit. `None`: the server is
+    /// too old to have one.
     pub cache_ram: Option<i64>,
     /// `--cache-idle-slots`.
     pub cache_idle_slots: bool,
     /// `--slot-prompt-similarity`, in thousandths.
     pub slot_prompt_similarity: u32,
-    /// `--cache-reuse`: tokens.
+    /// `--cache-reuse`: the smallest chunk, tokens. 0: off.
     pub cache_reuse: u32,
     /// `--context-shift`.
     pub context_shift: bool,
-    /// `--ctx-checkpoints`.
+    /// `--ctx-checkpoints`: the most for each slot.
     pub ctx_checkpoints: u32,
     /// `--checkpoint-min-step`: tokens.
     pub checkpoint_min_step: u32,
@@ -61,11 +64,11 @@ pub struct Setup {
     pub batch_size: u32,
     /// `--ubatch-size`: tokens.
     pub ubatch_size: u32,
-    /// What the context remembers.
+    /// Which positions the context keeps.
     pub memory: Memory,
-    /// What the server calls.
+    /// Which functions of llama.cpp the server calls.
     pub calls: Calls,
-    /// The engine's version, in its own words; empty where it says none.
+    /// The version, as llama.cpp states it. Empty where it states none.
     pub version: String,
 }
 

@@ -1,25 +1,25 @@
-//! Rows of tokens that are known by their identities only.
+//! Rows of tokens of which only the identities are known.
 
 /// Tokens with consecutive identities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Identity of the first.
+    /// The identity of the first token.
     pub first: u64,
-    /// How many.
+    /// The number of tokens.
     pub length: u32,
 }
 
-/// A prompt, or what a slot holds: tokens of which only is known which of them are equal.
+/// A prompt, or what a slot holds, by identities. They tell which tokens are equal, and nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// None is empty, and none goes on where the one before ends.
+    /// No run is empty, and none continues the one before it.
     runs: Vec<Run>,
-    /// Where each run ends.
+    /// The position after the last token of each run.
     ends: Vec<u32>,
 }
 
 impl Tokens {
-    /// None.
+    /// An empty row.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -28,13 +28,13 @@ impl Tokens {
         }
     }
 
-    /// How many.
+    /// The number of tokens.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Whether there are none.
+    /// Whether there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
@@ -53,7 +53,7 @@ impl Tokens {
         (nth < self.runs.len()).then(|| self.part(nth, position).first)
     }
 
-    /// Appends a run. Beyond 2³² tokens nothing is appended.
+    /// Appends a run. A run that would make the row longer than 2³² − 1 tokens is left out.
     pub fn push(&mut self, run: Run) {
         let Some(end) = self.len().checked_add(run.length) else {
             return;
@@ -88,7 +88,7 @@ impl Tokens {
         }
     }
 
-    /// Removes all but the first `length`.
+    /// Removes all but the first `length` tokens.
     pub fn truncate(&mut self, length: u32) {
         let whole = self.ends.partition_point(|&end| end <= length);
         let begin = whole.checked_sub(1).map_or(0, |last| self.ends[last]);
@@ -104,13 +104,13 @@ impl Tokens {
         }
     }
 
-    /// How many tokens two rows have in common from their beginnings.
+    /// The length of the common prefix of two rows, in tokens.
     #[must_use]
     pub fn common_prefix(&self, other: &Self) -> u32 {
         self.matching(0, other, 0)
     }
 
-    /// How many tokens from `at` on are equal to those of another row from `there` on.
+    /// How many tokens from the position `at` on are equal to those of another row from `there` on.
     #[must_use]
     pub fn matching(&self, at: u32, other: &Self, there: u32) -> u32 {
         let mut ours = self.ends.partition_point(|&end| end <= at);
@@ -132,7 +132,7 @@ impl Tokens {
         length
     }
 
-    /// What is left of the `nth` run from position `at` on, which is within it.
+    /// The part of the `nth` run from position `at` on. `at` must lie within that run.
     fn part(&self, nth: usize, at: u32) -> Run {
         let length = self.ends[nth] - at;
         let run = self.runs[nth];
@@ -164,9 +164,9 @@ mod tests {
     }
 
     proptest! {
-        /// A row of runs does what a plain list does.
+        /// Compares each operation on rows with the same one on a plain list of identities.
         #[test]
-        fn runs_are_as_good_as_a_list(
+        fn operations_on_a_row_give_what_they_give_on_a_plain_list(
             a in prop::collection::vec(0_u64..6, 0..30),
             b in prop::collection::vec(0_u64..6, 0..30),
             from in 0_u32..40, to in 0_u32..40,

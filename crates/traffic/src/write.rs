@@ -1,4 +1,4 @@
-//! From requests to the bytes of a file.
+//! Writes requests and changes as the bytes of a file.
 
 use crate::change::SlotChange;
 use crate::frame;
@@ -9,16 +9,17 @@ use crate::row::Row;
 use crate::setup::Setup;
 use crate::tokens::{Run, Tokens};
 
-/// What became of something that was to be recorded.
+/// The result of recording something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// Append these bytes to the file.
     Bytes(Vec<u8>),
-    /// The file would be larger than it may be: the recording ends here.
+    /// The file would exceed its limit, or a body is longer than a frame can be. Nothing was written:
+    /// the recording ends here.
     Full,
 }
 
-/// Makes a file, piece by piece. The caller appends the pieces.
+/// Makes the bytes of a file, piece by piece. The caller appends each piece to the file.
 #[derive(Debug)]
 pub struct Writer {
     key: Key,
@@ -31,8 +32,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// `limit`: bytes that the file may have. `keep_key`: the file is to contain its key. Returns
-    /// the file's beginning too.
+    /// `limit`: the most bytes that the file may have. `keep_key`: whether the file contains its key.
+    /// Also returns the beginning of the file.
     #[must_use]
     pub fn new(key: Key, keep_key: bool, limit: u64) -> (Self, Vec<u8>) {
         let mut begin = frame::header();
@@ -50,31 +51,32 @@ impl Writer {
         (writer, begin)
     }
 
-    /// Remembers with this instead: to bound memory otherwise.
+    /// Replaces the history, to bound its memory differently. Call it before anything is recorded.
     #[must_use]
     pub fn with_history(mut self, history: History) -> Self {
         self.history = history;
         self
     }
 
-    /// The server's flags; again when more of them is known.
+    /// Records the server's flags. May be called again when more of them is known: the last call counts.
     pub fn setup(&mut self, setup: &Setup) -> Recorded {
         self.frame(record::SETUP, &setup.encode())
     }
 
-    /// A size that was seen.
+    /// Records the size of a saved sequence or a checkpoint.
     pub fn size(&mut self, sample: SizeSample) -> Recorded {
         self.frame(record::SIZE, &sample.encode())
     }
 
-    /// A keyed hash, for what must not be readable.
+    /// A keyed hash, for a text that must not be readable in the file.
     #[must_use]
     pub fn hash(&self, text: &[u8]) -> u64 {
         self.key.hash(text)
     }
 
-    /// A request; `tokens` are those of its prompt, and those that followed. `shift`: how many of
-    /// the first were kept, and how many after them are gone, if the context was shifted.
+    /// Records a request. `tokens`: those of its prompt, and those that were evaluated after it.
+    /// `shift`: if the context was shifted, how many tokens at the beginning were kept, and how many
+    /// after these were discarded.
     pub fn request(
         &mut self,
         request: RequestRecord,
@@ -99,7 +101,8 @@ impl Writer {
         self.frame(record::REQUEST, &body)
     }
 
-    /// A slot changed; `tokens` are those that it holds since, where they are others.
+    /// Records the change of a slot. `tokens`: what the slot holds after it; empty after an erase, and
+    /// where the content did not change.
     pub fn change(&mut self, change: &SlotChange, tokens: &[i32]) -> Recorded {
         if self.full {
             return Recorded::Full;
@@ -110,7 +113,7 @@ impl Writer {
         self.frame(record::CHANGE, &body)
     }
 
-    /// What is known of tokens.
+    /// Splits tokens into segments. If some are new, hashes the blocks after the known prefix.
     fn row(&mut self, tokens: &[i32]) -> Row {
         let segments = self.history.relate(tokens);
         let known = segments.iter().map_while(|segment| match segment {
@@ -131,7 +134,7 @@ impl Writer {
         }
     }
 
-    /// Numbers the new tokens.
+    /// Gives the new tokens their identities.
     fn number(&mut self, row: &Row) -> Tokens {
         let mut tokens = Tokens::new();
         for segment in &row.segments {
@@ -153,7 +156,7 @@ impl Writer {
             _ => return Recorded::Full,
         };
         if self.written + bytes.len() as u64 > self.limit {
-            // What follows would name tokens that are not in the file.
+            // Later segments would name identities of tokens that are not in the file.
             self.full = true;
             return Recorded::Full;
         }

@@ -1,15 +1,15 @@
 //! What a recording gives away, and to whom.
 //!
-//! Somebody has a file and a guess at a prompt. With the file's key the guess can be tried. Without
-//! it the file must be no more likely if the prompt was sent than if any other was that has the
-//! same length and shares as much with the others: the bytes outside the hashes are then equal, and
-//! the hashes are a pseudorandom function's values under a key that is not known.
+//! Somebody has a file, and guesses a prompt. With the file's key the guess can be tested. Without the
+//! key it must not be testable: had another prompt been sent that has the same length and shares as
+//! much with the others, the file would be the same outside its hashes. The hashes are values of a
+//! pseudorandom function, so they say nothing to somebody who does not know the key.
 
 use contextpilot_traffic::{
     BLOCK, ChangeKind, Key, Recorded, RequestRecord, SlotChange, Writer, read,
 };
 
-/// A system prompt, and two questions that share it.
+/// Two prompts that share a system prompt. The first one's question is `secret`.
 fn traffic(secret: &[i32]) -> Vec<Vec<i32>> {
     let system: Vec<i32> = (0..150).map(|nth| 40 + nth % 60).collect();
     let other: Vec<i32> = (0..90).map(|nth| 9000 + nth).collect();
@@ -22,7 +22,7 @@ fn secret() -> Vec<i32> {
     (0..100).map(|nth| 500 + 7 * nth).collect()
 }
 
-/// Another text of the same length, which repeats nothing either.
+/// Another text of the same length as the secret. Like the secret it repeats nothing.
 fn decoy() -> Vec<i32> {
     (0..100).map(|nth| 20_000 + 11 * nth).collect()
 }
@@ -39,7 +39,7 @@ fn record(key: [u8; 16], keep: bool, prompts: &[Vec<i32>]) -> Vec<u8> {
         };
         file.extend(bytes);
     }
-    // And a slot is restored with what no prompt had.
+    // A slot is restored to tokens that no prompt had.
     let change = SlotChange {
         order: prompts.len() as u64,
         at: 5,
@@ -54,7 +54,7 @@ fn record(key: [u8; 16], keep: bool, prompts: &[Vec<i32>]) -> Vec<u8> {
     file
 }
 
-/// The first prompt backwards.
+/// What the slot is restored to: a prompt backwards.
 fn restored(prompt: &[i32]) -> Vec<i32> {
     prompt.iter().rev().copied().collect()
 }
@@ -68,7 +68,7 @@ fn contains(file: &[u8], bytes: &[u8]) -> bool {
     file.windows(bytes.len()).any(|window| window == bytes)
 }
 
-/// The file with zeros for hashes, and for the checksums that cover them.
+/// The file with zeros in place of the hashes and of all checksums, which cover the hashes.
 fn without_hashes(key: [u8; 16], prompts: &[Vec<i32>], mut file: Vec<u8>) -> Vec<u8> {
     let restored = restored(&prompts[0]);
     let all = prompts.iter().chain(std::iter::once(&restored));
@@ -90,7 +90,7 @@ fn without_hashes(key: [u8; 16], prompts: &[Vec<i32>], mut file: Vec<u8>) -> Vec
 }
 
 #[test]
-fn without_the_key_a_guess_cannot_be_tried() {
+fn without_the_key_a_guessed_prompt_cannot_be_tested() {
     let key = [0x5a; 16];
     let (sent, not_sent) = (traffic(&secret()), traffic(&decoy()));
     let (file, other) = (record(key, false, &sent), record(key, false, &not_sent));
@@ -98,15 +98,15 @@ fn without_the_key_a_guess_cannot_be_tried() {
     assert_eq!(
         without_hashes(key, &sent, file.clone()),
         without_hashes(key, &not_sent, other),
-        "and nothing else does"
+        "nothing else differs"
     );
     assert!(!contains(&file, &key), "the key is not in the file");
-    // What somebody can compute who has everything but the key: nothing of it is in the file.
+    // Hashes of the guess under other keys: none of them is in the file.
     let (guess, public) = (&sent[0], [[0; 16], [0xff; 16], [1; 16]]);
     for guessed in public.iter().flat_map(|key| hashes(*key, guess)) {
         assert!(!contains(&file, &guessed));
     }
-    // No token is in it, in any of the ways in which it would be written.
+    // No two successive tokens are in the file as plain numbers, in either order.
     let backwards = restored(&secret());
     for pair in secret().windows(2).chain(backwards.windows(2)) {
         let plain: Vec<u8> = pair.iter().flat_map(|token| token.to_le_bytes()).collect();
@@ -115,7 +115,7 @@ fn without_the_key_a_guess_cannot_be_tried() {
 }
 
 #[test]
-fn with_the_key_it_can() {
+fn with_the_key_a_guessed_prompt_can_be_tested() {
     let key = [0x5a; 16];
     let sent = traffic(&secret());
     let file = record(key, true, &sent);
@@ -123,13 +123,13 @@ fn with_the_key_it_can() {
     assert_eq!(kept, Key::new(key));
     let (ours, others) = (hashes(key, &sent[0]), hashes(key, &traffic(&decoy())[0]));
     assert!(ours.iter().all(|hash| contains(&file, hash)));
-    // The decoy begins with the same system prompt: two whole blocks.
+    // The decoy begins with the same system prompt, which fills two whole blocks.
     let shared = 150 / BLOCK;
     assert!(!others[shared..].iter().any(|hash| contains(&file, hash)));
 }
 
 #[test]
-fn another_file_has_other_hashes() {
+fn the_same_prompts_under_another_key_have_other_hashes() {
     let sent = traffic(&secret());
     let (one, other) = (record([1; 16], false, &sent), record([2; 16], false, &sent));
     assert!(

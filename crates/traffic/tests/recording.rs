@@ -1,4 +1,4 @@
-//! What is recorded is what is read.
+//! Whether a recording reads as it was written, also when it is damaged, old, or full.
 
 use contextpilot_traffic::{
     Applied, BLOCK, Calls, ChangeKind, DamageKind, History, Key, Memory, Recorded, Refusal,
@@ -40,7 +40,7 @@ fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Prompts that part and come together again.
+/// Prompts that are made of the same few pieces, so that they differ and then agree again.
 fn prompts(most: usize) -> impl Strategy<Value = Vec<Vec<i32>>> {
     let pieces = prop::collection::vec((0_i32..4, 1_usize..most), 0..8);
     let prompt = pieces.prop_map(|pieces| {
@@ -54,7 +54,7 @@ fn prompts(most: usize) -> impl Strategy<Value = Vec<Vec<i32>>> {
 
 proptest! {
     #[test]
-    fn what_prompts_share_is_known_to_the_token(prompts in prompts(90)) {
+    fn prompts_that_share_a_prefix_share_it_to_the_token_in_the_recording(prompts in prompts(90)) {
         let traffic = read(&file(&prompts, History::new()));
         prop_assert_eq!(traffic.damage, None);
         prop_assert_eq!(traffic.requests.len(), prompts.len());
@@ -66,9 +66,9 @@ proptest! {
         }
     }
 
-    /// Tokens of equal identity are equal, also in the middle of prompts.
+    /// Also in the middle of prompts, and whatever the writer has forgotten.
     #[test]
-    fn equal_identities_are_equal_tokens(prompts in prompts(90), limit in 1_usize..3000) {
+    fn tokens_of_equal_identity_are_equal(prompts in prompts(90), limit in 1_usize..3000) {
         let traffic = read(&file(&prompts, History::with_limit(limit)));
         let mut known = std::collections::HashMap::new();
         for (prompt, request) in prompts.iter().zip(&traffic.requests) {
@@ -80,9 +80,9 @@ proptest! {
         }
     }
 
-    /// A writer that has forgotten what it saw is put right, to the block.
+    /// The reader recognises prompts by their hashes, whole blocks at a time.
     #[test]
-    fn what_was_forgotten_is_recognised_by_its_hashes(prompts in prompts(300)) {
+    fn prefixes_that_the_writer_has_forgotten_are_known_to_the_block(prompts in prompts(300)) {
         let traffic = read(&file(&prompts, History::with_limit(1)));
         for (a, x) in prompts.iter().zip(&traffic.requests) {
             for (b, y) in prompts.iter().zip(&traffic.requests) {
@@ -93,9 +93,9 @@ proptest! {
         }
     }
 
-    /// Whatever is damaged, what stands before it is read, and nothing else is made up.
+    /// Requests before the damage are read as they were written, and no others are made up.
     #[test]
-    fn a_damaged_file_is_read_to_where_it_is_good(
+    fn a_damaged_file_is_read_up_to_the_damage(
         prompts in prompts(40), at in 10_usize..5000, bit in 0_u8..8, cut in any::<bool>(),
     ) {
         let whole = file(&prompts, History::new());
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_can_be_read(mut tail in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_after_the_header_are_read_without_a_panic(mut tail in prop::collection::vec(any::<u8>(), 0..400)) {
         let (_, mut file) = Writer::new(key(), false, LIMIT);
         file.append(&mut tail);
         let Traffic { damage, .. } = read(&file);
@@ -121,7 +121,7 @@ proptest! {
 }
 
 #[test]
-fn all_of_a_request_comes_back() {
+fn every_field_of_a_request_is_read_as_it_was_written() {
     let setup = Setup {
         engine: "0.7.0".to_owned(),
         cache_ram: Some(-1),
@@ -192,7 +192,7 @@ fn restored(order: u64) -> SlotChange {
 }
 
 #[test]
-fn all_of_a_change_comes_back() {
+fn every_field_of_a_slot_change_is_read_as_it_was_written() {
     let refusal = Refusal {
         id_slot: Some(0),
         names_adapters: true,
@@ -229,9 +229,9 @@ fn all_of_a_change_comes_back() {
     assert_eq!(lengths, [0, 20, 40, 60]);
 }
 
-/// Tokens that a restored slot has first count for all prompts after that.
+/// A prompt can share tokens with the content of a state file that was restored before.
 #[test]
-fn what_is_restored_is_related_to_the_token() {
+fn a_prompt_shares_its_prefix_with_a_restored_slot_to_the_token() {
     let file_of_a_slot: Vec<i32> = (0..150).collect();
     let prompt: Vec<i32> = (0..90).chain(500..600).collect();
     let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
@@ -244,9 +244,9 @@ fn what_is_restored_is_related_to_the_token() {
     assert_eq!(traffic.changes[1].tokens, *prompt);
 }
 
-/// The tokens of a change that a reader does not know count all the same.
+/// The tokens of a change of an unknown kind are numbered all the same: later segments name them.
 #[test]
-fn changes_and_frames_of_later_programs_are_left_out() {
+fn changes_and_frames_of_unknown_kinds_are_left_out() {
     let (prompt, other): (Vec<i32>, Vec<i32>) = ((0..90).collect(), (0..40).collect());
     let (mut writer, begin) = Writer::new(key(), false, LIMIT);
     let mut known = bytes(writer.change(&restored(0), &prompt));
@@ -274,9 +274,9 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Files of version 1 have no changes, and say less of the server.
+/// Files of version 1 have no changes of slots, and shorter setups.
 #[test]
-fn older_files_are_read() {
+fn files_of_version_1_are_read_and_of_version_0_refused() {
     let prompt: Vec<i32> = (0..90).collect();
     let mut file = file(std::slice::from_ref(&prompt), History::new());
     assert_eq!(file[8], 2);
@@ -287,7 +287,7 @@ fn older_files_are_read() {
     file[8] = 0;
     let kind = read(&file).damage.map(|damage| damage.kind);
     assert_eq!(kind, Some(DamageKind::Version(0)));
-    // As version 1 wrote it: without what the server calls, and its version.
+    // A setup as version 1 wrote it: without `calls` and `version`, which take 2 bytes, and the checksum.
     let (mut writer, begin) = Writer::new(key(), false, LIMIT);
     let mut setup = bytes(writer.setup(&Setup::default()));
     setup.truncate(setup.len() - 6);
@@ -300,7 +300,7 @@ fn older_files_are_read() {
 }
 
 #[test]
-fn a_file_has_a_limit() {
+fn at_its_limit_the_recording_ends() {
     let (mut writer, begin) = Writer::new(key(), false, 300);
     let mut length = begin.len();
     let mut written = 0;
@@ -316,15 +316,17 @@ fn a_file_has_a_limit() {
     }
     assert!(written > 0 && written < 20, "{written}");
     assert!(length <= 300);
-    // Once full it stays so: a gap would change what later segments mean.
+    // It stays full even for a request that would fit: later segments name tokens of earlier ones, so
+    // nothing may be missing in between.
     assert_eq!(writer.request(request(21, &[]), &[], None), Recorded::Full);
 }
 
-/// What a slot holds after a context shift was no prompt, and prompts that share it are known to.
+/// What a slot holds after a context shift was never sent as a prompt, but a later prompt can begin with
+/// it.
 #[test]
-fn what_a_shift_leaves_is_related_to_the_token() {
+fn a_prompt_shares_its_prefix_with_a_shifted_slot_to_the_token() {
     let whole: Vec<i32> = (0..60).collect();
-    // Ten are kept, twenty were discarded.
+    // Ten tokens are kept, and twenty discarded.
     let left: Vec<i32> = (0..10).chain(30..60).collect();
     let next: Vec<i32> = left[..13].iter().copied().chain(500..520).collect();
     let (mut writer, mut file) = Writer::new(key(), false, LIMIT);

@@ -24,7 +24,7 @@ fn of(flags: &[&str], variables: &[(&str, &str)]) -> Identity {
 
 type Start<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)]);
 
-/// All of them are one instance.
+/// Asserts that all these starts have the same identity, and returns it.
 #[track_caller]
 fn same(starts: &[Start<'_>]) -> Identity {
     let first = of(starts[0].0, starts[0].1);
@@ -35,7 +35,7 @@ fn same(starts: &[Start<'_>]) -> Identity {
 }
 
 #[test]
-fn every_spelling_of_an_address_is_the_same_instance() {
+fn every_spelling_of_an_address_gives_the_same_identity() {
     let default = same(&[
         (&[], &[]),
         (&["--port", "8080"], &[]),
@@ -47,7 +47,7 @@ fn every_spelling_of_an_address_is_the_same_instance() {
             &[],
             &[("LLAMA_ARG_PORT", "8080"), ("LLAMA_ARG_HOST", "127.0.0.1")],
         ),
-        // Not flags of llama-server, which would not start with them.
+        // llama-server does not know these flags or values, and would not start with them.
         (&["--port=9000", "-port", "9000"], &[]),
         (&["--port"], &[]),
         (&["--port", "--", "--host"], &[]),
@@ -81,7 +81,7 @@ fn names_with_two_dashes_may_have_underscores() {
 }
 
 #[test]
-fn the_model_and_other_flags_do_not_matter() {
+fn the_model_and_other_flags_do_not_change_the_identity() {
     same(&[
         (&["-m", "a.gguf", "--parallel", "4"], &[]),
         (&["--model", "b.gguf"], &[("LLAMA_ARG_ALIAS", "x")]),
@@ -90,7 +90,7 @@ fn the_model_and_other_flags_do_not_matter() {
 }
 
 #[test]
-fn whatever_tells_servers_apart_tells_instances_apart() {
+fn another_address_router_index_or_machine_gives_another_identity() {
     let starts = [
         of(&[], &[]),
         of(&["--port", "0"], &[]),
@@ -119,7 +119,7 @@ fn whatever_tells_servers_apart_tells_instances_apart() {
 }
 
 #[test]
-fn sockets_have_no_port_and_are_where_the_server_looks() {
+fn a_socket_is_known_by_its_absolute_path_without_a_port() {
     let socket = same(&[
         (&["--host", "/srv/a/llama.sock"], &[]),
         (&["--host", "llama.sock", "--port", "1"], &[]),
@@ -130,7 +130,7 @@ fn sockets_have_no_port_and_are_where_the_server_looks() {
     };
     let flags = ["--host", "llama.sock"];
     assert_ne!(of_with(INDEX, &flags, &[], &elsewhere), socket);
-    // Nothing else depends on the folder.
+    // Without a relative socket path the folder does not matter.
     assert_eq!(of_with(INDEX, &[], &[], &elsewhere), of(&[], &[]));
 }
 
@@ -148,7 +148,7 @@ fn a_routers_child_is_known_by_its_model_whatever_its_port() {
 }
 
 #[test]
-fn arguments_need_not_be_text() {
+fn arguments_that_are_not_utf_8_are_accepted() {
     use std::os::unix::ffi::OsStringExt;
     let argv = |byte| {
         ["llama-server", "--host"]
@@ -164,11 +164,11 @@ fn arguments_need_not_be_text() {
 }
 
 #[test]
-fn the_digest_is_that_of_fnv_and_stays_what_it_is() {
+fn the_digest_of_a_known_text_is_that_of_fnv_1a() {
     let mut digest = Digest::new();
     digest.write(b"foobar");
     // Published test vector of FNV-1a, 128 bits.
     assert_eq!(digest.0, 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
-    // A journal must be found again by a later version.
+    // A later version must find the journal again, so the length of its name stays.
     assert_eq!(of(&[], &[]).to_string().len(), 32);
 }

@@ -1,4 +1,4 @@
-//! A journal that is on: the ids in memory, and when their records go into the file.
+//! A journal that is on: the ids in memory, and when their records are written.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,8 +15,8 @@ use crate::recent::file::{Ring, Rings};
 use crate::record::{self, HEADER_BYTES, Kind, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
 use crate::sweep;
 
-/// A smaller file is not compacted, bytes. That waits for the disk, so it had better
-/// be rare.
+/// A file up to this size is not compacted, bytes. Compaction waits for the disk, so it
+/// should be rare.
 pub(super) const COMPACT_FROM: u64 = 1 << 20;
 
 pub(super) struct Running {
@@ -25,42 +25,43 @@ pub(super) struct Running {
     pub(super) ids: HashMap<Arc<str>, Entry>,
     /// Ids whose entry may differ from the disk. May hold an id twice.
     pub(super) changes: Vec<Arc<str>>,
-    /// What the records of all `ids` take, bytes. With those that are gone, as a
-    /// flush may write the new ones first, and a reader has the same cap.
+    /// The size of the records of all `ids`, bytes. Counts ids that are gone until that is
+    /// flushed: a flush may write new ids before it writes that others are gone, and a reader
+    /// accepts no more than [`MAX_LIVE_BYTES`] at any point of the file.
     pub(super) bytes: u64,
-    /// Of the live records in the file, bytes.
+    /// The size of the live records in the file, bytes.
     pub(super) written_bytes: u64,
     pub(super) next_write: Option<Instant>,
     pub(super) buffer: Vec<u8>,
-    /// It was said that an id cannot be kept.
+    /// The log line about ids that cannot be kept was written.
     pub(super) refusal_said: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) belief: Belief,
-    /// Live on disk.
+    /// The file has it as live.
     pub(super) written: bool,
-    /// In `changes`.
+    /// It is in `changes`.
     pub(super) changed: bool,
 }
 
-/// What the index believes, and how well that stands.
+/// What the index believes of an id, and whether it is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Belief {
-    /// Rightly.
+    /// The index believes it to be cached, and it is, or will be.
     Live,
-    /// Wrongly, until it is told.
+    /// The index believes it to be cached, but it was evicted. The report is under way.
     Evicted,
-    /// Rightly again: the request came back while the index was being told that
-    /// it had gone. What comes of that telling concerns the earlier life.
+    /// The id came again while its eviction was being reported. The end of that report
+    /// concerns its earlier request.
     Returned,
-    /// Not any more; on disk it is still live.
+    /// The eviction was reported. The file still has the id as live.
     Gone,
 }
 
-/// `None`: every number is taken. An error comes with the path, as a message
-/// shows it.
+/// The journal, its ring, and the ids that dead processes left. `None`: every number is
+/// taken. An error comes with the path, as a message shows it.
 pub(super) type Start = Result<Option<(Running, Option<Ring>, Vec<Arc<str>>)>, (String, io::Error)>;
 
 impl Running {
@@ -79,7 +80,7 @@ impl Running {
         for number in 1..=MAX_NUMBER {
             let create = own.is_none();
             if lost.len() >= MAX_IDS {
-                // The rest waits for the next start.
+                // The next start takes the other files.
                 break;
             }
             let found = file::take(&folder, identity, number, create, log).map_err(at_folder)?;
@@ -128,7 +129,7 @@ impl Running {
             return Err((format!("{:?}", open.file.path(&open.folder)), error));
         }
         for file in dead {
-            // If it stays, its ids are told once more.
+            // If this fails, the next start reports its ids once more.
             let _ = file.remove(&open.folder);
         }
         let ring = rings.and_then(|rings| {
@@ -168,7 +169,7 @@ impl Running {
                 self.refusal_said = true;
                 log(&format!(
                     "[ContextPilot] the journal does not keep a request id ({why}), nor others \
-                     like it: if the server crashes, the index will not hear of them"
+                     like it: if the server crashes, their evictions are not reported"
                 ));
             }
             return Ok(());
@@ -221,7 +222,7 @@ impl Running {
         self.buffer.clear();
         let identity = *self.file.identity();
         for id in self.changes.drain(..) {
-            // Not there: it came and went.
+            // It came and went between two flushes.
             let Some(entry) = self.ids.get_mut(&id) else {
                 continue;
             };
@@ -244,7 +245,7 @@ impl Running {
         let length = self.file.length() + self.buffer.len() as u64;
         let dead = length - HEADER_BYTES as u64 - self.written_bytes;
         if length > COMPACT_FROM && dead > self.written_bytes {
-            // All entries are live and written by now.
+            // All entries are live, and were marked as written above.
             self.file.compact(&self.folder, self.ids.keys())
         } else {
             self.file.append(&self.buffer)
@@ -253,7 +254,7 @@ impl Running {
 }
 
 impl Entry {
-    /// As the last process left it.
+    /// The entry of an id that the last process left.
     fn on_disk() -> Self {
         Self {
             belief: Belief::Evicted,

@@ -1,5 +1,5 @@
-//! Within one process: what only the inside shows. Files, processes and kills
-//! are in `tests/`.
+//! Tests that look at private state, within one process. Tests with files, processes and
+//! kills are in `tests/`.
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -48,7 +48,7 @@ fn running(journal: &mut Journal) -> &mut Running {
 }
 
 #[test]
-fn what_comes_and_goes_is_never_written() {
+fn an_id_that_comes_and_goes_between_two_flushes_is_never_written() {
     let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     for n in 0..10_000 {
@@ -70,7 +70,7 @@ fn what_comes_and_goes_is_never_written() {
 }
 
 #[test]
-fn memory_is_bounded_without_a_flush() {
+fn without_a_flush_the_changes_in_memory_are_bounded() {
     let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     for n in 0..MAX_CHANGES * 3 {
@@ -83,7 +83,7 @@ fn memory_is_bounded_without_a_flush() {
 }
 
 #[test]
-fn writes_are_an_interval_apart() {
+fn writes_that_are_due_are_an_interval_apart() {
     let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     let start = Instant::now();
@@ -93,7 +93,7 @@ fn writes_are_an_interval_apart() {
         let now = start + Duration::from_millis(ms);
         journal.note_live(&id(ms as usize));
         if ms == 0 {
-            // The first after a rest: at once.
+            // The first change is written at once.
             assert_eq!(journal.due(now), Some(now));
         }
         journal.flush_if_due(now);
@@ -111,7 +111,7 @@ fn writes_are_an_interval_apart() {
 }
 
 #[test]
-fn the_file_is_compacted_and_stays_small() {
+fn a_file_with_few_live_ids_is_compacted_at_a_mebibyte() {
     let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     let (mut compacted, mut before, mut largest) = (0, 0, 0);
@@ -143,7 +143,7 @@ fn the_file_is_compacted_and_stays_small() {
 }
 
 #[test]
-fn too_much_is_refused_with_one_line() {
+fn ids_that_cannot_be_kept_are_refused_with_one_log_line() {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let home = new_home();
     let (mut journal, _) = open(&home, |line| SAID.lock().unwrap().push(line.to_owned()));
@@ -161,21 +161,21 @@ fn too_much_is_refused_with_one_line() {
 }
 
 #[test]
-fn a_return_while_it_is_being_told_keeps_it() {
+fn an_id_that_comes_again_while_its_eviction_is_reported_stays_live() {
     let home = new_home();
     let (mut journal, _) = open(&home, quiet);
     let one = id(1);
     journal.note_live(&one);
     journal.note_evicted(&one);
     journal.note_live(&one);
-    // Of the first life.
+    // The report was about the first request.
     journal.note_gone(&one);
     journal.flush();
     drop(journal);
 
     let (mut journal, lost) = open(&home, quiet);
     assert_eq!(lost, std::slice::from_ref(&one));
-    // The same for what the last start lost.
+    // The same for an id that the last process left.
     journal.note_live(&one);
     journal.note_gone(&one);
     journal.flush();
@@ -192,7 +192,7 @@ fn a_return_while_it_is_being_told_keeps_it() {
 }
 
 #[test]
-fn a_full_disk_turns_it_off_with_one_line_and_keeps_the_lock() {
+fn a_full_disk_turns_the_journal_off_with_one_log_line() {
     let home = new_home();
     let log: fn(&str) = |line| LINES.lock().unwrap().push(line.to_owned());
     let (mut journal, _) = open(&home, log);
@@ -200,7 +200,7 @@ fn a_full_disk_turns_it_off_with_one_line_and_keeps_the_lock() {
     journal.flush();
     let running = running(&mut journal);
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-    // The real file, and with it the lock, is kept to look at.
+    // Keeps the real file open, and with it the lock.
     let _file = std::mem::replace(&mut running.file.file, full);
     journal.note_live(&id(2));
     journal.flush();
@@ -223,7 +223,7 @@ fn a_full_disk_turns_it_off_with_one_line_and_keeps_the_lock() {
 }
 
 #[test]
-fn turned_off_it_is_still_locked() {
+fn a_journal_that_is_turned_off_stays_locked() {
     let home = new_home();
     let (mut journal, _) = open(&home, |_| ());
     journal.note_live(&id(1));
@@ -247,14 +247,14 @@ fn debug_shows_no_ids() {
 }
 
 #[test]
-fn at_the_cap_ids_may_come_and_go_in_one_flush() {
+fn a_full_journal_takes_new_ids_after_others_are_flushed_as_gone() {
     let home = new_home();
     let long = |n: u32| -> Arc<str> { format!("{n:0>512}").into() };
     let fits = (MAX_LIVE_BYTES / record::size(&long(0))) as u32;
     let (mut journal, _) = open(&home, |_| ());
     (0..fits).for_each(|n| journal.note_live(&long(n)));
     journal.flush();
-    // More room only once the old ones are gone from the file.
+    // There is room for new ids only after the flush that writes the old ones as gone.
     (0..10).for_each(|n| journal.note_gone(&long(n)));
     (0..20).for_each(|n| journal.note_live(&long(fits + n)));
     journal.flush();

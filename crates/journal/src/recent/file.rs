@@ -1,13 +1,12 @@
-//! Where a [`Recent`] lies: a file in the memory of the system, beside which nothing of
-//! another user can lie.
+//! The file of a [`Recent`]: in shared memory, in a folder that only this user can write to.
 //!
 //! ```text
 //! /dev/shm/contextpilot-llama-<user>/<state folder>-<identity>-<number>.recent
 //! slots | path of the state folder
 //! ```
-//! The journal of that number is in the state folder, and its lock is the right to this
-//! file too. There is one such memory for all the state folders that a user may have, so
-//! the name has a digest of the folder's path, and the file the path itself.
+//! The journal of the same number is in the state folder. Who holds its lock may use this file,
+//! too. A user may have several state folders, but has one such folder in memory. So the name
+//! has a digest of the state folder's path, and the file the path itself.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -26,18 +25,18 @@ use crate::file::{self, Fault, Opened};
 use crate::identity::Digest;
 
 const SUFFIX: &str = ".recent";
-/// Of the state folder, bytes; Linux has no longer ones.
+/// The longest path of a state folder, bytes. Linux has no longer paths.
 const MAX_PATH: u64 = 4096;
-/// So that a folder full of anything does not hold up the start.
+/// The most files that are looked at, so that a full folder does not delay the start.
 const MOST: usize = 10_000;
 
-/// The rings of one instance, by the numbers of its journals.
+/// The rings of one instance: one for each number of its journals.
 pub(crate) struct Rings {
     memory: PrivateFolder,
     state: PathBuf,
     map: Map,
     identity: Identity,
-    /// Of the state folder's path.
+    /// The digest of the state folder's path.
     digest: u128,
 }
 
@@ -50,7 +49,7 @@ pub(crate) struct Ring {
     file: File,
 }
 
-/// What a dead process left.
+/// The ring that a dead process left.
 pub(crate) struct Left {
     pub(crate) ids: Vec<Arc<str>>,
     name: String,
@@ -58,7 +57,7 @@ pub(crate) struct Left {
 }
 
 impl Rings {
-    /// `None`: there is no memory that is fit for it.
+    /// `None`: there is no private folder in shared memory.
     pub(crate) fn of(state: &PrivateFolder, map: Map, identity: Identity) -> Option<Self> {
         let path = state.path().canonicalize().ok()?;
         let mut digest = Digest::new();
@@ -77,15 +76,15 @@ impl Rings {
         format!("{digest:032x}-{identity}-{number}{SUFFIX}")
     }
 
-    /// What the last process with the journal of this number left, if anything. Files that
-    /// are no ring of ours are removed.
+    /// The ring that the last process with the journal of this number left, if any. A file that
+    /// is no ring of ours is removed.
     pub(crate) fn left(&self, number: u32, log: fn(&str)) -> Option<Left> {
         let name = self.name(number);
         let why = match file::open(&self.memory, &name, false) {
             Ok(Opened::File(file, metadata)) if metadata.len() <= BYTES as u64 + MAX_PATH => {
                 let mut bytes = Vec::new();
                 (&file).take(metadata.len()).read_to_end(&mut bytes).ok()?;
-                // Else the process ended while it made the file.
+                // If the path is not there, the process ended while it made the file.
                 let whole = bytes.get(BYTES..) == Some(self.state.as_os_str().as_bytes());
                 bytes.truncate(if whole { BYTES } else { 0 });
                 return Some(Left {
@@ -96,12 +95,13 @@ impl Rings {
             }
             Ok(Opened::File(..)) => "it is larger than any of ours",
             Err(Fault::SetAside(why)) => why,
-            // Held by a process that lives on without its state folder, or it cannot be read.
+            // There is none, or it cannot be read, or a process holds it that lives on although its state
+            // folder was removed.
             Ok(_) | Err(Fault::System(_)) => return None,
         };
         log(&format!(
-            "[ContextPilot] {:?} is not what keeps the request ids of the last moments before \
-             a crash ({why}): removed; if there was a crash, some may stay in the index until \
+            "[ContextPilot] {:?} should hold the last request ids before a crash, but cannot be \
+             used ({why}): removed; if there was a crash, some ids may stay in the index until \
              it is reset",
             self.memory.path().join(&name)
         ));
@@ -109,13 +109,13 @@ impl Rings {
         None
     }
 
-    /// Its ids are in the journal.
+    /// Removes a ring whose ids the journal has by now.
     pub(crate) fn remove(&self, left: &Left) {
-        // If it stays, they are told once more.
+        // If this fails, the next start reports its ids once more.
         let _ = rustix::fs::unlinkat(&self.memory, &left.name, AtFlags::empty());
     }
 
-    /// A ring for this process, if there is room for one.
+    /// Makes the ring of this process. `None`: there is no room for one.
     pub(crate) fn create(self, number: u32) -> Option<Ring> {
         let name = self.name(number);
         let flags =
@@ -136,14 +136,14 @@ impl Rings {
 
     fn prepare(&self, file: &File) -> Option<Recent> {
         rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).ok()?;
-        // Now, and not when it is stored into: then there would be nobody to tell of an error.
+        // Allocate the pages now: if that failed at a store, the store would end the server with SIGBUS.
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, BYTES as u64).ok()?;
         let path = self.state.as_os_str().as_bytes();
         file.write_all_at(path, BYTES as u64).ok()?;
         Recent::new((self.map)(file, BYTES).ok()?, &self.identity)
     }
 
-    /// Removes what belongs to state folders that are no more, and is held by nobody.
+    /// Removes rings that nobody holds and whose state folders no longer exist.
     pub(crate) fn sweep(&self) {
         let Ok(entries) = fs::read_dir(self.memory.path()) else {
             return;
@@ -152,7 +152,7 @@ impl Rings {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            // Without the lock: a start that wants to read it must not find it taken.
+            // Read the path without the lock: a start that wants the ring must not find it locked.
             let gone = name.ends_with(SUFFIX)
                 && self.state_of(&name).is_some_and(|state| {
                     state.is_absolute() && matches!(state.try_exists(), Ok(false))
@@ -166,7 +166,7 @@ impl Rings {
         }
     }
 
-    /// `None`: it cannot be read.
+    /// The state folder's path, from the file. `None`: the file cannot be read.
     fn state_of(&self, name: &str) -> Option<PathBuf> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.memory, name, flags, Mode::empty()).ok()?;
@@ -179,13 +179,13 @@ impl Rings {
 }
 
 impl Ring {
-    /// The clean end: all of it is in the journal.
+    /// Removes the file when the server ends cleanly: the journal has all its ids.
     pub(crate) fn remove(&self) {
         let _ = rustix::fs::unlinkat(&self.memory, &self.name, AtFlags::empty());
     }
 
-    /// Whether the next start can find it: somebody may have cleaned up, as some systems do
-    /// when a user has left.
+    /// Whether the file still has a name, so that the next start can find it. Some systems
+    /// clean up shared memory when a user logs out.
     pub(crate) fn has_name(&self) -> bool {
         self.file
             .metadata()

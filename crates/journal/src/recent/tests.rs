@@ -14,7 +14,7 @@ fn recent(words: &'static [AtomicU64]) -> Recent {
     Recent::new(words, &identity("http://index")).unwrap()
 }
 
-/// As the next start finds it.
+/// The bytes of the file, as the next start reads them.
 fn bytes(words: &[AtomicU64]) -> Vec<u8> {
     let words = words.iter().map(|word| word.load(Ordering::Relaxed));
     words.flat_map(u64::to_le_bytes).collect()
@@ -25,7 +25,7 @@ fn left(words: &[AtomicU64]) -> Vec<Arc<str>> {
 }
 
 #[test]
-fn what_is_not_released_is_left_in_order() {
+fn ids_that_are_not_released_are_read_in_the_order_of_their_numbers() {
     let words = memory();
     let recent = recent(words);
     assert_eq!(left(words), []);
@@ -39,13 +39,13 @@ fn what_is_not_released_is_left_in_order() {
     recent.release(2);
     assert!(!recent.holds(2));
     assert_eq!(left(words), ["req-a".into(), "ä".into()]);
-    // Shorter than what was there before.
+    // This id is shorter than the one that was in the slot before.
     recent.note(2, "b");
     assert_eq!(left(words), ["req-a".into(), "b".into(), "ä".into()]);
 }
 
 #[test]
-fn a_ring_later_the_slot_is_the_later_ones() {
+fn a_request_a_whole_ring_later_takes_over_the_slot() {
     let words = memory();
     let recent = recent(words);
     let later = 5 + SLOTS as u64;
@@ -60,7 +60,7 @@ fn a_ring_later_the_slot_is_the_later_ones() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn ids_that_are_empty_or_too_long_are_not_kept() {
     let words = memory();
     let recent = recent(words);
     let long = "x".repeat(MAX_BYTES + 1);
@@ -72,9 +72,9 @@ fn what_does_not_fit_is_refused() {
     assert!(Recent::new(&words[1..], &identity("http://index")).is_none());
 }
 
-/// Whatever stands there, be it of a kill in the middle of a store.
+/// A kill in the middle of a store may leave any mixture of bits.
 #[test]
-fn only_whole_slots_of_this_instance_are_read() {
+fn slots_that_are_damaged_or_of_another_instance_are_not_read() {
     let words = memory();
     recent(words).note(3, "req-a");
     let whole = bytes(words);
@@ -93,9 +93,9 @@ fn only_whole_slots_of_this_instance_are_read() {
     }
 }
 
-/// Threads that are a whole ring apart share a slot: one of their ids is kept, or none.
+/// Threads whose numbers are a whole ring apart share a slot: one of their ids is kept, or none.
 #[test]
-fn threads_that_share_slots_mix_nothing_up() {
+fn threads_that_share_a_slot_never_mix_their_ids() {
     let words = memory();
     let recent = recent(words);
     std::thread::scope(|scope| {

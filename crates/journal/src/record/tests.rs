@@ -32,13 +32,13 @@ const RECORDS: [(Kind, &str); 5] = [
 ];
 
 #[test]
-fn the_checksum_is_that_of_zlib() {
+fn the_checksum_of_a_known_text_is_that_of_zlib() {
     assert_eq!(Crc::new().over(b"123456789").value(), 0xcbf4_3926);
     assert_eq!(Crc::new().over(b"12345").over(b"6789").value(), 0xcbf4_3926);
 }
 
 #[test]
-fn what_was_written_is_read_in_order() {
+fn live_ids_are_read_in_the_order_in_which_they_became_live() {
     let bytes = journal(&RECORDS);
     let content = read_all(&bytes);
     assert_eq!(strings(&content), ["req-2", "äöü", "req-1"]);
@@ -49,7 +49,7 @@ fn what_was_written_is_read_in_order() {
 }
 
 #[test]
-fn it_may_be_torn_at_every_byte() {
+fn a_file_torn_at_any_byte_gives_the_records_before_that() {
     let bytes = journal(&RECORDS);
     // Where a record ends, and what is live there.
     let mut states = vec![(0, vec![]), (HEADER_BYTES, vec![])];
@@ -65,8 +65,8 @@ fn it_may_be_torn_at_every_byte() {
         } else {
             End::Torn
         };
-        // As a crash leaves it, and as a power cut can: the length is there
-        // already, and the content is not.
+        // No zeros: as a crash leaves the file. Zeros: as a power cut may leave it, with its new length
+        // but without its new content.
         for zeros in [0, 1, 6, 7, 5000] {
             let mut torn = bytes[..cut].to_vec();
             torn.resize(cut + zeros, 0);
@@ -86,7 +86,7 @@ fn it_may_be_torn_at_every_byte() {
 }
 
 #[test]
-fn a_wrong_byte_in_the_middle_is_damage_and_what_stands_before_it_counts() {
+fn a_wrong_byte_in_the_middle_is_damage_and_earlier_records_count() {
     let bytes = journal(&RECORDS);
     let first = HEADER_BYTES + HEAD_BYTES + 5;
     for at in first..first + HEAD_BYTES + 5 {
@@ -96,7 +96,7 @@ fn a_wrong_byte_in_the_middle_is_damage_and_what_stands_before_it_counts() {
             let content = read_all(&wrong);
             assert_eq!(strings(&content), ["req-1"]);
             assert_eq!(content.good, first as u64);
-            // A length may lead beyond the end: not to be told from a tear.
+            // A wrong length may lead beyond the end, which looks like a torn file.
             let length = (1..=2).contains(&(at - first));
             assert!(
                 matches!(content.end, End::Damaged(_)) || (length && content.end == End::Torn),
@@ -132,7 +132,7 @@ fn a_wrong_header_is_damage() {
 }
 
 #[test]
-fn another_version_and_another_instance_are_recognised() {
+fn another_version_is_damage_and_another_instance_is_foreign() {
     let mut newer = header(&identity("1"));
     newer[8] = 2;
     let body = newer.len() - 4;
@@ -148,14 +148,14 @@ fn another_version_and_another_instance_are_recognised() {
     let content = read_all(&other);
     assert_eq!((content.end, content.live.len()), (End::Foreign, 0));
 
-    // A block of another instance's journal within ours.
+    // Records of another instance within our journal: they are not read.
     let mut mixed = journal(&RECORDS[..1]);
     mixed.extend(&other[HEADER_BYTES..]);
     assert_eq!(strings(&read_all(&mixed)), ["req-1"]);
 }
 
 #[test]
-fn lengths_that_no_id_has_are_damage() {
+fn a_record_of_a_length_that_no_id_has_is_damage() {
     for length in [0, MAX_ID_BYTES + 1, 0xffff] {
         let id = vec![b'x'; length];
         let field = (length as u16).to_le_bytes();
@@ -192,7 +192,7 @@ fn memory_is_bounded_whatever_the_file_holds() {
     assert!(content.live.len() as u64 <= MAX_LIVE_BYTES / size(&ids[0]));
     assert!(matches!(content.end, End::Damaged(_)));
 
-    // A length that the file only claims to have, and that is not even read.
+    // A file that is too large: it is not even read.
     struct Never;
     impl Read for Never {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -227,7 +227,7 @@ fn written(operations: &[(bool, u8)]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn it_is_a_set(operations in operations()) {
+    fn records_add_ids_to_a_set_and_remove_them(operations in operations()) {
         let mut naive = std::collections::BTreeSet::new();
         for &(live, n) in &operations {
             let id = format!("req-{n}");
@@ -240,10 +240,10 @@ proptest! {
         prop_assert_eq!(read, naive);
     }
 
-    /// Any damage, of any number of bytes, anywhere: what is read is what some
-    /// first part of the file said.
+    /// With any damage anywhere, the live ids are those after some number of the first
+    /// records.
     #[test]
-    fn damage_never_makes_ids(
+    fn a_damaged_file_gives_the_ids_of_some_first_part_of_it(
         operations in operations(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
         insert in any::<prop::sample::Index>(),
@@ -257,7 +257,7 @@ proptest! {
         let at = insert.index(bytes.len());
         bytes.splice(at..at, junk);
         let content = read_all(&bytes);
-        // What the file said after each of its records.
+        // The live ids after each record.
         let mut live: Vec<String> = Vec::new();
         let mut so_far = content.live.is_empty();
         for (live_now, n) in operations {
@@ -274,7 +274,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_no_journal(bytes in proptest::collection::vec(any::<u8>(), 0..2000), with_header: bool) {
+    fn noise_gives_no_ids(bytes in proptest::collection::vec(any::<u8>(), 0..2000), with_header: bool) {
         let mut file = if with_header { journal(&[]) } else { vec![] };
         file.extend(bytes);
         prop_assert!(read_all(&file).live.is_empty());

@@ -1,4 +1,4 @@
-//! From a task's number to the end of its answer: whose tokens a batch has, and what they took.
+//! Tasks and batches: which request a batch works for, and how many tokens its prompt took.
 
 use contextpilot_residency::{Arrival, Entry, RequestId, SequenceId, TaskId};
 

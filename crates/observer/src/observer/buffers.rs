@@ -1,4 +1,4 @@
-//! The host's buffers: what was saved there, and came back.
+//! Host buffers: sequences that are saved there and restored.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::names::names;
 use crate::note::Now;
 use crate::prompt::Surplus;
 
-/// What remains to be looked at when the ledger has applied an event.
+/// What the observer has to look at when the ledger has applied an event.
 #[derive(Debug)]
 #[must_use]
 pub enum After {
     /// Nothing.
     Nothing,
-    /// Whether the sequence was saved.
+    /// Whether the sequence was saved to the buffer.
     Saved(SequenceId, BufferId),
     /// Whether the sequence was restored from a buffer that is known.
     Restored(SequenceId, BufferId),
@@ -26,13 +26,13 @@ pub enum After {
 pub(crate) struct Buffer {
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
-    /// Of the sequence that was saved.
+    /// The surplus of the sequence that was saved.
     pub(super) surplus: Surplus,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Its size is known, and nothing else yet.
+    /// Only its size is known yet.
     Sized,
     Sequence,
     Checkpoint,
@@ -43,12 +43,12 @@ pub(crate) struct Context {
     pub(crate) capacity: Option<u32>,
     pub(crate) slots: Option<u32>,
     pub(crate) model: Option<Arc<str>>,
-    /// Tokens and bytes of the longest sequence that was measured.
+    /// The tokens and bytes of the longest sequence whose size is known.
     pub(crate) measured: (u32, u64),
 }
 
 impl Observer {
-    /// A sequence was to be saved. It was if the ledger knows the buffer now.
+    /// A sequence may have been saved: it was if the ledger knows the buffer now.
     pub(super) fn saved(
         &mut self,
         sequence: SequenceId,

@@ -13,7 +13,7 @@ use crate::note::Now;
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) since_unix_ms: u64,
-    /// Of the longest prompt; `None`: not cached yet.
+    /// Tokens of the longest prompt with this id; `None`: none is cached yet.
     pub(super) tokens: Option<u32>,
 }
 
@@ -65,14 +65,15 @@ impl Observer {
         }
     }
 
-    /// The last requests whose prompts were evaluated, the latest first, each with the tokens around
-    /// its difference, if accounts have those.
+    /// The last requests whose prompts were evaluated, the latest first. Each comes with the tokens around
+    /// the place where its prompt differs from an earlier one, if accounts keep those.
     #[must_use]
     pub fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Box<Around>>)> {
         self.evaluations.latest(most)
     }
 
-    /// The tokens around the difference of a request, if accounts have those.
+    /// The tokens around the place where the prompt of this request differs from an earlier one, if
+    /// accounts keep those.
     #[must_use]
     pub fn around(&self, id: &str) -> Option<Box<Around>> {
         self.evaluations.around(id)
@@ -84,8 +85,8 @@ impl Observer {
             Place::Slot(sequence) => self.slots.get(&sequence).and_then(|s| s.launch.as_ref()),
             _ => None,
         };
-        // What overwrites or moves a slot's content is the task in it. One that is emptied is so
-        // for its own task, if it has one at work.
+        // The task in a slot overwrites or moves its content. A slot is emptied for the task in it only
+        // while that is at work.
         let by = launch.filter(|launch| match reason {
             _ if self.restoring => false,
             Reason::Overwritten

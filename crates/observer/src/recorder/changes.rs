@@ -1,9 +1,10 @@
-//! What befalls slots beside the prompts that they evaluate: clients erase and restore them, and
-//! requests are refused.
+//! Changes of slots other than by evaluation: clients erase and restore slots, and requests are
+//! refused.
 //!
-//! The server empties idle slots on its own account too, which whoever simulates it knows: when it
-//! launches a task (`--cache-idle-slots`), when a batch failed, and when a further answer to a prompt
-//! (`n`) is over. What is emptied otherwise was erased.
+//! The server also empties slots by itself: idle slots when it launches a task (`--cache-idle-slots`),
+//! idle slots when a batch failed, and the slot of a further answer to a prompt (`n`) that is over. A
+//! simulation knows these rules, so such changes are not recorded. A slot that is emptied otherwise was
+//! erased by a client.
 
 use std::collections::HashMap;
 
@@ -14,18 +15,19 @@ use super::slot::{Open, media_in, with_rows};
 use super::{Recorder, append, micros};
 use crate::note::Stamp;
 
-/// What the server is at.
+/// What the server is doing. It tells why a slot is emptied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stage {
-    /// A task was launched, and nothing was evaluated since.
+    /// A task was launched, and since then no batch was submitted and no request answered.
     launching: bool,
-    /// The batch failed, and is not submitted again yet.
+    /// The last batch failed, and the next one is not submitted yet.
     failing: bool,
-    /// The slot that was saved to the host cache or loaded from it last, since a batch was submitted.
+    /// The last slot whose content was saved to the host prompt cache or loaded from it, since the last
+    /// batch was submitted.
     exchanged: Option<(SequenceId, Exchange)>,
 }
 
-/// What was done to a slot before a task was launched there.
+/// Whether a slot's content was saved to and loaded from the host prompt cache before a launch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Exchange {
     pub(super) saved: bool,
@@ -49,7 +51,7 @@ impl Stage {
         exchange
     }
 
-    /// Returns what was done to the slot before.
+    /// Returns whether the slot was saved and loaded before this launch.
     pub(super) fn launched(&mut self, sequence: SequenceId) -> Exchange {
         self.launching = true;
         let exchanged = self.exchanged.take();
@@ -71,8 +73,8 @@ impl Stage {
 }
 
 impl Recorder {
-    /// The end of what a slot holds is removed before something else is put there; its middle is,
-    /// where the context is shifted.
+    /// Call when positions of a slot are removed. The server removes the end of a slot's content before it
+    /// evaluates something else there. It removes the middle when it shifts the context.
     pub(super) fn removed(
         &mut self,
         sequence: SequenceId,
@@ -91,12 +93,13 @@ impl Recorder {
         let slot = self.slots.get_mut(&sequence);
         if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
             if open.prompt.is_some() {
-                // Its own: what the slot had before makes room.
+                // The server removes what the new prompt cannot reuse.
                 return;
             }
             is_own |= open.record.child;
             match upto_end {
-                // A rejected draft is removed within the answer; all else ends it.
+                // A part that is removed before the answer is over is a rejected draft. Other removals
+                // of the end come after the answer.
                 true if is_whole || open.over => self.close(sequence, ledger),
                 true => {}
                 false => open.record.keep = u32::try_from(from).unwrap_or(0),
@@ -107,7 +110,7 @@ impl Recorder {
         }
     }
 
-    /// Nothing of what a slot has will be found again.
+    /// Call when a slot's content becomes unknown, so that nothing of it will be found again.
     pub(super) fn obscured(&mut self, sequence: SequenceId, at: Stamp, ledger: &Ledger) {
         if sequence < 0 {
             return;
@@ -123,7 +126,7 @@ impl Recorder {
         }
     }
 
-    /// A slot has what a file had.
+    /// Call when a slot is restored from a state file.
     pub(super) fn replaced(
         &mut self,
         sequence: SequenceId,
@@ -135,7 +138,7 @@ impl Recorder {
         self.changed(sequence, ChangeKind::Restored, tokens.to_vec(), at);
     }
 
-    /// A slot was given back without a batch: its request was refused.
+    /// Records a request of which nothing was evaluated: it was refused.
     pub(super) fn refused(&mut self, sequence: SequenceId, open: &Open, ledger: &Ledger) {
         let record = &open.record;
         let refusal = Refusal {
@@ -180,7 +183,8 @@ impl Recorder {
         append(recorded, &mut self.out, &mut self.full);
     }
 
-    /// The adapters that a task names, as they would be applied.
+    /// The adapters that a task names, as the server would apply them. Adapters that are not named have a
+    /// scale of 0.
     pub(super) fn named(&self, scales: &[(i32, Scale)]) -> Applied {
         let scales: HashMap<i32, Scale> = scales.iter().copied().collect();
         let of = |(nth, adapter): (usize, &Adapter)| {

@@ -1,4 +1,4 @@
-//! What becomes of a request: from its arrival to what its slot has worked on.
+//! Requests: from the arrival of a task to the record of its request.
 
 use contextpilot_residency::{Arrival, Entry, Ledger, SequenceId, TaskId};
 use contextpilot_traffic::RequestRecord;
@@ -15,7 +15,7 @@ impl Recorder {
         posted.at = at;
     }
 
-    /// A task is about to be launched in a slot: which others wait for one, and hold something.
+    /// Notes which other slots are idle and not empty when a task is launched.
     pub(super) fn note_idle(&mut self, launched: SequenceId, ledger: &Ledger) {
         if !self.clears_idle() {
             return;
@@ -27,13 +27,14 @@ impl Recorder {
         self.idle = held.filter(|&(_, held)| held > 0).collect();
     }
 
-    /// The server empties idle slots when it launches a task.
+    /// Whether the server empties idle slots when it launches a task, by its flags.
     pub(super) fn clears_idle(&self) -> bool {
         let setup = &self.setup;
         setup.cache_idle_slots && setup.kv_unified && setup.cache_ram.is_some_and(|mib| mib != 0)
     }
 
-    /// A prompt is evaluated: had the server `--cache-idle-slots`, those that were idle would be empty.
+    /// Call when a prompt is evaluated. If a slot that was idle at the launch still has its content, the
+    /// server does not empty idle slots (`--cache-idle-slots` is off).
     pub(super) fn check_idle(&mut self, ledger: &Ledger) {
         let mut idle = std::mem::take(&mut self.idle).into_iter();
         if idle.any(|(id, held)| ledger.held(id) == held) {
@@ -43,6 +44,7 @@ impl Recorder {
         }
     }
 
+    /// What is known of a task. When [`MOST_WAITING`] tasks are known, all are forgotten first.
     pub(super) fn task(&mut self, task: TaskId) -> &mut Posted {
         if self.tasks.len() >= MOST_WAITING {
             self.tasks.clear();
@@ -95,7 +97,7 @@ impl Recorder {
         });
     }
 
-    /// The slot was not let work on the task that was about to be launched.
+    /// Call when the launch of a task in this slot has failed.
     pub(super) fn declined(&mut self, sequence: SequenceId) {
         let slot = self.slots.get_mut(&sequence);
         if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
@@ -145,7 +147,7 @@ impl Recorder {
         }
     }
 
-    /// A child takes over the prompt of its parent.
+    /// Call when a further answer to a prompt (`n`) takes over the prompt of its parent.
     pub(super) fn copied(&mut self, source: SequenceId, target: SequenceId) {
         let parent = self.slots.get(&source).and_then(|slot| {
             let open = slot.open.as_ref().filter(|open| open.prompt.is_none())?;
@@ -183,7 +185,7 @@ impl Recorder {
         }
     }
 
-    /// Writes what a slot has worked on.
+    /// Writes the request that a slot has worked on last, if any.
     pub(super) fn close(&mut self, sequence: SequenceId, ledger: &Ledger) {
         let Some(slot) = self.slots.get_mut(&sequence) else {
             return;

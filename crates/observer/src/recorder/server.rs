@@ -1,4 +1,4 @@
-//! What is recorded of the server itself.
+//! Records facts about the server: its context, its adapters, and sizes.
 
 use contextpilot_residency::{Adapter, Blend, Scale};
 use contextpilot_traffic::{Applied, SizeKind, SizeSample};
@@ -6,6 +6,7 @@ use contextpilot_traffic::{Applied, SizeKind, SizeSample};
 use super::{Recorder, append};
 
 impl Recorder {
+    /// Adapters as they are recorded: by a keyed hash, not by name.
     pub(super) fn applied(&self, adapters: &[Adapter]) -> Applied {
         let some = adapters.iter().filter(|one| one.scale != Scale::new(0.0));
         let text: Vec<u8> = some
@@ -22,7 +23,8 @@ impl Recorder {
         }
     }
 
-    /// The first context is the server's own. `capacity`: tokens that a slot can hold.
+    /// Call when a context is created. Only the first one counts, which is the server's own. `capacity`:
+    /// tokens that a slot can hold.
     pub(super) fn context(&mut self, capacity: Option<u32>, slots: Option<u32>) {
         let Some(capacity) = capacity.filter(|_| !self.is_set_up) else {
             return;
@@ -38,7 +40,7 @@ impl Recorder {
         append(recorded, &mut self.out, &mut self.full);
     }
 
-    /// Once for lengths that are about the same.
+    /// Records a size, once for all lengths within a factor of 1.19 (a quarter of a power of two).
     pub(super) fn size(&mut self, kind: SizeKind, tokens: u32, bytes: u64) {
         let class = (f64::from(tokens.max(1)).log2() * 4.0) as u32;
         if tokens > 0 && self.sampled.insert((kind == SizeKind::State, class)) {

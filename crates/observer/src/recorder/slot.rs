@@ -1,4 +1,4 @@
-//! What a slot works on, as it will be recorded.
+//! The request that a slot works on, until it is recorded.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,9 @@ use contextpilot_traffic::RequestRecord;
 use super::changes::Exchange;
 use crate::prompt::{Prompt, Surplus};
 
-/// Ends of batches that are noted for a prompt.
+/// The most ends of batches, and the most media, that are recorded for a prompt.
 const MOST_BREAKS: usize = 64;
-/// Media of which it is known how many rows they have.
+/// The most media whose number of rows is remembered. Before one more, all are forgotten.
 const MOST_MEDIA: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -24,28 +24,28 @@ pub(super) struct SlotRecord {
 pub(super) struct Open {
     pub(super) record: RequestRecord,
     pub(super) arrival: Option<Arrival>,
-    /// Not evaluated to its end yet.
+    /// The counts of the prompt, until it is evaluated to its end.
     pub(super) prompt: Option<Prompt>,
-    /// The prompt's, and those that followed. Empty until the prompt has ended.
+    /// The tokens of the prompt, and those that were evaluated after it. Empty until the prompt has ended.
     pub(super) tokens: Vec<Token>,
-    /// Tokens of the prompt that have no position of their own.
+    /// How many more tokens than positions the prompt has, because rows of media share positions.
     pub(super) surplus: i64,
-    /// Tokens that context shifts took away in front of what is generated.
+    /// Positions by which context shifts have moved the end of the answer back.
     pub(super) discarded: i64,
     /// It has been answered.
     pub(super) over: bool,
-    /// It is in the batch that is being evaluated.
+    /// The batch that is being evaluated has entries of this slot.
     pub(super) flying: bool,
-    /// Token and position of the media that were submitted last, and how many rows of them.
+    /// The token and position of the media that were submitted last, and how many of their rows were.
     pub(super) media: Option<(Token, i32, u32)>,
-    /// What was done to the slot before it was launched.
+    /// Whether the slot was saved and loaded before the launch.
     pub(super) exchange: Exchange,
-    /// It was not.
+    /// The launch failed.
     pub(super) declined: bool,
 }
 
 impl Open {
-    /// `held`: what the slot has, a token for each position.
+    /// Sets the prompt's tokens and media. `held`: what the slot holds, one token for each position.
     pub(super) fn set_prompt(&mut self, held: Vec<Token>, rows: &HashMap<Token, u32>) {
         let positions = held.len();
         self.tokens = with_rows(held, rows);
@@ -54,6 +54,7 @@ impl Open {
         self.record.media = media_in(&self.tokens);
     }
 
+    /// Notes where a batch ends.
     pub(super) fn note_break(&mut self, run: &[Entry]) {
         let end = run.last().map_or(0, |entry| entry.position + 1);
         let breaks = &mut self.record.breaks;
@@ -62,8 +63,8 @@ impl Open {
         }
     }
 
-    /// What follows the prompt. What was written there before was a draft that was rejected, or a
-    /// batch that failed.
+    /// Adds entries after the prompt. They replace what was there from their positions on: a rejected
+    /// draft, or a batch that failed.
     pub(super) fn grow(&mut self, run: &[Entry]) {
         for entry in run {
             let at = i64::from(entry.position) + self.discarded + self.surplus;
@@ -76,7 +77,8 @@ impl Open {
     }
 }
 
-/// Counts rows of media that share a position, also over the ends of batches.
+/// Counts the rows of media that share a position. Media may go on in the next batch: `last` is the result
+/// of the batch before.
 pub(super) fn count_rows(
     run: &[Entry],
     mut last: Option<(Token, i32, u32)>,
@@ -100,7 +102,7 @@ pub(super) fn count_rows(
     last
 }
 
-/// A token for each row, where the ledger has one for each position.
+/// Converts tokens from one for each position, as the ledger has them, to one for each row of media.
 pub(super) fn with_rows(held: Vec<Token>, rows: &HashMap<Token, u32>) -> Vec<Token> {
     if rows.is_empty() {
         return held;
@@ -116,7 +118,8 @@ pub(super) fn with_rows(held: Vec<Token>, rows: &HashMap<Token, u32>) -> Vec<Tok
     tokens
 }
 
-/// Where media begin and end. Two in a row that are equal are taken for one.
+/// The media in a row of tokens: `[begin, end)` of each. Equal media that follow each other directly are
+/// taken for one.
 pub(super) fn media_in(tokens: &[Token]) -> Vec<(u32, u32)> {
     let mut begin = 0;
     let runs = tokens.chunk_by(|a, b| a == b).filter_map(|run| {

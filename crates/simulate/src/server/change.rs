@@ -1,4 +1,4 @@
-//! Slots that are erased, restored, and chosen for requests that are refused.
+//! Changes of slots: erased, restored, or chosen for a request that is refused.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::serve::keeps_for;
 use crate::content::Content;
 
 impl Server<'_> {
-    /// Whether the slot is idle, so that this could be done.
+    /// Applies a recorded change. Returns false, and does nothing, while the slot is busy.
     pub(super) fn change(&mut self, nth: usize) -> bool {
         let change = &self.traffic.changes[nth];
         let record = &change.record;
@@ -26,7 +26,7 @@ impl Server<'_> {
             ChangeKind::Restored if change.tokens.len() <= self.setting.slot_context => {
                 self.restore(slot, change);
             }
-            // `SERVER_TASK_TYPE_SLOT_ERASE`, and what does not fit
+            // `SERVER_TASK_TYPE_SLOT_ERASE`, or a state file that does not fit
             _ => self.erase(slot),
         }
         true
@@ -54,14 +54,15 @@ impl Server<'_> {
         self.save_file(slot);
     }
 
-    /// A client may save the slot now, to restore it later.
+    /// Remembers the slot's state, in case a client saves it to a file now.
     pub(super) fn save_file(&mut self, slot: usize) {
         let prompt = &self.slots[slot].prompt;
         self.files.save(prompt, || self.positions.keep(slot));
     }
 
-    /// Its prompt is not known: it gets the slot that it got, or else one as a prompt that is like no
-    /// other; and it finds in the host cache what it found there.
+    /// A request that is refused. Its prompt is not known, so it gets the slot that it asked for, or the
+    /// one that it got in the recording, or else the idle slot that is taken first. It looks in the host
+    /// prompt cache for what it found there in the recording. Returns false while there is no such slot.
     fn refuse(&mut self, change: &TrafficChange, refusal: &Refusal) -> bool {
         let is_idle = |&slot: &usize| self.slots[slot].job.is_none();
         let asked = refusal.id_slot.map(|slot| slot as usize % self.slots.len());

@@ -1,4 +1,4 @@
-//! Which slot a request gets, and what the host cache has for it.
+//! Which slot a request gets, and what is loaded for it from the host prompt cache.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::reuse;
 use crate::setting::Generation;
 
 impl Server<'_> {
-    /// `get_available_slot`
+    /// `get_available_slot`. `None`: the request has to wait.
     pub(super) fn choose(&mut self, request: &TrafficRequest) -> Option<usize> {
         let record = &request.record;
         let prompt = Content::new(Arc::clone(&request.tokens), record.prompt);
@@ -22,7 +22,7 @@ impl Server<'_> {
         let mut chosen = asked;
         let mut replaces = false;
         let threshold = self.setting.similarity();
-        // Before mid 2026, a slot that the client asked for is not looked at.
+        // Before mid 2026, a slot that the client asked for is taken without comparing its content.
         let is_taken = match self.setting.generation {
             Generation::Of2025 | Generation::Early2026 => asked.is_some(),
             Generation::Older | Generation::Late2026 => false,
@@ -43,7 +43,8 @@ impl Server<'_> {
                 };
                 let common = self.common(slot, &prompt);
                 let similarity = common as f32 / whole as f32;
-                // In 2025 the longest of those that are similar enough, else the most similar one.
+                // Servers of 2025 take the slot with the longest common prefix of those that are similar
+                // enough. Later ones take the most similar slot.
                 let rank = match self.setting.generation {
                     Generation::Of2025 => common as f32,
                     _ => similarity,
@@ -54,7 +55,7 @@ impl Server<'_> {
             }
             if let Some(chosen) = chosen {
                 let held = self.slots[chosen].prompt.content.len();
-                // An empty slot keeps neither much nor little: the server divides by zero there.
+                // An empty slot gives 0/0 here, as in the server: not a number, so it is not replaced.
                 replaces = (best * prompt.len() as f32) / (held as f32) < 0.5;
             }
         }
@@ -71,7 +72,7 @@ impl Server<'_> {
         Some(chosen)
     }
 
-    /// Idle slots, the one that is taken first at the front.
+    /// The idle slots, in the order in which they are taken.
     pub(super) fn idle(&self) -> Vec<usize> {
         let all = (0..self.slots.len()).filter(|&nth| self.slots[nth].job.is_none());
         let mut idle: Vec<usize> = all.collect();
@@ -87,11 +88,13 @@ impl Server<'_> {
         idle
     }
 
+    /// How many tokens of the prompt a slot could reuse: the common prefix, without parts of media.
     pub(super) fn common(&self, slot: &Slot, prompt: &Content) -> u32 {
         reuse::outside_media(slot.prompt.content.common_prefix(prompt), &slot.media)
     }
 
-    /// `prompt_save`, `prompt_load` and `update`
+    /// Saves a slot's content to the host prompt cache, and loads what serves the prompt better
+    /// (`prompt_save`, `prompt_load` and `update`).
     pub(super) fn exchange(&mut self, nth: usize, prompt: &Content) {
         let Some(host) = &mut self.host else { return };
         let slot = &mut self.slots[nth];
@@ -103,12 +106,13 @@ impl Server<'_> {
         host.update();
     }
 
-    /// `--cache-idle-slots`
+    /// Saves the idle slots to the host prompt cache (`--cache-idle-slots`). If slots share the context,
+    /// also empties them.
     pub(super) fn save_idle(&mut self) {
         self.save_idle_but(None);
     }
 
-    /// The same while one slot works, for which there is no job.
+    /// The same, but for one slot that counts as busy although it has no job.
     pub(super) fn save_idle_but(&mut self, working: Option<usize>) {
         let Some(host) = self.host.as_mut().filter(|_| self.setting.cache_idle_slots) else {
             return;

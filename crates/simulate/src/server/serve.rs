@@ -1,4 +1,4 @@
-//! What a slot does with a request: what it reuses, the prompt, and the answer.
+//! What a slot does with a request: it reuses, evaluates the prompt, and answers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::reuse;
 use crate::setting::Generation;
 
 impl Server<'_> {
-    /// `launch_slot_with_task`, `pre_decode`, and all that follows until the slot is released.
+    /// Serves a job in a slot, and its children in theirs (`launch_slot_with_task`, `pre_decode`), and
+    /// plans when the slots are released.
     pub(super) fn serve(&mut self, nth: usize, job: usize, children: &[usize]) {
         let request = self.request(job);
         let record = &request.record;
@@ -57,7 +58,7 @@ impl Server<'_> {
         self.save_file(nth);
     }
 
-    /// How much of the prompt is there; the rest of what the slot had is gone then.
+    /// Returns how many tokens of the prompt the slot reuses. Removes the rest of its content.
     pub(super) fn reuse(&mut self, nth: usize, request: &TrafficRequest) -> u32 {
         let record = &request.record;
         let prompt = Content::new(Arc::clone(&request.tokens), record.prompt);
@@ -94,7 +95,7 @@ impl Server<'_> {
         past
     }
 
-    /// The prompt, batch by batch, and then the answer.
+    /// Evaluates the prompt from a position on, batch by batch, and then the answer.
     pub(super) fn evaluate(&mut self, nth: usize, request: &TrafficRequest, from: u32) {
         let record = &request.record;
         let checks = !record.embedding
@@ -142,7 +143,7 @@ impl Server<'_> {
         self.answer(nth, request);
     }
 
-    /// What the slot holds at the end of the answer, with the shifts on the way.
+    /// Sets what the slot holds at the end of the answer, after the context shifts that it takes.
     pub(super) fn answer(&mut self, nth: usize, request: &TrafficRequest) {
         let record = &request.record;
         let most = self.setting.slot_context.saturating_sub(1);
@@ -167,7 +168,8 @@ impl Server<'_> {
         self.positions.write(nth, (0, row.len()), 1);
     }
 
-    /// `try_clear_idle_slots`: when a shared context is full, idle slots go in their order.
+    /// `try_clear_idle_slots`: while a shared context is too full, empties idle slots in the order of
+    /// their numbers.
     pub(super) fn make_room(&mut self, nth: usize) {
         if !self.setting.kv_unified {
             return;
@@ -188,13 +190,14 @@ impl Server<'_> {
     }
 }
 
-/// `lora_should_clear_cache`: whether a slot that worked under these keeps what it has for a request
-/// under others.
+/// `lora_should_clear_cache`: whether a slot keeps its content for a request with the adapters `next`.
+/// `slot`: the adapters of the slot's last request.
 pub(super) fn keeps_for(slot: Applied, next: Applied) -> bool {
     slot == next || (next.invoked && (slot.invoked || !slot.enabled))
 }
 
-/// `n_keep` tokens stay, half of the others go, as often as the slot is full.
+/// What context shifts leave of the tokens: whenever the slot is full (`most` tokens), the first `keep`
+/// stay (`n_keep`), and half of the others are discarded.
 fn shifted(tokens: &Tokens, most: u32, keep: u32) -> Tokens {
     let keep = keep.min((most + 1).saturating_sub(4));
     let mut row = Tokens::new();
