@@ -107,7 +107,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects. `patience` is the timeout of the connection attempt and of each read and write.
+    /// Connects. `patience` is the timeout of a TCP connection attempt, and of each read and write.
     pub(crate) fn open(
         endpoint: &Endpoint,
         certificate: Option<&Certificate>,
