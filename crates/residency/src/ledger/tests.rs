@@ -40,35 +40,35 @@ fn agree_with(seeds: std::ops::Range<u64>, generator: impl Fn() -> Generator) {
 const QUARTER: u64 = (EVENTS / LIFE / 4) as u64;
 
 #[test]
-fn first_quarter_of_a_million_events() {
+fn the_ledger_agrees_with_the_naive_one_on_random_events_first_quarter() {
     agree(0..QUARTER);
 }
 
 #[test]
-fn second_quarter_of_a_million_events() {
+fn the_ledger_agrees_with_the_naive_one_on_random_events_second_quarter() {
     agree(QUARTER..2 * QUARTER);
 }
 
 #[test]
-fn third_quarter_of_a_million_events() {
+fn the_ledger_agrees_with_the_naive_one_on_random_events_third_quarter() {
     agree(2 * QUARTER..3 * QUARTER);
 }
 
 #[test]
-fn fourth_quarter_of_a_million_events() {
+fn the_ledger_agrees_with_the_naive_one_on_random_events_fourth_quarter() {
     agree(3 * QUARTER..4 * QUARTER);
 }
 
 /// As many as a quarter has, each.
 #[test]
-fn with_adapters_that_are_compared_when_they_are_named() {
+fn both_agree_on_adapters_that_are_compared_when_they_are_named() {
     agree_with(0..QUARTER, || {
         Generator::with_adapters(1, Compared::WhenNamed)
     });
 }
 
 #[test]
-fn with_adapters_that_are_always_compared() {
+fn both_agree_on_adapters_that_are_always_compared() {
     agree_with(0..QUARTER, || Generator::with_adapters(1, Compared::Always));
 }
 
@@ -77,7 +77,7 @@ proptest! {
 
     /// The same from bytes, which proptest can shrink.
     #[test]
-    fn whatever_the_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..800)) {
+    fn both_agree_on_events_made_from_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..800)) {
         let mut pair = Pair::default();
         let outcome = pair.run(
             &mut Bytes(&bytes),
@@ -156,7 +156,7 @@ fn random_events_lead_to_every_effect() {
 /// The double knows no bounded memory. What must hold there all the same: nothing
 /// panics, the tree is sound, and the ids that live are those that effects tell of.
 #[test]
-fn bounded_memory_keeps_its_books_whatever_happens() {
+fn in_a_bounded_context_the_live_ids_follow_from_the_effects() {
     let context = ContextId(1);
     let mut out_of_reach = 0;
     for seed in 0..300 {
