@@ -8,7 +8,7 @@ use server::{ENGINE, entries, text};
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod server;
 
-/// A ledger that is told of no launch.
+/// A ledger and [`Prompts`] for a server whose launches cannot be seen.
 struct Tied {
     ledger: Ledger,
     prompts: Prompts,
@@ -50,7 +50,7 @@ impl Tied {
         }
     }
 
-    /// The request `n` comes with the id that its number is.
+    /// Request `n` comes. Its id is its number.
     fn ask(&mut self, n: u64, prompt: &str) {
         self.ask_with(n, text(prompt).into());
     }
@@ -109,7 +109,7 @@ impl Tied {
         });
     }
 
-    /// Evaluates a prompt of which the slot has the first tokens.
+    /// Evaluates a prompt whose first tokens the slot holds already.
     fn prompt(&mut self, slot: i32, from: usize, prompt: &str) {
         self.remove(slot, from as i32);
         self.submit(slot, from as i32, &prompt[from..], true);
@@ -123,7 +123,7 @@ impl Tied {
         std::mem::take(&mut self.unclaimed)
     }
 
-    /// Those cached since the last time.
+    /// The ids cached since the last call.
     fn cached(&mut self) -> Vec<String> {
         let mut cached = Vec::new();
         self.effects.retain(|effect| match effect {
@@ -144,7 +144,7 @@ impl Tied {
         self.answer(n);
     }
 
-    /// Those evicted since the last time, sorted.
+    /// The ids evicted since the last call, sorted.
     fn lost(&mut self) -> Vec<String> {
         let mut lost = Vec::new();
         self.effects.retain(|effect| match effect {
@@ -552,7 +552,7 @@ fn extra_context_is_taken_as_far_as_there_is_room() {
     assert_eq!(tied.cached(), ["1", "2", "4", "3", "5"]);
 }
 
-/// Servers of before libmtmd forget such a prompt, however many batches it took.
+/// Servers from before libmtmd forget such a prompt, also if it took several batches.
 #[test]
 fn an_uncached_prompt_is_forgotten_whole() {
     let mut tied = Tied::new();
@@ -603,7 +603,8 @@ fn batches_of_other_contexts_and_copies_tie_no_request() {
     assert!(tied.launched().is_empty());
 }
 
-/// After a gap it is not known what the slots hold, but the server goes on where they agree.
+/// After events were lost it is not known what the slots hold. But the server continues a prompt only
+/// behind the tokens that its slot holds.
 #[test]
 fn what_was_written_unseen_is_trusted_where_there_is_no_doubt() {
     let mut tied = Tied::new();
@@ -625,7 +626,8 @@ fn what_was_written_unseen_is_trusted_where_there_is_no_doubt() {
     assert_eq!(tied.launched(), [(1, UNTIED)]);
 }
 
-/// Only a prompt's checkpoints lead back to it: whether there is one is known with its batch.
+/// Only checkpoints that are made while a prompt is evaluated count. Whether a slot evaluates a prompt
+/// is known with its next batch.
 #[test]
 fn checkpoints_are_held_back_until_the_next_batch_tells_if_they_are_of_a_prompt() {
     use contextpilot_residency::BufferId;
