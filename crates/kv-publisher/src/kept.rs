@@ -1,4 +1,4 @@
-//! The number of the next batch, kept for the next process.
+//! The number of the next batch, kept in a file for the next process.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -9,13 +9,14 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::Host;
 
-/// A file of eight bytes; `None`: it cannot be had.
+/// A file with the number in eight bytes. `None`: no number is kept.
 #[derive(Debug)]
 pub(crate) struct Kept(Option<File>);
 
 impl Kept {
-    /// That of the server at an address, and the number in it. Only whoever listens there may
-    /// have it. A port that is chosen by the system is another one each time: nothing is kept.
+    /// Opens the file for an address and reads the number in it (0 if there is none). Call this only
+    /// after listening at the address has succeeded: then no other process uses the file. `chosen`:
+    /// the system chose the port. Such a port differs each time, so nothing is kept.
     pub(crate) fn open(address: SocketAddr, chosen: bool, host: &Host) -> (Self, u64) {
         if chosen {
             return (Self(None), 0);
@@ -37,8 +38,8 @@ impl Kept {
         }
     }
 
-    /// A number that cannot be written is one that a router sees twice: it will ignore what comes
-    /// under it, and say so.
+    /// Writes the number. An error is ignored: then a router sees a number twice after a restart,
+    /// ignores that batch, and logs it.
     pub(crate) fn keep(&self, next: u64) {
         if let Some(file) = &self.0 {
             let _ = file.write_all_at(&next.to_be_bytes(), 0);

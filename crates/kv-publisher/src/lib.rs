@@ -1,4 +1,5 @@
-//! Publishes a server's KV cache events: crates/kv-events says what, crates/zmtp how.
+//! Publishes a server's KV cache events. crates/kv-events makes the events, crates/zmtp sends them
+//! over ZeroMQ's protocol.
 //!
 //! ```text
 //!  the ledger's thread                a thread of ours                threads of crates/zmtp
@@ -6,13 +7,14 @@
 //!   note, follow                       at least; the number kept ┄┄┄► replays
 //! ```
 //!
-//! The ledger's thread never waits: what the other thread cannot take in time is dropped, and all
-//! that is there is said again. [`Publication::figures`] counts it.
+//! The ledger's thread never waits. If too many events wait for the other thread, they are dropped,
+//! and everything that is cached is announced again. [`Publication::figures`] counts this.
 //!
-//! **The number.** Batches are numbered from 0 on, and a router ignores a number that it has had. So the
-//! number is kept in a file of the user's state folder, by address, and the next process goes on
-//! from it. It is written before each batch and not synchronised: after a power cut the numbers may
-//! begin too low, and a router that lived on must be restarted.
+//! **The number of a batch.** Batches are numbered from 0 on, and a router ignores a number that it
+//! has seen. So the next number is kept in a file in the user's state folder, one file for each
+//! address, and the next process goes on from it. The file is written before each batch, without
+//! `fsync`: after a power cut the numbers may begin too low. Then a router that kept running must be
+//! restarted.
 
 #![forbid(unsafe_code)]
 
@@ -34,33 +36,35 @@ use contextpilot_settings::KvEvents;
 use outlet::Outlet;
 pub use outlet::{CONNECTIONS, MOST_WAITING, QUEUED_BYTES};
 
-/// How this process does things.
+/// What this crate needs from the process that it runs in.
 #[derive(Clone, Copy)]
 pub struct Host {
-    /// Run on each thread of ours before anything else.
+    /// Called first on each thread that this crate starts.
     pub on_thread: fn(),
-    /// Told what people should know, a line at a time.
+    /// Logs one line.
     pub log: fn(&str),
-    /// Looks up environment variables: of the state folder.
+    /// Looks up an environment variable, to find the state folder.
     pub lookup: fn(&str) -> Option<OsString>,
 }
 
-/// What is published, from the side of the ledger's thread.
+/// The publication of KV cache events, as the ledger's thread uses it. Dropping it publishes the
+/// waiting events, for at most some milliseconds, and closes the sockets.
 #[derive(Debug)]
 pub struct Publication {
     tracker: Tracker,
     events: Vec<KvEvent>,
-    /// An event was noted that was not followed yet.
+    /// An event was noted since the last [`Self::follow`].
     noted: bool,
     outlet: Arc<Outlet>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Publication {
-    /// Starts the thread. An address that is in use is tried again, and said once.
+    /// Starts the thread. If an address is in use, that is logged once, and the thread tries again
+    /// about once a second.
     ///
     /// # Errors
-    /// No thread can be had.
+    /// If no thread can be started.
     pub fn start(settings: KvEvents, host: Host) -> io::Result<Self> {
         let tracker = Tracker::new(settings.block_size).with_adapters(&settings.adapters);
         let (outlet, thread) = Outlet::start(settings, host)?;
@@ -73,7 +77,8 @@ impl Publication {
         })
     }
 
-    /// Publishes nothing, and says why in [`problem`](control::KvEvents::problem).
+    /// A publication that publishes nothing, and gives the reason in
+    /// [`problem`](control::KvEvents::problem).
     #[must_use]
     pub fn none(block_size: u32, problem: String) -> Self {
         Self {
@@ -85,7 +90,7 @@ impl Publication {
         }
     }
 
-    /// An event is about to be applied to the ledger, or was.
+    /// Notes an event that the ledger is about to apply or has just applied.
     pub fn note(&mut self, event: &Event) {
         if self.thread.is_none() {
             return;
@@ -94,7 +99,7 @@ impl Publication {
         self.noted = true;
     }
 
-    /// Publishes what has changed since this was called last.
+    /// Publishes what has changed since the last call.
     pub fn follow(&mut self, ledger: &mut Ledger) {
         if !std::mem::take(&mut self.noted) {
             return;
@@ -112,7 +117,7 @@ impl Publication {
         self.tracker.adapters()
     }
 
-    /// Nothing is known of the server any more.
+    /// The state of the server is no longer known: announces that nothing is cached.
     pub fn lose_all(&mut self) {
         if self.thread.is_none() {
             return;
@@ -121,32 +126,31 @@ impl Publication {
         self.outlet.clear();
     }
 
-    /// What has happened.
+    /// The figures of the publication.
     #[must_use]
     pub fn figures(&self) -> control::KvEvents {
         self.outlet.figures()
     }
 
-    /// For whoever wants to know later what has happened.
+    /// A handle by which other threads read the figures.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.outlet))
     }
 }
 
-/// Looks at a [`Publication`] from another thread.
+/// Reads the figures of a [`Publication`] from another thread.
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<Outlet>);
 
 impl Watch {
-    /// What has happened.
+    /// The figures of the publication.
     #[must_use]
     pub fn figures(&self) -> control::KvEvents {
         self.0.figures()
     }
 }
 
-/// Says what is still to be said, for some milliseconds, and listens no more.
 impl Drop for Publication {
     fn drop(&mut self) {
         self.outlet.close();

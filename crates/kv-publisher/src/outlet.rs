@@ -1,4 +1,4 @@
-//! Between the ledger's thread and the sockets.
+//! The thread that takes events from the ledger's thread, makes batches of them and publishes them.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,17 +21,17 @@ pub use inbox::MOST_WAITING;
 use sockets::Sockets;
 pub use sockets::{CONNECTIONS, QUEUED_BYTES};
 
-/// How long subscribers have for the last batch.
+/// How long to wait at the end until the last batch is sent to subscribers.
 const LAST: Duration = Duration::from_millis(50);
 
-/// Shared by all threads.
+/// The state that the threads share.
 #[derive(Debug)]
 pub(crate) struct Outlet {
-    /// Tokens of a block.
+    /// Tokens in a block.
     block_size: u32,
     inbox: Mutex<Inbox>,
     filled: Condvar,
-    /// `None` until the first number is known.
+    /// `None` until the publisher listens and the first batch number is known.
     feed: Arc<Mutex<Option<Feed>>>,
     sockets: Mutex<Sockets>,
     batches: AtomicU64,
@@ -44,7 +44,7 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
-    /// Publishes nothing.
+    /// An outlet that publishes nothing.
     pub(crate) fn shut(block_size: u32, problem: String) -> Arc<Self> {
         let outlet = Self::new(block_size);
         lock(&outlet.sockets).problem = Some(problem);

@@ -1,4 +1,4 @@
-//! What a router asks that missed something, and what it gets.
+//! Replays: a router that missed batches asks for all from a number on.
 
 use std::io;
 use std::sync::Mutex;
@@ -7,17 +7,18 @@ use contextpilot_kv_events::{Batch, Feed};
 
 use crate::shared::{lock, now};
 
-/// Ends a replay, in the place of a number.
+/// The number in the last message of a replay: −1 in eight bytes, as in vLLM.
 const END: [u8; 8] = [0xff; 8];
 
-/// Answers with all batches from a number on. True if it was a question.
+/// Answers a message with all batches from a number on. Returns false if the message is no request for
+/// a replay.
 pub(crate) fn answer(
     feed: &Mutex<Option<Feed>>,
     topic: &[u8],
     question: &[Vec<u8>],
     send: &mut dyn FnMut(&[&[u8]]) -> io::Result<()>,
 ) -> io::Result<bool> {
-    // An empty part comes before the number, of a REQ socket as of a DEALER.
+    // REQ sockets, and DEALER sockets that imitate them, send an empty part before the number.
     let (start, envelope) = match question {
         [empty, start] if empty.is_empty() => (start, true),
         [start] => (start, false),

@@ -9,7 +9,7 @@ pub(crate) fn now() -> f64 {
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// What happens below a lock does not panic.
+/// Locks a mutex. Poisoning is ignored: no code panics in the middle of a change under a lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! From the ledger to a subscriber's socket.
+//! KV cache events from the ledger to a subscriber's socket.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
@@ -39,7 +39,7 @@ fn host() -> Host {
     }
 }
 
-/// Whether something was said about an address.
+/// Whether a line with an address and some text was logged.
 fn was_said(about: SocketAddr, words: &str) -> bool {
     let about = about.to_string();
     let log = LOG.lock().expect("nobody panics");
@@ -61,7 +61,7 @@ fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// Where a URL of the figures leads.
+/// The address in a URL of the figures.
 #[track_caller]
 fn address_in(url: &Option<String>) -> SocketAddr {
     let address = url.as_deref().and_then(|url| url.strip_prefix("tcp://"));
@@ -99,7 +99,7 @@ impl Scene {
         self.publication.follow(&mut self.ledger);
     }
 
-    /// A prompt of these tokens in a slot.
+    /// Evaluates a prompt of these tokens in a slot.
     fn evaluate(&mut self, slot: i32, tokens: impl IntoIterator<Item = Token>) {
         let entries = tokens.into_iter().zip(0..).map(|(token, position)| Entry {
             sequence: slot,
@@ -133,7 +133,7 @@ fn subscriber(address: SocketAddr) -> Peer {
 }
 
 #[test]
-fn a_subscriber_has_what_the_server_has() {
+fn a_subscriber_is_sent_each_block_that_is_stored_or_removed() {
     let (mut scene, figures) = Scene::listening(at(any_port(), Some(any_port())));
     let publish = address_in(&figures.publish);
     assert!(was_said(publish, "blocks of 4 tokens"));
@@ -163,13 +163,13 @@ fn a_subscriber_has_what_the_server_has() {
     assert_eq!((figures.stored, figures.removed), (2, 1));
     assert_eq!((figures.subscribers, figures.dropped), (1, 0));
     assert!(figures.batches >= 2 && figures.started_over == 0);
-    // The last word of a server that ends in order.
+    // A server that ends in order sends a last batch, even an empty one.
     drop(scene);
     assert_eq!(peer.frame(), Some((false, TOPIC.into())));
 }
 
 #[test]
-fn whoever_comes_late_asks_for_a_replay() {
+fn a_late_subscriber_gets_all_blocks_by_a_replay() {
     let (mut scene, figures) = Scene::listening(at(any_port(), Some(any_port())));
     scene.evaluate(0, 0..9);
     wait_for("it is published", || scene.figures().gpu_blocks == 2);
@@ -202,7 +202,7 @@ fn whoever_comes_late_asks_for_a_replay() {
 }
 
 #[test]
-fn numbers_go_on_after_a_restart() {
+fn after_a_restart_at_the_same_address_the_batch_numbers_go_on() {
     let address = nowhere();
     let (mut scene, _) = Scene::listening(at(address, None));
     scene.evaluate(0, 0..9);
@@ -239,7 +239,7 @@ fn an_address_that_is_in_use_is_tried_again() {
         "set CONTEXTPILOT_KV_EVENTS to another address"
     ));
 
-    // Nothing can be published, and what waits is bounded.
+    // Nothing can be published, and the number of waiting events is bounded.
     let long = MOST_WAITING as i32 / 2;
     scene.evaluate(0, 0..long);
     scene.evaluate(1, (0..long).rev());
@@ -253,7 +253,7 @@ fn an_address_that_is_in_use_is_tried_again() {
 }
 
 #[test]
-fn a_port_for_replays_that_is_in_use_does_not_stop_the_rest() {
+fn events_are_published_while_the_port_for_replays_is_in_use() {
     let taken = TcpListener::bind(any_port()).expect("a port is free");
     let address = taken.local_addr().expect("an address");
     let (mut scene, _) = Scene::listening(at(any_port(), Some(address)));
@@ -270,7 +270,7 @@ fn a_port_for_replays_that_is_in_use_does_not_stop_the_rest() {
 }
 
 #[test]
-fn when_the_ledger_is_gone_nothing_is_there() {
+fn after_lose_all_subscribers_learn_that_nothing_is_cached() {
     let (mut scene, figures) = Scene::listening(at(any_port(), None));
     scene.evaluate(0, 0..9);
     wait_for("it is published", || scene.figures().gpu_blocks == 2);
@@ -287,7 +287,7 @@ fn when_the_ledger_is_gone_nothing_is_there() {
 }
 
 #[test]
-fn a_publication_of_nothing_says_why() {
+fn a_publication_without_a_thread_gives_its_reason_as_the_problem() {
     let mut publication = Publication::none(16, "for a reason".to_owned());
     let mut ledger = Ledger::new();
     let event = Event::ContextCreated { context: CONTEXT };

@@ -1,11 +1,12 @@
-//! LoRA adapters, as far as they decide what the server uses of its cache again.
+//! LoRA adapters, as far as they decide what the server reuses from its KV cache.
 //!
-//! llama-server looks for tokens, not for the adapters that they were evaluated with: neither its
-//! slots nor its host prompt cache remember those. But it compares the adapters of a request with
-//! the ones that its slot worked under last, and empties the slot if they differ
-//! (`launch_slot_with_task`): of every request in the servers of 2025, of one that names some since.
-//! An adapter that is activated by tokens in the prompt ("aLoRA") spares what was evaluated without
-//! adapters, or with others of its kind (`lora_should_clear_cache`).
+//! llama-server looks for tokens only: neither its slots nor its host prompt cache remember under
+//! which adapters a token was evaluated. But the server compares the adapters of a request with
+//! those that the chosen slot worked under last, and empties the slot if they differ
+//! (`launch_slot_with_task`). The servers of 2025 do this for every request, later ones only for
+//! requests that name adapters. An adapter that is activated by tokens in the prompt ("aLoRA") does
+//! not empty a slot that worked without adapters, or only with adapters of this kind
+//! (`lora_should_clear_cache`).
 
 use crate::event::Token;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use std::sync::Arc;
 pub struct Scale(u32);
 
 impl Scale {
-    /// The engine's and the server's `float`.
+    /// From the engine's and the server's `float`.
     #[must_use]
     pub const fn new(scale: f32) -> Self {
-        // Both zeros are equal to the server.
+        // To the server, 0 and -0 are equal.
         Self(if scale == 0.0 { 0 } else { scale.to_bits() })
     }
 
-    /// The number; 0 is never negative.
+    /// The scale as a number. Never -0.
     #[must_use]
     pub const fn get(self) -> f32 {
         f32::from_bits(self.0)
@@ -32,39 +33,40 @@ impl Scale {
 /// An adapter that is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Names it while it is loaded: its address.
+    /// Its address, which names the adapter while it is loaded.
     pub address: usize,
     /// How strongly it is applied.
     pub scale: Scale,
-    /// The tokens that activate it; none for an ordinary adapter.
+    /// The tokens that activate it (aLoRA). Empty for an ordinary adapter.
     pub invocation: Arc<[Token]>,
 }
 
-/// Of which requests a server compares the adapters with those of the slot.
+/// For which requests the server compares the request's adapters with those of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// Of those that name some. Others take the slot as it is, whatever the server applies to them
-    /// (since early 2026).
+    /// For requests that name adapters (servers since early 2026). Other requests use the slot as
+    /// it is, whatever the server applies to them.
     WhenNamed,
-    /// Of all (2025). Which adapters a request names is of no interest then: those that are applied
-    /// to it are what is compared.
+    /// For all requests (servers of 2025). The server compares the adapters that it applies to the
+    /// request, whether the request names them or not.
     Always,
 }
 
-/// What matters of the adapters that are applied together. Two of them are the same but for one
-/// chance in 2⁶⁴.
+/// A set of adapters that are applied together, as far as the server compares it. Different sets
+/// have equal blends by chance once in 2⁶⁴.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blend {
     /// 0 without adapters.
     hash: u64,
     /// Some adapter is applied with a positive scale.
     enabled: bool,
-    /// There are some, and all of them are activated by tokens.
+    /// At least one adapter is applied, and all applied ones are activated by tokens.
     invoked: bool,
 }
 
 impl Blend {
-    /// Of adapters with the scales at which they are applied.
+    /// The blend of these adapters, each applied at the scale next to it. The adapters' own scales
+    /// do not count.
     pub fn of<'a>(adapters: impl IntoIterator<Item = (&'a Adapter, Scale)>) -> Self {
         let mut blend = Self::default();
         let mut ordinary = false;
@@ -89,14 +91,14 @@ impl Blend {
         self.enabled
     }
 
-    /// Whether there are some, and all of them are activated by tokens.
+    /// Whether at least one adapter is applied, and all applied ones are activated by tokens.
     #[must_use]
     pub fn is_invoked(self) -> bool {
         self.invoked
     }
 
-    /// Whether the server keeps what a slot holds that worked under this, for a request under
-    /// another.
+    /// Whether the server keeps what a slot that worked under this blend holds, for a request that
+    /// wants `next`.
     pub(crate) fn keeps_for(self, next: Self) -> bool {
         self == next || (next.invoked && (self.invoked || !self.enabled))
     }
@@ -110,10 +112,12 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Where the adapter that is activated by tokens begins to act in a prompt: the server looks for
-/// its tokens backwards, and begins anew at each that is not the one expected. It never takes
-/// anything from its cache from one token before that on. `None`: there is not one such adapter, or
-/// the prompt does not have its tokens.
+/// The index in a prompt at which an adapter that is activated by tokens begins to act. The server
+/// never reuses the token before this index, nor any later one. It searches for the adapter's tokens
+/// backwards, and starts the search again after each token that does not match.
+///
+/// `None`: not exactly one adapter is applied with a positive scale, it is an ordinary one, or the
+/// prompt does not contain its tokens.
 #[must_use]
 pub fn activation(adapters: &[Adapter], prompt: &[Token]) -> Option<usize> {
     let mut enabled = adapters.iter().filter(|one| one.scale.get() > 0.0);
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn blends_are_equal_if_what_is_applied_is() {
+    fn blends_are_equal_if_the_same_adapters_are_applied_at_the_same_scales() {
         let (a, b) = (adapter(1, 1.0, &[]), adapter(2, 0.5, &[]));
         let off = adapter(3, -0.0, &[]);
         assert_eq!(
@@ -174,9 +178,9 @@ mod tests {
         }
     }
 
-    /// `lora_should_clear_cache`, `server-common.cpp` of 2026.
+    /// The rule is that of `lora_should_clear_cache`, `server-common.cpp` of 2026.
     #[test]
-    fn only_adapters_that_are_activated_spare_what_is_there() {
+    fn a_slot_is_kept_for_other_adapters_only_if_those_are_activated_by_tokens() {
         let ordinary = blend(&[adapter(1, 1.0, &[])]);
         let negative = blend(&[adapter(1, -1.0, &[])]);
         let (one, other) = (adapter(2, 1.0, &[5]), adapter(3, 1.0, &[6]));
@@ -194,7 +198,7 @@ mod tests {
             (one, ordinary, false),
             (mixed, one, false),
             (none, mixed, false),
-            // What counts as applied differs there: above 0, and not 0.
+            // A negative scale is applied (it is not 0) but not enabled (it is not above 0).
             (negative, one, true),
             (negative, none, false),
         ] {
@@ -203,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_activation_counts() {
+    fn an_adapter_acts_from_its_last_activation_in_the_prompt() {
         let adapters = [adapter(1, 0.0, &[9]), adapter(2, 1.0, &[5, 6])];
         let at = |prompt: &[Token]| activation(&adapters, prompt);
         assert_eq!(at(&[1, 5, 6, 2, 5, 6, 3]), Some(4));

@@ -1,22 +1,22 @@
-//! What is in a batch.
+//! The entries of a batch.
 
 use std::fmt;
 use std::ops::Deref;
 
 use crate::event::Entry;
 
-/// The entries of a batch, in its order. A slice, for whoever reads them.
+/// The entries of a batch, in its order. Reads as a slice.
 ///
-/// A batch of one entry, which is what a slot submits for each token that it generates, takes no
-/// memory of its own: that would be allocated on the server's thread and released on another one,
-/// token by token.
+/// A batch of one entry is stored without an allocation. A slot that generates submits such a batch
+/// for each token, and the memory would be allocated on the server's thread and released on another
+/// one.
 #[derive(Clone)]
 pub struct Entries(Repr);
 
 #[derive(Clone)]
 enum Repr {
     One(Entry),
-    /// Or none.
+    /// Any other number, also none.
     Many(Vec<Entry>),
 }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_needs_no_memory_wherever_it_comes_from() {
+    fn one_entry_is_stored_without_an_allocation() {
         let one = Entries::from(&[entry(3)][..]);
         let given = Entries::from(vec![entry(3)]);
         assert!(matches!((&one.0, &given.0), (Repr::One(_), Repr::One(_))));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_no_larger_for_it() {
+    fn an_event_with_entries_is_no_larger_than_one_with_a_vector() {
         assert_eq!(size_of::<Entries>(), size_of::<Vec<Entry>>());
         let submitted = Event::Submitted {
             context: ContextId(1),

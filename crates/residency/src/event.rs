@@ -1,4 +1,4 @@
-//! Events (what the engine did) and effects (what follows): the ledger's interface.
+//! The ledger's interface: events (what the engine and the server did) and effects (what follows).
 
 use crate::adapters::{Adapter, Compared, Scale};
 use std::sync::Arc;
@@ -6,25 +6,29 @@ use std::time::Duration;
 
 use crate::Entries;
 
-/// A vocabulary token, or an opaque media token (negative, see [`media_token`]).
+/// A vocabulary token, an opaque media token (negative, see [`media_token`]), or a placeholder
+/// (2³⁰ and above, see [`unseen_token`]).
 pub type Token = i32;
-/// A position in a sequence (`llama_pos`). Negative bounds mean "open", as in the engine's API.
+/// A position in a sequence (`llama_pos`). A negative bound of a range is open, as in the engine's
+/// API.
 pub type Position = i32;
 /// A KV sequence (`llama_seq_id`). In llama-server this *is* the slot id.
 pub type SequenceId = i32;
 /// A task of llama-server (`server_task::id`), unique while the process lives.
 pub type TaskId = i32;
-/// An evaluation that is not claimed yet: see [`Event::LaunchedUnclaimed`].
+/// An evaluation of a prompt whose request is not known yet: see [`Event::LaunchedUnclaimed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EvaluationId(pub u64);
-/// A request id, as in the request body.
+/// A request id, as in the request body (`rid` or `request_id`).
 pub type RequestId = Arc<str>;
 
-/// An engine context, named by its address while it lives.
+/// An engine context (`llama_context`), named by its address. Addresses are used again after a
+/// context is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContextId(pub usize);
 
-/// A buffer in host memory that holds a saved sequence, named by its address while it is allocated.
+/// A buffer in host memory that holds a saved sequence, named by its address. Addresses are used
+/// again after a buffer is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub usize);
 
@@ -33,31 +37,32 @@ pub struct BufferId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arrival(pub u64);
 
-/// Makes the opaque token that stands for a row of media embeddings with this content hash:
-/// of the row or, better, of the media that all of the rows come from.
+/// Makes the opaque token that stands for one row of media embeddings. `content_hash` is the hash
+/// of the row or, better, of the whole media item that the rows come from.
 ///
-/// Vocabulary tokens are never negative, so the two kinds cannot be confused;
-/// equal media have equal tokens and different media differ but for one chance
-/// in 2³¹ a token.
+/// Vocabulary tokens are never negative, so the two kinds cannot be confused. Equal media have
+/// equal tokens. A token of different media is equal by chance once in 2³¹.
 #[must_use]
 pub const fn media_token(content_hash: u32) -> Token {
     (content_hash | 0x8000_0000) as Token
 }
 
-/// The token for positions that media take beyond their rows.
+/// The token for positions that a media item takes beyond its rows.
 pub const FILLER: Token = media_token(0x6669_6c6c);
 
-/// The tokens of media that have the same token for all rows: this token for each of
-/// `positions`. If the rows share a position, fillers follow the first.
+/// The tokens of a media item whose rows all have the same token, one for each of `positions`
+/// positions. If the rows share one position (`shared`), the token stands at the first position and
+/// [`FILLER`] at the others.
 pub fn media_run(token: Token, positions: usize, shared: bool) -> impl Iterator<Item = Token> {
     let of = move |nth| if nth > 0 && shared { FILLER } else { token };
     (0..positions).map(of)
 }
 
-/// Makes the token that stands at a position of the `nth` content that was written unseen.
+/// Makes the placeholder for a token that the ledger did not see being written, or that the server
+/// will not find again: the one at `position` of the `nth` such content.
 ///
-/// No vocabulary is so large, so it is no other kind of token; and two of its own kind are the
-/// same but for one chance in 2³⁰.
+/// Placeholders are 2³⁰ and above. No vocabulary is so large, so a placeholder equals no token of
+/// another kind. Two placeholders are equal by chance once in 2³⁰.
 #[must_use]
 pub const fn unseen_token(nth: u32, position: Position) -> Token {
     // The last step of SplitMix64.
@@ -67,12 +72,12 @@ pub const fn unseen_token(nth: u32, position: Position) -> Token {
     0x4000_0000 | ((z ^ (z >> 31)) & 0x3fff_ffff) as Token
 }
 
-/// Whether it is one that [`unseen_token`] makes.
+/// Whether a token is a placeholder of [`unseen_token`].
 pub(crate) const fn is_unseen(token: Token) -> bool {
     token >= 0x4000_0000
 }
 
-/// Whether a token is one of the model's own: neither media nor content that was written unseen.
+/// Whether a token is one of the model's vocabulary: neither a media token nor a placeholder.
 #[must_use]
 pub const fn is_of_vocabulary(token: Token) -> bool {
     token >= 0 && !is_unseen(token)
@@ -81,79 +86,82 @@ pub const fn is_of_vocabulary(token: Token) -> bool {
 /// One entry of a batch that was handed to the engine for evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The sequence the entry belongs to; an entry of several sequences is listed once for each.
+    /// The sequence that the entry belongs to. An entry of several sequences is listed once for
+    /// each.
     pub sequence: SequenceId,
-    /// Its position there.
+    /// The position in that sequence.
     pub position: Position,
-    /// Its token.
+    /// The token.
     pub token: Token,
-    /// Whether its output (logits or embeddings) was asked for.
+    /// Whether the output (logits or embeddings) of this token is asked for.
     pub output: bool,
 }
 
-/// Something the engine or the server did. Order matters: events are applied in
-/// the order in which the things they report happened.
+/// Something that the engine or the server did. Events must be applied in the order in which the
+/// things that they report happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A context was created (`llama_init_from_model`). The oldest living context
-    /// is the *primary*: that of the server's main model. A younger one (a draft model's) has
-    /// the same sequence ids and is ignored.
+    /// A context was created (`llama_init_from_model`). The oldest living context is the *primary*
+    /// context: that of the server's main model. Events of younger contexts (a draft model's) are
+    /// ignored: they have the same sequence ids.
     ContextCreated {
         /// The new context.
         context: ContextId,
     },
     /// A context is *bounded*: it can go back to certain positions only, because its model has
-    /// sliding-window layers or is recurrent. Sent once, after it was created.
+    /// sliding-window layers or is recurrent. Sent once, after the context was created.
     Bounded {
         /// The context.
         context: ContextId,
-        /// Tokens that its layers look back (`llama_model_n_swa`); 0 for recurrent ones.
+        /// Tokens that the sliding-window layers look back (`llama_model_n_swa`); 0 for a recurrent
+        /// model.
         window: u32,
     },
-    /// A context is gone with everything it held (`llama_free`: sleep, unload, shutdown).
+    /// A context was freed with everything that it held (`llama_free`: sleep, unload, shutdown).
     ContextFreed {
         /// The context.
         context: ContextId,
     },
-    /// A request with an id made the server number a task (`server_queue::get_new_id` on its thread).
+    /// The thread of a request with an id drew a task number (`server_queue::get_new_id`). A request
+    /// with several prompts posts several tasks.
     Posted {
         /// The HTTP request.
         arrival: Arrival,
-        /// The number.
+        /// The task number.
         task: TaskId,
         /// The request's id.
         id: RequestId,
     },
-    /// The request of a numbered task says `"cache_prompt": false`, and the server
-    /// forgets such prompts without a call: the slot will hold its tokens, and the server will not
-    /// find them again. Sent before the task is launched; with or without an id.
+    /// The request of a task says `"cache_prompt": false`, and the server is one that forgets such
+    /// prompts without a call: the slot will hold the tokens, but the server will not find them
+    /// again. Sent before the task is launched, also for requests without an id.
     Uncached {
-        /// The number.
+        /// The task number.
         task: TaskId,
     },
-    /// The request of a numbered task names LoRA adapters (the field `lora` of its body). Sent before
-    /// the task is launched; with or without an id.
+    /// The request of a task names LoRA adapters (the field `lora` of its body). Sent before the
+    /// task is launched, also for requests without an id.
     NamedAdapters {
-        /// The number.
+        /// The task number.
         task: TaskId,
-        /// Index of an adapter in the server's list, and how strongly it is to be applied. Of
-        /// several for one index the last counts; adapters that are not named are not applied.
+        /// The index of each named adapter in the server's list, and its scale. If an index is
+        /// named several times, the last counts. Adapters that are not named are not applied.
         scales: Vec<(i32, Scale)>,
     },
     /// These LoRA adapters are applied to what a context evaluates from now on
-    /// (`llama_set_adapters_lora`). None are until this is said; it need not be said again while
-    /// nothing changes, but after [`Event::OutOfStep`].
+    /// (`llama_set_adapters_lora`). Before the first such event no adapter is applied. The event
+    /// need not be repeated while nothing changes, except after [`Event::OutOfStep`].
     Adapters {
         /// The context.
         context: ContextId,
-        /// The adapters, in the server's order. With [`Compared::WhenNamed`] all that the server
-        /// has, also those with a scale of 0.
+        /// The adapters, in the server's order. With [`Compared::WhenNamed`] these are all adapters
+        /// of the server, also those with a scale of 0.
         adapters: Vec<Adapter>,
-        /// When the server compares them.
+        /// For which requests the server compares adapters.
         compared: Compared,
     },
-    /// The server has answered a request, or its client is gone; once for
-    /// each arrival. Without a task this means that it was rejected.
+    /// The server has answered a request, or its client is gone. Sent once for each arrival. If the
+    /// request posted no task, the server rejected it.
     Answered {
         /// The HTTP request.
         arrival: Arrival,
@@ -167,103 +175,105 @@ pub enum Event {
         /// The task.
         task: TaskId,
     },
-    /// Where tasks cannot be seen to be launched ([`crate::Prompts`]): a request is over, and the
-    /// prompt of this task of it was never found in a slot. One may have taken it on all the same.
+    /// Only where launches are found by prompts ([`crate::Prompts`]): a request is over, and the
+    /// prompt of this task of the request was never found in a slot. A slot may have worked on the
+    /// task nevertheless.
     Untied {
-        /// The number.
+        /// The task number.
         task: TaskId,
     },
-    /// A slot took a task of one of several requests that wait with equal prompts. Which request
-    /// it is will be known later ([`Event::Claimed`]). Until then the state of the prompt is kept
-    /// under this number.
+    /// A slot took a task of one of several requests that wait with equal prompts. Which of the
+    /// requests it is will be known later ([`Event::Claimed`]). Until then the state of the prompt
+    /// is kept under `evaluation`.
     LaunchedUnclaimed {
         /// The slot.
         sequence: SequenceId,
-        /// The number, never used before.
+        /// The number of this evaluation, never used before.
         evaluation: EvaluationId,
-        /// The task that it most likely is. For observers: the ledger does not guess.
+        /// The most likely of the waiting tasks, for display. The ledger takes from it only which
+        /// adapters the tasks name, which is the same for all of them.
         likely: TaskId,
     },
-    /// A task claims an unclaimed evaluation of its prompt. Its request is cached if what the
-    /// evaluation left is still cached, and evicted if that was lost since. Several tasks may claim
-    /// one evaluation, and they may do so while it goes on.
+    /// A task claims an unclaimed evaluation of its prompt. The task's request is cached if the
+    /// evaluated prompt is still cached, and evicted if the prompt was lost since. Several tasks may
+    /// claim one evaluation, also while it is still running.
     Claimed {
         /// The evaluation.
         evaluation: EvaluationId,
-        /// The task, which was not launched otherwise.
+        /// The task. No [`Event::Launched`] was sent for it.
         task: TaskId,
     },
-    /// No further task will claim an evaluation.
+    /// No further task will claim this evaluation.
     ClaimsClosed {
         /// The evaluation.
         evaluation: EvaluationId,
     },
     /// A batch was passed to the engine, which has not computed anything of it yet.
     Submitted {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// What, in the order of the batch.
+        /// The entries, in the order of the batch.
         entries: Entries,
     },
     /// The batch that was submitted last to this context has been evaluated.
     Evaluated {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Empty if the evaluation succeeded. If not: for every sequence of the batch, the
+        /// Empty if the evaluation succeeded. If it failed: each sequence of the batch with the
         /// last position that the engine now holds of it (−1: none).
         failed: Vec<(SequenceId, Position)>,
     },
-    /// The first position that a bounded context has of a sequence now
-    /// (`llama_memory_seq_pos_min`). Sent before the [`Event::Evaluated`] of the
-    /// batch that moved it, and after [`Event::Restored`].
+    /// The first position of a sequence that a bounded context holds now
+    /// (`llama_memory_seq_pos_min`). Sent before the [`Event::Evaluated`] of the batch that moved
+    /// this position, and after [`Event::Restored`].
     Reaches {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Which.
+        /// The sequence.
         sequence: SequenceId,
-        /// The position.
+        /// The first position.
         first: Position,
     },
-    /// A checkpoint of a sequence in a bounded context was saved: the state that cannot be restored otherwise
-    /// (with `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`).
+    /// The server saved a checkpoint of a sequence in a bounded context: the part of the state that
+    /// cannot be restored otherwise (`LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`).
     Checkpointed {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Which.
+        /// The sequence.
         sequence: SequenceId,
-        /// Where to.
+        /// The buffer of the checkpoint.
         buffer: BufferId,
-        /// The first position of the sequence.
+        /// The first position of the sequence at that time.
         first: Position,
-        /// The last.
+        /// The last position of the sequence at that time.
         last: Position,
     },
-    /// Positions `[from, to)` of a sequence were removed. Not sent when the engine refused.
+    /// Positions `[from, to)` of a sequence were removed. Not sent if the engine refused.
     Removed {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Which; negative: every sequence.
+        /// The sequence; negative: every sequence.
         sequence: SequenceId,
         /// First position; negative: from the beginning.
         from: Position,
         /// One past the last; negative: to the end.
         to: Position,
     },
-    /// Every sequence but one was removed.
+    /// Every sequence but one was removed (`seq_keep`).
     Kept {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// The one.
+        /// The sequence that was kept.
         sequence: SequenceId,
     },
-    /// Positions `[from, to)` of one sequence took the place of what another held.
-    /// A copy that does not begin at the beginning obscures the other.
+    /// Positions `[from, to)` of `source` replaced the content of `target`. If the copy does not
+    /// begin at position 0, the ledger claims nothing of `target`, as after [`Event::Obscured`].
     Copied {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Copied from.
+        /// The sequence that was copied from.
         source: SequenceId,
-        /// Copied to.
+        /// The sequence that was copied to.
         target: SequenceId,
         /// First position; negative: from the beginning.
         from: Position,
@@ -272,46 +282,46 @@ pub enum Event {
     },
     /// Positions `[from, to)` of a sequence became `[from + delta, to + delta)`.
     Shifted {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Which.
+        /// The sequence.
         sequence: SequenceId,
         /// First position; negative: from the beginning.
         from: Position,
         /// One past the last; negative: to the end.
         to: Position,
-        /// By how much, backwards if negative.
+        /// By how many positions; negative: towards the beginning.
         delta: Position,
     },
-    /// A sequence was changed in a way that is not modelled (`seq_div`, an
-    /// unreadable state): it counts as empty until the engine empties it.
+    /// A sequence was changed in a way that is not modelled (`seq_div`, an unreadable state). The
+    /// ledger claims nothing of the sequence until it is written from its first position again.
     Obscured {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Which; negative: every sequence.
+        /// The sequence; negative: every sequence.
         sequence: SequenceId,
     },
     /// The whole memory of a context was cleared.
     Cleared {
-        /// Where.
+        /// The context.
         context: ContextId,
     },
-    /// A sequence was copied into host memory, whole.
+    /// A whole sequence was copied into host memory.
     Saved {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Which.
+        /// The sequence.
         sequence: SequenceId,
-        /// Where to.
+        /// The buffer that it was copied to.
         buffer: BufferId,
     },
     /// A sequence was replaced by the content of a host buffer.
     Restored {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Which.
+        /// The sequence.
         sequence: SequenceId,
-        /// The buffer. If it is unknown, the content of the sequence is unknown.
+        /// The buffer. If the ledger does not know it, the content of the sequence is unknown.
         buffer: BufferId,
     },
     /// A host buffer, or the buffer of a checkpoint, was freed or overwritten.
@@ -321,24 +331,23 @@ pub enum Event {
     },
     /// A sequence was replaced by these tokens (a state file was loaded).
     Replaced {
-        /// Where.
+        /// The context.
         context: ContextId,
-        /// Which.
+        /// The sequence.
         sequence: SequenceId,
         /// The new tokens.
         tokens: Vec<Token>,
     },
-    /// The engine has done nothing for this long. Releases tokens that only an
-    /// evaluation could have kept (see *undecided branches* in the crate's docs).
+    /// The engine has done nothing for this long. Decides what only an evaluation could have kept
+    /// (see *Undecided branches* in the crate's docs).
     Quiet {
         /// The time since the last event of the engine.
         elapsed: Duration,
     },
-    /// Events were lost: the ledger's state is void, and every live
-    /// id is evicted. The content of a sequence is known again from its next batch on (see
-    /// *written unseen* in the crate's docs).
+    /// Events were lost: the ledger's state is void, and every live id is evicted. The content of a
+    /// sequence is known again from its next batch on (see *Written unseen* in the crate's docs).
     OutOfStep,
-    /// Everybody who keeps the live ids is to forget them: each is evicted. The ledger still knows what the
+    /// All live ids are to be forgotten on demand: each is evicted. The ledger still knows what the
     /// engine holds, so later requests are tracked as usual.
     Reset,
 }
@@ -346,23 +355,24 @@ pub enum Event {
 /// Why a request is no longer cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
-    /// Another prompt was written over it.
+    /// Another prompt was written over its prompt.
     Overwritten,
     /// Its slot was erased, purged or cleared.
     Cleared,
-    /// Its tokens moved or their middle was cut out.
+    /// Its tokens were moved to other positions, or some were cut out of the middle (context shift,
+    /// `--cache-reuse`).
     Shifted,
     /// Its last copy was dropped from the host prompt cache.
     DroppedFromHost,
-    /// It is in a bounded context (sliding window or recurrent), which can no longer go
-    /// back to it.
+    /// Its tokens are in a bounded context (sliding window or recurrent), which can no longer go
+    /// back to them.
     OutOfReach,
-    /// The slot that held it works under other LoRA adapters now, under which the server would not
-    /// use it for a request that names the former ones.
+    /// The slot that held its prompt works under other LoRA adapters now, so the server would not
+    /// use the slot's tokens for it.
     AdaptersChanged,
-    /// The context that held it was freed.
+    /// The context that held its prompt was freed.
     ContextFreed,
-    /// It ended without ever having been cached.
+    /// The request ended, or can no longer be cached, without ever having been cached.
     NeverCached,
     /// Events were lost, so the hook no longer claims anything.
     OutOfStep,
@@ -373,7 +383,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The word for logs and metrics, stable between versions.
+    /// The word for logs and metrics. It does not change between versions.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -406,29 +416,30 @@ pub enum Place {
 /// An effect: what follows from an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A request with this id is on its way: an eviction of the same id that was
-    /// not told yet must not be told any more, it would strike the newcomer.
+    /// A new request with this id is on its way. An eviction of the same id that was not reported
+    /// yet must no longer be reported: the index would take it for an eviction of the new request.
     Awaited {
         /// The id.
         id: RequestId,
     },
-    /// The KV of the request's whole prompt now exists. (It is gone when the engine
-    /// would have to evaluate more of it again than its last token.)
+    /// The KV of the request's whole prompt now exists. The request stays cached while the engine
+    /// would evaluate nothing but the last token again; in a bounded context, while it would reuse
+    /// nine tenths of the prompt.
     Cached {
         /// The id.
         id: RequestId,
-        /// In which slot.
+        /// The slot.
         sequence: SequenceId,
         /// Prompt length, tokens.
         tokens: u32,
     },
-    /// The last copy of the request's KV is gone. Never taken back.
+    /// The request is no longer cached, or can no longer be: see [`Reason`]. Never taken back.
     Evicted {
         /// The id.
         id: RequestId,
         /// Why.
         reason: Reason,
-        /// Where it last stood.
+        /// Where its prompt was last.
         place: Place,
     },
 }

@@ -1,4 +1,4 @@
-//! The ledger: applies events to the tree and says what follows.
+//! The ledger: applies events to the radix tree and returns the effects.
 
 use crate::event::{
     BufferId, ContextId, Effect, Entry, EvaluationId, Event, Place, Position, Reason, RequestId,
@@ -29,43 +29,46 @@ pub(crate) use adapters::{Named, Wanted};
 pub use query::{Contents, Likeness, Saved, Whereabouts};
 pub use reusable::Keeper;
 pub use unclaimed::Evaluation;
-/// Requests that are live at once. Many equal prompts can stand in a few tokens, and nothing that the
-/// engine does would ever end their number. Beyond that, the oldest is given up.
+/// Requests that may be live at once. Beyond that, the oldest request is evicted
+/// ([`Reason::TooMany`]). Without this bound, equal prompts under ever new ids could grow without
+/// end: they share a few tokens, which may never be overwritten.
 pub const MOST_LIVE: usize = 1 << 17;
-/// Tasks that are not to be cached and wait for a slot: beyond that the oldest was given up.
+/// Tasks of [`Event::Uncached`] that may wait for a slot. Beyond that, the one with the lowest
+/// number is forgotten.
 pub const MOST_UNCACHED: usize = 4096;
 
-/// What the engine holds, which requests that means, and what it has just lost.
+/// What the engine holds, which requests are cached by that, and which were just evicted.
 ///
-/// Events go in, [effects](Effect) come out; there is no clock, no thread and no
-/// I/O, and equal events give equal effects.
+/// Events go in, [effects](Effect) come out. There is no clock, no thread and no I/O. Equal events
+/// give equal effects.
 #[derive(Debug)]
 pub struct Ledger {
     tree: Tree<Label>,
     /// Living contexts, oldest first: the first is the primary.
     contexts: Vec<ContextId>,
-    /// Of the primary context. Ordered, so that equal events give equal effects.
+    /// Sequences of the primary context. Ordered, so that equal events give equal effects.
     sequences: BTreeMap<SequenceId, Sequence>,
+    /// Entries of the host prompt cache.
     buffers: HashMap<BufferId, Holder>,
     requests: Requests,
-    /// Tasks not launched yet whose prompts the server will forget.
+    /// Tasks not launched yet whose prompts the server will forget ([`Event::Uncached`]).
     uncached: BTreeSet<TaskId>,
     /// Evaluations that are not claimed yet.
     unclaimed: BTreeMap<EvaluationId, unclaimed::Unclaimed>,
     reaches: reach::Reaches,
     adapters: adapters::Adapters,
-    /// The batch that is being evaluated.
+    /// The batch that is being evaluated: one element for each sequence in it.
     flights: Vec<evaluate::Flight>,
     evaluating: bool,
-    /// Whether tasks can be seen to be launched. Not with every server.
+    /// Whether an event has told of a launch. Not with every server.
     launches: bool,
-    /// It was out of step before: the engine may bring back what was saved before that.
+    /// Events were lost at some time. The engine may load what was saved before that.
     stepped_out: bool,
-    /// Sequences of which nothing was heard since may hold something.
+    /// Events were lost. Sequences without an event since then may hold unknown tokens.
     unheard: bool,
-    /// How many contents were found that had been written unseen.
+    /// How many contents have got placeholder tokens ([`unseen_token`](crate::unseen_token)).
     unseen: u32,
-    /// Labels of lost marks, kept to spare allocations.
+    /// Labels of lost marks. The vector is kept to spare allocations.
     lost: Vec<Label>,
 }
 
@@ -116,7 +119,7 @@ impl Ledger {
         self.requests.ids()
     }
 
-    /// How many tokens a slot holds, from its beginning without a gap.
+    /// How many tokens a slot holds from position 0 on without a gap.
     #[must_use]
     pub fn held(&self, sequence: SequenceId) -> u32 {
         self.sequences
@@ -124,7 +127,7 @@ impl Ledger {
             .map_or(0, |sequence| self.tree.depth(sequence.holder))
     }
 
-    /// The tokens that a slot holds, from its beginning without a gap.
+    /// The tokens that a slot holds from position 0 on without a gap.
     #[must_use]
     pub fn tokens_in(&self, sequence: SequenceId) -> Vec<Token> {
         self.sequences
@@ -132,13 +135,13 @@ impl Ledger {
             .map_or_else(Vec::new, |sequence| self.tree.read(sequence.holder, 0))
     }
 
-    /// Whether a buffer holds a saved sequence.
+    /// Whether the ledger knows this buffer as a saved sequence.
     #[must_use]
     pub fn knows(&self, buffer: BufferId) -> bool {
         self.buffers.contains_key(&buffer)
     }
 
-    /// Takes one event and appends what follows from it to `effects`.
+    /// Applies one event and appends its effects to `effects`.
     pub fn apply(&mut self, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::ContextCreated { context } => self.context_created(context),
@@ -163,7 +166,7 @@ impl Ledger {
                     }
                     self.end_if_over(name, effects);
                 }
-                // Evicted already, or another request with this id took its place.
+                // Its request was evicted already, or another request with this id took its place.
                 None if self.requests.answered_late(arrival) => {}
                 // Rejected before it became a task. An older request with this
                 // id may well be cached.

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 #![doc = include_str!("../README.md")]
 
-// So that the naive ledger of tests/ names its crate the same way in unit tests.
+// The naive ledger in tests/ is also included by unit tests, and imports this crate by its name.
 #[cfg(test)]
 extern crate self as contextpilot_residency;
 

@@ -1,29 +1,29 @@
-//! Ties requests to slots by their prompts, for servers whose own launches cannot be seen.
+//! Ties requests to slots by their prompts, for servers whose launches cannot be seen.
 //!
-//! Where a server can be seen to launch a task on a slot, [`Event::Launched`] says which request
-//! a prompt belongs to. Elsewhere it has to be told by the prompt itself: a request *waits* with
-//! the tokens of its prompts, and is launched at the moment when a slot is about to hold exactly
-//! one of them and the output of its last token is asked for. From there on the ledger knows no
-//! difference.
+//! Where the hook sees a server launch a task on a slot, [`Event::Launched`] says which request a
+//! prompt belongs to. Elsewhere the prompt itself must tell. A request *waits* with the tokens of
+//! its prompts. It is launched when a slot is about to hold exactly one of these prompts and the
+//! output of the last token is asked for. The ledger treats such a launch like any other.
 //!
 //! What makes that exact:
 //!
-//! * A prompt is evaluated after the server has removed what the slot holds beyond it
-//!   (`seq_rm(slot, n, -1)`, even if there is nothing); generation is not. So a slot that only
-//!   generates its way to the prompt of a waiting request ties nobody. To tie it there would not be
-//!   false: the prompt *is* cached. But that request has its own evaluation ahead of it, and if the
-//!   slot lost the prompt before that, the id would be told as gone and then be cached.
-//! * All prompts have to wait, those of requests without an id too, or an evaluation for one of
-//!   these would be taken for another's.
+//! * Before the server evaluates a prompt, it removes what the slot holds beyond it
+//!   (`seq_rm(slot, n, -1)`, even if there is nothing). Before generation it does not. So a slot
+//!   that only generates its way to the prompt of a waiting request is not tied to that request.
+//!   The request could count as cached there, but its own evaluation is still ahead. If the slot
+//!   lost the prompt before that, the id would be reported as evicted and then be cached.
+//! * All prompts must wait, also those of requests without an id. Otherwise an evaluation for one
+//!   of these would be taken for another request's.
 //! * Where several requests wait with equal prompts, an evaluation belongs to none of them at first
-//!   ([`Event::LaunchedUnclaimed`]). They claim it later, when they are answered, or when there have
+//!   ([`Event::LaunchedUnclaimed`]). They claim it later: when they are answered, or when there have
 //!   been as many evaluations as requests.
 //!
-//! A prompt that never matches (the server may put one together in a way that is not known) is never
-//! tied: its request counts as never cached when it is answered.
+//! The server may put a prompt together in a way that is not known here. Such a prompt is never
+//! tied, and its request counts as never cached when it is answered.
 //!
-//! A prompt whose first batches have been evaluated is known to be one, but not whose: its slot is
-//! launched for [`UNTIED`], and again when its end is seen.
+//! When the first batches of a prompt have been evaluated, it is known that the slot works on a
+//! prompt, but not on whose. Then the slot is launched for [`UNTIED`], and launched again for the
+//! request when the end of the prompt is seen.
 
 use crate::event::{
     Arrival, BufferId, ContextId, Entry, EvaluationId, Event, Position, SequenceId, TaskId, Token,
@@ -37,29 +37,30 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 mod claims;
 mod prompt;
 
-/// Stands for a task that is known by nothing but its work on a slot. No request has it.
+/// The task number for a slot that works on a prompt of an unknown request. No request has it.
 pub const UNTIED: TaskId = TaskId::MIN;
 
-/// Prompts that may wait. One beyond that is not tied.
+/// Prompts that may wait at a time. A prompt beyond that is not tied.
 pub const MOST_WAITING: usize = 4096;
-/// Their tokens, all together: 16 MB.
+/// Tokens in all waiting prompts: 16 MiB. A prompt beyond that is not tied.
 pub const MOST_TOKENS: usize = 4 << 20;
-/// More than any server puts by between two batches.
+/// Checkpoints held back between two batches. No server makes so many.
 const MOST_HELD: usize = 1024;
 
-/// The prompts that wait, and the slots at which one may be at work.
+/// The prompts that wait, and the slots that may be at work on one of them.
 #[derive(Debug, Default)]
 pub struct Prompts {
     /// The oldest first.
     waiting: VecDeque<Waiting>,
+    /// Tokens in all waiting prompts.
     tokens: usize,
-    /// Those of them which the server will forget: see [`Event::Uncached`].
+    /// Tasks whose prompts the server will forget: see [`Event::Uncached`].
     uncached: BTreeSet<TaskId>,
     claims: Claims,
     extra: Extra,
-    /// Slots made ready for a prompt whose end was not seen yet.
+    /// Slots that were made ready for a prompt whose end was not seen yet.
     begun: BTreeMap<SequenceId, Begun>,
-    /// Checkpoints of slots of which the next batch tells whether they are at a prompt.
+    /// Checkpoints that are held back: the next batch tells whether their slot works on a prompt.
     held: Vec<Event>,
 }
 
@@ -68,27 +69,27 @@ struct Waiting {
     arrival: Arrival,
     task: TaskId,
     prompt: Prompt,
-    /// An unclaimed evaluation was shown as this task's, to whoever observes.
+    /// An unclaimed evaluation was displayed as this task's.
     likely: bool,
-    /// The server may evaluate an equal prompt for a request that does not wait (any more).
+    /// The server may evaluate an equal prompt for a request that is not, or no longer, waiting.
     doubtful: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begun {
-    /// Nothing of it was submitted, or it may be generation.
+    /// Nothing of a prompt was submitted, or what was submitted may be generation.
     Ready,
-    /// Launched for [`UNTIED`].
+    /// The slot was launched for [`UNTIED`].
     Launched,
 }
 
-/// Which task a slot's prompt belongs to.
+/// The task that a slot's prompt belongs to.
 enum Owner {
-    /// None that waits.
+    /// No waiting task.
     Nobody,
-    /// This one.
+    /// This task.
     Task(TaskId),
-    /// One of several.
+    /// One of several tasks.
     OneOf {
         evaluation: EvaluationId,
         likely: TaskId,
@@ -96,7 +97,7 @@ enum Owner {
 }
 
 impl Prompts {
-    /// Nothing waits.
+    /// No prompt waits yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -108,13 +109,14 @@ impl Prompts {
         self.waiting.len()
     }
 
-    /// Whether none does.
+    /// Whether no prompt waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// A request waits with a prompt. False: there are too many, so it will not be tied.
+    /// A request waits with a prompt. Returns false if too many prompts or tokens wait already: then
+    /// this prompt will not be tied. An empty prompt is never tied either, but returns true.
     pub fn expect(&mut self, arrival: Arrival, task: TaskId, prompt: Prompt) -> bool {
         let tokens = prompt.tokens.len();
         let room = self.waiting.len() < MOST_WAITING && self.tokens + tokens <= MOST_TOKENS;
@@ -134,9 +136,9 @@ impl Prompts {
         room
     }
 
-    /// A request waits no more. It was `served`, so its prompts were evaluated; or its client went
-    /// away, or the server refused it. Appends to `events` what the ledger is to apply before
-    /// [`Event::Answered`].
+    /// A request no longer waits. `served`: it was answered, so its prompts were evaluated. Otherwise
+    /// its client went away, or the server refused it. Appends to `events` what the ledger must apply
+    /// before [`Event::Answered`].
     pub fn over(
         &mut self,
         arrival: Arrival,
@@ -169,8 +171,8 @@ impl Prompts {
         self.settle(ledger, events);
     }
 
-    /// Appends to `events` what the ledger is to apply: the launches that this event tells of,
-    /// and the event itself.
+    /// Appends to `events` what the ledger must apply: the launches that follow from this event, and
+    /// the event itself. (A checkpoint may be held back until the next batch.)
     pub fn pass(&mut self, event: Event, ledger: &Ledger, events: &mut Vec<Event>) {
         let is_primary = |context: ContextId| ledger.primary().is_none_or(|p| p == context);
         match event {
@@ -189,7 +191,7 @@ impl Prompts {
             Event::Copied {
                 context, target, ..
             } if is_primary(context) => {
-                // It takes over a prompt that was evaluated elsewhere.
+                // The target takes over a prompt that was evaluated in another slot.
                 self.begun.remove(&target);
             }
             Event::Checkpointed {
@@ -229,7 +231,7 @@ impl Prompts {
         events.push(event);
     }
 
-    /// What was put by there is gone before anybody was told of it.
+    /// A buffer was freed or overwritten: a checkpoint in it that is still held back is dropped.
     fn freed(&mut self, buffer: BufferId) {
         self.held.retain(
             |held| !matches!(held, Event::Checkpointed { buffer: other, .. } if *other == buffer),
@@ -238,7 +240,7 @@ impl Prompts {
 
     fn begin(&mut self, id: SequenceId, from: Position, ledger: &Ledger) {
         let mut begin = |id| {
-            // Between the batches of a prompt nothing is removed.
+            // Between the batches of one prompt the server removes no tokens.
             let goes_on = u32::try_from(from).is_ok_and(|from| from >= ledger.held(id));
             let begun = self.begun.entry(id).or_insert(Begun::Ready);
             if !goes_on {
@@ -261,7 +263,7 @@ impl Prompts {
         if self.begun.is_empty() {
             return;
         }
-        // A slot's entries stand side by side. If ever they do not, its prompt matches nothing.
+        // The entries of a slot are adjacent in a batch. If they are not, its prompt is not tied.
         for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
             let sequence = run[0].sequence;
             let Some(&begun) = self.begun.get(&sequence) else {
@@ -275,7 +277,7 @@ impl Prompts {
             match owner {
                 Owner::Task(task) => {
                     if self.uncached.remove(&task) && run[0].position > 0 {
-                        // What was written for it so far will be forgotten, too.
+                        // The server will forget what was written for this task so far, too.
                         events.push(Event::Obscured { context, sequence });
                     }
                     events.push(Event::Launched { sequence, task });
@@ -289,7 +291,7 @@ impl Prompts {
                     self.settle(ledger, events);
                 }
                 Owner::Nobody => {
-                    // Of one token, or with the outputs of all, it may as well be generation.
+                    // A run that asks for the output of each token may be generation.
                     let is_prompt = run.iter().any(|entry| !entry.output);
                     if is_prompt && begun == Begun::Ready {
                         let task = UNTIED;
@@ -305,8 +307,8 @@ impl Prompts {
         }
     }
 
-    /// Which task's prompt the slot holds once it has these tokens. A task that is certain does not
-    /// wait any more.
+    /// The task whose prompt the slot holds once these tokens are written. If that is certain, the
+    /// task no longer waits.
     fn owner(&mut self, run: &[Entry], ledger: &Ledger) -> Owner {
         let mut candidates = self.candidates(run, ledger);
         let candidate = |&index: &usize| &self.waiting[index];
@@ -322,15 +324,15 @@ impl Prompts {
             return Owner::Nobody;
         };
         if let Some(&uncached) = tasks.iter().find(|task| self.uncached.contains(task)) {
-            // A request with an equal prompt that is to be cached may wait, too. Which of the two
-            // this is cannot be known, so neither counts as cached, now or later.
+            // Another request that wants the same prompt cached may wait, too. Whose evaluation this
+            // is cannot be known, so neither counts as cached, now or later.
             self.remove(&tasks);
             self.uncached
                 .retain(|task| *task == uncached || !tasks.contains(task));
             return Owner::Task(uncached);
         }
         if !ledger.are_alike(&tasks) {
-            // Of what their evaluation is worth to each of them, more would have to be known.
+            // The tasks name different adapters, so for some of them the prompt may not be cached.
             return Owner::Nobody;
         }
         let doubtful = candidates.iter().any(|i| candidate(i).doubtful);
@@ -348,12 +350,13 @@ impl Prompts {
         }
     }
 
-    /// The waiting prompts that the slot holds once it has these tokens: indices, the oldest first.
+    /// The waiting prompts that the slot holds once these tokens are written: indices, the oldest
+    /// first.
     fn candidates(&mut self, run: &[Entry], ledger: &Ledger) -> Vec<usize> {
         let Ok(from) = usize::try_from(run[0].position) else {
             return Vec::new();
         };
-        // An image's rows can share a position, a text's tokens do not.
+        // Rows of an image can share a position. Such a run ends no prompt of text.
         let in_order = |(nth, entry): (usize, &Entry)| entry.position as usize == from + nth;
         if !run.iter().enumerate().all(in_order) {
             return Vec::new();
@@ -382,7 +385,7 @@ impl Prompts {
             }
         }
         let Some(best) = found.iter().map(|(_, reading)| reading.rank).min() else {
-            // Which of two it is cannot be told.
+            // With several, it cannot be told which one this is.
             return if unsure.len() == 1 {
                 unsure
             } else {
@@ -396,15 +399,15 @@ impl Prompts {
         found.into_iter().map(|(index, _)| index).collect()
     }
 
-    /// This prompt may be evaluated for a request that does not wait, so evaluations cannot be
-    /// counted on for those that do.
+    /// This prompt may be evaluated for a request that does not wait. So counting its evaluations
+    /// proves nothing for the requests that wait with an equal prompt.
     fn doubt(&mut self, prompt: &Prompt) {
         for waiting in &mut self.waiting {
             waiting.doubtful |= waiting.prompt == *prompt;
         }
     }
 
-    /// Makes the claims that follow by counting.
+    /// Makes the claims that follow from the number of evaluations.
     fn settle(&mut self, ledger: &Ledger, events: &mut Vec<Event>) {
         let bound = self.claims.settle(ledger, events);
         if !bound.is_empty() {
@@ -412,7 +415,7 @@ impl Prompts {
         }
     }
 
-    /// These tasks wait no more.
+    /// These tasks no longer wait.
     fn remove(&mut self, tasks: &[TaskId]) {
         let tokens = &mut self.tokens;
         self.waiting.retain(|waiting| {

@@ -1,4 +1,4 @@
-//! Requests with an id: which tasks they posted, where their prompts end.
+//! Live requests with an id: which tasks they posted, and where their prompts end in the tree.
 
 use crate::event::{Arrival, EvaluationId, RequestId, TaskId};
 use crate::ledger::Wanted;
@@ -6,8 +6,8 @@ use crate::slab::{Key, Slab};
 use crate::tree::Mark;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Names a request. Stale names are recognised: a slab's keys are used again,
-/// serial numbers are not. Ordered as the requests came.
+/// Names a request. A name of a request that is gone finds nothing: keys of the slab are used
+/// again, serial numbers are not. Names are ordered as the requests came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RequestKey {
     serial: u64,
@@ -28,11 +28,12 @@ pub(crate) struct Request {
     pub(crate) id: RequestId,
     serial: u64,
     arrival: Arrival,
-    /// It is no request, but stands for an evaluation until it is known whose that is. It has no id.
+    /// If set, this is no request but a stand-in for one: it stands for this evaluation until its
+    /// request is known. Its id is empty.
     pub(crate) evaluation: Option<EvaluationId>,
-    /// Posted and not launched.
+    /// Tasks that were posted and not launched yet.
     queued: Vec<TaskId>,
-    /// Launched, prompt not evaluated yet.
+    /// How many tasks were launched and have not had their prompt evaluated yet.
     pub(crate) running: usize,
     /// At least one task was launched.
     launched: bool,
@@ -40,9 +41,9 @@ pub(crate) struct Request {
     pub(crate) failed: bool,
     /// The server has answered, or the client is gone.
     pub(crate) answered: bool,
-    /// Where its prompts end. `None` once it is lost.
+    /// Where its evaluated prompts end. `None`: that mark was lost.
     pub(crate) marks: Vec<Option<Mark>>,
-    /// Which adapters it is for.
+    /// Which LoRA adapters it wants.
     pub(crate) adapters: Wanted,
 }
 
@@ -58,32 +59,33 @@ impl Request {
 pub(crate) struct Requests {
     requests: Slab<Request>,
     by_id: HashMap<RequestId, Key>,
-    /// All of them, as they came.
+    /// All requests and stand-ins, in the order in which they came.
     by_age: BTreeSet<RequestKey>,
     by_task: HashMap<TaskId, RequestKey>,
-    /// Those not complete. Ordered, so that the same events give the same effects.
+    /// Requests that are not complete. Ordered, so that equal events give equal effects.
     incomplete: BTreeSet<RequestKey>,
-    /// Arrivals that posted a task and were over before they were answered: their
-    /// answer is no news.
+    /// Arrivals whose requests were removed before they were answered: the answer must not count as
+    /// a rejection.
     unanswered: HashSet<Arrival>,
+    /// The last serial number.
     posted: u64,
-    /// How many are for particular adapters.
+    /// How many requests want particular adapters.
     wanting: usize,
 }
 
 /// What became of a task that was posted.
 pub(crate) enum Posted {
-    /// It belongs to a request that is known already.
+    /// The task belongs to a request that is known already.
     Again,
-    /// It is the first task of a new request.
+    /// The task is the first one of a new request.
     New {
-        /// The request that bore the same id until now.
+        /// An older request with the same id.
         superseded: Option<RequestKey>,
     },
 }
 
-/// What one live request with one prompt takes here at most, bytes, without its id: just after the
-/// tables have doubled.
+/// The most bytes that one live request with one prompt takes in these tables, without the bytes of
+/// its id: just after the tables have doubled.
 pub const LIVE_BYTES: usize = {
     let slab = 2 * size_of::<Request>() + 2 * size_of::<(Label, [Key; 4])>();
     let by_id = (size_of::<(RequestId, Key)>() + 1) * 16 / 7;
@@ -127,12 +129,12 @@ impl Requests {
         self.by_id.keys()
     }
 
-    /// As they came.
+    /// All requests and stand-ins, in the order in which they came.
     pub(crate) fn live(&self) -> Vec<RequestKey> {
         self.by_age.iter().copied().collect()
     }
 
-    /// The one that came first of them, if there are more than so many.
+    /// The oldest request, if there are more than `most`.
     pub(crate) fn beyond(&self, most: usize) -> Option<RequestKey> {
         (self.len() > most)
             .then(|| self.by_age.first().copied())
@@ -146,14 +148,14 @@ impl Requests {
         Some(RequestKey { serial, key })
     }
 
-    /// The live request that arrived as this one.
+    /// The live request of this arrival.
     pub(crate) fn find_arrival(&self, id: &str, arrival: Arrival) -> Option<RequestKey> {
         self.find(id)
             .filter(|name| self.requests[name.key].arrival == arrival)
     }
 
-    /// Notes that a request posted a task. A superseded request still has its
-    /// marks: the caller drops it first, by [`Self::remove`].
+    /// Notes that a request posted a task. If that supersedes an older request with the same id,
+    /// the caller must remove the older one: it still has its marks in the tree.
     pub(crate) fn post(&mut self, arrival: Arrival, task: TaskId, id: &RequestId) -> Posted {
         if let Some(name) = self.find_arrival(id, arrival) {
             self.requests[name.key].queued.push(task);
@@ -186,7 +188,7 @@ impl Requests {
         Posted::New { superseded }
     }
 
-    /// A stand-in for whichever request an evaluation belongs to.
+    /// Adds a stand-in for the request, yet unknown, that an evaluation belongs to.
     pub(crate) fn stand_in(&mut self, evaluation: EvaluationId) -> RequestKey {
         self.posted += 1;
         let serial = self.posted;
@@ -208,7 +210,7 @@ impl Requests {
         name
     }
 
-    /// Notes that a task was launched; returns whose it was.
+    /// Notes that a task was launched. Returns its request.
     pub(crate) fn launch(&mut self, task: TaskId) -> Option<RequestKey> {
         let name = self.by_task.remove(&task)?;
         let request = self.get_mut(name)?;
@@ -218,7 +220,7 @@ impl Requests {
         Some(name)
     }
 
-    /// Notes which adapters a request is for; returns whether it was for others before.
+    /// Notes which adapters a request wants. Returns whether it wanted others before.
     pub(crate) fn want(&mut self, name: RequestKey, wanted: Wanted) -> bool {
         let Some(request) = self.get_mut(name) else {
             return false;
@@ -229,12 +231,12 @@ impl Requests {
         before != wanted
     }
 
-    /// Whether any request is for particular adapters.
+    /// Whether any request wants particular adapters.
     pub(crate) fn want_adapters(&self) -> bool {
         self.wanting > 0
     }
 
-    /// Notes that one prompt has been evaluated; returns whether that was the last.
+    /// Notes that one prompt of a request has been evaluated. Returns whether it was the last one.
     pub(crate) fn settle(&mut self, name: RequestKey) -> bool {
         let Some(request) = self.get_mut(name) else {
             return false;
@@ -247,21 +249,21 @@ impl Requests {
         complete
     }
 
-    /// Whether a request can no longer become cached: it is answered, and
-    /// its tasks were given up or were never launched.
+    /// Whether a request can no longer become cached: it is answered, and a task of it failed or
+    /// none was ever launched.
     pub(crate) fn is_over(&self, name: RequestKey) -> bool {
         self.get(name).is_some_and(|request| {
             request.answered && !request.is_complete() && (request.failed || !request.launched)
         })
     }
 
-    /// Notes that a request that is not live any more is answered; returns
-    /// whether it ever was.
+    /// Notes that an arrival without a live request is answered. Returns whether it had a live
+    /// request before.
     pub(crate) fn answered_late(&mut self, arrival: Arrival) -> bool {
         self.unanswered.remove(&arrival)
     }
 
-    /// Forgets all, but not who is still to be answered.
+    /// Forgets all requests, but not which removed ones are still to be answered.
     pub(crate) fn clear(&mut self) {
         *self = Self {
             unanswered: std::mem::take(&mut self.unanswered),
@@ -270,13 +272,13 @@ impl Requests {
         };
     }
 
-    /// Those that are answered and not complete.
+    /// Requests that are answered and not complete.
     pub(crate) fn answered_incomplete(&self) -> impl Iterator<Item = RequestKey> {
         let names = self.incomplete.iter().copied();
         names.filter(|&name| self.get(name).is_some_and(|request| request.answered))
     }
 
-    /// Forgets a request.
+    /// Removes a request. Its marks stay in the tree.
     pub(crate) fn remove(&mut self, name: RequestKey) -> Option<Request> {
         self.get(name)?;
         let request = self.requests.remove(name.key);
@@ -285,7 +287,7 @@ impl Requests {
             self.by_id.remove(&request.id);
         }
         for task in &request.queued {
-            // A number that was used again is the newcomer's.
+            // A task number that was used again belongs to a newer request.
             if self.by_task.get(task) == Some(&name) {
                 self.by_task.remove(task);
             }

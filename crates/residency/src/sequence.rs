@@ -1,4 +1,4 @@
-//! What is known of one KV sequence.
+//! What is known of one KV sequence, which is a slot.
 
 use crate::adapters::Blend;
 use crate::event::Token;
@@ -11,25 +11,25 @@ use crate::tree::Holder;
 pub(crate) struct Sequence {
     /// Stands at the end of the positions `0..n` that the sequence holds without a gap.
     pub(crate) holder: Holder,
-    /// Stands at the end of what is about to take the place of all that.
+    /// Stands at the end of the content that is about to replace this sequence's own.
     pub(crate) arriving: Option<Holder>,
-    /// What the sequence has left and may still walk back into.
+    /// Keeps what the sequence has left and may still walk back into.
     pub(crate) ghost: Option<Ghost>,
-    /// Tokens beyond a gap, ascending and disjoint. Only between the calls of a
-    /// shift: nothing is reused from beyond a gap.
+    /// Tokens beyond a gap, ascending and disjoint. Not empty only between the calls of a shift:
+    /// the engine reuses nothing from beyond a gap.
     pub(crate) tail: Vec<Fragment>,
     /// The task that the slot works on, until its prompt has been evaluated.
     pub(crate) launch: Option<Launch>,
-    /// Index in the batch that is being evaluated.
+    /// Index in `Ledger::flights`, if the sequence is in the batch that is being evaluated.
     pub(crate) flight: Option<usize>,
-    /// It may hold something of which the ledger knows nothing: `holder` stands at the root.
+    /// The sequence may hold tokens that the ledger does not know. `holder` stands at the root.
     pub(crate) unknown: bool,
-    /// The number of the content that is written now and will be forgotten: its tokens are like
-    /// no others (see [`unseen_token`](crate::unseen_token)).
+    /// The server will forget what is written now ([`Event::Uncached`](crate::Event::Uncached)):
+    /// the number by which its placeholders are made ([`unseen_token`](crate::unseen_token)).
     pub(crate) forgotten: Option<u32>,
-    /// The adapters that it worked under last; `None`: not known.
+    /// The LoRA adapters that the slot worked under last; `None`: not known.
     pub(crate) blend: Option<Blend>,
-    /// The next batch decides under which it goes on.
+    /// The next batch decides under which adapters the slot goes on.
     pub(crate) unsettled: bool,
 }
 
@@ -49,7 +49,7 @@ impl Sequence {
         }
     }
 
-    /// All that keep something for it.
+    /// The holders that keep tokens for this sequence.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
         let ghost = self.ghost.as_ref().map(|ghost| ghost.holder);
         [Some(self.holder), self.arriving, ghost]
@@ -57,7 +57,7 @@ impl Sequence {
             .flatten()
     }
 
-    /// Whether the server would use what it holds for a request for these adapters.
+    /// Whether the server would use this slot's tokens for a request that wants these adapters.
     pub(crate) fn suits(&self, wanted: Wanted) -> bool {
         match wanted {
             Wanted::Any => true,
@@ -68,7 +68,7 @@ impl Sequence {
         }
     }
 
-    /// The task that was just launched names adapters.
+    /// Notes that the task that was just launched names adapters.
     pub(crate) fn mark_named(&mut self) {
         if let Some(launch) = &mut self.launch {
             launch.names_adapters = true;
@@ -76,20 +76,22 @@ impl Sequence {
     }
 }
 
-/// Keeps a branch that a sequence has left *undecided*: the same tokens may be
+/// Keeps a branch that a sequence has left. The branch is *undecided*: the same tokens may be
 /// evaluated again.
 #[derive(Debug)]
 pub(crate) struct Ghost {
     /// Stands where the sequence stood.
     pub(crate) holder: Holder,
-    /// Something was cut out of the middle.
+    /// Tokens were moved, or cut out of the middle: a loss of this branch is a [`Reason::Shifted`].
+    ///
+    /// [`Reason::Shifted`]: crate::Reason::Shifted
     pub(crate) shifted: bool,
 }
 
 /// A run of tokens somewhere in a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
-    /// In 64 bits: positions are the engine's word, not ours, and a shift adds to them.
+    /// The first position. 64 bits, because a shift may take an arbitrary `i32` out of its range.
     pub(crate) start: i64,
     pub(crate) tokens: Vec<Token>,
 }
@@ -114,23 +116,24 @@ impl Fragment {
     }
 }
 
-/// A task at work on a slot whose prompt is not evaluated yet.
+/// A task on a slot whose prompt has not been evaluated completely.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// Whose; `None` for a request without an id.
+    /// The request; `None`: it has no id.
     pub(crate) request: Option<RequestKey>,
-    /// Asks for the output of every prompt token, as embedding tasks do: the
-    /// prompt may go on in the next batch.
+    /// The task asks for the output of every prompt token, as embedding tasks do. So an output does
+    /// not mean that the prompt is complete: it may go on in the next batch.
     pub(crate) every_output: bool,
-    /// Index of the mark among the request's, once it has been set. Only with `every_output`.
+    /// Index of this prompt's mark in the request's marks, once it is set. Only with
+    /// `every_output`.
     pub(crate) mark: Option<usize>,
-    /// Some of it was submitted. Only looked at where adapters are applied.
+    /// Tokens of the prompt were submitted. Kept only where adapters are applied.
     pub(crate) submitted: bool,
-    /// Nothing of it was submitted or will be, and what it left the slot's adapters at was taken
-    /// into account.
+    /// No token of the prompt was or will be submitted, and the slot's adapters were already
+    /// changed to what the task left.
     pub(crate) blend_settled: bool,
-    /// Its request names adapters.
+    /// The request names adapters.
     pub(crate) names_adapters: bool,
-    /// Which, as long as it is not known what they are.
+    /// The adapters that the request names, until the ledger learns which adapters the server has.
     pub(crate) named: Option<Named>,
 }

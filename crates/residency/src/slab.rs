@@ -1,8 +1,8 @@
-//! Values named by small integers that are used again.
+//! A slab: values under small integer keys. Keys of removed values are used again.
 
 use std::ops::{Index, IndexMut};
 
-/// Names a value of a [`Slab`] until it is removed.
+/// The key of a value in a [`Slab`], valid until the value is removed.
 pub(crate) type Key = u32;
 
 #[derive(Debug)]
@@ -12,8 +12,8 @@ enum Place<T> {
     Free(Option<Key>),
 }
 
-/// A vector with holes. Keys fit in 32 bits, half of what a pointer would take;
-/// that is why this is not a crate.
+/// A vector with holes. Keys take 4 bytes. Those of the crate `slab` take 8, which would double the
+/// links of the trees.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Place<T>>,
@@ -64,10 +64,11 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes a value out.
+    /// Removes a value and returns it.
     ///
     /// # Panics
-    /// If there is none: keys are ours alone, so that is a defect of this crate.
+    /// If there is no value under this key. That would be a defect of this crate: keys come from
+    /// its own code only.
     pub(crate) fn remove(&mut self, key: Key) -> T {
         let place = &mut self.places[key as usize];
         match std::mem::replace(place, Place::Free(self.free)) {

@@ -10,15 +10,14 @@
 //!                   ○  ◀ held by slot 0
 //! ```
 //!
-//! A [`Node`] is a run of tokens below its parent. A *holder* stands at a depth
-//! and keeps every token above it alive. A *mark* stands at the end of a node:
-//! the prompt of a request ends there. When the last holder at or below a token
-//! leaves, the token goes, and the marks that stood on it are *lost*.
+//! A [`Node`] is a run of tokens below its parent. A *holder* (a slot or a host buffer) stands at a
+//! depth and keeps every token above it alive. A *mark* stands at the end of a node: the prompt of a
+//! request ends there. When the last holder at or below a token leaves, the token is removed, and
+//! the marks that stood on it are *lost*.
 //!
-//! Runs are cut into pieces of at most [`RUN`] tokens. That bounds what it costs
-//! to split and to join nodes, so that no single operation has to copy a whole
-//! context of 131,072 tokens, and costs one node (some 100 bytes) in a thousand
-//! tokens. Memory: 4 bytes a token, at most 8 while a run grows.
+//! Runs are cut into pieces of at most [`RUN`] tokens. That bounds the cost of splitting and joining
+//! nodes: no operation has to copy a whole context of, say, 131,072 tokens. The price is one node
+//! (some 100 bytes) per thousand tokens. Memory: 4 bytes a token, at most 8 while a run grows.
 
 use crate::event::Token;
 use crate::slab::{Key, Slab};
@@ -36,7 +35,7 @@ use node::Node;
 pub(crate) use holder::Holder;
 pub(crate) use mark::Mark;
 
-/// Longest run of one node, tokens. Short under test, so that a few tokens cross from run to run.
+/// Longest run of one node, tokens. Short under test, so that a few tokens span several nodes.
 const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };
 /// The root, a node without tokens.
 const ROOT: Key = 0;
@@ -47,10 +46,11 @@ const NONE: Key = Key::MAX;
 #[derive(Debug)]
 pub(crate) struct Tree<M> {
     nodes: Slab<Node>,
-    /// The child of a node that begins with a token.
+    /// The child of a node, by the first token of the child's run.
     edges: HashMap<(Key, Token), Key>,
     holders: Slab<Stand>,
     marks: Slab<Flag<M>>,
+    /// Tokens in all nodes.
     tokens: usize,
 }
 
@@ -68,7 +68,7 @@ impl<M> Tree<M> {
         }
     }
 
-    /// How many distinct tokens are held.
+    /// How many distinct tokens the holders keep.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
@@ -104,7 +104,7 @@ impl<M> Tree<M> {
         self.edges.insert((parent, first), child);
     }
 
-    /// Takes a node from below its parent.
+    /// Unlinks a node from its parent.
     fn orphan(&mut self, child: Key) {
         let node = &self.nodes[child];
         let (parent, previous, next, first) = (
@@ -124,7 +124,8 @@ impl<M> Tree<M> {
         self.edges.remove(&(parent, first));
     }
 
-    /// Cuts a node's run at `depth`; returns the upper part, which is new.
+    /// Cuts a node's run at `depth`. Returns the upper part, a new node; the lower part keeps its
+    /// key.
     fn split(&mut self, node: Key, depth: u32) -> Key {
         self.orphan(node);
         let start = self.start(node);
@@ -143,13 +144,14 @@ impl<M> Tree<M> {
             }
             holder = next;
         }
-        // Shorter than the whole, the parts may fit in their neighbours' runs.
+        // The parts are shorter than the whole, so each may fit into its neighbour's run.
         self.join(parent);
         self.join(node);
         upper
     }
 
-    /// Joins a node with its only child if nothing needs the joint.
+    /// Joins a node with its only child, unless marks stand between the two or the run would be too
+    /// long.
     fn join(&mut self, node: Key) {
         let upper = &self.nodes[node];
         if node == ROOT || upper.marks != NONE {
@@ -175,7 +177,8 @@ impl<M> Tree<M> {
         self.adopt(upper.parent, child);
     }
 
-    /// Lets go of what nobody holds any more, from a node upwards.
+    /// Removes the tokens that no holder keeps any more, from a node upwards. The labels of the
+    /// marks on them go to `lost`.
     fn prune(&mut self, from: Key, lost: &mut Vec<M>) {
         let mut node = from;
         while node != ROOT && self.nodes[node].first_child == NONE {

@@ -46,7 +46,7 @@ fn an_evaluation_that_ends_half_way_leaves_what_the_engine_has() {
 }
 
 #[test]
-fn an_engine_that_holds_more_than_was_believed_is_not_relied_on() {
+fn an_engine_that_holds_more_than_the_ledger_knows_evicts_the_slot() {
     let mut server = Server::start();
     server.prompt(0, "a", "four");
     server.failed(&[(0, 99)]);
@@ -56,7 +56,7 @@ fn an_engine_that_holds_more_than_was_believed_is_not_relied_on() {
 // ---- contexts ----------------------------------------------------------
 
 #[test]
-fn a_draft_context_is_left_out_of_account() {
+fn events_of_a_draft_context_are_ignored() {
     let mut server = Server::start();
     let draft = ContextId(0x2000);
     server.apply(Event::ContextCreated { context: draft });
@@ -93,7 +93,7 @@ fn a_context_that_is_freed_takes_all_along_in_slots_and_in_host_memory() {
 }
 
 #[test]
-fn out_of_step_gives_everything_up() {
+fn after_lost_events_every_live_id_is_evicted() {
     let mut server = Server::start();
     server.prompt(0, "a", "in the slot");
     server.prompt(1, "b", "in host memory");

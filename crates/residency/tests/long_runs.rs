@@ -11,7 +11,7 @@ mod naive;
 const BLOCK: u32 = 700;
 
 #[test]
-fn long_sequences_agree() {
+fn the_ledger_agrees_with_the_naive_one_on_sequences_of_many_tree_nodes() {
     let mut longest = 0;
     for seed in 0..120 {
         let mut pair = Pair::default();

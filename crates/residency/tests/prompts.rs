@@ -8,7 +8,7 @@ use server::{ENGINE, entries, text};
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod server;
 
-/// A ledger that is told of no launch.
+/// A ledger and [`Prompts`] for a server whose launches cannot be seen.
 struct Tied {
     ledger: Ledger,
     prompts: Prompts,
@@ -50,7 +50,7 @@ impl Tied {
         }
     }
 
-    /// The request `n` comes with the id that its number is.
+    /// Request `n` comes. Its id is its number.
     fn ask(&mut self, n: u64, prompt: &str) {
         self.ask_with(n, text(prompt).into());
     }
@@ -109,7 +109,7 @@ impl Tied {
         });
     }
 
-    /// Evaluates a prompt of which the slot has the first tokens.
+    /// Evaluates a prompt whose first tokens the slot holds already.
     fn prompt(&mut self, slot: i32, from: usize, prompt: &str) {
         self.remove(slot, from as i32);
         self.submit(slot, from as i32, &prompt[from..], true);
@@ -123,7 +123,7 @@ impl Tied {
         std::mem::take(&mut self.unclaimed)
     }
 
-    /// Those cached since the last time.
+    /// The ids cached since the last call.
     fn cached(&mut self) -> Vec<String> {
         let mut cached = Vec::new();
         self.effects.retain(|effect| match effect {
@@ -144,7 +144,7 @@ impl Tied {
         self.answer(n);
     }
 
-    /// Those evicted since the last time, sorted.
+    /// The ids evicted since the last call, sorted.
     fn lost(&mut self) -> Vec<String> {
         let mut lost = Vec::new();
         self.effects.retain(|effect| match effect {
@@ -160,7 +160,7 @@ impl Tied {
 }
 
 #[test]
-fn a_prompt_is_known_by_its_tokens() {
+fn a_slot_that_gets_the_tokens_of_a_waiting_prompt_is_tied_to_its_request() {
     let mut tied = Tied::new();
     tied.ask(1, "a prompt");
     tied.ask(2, "another prompt");
@@ -180,7 +180,7 @@ fn a_prompt_is_known_by_its_tokens() {
 }
 
 #[test]
-fn a_prompt_in_pieces_is_nobodys_until_it_ends() {
+fn a_prompt_in_several_batches_is_tied_when_its_end_is_submitted() {
     let mut tied = Tied::new();
     tied.ask(1, "a long prompt");
     tied.remove(0, 0);
@@ -197,7 +197,7 @@ fn a_prompt_in_pieces_is_nobodys_until_it_ends() {
 }
 
 #[test]
-fn what_is_no_prompt_of_anybody_ties_nobody() {
+fn tokens_that_are_no_waiting_prompt_are_tied_to_no_request() {
     let mut tied = Tied::new();
     tied.ask(1, "of one");
     for other in ["of one!", "of on", "of two"] {
@@ -216,7 +216,7 @@ fn what_is_no_prompt_of_anybody_ties_nobody() {
 }
 
 #[test]
-fn generation_ties_nobody() {
+fn generating_the_tokens_of_a_waiting_prompt_ties_no_request() {
     let mut tied = Tied::new();
     tied.ask(1, "one");
     tied.prompt(0, 0, "one");
@@ -265,7 +265,7 @@ fn equal_prompts_are_claimed_when_all_were_evaluated() {
 }
 
 #[test]
-fn of_equal_prompts_who_is_answered_was_evaluated() {
+fn of_equal_prompts_the_request_that_is_answered_claims_an_evaluation() {
     let mut tied = Tied::new();
     tied.ask(1, "the same");
     tied.ask(2, "the same");
@@ -285,7 +285,7 @@ fn of_equal_prompts_who_is_answered_was_evaluated() {
 }
 
 #[test]
-fn what_is_lost_before_the_answer_is_told_with_the_answer() {
+fn an_evaluation_lost_before_it_is_claimed_is_evicted_at_the_answer() {
     let mut tied = Tied::new();
     tied.ask(1, "the same");
     tied.ask(2, "the same");
@@ -303,7 +303,7 @@ fn what_is_lost_before_the_answer_is_told_with_the_answer() {
 }
 
 #[test]
-fn all_that_were_evaluated_are_gone_at_once() {
+fn requests_that_claimed_equal_prompts_are_evicted_together() {
     let mut tied = Tied::new();
     tied.ask(1, "the same");
     tied.ask(2, "the same");
@@ -332,7 +332,7 @@ fn a_request_that_leaves_is_cached_if_its_prompt_is() {
 }
 
 #[test]
-fn after_one_has_left_the_next_evaluation_may_be_anybodys() {
+fn after_a_client_has_left_counting_evaluations_proves_nothing() {
     let mut tied = Tied::new();
     tied.ask(1, "the same");
     tied.ask(2, "the same");
@@ -351,7 +351,7 @@ fn after_one_has_left_the_next_evaluation_may_be_anybodys() {
 }
 
 #[test]
-fn a_failed_evaluation_is_nobodys() {
+fn an_evaluation_that_failed_is_claimed_by_no_request() {
     let mut tied = Tied::new();
     tied.ask(1, "the same");
     tied.ask(2, "the same");
@@ -377,7 +377,7 @@ fn a_failed_evaluation_is_nobodys() {
 }
 
 #[test]
-fn a_twin_without_an_id_counts() {
+fn an_equal_prompt_without_an_id_counts_as_a_waiting_one() {
     let mut tied = Tied::new();
     let nameless = Arrival(100);
     assert!(tied.prompts.expect(nameless, 100, text("the same").into()));
@@ -483,7 +483,7 @@ fn who_claims_an_evaluation_is_for_the_adapters_that_it_names() {
 }
 
 #[test]
-fn whose_evaluation_may_be_of_use_to_others_than_itself_is_nobodys() {
+fn equal_prompts_for_adapters_that_cannot_be_told_apart_tie_no_request() {
     let mut tied = Tied::new();
     tied.force(FIRST);
     tied.ask_under(1, "equal", FIRST);
@@ -498,7 +498,7 @@ fn whose_evaluation_may_be_of_use_to_others_than_itself_is_nobodys() {
 }
 
 #[test]
-fn a_prompt_that_the_server_cuts_is_known() {
+fn a_prompt_that_the_server_cuts_is_still_tied() {
     let mut tied = Tied::new();
     let long = Prompt {
         tokens: text("0123456789abcdefghij"),
@@ -552,7 +552,7 @@ fn extra_context_is_taken_as_far_as_there_is_room() {
     assert_eq!(tied.cached(), ["1", "2", "4", "3", "5"]);
 }
 
-/// Servers of before libmtmd forget such a prompt, however many batches it took.
+/// Servers from before libmtmd forget such a prompt, also if it took several batches.
 #[test]
 fn an_uncached_prompt_is_forgotten_whole() {
     let mut tied = Tied::new();
@@ -576,7 +576,7 @@ fn an_uncached_prompt_is_forgotten_whole() {
 }
 
 #[test]
-fn other_contexts_and_copies_tie_nobody() {
+fn batches_of_other_contexts_and_copies_tie_no_request() {
     let mut tied = Tied::new();
     let draft = ContextId(0x2000);
     tied.apply(Event::ContextCreated { context: draft });
@@ -603,7 +603,8 @@ fn other_contexts_and_copies_tie_nobody() {
     assert!(tied.launched().is_empty());
 }
 
-/// After a gap it is not known what the slots hold, but the server goes on where they agree.
+/// After events were lost it is not known what the slots hold. But the server continues a prompt only
+/// behind the tokens that its slot holds.
 #[test]
 fn what_was_written_unseen_is_trusted_where_there_is_no_doubt() {
     let mut tied = Tied::new();
@@ -625,9 +626,10 @@ fn what_was_written_unseen_is_trusted_where_there_is_no_doubt() {
     assert_eq!(tied.launched(), [(1, UNTIED)]);
 }
 
-/// Only a prompt's checkpoints lead back to it: whether there is one is known with its batch.
+/// Only checkpoints that are made while a prompt is evaluated count. Whether a slot evaluates a prompt
+/// is known with its next batch.
 #[test]
-fn checkpoints_are_kept_back_until_it_is_clear_what_they_are_of() {
+fn checkpoints_are_held_back_until_the_next_batch_tells_if_they_are_of_a_prompt() {
     use contextpilot_residency::BufferId;
     let mut tied = Tied::new();
     let checkpoint = |buffer| Event::Checkpointed {
@@ -665,7 +667,7 @@ fn checkpoints_are_kept_back_until_it_is_clear_what_they_are_of() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn prompts_and_tokens_beyond_the_bounds_do_not_wait() {
     let mut prompts = Prompts::new();
     let long = vec![7; 1 << 20];
     for n in 0..4 {

@@ -25,7 +25,7 @@ fn a_prompt_is_cached_once_it_has_been_evaluated() {
 }
 
 #[test]
-fn it_is_overwritten_when_the_first_token_that_disagrees_is_submitted() {
+fn a_prompt_is_evicted_when_the_first_token_that_disagrees_is_submitted() {
     let mut server = Server::start();
     server.prompt(0, "a", "the cat sat");
     let request = server.post("b");
@@ -53,7 +53,7 @@ fn a_full_hit_loses_nothing() {
 }
 
 #[test]
-fn a_run_without_the_cache_brings_the_same_back() {
+fn an_equal_prompt_evaluated_without_the_cache_evicts_nothing() {
     let mut server = Server::start();
     server.prompt(0, "a", "all of it again");
     let request = server.post("b");
@@ -69,7 +69,7 @@ fn a_run_without_the_cache_brings_the_same_back() {
 }
 
 #[test]
-fn a_run_without_the_cache_that_turns_elsewhere_does_not() {
+fn another_prompt_evaluated_without_the_cache_evicts_the_first() {
     let mut server = Server::start();
     server.prompt(0, "a", "all of it again");
     server.remove(0, -1, -1);
@@ -231,7 +231,7 @@ fn keeping_one_sequence_loses_the_others() {
 // ---- the host prompt cache ---------------------------------------------
 
 #[test]
-fn an_idle_slot_that_is_put_by_loses_nothing_until_its_buffer_is_freed() {
+fn a_slot_saved_to_host_memory_loses_nothing_until_its_buffer_is_freed() {
     let mut server = Server::start();
     server.prompt(0, "a", "put by");
     server.put_by(0, 0xb0);
@@ -244,7 +244,7 @@ fn an_idle_slot_that_is_put_by_loses_nothing_until_its_buffer_is_freed() {
 }
 
 #[test]
-fn what_comes_back_from_host_memory_stands_in_its_new_slot() {
+fn a_prompt_restored_from_host_memory_is_in_its_new_slot() {
     let mut server = Server::start();
     server.prompt(0, "a", "there and back");
     server.put_by(0, 0xb0);
@@ -331,7 +331,7 @@ fn cache_reuse_moves_a_chunk_from_the_middle() {
 }
 
 #[test]
-fn tokens_that_meet_at_one_position_are_not_relied_on() {
+fn two_tokens_shifted_to_one_position_evict_what_the_slot_holds() {
     let mut server = Server::start();
     server.prompt(0, "a", "abcdef");
     server.shift(0, 3, -1, -1);

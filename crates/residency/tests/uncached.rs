@@ -22,7 +22,7 @@ impl Server {
 }
 
 #[test]
-fn is_gone_when_it_is_launched() {
+fn an_uncached_request_is_evicted_when_it_is_launched() {
     let mut server = Server::start();
     server.uncached(0, "a", "a prompt");
     assert_eq!(
@@ -35,7 +35,7 @@ fn is_gone_when_it_is_launched() {
 }
 
 #[test]
-fn takes_with_it_what_stood_in_the_slot_even_if_it_is_the_same() {
+fn an_uncached_request_overwrites_even_an_equal_prompt_in_its_slot() {
     let mut server = Server::start();
     server.prompt(0, "a", "a prompt");
     server.said();
@@ -51,7 +51,7 @@ fn takes_with_it_what_stood_in_the_slot_even_if_it_is_the_same() {
 }
 
 #[test]
-fn keeps_nothing_for_another_slot() {
+fn an_uncached_prompt_does_not_keep_an_equal_one_cached() {
     let mut server = Server::start();
     server.uncached(0, "a", "a prompt");
     server.prompt(1, "b", "a prompt");
@@ -68,7 +68,7 @@ fn keeps_nothing_for_another_slot() {
 }
 
 #[test]
-fn the_next_request_is_cached_as_ever() {
+fn the_request_after_an_uncached_one_is_cached() {
     let mut server = Server::start();
     server.uncached(0, "a", "a prompt");
     server.said();
@@ -124,7 +124,7 @@ fn a_request_with_several_prompts_is_gone_once() {
 }
 
 #[test]
-fn tasks_that_never_get_a_slot_do_not_pile_up() {
+fn uncached_tasks_that_never_get_a_slot_are_bounded() {
     let mut server = Server::start();
     for task in 0..100_000 {
         server.apply(Event::Uncached { task });

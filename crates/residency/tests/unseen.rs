@@ -66,7 +66,7 @@ fn what_was_written_unseen_is_known_by_its_place() {
 
 /// Each slot's is its own, even where they are equal: that is not known.
 #[test]
-fn what_was_written_unseen_agrees_with_nothing_else() {
+fn content_written_unseen_is_equal_to_no_other_slots_content() {
     let mut server = Server::start();
     server.apply(Event::OutOfStep);
     go_on(&mut server, 0, "a", 5, "the same");
@@ -96,7 +96,7 @@ fn what_was_written_unseen_agrees_with_nothing_else() {
 
 /// Where the ways back are not known either, nothing is claimed.
 #[test]
-fn what_was_written_unseen_into_a_bounded_memory_is_not_cached() {
+fn a_prompt_behind_content_written_unseen_in_a_bounded_context_is_not_cached() {
     let mut server = Server::start();
     server.apply(Event::Bounded {
         context: ENGINE,

@@ -1,4 +1,4 @@
-//! What a server says about a completion, whichever endpoint it came from.
+//! A completion and its figures, from the answer of any endpoint.
 
 use serde_json::Value;
 
@@ -7,11 +7,11 @@ use crate::{Error, Response, Result};
 /// One completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
-    /// The slot that worked on it. The OpenAI-like endpoints do not say.
+    /// The slot that worked on it. `None` for the OpenAI-like endpoints, which do not say.
     pub slot: Option<u32>,
     /// Tokens of the whole prompt.
     pub prompt_tokens: usize,
-    /// Prompt tokens whose KV was there already (`timings.cache_n`).
+    /// Prompt tokens that were reused from the cache (`timings.cache_n`).
     pub cache_n: usize,
     /// Prompt tokens that were evaluated (`timings.prompt_n`).
     pub prompt_n: usize,
@@ -22,12 +22,11 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Reads the answer of `/completion`, `/v1/completions`,
-    /// `/v1/chat/completions`, `/infill`, streamed or not; several completions
-    /// where several prompts or `n` were asked for.
+    /// Reads the answer of `/completion`, `/v1/completions`, `/v1/chat/completions`, `/infill` and the
+    /// like, streamed or not. There are several completions if the request had several prompts or `n`.
     ///
     /// # Errors
-    /// Any status but 200, and bodies that are something else.
+    /// Any status but 200, and a body that is no completion.
     pub fn all(response: &Response) -> Result<Vec<Self>> {
         let text = response.text();
         if response.status != 200 {
@@ -42,10 +41,10 @@ impl Completion {
         }
     }
 
-    /// As [`Completion::all`], where there is one.
+    /// The first completion of [`Completion::all`].
     ///
     /// # Errors
-    /// Also when there is none.
+    /// Those of [`Completion::all`], and an answer without a completion.
     pub fn first(response: &Response) -> Result<Self> {
         let all = Self::all(response)?;
         let first = all.into_iter().next();
@@ -57,7 +56,7 @@ impl Completion {
         Self::with_content(raw, content)
     }
 
-    /// Server-sent events: the pieces in `content`, the figures in the last.
+    /// Reads server-sent events: each has a piece of `content`, and the last has the figures.
     fn streamed(text: &str) -> Result<Self> {
         let mut all = String::new();
         let mut last = Value::Null;
@@ -68,7 +67,7 @@ impl Completion {
             let event: Value = serde_json::from_str(event)
                 .map_err(|error| Error::new(format!("{error} in {event:?}")))?;
             all.push_str(content(&event).unwrap_or_default());
-            // A chat stream may end with an event of usage only.
+            // A chat stream may end with an event that has `usage` only.
             if !event["timings"].is_null() {
                 last = event;
             }
@@ -80,7 +79,7 @@ impl Completion {
         let number = |value: &Value| value.as_u64().map(|number| number as usize);
         let timings = &raw["timings"];
         let usage = &raw["usage"];
-        // `/v1/messages` counts what it evaluated, `/v1/responses` the whole.
+        // `/v1/messages` counts the evaluated tokens only, `/v1/responses` the whole prompt.
         let evaluated = match (
             number(&usage["input_tokens"]),
             number(&usage["input_tokens_details"]["cached_tokens"]),
@@ -91,8 +90,8 @@ impl Completion {
         let prompt_n = number(&timings["prompt_n"])
             .or(evaluated)
             .ok_or_else(|| Error::new(format!("no timings in {raw}")))?;
-        // Servers of 2025 say how many tokens the prompt had, but not how many
-        // of them were cached; streams of chats say it the other way round.
+        // Servers of 2025 say how many tokens the prompt had, but not how many of them were cached.
+        // Their chat streams say how many were cached, but not how many the prompt had.
         let whole = number(&raw["tokens_evaluated"]).or(number(&raw["usage"]["prompt_tokens"]));
         let cached = number(&timings["cache_n"])
             .or(number(&usage["cache_read_input_tokens"]))
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_is_understood() {
+    fn the_answers_of_all_endpoints_are_read() {
         let native = r#"{"content":"ab","id_slot":1,"tokens_evaluated":12,
                          "timings":{"cache_n":11,"prompt_n":1}}"#;
         let old = r#"{"content":"ab","id_slot":1,"tokens_evaluated":12,
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn other_answers_are_errors_that_show_the_body() {
+    fn an_answer_without_a_completion_is_an_error_that_shows_the_body() {
         for (status, body) in [
             (400, r#"{"error":{"message":"too long"}}"#),
             (200, r#"{"status":"ok"}"#),

@@ -1,4 +1,4 @@
-//! Where the real server and the models come from.
+//! Finds the real server, and writes the models, adapters and projectors that it serves.
 
 use std::{
     collections::HashSet,
@@ -16,12 +16,11 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The path of a real llama-server: what `scripts/llama-server` prints, asked
-/// once per process. The first call on a machine without one may take a while,
-/// and says so on stderr.
+/// The path of a real llama-server: what `scripts/llama-server` prints, run once per process. On a
+/// machine without a server the script fetches one, which may take a while, and says so on stderr.
 ///
 /// # Panics
-/// When there is none and none can be had; the script has then said why.
+/// If there is no server and none can be fetched. The script has printed the reason.
 pub fn llama_server() -> PathBuf {
     static FOUND: OnceLock<Result<PathBuf>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -43,7 +42,7 @@ pub fn llama_server() -> PathBuf {
     }
 }
 
-/// A model file below `target/`, and what matters about it here.
+/// A model file below `target/`.
 #[derive(Clone, Debug)]
 pub struct Model {
     path: PathBuf,
@@ -54,13 +53,13 @@ impl Model {
     /// The tiny model of an architecture.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn tiny(arch: Arch) -> Self {
         Self::of(&Spec::new(arch))
     }
 
-    /// Any model that `contextpilot-tiny-model` can write. Written once per
-    /// process, so that a change of the generator is seen.
+    /// Any model that `contextpilot-tiny-model` can write. It is written anew once per process, so that
+    /// a change of the generator takes effect.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -99,16 +98,16 @@ impl Model {
         self.arch
     }
 
-    /// Whether any prefix of a cached sequence can be used again, so that a
-    /// cached prompt is reused but for its last token. If not, checkpoints
-    /// decide, and nine tenths count as the whole.
+    /// Whether any prefix of a cached sequence can be reused, so that all of a cached prompt but its
+    /// last token is. If not (sliding window, recurrent), checkpoints decide, and a prompt counts as
+    /// cached if nine tenths of it are reused.
     pub(crate) fn keeps_any_prefix(&self) -> bool {
         matches!(self.arch, Arch::Llama | Arch::Draft | Arch::Qwen2Vl)
     }
 }
 
-/// A LoRA adapter for a tiny model, as a file below `target/`; one that is activated by these
-/// tokens, if there are any.
+/// A LoRA adapter for a tiny model, as a file below `target/`. With invocation tokens it is activated
+/// by these (aLoRA).
 ///
 /// # Panics
 /// When it cannot be written.

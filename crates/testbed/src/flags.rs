@@ -1,7 +1,7 @@
-//! What an older server does not know, or calls otherwise.
+//! Flags that an older server does not know.
 //!
 //! Tests are written for the llama-server that `scripts/llama-server` fetches. With
-//! `LLAMA_SERVER_BIN`, they run on any other: what that one says of its flags decides.
+//! `LLAMA_SERVER_BIN` they run on any other server. Its `--help` decides which flags it gets.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Flags without which an older server does by nature what they ask for, and whether a value
-/// follows: it has no host cache, one way to lay out its KV, whole windows, shifting contexts, and
-/// one use for a draft model.
+/// Flags that can be left out if a server does not know them, and whether a value follows. Such a
+/// server always does what the flag asks for: it has no host cache, one layout of its KV cache, full
+/// windows, context shift, and one use of a draft model.
 const BY_NATURE: [(&str, bool); 6] = [
     ("--cache-ram", true),
     ("--no-kv-unified", false),
@@ -21,12 +21,12 @@ const BY_NATURE: [(&str, bool); 6] = [
     ("--spec-type", true),
 ];
 
-/// The flags in a server's own help; empty if it gives none, which tells nothing.
+/// The flags in a server's `--help`. Empty if it prints none: then nothing is known of its flags.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags(BTreeSet<String>);
 
 impl Flags {
-    /// Asked once per process.
+    /// Each server is asked once per process.
     pub(crate) fn of(server: &Path) -> Self {
         static ASKED: Mutex<Option<HashMap<PathBuf, Flags>>> = Mutex::new(None);
         let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ impl Flags {
         self.0.is_empty() || self.0.contains(flag)
     }
 
-    /// `args` without those that the server has no need of.
+    /// `args` without the flags that the server does not need.
     pub(crate) fn fitting(&self, args: &[OsString]) -> Vec<OsString> {
         let mut fitting = Vec::new();
         let mut args = args.iter();
@@ -71,8 +71,7 @@ impl Flags {
         fitting
     }
 
-    /// The first of `args` without which they would mean something else, and which the server
-    /// does not know.
+    /// The first of `args` that the server does not know and that cannot be left out.
     pub(crate) fn lacking(&self, args: &[OsString]) -> Option<String> {
         let args = self.fitting(args);
         let flags = args.iter().filter_map(|arg| arg.to_str());
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_old_server_does_by_nature_is_left_out() {
+    fn a_flag_for_what_an_old_server_always_does_is_left_out() {
         let old = Flags::in_help(OLD);
         let args = strings(&["--no-kv-unified", "--cache-ram", "0", "--parallel", "2"]);
         assert_eq!(old.fitting(&args), strings(&["--parallel", "2"]));
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_cannot_do_is_told() {
+    fn a_flag_that_an_old_server_lacks_and_needs_is_named() {
         let old = Flags::in_help(OLD);
         let args = strings(&["-c", "-1", "--kv-unified", "--jinja", "--another"]);
         assert_eq!(old.lacking(&args).as_deref(), Some("--jinja"));

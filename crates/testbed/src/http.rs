@@ -1,5 +1,5 @@
-//! A small HTTP/1.1 client that hides nothing: tests send requests byte by
-//! byte, break off in the middle, and look at raw answers.
+//! A small HTTP/1.1 client for tests. They send requests byte by byte, break off in the middle, and
+//! read raw answers.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -15,18 +15,17 @@ use crate::{
     tls::Certificate,
 };
 
-/// The longest silence before a read fails: far above anything a tiny model
-/// does, far below the patience of a test run.
+/// The timeout of a read. A tiny model answers much faster, and a test run waits longer than this.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// One connection; several requests may follow each other on it.
+/// One connection. Several requests may follow each other on it.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<Stream>,
 }
 
 impl Connection {
-    /// Connects, without Nagle's delay: bytes go out as they are written.
+    /// Connects, with `TCP_NODELAY`: bytes go out as they are written.
     ///
     /// # Errors
     /// Those of connecting.
@@ -34,7 +33,7 @@ impl Connection {
         Self::to(&Endpoint::Tcp(address), None)
     }
 
-    /// Connects, with TLS to who has that certificate.
+    /// Connects to an endpoint. With a certificate, by TLS, and trusts only that certificate.
     pub(crate) fn to(endpoint: &Endpoint, certificate: Option<&Certificate>) -> io::Result<Self> {
         let stream = Stream::open(endpoint, certificate, SILENCE)?;
         Ok(Self {
@@ -42,7 +41,7 @@ impl Connection {
         })
     }
 
-    /// The bytes of a request with a length, kept alive.
+    /// The bytes of a request with a `Content-Length`. The connection stays open after the answer.
     pub fn request_bytes(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
         let mut bytes = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -72,7 +71,7 @@ impl Connection {
         self.response()
     }
 
-    /// Reads a whole answer; interim ones (100 Continue) are skipped.
+    /// Reads a whole answer. Interim answers (100 Continue) are skipped.
     ///
     /// # Errors
     /// Those of the connection, and an answer that is not HTTP.
@@ -90,7 +89,7 @@ impl Connection {
         Ok(response)
     }
 
-    /// Reads the head of an answer; its body stays to be read.
+    /// Reads the head of an answer. [`Self::part`] reads its body.
     ///
     /// # Errors
     /// Those of the connection, and an answer that is not HTTP.
@@ -119,10 +118,11 @@ impl Connection {
         })
     }
 
-    /// The next chunk of a chunked body, or all of another one. `None` at the end.
+    /// Reads the next chunk of a chunked body; `None` after the last one. A body that is not chunked is
+    /// read whole, so call this once for it.
     ///
     /// # Errors
-    /// Those of the connection, and a body that is broken off.
+    /// Those of the connection, and a truncated body.
     pub fn part(&mut self, head: &Response) -> Result<Option<Vec<u8>>> {
         if head.is_chunked() {
             let size = self.line()?;
@@ -153,8 +153,7 @@ impl Connection {
         Ok(Some(body))
     }
 
-    /// Whether the other side has closed the connection; waits for it, or for
-    /// bytes, up to `patience`.
+    /// Whether the other side closes the connection. Waits up to `patience` for that, or for bytes.
     pub fn closed_within(&mut self, patience: Duration) -> bool {
         let stream = self.stream.get_ref();
         if stream.set_read_timeout(patience).is_err() {
@@ -163,7 +162,7 @@ impl Connection {
         let closed = loop {
             match self.stream.fill_buf() {
                 Ok(bytes) => break bytes.is_empty(),
-                // A wait with an end to it is interrupted when the process was stopped meanwhile.
+                // A wait with a timeout is interrupted if the process was stopped meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     break !matches!(
@@ -173,12 +172,12 @@ impl Connection {
                 }
             }
         };
-        // Failing to go back to the long timeout only makes later reads fail sooner.
+        // If the long timeout cannot be set again, later reads only fail sooner.
         let _ = self.stream.get_ref().set_read_timeout(SILENCE);
         closed
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the writing side.
     ///
     /// # Errors
     /// Those of the connection.
@@ -200,20 +199,20 @@ impl Connection {
 pub struct Response {
     /// Status code.
     pub status: u16,
-    /// Names in lower case, in the order of arrival.
+    /// The headers in the order of arrival, with names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body, without chunk framing.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// The first header of that name, which is given in lower case.
+    /// The value of the first header of this name (in lower case).
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The body as text, with replacement characters where it is none.
+    /// The body as text. Bytes that are not UTF-8 become replacement characters.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -221,7 +220,7 @@ impl Response {
     /// The body as JSON.
     ///
     /// # Errors
-    /// When it is none; the text shows it.
+    /// If it is not JSON. The error shows the body.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_slice(&self.body)
             .map_err(|error| Error::new(format!("{error} in {:?}", self.text())))
@@ -239,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection to somebody who says `answer` and closes.
+    /// A connection to a listener that sends `answer` and closes.
     fn hearing(answer: &'static str) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let address = listener.local_addr().expect("bound");
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_with_a_length_follow_each_other() {
+    fn answers_with_a_length_are_read_one_after_the_other() {
         let mut connection = hearing(
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi\
              HTTP/1.1 503 No\r\nX: y\r\n\r\nuntil the end",
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_joined_or_read_one_by_one() {
+    fn a_chunked_body_is_read_whole_or_chunk_by_chunk() {
         let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
                       3\r\nabc\r\na;x=y\r\n0123456789\r\n0\r\n\r\n";
         let whole = hearing(answer).response().expect("an answer");
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_answers_are_errors() {
+    fn a_malformed_or_truncated_answer_is_an_error() {
         for answer in [
             "",
             "SMTP ready\r\n",
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_is_noticed() {
+    fn closed_within_sees_that_the_other_side_closes() {
         assert!(hearing("").closed_within(SILENCE));
         assert!(!hearing("x").closed_within(SILENCE));
     }

@@ -1,4 +1,5 @@
-//! A receiver of evictions that does what the index does, until told otherwise.
+//! A stand-in for the index: it receives evictions and answers as the index does, until it is told to
+//! misbehave.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 
-/// What to do with a POST.
+/// How the index answers a POST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// 200, as the index answers.
@@ -39,7 +40,7 @@ pub enum Behaviour {
 }
 
 impl Behaviour {
-    /// What the index says before the first `/reorder`.
+    /// The answer of the real index before the first `/reorder`.
     pub fn not_initialized() -> Self {
         let text = "Index not initialized. Call POST /reorder first.";
         Self::Status(503, json!({"detail": text}).to_string())
@@ -56,7 +57,7 @@ impl Behaviour {
 /// A request as it arrived.
 #[derive(Clone, Debug)]
 pub struct Post {
-    /// When its first byte was there.
+    /// When its first byte arrived.
     pub at: Instant,
     /// The number of the connection, from 0.
     pub connection: usize,
@@ -66,19 +67,18 @@ pub struct Post {
     pub body: Vec<u8>,
     /// `request_ids` in the body; empty if there are none.
     pub ids: Vec<String>,
-    /// Whether it was a well-formed `POST …/evict` that was (or is being)
-    /// accepted.
+    /// Whether it was a well-formed `POST …/evict` that was, or is being, accepted.
     pub accepted: bool,
 }
 
 #[derive(Default)]
 struct State {
     posts: Vec<Post>,
-    /// For the next posts; then `always`.
+    /// The behaviours for the next posts, one each. After these, `always` counts.
     script: VecDeque<Behaviour>,
     always: Option<Behaviour>,
     connections: Vec<TcpStream>,
-    /// Grows when behaviour changes, which is what hanging posts wait for.
+    /// Grows when the behaviour changes. Posts without an answer wait for that.
     changes: usize,
     closed: bool,
 }
@@ -98,7 +98,7 @@ struct Shared {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves a list of posts that is still right.
+        // The list of posts is still correct after a panic elsewhere.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -119,7 +119,7 @@ impl Index {
         Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0)))
     }
 
-    /// Starts one at an address: where another one was, say.
+    /// Starts one at an address, for example that of an index that was dropped.
     ///
     /// # Errors
     /// Those of listening.
@@ -146,7 +146,7 @@ impl Index {
         self.address
     }
 
-    /// What to do with every POST from now on, and with those that hang.
+    /// How to answer every POST from now on, and those that still have no answer.
     pub fn behave(&self, behaviour: Behaviour) {
         let mut state = self.shared.state();
         state.always = Some(behaviour);
@@ -155,7 +155,7 @@ impl Index {
         self.shared.changed.notify_all();
     }
 
-    /// What to do with the next POSTs, one each.
+    /// How to answer the next POSTs, one behaviour each.
     pub fn script(&self, behaviours: impl IntoIterator<Item = Behaviour>) {
         self.shared.state().script.extend(behaviours);
     }
@@ -177,25 +177,24 @@ impl Index {
         self.shared.state().evicted()
     }
 
-    /// Waits until the evicted ids are as wished. `false`: they were not in time.
+    /// Waits until the evicted ids fulfil a condition. `false`: they did not in time.
     pub fn wait_until(&self, wish: impl Fn(&BTreeSet<String>) -> bool, patience: Duration) -> bool {
         self.wait_for(|state| wish(&state.evicted()), patience)
     }
 
-    /// Waits until the posts, accepted or not, are as wished. `false`: they were
-    /// not in time.
+    /// Waits until the posts, accepted or not, fulfil a condition. `false`: they did not in time.
     pub fn wait_posts(&self, wish: impl Fn(&[Post]) -> bool, patience: Duration) -> bool {
         self.wait_for(|state| wish(&state.posts), patience)
     }
 
-    /// Waits until a post with this id has arrived, accepted or not, and says when its first byte
-    /// was there. `None`: it did not come in time.
+    /// Waits until a post with this id has arrived, accepted or not. Returns when its first byte
+    /// arrived. `None`: it did not arrive in time.
     pub fn wait_for_id(&self, id: &str, patience: Duration) -> Option<Instant> {
         let mut found = None;
         let mut seen = 0;
         self.wait_for(
             |state| {
-                // Each post once: whoever looks keeps the next one waiting.
+                // Each post is looked at once: the lock is held meanwhile, and new posts have to wait.
                 let mut news = state.posts[seen..].iter().rev();
                 let post = news.find(|post| post.ids.iter().any(|told| told == id));
                 found = post.map(|post| post.at);
@@ -229,13 +228,13 @@ impl Drop for Index {
         };
         self.shared.changed.notify_all();
         for connection in connections {
-            // It may be closed already.
+            // The connection may be closed already.
             let _ = connection.shutdown(Shutdown::Both);
         }
-        // Wakes the listener, which then sees that it is over.
+        // This connection wakes the listener, which then sees that it must end.
         let _ = TcpStream::connect(self.address);
         if let Some(listening) = self.listening.take() {
-            // It panics only together with a test that has failed anyway.
+            // The thread panics only if a test has failed anyway.
             let _ = listening.join();
         }
     }
@@ -255,14 +254,14 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let shared = Arc::clone(shared);
         thread::spawn(move || {
             serve(&stream, number, &shared);
-            // The clone in the list would keep it open.
+            // The clone in the list would keep the connection open.
             let _ = stream.shutdown(Shutdown::Both);
         });
         number += 1;
     }
 }
 
-/// Serves a connection until its end; `None` is that end.
+/// Serves a connection until its end, then returns `None`.
 fn serve(stream: &TcpStream, connection: usize, shared: &Shared) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut reader = BufReader::new(stream);
@@ -327,7 +326,7 @@ fn receive(reader: &mut BufReader<&TcpStream>, connection: usize) -> Option<Post
     })
 }
 
-/// `None` when the connection shall end.
+/// Answers one request. `None`: the connection must end.
 fn answer(
     mut stream: &TcpStream,
     behaviour: &Behaviour,

@@ -1,12 +1,12 @@
-//! Runs a real llama-server and asks it for the truth.
+//! Runs a real llama-server, and finds out from the engine itself which prompts are cached.
 //!
-//! For tests, the demo and benchmarks; nothing of it is part of what is
-//! installed. Everything blocks, and everything listens on loopback only.
+//! For tests, the demo and benchmarks. Nothing of it is part of the hook library. All calls block,
+//! and all sockets listen on loopback only.
 //!
 //! - [`llama_server`] finds (or fetches) the real engine, [`Model`] writes tiny
 //!   models for it, [`Server`] runs it, with or without the hook.
 //! - [`Connection`] is an HTTP client that gives access to every byte.
-//! - [`Index`] is a receiver of evictions that can be told to misbehave.
+//! - [`Index`] receives evictions, and can be told to misbehave.
 //! - [`Trace`] is a sequence of requests; [`truth()`] asks the engine which of
 //!   them it still has cached; [`Score`] compares that with what was reported.
 
@@ -44,12 +44,12 @@ pub use truth::{Probe, Residency, Truth, residency, truth, truth_of};
 pub use unseen::{Unseen, unseen_server};
 pub use wait::{try_until, until};
 
-/// Why something could not be done, for a person to read.
+/// A message that says what went wrong.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(String);
 
 impl Error {
-    /// With this text.
+    /// An error with this message.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
@@ -61,7 +61,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the text, because tests `unwrap` and the text has several lines.
+/// Prints the bare message: it may have several lines, and tests `unwrap`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -76,5 +76,5 @@ impl From<io::Error> for Error {
     }
 }
 
-/// What things here answer.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A loopback address with a port at which nobody listens, and at which nobody will begin to by
-/// chance: on Linux, other tests and programs take their ports elsewhere in 127.0.0.0/8.
+/// A loopback address with a port at which nobody listens. On Linux nobody will begin to by chance:
+/// other tests and programs use other addresses in 127.0.0.0/8.
 ///
 /// # Panics
-/// When no port is free there.
+/// If no port is free at that address.
 pub fn nowhere() -> SocketAddr {
     static NUMBER: AtomicU8 = AtomicU8::new(1);
     let own = match NUMBER.fetch_add(1, Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Requests that give the same answer every time.
+//! Requests whose answers are the same every time.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// `POST path` with a body of your own.
+    /// `POST path` with this body.
     pub fn new(path: impl Into<String>, body: Value) -> Self {
         Self {
             id: None,
@@ -20,10 +20,10 @@ impl Request {
         }
     }
 
-    /// `/completion`: a prompt, eight tokens, no chance.
+    /// `/completion`: a prompt, eight generated tokens, sampled without randomness.
     ///
-    /// The prompt is a text, or whatever else the endpoint takes: tokens, a
-    /// mixed array, several prompts.
+    /// The prompt is a text, or anything else that the endpoint takes: tokens, a mixed array, several
+    /// prompts.
     pub fn completion(prompt: impl Into<Value>) -> Self {
         let body = json!({
             "prompt": prompt.into(), "n_predict": 8, "temperature": 0, "seed": 1,
@@ -32,7 +32,8 @@ impl Request {
         Self::new("/completion", body)
     }
 
-    /// `/v1/chat/completions`: messages as (role, text), eight tokens, no chance.
+    /// `/v1/chat/completions`: messages as (role, text), eight generated tokens, sampled without
+    /// randomness.
     pub fn chat(messages: &[(&str, &str)]) -> Self {
         let messages: Vec<Value> = messages
             .iter()
@@ -45,18 +46,18 @@ impl Request {
         Self::new("/v1/chat/completions", body)
     }
 
-    /// The id that the index gave it.
+    /// Gives the request an id, as ContextPilot's index does.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// The slot that shall work on it.
+    /// Names the slot that must work on the request (`id_slot`).
     pub fn slot(self, slot: u32) -> Self {
         self.with("id_slot", slot)
     }
 
-    /// The number of tokens to generate. llama-server 0.7.0 makes one of 0.
+    /// Sets the number of tokens to generate. For 0, llama-server 0.7.0 generates one.
     pub fn predict(mut self, tokens: u32) -> Self {
         for name in ["n_predict", "max_tokens"] {
             if !self.body[name].is_null() {
@@ -92,8 +93,8 @@ impl Request {
         &self.body
     }
 
-    /// Its body as it is sent: the id stands in `rid` and `request_id` at the
-    /// end of the top level, where the index puts it.
+    /// Its body as it is sent: with the id in `rid` and `request_id`, at the end of the top level,
+    /// where the index puts it.
     pub fn wire_body(&self) -> String {
         let mut body = self.body.to_string();
         if let Some(id) = &self.id {
@@ -105,15 +106,14 @@ impl Request {
         body
     }
 
-    /// Whether the endpoint honours `id_slot`. `/v1/messages` drops what it does
-    /// not know; the engine's own choice goes by the longest common prefix there.
+    /// Whether the endpoint honours `id_slot`. `/v1/messages` drops unknown fields, so the server
+    /// chooses the slot by the longest common prefix.
     pub(crate) fn names_a_slot(&self) -> bool {
         self.path != "/v1/messages"
     }
 
-    /// The requests that ask for the KV of this one's prompt and change as
-    /// little as possible: no id, one token, one completion. A request with
-    /// several prompts is asked about prompt by prompt.
+    /// The requests that ask whether this request's prompt is cached, one for each of its prompts. They
+    /// change as little as possible: no id, one generated token, one completion.
     pub(crate) fn questions(&self) -> Vec<Self> {
         let mut question = self.clone();
         question.id = None;
@@ -133,8 +133,8 @@ impl Request {
         }
     }
 
-    /// The question whose prompt goes on with the answer, as the next turn of a
-    /// conversation would. `None` where nothing can be appended.
+    /// The request whose prompt is this prompt with its answer, as in the next turn of a conversation.
+    /// `None` if nothing can be appended.
     pub(crate) fn continued(&self, answer: &str) -> Option<Self> {
         let mut longer = self.clone();
         if let Some(messages) = longer.body["messages"].as_array_mut() {
@@ -149,12 +149,12 @@ impl Request {
         Some(longer)
     }
 
-    /// The LoRA adapters that it names.
+    /// The LoRA adapters that the request names.
     pub(crate) fn adapters(&self) -> Option<&Value> {
         self.body.get("lora")
     }
 
-    /// The same for the LoRA adapters of another.
+    /// The same request with the LoRA adapters that another one names.
     pub(crate) fn with_adapters_of(mut self, other: &Self) -> Self {
         let adapters = other.adapters().cloned();
         if let Some(body) = self.body.as_object_mut() {
@@ -166,8 +166,8 @@ impl Request {
         self
     }
 
-    /// Whether this one's prompt begins with the whole of `other`'s, as far as
-    /// can be seen without a tokenizer.
+    /// Whether this prompt begins with the whole prompt of `other`, as far as can be seen without a
+    /// tokenizer.
     pub(crate) fn extends(&self, other: &Self) -> bool {
         if self.path != other.path {
             return false;
@@ -186,8 +186,8 @@ impl Request {
     }
 }
 
-/// Whether an array is several prompts rather than one made of tokens. Texts
-/// and tokens mixed are one prompt; all texts, or arrays, are several.
+/// Whether an array contains several prompts. An array of texts only, or with arrays, does. An array
+/// with a token is one prompt, also if it is mixed with texts.
 fn several(prompts: &[Value]) -> bool {
     prompts.iter().all(Value::is_string) || prompts.iter().any(Value::is_array)
 }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_stands_where_the_index_puts_it() {
+    fn an_id_is_sent_at_the_end_of_the_top_level() {
         let request = Request::completion("text").id("req-\"1");
         let wire = request.wire_body();
         assert!(
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_change_nothing_that_matters() {
+    fn a_question_keeps_the_prompt_and_asks_for_one_token() {
         let request = Request::completion("text").id("a").slot(1).streamed();
         let questions = request.with("n", 2).questions();
         let expected = Request::completion("text").predict(1);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn several_prompts_are_several_questions() {
+    fn a_request_with_several_prompts_makes_a_question_for_each() {
         let prompts = |prompt: Value| Request::completion(prompt).questions().len();
         assert_eq!(prompts(json!(["one", "two"])), 2);
         assert_eq!(prompts(json!([[1, 2], [3]])), 2);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn continuations_extend() {
+    fn a_continued_prompt_begins_with_the_prompt_before_it() {
         let text = Request::completion("ab");
         let longer = text.continued("cd").expect("text");
         assert_eq!(longer.body()["prompt"], "abcd");

@@ -1,4 +1,4 @@
-//! vllm-router and the gateways to its servers, as processes.
+//! Runs vllm-router, and the gateways between it and its servers.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::{Connection, Error, Result};
 /// How long a process may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process that ends with this.
+/// A child process that is killed when this value is dropped.
 #[derive(Debug)]
 struct Running(Child);
 
@@ -24,7 +24,7 @@ impl Drop for Running {
     }
 }
 
-/// `contextpilot-llama gateway` before a server.
+/// `contextpilot-llama gateway` in front of a server.
 #[derive(Debug)]
 pub struct Gateway {
     _process: Running,
@@ -33,10 +33,11 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Listens at `port` for the server at `server`, whose events are at the port `events`.
+    /// Starts a gateway that listens at `port`. The server is at `server`, and publishes its events at
+    /// the port `events`.
     ///
     /// # Errors
-    /// When it does not listen.
+    /// If the gateway does not listen in time.
     pub fn start(companion: &Path, server: SocketAddr, port: u16, events: u16) -> Result<Self> {
         let child = Command::new(companion)
             .args(["gateway", "--server", &format!("http://{server}")])
@@ -62,13 +63,13 @@ impl Gateway {
         loopback(self.port)
     }
 
-    /// As the router knows it.
+    /// Its URL, by which the router knows it.
     pub fn url(&self) -> String {
         format!("http://{}", self.address())
     }
 }
 
-/// `vllm-router`, whose debug log says what it decides.
+/// `vllm-router`. Its debug log says what it decides.
 #[derive(Debug)]
 pub struct Router {
     _process: Running,
@@ -76,20 +77,20 @@ pub struct Router {
     port: u16,
 }
 
-/// What the router made of a request.
+/// The router's decision for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The server that it chose.
     pub worker: String,
-    /// Tokens that it believes to be cached there.
+    /// How many tokens the router believes to be cached there.
     pub credited: u64,
 }
 
 impl Router {
-    /// In front of these gateways, with a `--policy` of its own.
+    /// Starts the router in front of these gateways, with this `--policy`.
     ///
     /// # Errors
-    /// When it does not listen.
+    /// If the router does not listen in time.
     pub fn start(python: &Path, policy: &str, port: u16, gateways: &[Gateway]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let log = File::create(folder.path().join(LOG))?;
@@ -101,7 +102,7 @@ impl Router {
             .args(gateways.iter().map(Gateway::url));
         if policy == "kv_aware" {
             command.args(["--kv-event-block-size", "16", "--kv-event-model", "m"]);
-            // What is in host memory counts as what is in a slot: to take it from there is a copy.
+            // Tokens in the host prompt cache count like tokens in a slot: loading them is a copy.
             command.args(["--kv-penalty-host", "1.0"]);
             for gateway in gateways {
                 let (url, events) = (gateway.url(), gateway.events);
@@ -126,7 +127,7 @@ impl Router {
         loopback(self.port)
     }
 
-    /// What it has said, without colours.
+    /// Its log so far, without colours.
     ///
     /// # Errors
     /// Those of its log file.
@@ -141,7 +142,7 @@ impl Router {
         Ok(plain)
     }
 
-    /// The number of the newest batch of events that it has from a gateway's server.
+    /// The number of the newest batch of events that the router has received from a gateway's server.
     ///
     /// # Errors
     /// Those of its log file.
@@ -153,7 +154,7 @@ impl Router {
         Ok(line.and_then(|line| field(line, "seq")?.parse().ok()))
     }
 
-    /// What it has decided last.
+    /// Its last decision.
     ///
     /// # Errors
     /// Those of its log file.
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_the_log_are_read() {
+    fn a_decision_is_read_from_the_fields_of_a_log_line() {
         let line = "DEBUG x: y: KV decision worker=\"http://a:1\" tokens=12 last=3";
         assert_eq!(field(line, "tokens"), Some("12"));
         assert_eq!(field(line, "last"), Some("3"));

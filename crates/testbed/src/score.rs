@@ -1,4 +1,4 @@
-//! What was reported, next to what is true.
+//! Compares the reported evictions with the truth.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -7,18 +7,18 @@ use std::{collections::BTreeSet, fmt};
 pub struct Score {
     /// Ids that were asked about.
     pub ids: usize,
-    /// Ids whose KV is gone.
+    /// Ids whose prompt is not cached any more.
     pub gone: usize,
-    /// Ids that were reported, of those asked about or not.
+    /// Ids that were reported, including those that were not asked about.
     pub reported: usize,
-    /// Gone, but not reported.
+    /// Ids that are gone but were not reported.
     pub missed: BTreeSet<String>,
-    /// Reported, but not gone (or unknown).
+    /// Ids that were reported but are not gone, or were not asked about.
     pub false_: BTreeSet<String>,
 }
 
 impl Score {
-    /// Compares; `ids` are all that were asked about.
+    /// Compares what is gone with what was reported. `ids` are all ids that were asked about.
     pub fn of(
         ids: &BTreeSet<String>,
         gone: &BTreeSet<String>,
@@ -33,23 +33,22 @@ impl Score {
         }
     }
 
-    /// Nothing missed, nothing false.
+    /// Whether no id was missed and none was reported falsely.
     pub fn is_perfect(&self) -> bool {
         self.missed.is_empty() && self.false_.is_empty()
     }
 
-    /// Gone ids that were reported, as a share of the gone; 1 where none is.
+    /// The share of the gone ids that were reported. 1 if no id is gone.
     pub fn recall(&self) -> f64 {
         ratio(self.gone - self.missed.len(), self.gone)
     }
 
-    /// Reported ids that are gone, as a share of the reported; 1 where none is.
+    /// The share of the reported ids that are gone. 1 if no id was reported.
     pub fn precision(&self) -> f64 {
         ratio(self.reported - self.false_.len(), self.reported)
     }
 
-    /// Adds another trace's. Ids are told apart by `name`, since traces use the
-    /// same ones.
+    /// Adds the score of another trace. Its ids get the prefix `name`, since traces use the same ids.
     pub fn add(&mut self, name: &str, other: &Self) {
         self.ids += other.ids;
         self.gone += other.gone;
@@ -87,7 +86,7 @@ fn ratio(part: usize, whole: usize) -> f64 {
     }
 }
 
-/// For the message of an assertion.
+/// The text for the message of an assertion.
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -23,17 +23,17 @@ mod tests;
 pub use builder::Builder;
 use said::listening;
 
-/// How often a condition outside this process is looked at.
+/// How often a condition outside this process is checked.
 const LOOK: Duration = Duration::from_millis(2);
 /// How long a server may take to be ready. It takes 0.1 s on an idle machine.
 const READY: Duration = Duration::from_secs(60);
 
-/// A running server. Dropping it ends it.
+/// A running server. Dropping this ends the process.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
     endpoints: Vec<Endpoint>,
-    /// The one of them that is talked to.
+    /// Index of the endpoint that connections are made to.
     chosen: usize,
     certificate: Option<Arc<Certificate>>,
     /// Its working directory, with its logs and saved slots.
@@ -46,16 +46,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with nothing but a context of 4096 tokens, one thread, and a
-    /// folder for saved slots; everything else is as llama-server has it.
+    /// A server with a context of 4096 tokens, one thread, and a folder for saved slots. All other
+    /// settings are llama-server's defaults.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// Waits until it is ready to serve.
+    /// Waits until the server is ready.
     ///
     /// # Errors
-    /// When it ends, or is not ready in time: with the end of what it said on stderr.
+    /// If the server ends or is not ready in time. The error has the end of its stderr.
     pub fn await_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + self.ready;
         self.endpoints = self.until(deadline, "it listened", |server| {
@@ -69,10 +69,10 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address of the chosen endpoint.
     ///
     /// # Panics
-    /// If it is not spoken to over TCP.
+    /// If the endpoint is a Unix socket.
     pub fn address(&self) -> SocketAddr {
         match &self.endpoints[self.chosen] {
             Endpoint::Tcp(address) => *address,
@@ -80,22 +80,21 @@ impl Server {
         }
     }
 
-    /// All places where it listens, in the order of `--host`.
+    /// All endpoints at which it listens, in the order of `--host`.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// From now on, connections are made to the endpoint of that number rather than the first.
+    /// From now on, connections are made to the endpoint of this index. Without this, to the first.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such endpoint.
     pub fn choose(&mut self, endpoint: usize) {
         assert!(endpoint < self.endpoints.len(), "{:?}", self.endpoints);
         self.chosen = endpoint;
     }
 
-    /// Its process id; that of llama-server also under the launcher, which
-    /// becomes the server.
+    /// The process id of llama-server. The launcher keeps its id when it becomes the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -162,7 +161,7 @@ impl Server {
     /// The number of slots.
     ///
     /// # Errors
-    /// When it does not say.
+    /// If the server does not say.
     pub fn slots(&self) -> Result<u32> {
         let props = self.get("/props")?.json()?;
         let slots = props["total_slots"].as_u64();
@@ -171,14 +170,13 @@ impl Server {
             .ok_or_else(|| Error::new(format!("no total_slots in {props}")))
     }
 
-    /// Waits until no slot works. Needs the slots endpoint, which is on unless
-    /// `--no-slots` is given.
+    /// Waits until no slot works. Needs the slots endpoint, which is on unless `--no-slots` is given.
     ///
-    /// The question goes through the same queue as requests, so what was
-    /// answered before it has been cleaned up after as well.
+    /// This asks through the server's task queue. So the server has also finished the work that
+    /// follows the answers it gave before.
     ///
     /// # Errors
-    /// When it takes longer than a minute, or the server does not say.
+    /// If it takes longer than a minute, or the server does not say.
     pub fn wait_idle(&self) -> Result<()> {
         let deadline = Instant::now() + READY;
         loop {

@@ -22,7 +22,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Of a URL as llama-server's log has it. `None`: it is none, or has no port yet.
+    /// Parses a URL from llama-server's log. `None`: it is no URL, or has no port yet.
     pub(crate) fn of_url(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         match scheme {
@@ -54,7 +54,7 @@ impl Endpoint {
     }
 }
 
-/// A connection as the system has it.
+/// A socket of the system.
 #[derive(Debug)]
 pub(crate) enum Plain {
     Tcp(TcpStream),
@@ -107,7 +107,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Waits up to `patience` for the connection, and for anything on it.
+    /// Connects. `patience` is the timeout of a TCP connection attempt, and of each read and write.
     pub(crate) fn open(
         endpoint: &Endpoint,
         certificate: Option<&Certificate>,
@@ -134,7 +134,7 @@ impl Stream {
         self.plain().set_read_timeout(patience)
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the writing side.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         if let Self::Tls(stream) = self {
             stream.conn.send_close_notify();
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_of_every_form_are_understood() {
+    fn urls_for_ipv4_ipv6_and_unix_sockets_are_parsed() {
         let tcp = |text: &str| Some(Endpoint::Tcp(text.parse().expect("an address")));
         for (url, endpoint) in [
             ("http://127.0.0.1:37185", tcp("127.0.0.1:37185")),

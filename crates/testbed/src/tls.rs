@@ -1,4 +1,4 @@
-//! A certificate for a server of ours, and clients who trust it alone.
+//! A certificate for a test server, and clients that trust no other.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -6,7 +6,7 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, pki_types::ServerName};
 use tempfile::TempDir;
 
-/// Signed by itself, for `127.0.0.1`, `::1` and `localhost`.
+/// A self-signed certificate for `127.0.0.1`, `::1` and `localhost`.
 #[derive(Debug)]
 pub(crate) struct Certificate {
     files: TempDir,
@@ -17,7 +17,7 @@ const KEY: &str = "key.pem";
 const CERTIFICATE: &str = "certificate.pem";
 
 impl Certificate {
-    /// Made anew, with its key in files that last as long as this.
+    /// Makes a new certificate. The files with it and its key exist as long as this value.
     pub(crate) fn new() -> io::Result<Self> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let names = ["127.0.0.1", "::1", "localhost"].map(str::to_owned);
@@ -43,12 +43,12 @@ impl Certificate {
         })
     }
 
-    /// For `--ssl-key-file`.
+    /// The file for `--ssl-key-file`.
     pub(crate) fn key_file(&self) -> PathBuf {
         self.files.path().join(KEY)
     }
 
-    /// For `--ssl-cert-file`.
+    /// The file for `--ssl-cert-file`.
     pub(crate) fn file(&self) -> PathBuf {
         self.files.path().join(CERTIFICATE)
     }

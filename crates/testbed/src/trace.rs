@@ -1,4 +1,4 @@
-//! A sequence of requests that can be run again and again.
+//! A trace: a sequence of requests that can be replayed.
 
 use serde_json::{Value, json};
 
@@ -9,22 +9,21 @@ use crate::{Completion, Connection, Error, Request, Response, Result, Server};
 /// How long a request may take to get into the queue.
 const QUEUED: Duration = Duration::from_secs(60);
 
-/// One thing that happens to a server.
+/// One step of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A request, answered to its end.
+    /// A request that is answered completely.
     Ask(Request),
-    /// A request whose client goes away: after that many chunks of a streamed
-    /// answer, or, with 0, right after sending. How far the server gets
-    /// meanwhile is up to the machine.
+    /// A request whose client goes away: after that many chunks of a streamed answer, or with 0 right
+    /// after sending. How far the server gets until then depends on the machine.
     Abandon(Request, usize),
-    /// A request that is streamed, and goes on while the next steps are taken. This one ends when
-    /// the answer has begun.
+    /// A streamed request that goes on during the next steps. This step ends when its answer has
+    /// begun.
     Begin(Request),
-    /// A request that has to wait for a slot, which it names. This step ends when it waits. Needs
-    /// `--metrics`.
+    /// A request that names a busy slot and has to wait for it. This step ends when the request waits.
+    /// Needs `--metrics`.
     Queue(Request),
-    /// The clients of all that was begun go away, and what waited is answered.
+    /// The clients of all streamed requests that go on go away, and the waiting requests are answered.
     Release,
     /// A slot is erased.
     Erase(u32),
@@ -48,7 +47,7 @@ impl Step {
         }
     }
 
-    /// `open`: the requests that go on.
+    /// Runs this step. `open`: the requests that go on.
     fn run(&self, server: &Server, open: &mut Open) -> Result<Response> {
         let slot = |slot: &u32, action: &str, file: Option<&String>| {
             let body = file.map_or(json!({}), |file| json!({"filename": file}));
@@ -84,7 +83,7 @@ impl Step {
         if self.request().is_none() && ![0, 200].contains(&response.status) {
             return Err(Error::new(format!("{self:?}: {}", response.text())));
         }
-        // One at a time, or the engine's choice of slots would depend on timing.
+        // One request at a time, or the engine's choice of slots would depend on timing.
         if open.begun.is_empty() && open.queued.is_empty() {
             server.wait_idle()?;
         }
@@ -110,7 +109,7 @@ fn send(server: &Server, request: &Request) -> Result<Connection> {
     Ok(connection)
 }
 
-/// No answer.
+/// The response of a step without an answer.
 fn nothing() -> Response {
     Response {
         status: 0,
@@ -138,7 +137,7 @@ fn wait_deferred(server: &Server, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Answers with what was read before the client went away; status 0 if nothing.
+/// The part of the answer that was read before the client went away. Status 0 if nothing was read.
 fn abandon(server: &Server, request: &Request, chunks: usize) -> Result<Response> {
     let mut connection = send(server, request)?;
     if chunks == 0 {
@@ -154,21 +153,20 @@ fn abandon(server: &Server, request: &Request, chunks: usize) -> Result<Response
     Ok(response)
 }
 
-/// What came of a step.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The id of the request, if it had one.
     pub id: Option<String>,
-    /// The answer; that of an abandoned request is what was read of it.
+    /// The answer. For an abandoned request, the part that was read.
     pub response: Response,
-    /// The completions; none for other steps, refused and abandoned requests.
+    /// The completions. None for refused and abandoned requests, and for steps without a request.
     pub completions: Vec<Completion>,
 }
 
 impl Outcome {
-    /// The answer without what differs from one run to the next: times, and the
-    /// random ids that the OpenAI-like endpoints hand out. All the rest must be
-    /// equal with and without the hook.
+    /// The answer without what differs between runs: times, and the random ids of the OpenAI-like
+    /// endpoints. All the rest must be equal with and without the hook.
     pub fn timeless(&self) -> String {
         let text = self.response.text();
         let clean = |json: &str| match serde_json::from_str::<Value>(json) {
@@ -217,17 +215,17 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Nothing yet.
+    /// A trace without steps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Then a request.
+    /// Appends a request.
     pub fn ask(self, request: Request) -> Self {
         self.then(Step::Ask(request))
     }
 
-    /// Then any step.
+    /// Appends a step.
     pub fn then(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
@@ -240,7 +238,7 @@ impl Trace {
         since.any(|step| matches!(step, Step::Begin(_) | Step::Queue(_)))
     }
 
-    /// The first `steps` steps: to know the truth at an earlier moment.
+    /// The first `steps` steps, to ask for the truth at an earlier moment.
     pub fn upto(&self, steps: usize) -> Self {
         Self {
             steps: self.steps[..steps.min(self.steps.len())].to_vec(),
@@ -258,8 +256,7 @@ impl Trace {
         ids
     }
 
-    /// What was said last, within the first `steps` steps, of the adapters of requests that name
-    /// none.
+    /// The adapters that the first `steps` steps last set for requests that name none.
     pub(crate) fn adapters_after(&self, steps: usize) -> Option<&Value> {
         let mut said = self.steps.iter().take(steps).rev();
         said.find_map(|step| match step {
@@ -273,16 +270,16 @@ impl Trace {
         self.steps.iter().filter_map(Step::request)
     }
 
-    /// Runs it, one step after the other; after each, the server is idle, unless a request goes on.
+    /// Runs the steps one after the other. After each step the server is idle, unless a request goes
+    /// on.
     ///
     /// # Errors
-    /// Those of connections and of slot actions. Requests may be refused: that
-    /// is an outcome.
+    /// Those of connections and of slot actions. A refused request is an outcome, not an error.
     pub fn run(&self, server: &Server) -> Result<Vec<Outcome>> {
         self.run_watched(server, |_| Ok(()))
     }
 
-    /// As [`Trace::run`]; hands over what came of each step before the next one begins.
+    /// Like [`Trace::run`]. Passes the outcome of each step to `watch` before the next step begins.
     ///
     /// # Errors
     /// As [`Trace::run`], and those of `watch`.
@@ -330,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_random_ids_are_forgotten_and_nothing_else() {
+    fn a_timeless_answer_lacks_times_and_random_ids_and_nothing_else() {
         let body = |id: &str, n: u32| {
             format!(
                 r#"{{"id":"chatcmpl-{id}","created":{n},"timings":{{"prompt_ms":{n}}},"text":"a"}}"#

@@ -1,8 +1,7 @@
-//! The truth, from the engine's own mouth.
+//! The truth: asks the engine itself which prompts are cached.
 //!
-//! To ask whether a prompt is cached is to send it again and to read `cache_n`.
-//! Asking changes what is cached. So the server is started afresh and the whole
-//! trace is replayed for each question, without any hook.
+//! A question sends a prompt again and reads `cache_n` of the answer. That changes what is cached. So
+//! for each question a new server without the hook is started and the whole trace is replayed.
 //!
 //! # An id may be called gone only if *no* request could find its KV
 //! One question is not enough, because the engine does not always look
@@ -14,11 +13,11 @@
 //!   more than half of its content; never if `id_slot` names a slot with
 //!   unrelated content. So the host cache is asked after erasing all slots,
 //!   which have been asked by then.
-//! - It empties a slot whose last LoRA adapters are others than a request's, even
-//!   if it has just loaded the very prompt from the host cache. So before that is
-//!   asked, each slot is given something else to do under the adapters of the
-//!   question. What a request names is named in the question, too; for one that
-//!   names none the server's own are set to what they were then.
+//! - It empties a slot whose last LoRA adapters differ from those of a request, even
+//!   if it has just loaded this very prompt from the host cache. So before the host
+//!   cache is asked, each slot evaluates another prompt under the adapters of the
+//!   question. A question names the same adapters as its request. If the request names
+//!   none, the server's own adapters are set to what they were then.
 //! - It takes a host entry only if at least a quarter of the *entry* is common
 //!   with the new prompt, and of several prefers what keeps most of the entry.
 //!   An entry of a short prompt and a long answer is thus found only by the next
@@ -26,12 +25,12 @@
 //!   prompt with its answer, and the trace's longer prompts with theirs.
 //!
 //! # What counts as cached
-//! All tokens of the prompt but the last, which the engine always evaluates
-//! again. Two prompts that differ in their last token only are the same to
-//! that measure. With sliding windows and recurrent models, which go back to
-//! checkpoints, it is nine tenths of the tokens. Where there are LoRA adapters, it
-//! is what a prompt gets from the cache if it is sent twice and nothing else is:
-//! what follows the activation of an adapter is evaluated each time.
+//! A prompt counts as cached if the engine reuses all of its tokens but the last, which
+//! it always evaluates again. So two prompts that differ in their last token only count
+//! as equal. With sliding windows and recurrent models, which go back to checkpoints,
+//! nine tenths of the tokens are enough. With LoRA adapters, a prompt must reuse as many
+//! tokens as it does if it is sent twice to an otherwise unused server: the tokens from
+//! the activation of an adapter on are evaluated each time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,21 +49,21 @@ use crate::{Builder, Completion, Error, Outcome, Request, Result, Score, Server,
 /// One question to the engine, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Where was looked.
+    /// Where the engine was made to look.
     pub place: String,
-    /// Tokens that the engine did not have to evaluate.
+    /// Tokens of the prompt that the engine reused.
     pub cache_n: usize,
-    /// Tokens of the prompt that was asked about.
+    /// Tokens of the prompt in question.
     pub prompt_tokens: usize,
 }
 
 /// Whether a request's prompt is cached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Residency {
-    /// It is; this is the question that found it.
+    /// It is cached. This is the question that found it.
     Resident(Probe),
-    /// No question found it; this is the one that came closest, unless the
-    /// server refuses the prompt altogether.
+    /// No question found it. This is the question with the most reused tokens. `None`: the server
+    /// refuses the prompt.
     Gone(Option<Probe>),
 }
 
@@ -78,7 +77,7 @@ impl Residency {
 /// The truth about the ids of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Truth {
-    /// By id.
+    /// Whether each request is cached, by its id.
     pub residency: BTreeMap<String, Residency>,
 }
 
@@ -94,7 +93,7 @@ impl Truth {
         gone.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Compares with what was reported.
+    /// Compares the truth with what was reported.
     pub fn score(&self, reported: &BTreeSet<String>) -> Score {
         Score::of(&self.ids(), &self.gone(), reported)
     }
@@ -103,8 +102,8 @@ impl Truth {
 /// The truth about every id of the trace, at its end.
 ///
 /// # Errors
-/// When the server cannot be run, or answers differently when the trace is
-/// replayed: what it answers would then be no truth.
+/// If the server cannot be run, or if its answers differ when the trace is replayed: then its answers
+/// would prove nothing.
 pub fn truth(trace: &Trace, server: &Builder) -> Result<Truth> {
     truth_of(trace, &trace.ids(), server)
 }
@@ -125,7 +124,7 @@ pub fn residency(trace: &Trace, id: &str, server: &Builder) -> Result<Residency>
 /// As [`truth`]; also when there is no such id.
 pub fn truth_of(trace: &Trace, ids: &[String], server: &Builder) -> Result<Truth> {
     let engine = Engine::new(trace, server)?;
-    // Equal prompts have equal answers. Kept in a list: JSON has no hash.
+    // Equal prompts have equal truths. A list, since JSON values cannot be hashed.
     let mut questions: Vec<Question> = Vec::new();
     let mut asked: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for id in ids {
@@ -158,7 +157,7 @@ pub fn truth_of(trace: &Trace, ids: &[String], server: &Builder) -> Result<Truth
     Ok(truth)
 }
 
-/// Two at a time: a replay waits for a process start more than it computes.
+/// Runs two at a time: a replay mostly waits for the start of a process.
 fn in_parallel<A: Sync, B: Send>(
     items: &[A],
     work: impl Fn(&A) -> Result<B> + Sync,
@@ -185,21 +184,21 @@ fn in_parallel<A: Sync, B: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What is asked, in which circumstances.
+/// A question, and the state of the server in which it is asked.
 #[derive(Clone, PartialEq)]
 struct Question {
     request: Request,
-    /// The adapters of requests that name none, where they are to be set before.
+    /// The adapters for requests that name none, if these must be set before.
     adapters: Option<Value>,
 }
 
-/// Where to look, in the state that the trace leaves.
+/// Where the engine is made to look, in the state that the trace leaves.
 #[derive(Clone, Copy)]
 enum Place {
-    /// Wherever the engine looks by itself.
+    /// The engine chooses.
     OwnChoice,
     Slot(u32),
-    /// The host cache, all slots being erased.
+    /// In the host cache: all slots are erased before.
     Host,
 }
 
@@ -209,7 +208,7 @@ struct Engine<'a> {
     slots: u32,
     /// The adapters that a server applies when it starts; `None`: it has none.
     adapters: Option<Value>,
-    /// What the trace's requests were answered the first time.
+    /// The answers to the trace's requests in the first run.
     first: Vec<Outcome>,
 }
 
@@ -229,7 +228,7 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// What to ask for a request that is a step of the trace.
+    /// The questions for a request that is a step of the trace.
     fn questions(&self, step: usize, request: &Request) -> Vec<Question> {
         let then = self.trace.adapters_after(step).or(self.adapters.as_ref());
         let unnamed = request.adapters().is_none();
@@ -240,7 +239,7 @@ impl<'a> Engine<'a> {
         request.questions().into_iter().map(question).collect()
     }
 
-    /// A fresh server in the state that the trace leaves.
+    /// Starts a new server and brings it into the state that the trace leaves.
     fn replay(&self) -> Result<Server> {
         let server = self.server.spawn()?;
         let outcomes = self
@@ -303,11 +302,11 @@ impl<'a> Engine<'a> {
         }
         let continuations = self.continuations(question);
         let slots = || (0..self.slots).map(Place::Slot);
-        // Which replays to make: in each, these questions are asked one after
-        // the other. Several only where one cannot disturb the next.
+        // The replays to make. In each, the questions are asked one after the other: several only if
+        // one cannot disturb the next.
         let mut replays: Vec<Vec<(Place, &Request)>> = Vec::new();
-        // A slot that has gone on from the prompt serves it as it is or, where
-        // only checkpoints lead back, from the last of those.
+        // A slot that has gone on from the prompt serves it directly or, if only checkpoints lead
+        // back, from the last of these.
         let in_slots = &continuations[..1];
         for asked in in_slots {
             if !question.names_a_slot() {
@@ -320,8 +319,8 @@ impl<'a> Engine<'a> {
             }
         }
         if self.server.has_host_cache() {
-            // A continuation that goes on from the end of an entry says nothing of
-            // a way back to the prompt, where there are only checkpoints.
+            // If only checkpoints lead back, a continuation that goes on from the end of an entry
+            // proves nothing of a way back to the prompt.
             let asked = match self.server.keeps_any_prefix() {
                 true => &continuations[..],
                 false => &continuations[..1],
@@ -329,7 +328,7 @@ impl<'a> Engine<'a> {
             replays.extend(asked.iter().map(|asked| vec![(Place::Host, asked)]));
         }
 
-        // Known from the first answer, which is about the question itself.
+        // The first answer is to the question itself: it tells the length of the prompt.
         let mut prompt_tokens = None;
         let mut closest: Option<Probe> = None;
         for questions in replays {
@@ -340,7 +339,7 @@ impl<'a> Engine<'a> {
                     if prompt_tokens.is_none() {
                         return Ok(Residency::Gone(None));
                     }
-                    // A continuation may be too long where the prompt is not.
+                    // A continuation may be too long for a slot although the prompt is not.
                     continue;
                 };
                 let prompt_tokens = *prompt_tokens.get_or_insert(answer.prompt_tokens);
@@ -363,7 +362,7 @@ impl<'a> Engine<'a> {
         Ok(Residency::Gone(closest))
     }
 
-    /// How much of a prompt a server takes from its cache if it is sent twice, and nothing else.
+    /// How many tokens of a prompt a new server reuses if only this prompt is sent to it, twice.
     fn most(&self, question: &Request, adapters: Option<&Value>) -> Result<usize> {
         let server = self.server.spawn()?;
         set_adapters(&server, adapters)?;
@@ -419,8 +418,8 @@ fn set_adapters(server: &Server, adapters: Option<&Value>) -> Result<()> {
     }
 }
 
-/// Empties a slot, if the server can. Those of before spring 2026 cannot while they take images:
-/// there the engine is asked as it is, and looks into the host cache for what has next to nothing
+/// Empties a slot, if the server can. Servers from before spring 2026 cannot if they take images. Such
+/// a server is asked without that: it looks into the host cache for a prompt that has next to nothing
 /// in common with its slots.
 fn erase(server: &Server, slot: u32) -> Result<()> {
     let response = server.post(&format!("/slots/{slot}?action=erase"), &json!({}))?;

@@ -1,4 +1,4 @@
-//! A real llama-server whose own functions nobody can hook: a copy that is a little different.
+//! A copy of a real llama-server whose own (C++) functions cannot be hooked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,29 +6,30 @@ use std::time::UNIX_EPOCH;
 
 use crate::{Error, Result, engine::repository, llama_server};
 
-/// What the hook would hook, mangled.
+/// The functions that the hook would hook, with mangled names.
 const OWN_FUNCTIONS: [&str; 2] = [
     "_ZN12server_queue10get_new_idEv",
     "_ZN19server_context_impl21launch_slot_with_taskER11server_slotO11server_task",
 ];
-/// What has them in Debian's package.
+/// The library of Debian's package that contains these functions.
 const LIBRARY: &str = "libllama-server-impl.so";
 
-/// Why they cannot be hooked.
+/// Why the functions cannot be hooked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unseen {
-    /// They have no names, as in an executable that was stripped, and as anywhere on macOS.
+    /// The functions have no names, as in a stripped executable, and as everywhere on macOS.
     ///
-    /// Other names and `STV_HIDDEN` in the dynamic symbol table do it: the dynamic linker then binds
-    /// the library's own calls to its own functions without looking at the name, and answers nobody
-    /// who asks for them.
+    /// The copy has other names and `STV_HIDDEN` in the dynamic symbol table. So the dynamic linker
+    /// binds the library's own calls to its own functions without a look-up by name, and `dlsym` finds
+    /// none of them.
     Nameless,
 }
 
-/// Such a copy of [`llama_server`], below `target/`. `None`: that one is not built like Debian's.
+/// Makes such a copy of [`llama_server`] below `target/`. `None`: that server is not built like
+/// Debian's.
 ///
 /// # Errors
-/// It cannot be made.
+/// If the copy cannot be made.
 pub fn unseen_server(why: Unseen) -> Result<Option<PathBuf>> {
     let server = llama_server();
     let (Some(folder), Some(name)) = (server.parent(), server.file_name()) else {
@@ -45,7 +46,7 @@ pub fn unseen_server(why: Unseen) -> Result<Option<PathBuf>> {
         fs::create_dir_all(&parent)?;
         let new = tempfile::tempdir_in(&parent)?;
         copy(folder, new.path(), why)?;
-        // Another test may have been faster.
+        // Another test may have made the same copy meanwhile.
         if fs::rename(new.path(), &home).is_ok() {
             let _ = new.keep();
         }
@@ -74,8 +75,8 @@ fn copy(from: &Path, to: &Path, why: Unseen) -> Result<()> {
     Ok(())
 }
 
-/// Hides the functions in a 64-bit little-endian ELF file, and gives them names that nobody looks
-/// for; returns how many. `None`: it is no such file.
+/// Hides the functions in a 64-bit little-endian ELF file and renames them. Returns how many were
+/// hidden. `None`: the file is not of this kind.
 fn hide(file: &mut [u8]) -> Option<usize> {
     const DYNAMIC_SYMBOLS: usize = 11;
     const HIDDEN: u8 = 2;
@@ -96,7 +97,7 @@ fn hide(file: &mut [u8]) -> Option<usize> {
     Some(hidden)
 }
 
-/// Where the sections of a kind are, how long, and where their names are.
+/// The offset and length of each section of a kind, and the offset of its string table.
 fn sections(file: &[u8], kind: usize) -> Option<Vec<[usize; 3]>> {
     let (table, size) = (number(file, 0x28, 8)?, number(file, 0x3a, 2)?);
     let count = number(file, 0x3c, 2)?;

@@ -1,18 +1,18 @@
-//! Waiting for what must come.
+//! Waits for conditions outside this process.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
-/// Only a failure takes that long.
+/// After this time the condition counts as failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Looks again and again until there is something.
+/// Calls `look` again and again until it returns something.
 ///
 /// # Panics
-/// When there is nothing after a minute.
+/// If it has returned nothing for a minute.
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     match try_until(what, || Ok(look())) {
@@ -21,10 +21,10 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The same for looks that may fail.
+/// Like [`until`], for a `look` that may fail.
 ///
 /// # Errors
-/// As the look, and when there is nothing after a minute.
+/// Those of `look`, and if it has returned nothing for a minute.
 pub fn try_until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {

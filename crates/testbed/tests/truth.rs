@@ -1,5 +1,5 @@
-//! The testbed against the real server, without any hook: does the truth come
-//! out that is known beforehand?
+//! The testbed with the real server, without the hook: does it find the truth where that is known
+//! beforehand?
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ fn server() -> Builder {
     Server::builder().model(&Model::tiny(Arch::Llama))
 }
 
-/// Sixty characters that begin like no other prompt's.
+/// A prompt of sixty characters that differs from every other one from the first on.
 fn prompt(letter: char) -> String {
     format!("{}, and so on and on.", String::from(letter).repeat(40))
 }
@@ -31,7 +31,7 @@ fn what_is_overwritten_in_two_slots_is_gone() {
         .ask(ask("again", 'a', 1).slot(1))
         .ask(Request::chat(&[("user", "hello")]).id("chat").slot(0));
     let truth = truth(&trace, &server().bare_slots(2)).unwrap();
-    // `a` is the prompt of `again`, which is there.
+    // `a` has the same prompt as `again`, which is cached.
     assert_eq!(truth.gone(), set(&["b", "c"]));
     let Residency::Resident(probe) = &truth.residency["a"] else {
         panic!("{truth:?}");
@@ -79,8 +79,8 @@ fn default_flags_keep_everything_in_host_memory() {
     assert_eq!(truth.ids().len(), 6);
 }
 
-/// The engine does not take a host entry for a prompt that is less than a
-/// quarter of it, but the next turn of the conversation finds it.
+/// The engine does not load a host entry for a prompt that is less than a quarter of the entry. But
+/// for the next turn of the conversation it does.
 #[test]
 fn a_short_prompt_with_a_long_answer_is_found_by_its_continuation() {
     let trace = Trace::new()
@@ -96,13 +96,13 @@ fn a_short_prompt_with_a_long_answer_is_found_by_its_continuation() {
 
 #[test]
 fn a_host_cache_that_is_too_small_loses_the_oldest() {
-    // 512 bytes a token: 1 MiB holds two prompts of a thousand tokens, no third.
+    // A token takes 512 bytes, so 1 MiB holds two prompts of a thousand tokens, but not three.
     let long = |letter: char| String::from(letter).repeat(950);
     let ask = |letter: char| Request::completion(long(letter)).id(letter);
     let trace = ('a'..='e').fold(Trace::new(), |trace, letter| trace.ask(ask(letter)));
     let server = server().args(["--parallel", "1", "--cache-ram", "1"]);
     let truth = truth(&trace, &server).unwrap();
-    // `e` is in the slot, `c` and `d` fit.
+    // `e` is in the slot, `c` and `d` fit into the host cache.
     assert_eq!(truth.gone(), set(&["a", "b"]));
 }
 
@@ -123,7 +123,7 @@ fn refused_requests_and_several_prompts() {
 }
 
 #[test]
-fn checkpoints_make_nine_tenths_enough() {
+fn with_checkpoints_a_prompt_counts_as_cached_if_nine_tenths_are_reused() {
     for arch in [Arch::Gemma2, Arch::Mamba] {
         let server = Server::builder().model(&Model::tiny(arch)).bare_slots(1);
         let trace = Trace::new()
@@ -136,7 +136,7 @@ fn checkpoints_make_nine_tenths_enough() {
 
 /// The slot stops when its client is gone, and is idle before the next step.
 #[test]
-fn an_abandoned_answer_ends() {
+fn a_slot_is_idle_after_the_client_of_its_answer_has_left() {
     let server = server().bare_slots(1).spawn().unwrap();
     let long = Request::completion(prompt('a')).predict(3000).streamed();
     let outcomes = Trace::new()
@@ -149,7 +149,7 @@ fn an_abandoned_answer_ends() {
 }
 
 #[test]
-fn ending_is_what_the_signal_asks_for() {
+fn a_stopped_server_ends_as_the_signal_asks() {
     let mut server = server().spawn().unwrap();
     let status = server.stop(libc::SIGTERM).unwrap();
     assert_eq!(status.code(), Some(0));

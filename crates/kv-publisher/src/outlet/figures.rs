@@ -1,4 +1,4 @@
-//! What has happened since the start.
+//! The figures of the publication since its start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What waits between the ledger's thread and ours.
+//! The events that wait between the ledger's thread and the publishing thread.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -9,11 +9,12 @@ use contextpilot_kv_events::KvEvent;
 use super::Outlet;
 use crate::shared::lock;
 
-/// Tokens and blocks of events that may wait for our thread. Beyond that they are dropped, and all
-/// that is there is said again.
+/// Tokens and block hashes of events that may wait for the publishing thread. If more would wait, all
+/// are dropped, and everything that is cached is announced again. A single call may push more than
+/// this if nothing waits.
 pub const MOST_WAITING: usize = 4 << 20;
-/// A sign of life after so much silence: whoever has come meanwhile or missed the last batch
-/// learns by it that there is something to ask for.
+/// After so long without events an empty batch is published. By its number a subscriber that came
+/// late or missed a batch learns that there is something to ask for.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long to wait before an address is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -21,14 +22,14 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     pub(super) events: Vec<KvEvent>,
-    /// Tokens and blocks of these.
+    /// Tokens and block hashes of these events.
     weight: usize,
     closed: bool,
 }
 
 impl Outlet {
-    /// Takes events to be published. False: there was no room, and none of those that waited will
-    /// be.
+    /// Takes events to be published. Returns false if there was no room: then these events and those
+    /// that waited are dropped.
     pub(crate) fn push(&self, events: &mut Vec<KvEvent>) -> bool {
         let weight: usize = events.iter().map(weight).sum();
         let mut inbox = lock(&self.inbox);
@@ -45,7 +46,7 @@ impl Outlet {
         true
     }
 
-    /// Whatever waits, nothing is there.
+    /// Replaces all waiting events by one: nothing is cached.
     pub(crate) fn clear(&self) {
         let mut inbox = lock(&self.inbox);
         inbox.events = vec![KvEvent::Cleared];
@@ -58,7 +59,7 @@ impl Outlet {
         self.filled.notify_one();
     }
 
-    /// `None`: it was closed.
+    /// Waits before an address is tried again. `None`: the outlet was closed.
     pub(super) fn pause(&self) -> Option<()> {
         let until = Instant::now() + AGAIN;
         let mut inbox = lock(&self.inbox);
@@ -75,8 +76,8 @@ impl Outlet {
         }
     }
 
-    /// Waits for events, and no longer than until the next sign of life. Also says whether these
-    /// are the last.
+    /// Waits for events, at most until the next empty batch is due. Returns them, and whether the
+    /// outlet was closed: then these are the last.
     pub(super) fn take(&self) -> (Vec<KvEvent>, bool) {
         let until = Instant::now() + HEARTBEAT;
         let mut inbox = lock(&self.inbox);

@@ -1,4 +1,4 @@
-//! Where subscribers connect to, and where replays are asked for.
+//! The sockets: one that publishes to subscribers, and one that answers requests for replays.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,22 +14,22 @@ use crate::kept::Kept;
 use crate::shared::lock;
 use crate::{Host, replay};
 
-/// Connections at a time, of subscribers; and a quarter as many that ask for replays.
+/// Connections of subscribers at a time. A quarter as many may ask for replays.
 pub const CONNECTIONS: usize = 32;
-/// Bytes that wait for one subscriber.
+/// Bytes that may wait for one connection.
 pub const QUEUED_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     pub(super) publisher: Option<Publisher>,
     pub(super) router: Option<Router>,
-    /// Why there are none.
+    /// Why a socket is missing.
     pub(super) problem: Option<String>,
 }
 
 impl Outlet {
-    /// Listens, as soon as that is possible; also whether it was said that replays cannot be
-    /// answered yet. `None`: it was closed first.
+    /// Listens for subscribers, and tries until that succeeds. Then tries once to listen for replays.
+    /// Also returns whether a failure of the latter was logged. `None`: the outlet was closed before.
     pub(super) fn open(&self, settings: &KvEvents, host: &Host) -> Option<(Kept, bool)> {
         let address = settings.publish;
         let mut said = false;
@@ -52,7 +52,7 @@ impl Outlet {
         Some((kept, said))
     }
 
-    /// Answers replays, as soon as that is possible.
+    /// Tries to listen for replays, unless it does already. `said`: a failure was logged already.
     pub(super) fn open_replay(&self, settings: &KvEvents, said: &mut bool, host: &Host) {
         let Some(address) = settings.replay else {
             return;

@@ -17,7 +17,7 @@ impl Accounts {
             .filter_map(|run| self.slots.get(&run[0].sequence))
             .any(|place| place.open.as_ref().is_some_and(|open| open.begun.is_none()));
         if begins {
-            // What the others hold by now may be what the prompt is compared with.
+            // The prompt will be compared with the past: record what all slots hold by now.
             for slot in ledger.slots() {
                 self.keep(slot, ledger);
             }
@@ -25,7 +25,7 @@ impl Accounts {
         for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
             let slot = run[0].sequence;
             let place = self.slots.entry(slot).or_default();
-            // What is written for no prompt is a trial, before the server serves.
+            // A batch for no prompt is the server's warm-up, before it serves.
             let serves = place.open.is_some() || place.owner > 0;
             let drafts = run.len() > 1 && run.iter().all(|entry| entry.output);
             place.drafted = if drafts { run.len() as u32 } else { 0 };
@@ -60,7 +60,8 @@ impl Accounts {
     }
 }
 
-/// Where something was when the engine chose a slot: what was saved since was in one.
+/// Where a holder was when the engine chose a slot, at time `decided`: a host entry that was saved
+/// later was still in its slot.
 fn was_in(holds: Keeper, decided: u64, saved: &HashMap<BufferId, (u64, SequenceId)>) -> Keeper {
     let Keeper::Host(buffer) = holds else {
         return holds;

@@ -8,7 +8,7 @@ use super::{Accounts, Rules};
 use crate::event::{Token, is_unseen};
 use crate::ledger::Keeper;
 
-/// Stretches of a prompt, each with why it was evaluated: in order and without gaps.
+/// Stretches of a prompt, each with the cause of its evaluation: in order and without gaps.
 struct Stretches {
     done: u32,
     end: u32,
@@ -16,7 +16,7 @@ struct Stretches {
 }
 
 impl Stretches {
-    /// What is left up to `to` was evaluated for this.
+    /// The tokens without a cause up to `to` get this cause.
     fn upto(&mut self, to: u32, cause: Cause) {
         let to = to.min(self.end);
         if to > self.done {
@@ -25,7 +25,8 @@ impl Stretches {
         }
     }
 
-    /// What is left up to `to`: for `cause`, but in these ranges because it was not moved.
+    /// The tokens without a cause up to `to` get this cause, but those in `ranges` get
+    /// [`Cause::Moved`].
     fn upto_around(&mut self, ranges: &[(u32, u32)], to: u32, cause: Cause) {
         for &(from, until) in ranges {
             self.upto(from.min(to), cause);
@@ -42,7 +43,7 @@ impl Stretches {
 }
 
 impl Accounts {
-    /// Accounts for a prompt of so many reused and evaluated tokens, by the engine's count.
+    /// Makes the account of a prompt. `reused` and `evaluated` are its tokens by the engine's count.
     pub(super) fn account(&mut self, open: &Open, reused: u64, evaluated: u64) -> Account {
         let mut account = Account {
             nth: open.nth,
@@ -102,7 +103,7 @@ impl Accounts {
             None => Cause::NotKnown,
         };
         stretches.upto(common(&begun.own, prompt) as u32, own);
-        // The one that holds most, of these a slot.
+        // The other that holds the most of the prompt; of several, a slot.
         let best = begun
             .others
             .iter()
@@ -122,7 +123,7 @@ impl Accounts {
             None => begun.movable(prompt, &self.rules),
         };
         let endless = begun.others.iter().any(|other| {
-            // It held all that was known then, and what came next was not looked at.
+            // It held all that was known of the prompt then, and its next tokens were not copied.
             other.endless && other.common(prompt) >= stretches.done
         });
         if let Some(nearest) = nearest {
@@ -168,13 +169,13 @@ impl Accounts {
     }
 }
 
-/// Why what is cached elsewhere was not used: the engine's rules (`get_available_slot`).
+/// Why tokens that are cached elsewhere were not used, by the server's rules (`get_available_slot`).
 fn kind(open: &Open, other: &Other, (common, prompt): (u32, u32), rules: &Rules) -> Kind {
     match other.holds {
         Keeper::Host(_) => Kind::HostRule,
         Keeper::Slot(_) if open.wishes.slot.is_some() => Kind::Pinned,
         Keeper::Slot(_) if rules.similarity == 0.0 => Kind::LeastRecentlyUsed,
-        // An idle one would have been taken.
+        // An idle slot that is similar enough would have been taken.
         Keeper::Slot(_) if rules.similarity(common, prompt, other.tokens).is_some() => Kind::Busy,
         Keeper::Slot(_) => Kind::Similarity,
     }
@@ -195,7 +196,7 @@ fn sources(begun: &Begun, reused: u64) -> Sources {
     sources
 }
 
-/// Entries by cause. The last of them is always evaluated.
+/// Evaluated entries by cause. The last token of a prompt is always evaluated.
 fn count(open: &Open, stretches: &Stretches, evaluated: u64) -> Causes {
     let mut causes = Causes {
         last_token: 1,

@@ -4,29 +4,31 @@ use super::past::common;
 use crate::event::Token;
 use std::collections::HashMap;
 
-/// As many tokens in a row are the same again rather by design than by chance.
+/// So many equal tokens in a row are no coincidence: both texts go on alike there.
 const SURE: usize = 16;
-/// As few say so where there are no more.
+/// If nowhere [`SURE`] tokens are equal, so many count as well.
 const LIKELY: usize = 4;
-/// Further behind, nothing is looked for.
+/// How many tokens of each text are compared.
 const FARTHEST: usize = 1 << 18;
 
 /// The first difference between two texts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// Tokens that only the prompt has there.
+    /// Tokens of the difference that only the prompt has.
     pub(super) inserted: u32,
-    /// Tokens that only the earlier one has there.
+    /// Tokens of the difference that only the earlier prompt has.
     pub(super) deleted: u32,
-    /// Tokens behind these that are the same in both.
+    /// Tokens behind the difference that are the same in both.
     pub(super) same_after: u32,
 }
 
-/// Compares what comes behind the common beginning; the first tokens differ, or one has none.
+/// Compares what a prompt (`ours`) and an earlier one (`theirs`) have behind their common beginning.
+/// Their first tokens differ, or one is empty.
 ///
-/// The difference ends where both go on alike for [`SURE`] tokens, else for [`LIKELY`], else where
-/// both end alike; as early in the prompt as that can be, or a few tokens later if less of both differs
-/// then (text that repeats itself begins alike at several places). If nowhere, all of both differs.
+/// The difference ends where both go on alike for [`SURE`] tokens, else for [`LIKELY`] tokens, else
+/// at their common end. Of several such places the earliest in the prompt counts, or one a few tokens
+/// later if fewer tokens differ then (text that repeats itself is alike at several places). If there
+/// is no such place, all tokens of both differ.
 pub(super) fn difference(ours: &[Token], theirs: &[Token]) -> Difference {
     let ours = &ours[..ours.len().min(FARTHEST)];
     let theirs = &theirs[..theirs.len().min(FARTHEST)];
@@ -42,14 +44,15 @@ pub(super) fn difference(ours: &[Token], theirs: &[Token]) -> Difference {
     })
 }
 
-/// Where `length` tokens of ours come again in theirs: as early as can be in ours, or up to as many tokens
-/// later if less differs then; where that is at several places in theirs, at the first of those that go on
-/// alike for longest.
+/// Finds where both go on alike for at least `length` tokens: as early in `ours` as possible, or up to
+/// `length` tokens later if fewer tokens differ then. Of several places in `theirs`, the first of
+/// those that go on alike for longest.
 fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
     if ours.len() < length || theirs.len() < length {
         return None;
     }
-    // Of equal windows the first one, and from each the next: no list of its own for each of them.
+    // For each window the first place in `theirs`, and for each place the next one with an equal
+    // window: a linked list without an allocation for each window.
     let mut first: HashMap<u64, u32> = HashMap::with_capacity(theirs.len());
     let mut next = vec![NONE; theirs.len()];
     for (place, window) in theirs.windows(length).enumerate().rev() {
@@ -61,8 +64,8 @@ fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
         let chain = std::iter::successors(Some(start), |&place| {
             Some(next[place as usize]).filter(|&place| place != NONE)
         });
-        // Another window may have the same key. A text that repeats itself says nothing by its
-        // twentieth place.
+        // Another window may have the same key. At most 16 places are compared, so that text that
+        // repeats itself does not take long.
         let places = chain.filter(|&place| theirs[place as usize..].starts_with(window));
         let lengths = places
             .take(16)
@@ -81,10 +84,10 @@ fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
         .min_by_key(|one| (one.inserted + one.deleted, one.inserted))
 }
 
-/// No place.
+/// The end of a list of places.
 const NONE: u32 = u32::MAX;
 
-/// Of a window, to be found by.
+/// The hash of a window.
 fn key(window: &[Token]) -> u64 {
     window.iter().fold(0, |key: u64, &token| {
         (key.rotate_left(5) ^ u64::from(token as u32)).wrapping_mul(0x517c_c1b7_2722_0a95)
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_edit_is_seen_as_such() {
+    fn one_edit_is_an_insertion_a_deletion_or_a_replacement() {
         let tail = run(100, 50);
         let with = |head: &[Token]| [head, &tail[..]].concat();
         assert_eq!(of(&with(&[1, 2, 3]), &tail), (3, 0, 50));
@@ -122,16 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn a_short_rest_counts_if_both_end_with_it() {
+    fn a_short_common_rest_counts_only_if_both_end_with_it() {
         assert_eq!(of(&[1, 7, 8], &[2, 7, 8]), (1, 1, 2));
         assert_eq!(of(&[1, 7, 8], &[2, 7, 8, 9]), (3, 4, 0));
         assert_eq!(of(&[1], &[]), (1, 0, 0));
         assert_eq!(of(&[], &[1, 2]), (0, 2, 0));
     }
 
-    /// What is inserted ends like what comes before a later copy of what follows.
+    /// The inserted tokens end like a sentence, so they are also alike to the middle of `theirs`.
     #[test]
-    fn an_insertion_into_text_that_repeats_itself_is_one() {
+    fn an_insertion_into_text_that_repeats_itself_is_still_an_insertion() {
         let sentence = [
             7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 1, 2,
         ];
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_does_not_hide_the_design() {
+    fn a_long_equal_rest_counts_before_a_few_tokens_that_are_equal_earlier() {
         // Four tokens come again early, and the whole rest later.
         let rest = run(100, 40);
         let ours = [&[5, 1, 2, 3, 4, 6][..], &rest].concat();
@@ -149,7 +152,7 @@ mod tests {
         assert_eq!(of(&ours, &theirs), (6, 8, 40));
     }
 
-    /// By trying all places.
+    /// Does the same by trying all places.
     fn naive(ours: &[Token], theirs: &[Token]) -> (u32, u32, u32) {
         for length in [SURE, LIKELY] {
             let meet = |from: usize| {
@@ -178,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_trying_all_places(
+        fn the_difference_is_the_one_found_by_trying_all_places(
             ours in prop::collection::vec(0..3_i32, 0..30),
             theirs in prop::collection::vec(0..3_i32, 0..16),
         ) {
@@ -186,7 +189,7 @@ mod tests {
         }
 
         #[test]
-        fn adds_up(
+        fn the_tokens_behind_a_difference_are_equal_and_nothing_exceeds_the_texts(
             ours in prop::collection::vec(0..5_i32, 0..60),
             theirs in prop::collection::vec(0..5_i32, 0..60),
         ) {

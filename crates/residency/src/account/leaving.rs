@@ -10,7 +10,7 @@ impl Accounts {
         let Some(place) = self.slots.get(&slot) else {
             return;
         };
-        // Its own prompt is not to be found there before it is accounted for.
+        // A prompt must not find itself in the past before it is accounted for.
         let unfinished = place.open.as_ref().is_some_and(|open| open.begun.is_some());
         if !unfinished {
             self.keep_anyway(slot, ledger);
@@ -36,8 +36,8 @@ impl Accounts {
         to: Position,
         ledger: &Ledger,
     ) {
-        // Drafted tokens that were rejected: nobody asked for them. Where launches cannot be seen, room
-        // for a prompt looks alike, but for the batch before it.
+        // Drafted tokens that were rejected belong to no prompt. Where launches cannot be seen, a
+        // removal that makes room for a prompt looks the same: only the batch before it differs.
         let place = self.slots.get_mut(&slot);
         let drafted = place.map_or(0, |place| std::mem::take(&mut place.drafted));
         let are_drafts = || match self.rules.tied {
@@ -49,7 +49,7 @@ impl Accounts {
             return;
         }
         if from < 0 && to < 0 {
-            // It is emptied for its own sake. What is written next is not compared with this.
+            // The slot is emptied, not for a prompt. The next prompt is not compared with this.
             return self.going(slot, Reason::Cleared, ledger);
         }
         self.keep(slot, ledger);
@@ -64,9 +64,9 @@ impl Accounts {
         }
     }
 
-    /// All that a slot holds goes now.
+    /// A slot loses all that it holds.
     pub(super) fn going(&mut self, slot: SequenceId, reason: Reason, ledger: &Ledger) {
-        // If its prompt was not evaluated to the end, it has been given up.
+        // If its prompt was not evaluated completely, that prompt has been given up.
         self.keep_anyway(slot, ledger);
         let place = self.slots.get_mut(&slot);
         let left = place.and_then(|place| place.left.take());

@@ -1,17 +1,18 @@
-//! Numbered losses, and who asked for which prompt: the latest of each.
+//! Losses of tokens, and who asked for which prompt. Both are numbered, and only the latest are kept.
 
 use super::past::{End, LossId, Nth};
 use super::types::{Asker, Loss};
 use crate::event::Reason;
 use std::collections::VecDeque;
 
-/// Losses that are remembered, and prompts of which it is known who asked for them.
+/// How many losses are remembered, and of how many prompts it is remembered who asked for them.
 pub const MOST: usize = 16_384;
-/// Bytes of one of each, without an id: just after the lists have doubled.
+/// The most bytes that one loss and one prompt take together, without an id: just after the lists
+/// have doubled.
 pub const EACH: usize =
     2 * (size_of::<Entry>() + size_of::<(Asker, Option<End>)>() + size_of::<u64>());
 
-/// A loss, before it is told.
+/// A loss as it is stored.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     at_unix_ms: u64,
@@ -19,7 +20,7 @@ struct Entry {
     by: Option<Nth>,
 }
 
-/// A numbered list whose oldest entries go.
+/// A numbered list that drops its oldest entries.
 #[derive(Debug)]
 struct Numbered<T> {
     entries: VecDeque<T>,
@@ -60,7 +61,7 @@ impl<T> Numbered<T> {
 pub(super) struct Losses {
     all: Numbered<Entry>,
     prompts: Numbered<(Asker, Option<End>)>,
-    /// Lost since the last batch, for a prompt that is not launched yet.
+    /// Losses since the last batch. They may be for a prompt that is not launched yet.
     unclaimed: Vec<LossId>,
 }
 
@@ -78,14 +79,14 @@ impl Losses {
         self.prompts.push((asker, None))
     }
 
-    /// It is known better who asked.
+    /// It became known who asked for a prompt.
     pub(super) fn name(&mut self, nth: Nth, asker: Asker) {
         if let Some((known, _)) = self.prompts.get_mut(nth) {
             *known = asker;
         }
     }
 
-    /// It was recorded.
+    /// Notes where a recorded prompt ends in the past.
     pub(super) fn place(&mut self, nth: Nth, end: End) {
         if let Some((_, known)) = self.prompts.get_mut(nth) {
             *known = Some(end);
@@ -108,7 +109,8 @@ impl Losses {
         })
     }
 
-    /// The server prepares a slot for a prompt before it launches it there.
+    /// Notes a loss whose prompt may be launched next: the server makes room in a slot before it
+    /// launches the prompt there.
     pub(super) fn note_unclaimed(&mut self, at_unix_ms: u64, reason: Reason) -> LossId {
         let id = self.note(at_unix_ms, reason, None);
         if self.unclaimed.len() < MOST {
@@ -117,7 +119,7 @@ impl Losses {
         id
     }
 
-    /// What was lost since the last batch was lost for this prompt.
+    /// A prompt was launched: what was lost since the last batch was lost for it.
     pub(super) fn claim(&mut self, nth: Nth) {
         for id in std::mem::take(&mut self.unclaimed) {
             if let Some(entry) = self.all.get_mut(id) {

@@ -1,23 +1,24 @@
-//! What the engine would reuse for a prompt, by its own rules.
+//! What the server would reuse for a prompt, by the server's own rules.
 
 use super::past::common;
 use super::{Accounts, Rules};
 use crate::event::{BufferId, SequenceId, Token};
 use crate::ledger::{Keeper, Ledger};
 
-/// A slot or a host entry, next to a prompt.
+/// A slot or a host entry, compared with a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matched {
     /// The slot; `None`: it is an entry of the host prompt cache.
     pub slot: Option<SequenceId>,
-    /// Tokens that it holds.
+    /// How many tokens it holds.
     pub tokens: u32,
-    /// Tokens that both begin with.
+    /// How many tokens both have in common from the beginning.
     pub common: u32,
-    /// Tokens that the engine would reuse of them in that slot: not the last of the prompt, and only
-    /// those that its context can go on from.
+    /// How many tokens the server would reuse in that slot: never the last one of the prompt, in a
+    /// bounded context only those that it can go on from, and with `--cache-reuse` also those that
+    /// it would move.
     pub reusable: u32,
-    /// It is at work, and lends nothing.
+    /// The slot is at work, so it cannot take the prompt now.
     pub busy: bool,
 }
 
@@ -26,23 +27,23 @@ pub struct Matched {
 pub enum Choice {
     /// The request names it.
     Pinned,
-    /// It holds the largest share of the prompt.
+    /// It is the most similar to the prompt (`--slot-prompt-similarity`).
     Similarity,
-    /// It was not used for the longest time.
+    /// It is the least recently used, or was never used.
     LeastRecentlyUsed,
 }
 
-/// What a prompt would find.
+/// What a prompt would find if it came now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// Slots, ascending, and host entries, oldest first, that hold anything.
     pub all: Vec<Matched>,
-    /// The slot that would be chosen, and how. `None`: all are at work, so it would wait; or the
-    /// choice falls on one that was never used and is not known.
+    /// The slot that would be chosen, and how. `None`: the prompt would have to wait for a slot, or
+    /// the number of slots is not known.
     pub choice: Option<(SequenceId, Choice)>,
-    /// The host entry that would be loaded into it: its place among [`Self::all`].
+    /// The host entry that would be loaded into the slot: its index in [`Self::all`].
     pub loads: Option<usize>,
-    /// Tokens that would be reused.
+    /// How many tokens would be reused.
     pub reused: u32,
 }
 
@@ -150,7 +151,7 @@ impl Accounts {
         let idle = all.iter().filter(|one| !one.busy);
         for (slot, one) in idle.filter_map(|one| Some((one.slot?, one))) {
             let share = self.rules.similarity(one.common, prompt, one.tokens);
-            // Those of 2025 take the longest of the similar ones.
+            // Servers of 2025 take the longest common beginning among the similar slots.
             let rank = share.map(|share| {
                 if self.rules.of_slot {
                     one.common as f32
@@ -182,7 +183,8 @@ impl Accounts {
     }
 }
 
-/// Whether the host prompt cache is looked into: not if half or more of the slot is kept.
+/// Whether the server searches the host prompt cache: if the slot was chosen by age, or if less than
+/// half of its tokens would be kept.
 fn updates_host(rules: &Rules, own: Option<&Matched>, how: Choice) -> bool {
     match (how, own) {
         (Choice::LeastRecentlyUsed, _) => true,
@@ -191,7 +193,8 @@ fn updates_host(rules: &Rules, own: Option<&Matched>, how: Choice) -> bool {
     }
 }
 
-/// The host entry that is better than the slot in both shares.
+/// The host entry that the server would load: it has at least a quarter of its tokens in common with
+/// the prompt, and is better than the slot in both shares (of its own tokens, and of the prompt).
 fn load(all: &[Matched], own: Option<&Matched>, prompt: u32) -> Option<usize> {
     let shares = |one: &Matched| {
         let same = one.common as f32;

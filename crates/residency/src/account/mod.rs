@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  events ──► Accounts::before ──► ledger ──► Accounts::after
-//!                 │  what is cached just now, when a prompt's first batch is submitted
+//!                 │  what is cached when a prompt's first batch is submitted
 //!                 │  what slots and buffers are about to lose
 //!                 ▼
 //!              [`past`]: all contents of slots, in bounded memory ──► Accounts::close ──► [`Account`]
 //! ```
 //!
-//! It looks at the ledger and changes nothing in it: what is reported of evictions is the same with
-//! it and without.
+//! Accounts read the ledger and change nothing in it: the reported evictions are the same without
+//! them.
 
 use crate::adapters::Blend;
 use crate::event::{BufferId, Reason, SequenceId, TaskId, Token};
@@ -47,72 +47,76 @@ pub struct Accounts {
     past: Past,
     losses: Losses,
     slots: BTreeMap<SequenceId, Slot>,
-    /// When each host entry was saved, and which slot it was saved from.
+    /// When each host entry was saved (see [`Self::clock`]), and from which slot.
     saved: HashMap<BufferId, (u64, SequenceId)>,
-    /// Contents that the event under way takes from a slot or buffer.
+    /// Contents that the current event removes from a slot or buffer: the tokens, the reason, and
+    /// the prompt for which the engine does it, if that is known.
     going: Vec<(Vec<Token>, Reason, Option<Nth>)>,
-    /// Slots with entries in the batch that is being evaluated, and whether these were the last.
+    /// Slots with entries in the batch that was just submitted, and whether the last of a slot's
+    /// entries asks for its output.
     batch: Vec<(SequenceId, bool)>,
-    /// The slot that takes on a task with this event, unless it has left something before.
+    /// The slot that takes a task with the current event, unless it has an undecided branch.
     launching: Option<SequenceId>,
-    /// Counts events.
+    /// The number of the current event. All times here are such numbers.
     clock: u64,
     /// When the last batch was submitted.
     batched: u64,
-    /// The prompt that was launched since.
+    /// The prompt that was launched since the last batch.
     launched: Option<Nth>,
     /// The last prompt that was launched.
     last: Nth,
     /// The last prompt before events were lost.
     gap: Nth,
-    /// LoRA adapters were applied.
+    /// LoRA adapters were applied at some time.
     adapted: bool,
-    /// Of slots that were never used, the server takes the last one first. `None`: not seen yet.
+    /// Whether the server takes slots that were never used from the last one on. `None`: not seen
+    /// yet.
     from_the_end: Option<bool>,
-    /// Accounts have the tokens around differences.
+    /// Accounts contain the tokens around differences.
     quotes: bool,
 }
 
-/// A slot.
+/// What accounts know of a slot.
 #[derive(Debug, Default)]
 struct Slot {
+    /// The prompt that the slot works on.
     open: Option<Open>,
-    /// The last prompt that was begun in it.
+    /// The last prompt whose first batch was submitted in the slot.
     owner: Nth,
-    /// It holds more than was recorded.
+    /// The slot holds more than was recorded in [`Past`].
     dirty: bool,
-    /// What it has left and may come back to.
+    /// The tokens of its undecided branch, which it may come back to.
     left: Option<Vec<Token>>,
-    /// What it held before room was made in it for its next prompt.
+    /// What the slot held before tokens were removed to make room for its next prompt.
     own: Option<Vec<Token>>,
     prepared: Prepared,
-    /// Its entries in the last batch, if outputs of all of several were asked for: then all but one may
-    /// be drafts.
+    /// The number of its entries in the last batch, if these were several and all asked for their
+    /// outputs. Then all but one may be drafted tokens.
     drafted: u32,
-    /// The adapters that it worked under then; `None`: it was at work on nothing yet.
+    /// The adapters that the slot worked under in its last batch; `None`: not known, or no batch yet.
     blend: Option<Blend>,
-    /// When it was last at work.
+    /// When the slot was last in a batch.
     used: u64,
-    /// The last prompt in it, for children that take it over.
+    /// The account of the last prompt in it, for child tasks that take the prompt over.
     last: Option<Account>,
 }
 
-/// What was done to a slot since it was last at work.
+/// What was done to a slot since the first batch of its last prompt.
 #[derive(Clone, Copy, Debug, Default)]
 struct Prepared {
-    /// When, last.
+    /// When the slot was last loaded from the host prompt cache.
     at: u64,
-    /// It was loaded from the host prompt cache.
+    /// The slot was loaded from the host prompt cache.
     restored: bool,
-    /// So many tokens were moved up.
+    /// How many tokens were moved towards the beginning (`--cache-reuse`).
     moved: u32,
-    /// It was emptied, as its next prompt is for other adapters.
+    /// The slot was emptied because its next prompt is for other adapters.
     readapted: bool,
-    /// LoRA adapters were applied to any.
+    /// LoRA adapters were applied in this server at some time.
     adapted: bool,
 }
 
-/// Bytes of contents that are remembered, unless it is said otherwise.
+/// Bytes of contents that are remembered by default: 32 MiB.
 pub const REMEMBERED_BYTES: usize = 32 << 20;
 
 impl Accounts {
@@ -139,32 +143,33 @@ impl Accounts {
         }
     }
 
-    /// From now on, accounts have the tokens around differences ([`Diverged::around`]).
+    /// From now on, accounts contain the tokens around differences ([`Diverged::around`]).
     #[must_use]
     pub fn quoting(mut self) -> Self {
         self.quotes = true;
         self
     }
 
-    /// Bytes that contents take now.
+    /// Bytes that the remembered contents take now.
     #[must_use]
     pub fn remembered_bytes(&self) -> usize {
         self.past.bytes()
     }
 
-    /// A slot takes on a task. Before the event of that is applied.
+    /// A slot takes a task. Call this before the event is applied.
     pub fn launch(&mut self, slot: SequenceId, task: TaskId, asker: Asker, wishes: Wishes) {
         if self.last == 0 && wishes.slot.is_none() {
             self.from_the_end = Some(slot > 0);
         }
         let untied = task == UNTIED;
-        // Where launches are known by what is submitted, the slot was chosen before room was made.
+        // If launches are found by prompts, the launch comes late: the slot was chosen before room
+        // was made in it, so before anything that follows the last batch.
         let decided = match self.rules.tied {
             true => self.batched,
             false => self.clock,
         };
         let place = self.slots.entry(slot).or_default();
-        // The end of a prompt tells whose it is: its beginning was seen already.
+        // The second launch of a tied prompt: its end tells whose it is.
         if let Some(open) = place.open.as_mut().filter(|open| open.untied && !untied) {
             open.asker = asker.clone();
             open.wishes = wishes;
@@ -179,8 +184,8 @@ impl Accounts {
         self.last = nth;
     }
 
-    /// How many of the first tokens of a prompt that was evaluated could be reused by now. `None`:
-    /// it is not remembered.
+    /// How many of the first tokens of an evaluated prompt could be reused now. `None`: the prompt is
+    /// not remembered.
     #[must_use]
     pub fn cached_tokens(&self, nth: u64, ledger: &Ledger) -> Option<u32> {
         let prompt = self.past.read(self.losses.end(nth)?)?;
@@ -194,8 +199,8 @@ impl Accounts {
         Some(best.max().unwrap_or(0))
     }
 
-    /// The prompt that a slot is at work on has been evaluated: so many tokens, by the engine's
-    /// count. `None` if its beginning was not seen.
+    /// The prompt that a slot works on has been evaluated. `reused` and `evaluated` are its tokens by
+    /// the engine's count. `None`: the launch was not seen.
     pub fn close(&mut self, slot: SequenceId, reused: u64, evaluated: u64) -> Option<Account> {
         let open = self.slots.get_mut(&slot)?.open.take()?;
         let account = self.account(&open, reused, evaluated);
@@ -205,7 +210,7 @@ impl Accounts {
         Some(account)
     }
 
-    /// It shows who asked for the prompt that a slot is at work on.
+    /// It became known who asked for the prompt that a slot works on.
     pub fn rename(&mut self, slot: SequenceId, asker: Asker, wishes: Wishes) {
         let place = self.slots.get_mut(&slot);
         if let Some(open) = place.and_then(|place| place.open.as_mut()) {
@@ -215,13 +220,13 @@ impl Accounts {
         }
     }
 
-    /// It shows who asked for a prompt that was evaluated.
+    /// It became known who asked for a prompt that was evaluated already.
     pub fn name(&mut self, nth: u64, asker: Asker) {
         self.losses.name(nth, asker);
     }
 
-    /// A slot takes over the prompt of another (`n`), which was evaluated there. Its own launch may
-    /// not have been seen.
+    /// A slot takes over the prompt that another slot has evaluated (`n` answers to one prompt). The
+    /// launch of the `target` slot may not have been seen.
     pub fn take_over(&mut self, source: SequenceId, target: SequenceId) -> Option<Account> {
         let account = self.slots.get(&source)?.last.clone()?;
         let place = self.slots.entry(target).or_default();

@@ -6,8 +6,8 @@ use super::{Prepared, Rules};
 use crate::event::{Entry, FILLER, Position, SequenceId, Token, is_unseen};
 use crate::ledger::{Keeper, Ledger};
 
-/// Tokens of other slots and host entries that are copied for one prompt: 16 MB. It is not known
-/// what those beyond hold further on.
+/// Tokens of other slots and host entries that are copied for one prompt: 16 MiB. Beyond that, it is
+/// not known how they go on behind the first batch.
 const MOST_COPIED: usize = 4 << 20;
 
 /// A prompt that a slot is at work on.
@@ -16,26 +16,26 @@ pub(super) struct Open {
     pub(super) nth: Nth,
     pub(super) asker: Asker,
     pub(super) wishes: Wishes,
-    /// Whose it is will be known at its end.
+    /// Launched for [`UNTIED`](crate::UNTIED): whose prompt it is will be known at its end.
     pub(super) untied: bool,
-    /// What was saved since then was in a slot when the engine chose one.
+    /// When the engine chose the slot. What was saved to host memory later was in a slot then.
     pub(super) decided: u64,
-    /// `None`: nothing of it was submitted yet.
+    /// `None`: nothing of the prompt was submitted yet.
     pub(super) begun: Option<Begun>,
-    /// As the slot holds it, once its end was submitted.
+    /// The tokens that the slot held after the last batch that asked for an output.
     pub(super) prompt: Option<Vec<Token>>,
     spans: Spans,
 }
 
-/// What was cached when its first batch was submitted.
+/// What was cached when the first batch of a prompt was submitted.
 #[derive(Debug)]
 pub(super) struct Begun {
-    /// Tokens of the slot that it goes on from.
+    /// The first position that was evaluated: how many tokens of the slot were reused.
     pub(super) from: u32,
-    /// What the slot held before.
+    /// What the slot held before room was made in it.
     pub(super) own: Vec<Token>,
     pub(super) others: Vec<Other>,
-    /// It is not known what the prompt begins with.
+    /// The reused tokens are not known.
     pub(super) blind: bool,
     pub(super) bounded: bool,
     /// The slot went back to a checkpoint.
@@ -43,23 +43,25 @@ pub(super) struct Begun {
     pub(super) prepared: Prepared,
 }
 
-/// Another slot or host entry that holds the beginning of a prompt.
+/// Another slot or host entry that held the beginning of a prompt when its first batch was
+/// submitted.
 #[derive(Debug)]
 pub(super) struct Other {
     pub(super) holds: Keeper,
+    /// Tokens that it had in common with the prompt up to the end of the first batch.
     common: u32,
-    /// All that it held.
+    /// How many tokens it held.
     pub(super) tokens: u32,
-    /// What it holds behind as much of the prompt as was known then.
+    /// Its tokens behind `common`, if these were all that was known of the prompt then.
     tail: Vec<Token>,
-    /// That is not known.
+    /// There was such a tail, but it was too long to be copied.
     pub(super) endless: bool,
-    /// It works under other adapters.
+    /// It is a slot that worked under other adapters.
     pub(super) of_other_adapters: bool,
 }
 
 impl Other {
-    /// How many tokens it held of a prompt.
+    /// How many of the first tokens of a prompt it held.
     pub(super) fn common(&self, prompt: &[Token]) -> u32 {
         let rest = prompt.get(self.common as usize..).unwrap_or_default();
         self.common + common(&self.tail, rest) as u32
@@ -80,7 +82,7 @@ impl Open {
         }
     }
 
-    /// Entries of its slot are about to be submitted.
+    /// Entries of the slot are about to be submitted.
     pub(super) fn submitting(&mut self, run: &[Entry]) {
         self.spans.submitting(run);
     }
@@ -90,12 +92,12 @@ impl Open {
         self.spans.evaluated(failed);
     }
 
-    /// How many of its entries stand at these positions.
+    /// How many entries were evaluated for the prompt at positions `[from, to)`.
     pub(super) fn entries(&self, from: u32, to: u32) -> u64 {
         self.spans.count(i64::from(from), i64::from(to))
     }
 
-    /// Whether the server has already forgotten what it was.
+    /// Whether the server forgets this prompt ([`Event::Uncached`](crate::Event::Uncached)).
     pub(super) fn is_forgotten(&self) -> bool {
         let last = self.prompt.as_ref().and_then(|prompt| prompt.last());
         last.is_some_and(|&token| is_unseen(token))
@@ -103,8 +105,9 @@ impl Open {
 }
 
 impl Begun {
-    /// Looks at what is there before the first entries of a slot's prompt are written. `left`: what
-    /// was removed from the slot for it, with all before it.
+    /// Compares the prompt with all that is cached before its first batch is written. `left`: what the
+    /// slot held before tokens were removed to make room for the prompt. `buffers` says where a holder
+    /// was when the engine chose the slot.
     pub(super) fn look(
         slot: SequenceId,
         left: Option<Vec<Token>>,
@@ -167,7 +170,8 @@ impl Begun {
         }
     }
 
-    /// Looks at what only the batch tells: under which adapters the slot works.
+    /// Notes which other slots work under other adapters. Only the batch tells under which adapters
+    /// this slot works.
     pub(super) fn look_again(&mut self, slot: SequenceId, ledger: &Ledger) {
         if !self.prepared.adapted {
             return;
@@ -179,8 +183,9 @@ impl Begun {
         }
     }
 
-    /// Where in the prompt `--cache-reuse` would have put what the slot held further on: the
-    /// engine's rule (`update_slots`). Nothing where it is in force: then it has done so.
+    /// The ranges of the prompt to which `--cache-reuse` would have moved tokens that the slot held
+    /// further on, by the engine's rule (`update_slots`). None if the server runs with
+    /// `--cache-reuse`: then it has moved them already.
     pub(super) fn movable(&self, prompt: &[Token], rules: &Rules) -> Vec<(u32, u32)> {
         let mut ranges = Vec::new();
         if rules.cache_reuse > 0 || self.bounded || self.own.iter().any(|&token| token < 0) {
@@ -188,7 +193,7 @@ impl Begun {
         }
         let start = common(&self.own, prompt);
         let (mut cached, mut place) = (start, start);
-        // Text that repeats itself would be compared for long.
+        // A bound on the comparisons: text that repeats itself could take quadratic time.
         let mut looks = MOST_COPIED;
         while cached < self.own.len() && place < prompt.len() && looks > 0 {
             let alike = common(&self.own[cached..], &prompt[place..]);
@@ -205,16 +210,15 @@ impl Begun {
     }
 }
 
-/// As long a chunk is worth to be moved, where `--cache-reuse` does not say how long: tokens. Short
-/// under test.
+/// The shortest chunk, in tokens, that counts as movable if `--cache-reuse` does not say. Short under
+/// test.
 pub(super) const MOVABLE: usize = if cfg!(test) { 3 } else { 64 };
 
-/// Entries that were evaluated for a prompt, by position. More than one stand at a position of some
-/// media.
+/// How many entries were evaluated for a prompt at each position. Rows of media can share a position.
 #[derive(Debug, Default)]
 struct Spans {
     spans: Vec<Span>,
-    /// What they were before the batch that is being evaluated.
+    /// The spans before the batch that is being evaluated, in case it fails.
     before: Vec<Span>,
 }
 
@@ -222,7 +226,7 @@ struct Spans {
 struct Span {
     from: i64,
     positions: i64,
-    /// At each position.
+    /// Entries at each of the positions.
     entries: u64,
 }
 

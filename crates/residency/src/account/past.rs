@@ -21,23 +21,23 @@ use node::Node;
 const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };
 const ROOT: Key = 0;
 const NONE: Key = Key::MAX;
-/// Counts prompts, in the order in which they were begun.
+/// The number of a prompt, in the order in which prompts were launched, from 1 on.
 pub(crate) type Nth = u64;
-/// Names a loss: see [`Losses`](super::losses::Losses).
+/// The number of a loss: see [`Losses`](super::losses::Losses).
 pub(crate) type LossId = u64;
 
-/// How far some tokens are known, and the last prompt that began like them.
+/// How many tokens of a prompt are known, and the last earlier prompt that begins with these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Nearest {
-    /// How many tokens are the same.
+    /// How many tokens both have in common from the beginning.
     pub(crate) common: u32,
-    /// Which prompt it was.
+    /// The earlier prompt.
     pub(crate) nth: Nth,
-    /// What its slot held behind them, as far as that is remembered.
+    /// What the slot of the earlier prompt held behind these, as far as that is remembered.
     pub(crate) rest: Vec<Token>,
 }
 
-/// Where a recorded prompt ends. Stale ones are recognised.
+/// Where a recorded prompt ends. If the place is forgotten since, [`Past::read`] finds nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct End {
     node: Key,
@@ -52,7 +52,7 @@ struct Reached {
     depth: u32,
 }
 
-/// The tree.
+/// The tree of all recorded contents.
 #[derive(Debug)]
 pub(crate) struct Past {
     nodes: Slab<Node>,
@@ -90,12 +90,12 @@ impl Past {
         }
     }
 
-    /// Bytes that it takes, without what it keeps of the forgotten.
+    /// Bytes that the tree takes, without the hashes of forgotten runs.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// A slot holds these tokens, or is about to lose them, for this prompt.
+    /// Records tokens that a slot holds, or is about to lose, under the number of their prompt.
     pub(crate) fn record(&mut self, tokens: &[Token], nth: Nth) -> End {
         let mut at = ROOT;
         let mut done = 0;
@@ -124,7 +124,7 @@ impl Past {
         end
     }
 
-    /// What was recorded up to there; `None`: some of it is forgotten.
+    /// The tokens that were recorded up to an end; `None`: some of them are forgotten.
     pub(crate) fn read(&self, end: End) -> Option<Vec<Token>> {
         let mut key = end.node;
         let node = self.nodes.get(key)?;
@@ -156,7 +156,7 @@ impl Past {
                 break;
             }
             let all = agree == run.len();
-            // Begins inside this run: what is above stays.
+            // The loss may begin inside this run. The tokens before it are still cached.
             let above = (from as usize).saturating_sub(done);
             let cut = if above > 0 && above < agree {
                 above
@@ -176,15 +176,15 @@ impl Past {
         self.shrink();
     }
 
-    /// How the token at depth `at` of these was last lost.
+    /// How the token at index `at` of these was last lost. `None`: it was not, or is not remembered.
     pub(crate) fn loss(&self, tokens: &[Token], at: u32) -> Option<LossId> {
         let upto = tokens.get(..at as usize + 1)?;
         let reached = self.walk(upto);
         (reached.depth == at + 1).then(|| self.nodes[reached.node].lost)?
     }
 
-    /// The last of the prompts that have the most in common with these tokens. None: not even the
-    /// first token is known.
+    /// The prompt with the longest common beginning with these tokens; of several, the latest.
+    /// `None`: not even the first token is known.
     pub(crate) fn nearest(&self, tokens: &[Token]) -> Option<Nearest> {
         let Reached {
             node,
@@ -209,7 +209,8 @@ impl Past {
         })
     }
 
-    /// Whether it was forgotten how these tokens go on behind those that are known.
+    /// Whether a run was forgotten that may have held the next of these tokens, behind those that are
+    /// known.
     pub(crate) fn has_forgotten(&self, tokens: &[Token]) -> bool {
         let reached = self.walk(tokens);
         let node = &self.nodes[reached.node];

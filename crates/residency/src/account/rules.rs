@@ -1,22 +1,22 @@
 //! The rules by which the server chooses what it reuses.
 
-/// What the server was told that decides what it reuses.
+/// The server's settings that decide what it reuses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
     /// `--slot-prompt-similarity`: the share of a prompt that a slot must hold to be chosen for it.
     pub similarity: f32,
-    /// The share that counts is that of what the slot holds, not of the prompt: so in servers of
-    /// before the host prompt cache.
+    /// The common beginning is compared with the slot's tokens, not with the prompt's. Servers from
+    /// before the host prompt cache do this.
     pub of_slot: bool,
-    /// `--cache-reuse`: tokens of the shortest chunk that is moved; 0: none is.
+    /// `--cache-reuse`: the shortest chunk that is moved, in tokens. 0: no chunk is moved.
     pub cache_reuse: u32,
-    /// Prompts are tied to requests by their tokens ([`Prompts`](crate::Prompts)): a slot is known to
-    /// take on a task only when it has made room for it.
+    /// Launches are found by prompts ([`Prompts`](crate::Prompts)). So a launch is known only after
+    /// the server has made room for the prompt in the slot.
     pub tied: bool,
 }
 
 impl Default for Rules {
-    /// What llama-server takes unless it is told otherwise.
+    /// The defaults of llama-server.
     fn default() -> Self {
         Self {
             similarity: 0.1,
@@ -28,7 +28,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// What servers of before the host prompt cache take (autumn 2025).
+    /// The defaults of servers from before the host prompt cache (it came in autumn 2025).
     #[must_use]
     pub fn of_2025() -> Self {
         Self {
@@ -38,8 +38,8 @@ impl Rules {
         }
     }
 
-    /// How similar a slot is to a prompt, if it is similar enough to be chosen for that. In the
-    /// engine's arithmetic.
+    /// How similar a slot is to a prompt, if it is similar enough to be chosen for that. Computed in
+    /// `f32`, as by the server.
     pub(super) fn similarity(&self, common: u32, prompt: u32, held: u32) -> Option<f32> {
         let whole = if self.of_slot { held } else { prompt };
         let share = common as f32 / whole as f32;

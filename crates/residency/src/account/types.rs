@@ -1,4 +1,4 @@
-//! What an account says.
+//! The parts of an account.
 
 use crate::event::{Reason, RequestId, Token};
 
@@ -7,42 +7,43 @@ use crate::event::{Reason, RequestId, Token};
 pub struct Asker {
     /// The number of the HTTP request ([`Arrival`](crate::Arrival)); 0: it was not seen.
     pub number: u64,
-    /// Its id, if it has one.
+    /// The request's id, if it has one.
     pub id: Option<RequestId>,
 }
 
-/// What a request asks for that decides how much of its prompt is reused.
+/// Fields of a request that decide how much of its prompt is reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// The slot that it names (`id_slot`).
+    /// The slot that the request names (`id_slot`).
     pub slot: Option<crate::SequenceId>,
-    /// It does not want its prompt from the cache (`"cache_prompt": false`), or is of a kind that
-    /// never has it from there (embeddings, reranking).
+    /// The request must not reuse the cache (`"cache_prompt": false`), or is of a kind that never
+    /// does (embeddings, reranking).
     pub uncached: bool,
 }
 
 /// What became of the tokens of one prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Counts prompts, in the order in which their evaluation began.
+    /// The number of the prompt, in the order in which prompts were launched.
     pub nth: u64,
-    /// Who asked for it.
+    /// Who asked for the prompt.
     pub asker: Asker,
-    /// Tokens: the reused and the evaluated.
+    /// Tokens of the prompt: `reused` + `evaluated`.
     pub tokens: u64,
-    /// Tokens that were in the cache, the engine's `cache_n`.
+    /// Tokens that were reused from the cache, the engine's `cache_n`.
     pub reused: u64,
     /// Tokens that were evaluated, the engine's `prompt_n`.
     pub evaluated: u64,
-    /// Where the reused ones were. They add up.
+    /// Where the reused tokens were. The parts add up to `reused`.
     pub from: Sources,
-    /// Why the others were evaluated. They add up.
+    /// Why the others were evaluated. The parts add up to `evaluated`.
     pub causes: Causes,
-    /// Where it left the last of those earlier prompts with which it has the most in common. `None`:
-    /// there is none, or one of the two begins with all of the other.
+    /// Where this prompt differs from the earlier prompt with the longest common beginning (of
+    /// several, the latest). `None`: there is no such prompt, or one of the two begins with the whole
+    /// other one.
     pub diverged: Option<Diverged>,
-    /// How the first of the tokens that were `evicted` was lost. `None`: none were, or it is not
-    /// known any more.
+    /// How the first of the tokens with the cause `evicted` was lost. `None`: there is no such token,
+    /// or the loss is no longer remembered.
     pub lost: Option<Loss>,
 }
 
@@ -53,37 +54,39 @@ pub struct Sources {
     pub slot: u64,
     /// In an entry of the host prompt cache, which was loaded into the slot.
     pub host: u64,
-    /// In the slot, which was put back to a checkpoint that they end with.
+    /// In the slot, which was put back to a checkpoint at the end of these tokens.
     pub checkpoint: u64,
-    /// In the slot, further on (`--cache-reuse`).
+    /// In the slot, at later positions (`--cache-reuse` moved them).
     pub moved: u64,
 }
 
 /// Evaluated tokens, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Causes {
-    /// The one that is always evaluated.
+    /// The last token of the prompt, which is always evaluated.
     pub last_token: u64,
-    /// Never seen behind the tokens before them.
+    /// Tokens that were never seen behind the tokens before them.
     pub new: u64,
-    /// Were cached and are no more.
+    /// Tokens that were cached once and are not any more.
     pub evicted: u64,
-    /// Are cached, but not where the engine looked.
+    /// Tokens that are cached, but not where the engine looked.
     pub elsewhere: Elsewhere,
-    /// In the slot, but it cannot go back to them.
+    /// Tokens in the slot that its bounded context cannot go back to.
     pub no_way_back: u64,
-    /// The request does not want them from the cache.
+    /// Tokens that are cached, but that the request must not reuse. All tokens of a prompt that the
+    /// server forgets.
     pub uncached: u64,
-    /// In the slot, further on: `--cache-reuse` would have moved them, if the context can.
+    /// Tokens in the slot at later positions: `--cache-reuse` would have moved them, if the context
+    /// can.
     pub moved: u64,
-    /// Cached for other LoRA adapters.
+    /// Tokens that are cached for other LoRA adapters.
     pub adapter: u64,
-    /// Beyond what is remembered, or events were lost.
+    /// Tokens without a known cause: their past is forgotten, or events were lost.
     pub not_known: u64,
 }
 
 impl Causes {
-    /// All of them.
+    /// The tokens of all causes.
     #[must_use]
     pub fn sum(&self) -> u64 {
         let Self {
@@ -115,24 +118,25 @@ impl Causes {
     }
 }
 
-/// Tokens that are cached elsewhere, by why they were not used there.
+/// Tokens that are cached elsewhere, by the reason why they were not used there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     /// The request named another slot (`id_slot`).
     pub pinned: u64,
     /// Their slot was at work.
     pub busy: u64,
-    /// Too small a share of the prompt for `--slot-prompt-similarity`.
+    /// Their slot is less similar to the prompt than `--slot-prompt-similarity` demands.
     pub similarity: u64,
     /// Slots are not chosen by similarity (`--slot-prompt-similarity 0`), but by age.
     pub least_recently_used: u64,
-    /// In the host prompt cache: less than a quarter of the entry, or not better in both shares; or
-    /// it was not searched.
+    /// In an entry of the host prompt cache that the server did not load: they are less than a quarter
+    /// of the entry, or the entry is not better than the slot in both shares, or the host prompt cache
+    /// was not searched.
     pub host_rule: u64,
 }
 
 impl Elsewhere {
-    /// All of them.
+    /// The tokens of all reasons.
     #[must_use]
     pub fn sum(&self) -> u64 {
         let Self {
@@ -169,7 +173,7 @@ pub(super) enum Cause {
     NotKnown,
 }
 
-/// Why what is cached elsewhere was not used.
+/// Why tokens that are cached elsewhere were not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Pinned,
@@ -179,40 +183,42 @@ pub(super) enum Kind {
     HostRule,
 }
 
-/// Where a prompt left an earlier one.
+/// The first difference between a prompt and an earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diverged {
-    /// Tokens that both begin with.
+    /// How many tokens both have in common before the difference.
     pub at: u32,
-    /// Who asked for the earlier one; `None`: that is not remembered.
+    /// Who asked for the earlier prompt; `None`: that is not remembered.
     pub request: Option<Asker>,
-    /// Tokens that differ then: the more of [`Self::inserted`] and [`Self::deleted`].
+    /// How many tokens differ: the larger of [`Self::inserted`] and [`Self::deleted`].
     pub differing: u32,
-    /// Tokens that only this prompt has there. With no deleted ones, it is an insertion.
+    /// Tokens of the difference that only this prompt has. If `deleted` is 0, this is an insertion.
     pub inserted: u32,
-    /// Tokens that only the earlier one has there. With no inserted ones, it is a deletion.
+    /// Tokens of the difference that only the earlier prompt has. If `inserted` is 0, this is a
+    /// deletion.
     pub deleted: u32,
-    /// Tokens behind the difference that are the same again in both.
+    /// Tokens behind the difference that are the same again in both prompts.
     pub same_after: u32,
-    /// The tokens there, if they are asked for ([`Accounts::quoting`](super::Accounts::quoting)).
+    /// The tokens around the difference, with
+    /// [`Accounts::quoting`](super::Accounts::quoting).
     pub around: Option<Box<Around>>,
 }
 
 /// Some tokens around a difference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Around {
-    /// The last that both have before it: at most [`Self::BEFORE`].
+    /// The last tokens that both prompts have before the difference: at most [`Self::BEFORE`].
     pub before: Vec<Token>,
-    /// What the earlier prompt has from there on: at most [`Self::BEHIND`].
+    /// The tokens of the earlier prompt from the difference on: at most [`Self::BEHIND`].
     pub old: Vec<Token>,
-    /// What this prompt has from there on: at most as many.
+    /// The tokens of this prompt from the difference on: at most [`Self::BEHIND`].
     pub new: Vec<Token>,
 }
 
 impl Around {
-    /// Tokens before a difference.
+    /// The most tokens before a difference.
     pub const BEFORE: usize = 16;
-    /// Tokens of each prompt from the difference on.
+    /// The most tokens of each prompt from the difference on.
     pub const BEHIND: usize = 24;
 
     pub(super) fn of(prompt: &[Token], at: usize, earlier: &[Token]) -> Self {
@@ -229,10 +235,10 @@ impl Around {
 /// How tokens were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// When, in milliseconds since 1970.
+    /// When the tokens were lost, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Why.
+    /// Why they were lost.
     pub reason: Reason,
-    /// The request for which the engine did it; `None`: for none, or that is not known.
+    /// The request for which the engine removed them; `None`: for no request, or not known.
     pub by: Option<Asker>,
 }

@@ -1,4 +1,4 @@
-//! What each event does to the accounts, before the ledger applies it and after.
+//! What accounts note of each event, before the ledger applies it and after.
 
 use super::open::Open;
 use super::{Accounts, Prepared};
@@ -20,7 +20,7 @@ impl Accounts {
                     if given_up.is_some_and(|open| place.prepared.at <= open.decided) {
                         place.prepared = Prepared::default();
                     }
-                    // Room was made for a prompt that is over before it was written there.
+                    // Room was made for a prompt that was given up before its first batch.
                     if let Some(left) = place.left.take() {
                         let by = place.open.as_ref().map(|open| open.nth);
                         self.going.push((left, Reason::Overwritten, by));
@@ -145,7 +145,7 @@ impl Accounts {
             };
             if let Some(begun) = &mut open.begun {
                 begun.look_again(slot, ledger);
-                // Where launches cannot be seen, neither can it be seen to be emptied for that.
+                // Where launches cannot be seen, the adapters must tell that the slot was emptied.
                 let others = before.is_some() && before != blend;
                 begun.prepared.readapted |= self.rules.tied && others;
             }

@@ -1,45 +1,47 @@
 //! LoRA adapters: which of the slots that hold a prompt the server would use for it.
 //!
-//! The tree is one for all adapters, since the server looks for tokens only. What the adapters
-//! decide is whether it looks at all: each slot has the *blend* of adapters that it worked under
-//! last, and a request may *want* a blend. A slot of another blend is as good as empty to it. Host
-//! entries have none: any slot can load them, whatever it worked under.
+//! There is one tree for all adapters, since the server looks for tokens only. Adapters decide which
+//! slots count: each slot has the *blend* of adapters that it worked under last, and a request may
+//! *want* a blend. For such a request a slot of another blend counts as empty. Host entries have no
+//! blend: any slot can load them, whatever it worked under.
 //!
-//! A request that wants nothing is the tree's alone, and where no adapter was ever applied nothing
-//! is looked at here.
+//! For a request that wants no blend only the tree counts. If no adapter was ever applied, this
+//! module does nothing.
 
 use super::*;
 use crate::adapters::{Adapter, Blend, Compared, Scale, activation};
 
-/// Tasks that name adapters and wait for a slot: beyond that the oldest was given up.
+/// Tasks that name adapters and may wait for a slot. Beyond that, the one with the lowest number is
+/// forgotten.
 const MOST_NAMED: usize = 4096;
 
-/// Which adapters a request is for.
+/// The adapters that a request wants of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Any: the server would not compare them.
+    /// Any adapters: the server would not compare them.
     #[default]
     Any,
-    /// These.
+    /// These adapters.
     Blend(Blend),
-    /// Some that are not known: nothing can be claimed.
+    /// Adapters that are not known. No slot counts.
     Unknown,
 }
 
-/// What a request names.
+/// The adapters that a request names: index in the server's list, and scale.
 pub(crate) type Named = Vec<(i32, Scale)>;
 
 /// What is known of all adapters.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
-    /// By context: what is applied now. `None`: not known, since events were lost.
+    /// The adapters that are applied now, by context. `None`: not known, since events were lost.
     in_force: HashMap<ContextId, Option<InForce>>,
-    /// By task that was not launched yet.
+    /// The adapters that tasks name, by task. Only tasks that were not launched yet.
     named: BTreeMap<TaskId, Named>,
-    /// What was applied last for a request that names nothing.
+    /// The blend that was applied last for a request that names no adapters.
     unnamed: Option<Blend>,
 }
 
+/// The adapters of the last [`Event::Adapters`] of a context.
 #[derive(Debug)]
 pub(super) struct InForce {
     adapters: Vec<Adapter>,
@@ -52,13 +54,13 @@ impl InForce {
         self.compared
     }
 
-    /// The blend that is applied where the adapter at this place is named, at scale 1.
+    /// The blend for a request that names one adapter, by its index, at scale 1.
     pub(super) fn blend_of_one(&self, place: usize) -> Option<Blend> {
         let adapter = self.adapters.get(place)?;
         Some(Blend::of([(adapter, Scale::new(1.0))]))
     }
 
-    /// The blend that is applied where these are named.
+    /// The blend for a request that names these adapters.
     fn blend_of(&self, named: &[(i32, Scale)]) -> Blend {
         let scale = |index: usize| {
             let mut named = named.iter().rev();
@@ -89,7 +91,7 @@ impl Adapters {
         self.named.remove(&task)
     }
 
-    /// What was applied last for a request that names nothing.
+    /// The blend that was applied last for a request that names no adapters.
     pub(super) fn unnamed(&self) -> Option<Blend> {
         self.unnamed
     }
@@ -98,7 +100,8 @@ impl Adapters {
         self.in_force.remove(&context);
     }
 
-    /// Events were lost: those of tasks are not, as they come before the tasks do anything.
+    /// Events were lost: which adapters are applied is not known any more. What tasks name is kept:
+    /// it is told before a task is launched.
     pub(super) fn lose_step(&mut self) {
         self.unnamed = None;
         for in_force in self.in_force.values_mut() {
@@ -108,13 +111,14 @@ impl Adapters {
 }
 
 impl Ledger {
-    /// `None`: no adapter was ever applied. `Some(None)`: it is not known which are.
+    /// The adapters that are applied to the primary context. `None`: none ever were. `Some(None)`:
+    /// not known.
     pub(super) fn in_force(&self) -> Option<Option<&InForce>> {
         let primary = self.contexts.first()?;
         self.adapters.in_force.get(primary).map(Option::as_ref)
     }
 
-    /// What a slot works under of which nothing is known; `None` if that is not known either.
+    /// The blend of a slot that had no event yet. `None`: not known.
     pub(super) fn first_blend(&self) -> Option<Blend> {
         let lost = self.unheard && self.in_force().is_some();
         (!lost).then(Blend::default)
@@ -135,14 +139,15 @@ impl Ledger {
         };
         self.adapters.in_force.insert(context, Some(in_force));
         if first && compared == Compared::Always && self.is_primary(context) {
-            // So far there was nothing to compare.
+            // So far no adapter was applied, and this server compares adapters for all requests.
             for name in self.requests.live() {
                 self.want(name, Wanted::Blend(Blend::default()), effects);
             }
         }
     }
 
-    /// A slot took on a task. `before`: the one that it had, if that never came to be evaluated.
+    /// A slot took a task. `before`: the slot's former task, if its prompt was never evaluated
+    /// completely.
     pub(super) fn adapt_to_launch(
         &mut self,
         id: SequenceId,
@@ -178,7 +183,7 @@ impl Ledger {
                 sequence.mark_named();
                 let cleared = before.is_some_and(|before| !before.keeps_for(wanted));
                 if cleared {
-                    // Without a call: the server looks no further.
+                    // The server empties the slot without a call that could be hooked.
                     self.remove(id, 0, i64::MAX, effects);
                 }
                 // An adapter that is activated by tokens is not applied if they are missing.
@@ -189,7 +194,8 @@ impl Ledger {
         }
     }
 
-    /// Which adapters these are will be known when they are applied.
+    /// Keeps the named adapters in the slot's launch: what they are will be known when adapters are
+    /// applied.
     fn expect_named(&mut self, id: SequenceId, named: Option<Named>) {
         if named.is_none() {
             return;
@@ -201,20 +207,22 @@ impl Ledger {
         }
     }
 
-    /// Whose task a slot is at.
+    /// The request whose task a slot works on.
     fn task_of(&self, id: SequenceId) -> Option<RequestKey> {
         self.sequences.get(&id)?.launch.as_ref()?.request
     }
 
-    /// A request is for these adapters, and so are all of its prompts.
+    /// Notes which adapters a request wants. Evicts it if one of its evaluated prompts is not cached
+    /// for these.
     fn want(&mut self, name: RequestKey, wanted: Wanted, effects: &mut Vec<Effect>) {
         if self.requests.want(name, wanted) && !self.is_wholly_served(name) {
             self.end(name, Reason::AdaptersChanged, Place::Nowhere, effects);
         }
     }
 
-    /// A batch was submitted: its slots work under what is applied to it. Not those of which it has
-    /// media only: these are evaluated under what was applied to the batch before.
+    /// A batch was submitted: its slots now work under the adapters that are applied. Slots with
+    /// media only in this batch do not change: the server evaluates media before it applies the
+    /// adapters of their task.
     pub(super) fn take_on_blend(&mut self, effects: &mut Vec<Effect>) {
         let Some(in_force) = self.in_force() else {
             return;
@@ -241,7 +249,7 @@ impl Ledger {
         self.adapters.unnamed = unnamed;
     }
 
-    /// A slot works under another blend; `None`: it is not known under which.
+    /// A slot works under another blend. `None`: not known under which.
     fn change_blend(
         &mut self,
         id: SequenceId,
@@ -260,9 +268,11 @@ impl Ledger {
         }
     }
 
-    /// What a slot of this blend works under after a task of which nothing was evaluated: unless it
-    /// named adapters that are known, whatever the server applied to it. That is taken to be what
-    /// it applied last to one that names nothing.
+    /// The blend of a slot after `launch`, a task of which nothing was evaluated. `None`: not known.
+    ///
+    /// If the task named adapters, the slot took on their blend at the launch, unless the server
+    /// compares adapters always. If it named none, the slot's blend is known only if it is the one
+    /// that the server applied last for such a task.
     fn after(&self, blend: Option<Blend>, launch: &Launch) -> Option<Blend> {
         let always = self.in_force().flatten();
         let always = always.is_none_or(|one| one.compared == Compared::Always);
@@ -273,8 +283,9 @@ impl Ledger {
         blend.filter(|_| known || launch.submitted)
     }
 
-    /// A task is over of which it is not known whether a slot took it on. Each may have, unless it
-    /// works under the task's adapters already; and if the task named them, may be empty.
+    /// A task is over, and it is not known whether a slot took it. Any slot may have taken it and
+    /// now work under the task's adapters, unless it did before. If the server compares adapters for
+    /// this task, it may also have emptied the slot.
     pub(super) fn untied(&mut self, task: TaskId, effects: &mut Vec<Effect>) {
         let named = self.adapters.take_named(task);
         let Some(in_force) = self.in_force() else {
@@ -309,7 +320,7 @@ impl Ledger {
         (sequence.unsettled || changes) && self.in_force().is_some()
     }
 
-    /// No batch decided under which adapters a slot goes on, and none will.
+    /// Decides the adapters of a slot whose task ended before a batch could decide them.
     pub(super) fn settle_blend(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
         let Some(sequence) = self.sequences.get(&id) else {
             return;
@@ -327,8 +338,8 @@ impl Ledger {
         }
     }
 
-    /// The prompt of a request has been evaluated in a slot: notes which adapters the request is
-    /// for; returns how much of the prompt (tokens) the server could ever take from its cache.
+    /// The prompt of a request has been evaluated in a slot: notes which adapters the request wants.
+    /// Returns how many tokens of the prompt the server could ever reuse.
     pub(super) fn reusable(
         &mut self,
         id: SequenceId,
@@ -339,8 +350,8 @@ impl Ledger {
             return 0;
         };
         let (holder, blend) = (sequence.holder, sequence.blend);
-        // The last token of a prompt is always evaluated again, cached or not: the engine's answer
-        // for this prompt depends on the tokens before it.
+        // The last token of a prompt is always evaluated again, so the prompt counts as cached if
+        // all tokens before it are. A prompt of one token counts with that token.
         let all = self.tree.depth(holder).saturating_sub(1).max(1);
         let Some(in_force) = self.in_force() else {
             return all;
@@ -364,7 +375,7 @@ impl Ledger {
         }
     }
 
-    /// A request has claimed what was evaluated for its stand-in.
+    /// A request has claimed the evaluation of a stand-in: notes which adapters the request wants.
     pub(super) fn want_as_claimed(
         &mut self,
         name: RequestKey,
@@ -385,9 +396,9 @@ impl Ledger {
         }
     }
 
-    /// Whether the prompt of a task that was not launched yet can be evaluated under the adapters that
-    /// are applied now. That of a task that names none is evaluated under any, and an adapter that is
-    /// activated by tokens is not applied before these.
+    /// Whether the prompt of a task that was not launched yet can be evaluated under the adapters
+    /// that are applied now. A task that names none can be evaluated under any. An adapter that is
+    /// activated by tokens is not applied to the tokens before the activation, so its task can, too.
     pub(crate) fn can_be_evaluated(&self, task: TaskId) -> bool {
         match (self.in_force(), self.adapters.named(task)) {
             (Some(Some(in_force)), Some(named)) => {
@@ -398,13 +409,13 @@ impl Ledger {
         }
     }
 
-    /// Whether tasks that were not launched yet name the same adapters, or none of them names any.
+    /// Whether all of these tasks, not launched yet, name the same adapters, or none at all.
     pub(crate) fn are_alike(&self, tasks: &[TaskId]) -> bool {
         let named = |&task: &TaskId| self.adapters.named(task);
         tasks.windows(2).all(|two| named(&two[0]) == named(&two[1]))
     }
 
-    /// The requests for particular adapters whose prompts end above a holder.
+    /// The marks that a holder keeps, if any request wants particular adapters; else nothing.
     pub(super) fn wanting_above(&self, holder: Holder) -> Vec<Label> {
         if !self.requests.want_adapters() {
             return Vec::new();
@@ -413,7 +424,7 @@ impl Ledger {
         labels.collect()
     }
 
-    /// Ends those of them that no slot and no host entry would serve any more.
+    /// Evicts the requests of these marks that are no longer served by a slot or host entry.
     pub(super) fn review_wanting(
         &mut self,
         labels: &[Label],
@@ -428,17 +439,18 @@ impl Ledger {
         }
     }
 
-    /// Whether each prompt of a request that was evaluated is served.
+    /// Whether all evaluated prompts of a request are served.
     pub(super) fn is_wholly_served(&self, name: RequestKey) -> bool {
         let marks = self.requests.get(name).map_or(0, |one| one.marks.len());
         (0..marks).all(|nth| self.is_served(Label { request: name, nth }))
     }
 
-    /// Whether a slot or a host entry has a prompt, and the server would use it for its request.
+    /// Whether a slot or host entry holds a prompt, and the server would use it for the prompt's
+    /// request. True for a mark that is lost or gone: that is handled elsewhere.
     fn is_served(&self, label: Label) -> bool {
         let request = self.requests.get(label.request);
         let mark = request.and_then(|one| one.marks.get(label.nth).copied().flatten());
-        // Over, or lost with its tokens.
+        // The request is over, or its mark was lost with its tokens.
         let (Some(request), Some(mark)) = (request, mark) else {
             return true;
         };

@@ -1,4 +1,4 @@
-//! Contexts: the oldest that lives is the primary, whose sequences are the slots.
+//! Contexts. The oldest living one is the primary context: its sequences are the slots.
 
 use super::*;
 
@@ -20,7 +20,7 @@ impl Ledger {
             self.evaluating = false;
             self.unheard = false;
             self.reaches.clear();
-            // No slot outlives its context, nor does a task at work on it.
+            // No slot outlives its context, nor does the task that it works on.
             for (_, mut sequence) in std::mem::take(&mut self.sequences) {
                 self.abandon(sequence.launch.take(), effects);
                 self.release(
@@ -30,8 +30,8 @@ impl Ledger {
                     effects,
                 );
             }
-            // The server makes a new host cache for its next context. It drops the
-            // old one only then, but nothing finds an entry of it before that.
+            // The server makes a new host prompt cache for its next context, and drops the old one
+            // only then. Until then no request can use an entry of it.
             let mut buffers: Vec<_> = self.buffers.drain().collect();
             buffers.sort_unstable_by_key(|&(buffer, _)| buffer);
             for (_, holder) in buffers {

@@ -1,12 +1,12 @@
-//! Batches: what they write, and when a prompt has ended.
+//! Batches: the tokens that they write, and the end of prompts.
 
 use super::*;
 use crate::event::FILLER;
 
-/// A gap that a media chunk leaves between positions: chunks of more positions
-/// than this do not exist, a larger gap is a defect.
+/// The widest gap, in positions, that a media chunk may leave before the next entry. No chunk takes
+/// more positions. Behind a wider gap the sequence counts as unknown.
 const WIDEST_GAP: i64 = 1 << 16;
-/// No slot is longer.
+/// The most placeholder tokens for content that was written unseen. No slot is longer.
 const LONGEST_UNSEEN: Position = 1 << 22;
 
 /// What one batch does to one sequence.
@@ -15,17 +15,17 @@ pub(super) struct Flight {
     pub(super) sequence: SequenceId,
     entries: usize,
     outputs: usize,
-    /// The last entry's output was asked for.
+    /// The last entry asks for its output: the prompt ends with this batch, or this is generation.
     ends: bool,
-    /// What the sequence held before the batch could not be made out.
+    /// The tokens before those of this batch are not known.
     obscured: bool,
-    /// Not all of it is media.
+    /// Some entry is a token of text, not of media.
     pub(super) has_text: bool,
 }
 
 impl Flight {
-    /// Embedding tasks ask for the output of all their tokens, generation for
-    /// that of the last one; a single token says nothing.
+    /// Whether this is the batch of an embedding task. Such tasks ask for the output of each token,
+    /// others for that of the last one. A batch of one token does not tell.
     fn wants_every_output(&self) -> bool {
         self.entries > 1 && self.outputs == self.entries
     }
@@ -52,7 +52,7 @@ impl Ledger {
                 self.flight(first.sequence).obscured = !placed;
             }
         }
-        // The prompt ends with this batch, so what lies beyond is not coming back.
+        // A prompt ends with this batch, so the tokens beyond it will not be evaluated again.
         for index in 0..self.flights.len() {
             let flight = &self.flights[index];
             let (id, ends) = (flight.sequence, flight.ends);
@@ -75,8 +75,8 @@ impl Ledger {
         self.take_on_blend(effects);
     }
 
-    /// A slot that was emptied for a task has it before the next batch: one without
-    /// a task stays empty, however busy the others are.
+    /// If the server empties a slot for a task, it launches the task before the next batch. So an
+    /// empty slot without a task stays empty, however busy the others are.
     fn decide_emptied(&mut self, effects: &mut Vec<Effect>) {
         if !self.launches {
             return;
@@ -126,7 +126,7 @@ impl Ledger {
             if held > self.tree.depth(holder) {
                 self.obscure(id, effects);
             } else {
-                // The server tries again with a smaller batch: what is gone may come back.
+                // The server tries again with a smaller batch, so the removed tokens stay undecided.
                 self.remove(id, i64::from(held), i64::MAX, effects);
             }
         }
@@ -158,11 +158,12 @@ impl Ledger {
         &mut self.flights[index]
     }
 
-    /// The token of an image whose rows go on with this entry, at the same position.
+    /// The last token of a sequence, if it belongs to an image whose rows go on with this entry at
+    /// the same position.
     ///
-    /// Known limit: where its rows have different tokens, that of such an image is
-    /// another one until it is whole. Run again over its own branch *and* cut between
-    /// batches, it counts as overwritten.
+    /// Known limit: if the rows have different tokens, the token of such an image changes with each
+    /// row until the image is complete. If such an image is evaluated again over its own branch and
+    /// is divided between two batches, the branch counts as overwritten.
     fn unfinished_media(&self, entry: &Entry) -> Option<Token> {
         let sequence = self.sequences.get(&entry.sequence)?;
         let held = i64::from(self.tree.depth(sequence.holder));
@@ -171,8 +172,8 @@ impl Ledger {
         same.then_some(last)
     }
 
-    /// Writes tokens into a sequence at a position. False if it is not known
-    /// what comes before them.
+    /// Writes tokens into a sequence at a position. Returns false if the tokens before them are not
+    /// known.
     fn place(
         &mut self,
         id: SequenceId,
@@ -209,8 +210,8 @@ impl Ledger {
         true
     }
 
-    /// What a sequence goes on from was written unseen: up to this position it stands for
-    /// itself, and agrees with nothing else. Not where the ways back are unknown too.
+    /// A sequence goes on behind tokens that were written unseen: enters placeholders for them, up to
+    /// this position. Does nothing in a bounded context, where the ways back are unknown too.
     fn begin_unseen(&mut self, holder: Holder, position: Position) {
         let held = self.tree.depth(holder);
         if held > 0 || !(1..=LONGEST_UNSEEN).contains(&position) || self.window().is_some() {
@@ -223,7 +224,7 @@ impl Ledger {
         self.tree.extend(holder, &tokens);
     }
 
-    /// Appends tokens to a sequence, deciding the branch that it has left.
+    /// Appends tokens to a sequence, and decides its undecided branch if the tokens do.
     pub(super) fn walk(&mut self, id: SequenceId, tokens: &[Token], effects: &mut Vec<Effect>) {
         let sequence = self.sequence(id);
         let holder = sequence.holder;
@@ -240,9 +241,9 @@ impl Ledger {
     }
 }
 
-/// Appends to `run` the tokens at the front of a batch that are of one sequence and
-/// at successive positions; returns how many entries that took. The rows of an image
-/// can share a position: they become one token.
+/// Appends to `run` the tokens at the front of a batch that belong to one sequence and stand at
+/// successive positions. Returns how many entries that were. Rows of an image that share a position
+/// become one token.
 fn gather(entries: &[Entry], run: &mut Vec<Token>) -> usize {
     let start = i64::from(entries[0].position);
     let mut goes_on = |entry: &Entry| {
@@ -266,8 +267,8 @@ fn gather(entries: &[Entry], run: &mut Vec<Token>) -> usize {
     entries.iter().take_while(|entry| goes_on(entry)).count()
 }
 
-/// Combines the tokens of media rows that share a position; order matters. Where all
-/// rows stand for the whole, so does any part of them.
+/// Combines the tokens of media rows that share a position; their order matters. Equal tokens
+/// combine to themselves: they are the hash of the whole media item.
 fn fold(all: Token, row: Token) -> Token {
     if all == row {
         return all;

@@ -1,10 +1,10 @@
-//! Evictions: a request ends since its tokens are gone, since it never was cached, or since it can no
-//! longer be tracked.
+//! Evictions: a request ends because its tokens are gone, because it was never cached, or because it
+//! can no longer be tracked.
 
 use super::*;
 
 impl Ledger {
-    /// Takes a request out of the ledger without a word.
+    /// Removes a request and its marks, without an effect.
     pub(super) fn forget(&mut self, name: RequestKey) -> Option<RequestId> {
         let request = self.requests.remove(name)?;
         for mark in request.marks.into_iter().flatten() {
@@ -13,7 +13,7 @@ impl Ledger {
         Some(request.id)
     }
 
-    /// A request is no longer cached.
+    /// A request is not cached any more, or cannot be: reports it as evicted.
     pub(super) fn end(
         &mut self,
         name: RequestKey,
@@ -29,7 +29,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a holder away for good.
+    /// Removes a holder and evicts the requests that only this holder kept cached.
     pub(super) fn release(
         &mut self,
         holder: Holder,
@@ -48,7 +48,7 @@ impl Ledger {
             return;
         }
         let mut lost = std::mem::take(&mut self.lost);
-        // Lost marks are gone from the tree already: they must not be unmarked.
+        // Lost marks are no longer in the tree: they must not be removed from it again.
         for label in &lost {
             if let Some(request) = self.requests.get_mut(label.request) {
                 request.marks[label.nth] = None;
@@ -61,7 +61,7 @@ impl Ledger {
         self.lost = lost;
     }
 
-    /// Decides an undecided branch: it is lost.
+    /// Decides that the undecided branch of a slot is lost.
     pub(super) fn release_ghost(
         &mut self,
         id: SequenceId,
@@ -91,7 +91,7 @@ impl Ledger {
         }
     }
 
-    /// A request may still be cached, and is tracked no more.
+    /// Reports a request as evicted although it may still be cached: it is no longer tracked.
     pub(super) fn give_up(&mut self, name: RequestKey, reason: Reason, effects: &mut Vec<Effect>) {
         let request = self.requests.get(name);
         let found = request.and_then(|request| self.whereabouts(&request.id));

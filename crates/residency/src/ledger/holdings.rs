@@ -1,4 +1,4 @@
-//! What the ledger holds, for accounts: compared with tokens, or read out.
+//! What slots and host entries hold, for accounts: compared with a prompt, or read out.
 
 use super::*;
 use crate::adapters::Blend;
@@ -7,15 +7,15 @@ use crate::adapters::Blend;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) holds: Keeper,
-    /// Tokens that both begin with.
+    /// How many tokens both have in common from the beginning.
     pub(crate) common: u32,
-    /// Tokens that it holds.
+    /// How many tokens the slot or host entry holds.
     pub(crate) tokens: u32,
 }
 
 impl Ledger {
-    /// Everything that holds tokens, compared with these. Slots first, ascending. What slots have
-    /// left and may come back to is left out.
+    /// All slots and host entries that hold tokens, compared with these. Slots come first,
+    /// ascending. Undecided branches, which slots have left and may come back to, do not count.
     pub(crate) fn holdings(&self, tokens: &[Token]) -> Vec<Holding> {
         let path = self.tree.path(tokens);
         let compare = |holds, holder| Holding {
@@ -32,13 +32,13 @@ impl Ledger {
         all
     }
 
-    /// What a slot has left and may come back to.
+    /// The undecided branch of a slot: tokens that it has left and may come back to.
     pub(crate) fn left_by(&self, id: SequenceId) -> Option<Vec<Token>> {
         let ghost = self.sequences.get(&id)?.ghost.as_ref()?;
         Some(self.tree.read(ghost.holder, 0))
     }
 
-    /// Whether there is such a thing.
+    /// Whether a slot has an undecided branch.
     pub(crate) fn has_left(&self, id: SequenceId) -> bool {
         let sequence = self.sequences.get(&id);
         sequence.is_some_and(|sequence| sequence.ghost.is_some())
@@ -50,24 +50,26 @@ impl Ledger {
         sequence.is_none_or(|sequence| self.is_empty(sequence))
     }
 
-    /// Whether a slot may hold something that was written unseen.
+    /// Whether a slot may hold tokens that the ledger did not see being written.
     pub(crate) fn may_hold_more(&self, id: SequenceId) -> bool {
         let sequence = self.sequences.get(&id);
         sequence.map_or(self.unheard, |sequence| sequence.unknown)
     }
 
-    /// Whether slots are known to take on tasks, and this one is at none now.
+    /// Whether a slot is known to have no task whose prompt is still to be evaluated. False where
+    /// launches cannot be seen.
     pub(crate) fn is_without_task(&self, id: SequenceId) -> bool {
         let sequence = self.sequences.get(&id);
         self.launches && sequence.is_some_and(|sequence| sequence.launch.is_none())
     }
 
-    /// The primary context cannot go back to any position it has been at.
+    /// Whether the primary context is bounded: it cannot go back to every position that it has been
+    /// at.
     pub(crate) fn is_bounded(&self) -> bool {
         self.window().is_some()
     }
 
-    /// Under which LoRA adapters a slot worked last; `None`: it is not known.
+    /// The LoRA adapters that a slot worked under last; `None`: not known.
     pub(crate) fn blend(&self, id: SequenceId) -> Option<Blend> {
         self.sequences.get(&id)?.blend
     }

@@ -1,4 +1,5 @@
-//! What silence decides: whether a slot stays empty, and whether a branch that it left is lost.
+//! What the engine's silence decides: whether a slot stays empty, and whether a branch that the slot
+//! left is lost.
 
 use super::*;
 
@@ -8,8 +9,8 @@ const EMPTIED: Duration = Duration::from_millis(10);
 /// After this silence, no slot is at work: the server submits the next batch of
 /// a task as soon as the last one is done.
 const IDLE: Duration = Duration::from_millis(100);
-/// After this silence, a task of which nothing else is known is not at work any
-/// more. Longer, because the encoding of an image is silent too.
+/// After this silence, a task is over, even if nothing else says so. This is longer, because the
+/// encoding of an image is silent too.
 const ABANDONED: Duration = Duration::from_secs(1);
 
 impl Ledger {
@@ -26,7 +27,7 @@ impl Ledger {
                 let emptied = self.is_empty(sequence);
                 let certain = match &sequence.launch {
                     None => emptied || idle,
-                    // An embedding task, done: the server empties its slot.
+                    // An embedding task that is done: the server has emptied its slot.
                     Some(launch) if launch.mark.is_some() && emptied => true,
                     Some(launch) => match launch.request {
                         None => idle && elapsed >= ABANDONED,

@@ -1,4 +1,4 @@
-//! Removing, copying, moving, saving and restoring sequences.
+//! Events that remove, copy, move, save and restore sequences.
 
 use super::*;
 use crate::sequence::{Fragment, Ghost};
@@ -82,8 +82,8 @@ impl Ledger {
             } => match self.buffers.get(&buffer).copied() {
                 Some(saved) => {
                     let holder = self.tree.hold_beside(saved);
-                    // The server does so for a task, which may be for other adapters; the one before
-                    // is over.
+                    // The server restores a sequence for its next task, which may want other
+                    // adapters. The task before it is over.
                     self.settle_blend(sequence, effects);
                     self.sequence(sequence).unsettled = true;
                     self.replace(sequence, holder, effects);
@@ -116,7 +116,7 @@ impl Ledger {
         }
     }
 
-    /// An event is about this sequence, or about all of them.
+    /// An event emptied this sequence (negative: all of them), so its content is known again.
     fn heard(&mut self, id: SequenceId) {
         if id < 0 {
             self.unheard = false;
@@ -136,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// Removes positions `[from, to)`; the branch that is left stays undecided.
+    /// Removes positions `[from, to)`. The branch that the sequence leaves is undecided.
     pub(super) fn remove(&mut self, id: SequenceId, from: i64, to: i64, effects: &mut Vec<Effect>) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
@@ -160,7 +160,7 @@ impl Ledger {
         }
         let shifted = !sequence.tail.is_empty();
         match &mut sequence.ghost {
-            // Still on the way back to where it once stood.
+            // An earlier branch is still undecided. It holds these tokens, too.
             Some(ghost) => ghost.shifted |= shifted,
             None => {
                 let holder = self.tree.hold_beside(holder);
@@ -221,7 +221,7 @@ impl Ledger {
         let overlap = moved.windows(2).any(|pair| pair[0].end() > pair[1].start);
         let held = i64::from(self.tree.depth(holder));
         if overlap || moved.first().is_some_and(|f| f.start < held) {
-            // Two tokens at one position: what the engine would reuse is anybody's guess.
+            // Two tokens stand at one position: what the engine would reuse is not known.
             self.obscure(id, effects);
             return;
         }
@@ -261,14 +261,15 @@ impl Ledger {
         debug_assert!(self.lost.is_empty(), "the source holds it all");
         self.replace(target, copy, effects);
         self.reaches.copied(source, target);
-        // A child of a request for several answers takes over its parent's
-        // prompt, evaluated already.
+        // With `n` answers to one prompt, each child task takes over the prompt that its parent has
+        // evaluated.
         self.settle(target, effects);
     }
 
-    /// Puts another content in the place of a sequence's own.
+    /// Replaces the content of a sequence by that of `holder`.
     fn replace(&mut self, id: SequenceId, holder: Holder, effects: &mut Vec<Effect>) {
-        // What comes is there before anything goes.
+        // The new content counts before the old one is released: a request that both hold is not
+        // evicted.
         self.sequence(id).arriving = Some(holder);
         self.release_ghost(id, Reason::Overwritten, effects);
         let sequence = self.sequence(id);
@@ -280,7 +281,7 @@ impl Ledger {
         self.release(before, Reason::Overwritten, Place::Slot(id), effects);
     }
 
-    /// Empties a sequence for good.
+    /// Empties a sequence. Nothing of it stays undecided.
     fn empty(&mut self, id: SequenceId, reason: Reason, effects: &mut Vec<Effect>) {
         self.release_ghost(id, reason, effects);
         let sequence = self.sequence(id);

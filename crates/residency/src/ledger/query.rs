@@ -1,20 +1,20 @@
-//! What can be asked of the ledger beyond what it says by itself. Takes a walk each: for people
-//! who look, not for every event.
+//! Queries of the ledger. Each walks the tree, so they are meant for a person's requests, not for
+//! every event.
 
 use super::*;
 use crate::event::{FILLER, is_unseen};
 
-/// Where the prompts of a live request stand.
+/// Where the prompt of a live request is; of several prompts, the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whereabouts {
-    /// Slots that hold (the first of) its prompts whole, ascending.
+    /// The slots that hold the whole prompt, ascending.
     pub sequences: Vec<SequenceId>,
-    /// Whether a buffer in host memory does.
+    /// Whether an entry of the host prompt cache holds it.
     pub host: bool,
 }
 
 impl Whereabouts {
-    /// One place for all: a slot rather than host memory.
+    /// One of the places: the first slot if there is one, else the host prompt cache.
     #[must_use]
     pub fn place(&self) -> Place {
         match self.sequences.first() {
@@ -25,36 +25,36 @@ impl Whereabouts {
     }
 }
 
-/// Saved sequences, all together.
+/// The saved sequences in host memory, in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
-    /// How many.
+    /// How many buffers there are.
     pub buffers: usize,
-    /// Their lengths, added up.
+    /// Tokens in all of them. Tokens that several buffers hold count several times.
     pub tokens: u64,
 }
 
-/// How what a slot holds compares with some tokens.
+/// Whether the content of a slot begins with given tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Likeness {
     /// It begins with them.
     Same,
-    /// It may: some of it was written unseen, and the rest agrees.
+    /// It may begin with them: some of its tokens were written unseen, and the others agree.
     Unseen,
-    /// It does not.
+    /// It does not begin with them.
     Different,
 }
 
-/// What a slot holds, to be compared. Under which adapters it worked does not matter.
+/// The content of a slot, to be compared with prompts. Adapters are not compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
     tokens: Vec<Token>,
-    /// It may be anything.
+    /// The content was written unseen: it may be anything.
     unknown: bool,
 }
 
 impl Contents {
-    /// Whether it begins with these tokens.
+    /// Whether the content begins with these tokens.
     #[must_use]
     pub fn likeness(&self, tokens: &[Token]) -> Likeness {
         if tokens.is_empty() {
@@ -65,7 +65,8 @@ impl Contents {
         }
         let held = &self.tokens;
         if let Some(rest) = tokens.get(held.len()..) {
-            // The positions that media take beyond their rows are filled when something follows.
+            // The ledger fills the positions that media take beyond their rows only when a token
+            // follows.
             let after_media = held.last().is_some_and(|&token| token < 0);
             let filled = after_media && rest.iter().all(|&token| token == FILLER);
             if !rest.is_empty() && !filled {
@@ -85,7 +86,7 @@ impl Contents {
 }
 
 impl Ledger {
-    /// What a slot holds.
+    /// The content of a slot.
     #[must_use]
     pub fn contents(&self, sequence: SequenceId) -> Contents {
         match self.sequences.get(&sequence) {
@@ -100,7 +101,7 @@ impl Ledger {
         }
     }
 
-    /// The context whose sequences are the slots; `None`: there is no context.
+    /// The primary context, whose sequences are the slots; `None`: there is no context.
     #[must_use]
     pub fn primary(&self) -> Option<ContextId> {
         self.contexts.first().copied()
@@ -120,7 +121,7 @@ impl Ledger {
             || self.requests.answered_incomplete().next().is_some()
     }
 
-    /// What stands in host memory.
+    /// How much is saved in host memory.
     #[must_use]
     pub fn saved(&self) -> Saved {
         Saved {
@@ -133,8 +134,8 @@ impl Ledger {
         }
     }
 
-    /// The live requests that have a prompt which a slot holds whole, in the order in which
-    /// their prompts end. One with several such prompts is there several times.
+    /// The live requests with a prompt that a slot holds whole, ordered by where their prompts end.
+    /// A request with several such prompts is listed several times.
     #[must_use]
     pub fn requests_in(&self, sequence: SequenceId) -> Vec<&RequestId> {
         let Some(sequence) = self.sequences.get(&sequence) else {
@@ -150,8 +151,8 @@ impl Ledger {
             .collect()
     }
 
-    /// The tokens that the prompt of a live request begins with, so many at most. `None`: it is not
-    /// cached.
+    /// The first tokens, at most `most`, of a slot or host entry that holds a live request's prompt.
+    /// Behind the prompt these are tokens of an answer. `None`: nothing holds the prompt.
     #[must_use]
     pub fn beginning_of(&self, id: &str, most: u32) -> Option<Vec<Token>> {
         let request = self.requests.get(self.requests.find(id)?)?;
@@ -164,7 +165,7 @@ impl Ledger {
         Some(tokens)
     }
 
-    /// Where the first prompt of a live request stands: nowhere while it is on its way. `None`:
+    /// Where the first prompt of a live request is. Nowhere while the request is on its way. `None`:
     /// no live request has this id.
     #[must_use]
     pub fn whereabouts(&self, id: &str) -> Option<Whereabouts> {

@@ -1,53 +1,53 @@
-//! Ways back: what a sliding-window or recurrent memory can still be made to serve.
+//! Ways back: which prompts a bounded context (sliding window or recurrent) can still reuse.
 //!
-//! Such a memory does not hold what it would need to go on from any position it
-//! has been at. For a prompt that is sent again llama-server therefore asks
-//! (`update_slots`, 0.7.0): does the memory reach back far enough (its first
-//! position, and the model's window)? If not, is there a *checkpoint* from which
-//! to go on? If not, it evaluates all of it. [`Reach::reuse`] is that rule.
+//! The memory of such a context does not hold what it would need to go on from every position that
+//! it has been at. So llama-server decides for each prompt (`update_slots`, 0.7.0): does the memory
+//! reach back far enough (its first position, and the model's window)? If not, is there a
+//! *checkpoint* to go on from? If not, it evaluates the whole prompt. [`Reach::reuse`] is that rule.
 //!
-//! A prompt counts as resident while the engine would reuse nine tenths of it.
-//! So a mark needs more than a holder below it: it needs a *witness*, a slot or
-//! a host entry that serves it. A mark is looked at again only when its witness
-//! has changed, and not while a prompt is on its way through that slot.
+//! A prompt counts as resident while the engine would reuse nine tenths of it. So a mark needs more
+//! than a holder at it or below it. It needs a *witness*: a slot or host entry from which the engine
+//! would reuse that much. A mark is checked again only when its witness has changed, and not while a
+//! prompt is being evaluated in that slot.
 
 use super::*;
 use crate::tree::Mark;
 use std::collections::BTreeSet;
 
-/// A state that the server has put by for a slot.
+/// A checkpoint: state of a slot that the server has saved.
 #[derive(Clone, Debug)]
 struct Checkpoint {
-    /// Where; unknown for a copy that came with a host entry, which the ledger
-    /// lets go of by the server's rule rather than by seeing it freed.
+    /// The buffer that holds it; `None` for a copy that came with another sequence or a host entry.
+    /// The freeing of such a copy cannot be seen, so the ledger drops it by the server's rule
+    /// ([`Reaches::cut`]).
     buffer: Option<BufferId>,
-    /// Tokens of the sequence when it was made.
+    /// How many tokens the sequence held when the checkpoint was made.
     tokens: u32,
-    /// Positions it reaches from and to.
+    /// The first and last position of the sequence at that time.
     first: i64,
     last: i64,
 }
 
 impl Checkpoint {
-    /// The tokens that need not be evaluated once the server has gone back to it.
+    /// How many tokens need not be evaluated after the server has gone back to this checkpoint.
     fn goes_on_behind(&self) -> u32 {
         let position = (self.first + 1).max(self.last);
         u32::try_from(position).unwrap_or(0).min(self.tokens)
     }
 }
 
-/// From where a sequence can go on.
+/// The positions from which a sequence can go on.
 #[derive(Clone, Debug, Default)]
 struct Reach {
     /// The first position in memory.
     first: i64,
-    /// In the order in which they were made.
+    /// The checkpoints, in the order in which they were made.
     checkpoints: Vec<Checkpoint>,
 }
 
 impl Reach {
-    /// How many tokens of a prompt the engine would reuse, of a sequence that
-    /// begins with all of it.
+    /// How many tokens of a prompt of `prompt` tokens the engine would reuse, from a sequence that
+    /// begins with the whole prompt.
     fn reuse(&self, prompt: u32, window: u32) -> u32 {
         self.reuse_of(prompt, needed(prompt, window))
     }
@@ -63,13 +63,14 @@ impl Reach {
         back.map_or(0, |checkpoint| checkpoint.goes_on_behind().min(prompt))
     }
 
+    /// Whether the engine would reuse at least nine tenths of a prompt.
     fn serves(&self, prompt: u32, window: u32) -> bool {
         u64::from(self.reuse(prompt, window)) * 10 >= u64::from(prompt) * 9
     }
 
-    /// The last point, in tokens, from which the server could go on with another prompt, of a
-    /// sequence that holds so many. What was generated since the last checkpoint does not count,
-    /// although a prompt that begins with all of it goes on from there.
+    /// The last point, in tokens, from which the server could go on with another prompt, in a
+    /// sequence that holds `held` tokens. Tokens that were generated since the last checkpoint do
+    /// not count, although a prompt that begins with all of them could go on behind them.
     fn furthest(&self, held: u32, window: u32) -> u32 {
         if self.first == 0 && held > window.saturating_add(1) {
             return held;
@@ -78,7 +79,7 @@ impl Reach {
         back.filter(|&position| position <= held).max().unwrap_or(0)
     }
 
-    /// As it is copied along with a sequence.
+    /// The reach of a copy of the sequence.
     fn copy(&self) -> Self {
         let mut copy = self.clone();
         for checkpoint in &mut copy.checkpoints {
@@ -88,7 +89,8 @@ impl Reach {
     }
 }
 
-/// What memory must reach back to for a sequence to go on behind so many tokens.
+/// For a sequence to go on behind `tokens` tokens, the first position in memory must be below this
+/// one.
 fn needed(tokens: u32, window: u32) -> i64 {
     (i64::from(tokens) - i64::from(window) - 1).max(0)
 }
@@ -103,15 +105,15 @@ struct Watched {
 /// The ways back of all sequences. Empty unless the primary context is bounded.
 #[derive(Debug, Default)]
 pub(super) struct Reaches {
-    /// Tokens that a bounded context's layers look back; 0 for recurrent ones.
+    /// For each bounded context, the tokens that its layers look back; 0 for a recurrent model.
     windows: HashMap<ContextId, u32>,
     slots: BTreeMap<SequenceId, Reach>,
     hosts: BTreeMap<BufferId, Reach>,
-    /// Whose checkpoint a buffer holds.
+    /// The slot whose checkpoint a buffer holds.
     owners: HashMap<BufferId, SequenceId>,
-    /// By the witness that serves them.
+    /// Marks, by their witness.
     watched: BTreeMap<Keeper, Vec<Watched>>,
-    /// Slots that changed while no prompt was on its way.
+    /// Slots whose reach has changed and whose marks were not checked since.
     changed: BTreeSet<SequenceId>,
 }
 
@@ -124,7 +126,7 @@ impl Reaches {
         self.windows.remove(&context);
     }
 
-    /// Forgets everything but which contexts are bounded.
+    /// Forgets everything except which contexts are bounded.
     pub(super) fn clear(&mut self) {
         let windows = std::mem::take(&mut self.windows);
         *self = Self {
@@ -140,7 +142,8 @@ impl Reaches {
         }
     }
 
-    /// The last point that a server could go back to of what this holds: see [`Reach::furthest`].
+    /// The last point, in tokens, that the server can go back to in a slot or host entry: see
+    /// [`Reach::furthest`].
     pub(super) fn furthest(&self, keeper: Keeper, held: u32, window: u32) -> u32 {
         let reach = self.of(keeper);
         reach.map_or(0, |reach| reach.furthest(held, window))
@@ -162,7 +165,7 @@ impl Reaches {
         self.take_over(target, reach);
     }
 
-    /// A sequence was replaced by one that has this reach.
+    /// A sequence was replaced by one with this reach; `None`: that one has none.
     fn take_over(&mut self, id: SequenceId, reach: Option<Reach>) {
         match reach {
             Some(reach) => self.put(id, reach),
@@ -182,15 +185,16 @@ impl Reaches {
         self.changed.insert(id);
     }
 
-    /// A sequence works under other adapters, and may serve others than before.
+    /// A sequence works under other adapters, so it may be the witness of other marks than before.
     pub(super) fn blend_changed(&mut self, id: SequenceId) {
         if self.slots.contains_key(&id) {
             self.changed.insert(id);
         }
     }
 
-    /// A sequence was cut at a position. The server drops the checkpoints beyond;
-    /// it cuts one token earlier than it reuses when a whole prompt is cached.
+    /// A sequence was cut at a position. The server drops the checkpoints beyond what it reuses. If a
+    /// whole prompt is cached, that is one token more than it keeps, so a checkpoint may end one
+    /// position behind the cut.
     pub(super) fn cut(&mut self, id: SequenceId, from: i64) {
         if let Some(reach) = self.slots.get_mut(&id) {
             reach
@@ -213,8 +217,8 @@ impl Ledger {
         }
     }
 
-    /// The server makes checkpoints of prompts that are on their way; those of
-    /// speculative decoding, made while it generates, lead back to no prompt.
+    /// Notes a checkpoint, if it was made while a prompt was evaluated. Those of speculative decoding
+    /// are made during generation, and no prompt goes on from them.
     pub(super) fn checkpointed(
         &mut self,
         id: SequenceId,
@@ -264,7 +268,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a bounded context could go on in a slot behind so many tokens without a checkpoint.
+    /// Whether the context could go on in a slot behind this many tokens without a checkpoint.
+    /// Always, if it is not bounded.
     pub(crate) fn reaches(&self, id: SequenceId, tokens: u32) -> bool {
         let (Some(window), Some(reach)) = (self.window(), self.reaches.slots.get(&id)) else {
             return true;
@@ -272,9 +277,10 @@ impl Ledger {
         reach.first < needed(tokens + 1, window)
     }
 
-    /// How many of the first `tokens` tokens that a slot or host entry holds the engine would reuse
-    /// for a prompt, by the ways back of a bounded context. Where the prompt goes `on` behind them,
-    /// one token more need not be gone back to (0.7.0; before, it was the same for both).
+    /// How many of the first `tokens` tokens of a slot or host entry the engine would reuse for a
+    /// prompt, by the ways back of a bounded context. All of them, if the context is not bounded.
+    /// `on`: the prompt goes on behind these tokens. Then the memory need not reach back as far, by
+    /// one position (0.7.0; before that, there was no difference).
     pub(crate) fn way_back_in(&self, keeper: Keeper, tokens: u32, on: bool) -> u32 {
         match (self.window(), self.reaches.of(keeper)) {
             (Some(window), Some(reach)) => {
@@ -284,19 +290,19 @@ impl Ledger {
         }
     }
 
-    /// Whether a prompt is on its way through a slot, or may yet be.
+    /// Whether a prompt is being evaluated in a slot, or the slot has an undecided branch.
     fn is_busy(&self, id: SequenceId) -> bool {
         let sequence = self.sequences.get(&id);
         sequence.is_some_and(|sequence| sequence.launch.is_some() || sequence.ghost.is_some())
     }
 
-    /// Whether [`Self::review_changed`] would look at a slot.
+    /// Whether [`Self::review_changed`] would check any slot.
     pub(super) fn has_changed_reach(&self) -> bool {
         let mut changed = self.reaches.changed.iter();
         self.window().is_some() && changed.any(|&id| !self.is_busy(id))
     }
 
-    /// A mark was set where another one stands: whoever serves that serves it, too.
+    /// The mark of `label` was set where the mark of `other` stands: it gets the same witness.
     pub(super) fn watch_beside(&mut self, other: Label, label: Label) {
         let same = |one: Label| (one.request, one.nth) == (other.request, other.nth);
         for marks in self.reaches.watched.values_mut() {
@@ -308,7 +314,8 @@ impl Ledger {
         }
     }
 
-    /// The prompt of a slot has been evaluated, or a token of its answer.
+    /// Checks the marks whose witness is this slot, unless the slot is busy. Called after each
+    /// evaluated batch with entries of the slot.
     pub(super) fn review_slot(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
         if self.window().is_some() && !self.is_busy(id) {
             self.reaches.changed.remove(&id);
@@ -316,21 +323,21 @@ impl Ledger {
         }
     }
 
-    /// Looks at the slots that changed by other ways than evaluation.
+    /// Checks the slots whose reach has changed since they were checked last.
     pub(super) fn review_changed(&mut self, effects: &mut Vec<Effect>) {
         for id in self.reaches.changed.clone() {
             self.review_slot(id, effects);
         }
     }
 
-    /// Finds a witness for each mark that this one served.
+    /// Finds a witness for each mark that had this one, and evicts the requests of those without.
     fn review(&mut self, witness: Keeper, effects: &mut Vec<Effect>) {
         let Some(window) = self.window() else { return };
         let Some(marks) = self.reaches.watched.remove(&witness) else {
             return;
         };
         for watched in marks {
-            // Else lost already, or superseded.
+            // If there is no request or mark any more, it was lost or superseded already.
             let Some(request) = self.requests.get(watched.label.request) else {
                 continue;
             };
@@ -351,7 +358,7 @@ impl Ledger {
         }
     }
 
-    /// Who serves a mark: the one that did so far, if it still does.
+    /// A witness for a mark: the former one, if it still serves the prompt, else any other.
     fn witness(
         &self,
         mark: Mark,
@@ -381,7 +388,7 @@ impl Ledger {
             let reach = self.reaches.hosts.get(buffer);
             reach.is_none_or(|reach| reach.serves(prompt, window)) && self.tree.covers(holder, mark)
         });
-        // The least of them, so that equal events give equal effects.
+        // The smallest id, so that equal events give equal effects.
         let found = slots.map(|(&id, _)| Keeper::Slot(id)).min();
         found.or_else(|| hosts.map(|(&buffer, _)| Keeper::Host(buffer)).min())
     }

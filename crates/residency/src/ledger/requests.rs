@@ -1,4 +1,5 @@
-//! A request on its way: launched in a slot, and marked where its prompt ends once that has been evaluated.
+//! Requests on their way: a task is launched in a slot, and the request gets a mark where its prompt
+//! ends once the prompt has been evaluated.
 
 use super::*;
 
@@ -16,7 +17,7 @@ impl Ledger {
         self.begin(id, request, forgotten, named, effects);
     }
 
-    /// A slot is at work for a request, if for one with an id.
+    /// A slot took a task. `request`: its request, if that has an id and may be cached.
     pub(super) fn begin(
         &mut self,
         id: SequenceId,
@@ -40,7 +41,7 @@ impl Ledger {
         self.abandon(before, effects);
     }
 
-    /// The number of another content that is like no other.
+    /// A number for the next content that gets placeholder tokens.
     pub(super) fn next_unseen(&mut self) -> u32 {
         self.unseen = self.unseen.wrapping_add(1);
         self.unseen
@@ -55,7 +56,7 @@ impl Ledger {
         }
     }
 
-    /// A prompt of a request was launched and will not be evaluated.
+    /// A task of a request was launched, and its prompt will not be evaluated.
     pub(super) fn fail(&mut self, name: RequestKey, effects: &mut Vec<Effect>) {
         if let Some(request) = self.requests.get_mut(name) {
             request.running = request.running.saturating_sub(1);
@@ -74,7 +75,7 @@ impl Ledger {
         }
     }
 
-    /// The prompt of a launch has been evaluated and stands where the sequence stands.
+    /// The prompt of a slot's task has been evaluated. It ends where the sequence ends now.
     pub(super) fn settle(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
@@ -97,12 +98,12 @@ impl Ledger {
         }
         let end = self.reusable(id, name, named);
         match marked {
-            // An embedding task goes on: the prompt ends further down.
+            // The prompt of an embedding task went on in another batch: its end moved.
             Some(nth) => self.move_mark(name, nth, holder, end),
             None => self.set_mark(id, name, holder, end),
         }
         if end == 0 || !self.is_wholly_served(name) {
-            // Nothing of it would be found again.
+            // The server would reuse nothing of this prompt.
             self.end(name, Reason::NeverCached, Place::Nowhere, effects);
             return;
         }
@@ -132,11 +133,11 @@ impl Ledger {
         let nth = request.marks.len();
         let label = Label { request: name, nth };
         request.marks.push(Some(self.tree.mark(holder, end, label)));
-        // Where some of it is never used again, the rest is what a way back must lead to.
+        // If the server never reuses the end of this prompt, a way back must lead to the mark only.
         let depth = self.tree.depth(holder);
         self.watch(id, label, if end + 1 < depth { end } else { depth });
         let sequence = self.sequences.get_mut(&id);
-        // None: the launch is over with this.
+        // Only an embedding task still has its launch.
         if let Some(launch) = sequence.and_then(|sequence| sequence.launch.as_mut()) {
             launch.mark = Some(nth);
         }

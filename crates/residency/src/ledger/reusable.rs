@@ -1,13 +1,13 @@
-//! What the server would use again of what a slot or a host entry holds, for whoever tells others:
-//! routers that send a prompt to the server that has most of it.
+//! How many of a slot's or host entry's tokens the server would reuse. KV cache events tell this to
+//! routers, which send a prompt to the server that has most of it.
 //!
-//! [`Ledger::take_unchanged`] says how much of the content is still the same since it was asked
-//! last. So whoever follows a slot reads only what is new of it.
+//! [`Ledger::take_unchanged`] says how many tokens are the same as at its last call. So a caller that
+//! follows a slot reads only what is new in it.
 
 use super::*;
 use crate::adapters::Compared;
 
-/// What holds tokens.
+/// A holder of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Keeper {
     /// A slot.
@@ -17,13 +17,13 @@ pub enum Keeper {
 }
 
 impl Ledger {
-    /// How many tokens, from the beginning on, the server would use again of what this holds, for
-    /// a prompt that has them all and names no LoRA adapters. 0 if it is not known.
+    /// How many tokens of this holder, from the first on, the server would reuse for a prompt that
+    /// begins with all of them and names no LoRA adapters. 0 if that is not known.
     ///
-    /// * In memory that slides or only goes forward ([`Event::Bounded`]): up to the last point
-    ///   that the server can go back to.
-    /// * A slot that worked under other adapters than a request without any is for: nothing,
-    ///   where the server compares them ([`Compared::Always`]).
+    /// * In a bounded context ([`Event::Bounded`]): the tokens up to the last point that the server
+    ///   can go back to.
+    /// * Where the server compares the adapters of all requests ([`Compared::Always`]): none of a
+    ///   slot that worked under other adapters than a request that names none gets.
     #[must_use]
     pub fn reusable_of(&self, keeper: Keeper) -> u32 {
         match self.is_for_all(keeper) {
@@ -32,13 +32,13 @@ impl Ledger {
         }
     }
 
-    /// The same for a prompt that names one LoRA adapter, by its place among the server's (0 is the
-    /// first), at scale 1. 0 wherever it is not certain that the server would serve it:
+    /// Like [`Self::reusable_of`], for a prompt that names one LoRA adapter at scale 1. `adapter` is
+    /// its index in the server's list. 0 if it is not certain that the server would reuse anything:
     ///
-    /// * of host entries, since whichever slot loads one may have to be emptied for the request;
-    /// * for adapters that are activated by tokens;
-    /// * where the server compares the adapters of all requests ([`Compared::Always`]): there it is
-    ///   not known which places they have.
+    /// * for a host entry, since the slot that loads it may have to be emptied for the request;
+    /// * for an adapter that is activated by tokens;
+    /// * where the server compares the adapters of all requests ([`Compared::Always`]), since there
+    ///   the indices of the adapters are not known.
     #[must_use]
     pub fn reusable_under(&self, keeper: Keeper, adapter: usize) -> u32 {
         match self.is_for_adapter(keeper, adapter) {
@@ -71,14 +71,14 @@ impl Ledger {
         sequence.is_some_and(|sequence| sequence.flight.is_some())
     }
 
-    /// How many tokens, from the beginning on, have been there ever since this was asked last for
-    /// the same keeper. Less than it holds, unless nothing was added.
+    /// How many tokens, from the first on, have been there without a break since the last call for
+    /// the same keeper. 0 at the first call.
     pub fn take_unchanged(&mut self, keeper: Keeper) -> u32 {
         let holder = self.holder_of(keeper);
         holder.map_or(0, |holder| self.tree.take_lowest(holder))
     }
 
-    /// The tokens that it holds, from one on.
+    /// The tokens that it holds, from depth `from` on.
     #[must_use]
     pub fn tokens_from(&self, keeper: Keeper, from: u32) -> Vec<Token> {
         let holder = self.holder_of(keeper);
@@ -92,7 +92,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a request that names no adapters would be served from it.
+    /// Whether the server would reuse this holder's tokens for a request that names no adapters.
     fn is_for_all(&self, keeper: Keeper) -> bool {
         let (Keeper::Slot(id), Some(in_force)) = (keeper, self.in_force()) else {
             return true;
@@ -107,7 +107,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a request that names this adapter alone would be served from it.
+    /// Whether the server would reuse this holder's tokens for a request that names this adapter
+    /// alone.
     fn is_for_adapter(&self, keeper: Keeper, adapter: usize) -> bool {
         let Keeper::Slot(id) = keeper else {
             return false;

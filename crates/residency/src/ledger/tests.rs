@@ -1,7 +1,7 @@
-//! The ledger against its naive double, on random events.
+//! Compares the ledger with the naive one (`tests/naive`) on random events.
 //!
-//! Runs of the tree are a few tokens long here (see `tree::RUN`), so that these
-//! short sequences cross from node to node all the time.
+//! Runs of the tree are at most four tokens long here (see `tree::RUN`), so that these short
+//! sequences span several nodes.
 
 use super::*;
 use crate::adapters::Compared;
@@ -13,7 +13,7 @@ mod naive;
 
 /// Events in all: the four tests below take a quarter each.
 const EVENTS: usize = 1_000_000;
-/// Events on one ledger before the next one is begun.
+/// Events on one ledger before a new one is made.
 const LIFE: usize = 500;
 
 fn agree(seeds: std::ops::Range<u64>) {
@@ -25,7 +25,7 @@ fn agree_with(seeds: std::ops::Range<u64>, generator: impl Fn() -> Generator) {
         let mut pair = Pair::default();
         let mut nth = 0;
         let outcome = pair.run(&mut Random(seed), &mut generator(), LIFE, |ledger| {
-            // Costs more than the event: not each time.
+            // The check costs more than the event, so it is not made each time.
             nth += 1;
             if nth % 4 == 0 {
                 ledger.tree.check();
@@ -40,44 +40,44 @@ fn agree_with(seeds: std::ops::Range<u64>, generator: impl Fn() -> Generator) {
 const QUARTER: u64 = (EVENTS / LIFE / 4) as u64;
 
 #[test]
-fn first_quarter_of_a_million_events() {
+fn the_ledger_agrees_with_the_naive_one_on_random_events_first_quarter() {
     agree(0..QUARTER);
 }
 
 #[test]
-fn second_quarter_of_a_million_events() {
+fn the_ledger_agrees_with_the_naive_one_on_random_events_second_quarter() {
     agree(QUARTER..2 * QUARTER);
 }
 
 #[test]
-fn third_quarter_of_a_million_events() {
+fn the_ledger_agrees_with_the_naive_one_on_random_events_third_quarter() {
     agree(2 * QUARTER..3 * QUARTER);
 }
 
 #[test]
-fn fourth_quarter_of_a_million_events() {
+fn the_ledger_agrees_with_the_naive_one_on_random_events_fourth_quarter() {
     agree(3 * QUARTER..4 * QUARTER);
 }
 
-/// As many as a quarter has, each.
+/// With as many events as each quarter above.
 #[test]
-fn with_adapters_that_are_compared_when_they_are_named() {
+fn both_agree_on_adapters_that_are_compared_when_they_are_named() {
     agree_with(0..QUARTER, || {
         Generator::with_adapters(1, Compared::WhenNamed)
     });
 }
 
 #[test]
-fn with_adapters_that_are_always_compared() {
+fn both_agree_on_adapters_that_are_always_compared() {
     agree_with(0..QUARTER, || Generator::with_adapters(1, Compared::Always));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// The same from bytes, which proptest can shrink.
+    /// Like the tests above, but with bytes for choices: proptest can shrink these.
     #[test]
-    fn whatever_the_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..800)) {
+    fn both_agree_on_events_made_from_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..800)) {
         let mut pair = Pair::default();
         let outcome = pair.run(
             &mut Bytes(&bytes),
@@ -108,7 +108,7 @@ fn equal_events_give_equal_effects_in_equal_order() {
     }
 }
 
-/// Agreement on nothing would prove nothing.
+/// If the random events led to no effects, the agreement of both ledgers would prove nothing.
 #[test]
 fn random_events_lead_to_every_effect() {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
@@ -153,10 +153,10 @@ fn random_events_lead_to_every_effect() {
     }
 }
 
-/// The double knows no bounded memory. What must hold there all the same: nothing
-/// panics, the tree is sound, and the ids that live are those that effects tell of.
+/// The naive ledger does not model bounded contexts. There, too, nothing may panic, the tree must be
+/// valid, and the live ids must be those that the effects imply.
 #[test]
-fn bounded_memory_keeps_its_books_whatever_happens() {
+fn in_a_bounded_context_the_live_ids_follow_from_the_effects() {
     let context = ContextId(1);
     let mut out_of_reach = 0;
     for seed in 0..300 {

@@ -1,21 +1,21 @@
 //! Evaluations that may belong to any of several requests.
 //!
-//! Where requests are tied to slots by their prompts, and two wait with the same prompt, its
-//! evaluation may belong to either. A *stand-in* takes the request's place: it is launched and marked
-//! like a request, but has no effects. A request that claims the evaluation later gets a mark where
-//! the stand-in's is; if that was lost meanwhile, the request is evicted. All of them name the same
-//! LoRA adapters ([`Ledger::are_alike`]), and so does the stand-in.
+//! Where requests are tied to slots by their prompts, and two requests wait with the same prompt, an
+//! evaluation of it may belong to either. A *stand-in* takes the request's place: it is launched and
+//! marked like a request, but has no effects. A request that claims the evaluation later gets a mark
+//! where the stand-in's mark is. If that mark was lost meanwhile, the request is evicted. All of
+//! these requests name the same LoRA adapters ([`Ledger::are_alike`]), and so does the stand-in.
 
 use super::*;
 
 /// How far an unclaimed evaluation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evaluation {
-    /// The engine is at it.
+    /// The prompt is being evaluated.
     Running,
     /// The prompt is cached, in a slot or in host memory.
     Cached,
-    /// The prompt was lost, for this reason and there.
+    /// The prompt is no longer cached: why, and where it was last.
     Lost(Reason, Place),
     /// The slot was given to another task before the prompt was evaluated.
     Failed,
@@ -26,16 +26,17 @@ pub enum Evaluation {
 pub(super) struct Unclaimed {
     stand_in: RequestKey,
     state: Evaluation,
-    /// Where it was settled, and how many tokens the prompt has.
+    /// The slot in which the prompt was evaluated, and its length in tokens.
     settled: Option<(SequenceId, u32)>,
-    /// Requests that claimed it while it was running, and the adapters that they name.
+    /// Requests that claimed the evaluation while it was running, and the adapters that they name.
     claims: Vec<(RequestKey, Option<Named>)>,
-    /// Nobody else will claim it.
+    /// No other task will claim the evaluation.
     closed: bool,
 }
 
 impl Ledger {
-    /// How far an unclaimed evaluation is. `None`: there is none of this number, or it is closed.
+    /// The state of an unclaimed evaluation. `None`: the number is unknown, or the evaluation is
+    /// closed and over.
     #[must_use]
     pub fn evaluation(&self, evaluation: EvaluationId) -> Option<Evaluation> {
         let unclaimed = self.unclaimed.get(&evaluation);
@@ -94,7 +95,7 @@ impl Ledger {
         }
     }
 
-    /// The prompt has been evaluated, and the stand-in was marked.
+    /// The prompt has been evaluated, and the stand-in has its mark.
     pub(super) fn settle_unclaimed(
         &mut self,
         evaluation: EvaluationId,
@@ -113,7 +114,7 @@ impl Ledger {
         self.forget_if_closed(evaluation);
     }
 
-    /// The slot is at another task.
+    /// The slot took another task before the prompt was evaluated.
     pub(super) fn fail_unclaimed(&mut self, evaluation: EvaluationId, effects: &mut Vec<Effect>) {
         let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
             return;
@@ -125,8 +126,8 @@ impl Ledger {
         self.forget_if_closed(evaluation);
     }
 
-    /// What the evaluation left is lost. Requests that claimed it when it was cached have marks of
-    /// their own there.
+    /// The evaluated prompt is no longer cached. Requests that claimed the evaluation while the
+    /// prompt was cached are not handled here: they have marks of their own.
     pub(super) fn lose_unclaimed(
         &mut self,
         evaluation: EvaluationId,
@@ -159,7 +160,7 @@ impl Ledger {
         }
     }
 
-    /// A prompt of a request stands where the stand-in's does.
+    /// Gives a request that claimed the evaluation a mark where the stand-in's mark is.
     fn join_unclaimed(
         &mut self,
         evaluation: EvaluationId,

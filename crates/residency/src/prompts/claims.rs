@@ -3,31 +3,32 @@
 //! The server evaluates the prompt of each request once, but not in the order of arrival: a request
 //! that waits for a busy slot is overtaken by later ones. (In the servers of 2025 every request that
 //! had to wait goes to the end of the queue.) So when a slot holds a prompt that several requests
-//! wait with, the evaluation belongs to one of them, and which one shows later:
+//! wait with, the evaluation belongs to one of them. Which one becomes known later:
 //!
-//! * A request that was served has been evaluated. It claims the oldest evaluation that came while
-//!   it waited. If the slot has lost that prompt since, it had finished the request, so the answer
-//!   was about to come; slots with later evaluations may still be generating.
+//! * A request that was served has been evaluated. It claims the oldest evaluation that was begun
+//!   while it waited. Why the oldest: a slot that has lost the prompt since has finished its request,
+//!   so that request's answer comes first. Slots with later evaluations may still be generating.
 //! * When there are as many evaluations as waiting requests, all of these requests have been
-//!   evaluated. Which evaluation is whose does not matter any more.
+//!   evaluated. Which evaluation belongs to which request does not matter any more.
 //! * A request that left (its client went away, or the server refused it) may have been evaluated or
 //!   not. If its prompt is cached, the request counts as cached: it claims that evaluation, and
 //!   others may claim it too. From then on one evaluation may belong to a request that is gone, so
 //!   counting proves nothing: these evaluations are *doubtful*. A request that is served while it
 //!   waits for doubtful ones claims any that is cached.
 //!
-//! Until a request has claimed an evaluation, nothing is told of it: it is on its way.
+//! Until a request has claimed an evaluation, it counts as on its way and has no effects.
 
 use crate::event::{EvaluationId, Event, TaskId};
 use crate::ledger::{Evaluation, Ledger};
 
-/// Evaluations that may be open; a prompt beyond that is tied to nobody. A server has a few for each
-/// slot: the one that runs, and those whose answers are about to be sent.
+/// Evaluations that may be open at a time. A prompt beyond that is not tied. A server has a few for
+/// each slot: the one that runs, and those whose answers are about to be sent.
 const MOST_OPEN: usize = 256;
 
-/// The evaluations that were not claimed yet.
+/// The open evaluations: those that may still be claimed.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
+    /// The number of the last evaluation.
     opened: u64,
     /// The oldest first.
     open: Vec<Open>,
@@ -36,14 +37,14 @@ pub(super) struct Claims {
 #[derive(Debug)]
 struct Open {
     evaluation: EvaluationId,
-    /// The waiting tasks that it may belong to, the oldest first.
+    /// The waiting tasks that the evaluation may belong to, the oldest first.
     tasks: Vec<TaskId>,
-    /// It may belong to a request that has left.
+    /// The evaluation may belong to a request that no longer waits.
     doubtful: bool,
 }
 
 impl Claims {
-    /// None open, and none that is opened has a number that was used before.
+    /// Without open evaluations, but the numbers go on: none is used twice.
     pub(super) fn renewed(&self) -> Self {
         Self {
             opened: self.opened,
@@ -51,7 +52,8 @@ impl Claims {
         }
     }
 
-    /// Opens an evaluation of a prompt that these tasks wait with. `None`: too many are open.
+    /// Opens an evaluation of a prompt that these tasks wait with. `None`: too many evaluations are
+    /// open.
     pub(super) fn open(&mut self, tasks: Vec<TaskId>, doubtful: bool) -> Option<EvaluationId> {
         if self.open.len() >= MOST_OPEN {
             return None;
@@ -71,7 +73,8 @@ impl Claims {
         self.open.iter().any(|open| open.tasks.contains(&task))
     }
 
-    /// A task's request was served. It waits no more. Returns whether it has claimed an evaluation.
+    /// The request of a task was served and no longer waits. Returns whether the task has claimed an
+    /// evaluation.
     pub(super) fn served(
         &mut self,
         task: TaskId,
@@ -82,8 +85,8 @@ impl Claims {
         if may_be.clone().any(|open| open.doubtful) {
             return self.left(task, ledger, events);
         }
-        // If this task's was in truth a later one, the oldest belongs to another task that waits for
-        // both: that task can claim the later one.
+        // If a later evaluation was in truth this task's, then the oldest one belongs to another
+        // task that may claim either. That task will claim the later one.
         let claimed = may_be.next().map(|open| open.evaluation);
         if let Some(evaluation) = claimed {
             events.push(Event::Claimed { evaluation, task });
@@ -93,7 +96,8 @@ impl Claims {
         claimed.is_some()
     }
 
-    /// A task's request has left. It waits no more. Returns whether it has claimed an evaluation.
+    /// The request of a task has left and no longer waits. Returns whether the task has claimed an
+    /// evaluation.
     pub(super) fn left(&mut self, task: TaskId, ledger: &Ledger, events: &mut Vec<Event>) -> bool {
         let may_be = self.open.iter().filter(|open| open.tasks.contains(&task));
         let best = may_be.min_by_key(|open| match ledger.evaluation(open.evaluation) {
@@ -118,8 +122,8 @@ impl Claims {
         }
     }
 
-    /// Makes the claims that follow by counting, and returns the tasks, which wait no more. Closes
-    /// the evaluations that nobody can claim.
+    /// Makes the claims that follow from the number of evaluations. Returns the tasks that have
+    /// claimed one: they no longer wait. Closes the evaluations that no task can claim.
     pub(super) fn settle(&mut self, ledger: &Ledger, events: &mut Vec<Event>) -> Vec<TaskId> {
         let failed = |open: &Open| ledger.evaluation(open.evaluation) == Some(Evaluation::Failed);
         self.close(failed, events);
@@ -139,8 +143,8 @@ impl Claims {
         bound
     }
 
-    /// Tasks that were all evaluated. Whose evaluation was whose does not matter: what they left is
-    /// either still cached or lost, for all of them alike.
+    /// A set of tasks that have all been evaluated. Which evaluation is whose does not matter: the
+    /// evaluated prompts are either all still cached or all lost.
     fn certain(&self, ledger: &Ledger) -> Option<Vec<TaskId>> {
         let all = self.open.iter().map(|open| &open.tasks);
         let certain = all.filter(|tasks| (1..=self.open.len()).contains(&tasks.len()));
@@ -167,7 +171,7 @@ impl Claims {
     }
 }
 
-/// Whether an evaluation can belong to these tasks only.
+/// Whether an evaluation can belong to no other tasks than these.
 fn is_within(open: &Open, tasks: &[TaskId]) -> bool {
     !open.tasks.is_empty() && open.tasks.iter().all(|task| tasks.contains(task))
 }

@@ -1,4 +1,4 @@
-//! A prompt as the hook put it together, and which of its tokens the server may evaluate.
+//! A waiting prompt, and the ways in which the server may shorten it before it evaluates it.
 
 use crate::event::Token;
 use std::borrow::Cow;
@@ -6,13 +6,13 @@ use std::borrow::Cow;
 /// A prompt that a request waits with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// All of its tokens.
+    /// All tokens of the prompt, before the server shortens it.
     pub tokens: Vec<Token>,
     /// How many of the first tokens are extra context of `/infill`. The server takes as many of the
-    /// last of these as its settings have room for: the same number for each request.
+    /// last of these as its settings allow: the same number for each request.
     pub extra: usize,
-    /// The length of a slot, tokens, if it is known. The servers of 2025 cut a prompt that is not
-    /// shorter; later ones refuse it.
+    /// The length of a slot, in tokens, if it is known. The servers of 2025 cut a prompt that has at
+    /// least this length. Later ones refuse it.
     pub slot: Option<u32>,
 }
 
@@ -25,43 +25,43 @@ impl From<Vec<Token>> for Prompt {
     }
 }
 
-/// How well a reading agrees with what is known of the server, the best first.
+/// How well a reading agrees with what is known of the server. The best comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// It leaves out as many extra tokens as the server was seen to leave out; none, if the server
-    /// was not seen to leave out any.
+    /// The reading keeps as many extra tokens as the server was seen to keep; all of them, if it was
+    /// not seen to leave out any.
     Likely,
-    /// It leaves out another number of them.
+    /// The reading keeps another number of extra tokens.
     Unlikely,
 }
 
-/// Which tokens of a prompt a slot may hold.
+/// One way in which the server may have shortened a prompt: the tokens that a slot may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) rank: Rank,
     /// How many of the first tokens are left out.
     front: usize,
-    /// How many follow before the hole.
+    /// How many tokens are kept between these and the hole.
     kept: usize,
-    /// How many are left out in the middle.
+    /// How many tokens are left out in the middle.
     hole: usize,
 }
 
 impl Reading {
-    /// Whether nothing is left out.
+    /// Whether no token is left out.
     pub(super) fn is_all(self) -> bool {
         self.front == 0 && self.hole == 0
     }
 }
 
-/// How many tokens of extra context the server takes, as far as that was seen.
+/// How many tokens of extra context the server takes; `None`: not seen yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extra {
     exactly: Option<usize>,
 }
 
 impl Extra {
-    /// Takes over the number that these readings imply, if they all imply the same.
+    /// Learns the number that these readings imply, if all imply the same.
     pub(super) fn learn<'a>(&mut self, readings: impl Iterator<Item = (&'a Prompt, Reading)>) {
         let mut taken = readings.map(|(prompt, reading)| {
             (reading.front > 0).then(|| prompt.extra.saturating_sub(reading.front))
@@ -75,7 +75,7 @@ impl Extra {
 }
 
 impl Prompt {
-    /// The ways to have `total` tokens of it in a slot, the best first.
+    /// The ways in which the server may have shortened the prompt to `total` tokens, the best first.
     pub(super) fn readings(&self, total: usize, extra: Extra) -> Vec<Reading> {
         let mut readings = Vec::new();
         let taken = extra
@@ -91,7 +91,8 @@ impl Prompt {
         readings
     }
 
-    /// The readings without the first `front` tokens: whole, and cut if that is too long for a slot.
+    /// The readings without the first `front` tokens: uncut, and cut in the middle if the rest is too
+    /// long for a slot.
     fn read(&self, rank: Rank, front: usize, total: usize, readings: &mut Vec<Reading>) {
         let length = self.tokens.len() - front;
         if length == total {
@@ -132,8 +133,8 @@ impl Prompt {
     }
 }
 
-/// How many tokens a server of 2025 takes out of the middle of a prompt that is not shorter than a
-/// slot: whole blocks, each half as long as the slot's part behind the kept tokens (`update_slots`,
+/// How many tokens a server of 2025 cuts out of the middle of a prompt that is at least as long as a
+/// slot: whole blocks. A block is half of the slot's room behind the kept tokens (`update_slots`,
 /// "input truncated", in llama.cpp of May to August 2025).
 fn cut_by_server(length: usize, slot: usize, kept: usize) -> Option<usize> {
     let block = slot.checked_sub(kept)? / 2;
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_read_as_it_is() {
+    fn a_prompt_that_fits_has_one_reading_without_a_cut() {
         let plain = prompt(0..10, 0, None);
         let all: Vec<Token> = (0..10).collect();
         assert_eq!(held(&plain, 10, Extra::default()), [(Rank::Likely, all)]);
@@ -169,7 +170,7 @@ mod tests {
         assert!(held(&plain, 11, Extra::default()).is_empty());
     }
 
-    /// As `update_slots` of llama.cpp b5xxx and b6xxx has it, in integers.
+    /// The cut of `update_slots` of llama.cpp b5xxx and b6xxx, in integers.
     fn cut(prompt: &[Token], n_ctx: usize, n_keep: usize) -> Vec<Token> {
         let n_left = n_ctx - n_keep;
         let n_block_size = n_left / 2;
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_cuts_is_among_the_readings() {
+    fn a_prompt_cut_by_a_server_of_2025_is_among_the_readings() {
         for (length, slot, keep) in (8..80)
             .flat_map(|length| (8..=40).map(move |slot| (length, slot)))
             .filter(|(length, slot)| length >= slot)
@@ -200,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_a_slot_is_not_cut() {
+    fn a_prompt_shorter_than_a_slot_has_no_reading_with_a_cut() {
         let short = prompt(0..20, 0, Some(21));
         assert!((0..20).all(|total| held(&short, total, Extra::default()).is_empty()));
     }
 
     #[test]
-    fn how_much_extra_context_is_taken_is_learned() {
+    fn the_number_of_extra_tokens_is_learned_from_readings_that_agree() {
         let infill = prompt(0..10, 4, None);
         let tail = |from| (from..10).collect::<Vec<Token>>();
         let mut extra = Extra::default();
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(held(&infill, 7, extra), [(Rank::Unlikely, tail(3))]);
         assert!(held(&infill, 5, extra).is_empty(), "more than the extra");
         let reading = infill.readings(7, extra)[0];
-        // Two that disagree say nothing.
+        // Nothing is learned from two readings that disagree.
         let other = prompt(0..10, 5, None);
         extra.learn([(&infill, reading), (&other, reading)].into_iter());
         assert_eq!(extra, Extra::default());

@@ -6,13 +6,13 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder(pub(super) Key);
 
-/// A holder's place in the tree. It stands *in* `node`: above its end or at it,
-/// below the end of its parent (or at the root).
+/// A holder's place in the tree. It stands *in* `node`: at the end of the node's run or inside it,
+/// but below the end of the parent's run (unless `node` is the root).
 #[derive(Debug)]
 pub(super) struct Stand {
     pub(super) node: Key,
     pub(super) depth: u32,
-    /// The least depth since [`Tree::take_lowest`].
+    /// The least depth since the last [`Tree::take_lowest`].
     pub(super) lowest: u32,
     pub(super) previous: Key,
     pub(super) next: Key,
@@ -35,28 +35,28 @@ impl<M> Tree<M> {
         self.holders[holder.0].depth
     }
 
-    /// How many tokens have lain above a holder ever since this was called last. For a holder that
-    /// is new since then, none.
+    /// How many of the tokens above a holder are unchanged since the last call of this: the least
+    /// depth at which the holder has stood since. 0 at the first call.
     pub(crate) fn take_lowest(&mut self, holder: Holder) -> u32 {
         let stand = &mut self.holders[holder.0];
         std::mem::replace(&mut stand.lowest, stand.depth)
     }
 
-    /// Takes a holder away. The labels of the marks that only it kept go to `lost`.
+    /// Removes a holder. The labels of the marks that only this holder kept go to `lost`.
     pub(crate) fn release(&mut self, holder: Holder, lost: &mut Vec<M>) {
         let node = self.leave(holder.0);
         self.holders.remove(holder.0);
         self.prune(node, lost);
     }
 
-    /// Moves a holder up to `depth`; does nothing if it stands there or above.
+    /// Moves a holder up to `depth`. Does nothing if it stands at this depth or above it.
     pub(crate) fn retreat(&mut self, holder: Holder, depth: u32, lost: &mut Vec<M>) {
         let stand = &self.holders[holder.0];
         if depth >= stand.depth {
             return;
         }
         let left = stand.node;
-        // A whole context is left often, and need not be climbed.
+        // A slot is often emptied completely: then there is no need to climb.
         let mut node = if depth == 0 { ROOT } else { left };
         while node != ROOT && self.start(node) >= depth {
             node = self.nodes[node].parent;
@@ -64,7 +64,7 @@ impl<M> Tree<M> {
         self.relocate(holder.0, node, depth);
         let stand = &mut self.holders[holder.0];
         stand.lowest = stand.lowest.min(depth);
-        // Standing higher up, it keeps the pruning from going too far.
+        // The holder already stands at its new place, so that place is not pruned.
         self.prune(left, lost);
     }
 
@@ -80,7 +80,7 @@ impl<M> Tree<M> {
         key
     }
 
-    /// Puts a holder on a node's list.
+    /// Puts a holder on a node's list of holders.
     pub(super) fn enter(&mut self, holder: Key, node: Key) {
         let next = self.nodes[node].holders;
         if next != NONE {
@@ -93,7 +93,7 @@ impl<M> Tree<M> {
         self.nodes[node].holders = holder;
     }
 
-    /// Takes a holder off its node's list; returns the node.
+    /// Takes a holder off its node's list of holders and returns the node.
     pub(super) fn leave(&mut self, holder: Key) -> Key {
         let Stand {
             node,

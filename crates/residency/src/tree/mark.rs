@@ -6,7 +6,7 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(Key);
 
-/// A mark's place in the tree: the end of `node`.
+/// A mark's place in the tree: the end of the run of `node`.
 #[derive(Debug)]
 pub(super) struct Flag<M> {
     pub(super) node: Key,
@@ -16,7 +16,8 @@ pub(super) struct Flag<M> {
 }
 
 impl<M> Tree<M> {
-    /// Marks the place at `depth` above a holder, or where it stands if that is higher.
+    /// Marks the place at `depth` on the path to a holder, or the holder's own place if `depth` is
+    /// beyond it.
     pub(crate) fn mark(&mut self, holder: Holder, depth: u32, label: M) -> Mark {
         let Stand {
             mut node,
@@ -45,7 +46,7 @@ impl<M> Tree<M> {
         self.depth(holder) >= self.nodes[node].depth && self.is_above(node, holder)
     }
 
-    /// The labels of the marks at which a holder stands or below which it does, the lowest first.
+    /// The labels of all marks that a holder keeps: those at its place and above, the deepest first.
     pub(crate) fn labels_above(&self, holder: Holder) -> Vec<&M> {
         let Stand {
             mut node, depth, ..
@@ -66,7 +67,7 @@ impl<M> Tree<M> {
         labels
     }
 
-    /// Takes a mark away and returns its label.
+    /// Removes a mark and returns its label.
     pub(crate) fn unmark(&mut self, mark: Mark) -> M {
         let Flag {
             node,

@@ -24,7 +24,7 @@ impl Node {
         Self::below(ROOT, 0, &[])
     }
 
-    /// A node for `tokens`, which begin at depth `start`.
+    /// A node with a run that begins at depth `start`.
     pub(super) fn below(parent: Key, start: u32, tokens: &[Token]) -> Self {
         Self {
             parent,
@@ -38,13 +38,13 @@ impl Node {
         }
     }
 
-    /// Whether tokens may be appended to the run: nothing stands at its end that
-    /// has to stay there. (A holder at the end just stands inside afterwards.)
+    /// Whether tokens may be appended to the run: no child and no mark stands at its end. (A holder
+    /// may: it stands inside the run afterwards.)
     pub(super) fn is_open_ended(&self) -> bool {
         self.first_child == NONE && self.marks == NONE
     }
 
-    /// Appends to the run. Capacity doubles, but never beyond [`RUN`].
+    /// Appends to the run. Its capacity grows to the next power of two, at most [`RUN`].
     pub(super) fn grow(&mut self, tokens: &[Token]) {
         let length = self.tokens.len() + tokens.len();
         if length > self.tokens.capacity() {
@@ -55,7 +55,7 @@ impl Node {
         self.depth += tokens.len() as u32;
     }
 
-    /// Shortens the run to `length` tokens, giving memory back.
+    /// Shortens the run to `length` tokens and frees memory.
     pub(super) fn cut(&mut self, length: usize) {
         self.depth -= (self.tokens.len() - length) as u32;
         self.tokens.truncate(length);

@@ -1,11 +1,11 @@
-//! Many holders compared with one row of tokens.
+//! Compares many holders with one run of tokens: the run is followed through the tree only once.
 
 use super::*;
 
-/// The way along some tokens, as far as the tree has them.
+/// The nodes along a run of tokens, as far as the tree has them.
 #[derive(Debug)]
 pub(crate) struct Path {
-    /// The nodes on it, each with the depth of the last token in it that agrees.
+    /// Each node on the path with the depth of its last token that agrees.
     nodes: HashMap<Key, u32>,
 }
 
@@ -32,7 +32,7 @@ impl<M> Tree<M> {
         Path { nodes }
     }
 
-    /// How far a holder stands on a path.
+    /// How many tokens a holder has in common with a path.
     pub(crate) fn common(&self, path: &Path, holder: Holder) -> u32 {
         let Stand {
             mut node, depth, ..

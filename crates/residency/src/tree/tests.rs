@@ -2,7 +2,10 @@ use super::*;
 use std::collections::HashSet;
 
 impl<M> Tree<M> {
-    /// Panics unless everything that must hold of a tree does.
+    /// Checks the invariants of the tree.
+    ///
+    /// # Panics
+    /// If one of them does not hold.
     pub(crate) fn check(&self) {
         let mut seen = HashSet::new();
         let mut holders = 0;

@@ -1,13 +1,13 @@
-//! A holder on its way down, along tokens that the tree has and tokens that it has not; and what lies
-//! above it.
+//! Moves a holder down, along tokens that the tree has already and tokens that are new. Reads the
+//! tokens above a holder.
 
 use super::*;
 
 impl<M> Tree<M> {
-    /// Walks a holder down while the tree already has the tokens; returns how many it had.
+    /// Moves a holder down along `tokens` as far as the tree has them. Returns how many that were.
     ///
-    /// With `towards`, the walk also ends where it would leave the path to that
-    /// holder, and where it has reached it.
+    /// With `towards`, the walk also ends where it would leave the path to that holder, and at that
+    /// holder.
     pub(crate) fn follow(
         &mut self,
         holder: Holder,
@@ -46,7 +46,7 @@ impl<M> Tree<M> {
         }
     }
 
-    /// Walks a holder down, writing the tokens that the tree does not have.
+    /// Moves a holder down along all of `tokens`, and adds those that the tree does not have.
     pub(crate) fn extend(&mut self, holder: Holder, tokens: &[Token]) {
         let mut written = self.follow(holder, tokens, None);
         while written < tokens.len() {
@@ -76,7 +76,7 @@ impl<M> Tree<M> {
         }
     }
 
-    /// The token right above a holder.
+    /// The last token of those that a holder keeps.
     pub(crate) fn last(&self, holder: Holder) -> Option<Token> {
         let Stand { node, depth, .. } = self.holders[holder.0];
         let node = &self.nodes[node];
@@ -84,7 +84,7 @@ impl<M> Tree<M> {
         node.tokens.iter().rev().nth(below).copied()
     }
 
-    /// The tokens above a holder, from depth `from` on.
+    /// The tokens that a holder keeps, from depth `from` on.
     pub(crate) fn read(&self, holder: Holder, from: u32) -> Vec<Token> {
         let Stand {
             mut node,
@@ -104,7 +104,8 @@ impl<M> Tree<M> {
         backwards
     }
 
-    /// How many tokens a node's run has in common with `tokens`, from its index `from` on.
+    /// How many tokens a node's run, from its index `from` on, has in common with `tokens`: at most
+    /// `limit`.
     fn agree(&self, node: Key, from: usize, tokens: &[Token], limit: u32) -> usize {
         self.nodes[node].tokens[from..]
             .iter()

@@ -81,7 +81,7 @@ struct Fleet {
     first_port: u16,
 }
 
-/// What came of the requests.
+/// The results of the requests.
 #[derive(Default)]
 struct Figures {
     cached: u64,
@@ -253,7 +253,7 @@ impl Fleet {
             let blocks = |tokens: u64| tokens / BLOCK * BLOCK;
             all += 1;
             right += u64::from(credited == blocks(cached) || credited == blocks(whole));
-            // All is published, and heard of, before the next.
+            // The router has received all events before the next request.
             thread::sleep(Duration::from_millis(300));
         }
         println!(
@@ -263,7 +263,7 @@ impl Fleet {
     }
 }
 
-/// What a conversation has come to: a document that others share, and its turns.
+/// The prompt of a conversation at a turn: a document that others share, and the turns so far.
 fn prompt(conversation: usize, turn: usize) -> String {
     let mut prompt = letters(conversation % DOCUMENTS, DOCUMENT);
     for nth in 0..=turn {
@@ -272,7 +272,7 @@ fn prompt(conversation: usize, turn: usize) -> String {
     prompt
 }
 
-/// A letter is a token of the tiny model.
+/// Letters, each of which is a token of the tiny model.
 fn letters(seed: usize, length: usize) -> String {
     let mut state = seed as u64;
     let mut next = move || {

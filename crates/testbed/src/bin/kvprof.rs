@@ -128,7 +128,7 @@ fn with_upstream<'a>(command: &'a mut Command, server: &Server, traces: &Path) -
         .arg(traces)
 }
 
-/// One request, and what is true of it.
+/// One request, with what is true of it.
 struct Asked {
     id: &'static str,
     what: &'static str,
@@ -269,7 +269,7 @@ impl Traffic {
     }
 }
 
-/// Its line, without times, which are another machine's tomorrow.
+/// kvprof's line, without times, which differ from run to run.
 fn of_kvprof(said: &Value) -> String {
     let line = said["summary"].as_str().unwrap_or("nothing");
     let line = line.split_once(' ').map_or(line, |(_, rest)| rest);
@@ -439,7 +439,7 @@ fn conversation(launcher: &Path, python: &Path) -> Result<Compared> {
     traffic.compare()
 }
 
-/// Others for another seed.
+/// Pseudo-random letters, which depend on the seed.
 fn letters(seed: u32, length: usize) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
     let mut letter = || {

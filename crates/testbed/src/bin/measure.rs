@@ -126,7 +126,7 @@ fn serving(page: &mut String, (plain, hooked): (&Builder, &Builder), rounds: usi
     ] {
         let mut samples = [Vec::new(), Vec::new()];
         for round in 0..rounds {
-            // Whoever is first may find the caches of the processor cold.
+            // The first of the two may find cold processor caches, so the order alternates.
             for side in [round % 2, 1 - round % 2] {
                 let prompt: String = format!("{round:06}")
                     .chars()
@@ -158,8 +158,8 @@ fn serving(page: &mut String, (plain, hooked): (&Builder, &Builder), rounds: usi
     Ok(())
 }
 
-/// From the sending of the request that overwrites to the first byte of the POST:
-/// what the client, the server and the hook take together until the index hears.
+/// The time from the sending of the request that overwrites to the first byte of the POST at the
+/// index: what the client, the server and the hook take together.
 fn signalling(page: &mut String, hooked: &Builder, index: &Index, rounds: usize) -> Result<()> {
     let server = hooked.spawn()?;
     let mut sample = Vec::new();
@@ -189,7 +189,7 @@ fn signalling(page: &mut String, hooked: &Builder, index: &Index, rounds: usize)
     Ok(())
 }
 
-/// A table; from the second row on with the ratio to the first, pair by pair.
+/// A table. Each row from the second one on has its ratio to the first row, computed pair by pair.
 fn table<const N: usize>(
     page: &mut String,
     title: &str,

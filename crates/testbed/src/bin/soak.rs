@@ -73,7 +73,7 @@ fn run() -> Result<bool> {
         .filter(|id| !told.contains(*id) && !at_the_end.contains(*id))
         .count();
 
-    // A machine has better and worse moments, so both are measured in turns.
+    // The speed of a machine varies, so both are measured in turns.
     let steady = Index::start()?;
     let hooked = hooked.index_url(steady.url());
     let mut turns = Vec::new();
@@ -123,8 +123,7 @@ fn id(n: usize) -> String {
     format!("req-{n:08}")
 }
 
-/// The number, last digit first, and letters: prompts that follow one another
-/// differ from the first token on.
+/// The number, last digit first, and letters. So successive prompts differ from the first token on.
 fn prompt(n: usize) -> String {
     let number: String = format!("{n:08}").chars().rev().collect();
     let letters = "abcdefghij".chars().cycle().skip(n % 10).take(25);
@@ -134,7 +133,7 @@ fn prompt(n: usize) -> String {
 struct Measured {
     /// Requests a second.
     rate: f64,
-    /// The most that was resident, KiB.
+    /// The peak resident memory of the process, KiB.
     memory: i64,
 }
 
@@ -188,7 +187,7 @@ fn peak_memory(server: &Server) -> Result<i64> {
         .ok_or_else(|| failed("no VmHWM in /proc"))
 }
 
-/// How many of these are not cached. Asking one leaves the other slots alone.
+/// How many of these are not cached. Asking about one does not change the other slots.
 fn untrue(server: &Server, cached: &[&String]) -> Result<usize> {
     let mut wrong = 0;
     for id in cached {
@@ -231,7 +230,8 @@ impl Flapping {
         format!("http://{}", self.address)
     }
 
-    /// Lets the index live until it knows of all evictions but those of what is cached.
+    /// Waits until the index has been told all evictions: of all ids that were sent, except one for
+    /// each slot, which may still be cached.
     fn stop(self, sent: &BTreeSet<String>) -> Result<Reports> {
         self.stop.store(true, Ordering::Relaxed);
         let panicked = |_| failed("the index panicked");
@@ -239,14 +239,14 @@ impl Flapping {
         let before: BTreeSet<String> = reports.reports.iter().cloned().collect();
         let expected = sent.len().saturating_sub(SLOTS as usize);
         index.wait_until(|told| told.union(&before).count() >= expected, PATIENCE);
-        // One too many would come now.
+        // A false report would arrive now.
         thread::sleep(Duration::from_millis(500));
         reports.reports.extend(index.reports());
         Ok(reports)
     }
 }
 
-/// Lives of 1 to 4 seconds, with up to 2 seconds between them.
+/// Kills the index after 1 to 4 seconds and starts it again up to 2 seconds later, again and again.
 fn flap(mut index: Index, stop: &AtomicBool) -> Result<(Reports, Index)> {
     let address = index.address();
     let mut all = Reports {
@@ -265,7 +265,7 @@ fn flap(mut index: Index, stop: &AtomicBool) -> Result<(Reports, Index)> {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        // What was accepted is known; from here on, nothing is accepted.
+        // From here on, nothing is accepted: the list of accepted posts is complete.
         index.behave(Behaviour::Close);
         let last = index.reports();
         drop(index);

@@ -1,4 +1,4 @@
-//! How to run a server: its options, and what can be said of it by them.
+//! The options of a server, and what follows from them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::flags::Flags;
 use crate::tls::Certificate;
 use crate::{Arch, Model, ProjectorKind, engine, llama_server};
 
-/// How to run a server. Cloning it is how the same one is run again.
+/// How to run a server. Clone it to run the same server again.
 #[derive(Clone, Debug)]
 pub struct Builder {
     pub(super) program: Option<PathBuf>,
@@ -43,19 +43,19 @@ impl Builder {
         }
     }
 
-    /// The model to serve; none for router mode.
+    /// The model to serve. Without a model the server runs in router mode.
     pub fn model(mut self, model: &Model) -> Self {
         self.model = Some(model.clone());
         self
     }
 
-    /// The llama-server to run rather than [`llama_server`]'s.
+    /// The llama-server to run instead of [`llama_server`].
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
     }
 
-    /// The word that comes before all arguments, where the program needs one.
+    /// A word before all arguments, for programs with subcommands.
     pub fn subcommand(mut self, word: impl Into<OsString>) -> Self {
         self.subcommand = Some(word.into());
         self
@@ -67,20 +67,20 @@ impl Builder {
         self
     }
 
-    /// `slots` slots whose KV is found in the slots or nowhere: no host prompt
-    /// cache, and a buffer for each slot rather than a unified one.
+    /// Runs `slots` slots, without a host prompt cache and without a unified KV cache. So KV is kept in
+    /// slots only.
     pub fn bare_slots(self, slots: u32) -> Self {
         self.args(["--no-kv-unified", "--cache-ram", "0", "--parallel"])
             .args([slots.to_string()])
     }
 
-    /// No `--slot-save-path`, without which slots cannot be saved, restored or erased.
+    /// Leaves out `--slot-save-path`. Then slots cannot be saved, restored or erased.
     pub fn no_saved_slots(mut self) -> Self {
         self.saves_slots = false;
         self
     }
 
-    /// Images, by a tiny projector (`--mmproj`) for a tiny model.
+    /// Accepts images, by a tiny projector (`--mmproj`) for a tiny model.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -89,8 +89,8 @@ impl Builder {
         self.args(["--mmproj".into(), file])
     }
 
-    /// One more LoRA adapter (`--lora`) for the tiny model that was given before: equal seeds, equal
-    /// adapters. With an `invocation`, it is activated by these tokens.
+    /// Adds a LoRA adapter (`--lora`) for the tiny model that was given before. Equal seeds make equal
+    /// adapters. With an `invocation`, the adapter is activated by these tokens.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -100,10 +100,10 @@ impl Builder {
         self.args(["--lora".into(), file])
     }
 
-    /// Speaks TLS, with a certificate of its own that is checked.
+    /// Serves TLS with a new certificate. Connections check the certificate.
     ///
     /// # Panics
-    /// When that cannot be written.
+    /// If the certificate cannot be written.
     pub fn tls(mut self) -> Self {
         let certificate = match Certificate::new() {
             Ok(certificate) => Arc::new(certificate),
@@ -118,7 +118,7 @@ impl Builder {
         self
     }
 
-    /// An environment variable.
+    /// Sets an environment variable.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), Some(value.into())));
         self
@@ -148,13 +148,13 @@ impl Builder {
         self
     }
 
-    /// How long the server may take until it is ready; a minute otherwise.
+    /// How long the server may take until it is ready. The default is a minute.
     pub fn ready_within(mut self, patience: Duration) -> Self {
         self.ready = patience;
         self
     }
 
-    /// The same server without hook and launcher: the one that tells the truth.
+    /// The same server without hook and launcher. It answers for the truth.
     pub fn plain(&self) -> Self {
         let mut plain = self.clone();
         plain.launcher = None;
@@ -165,14 +165,14 @@ impl Builder {
         plain
     }
 
-    /// Whether any of these options was given.
+    /// Whether any of these flags was given.
     pub(super) fn has(&self, options: &[&str]) -> bool {
         let option = |arg: &OsString| options.iter().any(|option| arg == option);
         self.args.iter().any(option)
     }
 
-    /// What this asks for and the server does not have: an argument. Always `None` with the
-    /// server that the tests are written for.
+    /// The first argument that the server does not know and that cannot be left out. Always `None`
+    /// with the server that the tests are written for.
     pub fn lacking(&self) -> Option<String> {
         self.flags().lacking(&self.args)
     }
@@ -181,7 +181,7 @@ impl Builder {
         Flags::of(&self.program.clone().unwrap_or_else(llama_server))
     }
 
-    /// Whether what leaves a slot may go to the host prompt cache.
+    /// Whether prompts that leave a slot may go to the host prompt cache.
     pub fn has_host_cache(&self) -> bool {
         if !self.flags().has("--cache-ram") {
             return false;
@@ -196,7 +196,7 @@ impl Builder {
         !self.has_host_cache() && (separate || !self.flags().has("--no-kv-unified"))
     }
 
-    /// Whether its model can go back to any prefix of what it holds.
+    /// Whether its model can go back to any prefix of what a slot holds.
     pub fn keeps_any_prefix(&self) -> bool {
         let model = self.model.as_ref();
         model.is_none_or(Model::keeps_any_prefix) || self.has(&["--swa-full"])
@@ -212,7 +212,7 @@ impl Builder {
         self.args.iter().filter(|one| *one == "--lora").count()
     }
 
-    /// How many addresses it is to listen on.
+    /// How many addresses it will listen on.
     pub(super) fn hosts(&self) -> usize {
         let mut pairs = self.args.iter().zip(self.args.iter().skip(1));
         let hosts = pairs.find(|(name, _)| *name == "--host");

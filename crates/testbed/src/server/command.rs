@@ -1,4 +1,4 @@
-//! A server is started.
+//! Starts a server.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ impl Builder {
             }
             None => Command::new(&server),
         };
-        // What happens to be set around a test run must not change its result.
+        // Variables of the environment of the test run must not change its result.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let meant_for_servers = ["CONTEXTPILOT_", "LLAMA_ARG_", "GGML_", "LD_PRELOAD"];
@@ -35,8 +35,8 @@ impl Builder {
         if let Some(model) = &self.model {
             command.arg("--model").arg(model.path());
         }
-        // One thread: two of them spin for each other when cores are scarce,
-        // which makes an evaluation of 1 ms take 500.
+        // One thread: if cores are scarce, two threads spin while they wait for each other, and an
+        // evaluation of 1 ms takes 500 ms.
         let defaults: [(&[&str], &str); 5] = [
             (&["--host"], "127.0.0.1"),
             (&["--port"], "0"),
@@ -51,12 +51,12 @@ impl Builder {
             }
         }
         let flags = self.flags();
-        // Those without a host cache do not show their slots unless they are told to.
+        // Servers without a host cache do not show their slots unless they are told to.
         if !flags.has("--cache-ram") {
             command.arg("--slots");
         }
         command.args(flags.fitting(&self.args)).current_dir(folder);
-        // Its journal is its own, unless a test has two lives share one.
+        // Each server has a journal of its own, unless a test makes two share one.
         command.env("XDG_STATE_HOME", folder);
         if let Some(hook) = &self.preload {
             command.env("LD_PRELOAD", std::path::absolute(hook)?);
@@ -92,11 +92,11 @@ impl Builder {
         Ok(server)
     }
 
-    /// Starts the server, and does not wait until it is ready: nobody can talk to it before
+    /// Starts the server and does not wait until it is ready. No connection can be made before
     /// [`Server::await_ready`] has returned.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(&self) -> Result<Server> {
         // The journal's folder is in it: closed to others whatever the mask of this process is.
         let private = Permissions::from_mode(0o700);
@@ -107,7 +107,7 @@ impl Builder {
             .map_err(|error| Error::new(format!("{:?}: {error}", command.get_program())))?;
         Ok(Server {
             child,
-            // Known once it listens.
+            // The endpoints are known when the server listens.
             endpoints: Vec::new(),
             chosen: 0,
             certificate: self.certificate.clone(),

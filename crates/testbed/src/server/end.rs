@@ -1,4 +1,4 @@
-//! A server ends, or is waited for.
+//! Ends a server, or waits for its end.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{LOOK, Server};
 use crate::{Error, Result};
 
-/// How long a server may take to end after SIGTERM before it is killed.
+/// How long a server may take to end after a signal before it is killed.
 const GRACE: Duration = Duration::from_secs(30);
 
 impl Server {
@@ -24,7 +24,7 @@ impl Server {
     /// Sends a signal (`libc::SIGTERM`, …) and waits for the end.
     ///
     /// # Errors
-    /// When it does not end within ten seconds; it is killed then.
+    /// If the server does not end within 30 seconds. Then it is killed.
     pub fn stop(&mut self, signal: i32) -> Result<ExitStatus> {
         self.signal(signal);
         self.wait(GRACE)
@@ -33,7 +33,7 @@ impl Server {
     /// Waits for the end.
     ///
     /// # Errors
-    /// When it does not come in time; the server is killed then.
+    /// If the server does not end in time. Then it is killed.
     pub fn wait(&mut self, patience: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + patience;
         loop {
@@ -52,7 +52,7 @@ impl Server {
         }
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the server has ended.
     ///
     /// # Errors
     /// Those of the system call.
@@ -96,7 +96,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Whoever wanted to know how it ends has called `stop`.
+        // The exit status does not matter here: for that there is `stop`.
         let _ = self.stop(libc::SIGTERM);
     }
 }

@@ -1,4 +1,4 @@
-//! What a server says.
+//! Reads the logs of a server.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -29,29 +29,29 @@ pub(super) fn listening(log: &str, folder: &Path) -> Vec<Endpoint> {
 }
 
 impl Server {
-    /// What it has said on stderr so far.
+    /// All of its stderr so far.
     pub fn stderr(&self) -> String {
         self.log(STDERR)
     }
 
-    /// Where the hook's control endpoint listens, as it has said by now: `127.0.0.1:8890`, or
+    /// Where the hook's control endpoint listens, if its line is in the log: `127.0.0.1:8890`, or
     /// `unix:/path`.
     pub fn control(&self) -> Option<String> {
         const SAYS: &str = "[ContextPilot] Control endpoint: ";
         let said = self.stderr();
-        // The server writes its own lines in pieces: ours may stand behind the first of them.
+        // The server writes a line in pieces: the hook's line may follow the first piece.
         let at = said
             .lines()
             .find_map(|line| Some(line.split_once(SAYS)?.1))?;
-        // In place of an address there may be a reason why there is none.
+        // Instead of an address the line may have the reason why there is none.
         let named = at.starts_with("http://") || at.starts_with("unix:");
         named.then(|| at.trim_start_matches("http://").to_owned())
     }
 
-    /// The same, if it is a port: waits until it has said so.
+    /// Waits until the log says at which TCP address the control endpoint listens.
     ///
     /// # Errors
-    /// It does not say so within a minute.
+    /// If it does not within a minute.
     pub fn await_control(&self) -> Result<SocketAddr> {
         try_until("the hook says where it listens", || {
             Ok(self.control().and_then(|at| at.parse().ok()))
@@ -59,7 +59,7 @@ impl Server {
         .map_err(|error| Error::new(format!("{error}; it says:\n{}", self.stderr())))
     }
 
-    /// What it has said on stdout so far.
+    /// All of its stdout so far.
     pub fn stdout(&self) -> String {
         self.log(STDOUT)
     }

@@ -1,19 +1,19 @@
-//! Places of which it is known that something was forgotten there.
+//! Hashes of forgotten runs, so that forgotten tokens are not taken for new ones.
 
 use crate::event::Token;
 use std::collections::{HashSet, VecDeque};
 
-/// Places that are kept; of an older one nothing is known any more.
+/// How many hashes are kept. The oldest go first.
 const MOST: usize = if cfg!(any(test, fuzzing)) { 64 } else { 32_768 };
-/// Tokens of a run that are looked at.
+/// How many of the first tokens of a run are hashed.
 const LOOKED_AT: usize = 16;
 
-/// Of a prefix.
+/// The hash of a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Hash(u64);
 
 impl Hash {
-    /// Of the prefix with these tokens behind it.
+    /// The hash of this prefix followed by these tokens.
     pub(super) fn after(self, tokens: &[Token]) -> Self {
         tokens.iter().fold(self, |hash, &token| hash.and(token))
     }
@@ -35,7 +35,7 @@ pub(super) struct Forgotten {
 }
 
 impl Forgotten {
-    /// A run behind this prefix is forgotten.
+    /// Notes that a run behind this prefix is forgotten.
     pub(super) fn note(&mut self, before: Hash, run: &[Token]) {
         let place = before.after(&run[..run.len().min(LOOKED_AT)]);
         if !self.places.insert(place) {
@@ -49,7 +49,7 @@ impl Forgotten {
         }
     }
 
-    /// Whether a run behind this prefix was forgotten that began like these tokens.
+    /// Whether a run behind this prefix was forgotten that began with the first of these tokens.
     pub(super) fn knows(&self, before: Hash, tokens: &[Token]) -> bool {
         if self.places.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! The nodes of the tree: how they grow, are cut, and go.
+//! The nodes of the tree: how they grow, are split, and are forgotten.
 
 use super::*;
 
@@ -9,7 +9,7 @@ pub(super) const NODE_BYTES: usize =
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) parent: Key,
-    /// Where the latest prompt goes on; none if it ends here.
+    /// The child in which the latest prompt goes on; [`NONE`] if it ends here.
     pub(super) next: Key,
     pub(super) children: u32,
     /// Depth of the beginning of this run.
@@ -17,10 +17,11 @@ pub(super) struct Node {
     pub(super) tokens: Vec<Token>,
     /// The last prompt that went through here.
     pub(super) latest: Nth,
-    /// Of all tokens before this run.
+    /// The hash of all tokens before this run.
     pub(super) before: Hash,
+    /// How the run was last lost from the cache; `None`: it may still be cached.
     pub(super) lost: Option<LossId>,
-    /// No other node ever has it.
+    /// A number that no other node ever has.
     pub(super) serial: u64,
 }
 
@@ -42,11 +43,12 @@ impl Past {
             self.leaves.insert((nth, node));
         }
         here.latest = nth;
-        // Somebody holds it now.
+        // A slot holds this run now.
         here.lost = None;
     }
 
-    /// Hangs tokens below a node, or on to it; returns the node that has the first of them.
+    /// Appends tokens to a node's run, or adds a child with them. Not all of them may fit. Returns the
+    /// node that has the first of them.
     pub(super) fn append(&mut self, at: Key, tokens: &[Token], nth: Nth) -> Key {
         let here = &mut self.nodes[at];
         let room = RUN - here.tokens.len();
@@ -86,8 +88,8 @@ impl Past {
         key
     }
 
-    /// Cuts a node's run after `length` tokens; returns the part before the cut. The part behind it
-    /// is the same node as before.
+    /// Splits a node's run after `length` tokens. Returns the upper part, a new node; the lower part
+    /// keeps its key. Does nothing if the run is not longer than that.
     pub(super) fn split(&mut self, node: Key, length: usize) -> Key {
         let lower = &mut self.nodes[node];
         if length >= lower.tokens.len() {
@@ -122,7 +124,7 @@ impl Past {
         key
     }
 
-    /// Forgets what was not used for the longest time, until the rest fits.
+    /// Forgets the least recently used runs until the rest fits in the limit.
     pub(super) fn shrink(&mut self) {
         while self.bytes > self.limit {
             let Some((_, key)) = self.leaves.pop_first() else {

@@ -154,7 +154,7 @@ proptest! {
 }
 
 #[test]
-fn the_least_recently_used_goes_first() {
+fn beyond_the_limit_the_least_recently_used_tokens_are_forgotten() {
     let mut past = Past::new(3 * (NODE_BYTES + 16));
     let contents: Vec<Vec<Token>> = (0..5).map(|n| vec![n * 10 + 1; 4]).collect();
     past.record(&contents[0], 1);
