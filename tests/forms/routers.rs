@@ -246,7 +246,7 @@ fn after_a_child_is_killed_the_next_reports_its_ids() {
     ask(&server, "two", 0, "two-a");
     models.wait_for_journal(&["one-a", "two-a"]);
     let killed = i32::try_from(child(&server, "one")).unwrap();
-    // SAFETY: a child of our own server, which runs as nobody has stopped it.
+    // SAFETY: the process is a child of the server that this test started, and still runs.
     assert_eq!(unsafe { libc::kill(killed, libc::SIGKILL) }, 0);
     wait_for("the router has noticed", || {
         status(&server, "one") != "loaded"
