@@ -1,5 +1,5 @@
-//! Requests as they should not be: the server behaves as without the hook, and
-//! ids are honoured exactly or ignored.
+//! Malformed and unusual requests: the server answers as without the hook, and a
+//! request id is used exactly as sent or ignored.
 
 use contextpilot_testbed::{Arch, Connection, Index, Model, Outcome, Request, Response, Server};
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use support::{LISTEN, PATIENCE, hooked};
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;
 
+/// The same server with the hook and without it.
 struct Pair {
     index: Index,
     hooked: Server,
@@ -28,7 +29,7 @@ impl Pair {
         }
     }
 
-    /// Does the same with both servers; the answers must be the same.
+    /// Does the same with both servers, and compares their answers.
     fn both(&self, what: &str, act: impl Fn(&mut Connection) -> Option<Response>) {
         let [ours, theirs] = [&self.hooked, &self.plain].map(|server| {
             let answer = act(&mut server.connect().unwrap());
@@ -45,18 +46,19 @@ impl Pair {
         assert_eq!(ours, theirs, "{what}");
     }
 
-    /// Sends a body whole.
+    /// Sends a body in one piece to both servers.
     fn send(&self, what: &str, body: &[u8]) {
         self.both(what, |connection| {
             Some(connection.exchange("POST", "/completion", body).unwrap())
         });
     }
 
-    /// One more prompt without an id, which overwrites whatever came before.
+    /// Sends a prompt without an id. It overwrites what is in the only slot.
     fn overwrite(&self) {
         self.send("overwrite", &body(json!({"prompt": "zzzzzzzzzzzzzzzz"})));
     }
 
+    /// Exactly these ids must be reported as evicted.
     fn evicted_are(&self, ids: &[&str]) {
         let wish: BTreeSet<String> = ids.iter().map(|id| (*id).to_owned()).collect();
         self.index
@@ -66,7 +68,7 @@ impl Pair {
     }
 }
 
-/// A body with what makes an answer reproducible.
+/// A body with parameters that make the answer reproducible.
 fn body(mut fields: Value) -> Vec<u8> {
     for (name, value) in [("n_predict", 4), ("temperature", 0), ("seed", 1)] {
         fields[name] = value.into();
@@ -101,7 +103,7 @@ fn an_id_is_used_exactly_as_given_or_not_at_all() {
             &body(json!({"prompt": prompt, "rid": id, "request_id": id})),
         );
     }
-    // `request_id` where `rid` is of no use.
+    // `request_id` is used if `rid` is not a string.
     pair.send(
         "fallback",
         &body(json!({"prompt": "Xyz", "rid": 5, "request_id": "second"})),
@@ -132,7 +134,7 @@ fn bodies_that_are_not_json_get_the_servers_own_answer() {
 }
 
 #[test]
-fn a_request_split_at_every_byte() {
+fn a_request_sent_byte_by_byte_is_read_as_a_whole() {
     let pair = Pair::start();
     for n in 0..2 {
         let body = body(json!({"prompt": format!("{n} is the number"), "rid": format!("req-{n}")}));
@@ -149,7 +151,7 @@ fn a_request_split_at_every_byte() {
 }
 
 #[test]
-fn chunked_transfer_encoding() {
+fn the_id_of_a_chunked_request_is_read() {
     let pair = Pair::start();
     let body = body(json!({"prompt": "Chunks of text", "rid": "req-chunked"}));
     for size in [1, 7, 4096] {
@@ -172,14 +174,14 @@ fn chunked_transfer_encoding() {
 }
 
 #[test]
-fn several_requests_on_one_connection() {
+fn each_request_on_one_connection_has_its_own_id() {
     let pair = Pair::start();
     pair.both("keep-alive", |connection| {
         let mut last = None;
         for n in 0..5 {
             let body = body(json!({"prompt": format!("{n} and more"), "rid": format!("req-{n}")}));
             last = Some(connection.exchange("POST", "/completion", &body).unwrap());
-            // Without an id, on the same connection: the last id must not stick.
+            // Requests without an id on the same connection must not get the last id.
             connection.exchange("GET", "/health", b"").unwrap();
             let anonymous = crate::body(json!({"prompt": format!("anonymous {n}")}));
             connection
@@ -192,7 +194,7 @@ fn several_requests_on_one_connection() {
 }
 
 #[test]
-fn expect_100_continue() {
+fn the_id_of_a_request_that_expects_100_continue_is_read() {
     let pair = Pair::start();
     let body = body(json!({"prompt": "Wait for it", "rid": "req-expect"}));
     pair.both("expect", |connection| {
@@ -211,7 +213,7 @@ fn expect_100_continue() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_a_body() {
+fn if_a_client_leaves_during_the_body_its_id_is_ignored() {
     let pair = Pair::start();
     let body = body(json!({"prompt": "Never sent whole", "rid": "req-torn"}));
     let bytes = Connection::request_bytes("POST", "/completion", &body);
@@ -230,7 +232,7 @@ fn a_client_that_leaves_in_the_middle_of_a_body() {
 }
 
 #[test]
-fn an_id_is_not_taken_from_another_request() {
+fn an_id_in_the_prompt_or_in_a_nested_object_is_ignored() {
     let pair = Pair::start();
     let request = Request::completion("The id is in the prompt: {\"rid\": \"req-inside\"}").with(
         "metadata",

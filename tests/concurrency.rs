@@ -1,5 +1,5 @@
-//! Many clients at once. Afterwards exactly the ids that were not reported are
-//! cached, and they are as many as there is room for.
+//! Many clients at once. Afterwards each slot holds one prompt, and exactly the
+//! ids of these prompts were not reported as evicted.
 
 use contextpilot_testbed::{Arch, Index, Model, Request, Server};
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ const CLIENTS: usize = 8;
 const SLOTS: u32 = 4;
 const REQUESTS: usize = 3000;
 
-/// The number, last digit first, and letters: prompts that follow one another
-/// differ from the first token on.
+/// The digits of the number in reverse order, and letters. So consecutive prompts
+/// differ in their first token.
 fn prompt(n: usize) -> String {
     let number: String = format!("{n:05}").chars().rev().collect();
     let letters = "abcdefghij".chars().cycle().skip(n % 10).take(25);
@@ -22,7 +22,7 @@ fn prompt(n: usize) -> String {
 }
 
 #[test]
-fn eight_clients_against_four_slots() {
+fn with_eight_clients_exactly_the_ids_that_were_not_reported_are_cached() {
     let index = Index::start().unwrap();
     let server = Server::builder()
         .model(&Model::tiny(Arch::Llama))
@@ -78,7 +78,8 @@ fn eight_clients_against_four_slots() {
         "one prompt fits in each slot: {survivors:?}"
     );
 
-    // Each of them is served from its slot; asking one leaves the others alone.
+    // Each of these prompts is still cached. Each is in a slot of its own, so sending
+    // one again does not change the others.
     for n in survivors {
         let answer = server
             .complete(&Request::completion(prompt(n)).predict(1))

@@ -1,4 +1,4 @@
-//! `contextpilot-llama demo`, as a person runs it.
+//! `contextpilot-llama demo`, as a user runs it.
 
 use std::process::{Command, Output};
 
@@ -19,7 +19,7 @@ fn the_demo_shows_evictions_on_a_real_server_and_checks_them_with_the_engine() {
     let (output, out, err) = demo(|command| {
         command
             .env("LLAMA_SERVER_BIN", llama_server())
-            // Meant for another server: this one would not start with them.
+            // Settings for other servers. With them, the demo's server could not start.
             .env("CONTEXTPILOT_LISTEN", "192.0.2.1:1")
             .env("LLAMA_ARG_PORT", "none")
     });

@@ -1,12 +1,12 @@
-//! What the workspace depends on: licences that are allowed, a core that is pure. And what cargo
-//! runs of its documentation.
+//! Rules for the workspace: its dependencies have allowed licences, the pure crates are pure, and
+//! cargo runs the examples of the documentation.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Also of crates for other systems, which a build here does not need: they are
-/// fetched if they are not there.
+/// The output of `cargo metadata`. It includes crates for other systems, which a
+/// build here does not need. They are downloaded if they are missing.
 fn metadata() -> Value {
     let ask = |offline: &[&str]| {
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
@@ -29,7 +29,7 @@ fn metadata() -> Value {
     serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
 }
 
-/// The licences of the one list there is, deny.toml's.
+/// The licences that deny.toml allows.
 fn allowed() -> Vec<String> {
     let text = include_str!("../deny.toml");
     let list = text
@@ -44,8 +44,8 @@ fn allowed() -> Vec<String> {
         .collect()
 }
 
-/// Whether a licence expression can be met. `AND` binds tighter than `OR`; that
-/// and parentheses around an `OR` are all that crates use.
+/// Whether the allowed licences satisfy a licence expression. `AND` binds tighter
+/// than `OR`. Crates use nothing else but parentheses around an `OR`.
 fn is_met(expression: &str, allowed: &[String]) -> bool {
     let expression = expression.replace('/', " OR ");
     if let Some((before, rest)) = expression.split_once('(') {
@@ -65,7 +65,7 @@ fn is_met(expression: &str, allowed: &[String]) -> bool {
 }
 
 #[test]
-fn licences_are_allowed() {
+fn every_dependency_has_an_allowed_licence() {
     let allowed = allowed();
     assert!(allowed.len() > 3, "deny.toml was understood: {allowed:?}");
     let metadata = metadata();
@@ -80,7 +80,7 @@ fn licences_are_allowed() {
 }
 
 #[test]
-fn licence_expressions_are_understood() {
+fn licence_expressions_are_evaluated() {
     let allowed = ["MIT".to_owned(), "ISC".to_owned()];
     assert!(is_met("GPL-3.0 OR MIT", &allowed));
     assert!(is_met("GPL-3.0/MIT", &allowed));
@@ -89,10 +89,9 @@ fn licence_expressions_are_understood() {
     assert!(!is_met("(GPL-3.0 OR LGPL-3.0) AND ISC", &allowed));
 }
 
-/// The residency model, the orders, the request reader and the settings depend on nothing
-/// that could do I/O: on nothing at all.
+/// These crates have no dependencies, except for tests. So no dependency of theirs can do I/O.
 #[test]
-fn pure_crates_depend_on_nothing() {
+fn pure_crates_have_no_dependencies() {
     let metadata = metadata();
     for name in [
         "contextpilot-order",
@@ -117,9 +116,10 @@ fn pure_crates_depend_on_nothing() {
     }
 }
 
-/// What only the companion needs is not in the library that is preloaded into servers.
+/// The library that is preloaded into servers contains neither hyper nor tokio. Only the companion
+/// command uses these.
 #[test]
-fn the_hook_links_no_executor() {
+fn the_hook_links_neither_hyper_nor_tokio() {
     let metadata = metadata();
     let nodes = metadata["resolve"]["nodes"].as_array().expect("nodes");
     let of = |id: &str| nodes.iter().find(|node| node["id"] == id).expect("a node");
@@ -147,10 +147,10 @@ fn the_hook_links_no_executor() {
     assert!(seen.len() > 10, "{seen:?}");
 }
 
-/// The same crates, and some more, contain no unsafe code, and nothing of `std` that could do
-/// I/O.
+/// These crates contain no unsafe code, and nothing of `std` that does I/O, starts threads or reads
+/// the clock.
 #[test]
-fn pure_crates_are_pure() {
+fn pure_crates_contain_no_unsafe_code_and_no_io() {
     for name in [
         "kv-events",
         "index",
@@ -199,8 +199,8 @@ fn pure_crates_are_pure() {
     }
 }
 
-/// Whether rustdoc would run something of this: a block without a word for another language, or an
-/// indented one.
+/// Whether rustdoc would run an example in this text: a code block that names no other language, or
+/// an indented block.
 fn has_example(markdown: &str) -> bool {
     let (mut inside, mut blank_before) = (false, true);
     for line in markdown.lines() {
@@ -230,7 +230,7 @@ fn has_example(markdown: &str) -> bool {
     false
 }
 
-/// What the comments of a source file say to rustdoc, as Markdown: other lines are empty.
+/// The doc comments of a source file, as Markdown. All other lines are empty.
 fn documentation(file: &Path) -> String {
     let source = std::fs::read_to_string(file).expect("a source file can be read");
     let mut markdown = String::new();
@@ -262,10 +262,10 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// `doctest = false` in a crate's manifest spares a start of rustdoc, which takes as long as a test
-/// program. It is there if, and only if, nothing would run.
+/// A crate's manifest has `doctest = false` if, and only if, the crate's documentation has no
+/// example to run. The setting saves a start of rustdoc, which takes as long as a test program.
 #[test]
-fn examples_in_the_documentation_are_run_where_there_are_some() {
+fn doctests_are_on_exactly_where_there_are_examples() {
     let metadata = metadata();
     let mut seen = 0;
     for package in metadata["packages"].as_array().expect("packages") {

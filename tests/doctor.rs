@@ -1,4 +1,4 @@
-//! `contextpilot-llama doctor`, on a real server and on files that are none.
+//! `contextpilot-llama doctor`, on a real server and on files that are not servers.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, Permissions};
@@ -17,7 +17,7 @@ struct Home(tempfile::TempDir);
 
 impl Home {
     fn new() -> Self {
-        // Closed to others whatever the mask of this process is.
+        // Private, whatever the umask of this process is.
         let private = Permissions::from_mode(0o700);
         Self(
             tempfile::Builder::new()
@@ -31,7 +31,7 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// `doctor`, with nothing but this home in its environment.
+    /// `doctor`, in an environment with this home and none of our settings.
     fn doctor(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(COMPANION);
         command
@@ -43,7 +43,7 @@ impl Home {
         command
     }
 
-    /// A C program with these flags.
+    /// Compiles a C program with these flags, and returns its path.
     fn program(&self, name: &str, source: &str, flags: &[&str]) -> String {
         let file = self.path("source.c");
         fs::write(&file, source).unwrap();
@@ -59,7 +59,7 @@ impl Home {
     }
 }
 
-/// A stand-in for the index, ended with its value.
+/// A stand-in for the index. It ends when this value is dropped.
 struct Index {
     process: Child,
     url: String,
@@ -97,7 +97,7 @@ impl Drop for Index {
     }
 }
 
-/// What stands in front of a server, answered once.
+/// The address of an HTTP server that gives this answer once.
 fn answering(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -143,7 +143,7 @@ fn finding<'a>(report: &'a Value, subject: &str) -> &'a Value {
 }
 
 #[test]
-fn doctor_finds_a_real_server_all_good() {
+fn on_a_real_server_doctor_finds_all_good() {
     let server = contextpilot_testbed::llama_server();
     let server = server.to_str().unwrap();
     let (home, index) = (Home::new(), Index::start());
@@ -169,7 +169,8 @@ fn doctor_finds_a_real_server_all_good() {
             ("  llama_memory_seq_rm", "", ""),
         ],
     );
-    // There are better ways, so it is left alone.
+    // `llama_tokenize` is needed only if requests are tied to slots by their prompts. This server
+    // does not need that.
     assert!(!text(&doctor().output().unwrap()).contains("llama_tokenize"));
     let report = json(&mut doctor());
     assert_eq!(report["exit_code"], 0);
@@ -205,7 +206,6 @@ fn a_server_whose_own_functions_are_hidden_works_with_limits() {
     }
 }
 
-/// The one that contextpilot-llama-server would run.
 #[test]
 fn doctor_finds_the_server_that_the_launcher_would_run() {
     let home = Home::new();
@@ -269,7 +269,8 @@ fn functions_inside_the_program_are_hooked_inline_where_that_is_safe() {
     );
 }
 
-/// Versions are known by what they have, so a server is not said to have what is younger.
+/// doctor recognises a version of llama.cpp by its functions. So it does not expect features that
+/// came later.
 #[test]
 fn a_feature_that_the_version_lacks_is_not_claimed() {
     let home = Home::new();
@@ -284,7 +285,7 @@ fn a_feature_that_the_version_lacks_is_not_claimed() {
     let save = "llama_state_seq_get_data_ext";
     let image = "mtmd_helper_decode_image_chunk";
     for (names, host_cache, images) in [
-        // May 2025, August 2025, late 2025.
+        // Servers of May 2025, August 2025 and late 2025.
         (&["llama_kv_self_seq_rm"][..], "none", "takes no images"),
         (&["llama_kv_self_seq_rm", image, memory, save], "none", ""),
         (
@@ -324,7 +325,7 @@ fn if_the_hook_cannot_reach_the_server_doctor_says_so() {
 }
 
 #[test]
-fn a_script_leads_to_the_server_that_it_names() {
+fn if_the_server_is_a_script_doctor_examines_the_server_that_it_names() {
     let home = Home::new();
     let server = home.program("llama-server-real", "int main(void) { return 0; }", &[]);
     let script = home.path("llama-server");
@@ -370,7 +371,7 @@ fn if_a_folder_cannot_be_used_doctor_says_so() {
 }
 
 #[test]
-fn doctor_shows_the_answer_of_the_index() {
+fn the_answer_of_the_index_is_shown() {
     let home = Home::new();
     let about = |url: &str| {
         let mut doctor = home.doctor(&["/bin/true"]);
@@ -415,7 +416,7 @@ fn doctor_shows_the_answer_of_the_index() {
             assert_eq!(grade, "ok", "{text}");
             assert_eq!(text, format!("{socket} answers: ready"));
         }
-        // Below a prefix there is none.
+        // There is no index below this prefix.
         let (grade, text) = about(&format!("{socket}:/pilot"));
         assert_eq!(grade, "limit");
         assert!(
@@ -438,7 +439,6 @@ fn doctor_shows_wrong_settings() {
     assert_eq!(finding(&report, "settings")["grade"], "fails");
 }
 
-/// The last line is the command to type next.
 #[test]
 fn doctor_ends_with_the_command_to_type_next() {
     let (home, index) = (Home::new(), Index::start());
@@ -475,14 +475,14 @@ fn doctor_ends_with_the_command_to_type_next() {
     assert_eq!(last(&mut wrong), format!("{again} {server}"));
 }
 
-/// A server goes on with the hook that it was started with.
+/// After an update, a running server keeps the hook that it was started with.
 #[test]
 fn if_a_running_hook_has_another_version_doctor_says_so() {
     let home = Home::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
-        // As one that knows less, or more, than this command.
+        // The answer of a version whose `/stats` this command cannot read.
         let body = r#"{"hook_version": "0.0.9", "slots": "many"}"#;
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();

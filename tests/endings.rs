@@ -1,4 +1,5 @@
-//! Ends that no trace can replay, because they depend on time.
+//! Requests and contexts that end in ways that depend on time, so that no trace can
+//! replay them; and embeddings and reranking.
 
 use contextpilot_testbed::{Arch, Index, Model, Request, Server, Spec, Step, Trace};
 use std::collections::BTreeSet;
@@ -11,8 +12,8 @@ fn ids(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-/// The client leaves when it has heard that the evaluation of its prompt has begun:
-/// the prompt is never cached, and what it overwrote is gone.
+/// The client disconnects after the first reports of progress. Its prompt is not
+/// complete, so it never counts as cached. What it overwrote is gone.
 #[test]
 fn evictions_are_exact_when_a_client_leaves_during_its_prompt() {
     let index = Index::start().unwrap();
@@ -51,8 +52,8 @@ fn evictions_are_exact_when_a_client_leaves_during_its_prompt() {
     assert_eq!(answer.cache_n + 1, answer.prompt_tokens);
 }
 
-/// `--sleep-idle-seconds` frees the context, and with it all that is cached, in
-/// host memory too.
+/// `--sleep-idle-seconds` frees the context, and with it all slots and the host
+/// prompt cache.
 #[test]
 fn when_a_server_falls_asleep_all_ids_are_reported() {
     let index = Index::start().unwrap();
@@ -72,7 +73,7 @@ fn when_a_server_falls_asleep_all_ids_are_reported() {
         index.evicted()
     );
 
-    // It wakes up with an empty cache, and is watched as before.
+    // The server wakes up with an empty cache, and the hook works as before.
     let again = request(0).id("req-again");
     assert_eq!(server.complete(&again).unwrap().cache_n, 0);
     let with_again = all
@@ -84,8 +85,8 @@ fn when_a_server_falls_asleep_all_ids_are_reported() {
     assert_eq!(index.reports().len(), 7, "each is reported once");
 }
 
-/// Embeddings and completions from one server: an embedding overwrites what its
-/// slot held, and the server empties the slot afterwards.
+/// A server that answers embeddings and completions. An embedding overwrites the
+/// content of its slot, and the server empties the slot afterwards.
 #[test]
 fn embeddings_evict_completions() {
     let index = Index::start().unwrap();
@@ -111,7 +112,7 @@ fn embeddings_evict_completions() {
     assert_eq!(server.complete(&completion(0)).unwrap().cache_n, 0);
 }
 
-/// Reranking evaluates each document with the query in a slot of its own choice.
+/// The server evaluates each document together with the query, in any slot.
 #[test]
 fn reranking_evicts_completions() {
     let index = Index::start().unwrap();

@@ -1,5 +1,6 @@
-//! Where the launcher takes the hook library from: a package, the cache folder, memory. The servers
-//! are `cat`, which prints the file that it is given, such as its environment.
+//! Where the launcher takes the hook library from: a package, the cache folder, or memory. The
+//! servers of these tests are `cat`. It prints the file that it gets as an argument, such as its
+//! own environment.
 #![cfg(target_os = "linux")]
 
 use std::ffi::OsStr;
@@ -23,13 +24,13 @@ impl Machine {
         for folder in ["", "home", "usr", "usr/bin", "usr/lib", PACKAGE] {
             let path = machine.path(folder);
             fs::create_dir_all(&path).unwrap();
-            // Whatever the mask of this process is.
+            // Whatever the umask of this process is.
             set_mode(&path, 0o755);
         }
         symlink("/bin/cat", machine.path("llama-server")).unwrap();
         for (program, name) in [(LAUNCHER, "launcher"), (COMPANION, "companion")] {
-            // By another process: a file that this one has open for writing, if only in a child
-            // that another test is starting just then, cannot be executed.
+            // Written by another process. If this process wrote the file, a child that another test
+            // starts at that moment could still have it open, and then it could not be executed.
             let path = machine.path("usr/bin").join(name);
             let copied = Command::new("cp")
                 .args([Path::new(program), &path])
@@ -39,7 +40,7 @@ impl Machine {
         machine
     }
 
-    /// With the library in the package.
+    /// A machine where the package includes the library, and the path of that library.
     fn packaged() -> (Self, PathBuf) {
         let machine = Self::new();
         let library = machine.cached();
@@ -58,7 +59,7 @@ impl Machine {
         self.path("home/.cache/contextpilot-llama")
     }
 
-    /// `program`, with nothing but this machine in its environment.
+    /// `program`, in an environment that has only this machine's home and server, and an index URL.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
@@ -76,7 +77,7 @@ impl Machine {
         command
     }
 
-    /// The library, laid down in the cache folder if it is not there.
+    /// The path of the library in the cache folder. The launcher writes it there if it is missing.
     fn cached(&self) -> PathBuf {
         let output = self.command(COMPANION).arg("hook-path").output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -94,7 +95,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What was preloaded, after the one line that says so.
+/// The preloaded library. stderr must have one line, which says that it was preloaded.
 #[track_caller]
 fn preloaded(output: &Output) -> PathBuf {
     let message = text(&output.stderr);
@@ -107,7 +108,7 @@ fn preloaded(output: &Output) -> PathBuf {
     PathBuf::from(preload.unwrap_or_else(|| panic!("not preloaded: {message}")))
 }
 
-/// The library is loaded, from memory, and one line says why.
+/// The library must be loaded from memory, and one line on stderr must say why.
 #[track_caller]
 fn assert_in_memory(command: &mut Command, why: &str) {
     let output = command.output().unwrap();
@@ -122,7 +123,7 @@ fn assert_in_memory(command: &mut Command, why: &str) {
 }
 
 #[test]
-fn the_library_of_a_package_is_loaded_where_it_lies() {
+fn the_library_of_a_package_is_loaded_from_the_package() {
     let (machine, library) = Machine::packaged();
     assert_eq!(
         preloaded(&machine.launch(ENVIRONMENT).output().unwrap()),
@@ -139,7 +140,7 @@ fn the_library_of_a_package_is_loaded_where_it_lies() {
 }
 
 #[test]
-fn the_library_of_another_build_is_not() {
+fn if_the_library_of_the_package_is_of_another_build_it_is_not_loaded() {
     let (machine, library) = Machine::packaged();
     let mut other = fs::read(&library).unwrap();
     *other.last_mut().unwrap() ^= 1;
@@ -149,7 +150,7 @@ fn the_library_of_another_build_is_not() {
 }
 
 #[test]
-fn a_library_that_more_people_may_change_than_the_launcher_is_not() {
+fn if_others_may_write_to_the_library_of_the_package_it_is_not_loaded() {
     let (machine, library) = Machine::packaged();
     let package = machine.path(PACKAGE);
     for (open, mode) in [(&library, 0o666), (&package, 0o777)] {
@@ -171,7 +172,7 @@ fn without_a_home_the_library_is_loaded_from_memory() {
     homeless.env_remove("HOME");
     assert_in_memory(&mut homeless, "neither XDG_CACHE_HOME nor HOME");
 
-    // In what the server starts, too.
+    // Processes that the server starts must load the library, too.
     let script = machine.path("script");
     fs::write(&script, "#!/bin/sh\ncat \"$1\"; exit\n").unwrap();
     set_mode(&script, 0o755);
@@ -180,10 +181,10 @@ fn without_a_home_the_library_is_loaded_from_memory() {
 }
 
 #[test]
-fn where_the_cache_folder_will_not_do_the_library_is_loaded_from_memory() {
+fn if_the_cache_folder_cannot_be_used_the_library_is_loaded_from_memory() {
     let machine = Machine::new();
     let mut nowhere = machine.launch(MAPS);
-    // Nobody, root included, makes folders there.
+    // No user can create folders in /proc, not even root.
     nowhere.env("XDG_CACHE_HOME", "/proc/contextpilot");
     assert_in_memory(&mut nowhere, "/proc/contextpilot");
     let mut inexpressible = machine.launch(MAPS);
@@ -191,8 +192,8 @@ fn where_the_cache_folder_will_not_do_the_library_is_loaded_from_memory() {
     assert_in_memory(&mut inexpressible, "cannot express");
 }
 
-/// `script` in namespaces of its own, in which `"$0" "$@"` is the launcher with `file`; `None`
-/// where none can be made.
+/// Runs `script` in new namespaces. In the script, `"$0" "$@"` runs the launcher with `file`.
+/// `None` if this machine allows no namespaces.
 fn unshared(machine: &Machine, script: &str, file: &str) -> Option<Command> {
     let flags = ["-m", "-rm"].into_iter().find(|flags| {
         let probe = Command::new("unshare")
@@ -222,7 +223,7 @@ fn unshared(machine: &Machine, script: &str, file: &str) -> Option<Command> {
 }
 
 #[test]
-fn a_read_only_root_is_no_obstacle() {
+fn on_a_read_only_root_the_library_is_loaded_from_memory_or_the_package() {
     let machine = Machine::new();
     let script = "mount --bind \"$HOME\" \"$HOME\" && mount -o remount,bind,ro \"$HOME\" \
                   && mount -o remount,bind,ro / && \"$0\" \"$@\"";
@@ -237,7 +238,7 @@ fn a_read_only_root_is_no_obstacle() {
 }
 
 #[test]
-fn folders_from_which_nothing_may_be_executed_are_no_obstacle() {
+fn with_noexec_folders_the_library_is_loaded_from_memory() {
     let machine = Machine::new();
     let script = "mount -t tmpfs -o mode=700 none \"$HOME\" && mount -o remount,noexec \"$HOME\" \
                   && mount -t tmpfs -o noexec,mode=1777 none /dev/shm && \"$0\" \"$@\"";
@@ -247,7 +248,7 @@ fn folders_from_which_nothing_may_be_executed_are_no_obstacle() {
 }
 
 #[test]
-fn where_memory_may_not_be_executed_one_line_says_why() {
+fn if_memory_cannot_be_executed_either_one_line_says_why() {
     let machine = Machine::new();
     let script = "echo 2 >/proc/sys/vm/memfd_noexec && unset HOME && \"$0\" \"$@\"";
     let Some(mut refused) = unshared(&machine, script, ENVIRONMENT) else {
@@ -272,11 +273,11 @@ fn where_memory_may_not_be_executed_one_line_says_why() {
 
 const MONTH: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 
-/// A library in the cache folder that was last used `ago`.
+/// Puts a library into the cache folder that was last used that long ago.
 fn left_behind(machine: &Machine, name: &str, ago: Duration) -> PathBuf {
     let path = machine.cache().join(name);
     let library = machine.cached();
-    // Not the same bytes as a new one's: what is loaded is told by its name.
+    // Its content does not matter: libraries are told apart by their names.
     fs::copy(library, &path).unwrap();
     used(&path, ago);
     path
@@ -294,7 +295,7 @@ fn used(path: &Path, ago: Duration) {
 }
 
 #[test]
-fn libraries_of_older_versions_go_when_nobody_uses_them() {
+fn old_libraries_in_the_cache_folder_are_removed_if_no_process_uses_them() {
     let machine = Machine::new();
     let name = |what: &str| format!("libcontextpilot_llama_hook-{what}.so");
     let old = left_behind(&machine, &name("old"), MONTH);
@@ -303,11 +304,11 @@ fn libraries_of_older_versions_go_when_nobody_uses_them() {
     let loaded = left_behind(&machine, &name("loaded"), MONTH);
     let foreign = left_behind(&machine, "notes.txt", MONTH);
 
-    // A start with the library in place has nothing to tidy up after.
+    // The launcher tidies up only when it writes the library.
     machine.cached();
     assert!(old.exists());
 
-    // Until its input ends, which is when this test ends.
+    // It runs until its input ends, which is when this test ends.
     let mut running = Command::new("cat")
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
@@ -316,7 +317,7 @@ fn libraries_of_older_versions_go_when_nobody_uses_them() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Once it answers, it has loaded what it loads.
+    // Once it answers, it has loaded its libraries.
     std::io::Write::write_all(running.stdin.as_mut().unwrap(), b"x").unwrap();
     let mut answer = [0];
     std::io::Read::read_exact(running.stdout.as_mut().unwrap(), &mut answer).unwrap();

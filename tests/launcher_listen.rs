@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
-/// Far beyond what anything here takes, short of for ever.
+/// How long to wait for something that must happen. Only a failure takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Listener {
     process: Child,
     address: String,
-    /// Taken by [`Listener::lines`] or dropped.
+    /// `None` after [`Listener::lines`] took it, or after a test closed it.
     stdout: Option<ChildStdout>,
 }
 
@@ -44,7 +44,7 @@ impl Listener {
         }
     }
 
-    /// The lines as they are printed.
+    /// The printed lines, as they arrive.
     fn lines(&mut self) -> Receiver<String> {
         let stdout = BufReader::new(self.stdout.take().unwrap());
         let (sender, lines) = channel();
@@ -149,7 +149,7 @@ fn evictions_are_printed_as_they_arrive() {
         assert_eq!(rest, format!("  evicted  {id}"));
     }
 
-    // The same connection again, and another beside it.
+    // Another request on the same connection, then a second connection.
     assert_eq!(client.post("/evict", &evict(&["a\u{1b}\nb"])).0, 200);
     assert!(
         lines
@@ -176,7 +176,7 @@ fn json_lines_hold_ids_exactly() {
 }
 
 #[test]
-fn what_is_wrong_is_answered_with_the_reason() {
+fn bad_requests_are_answered_with_the_reason() {
     let mut listener = Listener::start(&[]);
     let lines = listener.lines();
     let mut client = listener.connect();
@@ -201,7 +201,7 @@ fn what_is_wrong_is_answered_with_the_reason() {
     client.send(b"HEAD /health HTTP/1.1\r\n\r\n");
     assert_eq!(client.head().0, 200);
     assert_eq!(client.post("/evict", &evict(&["last"])).0, 200);
-    // Nothing was printed for any of those before.
+    // For the bad requests before, nothing was printed.
     assert!(lines.recv_timeout(PATIENCE).unwrap().ends_with("last"));
 }
 
@@ -216,7 +216,7 @@ fn a_body_that_is_too_long_is_refused_and_the_answer_arrives() {
 }
 
 #[test]
-fn idle_and_broken_connections_disturb_nobody() {
+fn idle_and_broken_connections_do_not_delay_others() {
     let mut listener = Listener::start(&[]);
     let lines = listener.lines();
     let idle: Vec<Client> = (0..20).map(|_| listener.connect()).collect();
@@ -229,7 +229,7 @@ fn idle_and_broken_connections_disturb_nobody() {
 }
 
 #[test]
-fn it_ends_quietly_when_nobody_reads() {
+fn if_nobody_reads_its_output_listen_ends_with_0() {
     let mut listener = Listener::start(&[]);
     drop(listener.stdout.take());
     let body = evict(&["x"]);
@@ -238,8 +238,8 @@ fn it_ends_quietly_when_nobody_reads() {
         body.len()
     );
     let deadline = Instant::now() + PATIENCE;
-    // Once is not enough: a process that another test is starting has our end of the pipe, too,
-    // until it runs a program of its own.
+    // One attempt is not enough: a process that another test starts at this moment has a copy of
+    // our end of the pipe until it calls `exec`.
     let status = loop {
         if let Ok(mut stream) = TcpStream::connect(&listener.address) {
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -255,7 +255,7 @@ fn it_ends_quietly_when_nobody_reads() {
 }
 
 #[test]
-fn a_port_in_use_is_an_error_that_says_so() {
+fn if_the_port_is_in_use_listen_fails_and_says_so() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let output = listen(&["--port", &port]);
@@ -274,7 +274,7 @@ fn a_port_in_use_is_an_error_that_says_so() {
 }
 
 #[test]
-fn a_unix_socket_is_listened_at_and_its_url_is_said() {
+fn listen_accepts_a_unix_socket_and_prints_its_url() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index.sock");
     let start = || {
@@ -308,7 +308,7 @@ fn a_unix_socket_is_listened_at_and_its_url_is_said() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     };
-    // The second takes the place of the first, which is killed and leaves its socket.
+    // The first listener is killed and leaves its socket file. The second one replaces the file.
     for id in ["one", "two"] {
         let mut listener = start();
         let lines = listener.lines();
@@ -337,7 +337,7 @@ fn a_unix_socket_is_listened_at_and_its_url_is_said() {
 }
 
 #[test]
-fn help_has_an_example() {
+fn the_help_contains_an_example() {
     for arguments in [
         &["--help"][..],
         &["listen", "--help"],

@@ -1,5 +1,6 @@
-//! The launcher before servers that a preload does not reach, and before wrappers that it
-//! passes through. The servers print the file that they are given, such as their environment.
+//! The launcher with servers into which nothing can be preloaded, and with wrapper scripts. The
+//! servers of these tests print the file that they get as an argument, such as their own
+//! environment.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File, Permissions};
@@ -32,7 +33,7 @@ impl Machine {
         for folder in ["", "home"] {
             let path = machine.path(folder);
             fs::create_dir_all(&path).unwrap();
-            // Closed to others whatever the mask of this process is.
+            // Not writable by others, whatever the umask of this process is.
             fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
         }
         fs::write(machine.path("server.c"), SERVER).unwrap();
@@ -46,11 +47,12 @@ impl Machine {
         machine
     }
 
+    /// The server is this script, in which `REAL` stands for the path of the compiled server.
     fn script(body: &str) -> Self {
         let machine = Self::new(&[]);
         fs::rename(machine.server(), machine.path("real-server")).unwrap();
-        // By another process: a file that this one has open for writing, if only in a child
-        // that another test is starting just then, cannot be executed.
+        // Written by another process. If this process wrote the file, a child that another test
+        // starts at that moment could still have it open, and then it could not be executed.
         let written = Command::new("/bin/sh")
             .args(["-c", "printf '%s' \"$1\" > \"$0\" && chmod 755 \"$0\""])
             .arg(machine.server())
@@ -60,7 +62,8 @@ impl Machine {
         machine
     }
 
-    /// Makes the server as large as one that has an engine inside.
+    /// Makes the server as large as one that contains llama.cpp. The launcher takes a smaller
+    /// program for a wrapper.
     fn enlarged(self) -> Self {
         let grown = Command::new("truncate")
             .args(["--size", "+2M"])
@@ -95,13 +98,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// `LD_PRELOAD` in an output that is an environment.
 fn preload(output: &Output) -> Option<String> {
     let environment = text(&output.stdout);
     let mut entries = environment.split('\0');
     entries.find_map(|entry| entry.strip_prefix("LD_PRELOAD=").map(str::to_owned))
 }
 
-/// The hook went in, with no more to say than that and `advice`.
+/// The hook must be preloaded. The launcher must print one line that says so, and one with `advice`
+/// if there is any.
 #[track_caller]
 fn assert_hooked(machine: &Machine, advice: &[&str]) {
     let output = machine.launch().output().unwrap();
@@ -110,7 +115,7 @@ fn assert_hooked(machine: &Machine, advice: &[&str]) {
     let preload = preload(&output).unwrap_or_else(|| panic!("not preloaded: {message}"));
     assert!(preload.contains("libcontextpilot_llama_hook"), "{preload}");
     let lines = 1 + usize::from(!advice.is_empty());
-    // The hook, which is real, has its own opinion on a server of one function.
+    // The real hook is loaded, and prints that it is inactive in a server with one function.
     let ours = message.lines().filter(|line| !line.contains("Inactive: "));
     assert_eq!(ours.count(), lines, "{message}");
     for advice in advice {
@@ -118,7 +123,8 @@ fn assert_hooked(machine: &Machine, advice: &[&str]) {
     }
 }
 
-/// One line that says `why`, then the server as it is; strictly, no server.
+/// The launcher must print one line that says `why`, and run the server without the hook. With
+/// `CONTEXTPILOT_STRICT=1` it must not run the server. `runs`: whether the server can run here.
 #[track_caller]
 fn assert_plain(mut launch: Command, why: &[&str], runs: bool) {
     let output = launch.output().unwrap();
@@ -146,6 +152,7 @@ fn assert_plain(mut launch: Command, why: &[&str], runs: bool) {
 }
 
 #[track_caller]
+/// The server must run without the hook, and no library may be written to the cache folder.
 fn assert_not_reached(machine: &Machine, why: &[&str]) {
     assert_plain(machine.launch(), why, true);
     let cache = machine.path("home/.cache");
@@ -158,7 +165,7 @@ fn a_single_executable_with_symbols_is_hooked() {
 }
 
 #[test]
-fn a_stripped_single_executable_is_not() {
+fn a_stripped_single_executable_runs_without_the_hook() {
     assert_not_reached(
         &Machine::new(&["-s"]).enlarged(),
         &[
@@ -169,21 +176,20 @@ fn a_stripped_single_executable_is_not() {
     );
 }
 
-/// Nor is it taken for one whose functions are out of reach if they are not.
 #[test]
 fn a_stripped_executable_that_exports_its_functions_is_hooked() {
     assert_hooked(&Machine::new(&["-s", "-rdynamic"]).enlarged(), &[]);
 }
 
-/// Such as `tini` or `nice`, called with the server as an argument.
+/// A wrapper is a program such as `tini` or `nice` that starts the server.
 #[test]
-fn a_small_stripped_program_is_a_wrapper() {
+fn a_small_stripped_program_counts_as_a_wrapper_and_gets_the_hook() {
     assert_hooked(&Machine::new(&["-s"]), &[]);
     assert_hooked(&Machine::new(&["-s", "-static"]), &[]);
 }
 
 #[test]
-fn a_fully_static_server_is_not_reached() {
+fn a_fully_static_server_runs_without_the_hook() {
     for flags in [&["-static"][..], &["-static-pie", "-fPIE"]] {
         assert_not_reached(
             &Machine::new(flags).enlarged(),
@@ -193,8 +199,8 @@ fn a_fully_static_server_is_not_reached() {
 }
 
 #[test]
-fn a_server_for_another_machine_is_left_to_exec() {
-    // EM_S390, which nobody emulates unasked.
+fn a_server_of_another_architecture_is_named_and_passed_to_exec() {
+    // EM_S390: no machine is set up to emulate this one.
     assert_plain(
         for_another_machine(22).launch(),
         &["is built for machine 22"],
@@ -202,9 +208,10 @@ fn a_server_for_another_machine_is_left_to_exec() {
     );
 }
 
-/// Where such servers are emulated, exec succeeds: it is not tried here.
+/// Only with `CONTEXTPILOT_STRICT`, where the launcher does not call `exec`: some machines emulate
+/// this architecture, and `exec` would succeed there.
 #[test]
-fn a_server_of_the_other_common_machine_is_not_reached() {
+fn in_strict_mode_a_server_of_another_architecture_is_refused() {
     let (number, advice) = match cfg!(target_arch = "aarch64") {
         true => (62, ["is built for x86-64", "this hook for aarch64"]),
         false => (183, ["is built for aarch64", "this hook for x86-64"]),
@@ -220,7 +227,7 @@ fn a_server_of_the_other_common_machine_is_not_reached() {
     }
 }
 
-/// Only the number is changed.
+/// A server with another machine number in its ELF header, and no other change.
 fn for_another_machine(number: u16) -> Machine {
     let machine = Machine::new(&[]);
     let mut file = File::options().write(true).open(machine.server()).unwrap();
@@ -229,9 +236,9 @@ fn for_another_machine(number: u16) -> Machine {
     machine
 }
 
-/// Only its interpreter's name is changed, to a file that is there.
+/// The server's ELF interpreter has a name like musl's dynamic linker.
 #[test]
-fn a_server_linked_with_musl_is_not_reached() {
+fn a_server_linked_with_musl_runs_without_the_hook() {
     let folder = tempfile::tempdir().unwrap();
     let linker = folder.path().join("ld-musl-test.so.1");
     let mut real = String::new();
@@ -242,14 +249,14 @@ fn a_server_linked_with_musl_is_not_reached() {
         real.clone_from(interpreter);
     }
     assert!(!real.is_empty());
-    // It is glibc's in truth, so the server runs.
+    // A copy of glibc's dynamic linker, so the server runs.
     fs::copy(&real, &linker).unwrap();
     let flag = format!("-Wl,--dynamic-linker={}", linker.display());
     assert_not_reached(&Machine::new(&[&flag]), &["linked with musl", "glibc"]);
 }
 
 #[test]
-fn a_server_with_more_rights_than_ours_is_not_reached() {
+fn a_set_user_id_server_runs_without_the_hook() {
     let machine = Machine::new(&[]);
     let server = machine.server();
     let given = std::os::unix::fs::chown(&server, Some(65534), None).is_ok();
@@ -262,7 +269,8 @@ fn a_server_with_more_rights_than_ours_is_not_reached() {
     assert_plain_file(&machine, &["set-user-ID bit", "chmod ug-s"]);
 }
 
-/// Its environment is not for others to read: it is given a plain file.
+/// Like [`assert_plain`], for a server with the set-user-ID bit. It cannot read its environment from
+/// `/proc`, so it prints a plain file.
 #[track_caller]
 fn assert_plain_file(machine: &Machine, why: &[&str]) {
     let file = machine.path("file");
@@ -278,13 +286,13 @@ fn assert_plain_file(machine: &Machine, why: &[&str]) {
 }
 
 #[test]
-fn a_script_is_passed_through() {
+fn a_script_gets_the_hook() {
     assert_hooked(&Machine::script("#!/bin/sh\nexec REAL \"$@\"\n"), &[]);
     assert_hooked(&Machine::script("exec REAL \"$@\"\n"), &[]);
 }
 
 #[test]
-fn a_script_that_resets_the_environment_is_advised_on() {
+fn if_a_script_resets_the_environment_the_launcher_gives_advice() {
     let machine =
         Machine::script("#!/bin/sh\ncase $1 in x) env -i REAL x ;; esac\nexec REAL \"$@\"\n");
     assert_hooked(
@@ -294,7 +302,7 @@ fn a_script_that_resets_the_environment_is_advised_on() {
 }
 
 #[test]
-fn a_script_with_a_preload_of_its_own_is_advised_on() {
+fn if_a_script_sets_its_own_preload_the_launcher_gives_advice() {
     let machine = Machine::script("#!/bin/sh\nexec REAL \"$@\"; LD_PRELOAD=/a.so x\n");
     assert_hooked(&machine, &["\"LD_PRELOAD=/a.so\"", "may keep the hook"]);
     let kept = "#!/bin/sh\nLD_PRELOAD=\"$LD_PRELOAD:\"\nunset LD_PRELOAD_OLD\nexec REAL \"$@\"\n";
@@ -302,7 +310,7 @@ fn a_script_with_a_preload_of_its_own_is_advised_on() {
 }
 
 #[test]
-fn a_server_that_may_not_be_read_is_hooked() {
+fn a_server_without_read_permission_is_hooked() {
     let machine = Machine::new(&[]);
     fs::set_permissions(machine.server(), Permissions::from_mode(0o711)).unwrap();
     assert_hooked(&machine, &[]);
@@ -319,7 +327,7 @@ fn a_given_library_on_a_noexec_mount_is_not_used() {
     let cache = machine.path("cache");
     fs::create_dir(&cache).unwrap();
     fs::set_permissions(&cache, Permissions::from_mode(0o755)).unwrap();
-    // A mount that only this process and its children see.
+    // Runs a script in a new mount namespace, so that its mounts are seen by no other process.
     let unshared = |how: &str, script: &str| {
         let mut unshared = Command::new("unshare");
         unshared
@@ -331,7 +339,7 @@ fn a_given_library_on_a_noexec_mount_is_not_used() {
             .env("CONTEXTPILOT_INDEX_URL", "http://127.0.0.1:9");
         unshared
     };
-    // As root, or with a user namespace.
+    // `-m` works for root, `-rm` where user namespaces are allowed.
     let how = ["-m", "-rm"].into_iter().find(|how| {
         let output = unshared(how, MOUNT).output();
         output.is_ok_and(|output| output.status.success())
@@ -347,7 +355,7 @@ fn a_given_library_on_a_noexec_mount_is_not_used() {
 }
 
 #[test]
-fn without_an_index_a_server_of_any_kind_just_runs() {
+fn without_an_index_the_server_runs_and_nothing_is_printed() {
     let machine = Machine::new(&["-static"]).enlarged();
     let output = machine
         .launch()

@@ -1,4 +1,4 @@
-//! When evictions are told: as soon as it is certain, not when the engine is done.
+//! An eviction is reported as soon as it is certain, not when the engine is done.
 
 use contextpilot_testbed::{Arch, Index, Model, Request, Server, Spec, Step, Trace};
 use std::time::Instant;
@@ -7,10 +7,10 @@ use support::{PATIENCE, hooked};
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;
 
-/// The overwriting prompt takes half a second to evaluate. The index hears of
-/// the eviction while the engine is still at it.
+/// The overwriting prompt takes about half a second to evaluate. The index is
+/// notified of the eviction while the engine still evaluates.
 #[test]
-fn a_divergence_is_reported_before_it_is_computed() {
+fn an_eviction_is_reported_before_the_overwriting_prompt_is_evaluated() {
     let index = Index::start().unwrap();
     let slow = Model::of(&Spec {
         layers: 8,
@@ -28,15 +28,15 @@ fn a_divergence_is_reported_before_it_is_computed() {
     let answered = sent.elapsed();
     assert!(index.wait_until(|evicted| evicted.contains("req-a"), PATIENCE));
     let told = index.posts()[0].at - sent;
-    // Not a limit in milliseconds, which would depend on the machine: the
-    // evaluation is nearly all of the time to the answer.
+    // The evaluation is nearly all of the time to the answer. A limit in
+    // milliseconds would depend on the machine.
     assert!(
         told < answered / 2,
         "told {told:?} after the request, answered after {answered:?}"
     );
 }
 
-/// Nothing is evaluated after an erase; the ledger waits for a short silence.
+/// No evaluation follows an erase. So the ledger decides after a short silence.
 #[test]
 fn an_erase_is_reported_without_another_request() {
     let index = Index::start().unwrap();

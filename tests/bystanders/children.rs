@@ -1,4 +1,4 @@
-//! Programs that a llama-server starts, while the library is at work in it.
+//! Programs that are started by a llama-server with a working hook.
 
 use std::path::Path;
 
@@ -12,7 +12,8 @@ use crate::tools::{left_out, program, python};
 /// The tool of llama-server that runs a shell.
 const TOOL: &str = "exec_shell_command";
 
-/// A server that starts what it is asked to. `None` after saying so: this one cannot.
+/// A server with the tool that runs commands. `None`, after a line on stderr, if this server has no such
+/// tool.
 fn server() -> Option<Builder> {
     let server = Server::builder()
         .model(&Model::tiny(Arch::Llama))
@@ -25,7 +26,7 @@ fn server() -> Option<Builder> {
     Some(server)
 }
 
-/// What a command prints, both streams, and how it ends.
+/// The output of a command on both streams, and its exit code.
 fn printed(server: &Server, command: &str) -> String {
     let body = json!({"tool": TOOL, "params": {"command": command, "timeout": 60}});
     let answer = server.post("/tools", &body).unwrap();
@@ -35,7 +36,7 @@ fn printed(server: &Server, command: &str) -> String {
     text.expect("what the tool answers").to_owned()
 }
 
-/// One line for the shell.
+/// A command line for the shell, with each word in quotes.
 fn quoted(line: &[impl AsRef<Path>]) -> String {
     let words = line.iter().map(|word| {
         let word = word.as_ref().display().to_string();
@@ -64,7 +65,7 @@ fn processes_that_a_server_starts_behave_as_without_the_hook() {
         "{}",
         active.stderr()
     );
-    // Otherwise what follows shows nothing.
+    // If the children did not inherit the preload, this test would show nothing.
     let inherited = printed(&active, "echo $LD_PRELOAD $CONTEXTPILOT_INDEX_URL");
     assert!(inherited.contains(&index.url()), "{inherited}");
     assert!(
@@ -74,7 +75,7 @@ fn processes_that_a_server_starts_behave_as_without_the_hook() {
     assert!(Path::new(HOOK).exists());
 
     let mut commands = vec![
-        // What is open in it, by kind.
+        // The open files of the process, without numbers.
         "readlink /proc/self/fd/* | sed 's/[0-9][0-9]*/#/g' | sort".to_owned(),
         "grep -E '^(Sig(Pnd|Blk|Ign|Cgt)|ShdPnd)' /proc/self/status".to_owned(),
         "echo $(ls /proc/$$/task | wc -l); exit 3".to_owned(),
@@ -105,6 +106,6 @@ fn processes_that_a_server_starts_behave_as_without_the_hook() {
         assert!(differ.is_empty(), "{command}: {differ:#?}");
         assert_eq!(printed, expected, "{command}");
     }
-    // Nor does anybody hear of them.
+    // The index gets no reports from these programs.
     assert!(index.evicted().is_empty(), "{:?}", index.evicted());
 }

@@ -1,5 +1,5 @@
-//! Programs that have the engine as a library, as the Python package does: all that can be done
-//! with a context has the results that it has without us.
+//! Programs that load llama.cpp as a library, as the Python package does. All calls must have the same
+//! results as without the hook.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,18 +9,18 @@ use contextpilot_testbed::{Arch, Model, llama_server};
 use crate::runs::Bystander;
 use crate::tools::{fixture, left_out, python};
 
-/// The real server's engine, and how to run a program with it.
+/// The llama.cpp library of the real server, and how to run a program with it.
 pub(crate) struct Engine {
     library: PathBuf,
-    /// The dynamic loader that belongs to it: the machine's own may be too old.
+    /// The dynamic loader of the server. The machine's own may be too old for this library.
     loader: PathBuf,
 }
 
 impl Engine {
-    /// `None` after saying so: the server has its engine inside.
+    /// `None`, after a line on stderr, if the server is linked statically with llama.cpp.
     pub(crate) fn find() -> Option<Self> {
         let server = llama_server();
-        // What ldd does.
+        // The server's loader lists the libraries, as with ldd.
         let output = Command::new(&server)
             .env("LD_TRACE_LOADED_OBJECTS", "1")
             .output()
@@ -48,7 +48,7 @@ impl Engine {
         })
     }
 
-    /// The command line of a Python that makes all calls. `mode` is how it loads the engine.
+    /// The command line of a Python that makes all calls. `mode` says how it loads the library.
     pub(crate) fn calls(&self, mode: &str) -> Option<Vec<PathBuf>> {
         let model = Model::tiny(Arch::Llama);
         let folder = self.library.parent().expect("a library's path");
@@ -79,7 +79,7 @@ fn must_not_notice(mode: &str) {
     }
 }
 
-/// As `ctypes` loads libraries unless it is told otherwise.
+/// The default of `ctypes`.
 #[test]
 fn an_engine_loaded_with_rtld_local_behaves_as_without_the_hook() {
     must_not_notice("local");
@@ -95,7 +95,7 @@ fn an_engine_loaded_with_rtld_deepbind_behaves_as_without_the_hook() {
     must_not_notice("deepbind");
 }
 
-/// For the dynamic linker it makes no difference whether a program was linked with it.
+/// The library is preloaded. For the dynamic linker, that is as if the program was linked with it.
 #[test]
 fn an_engine_loaded_at_the_start_behaves_as_without_the_hook() {
     if let Some((engine, bystander)) = bystander("local") {

@@ -1,12 +1,12 @@
-//! Programs that inherit the preload and are no llama-server: they must not notice.
+//! Programs that inherit the preload and are not llama-server must behave as without it.
 //!
-//! `LD_PRELOAD` reaches every program that a llama-server starts, and whatever else is started
-//! where somebody exports it. Each program here runs by itself, with the library preloaded, and
-//! with the library preloaded and everything set that a llama-server is told. Its output, exit
-//! code, files and connections have to be the same (see [`runs`]).
+//! `LD_PRELOAD` reaches every program that a llama-server starts, and every program in an environment
+//! that exports it. Each program here runs three times: without the library, with the library
+//! preloaded, and with the library and all settings of the hook. Its output, exit code, files and
+//! connections must be the same (see [`runs`]).
 //!
-//! A program that this machine lacks is named on stderr. With `CI=true` the common ones must be
-//! there.
+//! A program that this machine lacks is named on stderr. With `CI=true` the common programs must
+//! exist.
 #![cfg(target_os = "linux")]
 
 mod children;

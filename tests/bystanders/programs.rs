@@ -1,5 +1,5 @@
-//! Programs of all kinds. Each does what the library would look at in a llama-server: it sends
-//! and receives, starts processes and threads, releases memory.
+//! Programs of all kinds. Each does things that the library would hook in a llama-server: it sends and
+//! receives, starts processes and threads, frees memory.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::runs::Bystander;
 use crate::tools::{cc, compiles, fixture, left_out, program, python};
 
 #[test]
-fn a_shell() {
+fn a_shell_behaves_as_without_the_hook() {
     let Some(shell) = program("sh") else { return };
     let script = "echo $(echo inside); ls /proc/$$/task | wc -l; echo aside >&2; exit 3";
     Bystander::new(shell)
@@ -20,7 +20,7 @@ fn a_shell() {
 }
 
 #[test]
-fn python_with_sockets_threads_and_children() {
+fn python_with_sockets_threads_and_children_behaves_as_without_the_hook() {
     let Some(python) = python() else { return };
     Bystander::new(python)
         .arg(fixture("sockets.py"))
@@ -29,7 +29,7 @@ fn python_with_sockets_threads_and_children() {
 }
 
 #[test]
-fn perl_with_sockets_and_children() {
+fn perl_with_sockets_and_children_behaves_as_without_the_hook() {
     let Some(perl) = program("perl") else { return };
     Bystander::new(perl)
         .arg(fixture("sockets.pl"))
@@ -38,7 +38,7 @@ fn perl_with_sockets_and_children() {
 }
 
 #[test]
-fn node_with_a_server_of_its_own() {
+fn node_with_a_server_behaves_as_without_the_hook() {
     let Some(node) = program("node") else { return };
     Bystander::new(node)
         .arg(fixture("server.js"))
@@ -48,7 +48,7 @@ fn node_with_a_server_of_its_own() {
 }
 
 #[test]
-fn git_and_what_it_starts() {
+fn git_and_its_hooks_behave_as_without_the_hook() {
     let (Some(shell), Some(_)) = (program("sh"), program("git")) else {
         return;
     };
@@ -57,7 +57,7 @@ fn git_and_what_it_starts() {
         .must_not_notice();
 }
 
-/// An answer that is the same each time, and the port where it is given.
+/// Starts a server that always gives the same answer, and returns its port.
 fn answering() -> u16 {
     const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello\n";
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -79,7 +79,7 @@ fn answering() -> u16 {
 }
 
 #[test]
-fn curl_against_a_server() {
+fn curl_behaves_as_without_the_hook() {
     let Some(curl) = program("curl") else { return };
     let url = format!("http://127.0.0.1:{}/", answering());
     Bystander::new(curl)
@@ -96,16 +96,16 @@ fn curl_against_a_server() {
 }
 
 #[test]
-fn ssh() {
+fn ssh_behaves_as_without_the_hook() {
     let Some(ssh) = program("ssh") else { return };
     Bystander::new(ssh).arg("-V").must_not_notice();
 }
 
 #[test]
-fn a_program_for_the_jvm() {
+fn a_java_program_behaves_as_without_the_hook() {
     let Some(java) = program("java") else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // Files of its own in /tmp say that one runs.
+    // Without these options the JVM writes files to /tmp, whose names differ.
     let quiet = ["-XX:-UsePerfData", "-Xshare:auto", "-XX:+UseSerialGC"];
     let bystander = Bystander::new(java).args(quiet).with_threads();
     let Some(javac) = program("javac") else {
@@ -123,9 +123,9 @@ fn a_program_for_the_jvm() {
     }
 }
 
-/// Once as Go's own linker makes it, which no preload reaches, and once with the C library.
+/// A Go program, first without the C library, so that a preload does not reach it, then with it.
 #[test]
-fn go_programs() {
+fn go_programs_behave_as_without_the_hook() {
     let Some(go) = program("go") else { return };
     for cgo in ["0", "1"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -154,16 +154,16 @@ fn compiled(folder: &Path, name: &str, flags: &[&str]) -> Option<Bystander> {
 }
 
 #[test]
-fn a_static_program() {
+fn a_static_program_behaves_as_without_the_hook() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     if let Some(bystander) = compiled(folder.path(), "static", &["-static"]) {
         bystander.must_not_notice();
     }
 }
 
-/// Neither of them is one.
+/// Programs with the name of llama-server that are not one.
 #[test]
-fn programs_by_the_name_of_llama_server() {
+fn programs_with_the_name_of_llama_server_behave_as_without_the_hook() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     match compiled(folder.path(), "llama-server", &[]) {
         Some(bystander) => bystander.may_look_at_itself().must_not_notice(),

@@ -1,4 +1,4 @@
-//! Runs a program with and without the library, and compares.
+//! Runs a program with and without the library, and compares its behaviour.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,16 +13,16 @@ use crate::tools::program;
 /// The library that the launcher preloads.
 pub(crate) const HOOK: &str = env!("CONTEXTPILOT_EMBEDDED_HOOK");
 
-/// A program that has nothing to do with us.
+/// A program that is not a llama-server.
 #[derive(Debug, Clone)]
 pub(crate) struct Bystander {
     program: PathBuf,
     arguments: Vec<OsString>,
     preload: Option<OsString>,
     exit: i32,
-    /// It starts the same threads each time.
+    /// It starts the same number of threads each time.
     steady: bool,
-    /// Its own file may be looked at, read-only.
+    /// The library may read the program's own file.
     may_look_at_itself: bool,
 }
 
@@ -31,27 +31,27 @@ pub(crate) struct Bystander {
 enum Way {
     Plain,
     Preloaded,
-    /// Preloaded, and told all that a llama-server is told.
+    /// Preloaded, with all settings of the hook.
     Told,
 }
 
-/// What there is to compare.
+/// The observed behaviour, which is compared.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     exit: Option<i32>,
     stdout: String,
     stderr: String,
-    /// What lies in its folder afterwards.
+    /// The files in its folder afterwards.
     files: Vec<String>,
 }
 
-/// Its system calls by name and object, and how many of each. `None` without strace.
+/// The number of its system calls, by name and object. `None` without strace.
 type Calls = Option<BTreeMap<String, usize>>;
 
 /// The name of the call that starts a thread.
 const THREAD: &str = "thread";
 
-/// What system calls begin with whose texts, if any, are not paths.
+/// The first letters of system calls whose text arguments are not paths.
 const NO_PATHS: [&str; 4] = ["get", "recv", "send", "accept"];
 
 impl Bystander {
@@ -76,33 +76,33 @@ impl Bystander {
         self
     }
 
-    /// Something else that is preloaded, after the library.
+    /// Preloads another library after the hook.
     pub(crate) fn preloading(mut self, library: &Path) -> Self {
         self.preload = Some(library.into());
         self
     }
 
-    /// What it is to exit with.
+    /// Sets the expected exit code.
     pub(crate) fn exits(mut self, code: i32) -> Self {
         self.exit = code;
         self
     }
 
-    /// How many threads it starts depends on the machine, so only what it says about them counts.
+    /// The number of its threads depends on the machine, so it is not compared.
     pub(crate) fn with_threads(mut self) -> Self {
         self.steady = false;
         self
     }
 
-    /// It has the name of a llama-server or an engine from the start: whether it is one, only its
-    /// own file and the file's name tell.
+    /// The program has the name of a llama-server, or has llama.cpp loaded from the start. So the library
+    /// must read the program's file to find out whether it is a llama-server.
     pub(crate) fn may_look_at_itself(mut self) -> Self {
         self.may_look_at_itself = true;
         self
     }
 
     /// # Panics
-    /// If it notices.
+    /// If the program behaves differently with the library.
     pub(crate) fn must_not_notice(&self) {
         let (plain, plain_calls) = self.run(Way::Plain);
         assert_eq!(plain.exit, Some(self.exit), "{self:?} by itself: {plain:?}");
@@ -134,7 +134,7 @@ impl Bystander {
     fn run(&self, way: Way) -> (Seen, Calls) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let trace = tempfile::NamedTempFile::new().expect("a temporary file");
-        // Whoever connects is heard of.
+        // Any connection to this port is noticed.
         let index = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let strace = program("strace");
         let mut command = match &strace {
@@ -234,7 +234,7 @@ impl Seen {
     }
 }
 
-/// With the lines that differ.
+/// Panics with the lines that differ.
 fn assert_same(plain: &str, seen: &str, way: Way, what: &str, who: &impl std::fmt::Debug) {
     if plain == seen {
         return;
@@ -256,7 +256,7 @@ fn list(folder: &Path, root: &Path, files: &mut Vec<String>) {
     }
 }
 
-/// What the calls of a trace were about, without what differs from run to run.
+/// Counts the calls of a trace by name and object, without details that differ from run to run.
 fn counted(trace: &str, folder: &Path) -> BTreeMap<String, usize> {
     let folder = folder.to_string_lossy();
     let mut counts = BTreeMap::new();
@@ -265,10 +265,10 @@ fn counted(trace: &str, folder: &Path) -> BTreeMap<String, usize> {
             continue;
         };
         let Some((name, arguments)) = call.trim_start().split_once('(') else {
-            continue; // an end
+            continue; // The end of a process.
         };
         if name.starts_with('<') {
-            continue; // the second half of a call
+            continue; // The second half of a call.
         }
         let word = |start: &str| {
             let mut words = arguments.split(|c: char| !c.is_alphanumeric() && c != '_');
@@ -277,13 +277,13 @@ fn counted(trace: &str, folder: &Path) -> BTreeMap<String, usize> {
         let what = match name {
             "clone" | "clone3" if word("CLONE_THREAD").is_empty() => "process".to_owned(),
             "clone" | "clone3" => THREAD.to_owned(),
-            // A socket's kind.
+            // The address family of the socket.
             "socket" | "socketpair" | "connect" | "bind" => format!("{name} {}", word("AF_")),
             _ => match arguments.split('"').nth(1) {
                 Some(path) if !NO_PATHS.iter().any(|start| name.starts_with(start)) => {
                     format!("{name} {}", general(&path.replace(&*folder, ".")))
                 }
-                // Whoever speaks there, and what is said.
+                // Without addresses and data.
                 _ => name.to_owned(),
             },
         };
@@ -292,7 +292,7 @@ fn counted(trace: &str, folder: &Path) -> BTreeMap<String, usize> {
     counts
 }
 
-/// A path without numbers. Git makes up names.
+/// A path without its numbers, and without file names in `.git`, which git makes up.
 fn general(path: &str) -> String {
     let path = match path.split_once(".git/") {
         Some((before, _)) => before.to_owned() + ".git/",
@@ -309,15 +309,15 @@ fn general(path: &str) -> String {
     general
 }
 
-/// Whether the dynamic loader looks at this because of the library: at the library, and for the
-/// few libraries that it needs.
+/// Whether the dynamic loader makes this call because of the preload: for the library itself, or for
+/// the libraries that it needs.
 fn is_loaders(call: &str) -> bool {
     let its = ["/ld.so.cache", "/libgcc_s.so.#", "/libm.so.#", "/libc.so.#"];
     let is_its = its.iter().any(|file| call.ends_with(file));
     is_its || call.contains("/glibc-hwcaps") || call.ends_with(&general(HOOK))
 }
 
-/// Whether this is how a process looks at its own file.
+/// Whether this call reads the process's own file or its list of mappings.
 fn is_look_at_itself(call: &str) -> bool {
     let looks = [
         "openat /proc/self/exe",

@@ -5,13 +5,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Any machine that runs these tests for others has them.
+/// Programs that must exist on a CI machine.
 const COMMON: [&str; 5] = ["python3", "perl", "git", "curl", "strace"];
 
-/// The path of a program, or `None` after saying that a part of the test is left out.
+/// The path of a program. `None`, after a line on stderr, if this machine lacks it.
 ///
 /// # Panics
-/// When a common one is missing on a machine that tests for others.
+/// If a common program is missing in CI.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let found = which::which(name).ok();
     if found.is_none() {
@@ -21,7 +21,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// The Python itself: `python3` may be a script that looks for one.
+/// The path of the Python interpreter. `python3` itself may be a script.
 pub(crate) fn python() -> Option<PathBuf> {
     let script = program("python3")?;
     let mut command = Command::new(script);
@@ -34,15 +34,15 @@ pub(crate) fn python() -> Option<PathBuf> {
     Some(PathBuf::from(path.trim_end()))
 }
 
-/// Says on stderr what is not tested, and why.
+/// Prints to stderr what is not tested, and why.
 ///
 /// # Panics
-/// If it is `essential` and this machine tests for others.
+/// If it is `essential` and the test runs in CI.
 pub(crate) fn left_out(essential: bool, why: &str) {
     let tests_for_others = std::env::var_os("CI").is_some_and(|value| value == "true");
     assert!(!(essential && tests_for_others), "{why}");
-    // Not eprintln!, which the harness keeps to itself where a test passes. Where nobody reads
-    // stderr there is nobody to tell.
+    // Not eprintln!, whose output the test harness hides if the test passes. Errors of writing do
+    // not matter.
     let _ = writeln!(std::io::stderr(), "\nleft out: {why}");
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Runs a compiler. False, after saying so, if it fails and need not succeed.
+/// Runs a compiler. False, after a line on stderr, if it fails where it may fail.
 pub(crate) fn compiles(command: &mut Command, what: &str) -> bool {
     let output = command.output().expect("the compiler starts");
     if !output.status.success() {
@@ -64,7 +64,7 @@ pub(crate) fn compiles(command: &mut Command, what: &str) -> bool {
     output.status.success()
 }
 
-/// The C compiler that builds need anyway.
+/// The C compiler, which building the project needs as well.
 pub(crate) fn cc(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new("cc");
     command.args(arguments);

@@ -1,4 +1,4 @@
-//! Who is answered, where it listens, and what happens if it cannot.
+//! Which requests the control endpoint answers, where it listens, and what happens if it cannot listen.
 
 use crate::support::{Hooked, LAUNCHER, ask, bare, until};
 use contextpilot_control::Stats;
@@ -16,7 +16,7 @@ fn send(hooked: &Hooked, request: &str) -> Response {
 }
 
 #[test]
-fn web_pages_are_not_answered() {
+fn requests_by_web_pages_are_refused() {
     let hooked = Hooked::observing(&bare(1));
     hooked.complete(&ask(1, 60).id("req-1"));
     hooked.settled(1);
@@ -81,7 +81,7 @@ fn with_a_token_every_request_must_carry_it() {
     assert!(!hooked.server.stderr().contains("s3same"));
 }
 
-/// As a kubelet asks: without the token, under an address of the pod's.
+/// A kubelet sends its probes without the token, to an address of the pod.
 #[test]
 fn without_the_token_probes_get_a_status_and_no_reason() {
     let hooked = Hooked::observing(&bare(1).env("CONTEXTPILOT_LISTEN_TOKEN", "s3same"));
@@ -132,12 +132,12 @@ fn a_unix_socket_is_private_and_removed_when_the_server_ends() {
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
-    // A killed server leaves it, and the next one takes its place.
+    // A killed server leaves the socket file, and the next server replaces it.
     server.stop(libc::SIGKILL).unwrap();
     assert!(path.exists());
     let mut server = builder.spawn().unwrap();
     until("it answers again", health);
-    // A llama-server that has not served anything yet may miss the signal.
+    // A llama-server may miss the signal before its first answer.
     server.complete(&ask(1, 60)).unwrap();
     server.stop(libc::SIGTERM).unwrap();
     assert!(!path.exists());
@@ -166,7 +166,8 @@ fn if_the_port_is_in_use_the_server_runs_without_the_endpoint() {
     assert_eq!(server.control(), None);
 }
 
-/// Each of its models has a server with the same environment; one of them gets the address.
+/// A router starts a server for each model, all with the same environment. So all of them try to
+/// listen at the same address.
 #[test]
 fn in_router_mode_the_first_server_gets_the_address() {
     let folder = tempfile::tempdir().unwrap();
@@ -185,7 +186,7 @@ fn in_router_mode_the_first_server_gets_the_address() {
     for name in ["tea", "sea"] {
         let request = ask(1, 60).id(format!("req-{name}")).with("model", name);
         until("the model answers", || router.complete(&request).ok());
-        // Before the next one tries.
+        // The second model is loaded only after the first server listens.
         until("one of them listens", || get(&socket, "/health"));
     }
     let said = |what: &str| {

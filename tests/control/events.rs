@@ -1,4 +1,4 @@
-//! `/events`: every change, in order, and what a reader missed.
+//! `/events`: every change in order, and how a reader learns what it missed.
 
 use crate::support::{Hooked, ask, bare, model};
 use contextpilot_control::{Change, Missed, Place, Reason};
@@ -75,7 +75,7 @@ fn a_reader_that_reconnects_gets_the_events_since() {
     assert_eq!(again.change().sequence, 2);
     assert_eq!(again.change().sequence, 3);
 
-    // Of another process: nothing that it believes holds, and it gets what there is.
+    // The last event was of another process. The reader is told so, and gets all events that are kept.
     for stranger in ["0123456789abcdef-1", "nonsense"] {
         let mut events = hooked.events(Some(stranger));
         let message = events.next();
@@ -87,7 +87,6 @@ fn a_reader_that_reconnects_gets_the_events_since() {
     }
 }
 
-/// More than are kept: a reader that was away learns how many it missed.
 #[test]
 fn a_reader_that_falls_behind_gets_the_number_of_missed_events() {
     let hooked = Hooked::observing(&bare(1));
@@ -95,8 +94,8 @@ fn a_reader_that_falls_behind_gets_the_number_of_missed_events() {
     hooked.complete(&ask(1, 2).id("req-first"));
     let first = events.next();
     drop(events);
-    // Requests that are refused before they have a task cost little, and are an event each: they
-    // were never cached.
+    // Each refused request is one event, `never_cached`, and costs the server little. Together they
+    // are more events than the hook keeps.
     for n in 0..4200 {
         let request = Request::completion(json!({})).id(format!("req-{n}"));
         assert!(hooked.server.send(&request).unwrap().status >= 400);

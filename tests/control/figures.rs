@@ -1,11 +1,11 @@
-//! `/stats` says what the engine says: `cache_n` and `prompt_n`, summed over traces.
+//! The figures of `/stats` equal the engine's own: `cache_n` and `prompt_n`, summed over a trace.
 
 use crate::support::{Hooked, ask, bare, model, text};
 use contextpilot_control::{Mode, Stats};
 use contextpilot_testbed::{Arch, Builder, Completion, Model, ProjectorKind, Request, Step, Trace};
 use serde_json::json;
 
-/// Runs a trace; the sums of the engine's own figures must be those of `/stats`.
+/// Runs a trace. The sums of the engine's figures must equal those of `/stats`.
 #[track_caller]
 fn agree(server: &Builder, trace: Trace) -> (Hooked, Stats) {
     let hooked = Hooked::observing(server);
@@ -32,20 +32,20 @@ fn conversations() -> Trace {
     for turn in 1..=4 {
         for talker in 0..3 {
             let request = ask(talker, 60 * turn);
-            // Those without an id count as well.
+            // Requests without an id count as well.
             trace = trace.ask(match talker {
                 0 => request,
                 _ => request.id(format!("req-{talker}.{turn}")),
             });
         }
-        // A full hit.
+        // The whole prompt is cached.
         trace = trace.ask(ask(2, 60 * turn).id(format!("req-again-{turn}")));
     }
     trace
 }
 
 #[test]
-fn conversations_over_few_slots() {
+fn for_conversations_in_few_slots_the_figures_equal_the_engines() {
     let (_, stats) = agree(&bare(2), conversations());
     assert_eq!(stats.mode, Mode::Observing);
     assert_eq!(stats.delivery, None);
@@ -56,7 +56,7 @@ fn conversations_over_few_slots() {
 }
 
 #[test]
-fn the_host_cache_and_prompts_that_share() {
+fn with_a_host_cache_the_figures_equal_the_engines() {
     let shared = text(9, 100);
     let trace = (0..5).fold(conversations(), |trace, n| {
         trace.ask(Request::completion(format!("{shared}{}", text(n, 30))))
@@ -69,19 +69,19 @@ fn the_host_cache_and_prompts_that_share() {
 }
 
 #[test]
-fn checkpoints_of_a_sliding_window() {
+fn with_a_sliding_window_the_figures_equal_the_engines() {
     let (_, stats) = agree(&model(Arch::Gemma2).bare_slots(2), conversations());
     assert!(stats.host.checkpoints > 0, "{stats:?}");
     assert!(stats.host.checkpoint_bytes > 0, "{stats:?}");
 }
 
 #[test]
-fn a_recurrent_model() {
+fn with_a_recurrent_model_the_figures_equal_the_engines() {
     agree(&model(Arch::Mamba).bare_slots(2), conversations());
 }
 
 #[test]
-fn many_evaluations_a_prompt_and_chunks_that_move() {
+fn with_small_batches_and_cache_reuse_the_figures_equal_the_engines() {
     let (head, middle, tail) = (text(1, 40), text(2, 80), text(3, 90));
     let trace = Trace::new()
         .ask(Request::completion(format!("{head}{middle}{tail}")))
@@ -93,7 +93,7 @@ fn many_evaluations_a_prompt_and_chunks_that_move() {
 }
 
 #[test]
-fn several_prompts_several_answers_and_other_endpoints() {
+fn for_several_prompts_or_answers_in_a_request_the_figures_equal_the_engines() {
     let trace = Trace::new()
         .ask(Request::completion(json!([text(1, 50), text(2, 60)])).id("req-1"))
         .ask(ask(3, 70).id("req-2").with("n", 2))
@@ -103,10 +103,10 @@ fn several_prompts_several_answers_and_other_endpoints() {
 }
 
 #[test]
-fn requests_that_fail_or_are_abandoned() {
+fn refused_requests_are_finished_and_the_figures_equal_the_engines() {
     let trace = Trace::new()
         .ask(ask(1, 80).id("req-1"))
-        // Longer than its slot.
+        // Longer than the slot.
         .ask(ask(2, 3000).id("req-2"))
         .ask(ask(3, 3000))
         .ask(Request::completion(json!({"not": "a prompt"})))
@@ -116,10 +116,10 @@ fn requests_that_fail_or_are_abandoned() {
     assert_eq!(stats.requests.finished, 5);
 }
 
-/// The client leaves when its prompt has been evaluated: that counts, as it does for the engine,
-/// which says so in its own metrics.
+/// Two clients disconnect after their prompts were evaluated. These prompts count, as they do in the
+/// engine's own metrics.
 #[test]
-fn answers_that_no_client_waits_for() {
+fn evaluated_prompts_of_clients_that_left_are_counted() {
     let server = bare(2).args(["--metrics"]);
     let hooked = Hooked::observing(&server);
     let trace = Trace::new()
@@ -153,9 +153,9 @@ fn tokens_of_a_draft_model_are_not_counted() {
     agree(&server, trace);
 }
 
-/// A request that shows a square of one colour, between some text.
+/// A request with an image, a square of one colour, between two texts.
 fn look(colour: &str, length: usize) -> Request {
-    // "P6 56  56  255\n", and three bytes a pixel.
+    // A PPM file in base64: "P6 56  56  255\n", then three bytes a pixel.
     let file = format!("UDYgNTYgIDU2ICAyNTUK{}", colour.repeat(56 * 56));
     let url = format!("data:image/x-portable-pixmap;base64,{file}");
     let content = json!([
@@ -167,7 +167,7 @@ fn look(colour: &str, length: usize) -> Request {
 }
 
 #[test]
-fn images_count_as_the_engine_counts_them() {
+fn with_images_the_figures_equal_the_engines() {
     const LIGHT: &str = "YWFh";
     const DARK: &str = "YmJi";
     for (arch, kind) in [
@@ -175,7 +175,7 @@ fn images_count_as_the_engine_counts_them() {
         (Arch::Qwen2Vl, ProjectorKind::Qwen2Vl),
     ] {
         let bare = model(arch).projector(kind).bare_slots(1);
-        // Where images go to host memory and come back.
+        // One slot, so that prompts with images are moved to the host prompt cache and back.
         let saving = model(arch).projector(kind).args(["--parallel", "1"]);
         let trace = Trace::new()
             .ask(look(LIGHT, 20))
@@ -191,9 +191,9 @@ fn images_count_as_the_engine_counts_them() {
     }
 }
 
-/// Several clients at once, over fewer slots.
+/// More clients than slots.
 #[test]
-fn several_clients_at_once() {
+fn with_several_clients_the_figures_equal_the_engines() {
     let hooked = Hooked::observing(&bare(2));
     let said: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
@@ -223,7 +223,7 @@ fn several_clients_at_once() {
 }
 
 #[test]
-fn embeddings_count_when_they_are_answered() {
+fn answered_embeddings_are_counted() {
     let hooked = Hooked::observing(&bare(2).args(["--embeddings", "--pooling", "mean"]));
     let body = json!({"input": text(1, 60)});
     let request = Request::new("/v1/embeddings", body).id("req-1");

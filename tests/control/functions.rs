@@ -1,11 +1,11 @@
-//! What is known of each hooked function: found, patched, called.
+//! The state of each hooked function in `/stats`: found, patched, called.
 
 use std::process::Command;
 
 use crate::support::{Hooked, ask, bare};
 use contextpilot_control::HookedFunction;
 
-/// Functions that no answer of a server of 2026 comes about without.
+/// Functions that a server of 2026 calls for every answer.
 const ALWAYS_CALLED: [&str; 8] = [
     "llama_init_from_model",
     "llama_get_memory",
@@ -28,7 +28,7 @@ fn named<'a>(functions: &'a [HookedFunction], name: &str) -> &'a HookedFunction 
 }
 
 #[test]
-fn after_an_answer_its_functions_are_called_and_others_are_not() {
+fn after_an_answer_only_the_functions_that_it_needs_are_called() {
     let hooked = Hooked::observing(&bare(1));
     hooked.complete(&ask(1, 60).id("req-1"));
     let functions = functions(&hooked);
@@ -39,11 +39,11 @@ fn after_an_answer_its_functions_are_called_and_others_are_not() {
         assert_eq!(function.patched, function.found, "{function:?}");
         assert_ne!(function.way, "none", "{function:?}");
     }
-    // Nobody has asked for these.
+    // No request needed these functions.
     for name in ["llama_state_seq_load_file", "llama_memory_seq_cp"] {
         assert!(!named(&functions, name).called, "{name}");
     }
-    // A server without TLS: its OpenSSL is patched, and has nothing to do.
+    // The server uses no TLS, so its OpenSSL functions are patched and never called.
     assert!(!named(&functions, "SSL_read").called);
     let stats = hooked.stats();
     assert_eq!(stats.losses.claims, 0);

@@ -1,7 +1,7 @@
-//! The endpoint before the server has a model, and while it has none any more.
+//! The control endpoint while the server loads a model, and while it sleeps.
 //!
-//! A model that takes long to load, for as long as a test wants: the test holds a lease on the
-//! file, so that whoever opens it has to wait until the test gives it back.
+//! A test decides how long loading takes: it holds a lease on the model's file (`fcntl(2)`), so that
+//! the server's `open` waits until the test releases the lease.
 #![cfg(target_os = "linux")]
 
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::support::{Hooked, LAUNCHER, PATIENCE, READINESS, ask, until};
 
-/// A copy of a model's file, for a test of its own.
+/// A copy of a model's file, for one test.
 struct ModelFile {
     folder: TempDir,
 }
@@ -30,7 +30,8 @@ impl ModelFile {
     }
 
     fn copy(of: &Path) -> Self {
-        // In memory, if possible: an overlay, as a container's root is, may have no leases.
+        // In memory, if possible: an overlay file system, such as a container's root, may not support
+        // leases.
         let memory = Path::new("/dev/shm");
         let folder = match memory.is_dir() {
             true => tempfile::tempdir_in(memory).unwrap(),
@@ -45,17 +46,18 @@ impl ModelFile {
         self.folder.path().join("slow.gguf")
     }
 
-    /// An option of the server's with this file as its value.
+    /// An option of the server, with this file as its value.
     fn given_as(&self, option: &str) -> [OsString; 2] {
         [option.into(), self.path().into_os_string()]
     }
 
-    /// Nobody can open it until the lease is dropped. Nobody has it open now.
+    /// Takes the lease. No process can open the file until the lease is dropped. Fails if the file is
+    /// open.
     fn lease(&self) -> Lease {
         Lease::on(&self.path())
     }
 
-    /// A server of two slots that loads it.
+    /// A server with two slots that loads this model.
     fn server(&self) -> Builder {
         Server::builder()
             .args(self.given_as("--model"))
@@ -70,30 +72,31 @@ struct Lease {
     since: Instant,
 }
 
-/// The kernel takes a lease away from who does not give it back within 45 seconds.
+/// How long a test may hold the lease. The kernel breaks it 45 seconds after another process wants it.
 const LONGEST: Duration = Duration::from_secs(40);
 
 impl Lease {
     fn on(path: &Path) -> Self {
-        // Of the C library's constants for Linux, missing in `libc`.
+        // A constant of Linux that the crate `libc` lacks.
         const F_SETSIG: i32 = 10;
-        // Only who may write to it can have the file for themselves.
+        // A write lease needs the right to write to the file.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
         let file = File::options().read(true).write(true).open(path).unwrap();
         let since = Instant::now();
         let lease = Self { file, since };
-        // Told by a signal that is ignored rather than by SIGIO, which ends a process.
+        // The kernel announces waiting processes by a signal. SIGURG is ignored; the default, SIGIO,
+        // would end this process.
         lease.control(F_SETSIG, libc::SIGURG);
         lease.control(libc::F_SETLEASE, libc::F_WRLCK);
         lease
     }
 
-    /// Somebody waits for it.
+    /// Whether a process waits for the lease.
     fn is_awaited(&self) -> bool {
         self.control(libc::F_GETLEASE, 0) != libc::F_WRLCK
     }
 
-    /// Whoever waits goes on.
+    /// Releases the lease: the waiting process goes on.
     fn give_back(self) {
         assert!(
             self.since.elapsed() < LONGEST,
@@ -143,7 +146,7 @@ fn while_the_first_model_is_loaded_the_endpoint_answers() {
     let reset = hooked.exchange("POST", "/reset").text();
     assert_eq!(serde_json::from_str::<Reset>(&reset).unwrap().evicted, 0);
     let mut events = hooked.events(None);
-    // It has said that it is there.
+    // The hook has printed its line.
     assert!(hooked.server.stderr().contains("[ContextPilot] Active: "));
 
     lease.give_back();
@@ -158,19 +161,20 @@ fn while_the_first_model_is_loaded_the_endpoint_answers() {
     ));
 }
 
-/// The model is there, and what belongs to it is not: the server answers nobody yet.
+/// The model is loaded and another part, such as a projector, is not. The server does not answer yet,
+/// and the state must be `loading`.
 #[track_caller]
 fn assert_loading_without(part: &ModelFile, option: &str, more: &[&str]) {
     let model = ModelFile::new(Arch::Llama);
     let first = model.lease();
-    // Without `--fit`, which would open it before the model is there.
+    // With `--fit`, the server would open the part before it loads the model.
     let server = model.server().args(["--fit", "off"]);
     let server = server.args(more.iter().copied());
     let mut hooked = Hooked::loading(server.args(part.given_as(option)));
     until("the server opens the model", || {
         first.is_awaited().then_some(())
     });
-    // Not before: the server looks into some of them early.
+    // Not before the model: the server reads some of these files early.
     let lease = part.lease();
     first.give_back();
     until("the server opens it", || lease.is_awaited().then_some(()));
@@ -194,7 +198,7 @@ fn while_a_projector_is_loaded_the_state_is_loading() {
     assert_loading_without(&part, "--mmproj", &[]);
 }
 
-/// The next request wakes it, so whoever sends requests must not be told to send none.
+/// Only a request wakes the server. If it did not count as ready, it would get none.
 #[test]
 fn a_sleeping_server_is_ready() {
     let file = ModelFile::new(Arch::Llama);
@@ -204,7 +208,7 @@ fn a_sleeping_server_is_ready() {
     let stats = until("it sleeps", || asleep(hooked.stats()));
     assert_eq!(stats.tokens.resident, 0);
     assert_eq!(probe(&hooked), (200, HealthStatus::Ok));
-    // It has closed the file, or there would be no lease.
+    // The server has closed the model's file. If it had not, taking the lease would fail.
     let lease = file.lease();
     thread::scope(|scope| {
         let waking = scope.spawn(|| hooked.complete(&ask(2, 60).id("req-2")));
@@ -219,7 +223,6 @@ fn a_sleeping_server_is_ready() {
     assert_eq!(hooked.settled(2).requests.finished, 2);
 }
 
-/// The plain server's end, and nobody is told anything.
 #[test]
 fn if_the_model_cannot_be_loaded_the_server_ends_as_without_the_hook() {
     let index = Index::start().unwrap();

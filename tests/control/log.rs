@@ -1,4 +1,4 @@
-//! `CONTEXTPILOT_LOG_FILE`: a line for each finished request.
+//! `CONTEXTPILOT_LOG_FILE` gets a line for each finished request.
 
 use crate::support::{LAUNCHER, ask, bare, text, until};
 use contextpilot_control::{LogLine, Outcome, Reason};
@@ -23,7 +23,7 @@ fn logging(path: &Path) -> Server {
 }
 
 #[test]
-fn each_finished_request_is_a_line_without_its_text() {
+fn each_finished_request_is_logged_without_its_text() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("queries.jsonl");
     let mut server = logging(&path);
@@ -55,7 +55,7 @@ fn each_finished_request_is_a_line_without_its_text() {
             "{line:?}"
         );
     }
-    // The second goes on where the first ends, and so they fall out together.
+    // The second prompt continues the first, so both are evicted together.
     assert!(lines[0].evicted.is_empty() && lines[1].evicted.is_empty());
     let mut gone: Vec<_> = lines[2]
         .evicted
@@ -79,7 +79,7 @@ fn each_finished_request_is_a_line_without_its_text() {
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
-    // What is finished right before the end is written as well.
+    // The request that finishes right before the server ends is logged, too.
     server.complete(&ask(4, 60).id("req-last")).unwrap();
     server.stop(libc::SIGTERM).unwrap();
     let last = self::lines(&path).pop().unwrap();
@@ -87,7 +87,7 @@ fn each_finished_request_is_a_line_without_its_text() {
     let stderr = server.stderr();
     assert!(stderr.contains("for observation only"), "{stderr}");
     assert_eq!(server.control(), None);
-    // There is no index, and so no journal.
+    // Without an index there is no journal.
     assert!(!server.folder().join("contextpilot-llama").exists());
 }
 
@@ -108,7 +108,7 @@ fn if_the_log_file_cannot_be_written_there_is_one_line_on_stderr() {
 fn a_log_file_at_its_limit_is_renamed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("queries.jsonl");
-    // As if it had been written to for days.
+    // The log file has reached its limit.
     std::fs::write(&path, vec![b'\n'; 1 << 20]).unwrap();
     let server = bare(1)
         .launcher(LAUNCHER)

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A page in Prometheus' text format, version 0.0.4.
 #[derive(Default)]
 struct Page {
-    /// Kind by family.
+    /// The kind of each family.
     families: BTreeMap<String, String>,
     samples: Vec<(String, BTreeMap<String, String>, f64)>,
 }
 
 impl Page {
-    /// Panics at the first thing that the format does not allow, or that its readers warn of.
+    /// Panics at anything that the format forbids, or that readers of the format warn about.
     fn parse(text: &str) -> Self {
         let mut page = Self::default();
         let mut helped = BTreeSet::new();
@@ -111,7 +111,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
 fn metrics_equal_the_figures_of_stats_and_are_well_formed() {
     let alias = "a \"tiny\" \\model";
     let hooked = Hooked::observing(&bare(2).args(["--alias", alias]));
-    // The same slot twice, so that the second finds what the first left.
+    // All in one slot, so that the second prompt finds the first one in the cache.
     hooked.complete(&ask(1, 100).id("req-1").slot(0));
     hooked.complete(&ask(1, 100).id("req-2").slot(0));
     hooked.complete(&ask(1, 300).slot(0));
@@ -140,7 +140,7 @@ fn metrics_equal_the_figures_of_stats_and_are_well_formed() {
     let evicted = page.value("evictions_total", &[("reason", "overwritten")]);
     assert_eq!(evicted, 2.0);
 
-    // Nothing was reused, all, a third, and nothing again.
+    // The four prompts reused nothing, all, a third, and nothing.
     for (class, count) in [("none", 2.0), ("partial", 1.0), ("full", 1.0)] {
         let of = |name: &str, le: Option<&'static str>| {
             let name = format!("time_to_first_token_seconds_{name}");

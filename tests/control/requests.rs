@@ -1,11 +1,11 @@
-//! `/requests/{id}` and `/reset`: where a prompt is, and what became of it.
+//! `/requests/{id}`: where a prompt is, or what became of it. And `/reset`.
 
 use crate::support::{Hooked, PATIENCE, ask, bare, model, until};
 use contextpilot_control::{Place, Reason, RequestState, Reset};
 use contextpilot_testbed::{Arch, Index};
 
 #[test]
-fn a_request_has_a_place_until_another_overwrites_it() {
+fn a_request_is_cached_in_its_slot_until_another_overwrites_it() {
     let hooked = Hooked::observing(&bare(1));
     let tokens = hooked.complete(&ask(1, 60).id("req/1 \u{e9}"))["tokens_evaluated"].as_u64();
     hooked.settled(1);
@@ -55,7 +55,7 @@ fn a_request_has_a_place_until_another_overwrites_it() {
     let per_token = stats.kv.bytes_per_token.unwrap();
     let bytes = (per_token * f64::from(slot.tokens)).round() as u64;
     assert_eq!(slot.bytes, Some(bytes));
-    // Keys and values of 16 bits in all layers, and some bytes for positions.
+    // More than the keys and values of 16 bits in all layers: positions take some bytes, too.
     assert!(per_token > 256.0, "{per_token}");
 }
 
@@ -102,7 +102,7 @@ fn a_reset_reports_all_live_ids_and_later_requests_are_tracked() {
     let stats = hooked.stats();
     assert_eq!(stats.evictions[&Reason::Reset], 2);
     assert_eq!(stats.tokens.live_requests, 0);
-    // What the engine holds is still known: what follows is tracked as ever.
+    // The hook still knows what the engine holds, and tracks later requests.
     let tokens = |stats: &contextpilot_control::Stats| -> u32 {
         stats.slots.iter().map(|slot| slot.tokens).sum()
     };

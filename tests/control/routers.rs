@@ -1,4 +1,4 @@
-//! What is said of the KV cache events that are published for routers.
+//! What `/stats` and `/metrics` say of the KV cache events for routers.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -15,14 +15,14 @@ use crate::support::{Hooked, ask, bare, until};
 mod peer;
 
 const EVENTS: &str = "CONTEXTPILOT_KV_EVENTS";
-/// Any that is free.
+/// Any free port.
 const ADDRESS: &str = "tcp://127.0.0.1:0";
 
 #[test]
 fn stored_and_removed_blocks_are_counted() {
     let hooked = Hooked::observing(&bare(2).env(EVENTS, ADDRESS));
-    // 40 letters, and what stands before every prompt; eight tokens of an answer, of which the
-    // last is not evaluated: three blocks of 16 tokens.
+    // The tokens before every prompt, 40 letters, and an answer of eight tokens, of which the last
+    // is not evaluated. This makes three full blocks of 16 tokens.
     hooked.server.complete(&ask(1, 40).slot(0)).unwrap();
     let events = until("the blocks are published", || {
         let events = hooked.stats().kv_events?;
@@ -61,7 +61,7 @@ fn stored_and_removed_blocks_are_counted() {
 }
 
 #[test]
-fn if_nothing_is_published_the_figures_say_why() {
+fn if_nothing_is_published_stats_say_why() {
     let hooked = Hooked::observing(
         &bare(2)
             .env(EVENTS, ADDRESS)
@@ -81,11 +81,11 @@ fn if_nothing_is_published_the_figures_say_why() {
     let problem = until("it is known", || hooked.stats().kv_events?.problem);
     assert_eq!(problem, format!("cannot listen on {address}, it is in use"));
     assert!(hooked.server.stderr().contains(&problem));
-    // The server does not mind.
+    // The server still answers.
     hooked.server.complete(&ask(1, 40)).unwrap();
 }
 
-/// Ends a load when it is dropped.
+/// Tells the client to stop when this value is dropped.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -94,7 +94,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Connections that the publisher takes at a time.
+/// How many connections the publisher accepts at a time.
 const ROOM: usize = 32;
 
 #[test]
@@ -110,7 +110,7 @@ fn misbehaving_peers_do_not_affect_the_server() {
     let refused = || hooked.stats().kv_events.unwrap().refused;
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Also when something is not as it should be.
+        // The client must stop even if an assertion fails.
         let load_ends = Ends(&done);
         let client = scope.spawn(|| {
             let mut answered = 0;
@@ -121,7 +121,7 @@ fn misbehaving_peers_do_not_affect_the_server() {
             }
             answered
         });
-        // They subscribe and never read a word of it.
+        // These peers subscribe and never read.
         let mut stalled: Vec<Peer> = (0..ROOM - 1).map(|_| Peer::ready(publish, "SUB")).collect();
         for peer in &mut stalled {
             peer.say(&encode(&[b"\x01"]));
@@ -143,7 +143,7 @@ fn misbehaving_peers_do_not_affect_the_server() {
         for at in [publish, replay] {
             for bytes in nonsense {
                 let mut peer = Peer::connect(at);
-                // It may be gone by then.
+                // The server may have closed the connection already.
                 let _ = peer.stream.write_all(bytes);
                 peer.end();
             }
@@ -154,7 +154,8 @@ fn misbehaving_peers_do_not_affect_the_server() {
             peer.stream.read_exact(&mut [0; 64]).ok().map(|()| peer)
         });
         let before = refused();
-        // Not more at a time than the system lets wait, or it has them wait for seconds.
+        // A hundred at a time. More would fill the system's queue of new connections, which delays
+        // them by seconds.
         for hundreds in 1..=100 {
             let _hundred: Vec<Peer> = (0..100).map(|_| Peer::connect(publish)).collect();
             until("all are refused", || {
@@ -166,7 +167,7 @@ fn misbehaving_peers_do_not_affect_the_server() {
         assert!(answered > 10, "{answered}");
         drop((stalled, last));
     });
-    // Who comes now is served.
+    // A new connection is accepted again.
     until("there is room again", || {
         let events = hooked.stats().kv_events.unwrap();
         (events.subscribers == 0).then_some(())

@@ -1,4 +1,4 @@
-//! `/health` and `/ready` in good and bad times, and what goes on when something of ours fails.
+//! `/health` and `/ready` if all is well, if the index fails, and after an internal error of the hook.
 
 use crate::support::{Hooked, ask, bare, until};
 use contextpilot_control::{Health, HealthStatus, Mode};
@@ -10,7 +10,7 @@ fn probe(hooked: &Hooked, path: &str) -> (u16, Health) {
     (response.status, health)
 }
 
-/// What `/ready` says, after a look at `/health`, which says the same at all times.
+/// The answer of `/ready`. `/health` must answer 200 at the same time.
 fn ready(hooked: &Hooked) -> (u16, Health) {
     let ready = probe(hooked, "/ready");
     let (status, alive) = probe(hooked, "/health");
@@ -19,7 +19,7 @@ fn ready(hooked: &Hooked) -> (u16, Health) {
 }
 
 #[test]
-fn while_the_index_fails_ready_says_so() {
+fn if_posts_to_the_index_fail_ready_answers_503() {
     let index = Index::start().unwrap();
     let hooked = Hooked::telling(&bare(1), &index);
     let (status, good) = ready(&hooked);
@@ -41,9 +41,9 @@ fn while_the_index_fails_ready_says_so() {
     });
 }
 
-/// An error of ours in the ledger: the endpoint says so, and the server answers as ever.
+/// After a panic in the ledger the endpoint says so, and the server still answers.
 #[test]
-fn after_a_panic_ready_says_stopped() {
+fn after_a_panic_in_the_ledger_ready_answers_stopped() {
     if !cfg!(debug_assertions) {
         return;
     }

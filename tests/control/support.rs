@@ -10,12 +10,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 pub(crate) const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
-/// What says whether a model is loaded.
+/// The path that tells whether a model is loaded.
 pub(crate) const READINESS: &str = "/ready";
-/// How long to wait for what must come: only a failure takes that long.
+/// How long to wait for something that must happen. Only a failure takes this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A tiny model without a host cache, with so many slots of 1024 tokens.
+/// A server with a tiny model, this many slots of 1024 tokens, and no host prompt cache.
 pub(crate) fn bare(slots: u32) -> Builder {
     model(Arch::Llama)
         .bare_slots(slots)
@@ -26,7 +26,7 @@ pub(crate) fn model(arch: Arch) -> Builder {
     Server::builder().model(&Model::tiny(arch))
 }
 
-/// `length` letters, others for another seed.
+/// `length` letters. Different seeds give unrelated letters.
 pub(crate) fn text(seed: u64, length: usize) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut letter = || {
@@ -48,12 +48,12 @@ pub(crate) struct Hooked {
 }
 
 impl Hooked {
-    /// Observing only, at a port of its own.
+    /// Starts a server whose hook has a control endpoint and no index.
     pub(crate) fn observing(builder: &Builder) -> Self {
         Self::start(builder.clone())
     }
 
-    /// Also telling the index.
+    /// Starts a server whose hook has a control endpoint and reports to the index.
     pub(crate) fn telling(builder: &Builder, index: &Index) -> Self {
         Self::start(builder.clone().index_url(index.url()))
     }
@@ -65,7 +65,8 @@ impl Hooked {
         hooked
     }
 
-    /// As soon as the endpoint listens. The server itself cannot be talked to before it is ready.
+    /// Starts a server, and returns as soon as the control endpoint listens. The server itself accepts no
+    /// requests before it is ready.
     pub(crate) fn loading(builder: Builder) -> Self {
         let server = builder
             .launcher(LAUNCHER)
@@ -76,8 +77,8 @@ impl Hooked {
         Self { server, control }
     }
 
-    /// Waits until the hook has noticed that the server is ready, which is a moment after it is.
-    /// Whoever has to bring a token is not told.
+    /// Waits until the hook has noticed that the server is ready, which is shortly after it is ready.
+    /// Where the endpoint requires a token, the status is enough.
     pub(crate) fn await_loaded(&self) {
         until("the model is loaded", || {
             let response = self.get(READINESS);
@@ -100,7 +101,7 @@ impl Hooked {
         serde_json::from_str(&response.text()).unwrap()
     }
 
-    /// What has been asked so far is done with: the ledger has heard that it was answered.
+    /// Waits until the hook has seen the end of this many requests.
     pub(crate) fn settled(&self, requests: u64) -> Stats {
         until("all requests are finished", || {
             let stats = self.stats();
@@ -112,7 +113,7 @@ impl Hooked {
         serde_json::from_str(&self.get(&format!("/requests/{id}")).text()).unwrap()
     }
 
-    /// Asks, and returns the parsed answer.
+    /// Sends a request, and returns the parsed answer.
     pub(crate) fn complete(&self, request: &Request) -> Value {
         let response = self.server.send(request).unwrap();
         assert_eq!(response.status, 200, "{}", response.text());
@@ -129,16 +130,16 @@ impl Hooked {
         let status = events.line();
         assert!(status.starts_with("HTTP/1.1 200"), "{status}");
         while !events.line().is_empty() {}
-        // From here on, nothing is missed.
+        // From this comment on, the reader gets every event.
         assert!(events.line().starts_with(": epoch "));
         events
     }
 }
 
-/// A reader of the stream.
+/// A reader of `/events`.
 pub(crate) struct Events(BufReader<TcpStream>);
 
-/// One message.
+/// One server-sent event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Message {
     pub(crate) event: String,
@@ -161,7 +162,7 @@ impl Events {
         line.trim_end_matches(['\r', '\n']).to_owned()
     }
 
-    /// The next message; comments are skipped.
+    /// The next message. Comments are skipped.
     pub(crate) fn next(&mut self) -> Message {
         let mut message = Message {
             event: String::new(),
@@ -180,7 +181,7 @@ impl Events {
         }
     }
 
-    /// The next change.
+    /// The next message, which must be a change of the cache.
     pub(crate) fn change(&mut self) -> ResidencyEvent {
         self.next().residency()
     }

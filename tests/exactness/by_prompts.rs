@@ -1,6 +1,6 @@
-//! The same traces against a server whose own functions cannot be hooked.
+//! The same traces on a server whose own functions cannot be hooked.
 //!
-//! There the hook ties requests to slots by their prompts. That must be as exact.
+//! There the hook ties requests to slots by their prompts. The reports must be as exact.
 
 use crate::cases::Case;
 use crate::{LAUNCHER, LISTEN, PATIENCE};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// A case that was run on such a server.
 pub(crate) struct Run {
-    /// Ended before the index, to which it says goodbye.
+    /// Dropped before the index, because it reports to the index when it ends.
     server: Server,
     index: Index,
     answers: Vec<Outcome>,
@@ -60,7 +60,7 @@ pub(crate) fn judge(
     (score, problem)
 }
 
-/// For the page.
+/// The section of docs/exactness.md.
 pub(crate) fn page(total: &Score) -> String {
     let mut text = String::from(
         "\n## Requests tied by their prompts\n\n\

@@ -1,4 +1,4 @@
-//! The traces.
+//! The traces of the tests `exactness`, `explained`, `published` and `simulation`.
 
 #[path = "cases/adapters.rs"]
 mod adapters;
@@ -14,14 +14,14 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) server: Builder,
     pub(crate) trace: Trace,
-    /// Ids that must be gone at the end, or the trace does not show what it should.
+    /// How many ids must be evicted at the end. With fewer, the trace does not test what it should.
     pub(crate) gone_at_least: Option<usize>,
-    /// A prompt that was lost is evaluated again later, under another id: whether
-    /// it was gone has to be asked after every step.
+    /// An evicted prompt is evaluated again later, under another id. So the truth has to be
+    /// determined after every step.
     pub(crate) prompts_return: bool,
-    /// It is about the host prompt cache, which servers before late 2025 do not have.
+    /// It needs the host prompt cache, which servers before late 2025 do not have.
     pub(crate) host_cache: bool,
-    /// It is looked at after each step: see `moments`.
+    /// It is checked after each step: see `moments`.
     pub(crate) every_moment: bool,
 }
 
@@ -53,7 +53,7 @@ impl Case {
         self
     }
 
-    /// How much of an abandoned answer was read is up to chance.
+    /// Whether the client leaves during this step. How much of the answer it reads depends on chance.
     pub(crate) fn is_abandoned(&self, step: usize) -> bool {
         matches!(self.trace.steps[step], Step::Abandon(..))
     }
@@ -97,7 +97,7 @@ pub(crate) fn all() -> Vec<Case> {
     groups.into_iter().flatten().collect()
 }
 
-/// What a person meets first.
+/// The basic cases.
 fn skeleton() -> Vec<Case> {
     let shared = text(7, 120);
     let shares = |seed, length| format!("{shared}{}", text(seed, length));
@@ -194,7 +194,7 @@ fn host() -> Vec<Case> {
     ]
 }
 
-/// Partial truncation.
+/// A prompt keeps a part of its slot's content and replaces the rest.
 fn truncation() -> Vec<Case> {
     let base = text(1, 40);
     let mut every = Trace::new();
@@ -274,7 +274,7 @@ fn conversations() -> Vec<Case> {
     ]
 }
 
-/// Where KV moves, or goes because of something else.
+/// KV that moves (cache reuse, context shift), or is removed by something other than a prompt.
 fn moving() -> Vec<Case> {
     let (head, middle, tail) = (text(1, 30), text(2, 40), text(3, 50));
     vec![
@@ -355,7 +355,7 @@ fn moving() -> Vec<Case> {
     ]
 }
 
-/// Every way to hand over a prompt.
+/// Every endpoint and every form of a prompt.
 fn endpoints() -> Vec<Case> {
     let tokens = |seed: u64, length: usize| -> Vec<u32> {
         text(seed, length)
@@ -467,7 +467,7 @@ fn endpoints() -> Vec<Case> {
         .gone_at_least(3),
         Case::new(
             "infill: more extra context than there is room for",
-            // A slot of 1024 less a batch of 512: little more than that is left.
+            // The server leaves room for a batch, so a slot of 1024 has room for about 512.
             bare(2).args(["-b", "512"]),
             five(&|n| {
                 let long = json!([{"text": text(n, 400)}, {"text": text(n + 80, 300)}]);
@@ -518,12 +518,12 @@ fn endpoints() -> Vec<Case> {
     ]
 }
 
-/// A request waits for the slot of another one, while one with the same prompt has a slot at once.
+/// A request waits for a busy slot. A later request with the same prompt gets a free slot at once.
 fn overtaken() -> Trace {
     let completion = |prompt, slot, id: &str| Request::completion(prompt).slot(slot).id(id);
     Trace::new()
         .then(Step::Begin(
-            // Longer than it takes to send the others.
+            // Long enough that the other requests are sent meanwhile.
             completion(text(1, 60), 0, "req-busy")
                 .predict(30_000)
                 .streamed(),
@@ -533,12 +533,12 @@ fn overtaken() -> Trace {
         .then(Step::Release)
 }
 
-/// Two long slots, and whoever asks how many requests wait is told.
+/// Two long slots, and the server's `/metrics`, which tell how many requests wait.
 fn metered() -> Builder {
     llama().bare_slots(2).args(["-c", "65536", "--metrics"])
 }
 
-/// Requests that do not end as one would think.
+/// Requests that are refused, too long, or left by their clients.
 fn endings() -> Vec<Case> {
     let rejected = |trace: Trace, id: &str, field: &str, value: serde_json::Value| {
         trace.ask(Request::completion(text(9, 20)).id(id).with(field, value))
@@ -561,7 +561,7 @@ fn endings() -> Vec<Case> {
                     json!("root ::= ("),
                 ),
                 "req-type",
-                // Of other parameters, older servers take a wrong type for none.
+                // For other parameters, older servers ignore a value of the wrong type.
                 "prompt",
                 json!({"no": "text"}),
             ),
@@ -607,7 +607,7 @@ fn endings() -> Vec<Case> {
     ]
 }
 
-/// With a draft model.
+/// Adds a draft model.
 fn drafted(server: Builder) -> Builder {
     let draft = Model::tiny(Arch::Draft);
     let draft = draft.path().to_string_lossy().into_owned();
@@ -619,7 +619,7 @@ fn drafted(server: Builder) -> Builder {
     ])
 }
 
-/// Five unrelated prompts of so many tokens, with answers in which drafts are taken and refused.
+/// Five unrelated prompts of `length` tokens, with answers in which drafts are accepted and rejected.
 fn long_answers(length: usize) -> Trace {
     (0..5).fold(Trace::new(), |trace, n| {
         trace.ask(
@@ -630,8 +630,8 @@ fn long_answers(length: usize) -> Trace {
     })
 }
 
-/// Models that cannot go back to any position: the engine goes back to
-/// checkpoints, and nine tenths of a prompt count as the whole.
+/// Models whose cache cannot go back to any position, only to checkpoints. There, nine
+/// tenths of a prompt count as the whole.
 fn other_models() -> Vec<Case> {
     let of = |arch, slots: u32| {
         Server::builder()

@@ -1,11 +1,11 @@
-//! A trace for each cause, in which it must be told: most of these are in no trace of the test
-//! `exactness`, since nothing falls out there.
+//! A trace for each cause of evaluated tokens. Each trace must show its cause. Most causes occur in no
+//! trace of the test `exactness`.
 
 use crate::cases::Case;
 use crate::prompts::text;
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Step, Trace};
 
-/// A trace, and the cause that it must show.
+/// A trace and the cause that it must show.
 pub(crate) struct Shown {
     pub(crate) cause: &'static str,
     pub(crate) case: Case,
@@ -23,7 +23,7 @@ fn ask(prompt: impl Into<serde_json::Value>) -> Request {
     Request::completion(prompt)
 }
 
-/// Prompts one after the other, with ids.
+/// Requests with ids, one after the other.
 fn asked(requests: impl IntoIterator<Item = Request>) -> Trace {
     let requests = requests.into_iter().enumerate();
     requests.fold(Trace::new(), |trace, (nth, request)| {
@@ -77,7 +77,7 @@ pub(crate) fn all() -> Vec<Shown> {
             "elsewhere_similarity",
             "cause: too small a share of the prompt",
             bare(),
-            // 30 of 1,000 tokens.
+            // Only 30 of 1,000 tokens are common.
             asked([ask(text(1, 30)), ask(text(1, 30) + &text(2, 970))]),
         ),
         shown(
@@ -90,7 +90,8 @@ pub(crate) fn all() -> Vec<Shown> {
             "elsewhere_host_rule",
             "cause: a small part of a host entry",
             server(Arch::Llama).args(["-np", "1", "-c", "4096", "--cache-ram", "64"]),
-            // The first is saved when the second takes its slot; a tenth of it is asked for.
+            // The first prompt is saved to the host cache when the second takes its slot. The third
+            // prompt has a tenth of it.
             asked([
                 ask(text(1, 1000)),
                 ask(text(2, 1000)),
@@ -126,7 +127,7 @@ pub(crate) fn all() -> Vec<Shown> {
             "moved",
             "cause: the same tokens further on",
             server(Arch::Llama).bare_slots(1),
-            // What was in front is left out.
+            // The second prompt lacks the first 50 tokens of the first one.
             asked([ask(text(1, 50) + &text(2, 300)), ask(text(2, 300))]),
         ),
         shown(
@@ -144,7 +145,7 @@ pub(crate) fn all() -> Vec<Shown> {
             server(Arch::Llama)
                 .bare_slots(1)
                 .env("CONTEXTPILOT_EXPLAIN_MB", "1"),
-            // 1 MiB are 262,144 tokens.
+            // 1 MiB has room for 262,144 tokens. These prompts have 280,000.
             asked(
                 (0..140)
                     .chain([0])
@@ -154,7 +155,7 @@ pub(crate) fn all() -> Vec<Shown> {
     ]
 }
 
-/// A conversation goes on in a slot, and its beginning is asked for meanwhile.
+/// While a slot is busy, another prompt with the same beginning is sent.
 fn busy() -> Trace {
     let [short, long] = alike();
     Trace::new()

@@ -1,12 +1,11 @@
-//! Is why prompts were evaluated told to the token?
+//! Are the causes of evaluated tokens right, to the token?
 //!
-//! The traces of the test `exactness` once more, each on a server under the launcher that nobody
-//! but its control endpoint is told of. After each request that is answered, its evaluation must
-//! have the engine's own figures (`cache_n`, `prompt_n`), and its causes must add up to them. All
-//! must be known.
+//! Runs the traces of the test `exactness`, each on a server with a control endpoint and no index.
+//! After each answered request, its `evaluation` must have the engine's own figures (`cache_n`,
+//! `prompt_n`), and its causes must add up to them. No token may have the cause `not_known`.
 //!
-//! Each is run once more on a copy of the server whose own functions are hidden, where requests are
-//! tied to slots by their prompts: the causes must be the same.
+//! Each trace is run again on a copy of the server whose own functions are hidden. There the hook ties
+//! requests to slots by their prompts. The causes must be the same.
 //!
 //! ```text
 //! cargo test --test explained [-- NAME...]
@@ -28,7 +27,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
-/// How long to wait for what must come: only a failure takes that long.
+/// How long to wait for something that must happen. Only a failure takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -82,7 +81,7 @@ fn main() -> ExitCode {
             results.note(&format!("{}{how}", case.name), done.and_then(same));
         }
     }
-    // Of older servers, the log has other words.
+    // The log of older servers has other texts.
     let ours = std::env::var_os("LLAMA_SERVER_BIN").is_none_or(|_| every_log);
     let runs = verbose::all();
     for run in runs.iter().filter(|run| ours && matches(run.name)) {
@@ -96,7 +95,7 @@ fn main() -> ExitCode {
     results.end()
 }
 
-/// How many passed, and how many did not.
+/// How many tests passed, failed, or were left out.
 #[derive(Default)]
 struct Results {
     passed: u32,
@@ -132,7 +131,7 @@ impl Results {
     }
 }
 
-/// How much was evaluated for clients that leave is.
+/// Whether some clients leave during the trace. How much is evaluated for them depends on chance.
 fn is_up_to_chance(case: &Case) -> bool {
     let mut steps = 0..case.trace.steps.len();
     steps.any(|step| case.is_abandoned(step))
@@ -147,7 +146,7 @@ fn does_not_apply(case: &Case) -> Option<&'static str> {
     (other_server && case.server.plain().spawn().is_err()).then_some(": no such model")
 }
 
-/// What was told of some requests.
+/// Evaluated tokens and their causes, summed over requests.
 #[derive(Default)]
 struct Total {
     requests: u64,
@@ -179,7 +178,7 @@ impl Total {
     }
 }
 
-/// Runs a case, on another program if one is given. `cause`: one that must be told.
+/// Runs a case, on another server if one is given. `cause`: a cause that must occur.
 fn run(case: &Case, program: Option<&Path>, cause: Option<&str>) -> Result<Total> {
     let mut hooked = case.server.clone().launcher(LAUNCHER);
     if let Some(program) = program {
@@ -238,12 +237,12 @@ fn run(case: &Case, program: Option<&Path>, cause: Option<&str>) -> Result<Total
     Err(Error::new(problems.join("\n  ")))
 }
 
-/// What is wrong with what is told of a request.
+/// Compares the evaluation that the hook reports with the engine's figures. Returns the difference.
 fn compare(step: usize, outcome: &Outcome, told: &Evaluated) -> Option<String> {
     let sum = |of: fn(&Completion) -> usize| -> u64 {
         outcome.completions.iter().map(|one| of(one) as u64).sum()
     };
-    // One figure for all choices of a chat.
+    // A chat has one figure for all its choices.
     let raw = outcome.completions.first().map(|one| &one.raw["choices"]);
     let choices = raw
         .and_then(|choices| choices.as_array())
@@ -262,7 +261,8 @@ fn compare(step: usize, outcome: &Outcome, told: &Evaluated) -> Option<String> {
     })
 }
 
-/// The request that was evaluated after that one, and has this id; if none has, another.
+/// Waits for a request that was evaluated after number `last` and has this id. If none comes in time,
+/// returns the newest other one.
 fn await_next(control: SocketAddr, last: u64, id: Option<&str>) -> Result<Evaluated> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,23 +1,24 @@
-//! Is what the hook says what the engine would answer?
+//! Are exactly the evicted requests reported?
 //!
-//! Every case is a trace of requests. It is run once on a real llama-server
-//! under the launcher, with an index that listens. Then the engine is asked for
-//! the truth: which of the prompts would it have to compute again? (See
-//! `contextpilot_testbed::truth`.) Nothing may be missed and nothing may be
-//! reported falsely. The answers must be those of a server without the hook.
+//! Every case is a trace of requests. It is run once on a real llama-server under the
+//! launcher, with an index. Then the truth is determined on plain servers: which
+//! prompts would the engine have to evaluate again? (See
+//! `contextpilot_testbed::truth`.) No eviction may be missed, and none may be false.
+//! The answers must be those of a server without the hook.
 //!
-//! Writes its result to `docs/exactness.md`.
+//! The test writes its result to `docs/exactness.md`.
 //!
 //! ```text
 //! cargo test --test exactness [-- NAME...]
 //! ```
 //!
-//! Some are looked at after each of their steps, and all with `--every-moment`: see `moments`.
+//! Some cases are checked after each step, and all of them with `--every-moment`: see `moments`.
 //!
-//! Each is then run on a copy of the server whose own functions are hidden: see `by_prompts`.
+//! Each case is also run on a copy of the server whose own functions are hidden: see `by_prompts`.
 //!
-//! With `LLAMA_SERVER_BIN`, the same of an older server: cases that need a flag
-//! or an endpoint that it does not have are left out, and nothing is written.
+//! With `LLAMA_SERVER_BIN`, the test runs another server, such as an older one. Cases
+//! that need a flag or an endpoint that this server lacks are left out, and nothing is
+//! written.
 
 mod by_prompts;
 mod cases;
@@ -35,23 +36,23 @@ use std::time::{Duration, Instant};
 const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
 /// How long an eviction may take to arrive before it counts as missed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to listen for evictions that ought not to come. The ledger waits
-/// 100 ms of silence at most before it decides anything.
+/// How long to wait for reports that must not come. The ledger decides after at most
+/// 100 ms of silence.
 const LISTEN: Duration = Duration::from_millis(250);
 
 enum Verdict {
     Known(Box<Known>),
-    /// The server does not have what the case needs.
+    /// The server lacks something that the case needs. The text names it.
     DoesNotApply(String),
 }
 
-/// What came of a case.
+/// The results of a case.
 #[derive(Default)]
 struct Known {
     score: Score,
-    /// The same where requests are tied by their prompts.
+    /// The score on a server where requests are tied by their prompts.
     by_prompts: Option<Score>,
-    /// After each step, if it was looked at so.
+    /// The comparison after each step, if there was one.
     moments: Option<Comparison>,
     problem: Option<String>,
 }
@@ -179,7 +180,7 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
     if let Some(path) = unknown_endpoint(case, &answers) {
         return Ok(Verdict::DoesNotApply(path));
     }
-    // At once: the truth takes many replays, most of whose time is waiting.
+    // In parallel: the truth takes many replays, which spend most of their time waiting.
     let (moments, by_prompts) = std::thread::scope(|scope| {
         let run = unseen.map(|server| scope.spawn(move || by_prompts::run(case, server)));
         let gone = gone(case);
@@ -218,7 +219,7 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
         }
     }
     if let Some(least) = case.gone_at_least {
-        // How much falls out is the server's business; the cases are made for one.
+        // Another server may evict less. The cases were written for one version.
         if gone.len() < least && !other_server {
             problem = Some(format!(
                 "only {} of {} ids are gone: the case does not show what it should",
@@ -258,8 +259,8 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
     })))
 }
 
-/// Of a request that should have been answered. Only a server that the cases were not written
-/// for has less than they need.
+/// The path of a request that another server answered with 404 or 501. `None` for the server that
+/// the cases were written for.
 fn unknown_endpoint(case: &Case, answers: &[Outcome]) -> Option<String> {
     std::env::var_os("LLAMA_SERVER_BIN")?;
     let mut steps = case.trace.steps.iter().zip(answers);
@@ -270,7 +271,7 @@ fn unknown_endpoint(case: &Case, answers: &[Outcome]) -> Option<String> {
     })
 }
 
-/// The ids that are gone at the end or, where prompts return or each moment counts, were so after
+/// The evicted ids: at the end of the trace or, if prompts return or if each step is checked, after
 /// each step.
 fn gone(case: &Case) -> contextpilot_testbed::Result<moments::Moments> {
     match case.prompts_return || case.every_moment {
@@ -298,7 +299,7 @@ fn write_table(rows: &[String], total: &Score, more: &str) {
     text.push('\n');
     text += more;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/exactness.md");
-    // Only when it says something new: a checkout stays clean.
+    // Write only if the text has changed, so that a checkout stays clean.
     if std::fs::read_to_string(path).ok().as_deref() != Some(&text) {
         if let Err(error) = std::fs::write(path, text) {
             println!("cannot write {path}: {error}");

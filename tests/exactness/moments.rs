@@ -1,14 +1,14 @@
-//! Is what the hook says true at every moment, and not only at the end?
+//! Are the reports right after every step of a trace, and not only at its end?
 //!
-//! After each step of a trace, what was reported by then must be what was ever gone by then. The
-//! truth is found by replaying each beginning of the trace. Some of the traces are looked at so in
-//! every run ([`IN_EVERY_RUN`]), all of them with `--every-moment`.
+//! After each step, the ids that were reported so far must be the ids that were evicted so far. The
+//! truth is determined by a replay of the trace up to each step. Every run checks some of the traces
+//! in this way ([`IN_EVERY_RUN`]), and with `--every-moment` all of them.
 //!
-//! Reports need time to arrive, and some losses are decided by silence. So after each step the
-//! control endpoint is asked until it says that nothing is undecided, on its way, or unfinished.
+//! Reports need time to arrive, and some evictions are decided by silence. So after each step the
+//! control endpoint is polled until nothing is undecided, waiting or unfinished.
 //!
-//! A prompt that was lost can be evaluated again, for another request. It was gone all the same. A
-//! request that comes again under its own id begins anew.
+//! An evicted prompt can be evaluated again for another request. Its first request still counts as
+//! evicted. If a request comes again with its own id, that id is no longer evicted.
 
 use crate::cases::Case;
 use crate::{LAUNCHER, PATIENCE};
@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Short ones, of all kinds.
+/// The names of short traces, of all kinds.
 const IN_EVERY_RUN: [&str; 15] = [
     "two slots, distinct prompts",
     "shared prefixes",
@@ -39,7 +39,7 @@ const IN_EVERY_RUN: [&str; 15] = [
     "adapters: from the host cache, under others",
 ];
 
-/// Has all traces looked at after each step, or those that are in every run.
+/// Selects the traces that are checked after each step: all, or those of [`IN_EVERY_RUN`].
 pub(crate) fn choose(cases: &mut [Case], all: bool) {
     for name in IN_EVERY_RUN {
         assert!(
@@ -52,14 +52,14 @@ pub(crate) fn choose(cases: &mut [Case], all: bool) {
     }
 }
 
-/// How often the control endpoint is asked.
+/// The time between two polls of the control endpoint.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Ids, after each step by its number: those that leave no request open.
+/// A set of ids for each step, with the step's number. Steps that leave a request open are missing.
 pub(crate) type Moments = Vec<(usize, BTreeSet<String>)>;
 
-/// Compares a case's truth with what is reported, by the ordinary server and by one whose own
-/// functions are `unseen`; returns the first of these, and what is wrong.
+/// Compares the truth with the reports of the ordinary server, and with those of the server `unseen`,
+/// whose own functions are hidden. Returns the first comparison, and what is wrong in either.
 pub(crate) fn judge(
     case: &Case,
     gone: &Moments,
@@ -84,7 +84,7 @@ pub(crate) fn judge(
     Ok((ours, problem))
 }
 
-/// What was reported by the end of each step. `program`: another server than the ordinary one.
+/// The ids that were reported by the end of each step. `program`: a server other than the ordinary one.
 fn reported(case: &Case, program: Option<&Path>) -> Result<Moments> {
     let index = Index::start()?;
     let mut hooked = case.server.clone();
@@ -96,7 +96,8 @@ fn reported(case: &Case, program: Option<&Path>) -> Result<Moments> {
     let control = server.await_control()?;
     let mut moments = Moments::new();
     let mut posts_before = 0;
-    // Where in the reports those about the latest request of an id begin.
+    // For each id: the number of reports when its latest request was sent. Earlier reports are about
+    // an earlier request with the same id.
     let mut begins: BTreeMap<String, usize> = BTreeMap::new();
     let mut steps = 0..;
     case.trace.run_watched(&server, |outcome| {
@@ -118,7 +119,7 @@ fn reported(case: &Case, program: Option<&Path>) -> Result<Moments> {
     Ok(moments)
 }
 
-/// What was ever gone by the end of each step.
+/// The ids that were evicted by the end of each step.
 pub(crate) fn gone(case: &Case) -> Result<Moments> {
     let mut moments = Moments::new();
     let mut gone = BTreeSet::new();
@@ -139,15 +140,15 @@ pub(crate) fn gone(case: &Case) -> Result<Moments> {
     Ok(moments)
 }
 
-/// A comparison of both, for one trace or several.
+/// A comparison of evicted and reported ids, for one trace or several.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
     pub(crate) moments: usize,
-    /// Ids that were ever gone.
+    /// The number of evicted ids.
     gone: usize,
-    /// Gone by the end of a step, and not reported by then.
+    /// Evicted by the end of a step, and not reported by then.
     late: Vec<String>,
-    /// Reported by the end of a step, and never gone by then.
+    /// Reported by the end of a step, and not evicted by then.
     early: Vec<String>,
 }
 
@@ -198,7 +199,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Waits until everything that has happened so far was decided and told.
+/// Waits until everything that has happened so far is decided and reported.
 fn come_to_rest(control: SocketAddr) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -223,7 +224,7 @@ fn is_at_rest(stats: &Value) -> bool {
         && delivery["in_flight"] == 0
 }
 
-/// For the page.
+/// The section of docs/exactness.md.
 pub(crate) fn page(rows: &[String], total: &Comparison) -> String {
     let mut text = String::from(
         "\n## At every moment\n\n\

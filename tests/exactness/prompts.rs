@@ -1,6 +1,6 @@
-//! Prompts that begin as one wants and share nothing else.
+//! Prompts that share nothing but a chosen beginning.
 
-/// `length` letters (tokens), different for every `seed` from the first on.
+/// `length` letters, each a token. Different seeds differ from the first letter on.
 pub(crate) fn text(seed: u64, length: usize) -> String {
     // SplitMix64: every seed gives an unrelated stream.
     let mut state = seed;

@@ -1,14 +1,18 @@
-//! Do routers believe what the engine would reuse?
+//! Do routers know what the engine would reuse?
 //!
-//! The indexer that is asked is NVIDIA Dynamo's own, of PyPI's `ai-dynamo-runtime`, which reads what
-//! the hook publishes. The truth is the engine's: the tokens of each slot, as the server writes
-//! them to a file when it is told to save the slot, which changes nothing. After every step of a trace, for
-//! everything that any slot has ever held, the indexer's score for the device must be the full
-//! blocks of it that a slot holds now. For host memory, where a server shows nothing, the truth is `cache_n`
-//! when the prompt is sent to a server that was brought to the same state; and so it is for requests
-//! that name a LoRA adapter, as a server does not say under which its slots work.
+//! The router here is NVIDIA Dynamo's own indexer, of PyPI's `ai-dynamo-runtime`. It reads the KV
+//! cache events that the hook publishes. The truth comes from the engine:
 //!
-//! Runs in a network namespace of its own, as the indexer listens at all addresses.
+//! - For slots, it is the tokens of each slot. The server writes them to a file when it saves the
+//!   slot, which changes nothing. After every step of a trace, the indexer is asked about everything
+//!   that any slot has ever held. Its score for the device must be the number of full blocks that a
+//!   slot holds now.
+//! - For host memory, which a server does not show, it is `cache_n` when the prompt is sent to a server
+//!   that was brought to the same state.
+//! - The same holds for requests that name a LoRA adapter, because a server does not show under which
+//!   adapters its slots work.
+//!
+//! The test runs in a network namespace of its own, because the indexer listens at all addresses.
 //!
 //! ```text
 //! cargo test --test published [-- NAME...]
@@ -48,7 +52,7 @@ use contextpilot_testbed::Result;
 use indexer::Indexer;
 
 const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
-/// Set in the namespace.
+/// Set if the test runs inside the namespace.
 const INSIDE: &str = "CONTEXTPILOT_TEST_NAMESPACE";
 
 fn main() -> ExitCode {
@@ -106,14 +110,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs this program again where nobody else listens and nobody can connect.
+/// Runs this program again in a network namespace.
 fn enter(wanted: &[String]) -> ExitCode {
     let program = std::env::current_exe().expect("this program has a path");
     let probe = Command::new("unshare")
         .args(["-rn", "ip", "link", "set", "lo", "up"])
         .output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        // Not eprintln!, which a harness may keep to itself.
+        // Not eprintln!, whose output a test harness may hide.
         let _ = writeln!(
             std::io::stderr(),
             "skipped: no network namespace can be made here (unshare -rn, of util-linux, and ip)"

@@ -1,9 +1,9 @@
-//! What the server says of itself, next to what is told of it.
+//! Compares what the hook says with the server's own verbose log.
 //!
-//! A long random trace of prompts against a server that logs all it does (`-v`). Before each prompt
-//! `POST /match` says what will be reused, and in which slot; afterwards that must have been so. The
-//! log must agree: how the slot was chosen, whether an entry of the host prompt cache was loaded, and
-//! whether all was evaluated again for lack of a way back.
+//! Sends many random prompts to a server that logs all its decisions (`-v`). Before each prompt,
+//! `POST /match` forecasts how much will be reused, and in which slot. The forecast must come true. The
+//! hook must also agree with the log: how the slot was chosen, whether an entry of the host prompt
+//! cache was loaded, and whether the whole prompt was evaluated because the cache could not go back.
 
 use crate::{LAUNCHER, latest};
 use contextpilot_control::{ChosenBy, Evaluated, Match, MatchRequest};
@@ -12,7 +12,7 @@ use contextpilot_testbed::{
 };
 use std::net::SocketAddr;
 
-/// A server, and how many prompts it is asked.
+/// A server, and how many prompts are sent to it.
 pub(crate) struct Run {
     pub(crate) name: &'static str,
     server: Builder,
@@ -69,7 +69,7 @@ pub(crate) fn all() -> Vec<Run> {
     ]
 }
 
-/// What was compared.
+/// How much was compared.
 #[derive(Default)]
 pub(crate) struct Compared {
     prompts: u32,
@@ -122,7 +122,8 @@ impl Run {
             let answer = server.complete(&request)?;
             server.wait_idle()?;
             let evaluated = newest(control, u64::from(nth) + 1)?;
-            // A thread of its own writes the server's log, in order: this is its last line of a request.
+            // The server's log is written by a separate thread, in order. This is the last line of a
+            // request.
             let said = try_until("the server's log of the request", || {
                 let log = server.stderr();
                 let new = log.get(said_before..).unwrap_or_default();
@@ -149,7 +150,7 @@ impl Run {
     }
 }
 
-/// What the server's log has of one request.
+/// What the server's log says of one request.
 #[derive(Debug)]
 struct Said {
     chosen: Option<ChosenBy>,
@@ -177,7 +178,7 @@ impl Said {
     }
 }
 
-/// What does not agree.
+/// The first difference between forecast, answer, evaluation and log.
 fn wrong(
     told: &Match,
     answer: &Completion,
@@ -255,11 +256,11 @@ impl Random {
         ((((z ^ (z >> 31)) >> 32) * u64::from(n)) >> 32) as u32
     }
 
-    /// The beginning of an earlier prompt, perhaps with some of it left out, and something new.
+    /// The beginning of an earlier prompt, perhaps with a gap in it, followed by new tokens.
     fn prompt(&mut self, known: &[Vec<i32>]) -> Vec<i32> {
         let mut prompt = Vec::new();
         if !known.is_empty() && self.below(5) > 0 {
-            // Rather a late one.
+            // One of the last eight prompts.
             let back = self.below(8).min(known.len() as u32 - 1) as usize;
             let like = &known[known.len() - 1 - back];
             let keep = self.below(like.len() as u32 + 1) as usize;

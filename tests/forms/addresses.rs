@@ -1,4 +1,4 @@
-//! Where a server listens, and what is spoken there.
+//! Where a server listens, and with which protocol.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use crate::support::hooked;
 use crate::{assert_exact, assert_told, lines, server};
 
 #[test]
-fn https() {
+fn reports_are_exact_over_https() {
     let index = Index::start().unwrap();
     let mut server = hooked(&server().tls(), &index);
     assert!(
@@ -22,9 +22,9 @@ fn https() {
     assert_exact(&mut server, &index);
 }
 
-/// Requests that follow each other on one connection, two of them in one write.
+/// Several requests on one connection, the last two in one write.
 #[test]
-fn one_connection_of_https_for_many_requests() {
+fn each_request_on_one_https_connection_has_its_own_id() {
     let index = Index::start().unwrap();
     let server = hooked(&server().tls(), &index);
     let request = |number: u32| {
@@ -50,7 +50,7 @@ fn one_connection_of_https_for_many_requests() {
 }
 
 #[test]
-fn a_unix_socket() {
+fn reports_are_exact_over_a_unix_socket() {
     let index = Index::start().unwrap();
     let mut server = hooked(&server().args(["--host", "here.sock"]), &index);
     assert!(matches!(server.endpoints(), [Endpoint::Unix(_)]));
@@ -58,7 +58,7 @@ fn a_unix_socket() {
 }
 
 #[test]
-fn several_hosts_at_once() {
+fn reports_are_exact_with_several_hosts() {
     let index = Index::start().unwrap();
     let mut server = hooked(&server().args(["--host", "127.0.0.1,here.sock"]), &index);
     assert_eq!(server.endpoints().len(), 2);
@@ -66,7 +66,7 @@ fn several_hosts_at_once() {
 }
 
 #[test]
-fn ipv6() {
+fn reports_are_exact_over_ipv6() {
     if TcpListener::bind("[::1]:0").is_err() {
         eprintln!("skipped: this machine has no IPv6 loopback");
         return;
@@ -77,10 +77,10 @@ fn ipv6() {
     assert_exact(&mut server, &index);
 }
 
-/// In the middle of a request the server is a client itself, over a descriptor that was one of
-/// its own clients' before. What it hears there is no request.
+/// During a request the server fetches an image, as a client. Its connection gets a file descriptor
+/// that belonged to one of its own clients before. The bytes there must not be read as a request.
 #[test]
-fn an_image_that_the_server_fetches() {
+fn an_image_that_the_server_fetches_is_not_read_as_a_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/image.ppm", listener.local_addr().unwrap());
     thread::spawn(move || {
@@ -95,7 +95,7 @@ fn an_image_that_the_server_fetches() {
     });
     let index = Index::start().unwrap();
     let server = hooked(&server().projector(ProjectorKind::Llava), &index);
-    // Several at once, so that there are as many descriptors.
+    // Several connections at once, so that several descriptors have belonged to clients.
     let mut clients = [(); 4].map(|()| server.connect().unwrap());
     for client in &mut clients {
         assert_eq!(client.exchange("GET", "/health", b"").unwrap().status, 200);

@@ -1,15 +1,15 @@
-//! Surroundings with little in them.
+//! A system in which no folder can be written.
 
 use contextpilot_testbed::{Index, Request};
 
 use crate::support::hooked;
 use crate::{assert_told, lines, server};
 
-/// As in a container of which everything is read-only: nowhere to keep a journal.
+/// In a read-only container there is no folder for the journal.
 #[test]
 fn without_a_folder_for_the_journal_everything_else_works() {
     let index = Index::start().unwrap();
-    // Nobody, root included, makes folders there.
+    // No user can create folders in /proc, not even root.
     let read_only = server().env("XDG_STATE_HOME", "/proc/contextpilot");
     let server = hooked(&read_only, &index);
     for id in ["req-a", "req-b"] {

@@ -1,5 +1,5 @@
-//! The forms in which people run llama-server: addresses of every kind, TLS, routers, wrappers.
-//! The same is asked of each: that what is reported is what is true.
+//! The ways in which people run llama-server: addresses of every kind, TLS, routers, wrappers. In
+//! each, exactly the evicted ids must be reported.
 #![cfg(target_os = "linux")]
 
 mod addresses;
@@ -20,14 +20,15 @@ use contextpilot_testbed::{
 
 use support::{LISTEN, PATIENCE};
 
-/// Two slots, and nowhere else to keep anything.
+/// A server with two slots and no host prompt cache.
 fn server() -> Builder {
     Server::builder()
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(2)
 }
 
-/// What makes a request look different on its way: chunks, records, endpoints, tokens.
+/// Requests that differ in how they reach the server: several reads, several TLS records, other
+/// endpoints, token ids as a prompt.
 fn trace() -> Trace {
     let text = |id: &str, slot: u32, prompt: &str| Request::completion(prompt).id(id).slot(slot);
     Trace::new()
@@ -39,7 +40,7 @@ fn trace() -> Trace {
                 .slot(0),
         )
         .ask(text("req-sea2", 1, "The sea is wide and deep"))
-        // More than a buffer of the server's, or a record of TLS; the id comes last.
+        // Larger than a buffer of the server and than a TLS record. The id comes last.
         .ask(text("req-ash", 1, "Ash trees grow tall").with("padding", "x".repeat(50_000)))
         .ask(
             Request::completion(vec![70, 71, 72, 73, 74, 75])
@@ -51,7 +52,8 @@ fn trace() -> Trace {
         .ask(text("req-end", 1, "This is the end").streamed())
 }
 
-/// The ids of the trace that are gone at its end, asked of the engine once for all forms.
+/// The ids of the trace that are evicted at its end, according to the engine. Determined once for
+/// all tests.
 fn gone() -> &'static BTreeSet<String> {
     static GONE: OnceLock<BTreeSet<String>> = OnceLock::new();
     GONE.get_or_init(|| {
@@ -61,8 +63,8 @@ fn gone() -> &'static BTreeSet<String> {
     })
 }
 
-/// Runs the trace, each step at the next of the server's addresses. What is reported must be
-/// what is true.
+/// Runs the trace, and sends the steps to the server's addresses in turn. Exactly the evicted ids
+/// must be reported.
 #[track_caller]
 fn assert_exact(server: &mut Server, index: &Index) {
     let trace = trace();
@@ -79,7 +81,8 @@ fn assert_exact(server: &mut Server, index: &Index) {
     assert_eq!(index.reports().len(), gone().len(), "each is told once");
 }
 
-/// Our lines. A router hands those of its children on, on either stream.
+/// The lines of launcher and hook. A router passes on the output of its children, on stdout or
+/// stderr.
 fn lines(server: &Server) -> Vec<String> {
     let said = server.stderr() + &server.stdout();
     let ours = said.lines().filter(|line| line.contains("[ContextPilot]"));
@@ -90,7 +93,7 @@ fn ids(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-/// These ids have been told or are about to be, each once, and no other.
+/// Exactly these ids must be reported, each once.
 #[track_caller]
 fn assert_told(index: &Index, expected: &[&str]) {
     let expected = ids(expected);

@@ -1,4 +1,4 @@
-//! llama-server without a model: a router that starts a child for each one.
+//! llama-server in router mode: it starts a child process for each model.
 
 use std::fs::{self, Permissions};
 use std::io::Read;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::support::{PATIENCE, hooked};
 use crate::{assert_told, lines};
 
-/// A folder with the models `one` and `two`, and one for the journals.
+/// A folder with the models `one` and `two`, and a folder for the journals.
 struct Models {
     models: TempDir,
     state: TempDir,
@@ -29,7 +29,7 @@ impl Models {
         }
         Self {
             models,
-            // Closed to others whatever the mask of this process is.
+            // Private, whatever the umask of this process is.
             state: tempfile::Builder::new()
                 .permissions(Permissions::from_mode(0o700))
                 .tempdir()
@@ -87,7 +87,7 @@ fn ask(server: &Server, model: &str, slot: u32, id: &str) {
     server.complete(&request(model, slot, id).id(id)).unwrap();
 }
 
-/// Asking changes nothing: the prompt is the one that is there.
+/// The prompt of this id must be cached in this slot. Sending it again changes nothing.
 #[track_caller]
 fn assert_cached(server: &Server, model: &str, slot: u32, id: &str) {
     let answer = server
@@ -96,7 +96,7 @@ fn assert_cached(server: &Server, model: &str, slot: u32, id: &str) {
     assert_eq!(answer.cache_n + 1, answer.prompt_tokens, "{id}");
 }
 
-/// What the router says of a model: `loaded`, `unloaded` and so on.
+/// The router's status for a model: `loaded`, `unloaded` and so on.
 fn status(server: &Server, model: &str) -> String {
     let models = server.get("/models").unwrap().json().unwrap();
     let models = models["data"].as_array().unwrap();
@@ -104,14 +104,14 @@ fn status(server: &Server, model: &str) -> String {
     model["status"]["value"].as_str().unwrap().to_owned()
 }
 
-/// Threads of ours in a process.
+/// How many threads of the hook run in a process.
 fn threads(process: u32) -> usize {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.contains("contextpilot")).count()
 }
 
-/// The router's child for a model.
+/// The process number of the router's child for a model.
 fn child(server: &Server, model: &str) -> u32 {
     let parent = format!("PPid:\t{}\n", server.pid());
     let is_child = |process: &Path| {
@@ -146,8 +146,8 @@ fn each_child_reports_for_itself_and_the_parent_reports_nothing() {
         assert_cached(&server, model, 0, c);
         assert!(threads(child(&server, model)) > 0);
     }
-    // The router says nothing but what the launcher said before it; each child speaks once, on
-    // a line that the router puts a number before.
+    // The hook prints nothing in the router itself. So there is one line by the launcher, and one by
+    // each child. The router prefixes its children's lines with a number.
     assert_eq!(threads(server.pid()), 0);
     wait_for("three lines are said", || lines(&server).len() > 2);
     let said = lines(&server);
@@ -162,7 +162,7 @@ fn each_child_reports_for_itself_and_the_parent_reports_nothing() {
     );
     assert_eq!(models.journals().len(), 2, "each has a journal of its own");
 
-    // A child that is stopped takes back what it told.
+    // A child that is stopped reports its live ids as evicted.
     let stopped = server
         .post("/models/unload", &json!({"model": "one"}))
         .unwrap();
@@ -175,7 +175,7 @@ fn each_child_reports_for_itself_and_the_parent_reports_nothing() {
     assert_eq!(lines(&server).len(), 3, "{:?}", lines(&server));
 }
 
-/// What each child says of its events.
+/// The lines of all children about KV cache events.
 fn published(server: &Server) -> Vec<String> {
     let said = lines(server).into_iter();
     said.filter(|line| line.contains("KV cache events: "))
@@ -189,7 +189,7 @@ fn children_that_would_share_an_address_publish_nothing_and_say_so() {
     let router = models.router(&[]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", taken.local_addr().unwrap());
-    // That the port is taken is of no interest: nobody tries.
+    // The port is in use. That does not matter, because no child tries to listen there.
     let server = hooked(&router.env("CONTEXTPILOT_KV_EVENTS", address), &index);
     for model in ["one", "two"] {
         ask(&server, model, 0, model);
@@ -217,7 +217,7 @@ fn each_child_publishes_at_the_address_of_its_model() {
     assert!(said[0].contains("not published for one"), "{said:?}");
     let address = said[1].split("tcp://").nth(1).unwrap();
     let address = address.split(',').next().unwrap();
-    // What a publisher says first.
+    // The greeting of ZeroMQ.
     let mut greeting = [0; 10];
     let mut stream = TcpStream::connect(address).unwrap();
     stream.read_exact(&mut greeting).unwrap();
@@ -235,7 +235,8 @@ fn a_child_that_makes_room_for_another_reports_all_its_ids_as_evicted() {
     assert_cached(&server, "two", 0, "two-a");
 }
 
-/// The next child for that model does it for the one that was killed; its sister is left alone.
+/// The next child for the same model reports the ids of the killed one. The other child is not
+/// affected.
 #[test]
 fn after_a_child_is_killed_the_next_reports_its_ids() {
     let index = Index::start().unwrap();
@@ -245,7 +246,7 @@ fn after_a_child_is_killed_the_next_reports_its_ids() {
     ask(&server, "two", 0, "two-a");
     models.wait_for_journal(&["one-a", "two-a"]);
     let killed = i32::try_from(child(&server, "one")).unwrap();
-    // SAFETY: a child of our own server, which runs as nobody has stopped it.
+    // SAFETY: the process is a child of the server that this test started, and still runs.
     assert_eq!(unsafe { libc::kill(killed, libc::SIGKILL) }, 0);
     wait_for("the router has noticed", || {
         status(&server, "one") != "loaded"

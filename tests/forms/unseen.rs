@@ -1,4 +1,5 @@
-//! Servers whose own functions cannot be hooked: requests are tied by their prompts.
+//! Servers whose own functions cannot be hooked. There the hook ties requests to slots by their
+//! prompts.
 
 use contextpilot_testbed::{Index, Unseen, unseen_server};
 

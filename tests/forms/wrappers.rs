@@ -1,4 +1,4 @@
-//! What `LLAMA_SERVER_BIN` may be other than the server itself.
+//! `LLAMA_SERVER_BIN` is not the server itself, but a link, a script or another program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,14 +9,14 @@ use tempfile::TempDir;
 use crate::support::hooked;
 use crate::{assert_told, lines, server};
 
-/// A folder next to those that servers run in.
+/// A folder next to the folders in which the servers run.
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// A shell script, in which `REAL` is the server. Written by another process: a file that this
-/// one has open for writing, if only in a child that another test is starting just then, cannot
-/// be executed.
+/// Writes a shell script, in which `REAL` stands for the path of the server. Another process writes
+/// it. If this process did, a child that another test starts at that moment could still have it
+/// open, and then it could not be executed.
 fn script(folder: &TempDir, body: &str) -> PathBuf {
     let path = folder.path().join("llama-server");
     let real = llama_server();
@@ -41,7 +41,7 @@ fn ask(server: &Server) {
     }
 }
 
-/// It is watched, and nothing is said but that.
+/// The hook must work in this server, and nothing else may be printed.
 #[track_caller]
 fn assert_watched(server: &Server, index: &Index) {
     ask(server);
@@ -53,7 +53,7 @@ fn assert_watched(server: &Server, index: &Index) {
 }
 
 #[test]
-fn a_symbolic_link() {
+fn through_a_symbolic_link_the_hook_works() {
     let folder = folder();
     let link = folder.path().join("any-name");
     std::os::unix::fs::symlink(llama_server(), &link).unwrap();
@@ -62,10 +62,10 @@ fn a_symbolic_link() {
 }
 
 #[test]
-fn a_relative_path() {
+fn with_a_relative_path_the_hook_works() {
     let folder = folder();
     std::os::unix::fs::symlink(llama_server(), folder.path().join("llama-server")).unwrap();
-    // The server runs in a folder of its own, next to this one.
+    // The server runs in a folder next to this one.
     let name = Path::new(folder.path().file_name().unwrap());
     let path = Path::new("..").join(name).join("llama-server");
     let index = Index::start().unwrap();
@@ -73,16 +73,16 @@ fn a_relative_path() {
 }
 
 #[test]
-fn a_script_that_becomes_the_server() {
+fn in_a_script_that_calls_exec_the_hook_works() {
     let folder = folder();
     let index = Index::start().unwrap();
     let body = "#!/bin/sh\nset -e\ntrue | cat\nexec REAL \"$@\"\n";
     assert_watched(&start(&script(&folder, body), &index), &index);
 }
 
-/// The shell that stays in between has the hook in it as well, and it does nothing there.
+/// The shell waits for the server. The hook is loaded into the shell, too, and must be inert there.
 #[test]
-fn a_script_that_waits_for_the_server() {
+fn in_a_script_that_waits_for_the_server_the_hook_works() {
     let folder = folder();
     let index = Index::start().unwrap();
     let body = "#!/bin/sh\ntrap 'kill $!' TERM\nREAL \"$@\" &\nwait $!\nwait $!\n";
@@ -96,7 +96,7 @@ fn a_script_that_waits_for_the_server() {
 }
 
 #[test]
-fn a_script_that_resets_the_environment() {
+fn if_a_script_resets_the_environment_the_launcher_gives_advice() {
     let folder = folder();
     let index = Index::start().unwrap();
     let body = "#!/bin/sh\nexec env -i REAL \"$@\"\n";
@@ -115,9 +115,9 @@ fn a_script_that_resets_the_environment() {
     assert!(!said.iter().any(|line| line.contains("Active")), "{said:?}");
 }
 
-/// As that advice has it.
+/// The script follows the advice that the launcher prints for the script above.
 #[test]
-fn a_script_that_resets_the_environment_but_keeps_the_hooks_variables() {
+fn if_a_script_keeps_the_hooks_variables_the_hook_works() {
     let folder = folder();
     let index = Index::start().unwrap();
     let body = "#!/bin/sh\nexec env -i \"LD_PRELOAD=$LD_PRELOAD\" \
@@ -128,10 +128,10 @@ fn a_script_that_resets_the_environment_but_keeps_the_hooks_variables() {
     assert_told(&index, &["req-a"]);
 }
 
-/// `llama server …`: one program for all commands, of which Debian has none. This one is made of
-/// the same parts as its llama-server.
+/// `llama server …`: one program for all commands of llama.cpp. Debian has no such program, so the
+/// test compiles one with the libraries of Debian's llama-server.
 #[test]
-fn one_program_for_all_commands() {
+fn in_one_program_for_all_commands_the_hook_works() {
     let folder = folder();
     let source = folder.path().join("llama.cpp");
     std::fs::write(
@@ -174,7 +174,7 @@ fn one_program_for_all_commands() {
     );
     let index = Index::start().unwrap();
     let llama = server().program(&program).subcommand("server");
-    // Looked for next to the executable otherwise.
+    // Without this, the program looks for the backend next to its executable.
     let llama = llama.env("GGML_BACKEND_PATH", backend);
     assert_watched(&hooked(&llama, &index), &index);
 }

@@ -1,4 +1,4 @@
-//! The index, the engine under the launcher, and the question whether they agree.
+//! Runs the index and the engine under the launcher, and compares what they hold.
 
 use crate::{relay::Relay, server::IndexServer};
 use contextpilot_testbed::{Builder, Completion, Request, Response, Server, Trace, truth_of};
@@ -9,15 +9,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an eviction may take to arrive, on a machine with other things to do.
+/// How long an eviction may take to arrive. Only a failure takes this long.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to listen for evictions that ought not to come. The ledger waits
-/// 100 ms of silence at most before it decides anything.
+/// How long to wait for reports that must not come. The ledger decides after at most
+/// 100 ms of silence.
 const LISTEN: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Chats are given an id that the index tells nobody and does not list
-/// (`_intercept_and_forward` in 0.5.0), so it only shows in what it is told.
+/// The index adds an id to each chat, but neither returns nor lists it
+/// (`_intercept_and_forward` in 0.5.0). So it is seen in reported evictions only.
 const UNLISTED: &str = "/v1/chat/completions";
 
 type Ids = BTreeSet<String>;
@@ -27,9 +27,9 @@ pub(crate) struct Agreement {
     pub(crate) engine: Server,
     relay: Relay,
     options: Builder,
-    /// Handed out by `/reorder` and not used yet: the index lists them.
+    /// Ids that `/reorder` has returned and no request has used yet. The index lists them.
     unused: Ids,
-    /// Known to be gone. No id is used again, so they stay so.
+    /// Ids that were evicted. No id is used twice, so they stay evicted.
     gone: Ids,
 }
 
@@ -54,8 +54,8 @@ impl Agreement {
         }
     }
 
-    /// Lets the index order contexts. The ordered ones with their ids, in the
-    /// order in which it wants them asked.
+    /// Lets the index order contexts. Returns each ordered context with its id, in the
+    /// order in which the requests should be sent.
     pub(crate) fn reorder(&mut self, contexts: &[&[&str]]) -> Vec<(String, String)> {
         let owned = |context: &&[&str]| context.iter().map(|text| (*text).to_owned()).collect();
         let contexts: Vec<Vec<String>> = contexts.iter().map(owned).collect();
@@ -76,8 +76,7 @@ impl Agreement {
 
     /// Sends a request to the index, which sends it on to the engine.
     pub(crate) fn send(&mut self, request: &Request) -> Response {
-        // As a client of the index does: the id once, and not where the engine
-        // looks for it.
+        // Like a client of the index: only the field `request_id`, not `rid`.
         let mut body = request.body().clone();
         if let Some(id) = request.request_id() {
             body["request_id"] = id.into();
@@ -97,19 +96,19 @@ impl Agreement {
         answer
     }
 
-    /// Sends a request that is to be answered.
+    /// Sends a request that must be answered.
     pub(crate) fn complete(&mut self, request: &Request) -> Completion {
         Completion::first(&self.send(request)).unwrap()
     }
 
-    /// Sends a request, and then index and engine must agree.
+    /// Sends a request. Then index and engine must agree.
     pub(crate) fn step(&mut self, what: &str, request: &Request) -> Completion {
         let completion = self.complete(request);
         self.agree(what);
         completion
     }
 
-    /// The ids that the engine has been given.
+    /// The ids of all requests to the engine.
     pub(crate) fn sent(&self) -> Ids {
         Trace::ids(&self.trace()).into_iter().collect()
     }
@@ -121,11 +120,11 @@ impl Agreement {
             .fold(Trace::new(), Trace::ask)
     }
 
-    /// Asks the engine, in a replay without the hook, what it holds. Then index
-    /// and engine must come to agree.
+    /// Determines what the engine holds, by a replay without the hook. Then waits until
+    /// the index agrees.
     ///
     /// # Panics
-    /// When it does not come to that, with the difference.
+    /// If the index does not agree in time. The message shows the difference.
     pub(crate) fn agree(&mut self, what: &str) {
         let trace = self.trace();
         let asked: Vec<String> = trace
@@ -138,8 +137,8 @@ impl Agreement {
         self.settle(what, &trace);
     }
 
-    /// Waits until the index lists what is not known to be gone, and was told all
-    /// the rest, once.
+    /// Waits until the index lists exactly the ids that are not evicted, and until each
+    /// evicted id has been reported once.
     fn settle(&self, what: &str, trace: &Trace) {
         let unlisted = trace.requests().filter(|one| one.path() == UNLISTED);
         let unlisted: Ids = unlisted
@@ -179,9 +178,9 @@ impl Agreement {
         }
     }
 
-    /// That nothing comes afterwards that ought not to, that every id of `/reorder`
-    /// was used (what the index lists is then what the engine holds), and that the
-    /// index lists nothing once the engine has ended. The ids that were gone before.
+    /// Checks that no false report arrives late, that every id of `/reorder` was used (so
+    /// that the index lists only what the engine holds), and that the index lists nothing
+    /// after the engine has ended. Returns the ids that were evicted before that end.
     pub(crate) fn finish(mut self) -> Ids {
         std::thread::sleep(LISTEN);
         self.agree("afterwards");

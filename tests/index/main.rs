@@ -1,12 +1,12 @@
 //! Does ContextPilot's own index agree with the engine?
 //!
-//! The index server from PyPI (`scripts/index-server`) is started as its users
-//! start it, and so is llama-server, under the launcher. Requests go through the
-//! index, which adds its own ids. After every one of them the engine is asked
-//! for the truth (`contextpilot_testbed::truth`), and `GET /requests` must come
-//! to list just the ids that it still holds.
+//! The index server from PyPI (`scripts/index-server`) is started in the usual way,
+//! and llama-server under the launcher. Requests go through the index, which adds
+//! ids. After every request the truth is determined by replaying all requests
+//! (`contextpilot_testbed::truth`). Then `GET /requests` must list exactly the ids
+//! that are still cached.
 //!
-//! Without Python these tests say that they are skipped, and pass.
+//! Without Python these tests print that they are skipped, and pass.
 
 mod agreement;
 mod python;
@@ -20,7 +20,7 @@ use python::python;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Documents that have nothing in common, long enough to matter.
+/// Documents without a common prefix.
 const TEA: &str = "Tea is picked by hand in the early morning, then rolled and dried.";
 const SEA: &str = "Waves carry energy across an ocean, but hardly any of the water.";
 const OWL: &str = "Owls turn their heads because their eyes cannot turn in them.";
@@ -31,15 +31,16 @@ fn llama() -> Builder {
     Server::builder().model(&Model::tiny(Arch::Llama))
 }
 
-/// As the OpenAI-like endpoint wants it; greedy, so that it can be replayed.
+/// A request to the OpenAI-compatible endpoint. Sampling is greedy, so that a replay
+/// gives the same answer.
 fn completion(prompt: &str) -> Request {
     let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0, "seed": 1});
     Request::new("/v1/completions", body)
 }
 
 #[test]
-fn contexts_and_prompts_in_two_slots() {
-    let Some(python) = python("contexts_and_prompts_in_two_slots") else {
+fn with_two_slots_the_index_lists_exactly_what_is_cached() {
+    let Some(python) = python("with_two_slots_the_index_lists_exactly_what_is_cached") else {
         return;
     };
     let mut both = Agreement::start(&python, llama().bare_slots(2));
@@ -52,14 +53,14 @@ fn contexts_and_prompts_in_two_slots() {
             both.step(&context, &request);
         }
     }
-    // The index gives an id to whatever comes without one.
+    // The index adds an id to requests without one.
     for prompt in [ICE, OWL, TEA] {
         both.step(prompt, &completion(prompt));
     }
     let sent = both.sent().len();
     assert_eq!(sent, 8);
 
-    // Refused by the engine, but the index lists it until it is told otherwise.
+    // The engine refuses this prompt. The index lists the id until the hook reports it.
     let answer = both.send(&completion(&"Too long. ".repeat(4096)));
     assert_eq!(answer.status, 400, "{}", answer.text());
     both.agree("a prompt that is too long");
@@ -69,8 +70,8 @@ fn contexts_and_prompts_in_two_slots() {
 }
 
 #[test]
-fn a_conversation_that_grows() {
-    let Some(python) = python("a_conversation_that_grows") else {
+fn a_growing_conversation_stays_listed_until_it_is_overwritten() {
+    let Some(python) = python("a_growing_conversation_stays_listed_until_it_is_overwritten") else {
         return;
     };
     let mut both = Agreement::start(&python, llama().bare_slots(2));
@@ -84,7 +85,7 @@ fn a_conversation_that_grows() {
         request = completion(&prompt);
     }
     assert_eq!(both.told(), [""; 0], "every turn contains those before");
-    // Another beside it, and then one too many.
+    // The first prompt takes the other slot, the second one overwrites a slot.
     both.step("beside", &completion(OWL));
     both.step("one too many", &completion(ELM));
     let gone = both.finish().len();
@@ -106,12 +107,12 @@ fn with_default_flags_nothing_is_evicted() {
 }
 
 #[test]
-fn chats() {
-    let Some(python) = python("chats") else {
+fn chats_are_reported_like_completions() {
+    let Some(python) = python("chats_are_reported_like_completions") else {
         return;
     };
     let mut both = Agreement::start(&python, llama().bare_slots(2));
-    // The index gives ids to chats once it is initialised.
+    // After the first `/reorder` the index adds ids to chats.
     for (context, id) in both.reorder(&[&[TEA]]) {
         both.step("text", &completion(&context).id(id));
     }
@@ -125,7 +126,7 @@ fn chats() {
     messages.push(("user".to_owned(), "Go on.".to_owned()));
     both.step("second turn", &chat(&messages));
     both.step("streamed", &Request::chat(&[("user", OWL)]).streamed());
-    // This endpoint the index lists, as it does text.
+    // Requests to this endpoint are listed by the index, as completions are.
     let body = json!({"input": ELM, "max_output_tokens": 8, "seed": 1});
     both.step("responses", &Request::new("/v1/responses", body));
     both.step("another", &Request::chat(&[("user", ICE)]));
@@ -134,13 +135,14 @@ fn chats() {
     assert!(gone.len() >= 3, "{gone:?}");
 }
 
-/// What a silence must last before it means that nothing is being retried. The
-/// first retries of the sender come after some tens of milliseconds.
+/// If no POST arrives for this long, the hook is not retrying. Its first retries
+/// come after some tens of milliseconds.
 const SILENCE: Duration = Duration::from_millis(1500);
 
 #[test]
-fn evictions_before_the_first_reorder() {
-    let Some(python) = python("evictions_before_the_first_reorder") else {
+fn evictions_before_the_first_reorder_are_refused_and_not_sent_again() {
+    let Some(python) = python("evictions_before_the_first_reorder_are_refused_and_not_sent_again")
+    else {
         return;
     };
     let both = &mut Agreement::start(&python, llama().bare_slots(1));
@@ -150,7 +152,7 @@ fn evictions_before_the_first_reorder() {
             .map(|eviction| eviction.status)
             .collect::<Vec<_>>()
     };
-    // The index does give ids now, but keeps no account of them.
+    // Before the first `/reorder` the index adds ids and does not track them.
     both.complete(&completion(TEA));
     for (told, prompt) in [SEA, OWL].into_iter().enumerate() {
         both.complete(&completion(prompt));
@@ -160,8 +162,8 @@ fn evictions_before_the_first_reorder() {
     std::thread::sleep(SILENCE);
     assert_eq!(refused(both), [503, 503], "{}", both.hook_says());
 
-    // From here on it does; what it refused is not repeated, what was cached
-    // before is told when it goes.
+    // From now on it tracks them. The hook does not send the refused evictions again.
+    // What was cached before is reported when it is evicted.
     let (context, id) = both.reorder(&[&[ELM]]).remove(0);
     both.complete(&completion(&context).id(id.clone()));
     wait("the last of before is told", || both.told().len() == 1);
@@ -174,8 +176,9 @@ fn evictions_before_the_first_reorder() {
 }
 
 #[test]
-fn an_index_that_hangs_up_between_evictions() {
-    let Some(python) = python("an_index_that_hangs_up_between_evictions") else {
+fn if_the_index_closes_the_connection_the_next_eviction_still_arrives() {
+    let Some(python) = python("if_the_index_closes_the_connection_the_next_eviction_still_arrives")
+    else {
         return;
     };
     let mut both = Agreement::start(&python, llama().bare_slots(1));
@@ -191,7 +194,7 @@ fn an_index_that_hangs_up_between_evictions() {
     assert_eq!(both.finish().len(), 2);
 }
 
-/// Waits; the index needs five seconds to lose patience with a connection.
+/// Waits up to 20 seconds: the index closes an idle connection after five.
 fn wait(what: &str, done: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done() {
@@ -200,7 +203,7 @@ fn wait(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Whether anybody on this machine has a connection to a local port.
+/// Whether a process on this machine has a connection to this local port.
 fn connected(port: u16) -> bool {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let established = "01";

@@ -7,19 +7,19 @@ use std::{
     sync::OnceLock,
 };
 
-/// What `scripts/index-server` exits with when there is no Python to be had.
+/// The exit code of `scripts/index-server` if there is no Python.
 const NO_PYTHON: i32 = 77;
 
-/// Where nothing may be skipped.
+/// In CI no test may be skipped.
 fn under_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty())
 }
 
-/// The Python, or `None` after saying that the test is skipped and why.
+/// The Python with the index server. `None`, after a line that says why, if the test is skipped.
 ///
 /// # Panics
-/// Under CI when there is none; and when there is a Python but the index server could not be installed: on a
-/// machine that has Python, the test is meant to run.
+/// In CI, if there is no Python. Everywhere, if there is a Python but the index server could not be
+/// installed.
 pub(crate) fn python(test: &str) -> Option<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, (Option<i32>, String)>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -37,8 +37,8 @@ pub(crate) fn python(test: &str) -> Option<PathBuf> {
     match found {
         Ok(python) => Some(python.clone()),
         Err((Some(NO_PYTHON), why)) if !under_ci() => {
-            // Not eprintln!, which the harness keeps to itself where a test passes.
-            // Where nobody reads stderr there is nobody to tell.
+            // Not eprintln!, whose output the test harness hides if the test passes. Errors of
+            // writing do not matter.
             let _ = writeln!(std::io::stderr(), "\nskipped: {test}: {why}");
             None
         }

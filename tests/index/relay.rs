@@ -1,5 +1,5 @@
-//! Stands between the index and the engine, changes nothing, and knows what the
-//! index sent: the ids that it hands out on the way are seen here first.
+//! A relay between the index and the engine. It changes nothing, and notes the
+//! requests, with the ids that the index has added.
 
 use contextpilot_testbed::{Connection, Request};
 use serde_json::Value;
@@ -23,8 +23,8 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Starts one. The index wants the engine's address and the engine that of
-    /// the index, so the relay has one before there is an engine.
+    /// Starts a relay. The index needs the engine's address, and the engine needs that
+    /// of the index. So the relay has an address before the engine runs.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -33,8 +33,7 @@ impl Relay {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&for_thread);
-                // A connection that breaks ends; the index then answers 502, and
-                // the test sees that.
+                // If a connection breaks, the index answers 502, and the test fails.
                 thread::spawn(move || while relay(&stream, &shared).is_some() {});
             }
         });
@@ -45,20 +44,22 @@ impl Relay {
         self.address
     }
 
-    /// Where to send everything.
+    /// Sets the engine's address, to which all requests are passed on.
     pub(crate) fn engine(&self, engine: SocketAddr) {
         self.shared.engine.set(engine).unwrap();
     }
 
-    /// What the engine was sent, ids apart, in order.
+    /// The requests to the engine, in order. Ids are removed from the bodies and kept
+    /// separately.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
     }
 }
 
-/// One request and its answer.
+/// Passes on one request and its answer.
 fn relay(mut client: &TcpStream, shared: &Shared) -> Option<()> {
-    // Nothing is sent ahead on these connections, so no byte is lost with the buffer.
+    // A client sends its next request only after the answer, so the buffer never holds
+    // bytes of the next request when it is dropped.
     let mut reader = BufReader::new(client);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -82,7 +83,7 @@ fn relay(mut client: &TcpStream, shared: &Shared) -> Option<()> {
     let response = engine.response().ok()?;
     let mut answer = format!("HTTP/1.1 {} -\r\n", response.status);
     for (name, value) in &response.headers {
-        // The answer is passed on whole.
+        // The answer is passed on in one piece.
         if !["transfer-encoding", "content-length", "connection"].contains(&name.as_str()) {
             answer.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -92,7 +93,7 @@ fn relay(mut client: &TcpStream, shared: &Shared) -> Option<()> {
     client.write_all(&response.body).ok()
 }
 
-/// The request as the testbed has them, so that it can be replayed.
+/// The request in the testbed's form, so that it can be replayed.
 fn identified(path: &str, body: &[u8]) -> Option<Request> {
     let mut body: Value = serde_json::from_slice(body).ok()?;
     let fields = body.as_object_mut()?;

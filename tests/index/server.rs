@@ -12,16 +12,16 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Its imports take about a second; much more where cores are scarce.
+/// How long the start may take. The imports take about a second, and much longer on a busy machine.
 const READY: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs the server as `python -m contextpilot.server.http_server` would.
 ///
-/// With one difference: 0.5.0 computes the distances of several contexts in forked
-/// workers and ends them with SIGTERM. They have inherited uvicorn's handler, which
-/// only takes a note, so that a worker that was still waiting for work goes on
-/// waiting and `/reorder` never answers; on a busy machine that is one in five.
+/// There is one difference. Version 0.5.0 computes the distances of several contexts
+/// in forked workers, and ends them with SIGTERM. The workers have inherited
+/// uvicorn's handler, which only sets a flag. So a worker that waits for work goes on
+/// waiting, and `/reorder` never answers. On a busy machine one call in five hangs.
 const START: &str = "\
 import os, runpy, signal
 os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
@@ -35,20 +35,20 @@ pub(crate) struct IndexServer {
     folder: TempDir,
 }
 
-/// A `POST /evict` as the index has it in its log.
+/// A `POST /evict` in the log of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Eviction {
     pub(crate) status: u16,
-    /// Empty where the index did not look at them, being not initialised.
+    /// Empty if the index was not initialised: then it does not read the ids.
     pub(crate) ids: Vec<String>,
 }
 
 impl IndexServer {
-    /// Starts one on a port of its own choice that forwards completions to `engine`.
+    /// Starts an index on a free port. It forwards completions to `engine`.
     pub(crate) fn start(python: &Path, engine: SocketAddr) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(python);
-        // What happens to be set around a test run must not change its result.
+        // The environment of the test run must not change the result.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if ["CONTEXTPILOT_", "PYTHON", "LD_PRELOAD"]
@@ -58,14 +58,14 @@ impl IndexServer {
                 command.env_remove(&name);
             }
         }
-        // One description for both: what it answered goes to stdout, the ids to stderr.
+        // stdout gets the answers, stderr the ids. Both go to one file, in order.
         let log = File::create(folder.path().join(LOG)).unwrap();
         let child = command
             .args(["-c", START])
-            // Its default is to listen on every interface.
+            // By default it listens on every interface.
             .args(["--host", "127.0.0.1", "--port", "0"])
             .args(["--infer-api-url", &format!("http://{engine}")])
-            // With the ids of evictions, which it says nowhere else.
+            // Only this level logs the ids of evictions.
             .args(["--log-level", "debug"])
             .current_dir(folder.path())
             .stdin(Stdio::null())
@@ -75,7 +75,7 @@ impl IndexServer {
             .unwrap();
         let mut index = Self {
             child,
-            // Known once it listens.
+            // Replaced once the index listens.
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             folder,
         };
@@ -103,8 +103,7 @@ impl IndexServer {
         self.address
     }
 
-    /// On a connection of its own, so that no test relies on one that the index
-    /// has closed.
+    /// Sends a request on a new connection: the index closes idle ones.
     pub(crate) fn exchange(&self, method: &str, path: &str, body: &str) -> Response {
         let mut connection = Connection::open(self.address).unwrap();
         connection.exchange(method, path, body.as_bytes()).unwrap()
@@ -127,7 +126,7 @@ impl IndexServer {
         ids.map(|id| id.as_str().unwrap().to_owned()).collect()
     }
 
-    /// All `POST /evict` that it has answered.
+    /// All `POST /evict` that the index has answered.
     pub(crate) fn evictions(&self) -> Vec<Eviction> {
         evictions(&self.log())
     }
@@ -142,7 +141,7 @@ const LOG: &str = "index.log";
 
 impl Drop for IndexServer {
     fn drop(&mut self) {
-        // It may have ended already; nothing else can go wrong here.
+        // Fails only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -154,12 +153,13 @@ fn listening(log: &str) -> Option<SocketAddr> {
     rest.split_once(' ')?.0.parse().ok()
 }
 
-/// Reads, in version 0.5.0,
+/// Reads the lines that version 0.5.0 logs for an eviction:
 /// ```text
 /// … - DEBUG - Eviction incoming IDs: ['req-1', 'req-2']
 /// …"POST /evict HTTP/1.1" 200 OK
 /// ```
-/// Nothing is awaited between the two, so those of one request follow each other.
+/// The two lines of a request follow each other, as the index awaits nothing between
+/// them.
 fn evictions(log: &str) -> Vec<Eviction> {
     let mut all = Vec::new();
     let mut ids = Vec::new();

@@ -1,4 +1,4 @@
-//! The answers that settle ids, from the index itself.
+//! The hook's verdicts on real answers of the index: which of them settle ids.
 
 use contextpilot_delivery::{Answer, Verdict, classify};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ fn the_answers_of_the_real_index_give_the_expected_verdicts() {
     let Some(python) = python("the_answers_of_the_real_index_give_the_expected_verdicts") else {
         return;
     };
-    // Nobody asks the engine for anything.
+    // There is no engine at this port. This test does not need one.
     let index = IndexServer::start(&python, SocketAddr::from(([127, 0, 0, 1], 9)));
     let verdict = |method: &str, path: &str, body: &str| {
         let answer = index.exchange(method, path, body);
@@ -30,7 +30,7 @@ fn the_answers_of_the_real_index_give_the_expected_verdicts() {
 
     let two_bad = r#"{"request_ids":["a",1,"b",null]}"#;
     assert_eq!(evict(two_bad), (422, Verdict::Refused(vec![1, 3])));
-    // What says nothing about an id settles nothing.
+    // These answers name no id, so they settle none.
     for body in ["", "{", "{}", r#"{"request_ids":"a"}"#] {
         let (status, verdict) = evict(body);
         assert_eq!(status, 422, "{body}");

@@ -1,4 +1,4 @@
-//! A machine to launch on, and what a launch must have said.
+//! The surroundings of a launch, and assertions about its output.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
@@ -11,7 +11,7 @@ pub(crate) const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server"
 pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 pub(crate) const URL: &str = "http://127.0.0.1:9";
 
-/// A home, and a folder for `PATH` with a server in it.
+/// A home folder, and a folder for `PATH` with a server in it.
 pub(crate) struct Machine {
     pub(crate) root: tempfile::TempDir,
 }
@@ -28,7 +28,7 @@ impl Machine {
         for folder in ["", "home", "bin"] {
             let path = root.path().join(folder);
             fs::create_dir_all(&path).unwrap();
-            // Closed to others whatever the mask of this process is.
+            // Not writable by others, whatever the umask of this process is.
             fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
         }
         Self { root }
@@ -58,7 +58,7 @@ impl Machine {
         fs::set_permissions(above, Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// `program` with nothing but this machine in its environment.
+    /// `program`, in an environment with this machine's folders and none of our settings.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
@@ -72,14 +72,14 @@ impl Machine {
         self.command(LAUNCHER)
     }
 
-    /// The launcher with the hook asked for.
+    /// The launcher, with a setting that asks for the hook.
     pub(crate) fn hooked(&self) -> Command {
         let mut command = self.launcher();
         command.env("CONTEXTPILOT_INDEX_URL", URL);
         command
     }
 
-    /// The preloaded library's path, when nothing else is preloaded.
+    /// The path of the library that the launcher preloads.
     pub(crate) fn library(&self) -> PathBuf {
         let output = self.hooked().arg("/proc/self/environ").output().unwrap();
         preloaded(&output).map(PathBuf::from).unwrap()
@@ -93,8 +93,9 @@ pub(crate) fn write_executable(path: &Path, content: &[u8]) {
     fs::remove_file(data).unwrap();
 }
 
-/// Copies in another process: a file that this one has open for writing, if only
-/// in a child that another test is starting just then, cannot be executed.
+/// Copies in another process. If this process wrote the file, a child that another
+/// test starts at that moment could still have it open, and then it could not be
+/// executed.
 pub(crate) fn copy_executable(from: &Path, to: &Path) {
     let script = "cp \"$0\" \"$1\" && chmod 755 \"$1\"";
     let copied = Command::new("/bin/sh")
@@ -117,7 +118,7 @@ pub(crate) fn preloaded(output: &Output) -> Option<OsString> {
         .map(|value| OsString::from_vec(value.to_vec()))
 }
 
-/// One line, ours, that says `what`; and the exit code.
+/// The launcher must have ended with this code, after one line that says `what`.
 #[track_caller]
 pub(crate) fn assert_refused(output: &Output, code: i32, what: &[&str]) {
     let message = stderr(output);
@@ -130,7 +131,8 @@ pub(crate) fn assert_refused(output: &Output, code: i32, what: &[&str]) {
     assert!(output.stdout.is_empty(), "the server ran: {message}");
 }
 
-/// The plain server ran, after one line that says `why`.
+/// The server must run without the hook, after one line that says `why`. With
+/// `CONTEXTPILOT_STRICT=1` it must not run.
 #[track_caller]
 pub(crate) fn assert_plain(command: &mut Command, why: &str) {
     let output = command.arg("/proc/self/environ").output().unwrap();

@@ -1,5 +1,5 @@
-//! The installed command, run against servers that are `cat`: it prints what it
-//! was started with, byte for byte, when it is told to read its own /proc files.
+//! The launcher. The servers of these tests are `cat`. It prints its own files in
+//! /proc, and so shows its arguments and its environment byte for byte.
 #![cfg(target_os = "linux")]
 
 mod machine;

@@ -1,4 +1,4 @@
-//! Which library is preloaded, and from where.
+//! Which hook library is preloaded, and from which folder.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::machine::{COMPANION, Machine, assert_plain, assert_refused, preloaded, stderr};
 
 #[test]
-fn with_an_index_the_hook_is_preloaded_in_front() {
+fn with_an_index_the_hook_is_preloaded_before_other_libraries() {
     let machine = Machine::new();
     let output = machine.hooked().arg("/proc/self/environ").output().unwrap();
     let message = stderr(&output);
@@ -34,7 +34,7 @@ fn with_an_index_the_hook_is_preloaded_in_front() {
 }
 
 #[test]
-fn who_only_observes_has_the_hook_too() {
+fn without_an_index_settings_that_only_observe_preload_the_hook() {
     let machine = Machine::new();
     for (name, value) in [
         ("CONTEXTPILOT_LISTEN", "127.0.0.1:0"),
@@ -56,7 +56,7 @@ fn who_only_observes_has_the_hook_too() {
 }
 
 #[test]
-fn a_spoilt_library_is_replaced() {
+fn a_damaged_library_in_the_cache_folder_is_replaced() {
     let machine = Machine::new();
     let library = machine.library();
     let good = fs::read(&library).unwrap();
@@ -71,7 +71,7 @@ fn a_spoilt_library_is_replaced() {
 }
 
 #[test]
-fn many_at_once_share_one_library() {
+fn many_launches_at_once_share_one_library() {
     let machine = Machine::new();
     let children: Vec<_> = (0..8)
         .map(|_| {
@@ -96,7 +96,7 @@ fn many_at_once_share_one_library() {
 }
 
 #[test]
-fn the_cache_follows_the_xdg_specification() {
+fn the_cache_folder_follows_the_xdg_specification() {
     let machine = Machine::new();
     let run = |cache: &OsStr| {
         let mut command = machine.hooked();
@@ -111,7 +111,8 @@ fn the_cache_follows_the_xdg_specification() {
     assert!(run(OsStr::new("")).starts_with(machine.cache()));
 }
 
-/// Where it is loaded from then: `tests/launcher_library.rs`.
+/// The library must be loaded from memory, and one line must say why. `tests/launcher_library.rs`
+/// tests the other places.
 #[track_caller]
 fn assert_not_from_the_cache(command: &mut Command, why: &str) {
     let output = command.arg("/proc/self/environ").output().unwrap();
@@ -124,7 +125,7 @@ fn assert_not_from_the_cache(command: &mut Command, why: &str) {
 }
 
 #[test]
-fn a_cache_that_others_may_change_is_not_used() {
+fn a_cache_folder_that_others_may_write_to_is_not_used() {
     let machine = Machine::new();
     machine.make_cache();
     fs::set_permissions(machine.cache(), Permissions::from_mode(0o777)).unwrap();
@@ -135,7 +136,7 @@ fn a_cache_that_others_may_change_is_not_used() {
 }
 
 #[test]
-fn a_cache_of_another_user_is_not_used() {
+fn a_cache_folder_of_another_user_is_not_used() {
     let machine = Machine::new();
     machine.make_cache();
     if std::os::unix::fs::chown(machine.cache(), Some(65534), None).is_err() {
@@ -146,7 +147,7 @@ fn a_cache_of_another_user_is_not_used() {
 }
 
 #[test]
-fn a_cache_below_a_folder_that_a_group_may_write_to_is_not_used() {
+fn if_a_group_may_write_to_the_parent_the_cache_folder_is_not_used() {
     let machine = Machine::new();
     let home = machine.path("home");
     fs::set_permissions(&home, Permissions::from_mode(0o775)).unwrap();
@@ -158,7 +159,7 @@ fn a_cache_below_a_folder_that_a_group_may_write_to_is_not_used() {
 }
 
 #[test]
-fn another_library_can_be_given() {
+fn the_library_of_contextpilot_hook_lib_is_preloaded() {
     let machine = Machine::new();
     let embedded = machine.library();
     let given = machine.path("given.so");
@@ -186,7 +187,7 @@ fn another_library_can_be_given() {
 }
 
 #[test]
-fn the_companion_says_where_the_library_is() {
+fn the_companion_prints_the_path_of_the_library() {
     let machine = Machine::new();
     let path = |command: &mut Command| {
         let output = command.arg("hook-path").output().unwrap();

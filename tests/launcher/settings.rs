@@ -1,11 +1,11 @@
-//! Settings that are wrong are refused before the server starts.
+//! Wrong settings are refused before the server starts.
 
 use std::process::Command;
 
 use crate::machine::{Machine, assert_refused, stderr};
 
 #[test]
-fn a_bad_setting_is_2_and_says_what_is_wrong() {
+fn a_wrong_setting_is_named_and_the_exit_code_is_2() {
     let machine = Machine::new();
     let with_url = |url: &str| {
         machine

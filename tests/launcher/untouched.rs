@@ -1,4 +1,4 @@
-//! What passes through: arguments, environment, signals, exit codes.
+//! What the launcher leaves as it is: arguments, environment, signals, exit codes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -46,7 +46,7 @@ fn without_an_index_the_environment_is_untouched_and_nothing_is_printed() {
             .args(["/proc/self/environ", "/proc/self/cmdline"])
             .env("LD_PRELOAD", "")
             .env("STRANGE", OsStr::from_bytes(b"\xff=\n"))
-            // Wrong, and none of anybody's business without an index.
+            // A wrong setting. Without an index it is not read.
             .env("CONTEXTPILOT_INDEX_TIMEOUT_MS", "soon")
             .env("CONTEXTPILOT_LISTEN_TOKEN", "not a token")
             .envs(url.map(|url| ("CONTEXTPILOT_INDEX_URL", url)));
@@ -65,7 +65,7 @@ fn without_an_index_the_environment_is_untouched_and_nothing_is_printed() {
 }
 
 #[test]
-fn the_rest_of_the_environment_stays_as_it_is() {
+fn with_the_hook_only_ld_preload_is_added_to_the_environment() {
     let machine = Machine::new();
     let run = |program: &Path| {
         let mut command = machine.command(program);
@@ -102,14 +102,14 @@ fn signal_dispositions_reach_the_server() {
         })
     };
     let plain = signals(&machine.server(), "");
-    // SIGHUP is 1, SIGPIPE 13.
+    // Bit 0 is SIGHUP (1), bit 12 is SIGPIPE (13).
     assert_eq!(plain[1] & 0x1001, 0x1001, "{plain:x?}");
     assert_eq!(signals(Path::new(LAUNCHER), ""), plain);
     assert_eq!(signals(Path::new(LAUNCHER), URL), plain);
 }
 
 #[test]
-fn the_servers_end_is_ours() {
+fn the_exit_code_and_signal_are_the_servers() {
     let machine = Machine::with_script("#!/bin/sh\nexit 42\n");
     assert_eq!(machine.launcher().status().unwrap().code(), Some(42));
     assert_eq!(machine.hooked().output().unwrap().status.code(), Some(42));
@@ -118,7 +118,7 @@ fn the_servers_end_is_ours() {
 }
 
 #[test]
-fn a_full_disk_under_stderr_does_not_keep_the_server_from_starting() {
+fn if_stderr_cannot_be_written_the_server_still_starts() {
     let machine = Machine::with_script("#!/bin/sh\nexit 42\n");
     let full = || fs::File::options().write(true).open("/dev/full").unwrap();
     assert_eq!(
@@ -133,14 +133,14 @@ fn a_full_disk_under_stderr_does_not_keep_the_server_from_starting() {
 }
 
 #[test]
-fn a_script_without_an_interpreter_runs_as_from_a_shell() {
+fn a_script_without_a_first_line_for_its_interpreter_runs() {
     let machine = Machine::with_script("echo \"$1\"\n");
     let output = machine.launcher().arg("hello").output().unwrap();
     assert_eq!(output.stdout, b"hello\n", "{}", stderr(&output));
 }
 
-/// By a system call trace: between its own start and the server's, the launcher
-/// opens what the dynamic loader opens for it, and nothing else.
+/// Seen in a trace of the system calls: until it calls `exec`, the launcher opens
+/// what the dynamic loader opens for it, and nothing else.
 #[test]
 fn without_an_index_no_file_is_opened() {
     let machine = Machine::new();

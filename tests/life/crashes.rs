@@ -1,4 +1,4 @@
-//! A server that is killed leaves a journal, and its next start tells what is in it.
+//! A server that is killed leaves a journal. Its next start reports the ids in the journal.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::support::{
     Home, PATIENCE, ask, assert_told, assert_told_at_least_once, ids, is_cached, lines,
 };
 
-/// Waits until the journals hold the id. That is when the worker's turn has come, in general
-/// before the request is answered; but on a busy machine nobody waits for it.
+/// Waits until a journal contains the id. On an idle machine that is before the request is answered.
+/// On a busy machine it can be later, because the answer does not wait for the worker.
 fn wait_until_kept(home: &Home, id: &str) {
     let deadline = Instant::now() + PATIENCE;
     while !home.hold(id) {
@@ -25,7 +25,7 @@ fn kill_when_kept(home: &Home, mut server: Server, id: &str) {
     server.stop(libc::SIGKILL).unwrap();
 }
 
-/// A builder whose server listens at a port of its own, the same in each life.
+/// A builder whose server listens at a fixed free port, the same after each start.
 fn at_a_port(builder: Builder) -> Builder {
     let own = nowhere();
     builder
@@ -40,7 +40,7 @@ fn after_a_crash_the_next_start_reports_the_live_ids_and_no_others() {
     let server = builder.spawn().unwrap();
     ask(&server, 0, "req-a");
     ask(&server, 1, "req-b");
-    // Told in the first life already.
+    // This overwrites `req-a`, so the first server reports `req-a`.
     ask(&server, 0, "req-c");
     assert!(index.wait_until(|evicted| *evicted == ids(&["req-a"]), PATIENCE));
     kill_when_kept(&home, server, "req-c");
@@ -50,7 +50,7 @@ fn after_a_crash_the_next_start_reports_the_live_ids_and_no_others() {
     for (slot, id) in (0..).zip(["req-d", "req-e"]) {
         ask(&server, slot, id);
     }
-    // The index now believes in these two, and rightly.
+    // These two are cached now, so they must not be reported.
     assert!(is_cached(&server, 0, "req-d") && is_cached(&server, 1, "req-e"));
     assert_told_at_least_once(&index, &["req-a", "req-b", "req-c"]);
     kill_when_kept(&home, server, "req-e");
@@ -59,9 +59,8 @@ fn after_a_crash_the_next_start_reports_the_live_ids_and_no_others() {
     assert_told_at_least_once(&index, &all);
 }
 
-/// Neither does the crash of the start that was to tell.
 #[test]
-fn a_second_crash_during_these_reports_loses_no_id() {
+fn a_second_crash_while_the_lost_ids_are_reported_loses_no_id() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
     let server = builder.spawn().unwrap();
@@ -78,7 +77,8 @@ fn a_second_crash_during_these_reports_loses_no_id() {
     assert_told_at_least_once(&index, &["req-a", "req-b", "req-c"]);
 }
 
-/// A request of the last life comes back to the new one before the index is told of it.
+/// After a crash the index does not answer. Meanwhile a request with a lost id comes again, so the
+/// id is cached and must not be reported.
 #[test]
 fn an_id_that_comes_again_before_the_report_is_not_reported() {
     let (home, index) = (Home::new(), Index::start().unwrap());
@@ -90,7 +90,7 @@ fn an_id_that_comes_again_before_the_report_is_not_reported() {
     index.behave(Behaviour::Status(500, "not yet".into()));
     let server = builder.spawn().unwrap();
     ask(&server, 0, "req-a");
-    // Once this one is kept, the worker has seen the one before.
+    // Once the journal contains `req-c`, the worker has seen `req-a`.
     ask(&server, 1, "req-c");
     wait_until_kept(&home, "req-c");
     index.behave(Behaviour::Accept);
@@ -100,14 +100,15 @@ fn an_id_that_comes_again_before_the_report_is_not_reported() {
     assert_told_at_least_once(&index, &["req-a", "req-b", "req-c"]);
 }
 
-/// Two addresses, and twice the same: neither pair mixes up its ids, whoever dies first.
+/// Two pairs of servers with one state folder. Both servers are killed and started again, one after
+/// the other. Each start reports the ids of its own server only.
 #[test]
-fn two_servers_never_report_each_others_ids() {
+fn two_servers_with_one_state_folder_never_report_each_others_ids() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let either = home.server(&index, 4);
     let pairs = [
         (at_a_port(either.clone()), at_a_port(either.clone())),
-        // `--port 0`: as far as can be told before they listen, these are one.
+        // Both have `--port 0`, so before they listen they look like the same server.
         (either.clone(), either),
     ];
     let mut told = Vec::new();
@@ -133,10 +134,11 @@ fn two_servers_never_report_each_others_ids() {
     }
 }
 
-/// The thread that received a request keeps its id, whatever the worker is at.
+/// The thread that receives a request stores its id itself. So the id survives a crash even if the
+/// worker is blocked.
 #[cfg(debug_assertions)]
 #[test]
-fn an_id_that_the_worker_had_not_received_is_reported_too() {
+fn after_a_crash_an_id_that_the_worker_had_not_seen_is_reported() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let stall = home.folder().with_extension("stall");
     let builder = home.server(&index, 4);
@@ -183,7 +185,7 @@ fn a_damaged_journal_is_set_aside_and_the_server_runs() {
         damage(&home.journal());
         let server = builder.spawn().unwrap();
         ask(&server, 2, "req-c");
-        // At worst nothing is known of before; never something that was not there.
+        // The next start may report fewer ids than were lost, but no others.
         let evicted = index.evicted();
         assert!(
             evicted.is_subset(&ids(&["req-a", "req-b"])),

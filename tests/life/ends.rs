@@ -1,4 +1,4 @@
-//! A server that is asked to end tells what goes with it, in time.
+//! A server that is asked to end reports all live ids, and is not delayed for longer than allowed.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use crate::support::{Home, PATIENCE, ask, assert_told, assert_told_at_least_once
 
 const ALL: [&str; 3] = ["req-a", "req-b", "req-c"];
 
-/// Long after the time that the index may take at the end (two seconds), for a machine that is
-/// busy, and long before the time that it would take if nobody counted ([`FOR_EVER`]).
+/// How long an end may take. Much longer than the reports at the end may take (two seconds), because
+/// the machine may be busy; much shorter than a POST would take without that limit ([`FOR_EVER`]).
 const MOST: Duration = Duration::from_secs(12);
 const FOR_EVER: &str = "60000";
 const TIMEOUT: &str = "CONTEXTPILOT_INDEX_TIMEOUT_MS";
@@ -20,7 +20,7 @@ fn fill(server: &Server) {
     }
 }
 
-/// The code with which a server without us ends on that signal.
+/// The exit code of a server without the hook after this signal.
 fn plain_code(home: &Home, index: &Index, signal: i32) -> Option<i32> {
     let mut plain = home.server(index, 4).plain().spawn().unwrap();
     fill(&plain);
@@ -39,7 +39,7 @@ fn every_live_id_is_reported_before_the_process_ends() {
         let start = Instant::now();
         let status = server.stop(signal).unwrap();
         let took = start.elapsed();
-        // At once, not some time later: nobody is left who could.
+        // No waiting: the process has ended, so nothing can arrive later.
         assert_eq!(index.evicted(), ids(&ALL));
         assert_told(&index, &ALL);
         assert!(took < MOST, "all was told, and it waited: {took:?}");
@@ -49,8 +49,8 @@ fn every_live_id_is_reported_before_the_process_ends() {
     }
 }
 
-/// The index is away in three ways when the server ends. It ends in time and as usual; what
-/// could not be reported is reported by the next start.
+/// The index is gone, hangs, or answers 500 when the server ends. The server ends in time, with its
+/// usual exit code. The next start reports the ids.
 #[test]
 fn without_an_answer_the_end_is_delayed_by_the_set_time_at_most() {
     for behaviour in [
@@ -93,8 +93,8 @@ fn without_an_answer_the_end_is_delayed_by_the_set_time_at_most() {
     }
 }
 
-/// At the second Ctrl-C the server calls `exit` in its signal handler: at once if it was in our
-/// hands already, else it is then, for the set time.
+/// At the second Ctrl-C llama-server calls `exit` in its signal handler. If the hook is already
+/// reporting, the process ends at once. If not, the hook then reports for at most the set time.
 #[test]
 fn a_second_interrupt_neither_hangs_nor_loses_anything() {
     let (home, index) = (Home::new(), Index::start().unwrap());
@@ -114,7 +114,7 @@ fn a_second_interrupt_neither_hangs_nor_loses_anything() {
 }
 
 #[test]
-fn with_no_time_at_the_end_the_next_start_reports() {
+fn with_an_exit_drain_of_0_the_next_start_reports() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home
         .server(&index, 4)
@@ -123,7 +123,7 @@ fn with_no_time_at_the_end_the_next_start_reports() {
     fill(&server);
     index.behave(Behaviour::Hang);
     server.stop(libc::SIGTERM).unwrap();
-    // Had it tried for any time at all, it would say that it could not.
+    // If the hook had tried to report, it would have printed that it could not.
     assert!(lines(&server).is_empty(), "{:?}", lines(&server));
     assert!(index.evicted().is_empty());
     index.behave(Behaviour::Accept);

@@ -1,4 +1,4 @@
-//! Errors of our own, made on demand: the server does not notice, the index is told.
+//! Internal errors of the hook, made on demand: the server goes on, and all live ids are reported.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ fn end_as_usual(mut server: Server) {
     assert_eq!(server.stop(libc::SIGTERM).unwrap().code(), Some(0));
 }
 
-/// At whichever event: one may be a request's arrival, another the end of its prompt.
+/// The panic comes at different events, such as the arrival of a request or the end of a prompt.
 #[test]
 fn after_a_panic_in_the_ledger_all_live_ids_are_reported() {
     for event in [12, 13, 14, 15, 16, 20, 40] {
@@ -35,7 +35,8 @@ fn after_a_panic_in_the_ledger_all_live_ids_are_reported() {
         let stall = home.folder().with_extension("stall");
         let fault = format!("ledger:{event},stall:{}", stall.display());
         let server = with_fault(home.server(&index, 4), fault).spawn().unwrap();
-        // Until both are answered nothing is worked on, so that it is known what has arrived.
+        // While this file exists, the worker applies no events. So all events have arrived before the
+        // panic.
         std::fs::write(&stall, "").unwrap();
         let prompt = "some prompt that goes on and on";
         let long = Request::completion(prompt).id("req-a").slot(0).predict(30);
@@ -44,11 +45,11 @@ fn after_a_panic_in_the_ledger_all_live_ids_are_reported() {
         assert!(lines(&server).is_empty(), "event {event} is too early");
         std::fs::remove_file(&stall).unwrap();
         assert!(wait_for_line(&server, STOPPED), "{:?}", lines(&server));
-        // What was taken back with the ledger may be taken back again with its late events.
+        // An id may be reported twice: after the panic, and again for an event that follows.
         let expected = ids(&["req-a", "req-b"]);
         assert!(index.wait_until(|evicted| *evicted == expected, PATIENCE));
 
-        // From now on it is a plain server.
+        // From now on the server runs without the hook.
         ask(&server, 0, "req-after");
         assert!(is_cached(&server, 0, "req-after"));
         let ours = lines(&server);
@@ -59,9 +60,9 @@ fn after_a_panic_in_the_ledger_all_live_ids_are_reported() {
     }
 }
 
-/// What cannot be told at once is told later, or by the next start.
+/// If the index does not answer after the panic, the next start reports the ids.
 #[test]
-fn after_a_panic_while_the_index_is_away_ids_are_reported_later() {
+fn after_a_panic_while_the_index_is_away_the_next_start_reports_the_ids() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
     let server = with_fault(builder.clone(), "ledger:25").spawn().unwrap();
@@ -77,7 +78,7 @@ fn after_a_panic_while_the_index_is_away_ids_are_reported_later() {
 }
 
 #[test]
-fn a_panic_in_a_hook_does_not_reach_the_server() {
+fn after_a_panic_in_a_hook_the_server_goes_on_and_live_ids_are_reported() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let server = with_fault(home.server(&index, 4), "hook:3")
         .spawn()
@@ -95,8 +96,8 @@ fn a_panic_in_a_hook_does_not_reach_the_server() {
     end_as_usual(server);
 }
 
-/// The channel is full: everything is taken back, also the requests of which the ledger never
-/// heard; and then it starts over, as exact as before.
+/// The channel is full, so events are lost. All live ids are reported as evicted, including those
+/// whose events were lost. Then the ledger starts from empty, and is exact again.
 #[test]
 fn after_an_overflow_all_live_ids_are_reported_and_tracking_goes_on() {
     let (home, index) = (Home::new(), Index::start().unwrap());
@@ -113,16 +114,16 @@ fn after_an_overflow_all_live_ids_are_reported_and_tracking_goes_on() {
         .slot(2)
         .predict(300);
     server.complete(&request).unwrap();
-    // There is no room for anything of this one.
+    // All events of this request are lost.
     ask(&server, 3, "req-stranded");
     assert!(index.posts().is_empty(), "the worker stands still");
     std::fs::remove_file(&stall).unwrap();
     let all = ["req-a", "req-b", "req-long", "req-stranded"];
     assert!(index.wait_until(|evicted| *evicted == ids(&all), PATIENCE));
-    // It is said less than there is: these are cached, and nobody was told so.
+    // `req-a` is still cached, although it was reported: after a gap the hook claims less.
     assert!(is_cached(&server, 0, "req-a"));
-    // What these slots hold it has not seen, and nobody empties them. From what is overwritten on
-    // it knows them again.
+    // The ledger does not know what the slots hold. It knows a slot again once a new prompt has
+    // overwritten it.
     ask(&server, 0, "req-c");
     ask(&server, 1, "req-d");
     assert_told(&index, &all);

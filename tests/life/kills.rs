@@ -1,8 +1,9 @@
-//! `kill -9` at random moments under load. Whatever was answered is told by the next start, and
-//! what that one has cached is not.
+//! Servers are killed with SIGKILL at random moments under load. The next start must report the id of
+//! every request that was answered before, and no id that it has cached itself.
 //!
-//! Answered to the last: the thread that received a request keeps its id before it can be
-//! answered. Nothing here waits for that or for the journal, whatever the machine is busy with.
+//! This holds up to the last answer: the thread that receives a request stores its id where a crash
+//! does not destroy it, before the request can be answered. So the test waits neither for that nor
+//! for the journal.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -18,15 +19,15 @@ const SLOTS: u32 = 4;
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST_MS: u64 = 400;
 
-/// Ids by what became of them.
+/// The ids of all requests, and of those that were answered.
 #[derive(Default)]
 struct Asked {
     sent: BTreeSet<String>,
     answered: BTreeSet<String>,
 }
 
-/// SplitMix64: the moments differ from round to round and not from run to run, as far as a
-/// machine lets them.
+/// SplitMix64. The moments of the kills differ between rounds, and are the same in each run, as far
+/// as the machine's timing allows.
 struct Random(u64);
 
 impl Random {
@@ -44,7 +45,7 @@ fn rounds() -> u64 {
     set.map_or(10, |n| n.parse().expect("a number of rounds"))
 }
 
-/// Clients ask until the server is killed, which it is after `life`.
+/// Clients send requests until the server is killed, after `life`.
 fn load(server: &mut Server, next: &AtomicUsize, asked: &Mutex<Asked>, life: Duration) {
     let dead = AtomicBool::new(false);
     let address = server.address();
@@ -59,7 +60,7 @@ fn load(server: &mut Server, next: &AtomicUsize, asked: &Mutex<Asked>, life: Dur
                     for _ in 0..90 {
                         let n = next.fetch_add(1, Ordering::Relaxed);
                         let id = format!("req-{n}");
-                        // Some repeat what is likely cached: marks at one place.
+                        // Three requests in a row have the same prompt, so their marks are at the same node.
                         let prompt = format!("{} was asked here", (n / 3) % 10_000);
                         let request = Request::completion(prompt)
                             .id(id.as_str())
@@ -98,7 +99,7 @@ fn when_killed_at_random_moments_under_load_no_id_is_lost() {
         let life = SHORTEST + Duration::from_micros(random.below(LONGEST_MS * 1000));
         load(&mut server, &next, &asked, life);
         server = builder.spawn().unwrap();
-        // Every fourth is killed again at once, in the middle of telling what was lost.
+        // About one server in four is killed again at once, while it reports the lost ids.
         if random.below(4) == 0 {
             server.stop(libc::SIGKILL).unwrap();
             server = builder.spawn().unwrap();
@@ -112,7 +113,7 @@ fn when_killed_at_random_moments_under_load_no_id_is_lost() {
         slowest = slowest.max(start.elapsed());
         assert!(evicted.is_subset(&asked.sent), "round {round}");
 
-        // What the index believes now is what is cached now.
+        // New requests to the new server are cached, and are not reported.
         let mine = [format!("mine-{round}-a"), format!("mine-{round}-b")];
         for (slot, id) in (0..).zip(&mine) {
             ask(&server, slot, id);
@@ -122,11 +123,11 @@ fn when_killed_at_random_moments_under_load_no_id_is_lost() {
             assert!(is_cached(&server, slot, id));
             assert!(!index.evicted().contains(id), "{id} is cached");
         }
-        // They are lost with this process as well.
+        // These ids will be lost with this process, too.
         asked.sent.extend(mine.iter().cloned());
         asked.answered.extend(mine);
     }
-    // The last two that are cached go with it.
+    // The server reports the last two cached ids when it ends.
     server.stop(libc::SIGTERM).unwrap();
     let asked = asked.lock().unwrap();
     let (reports, evicted) = (index.reports().len(), index.evicted());

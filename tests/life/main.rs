@@ -1,10 +1,10 @@
-//! What the index is told when a server ends, and after it ended without a word.
+//! What is reported to the index when a server ends, and after a server was killed.
 //!
-//! `CONTEXTPILOT_TEST_KILLS=200` makes [`kills`] take longer than its usual 10 rounds.
+//! `CONTEXTPILOT_TEST_KILLS=200` runs 200 rounds of [`kills`] instead of 10.
 
 mod crashes;
 mod ends;
-// The library makes no errors on demand in a release build.
+// Only a debug build of the library can make errors on demand (`CONTEXTPILOT_FAULT`).
 #[cfg(debug_assertions)]
 mod faults;
 mod kills;

@@ -1,4 +1,4 @@
-//! What must not be seen by others, or by whoever reads a log.
+//! Tokens, prompts and ids must not appear in logs, nor where other users can read them.
 
 use contextpilot_testbed::{Index, Request};
 
@@ -22,7 +22,7 @@ fn neither_secrets_nor_prompts_nor_ids_are_shown() {
     ask("req-private", PROMPT);
     ask("req-other", "what overwrites it");
     assert!(index.wait_until(|evicted| evicted.contains("req-private"), PATIENCE));
-    // The index gets the token, and of the request its id.
+    // The index gets the token and the id, nothing else of the request.
     let post = &index.posts()[0];
     let expected = format!("authorization: bearer {TOKEN}");
     assert!(
@@ -39,7 +39,7 @@ fn neither_secrets_nor_prompts_nor_ids_are_shown() {
         "{cmdline}"
     );
 
-    // An index that refuses gives us most to talk about.
+    // The hook prints most if the index refuses.
     index.behave(contextpilot_testbed::Behaviour::Status(401, TOKEN.into()));
     server.stop(libc::SIGTERM).unwrap();
     let said = lines(&server).join("\n");

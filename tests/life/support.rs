@@ -1,4 +1,4 @@
-//! Servers that live several times.
+//! Servers that are ended and started again with the same state folder.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -10,7 +10,7 @@ use contextpilot_testbed::{Arch, Builder, Completion, Index, Model, Request, Ser
 use tempfile::TempDir;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// How long to listen for what ought not to come.
+/// How long to wait for reports that must not come.
 pub(crate) const LISTEN: Duration = Duration::from_millis(300);
 
 /// A state folder that outlives the servers.
@@ -18,7 +18,7 @@ pub(crate) struct Home(TempDir);
 
 impl Home {
     pub(crate) fn new() -> Self {
-        // Closed to others whatever the mask of this process is.
+        // Private, whatever the umask of this process is.
         let private = Permissions::from_mode(0o700);
         Self(
             tempfile::Builder::new()
@@ -28,7 +28,7 @@ impl Home {
         )
     }
 
-    /// A server with room for `slots` prompts, and nowhere else.
+    /// A server with this many slots, and no host prompt cache.
     pub(crate) fn server(&self, index: &Index, slots: u32) -> Builder {
         Server::builder()
             .model(&Model::tiny(Arch::Llama))
@@ -46,7 +46,7 @@ impl Home {
         self.0.path().join("contextpilot-llama")
     }
 
-    /// The journals, and what else lies there.
+    /// All files in the state folder: the journals and others.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let Ok(entries) = std::fs::read_dir(self.folder()) else {
             return Vec::new();
@@ -54,7 +54,7 @@ impl Home {
         entries.map(|entry| entry.unwrap().path()).collect()
     }
 
-    /// Whether that stands in one of them.
+    /// Whether one of these files contains the id.
     pub(crate) fn hold(&self, id: &str) -> bool {
         self.files().iter().any(|path| {
             let content = std::fs::read(path).unwrap_or_default();
@@ -62,7 +62,7 @@ impl Home {
         })
     }
 
-    /// The one journal.
+    /// The path of the journal. There must be exactly one.
     pub(crate) fn journal(&self) -> PathBuf {
         let files = self.files();
         assert_eq!(files.len(), 1, "{files:?}");
@@ -70,14 +70,14 @@ impl Home {
     }
 }
 
-/// Asks for a prompt of its own, in the slot of that number.
+/// Sends a prompt that no other id has to this slot.
 pub(crate) fn ask(server: &Server, slot: u32, id: &str) -> Completion {
     let prompt = format!("{id} is how this prompt begins, which no other one does");
     let request = Request::completion(prompt).id(id).slot(slot).predict(2);
     server.complete(&request).unwrap()
 }
 
-/// Whether the engine still has that prompt in that slot. Asking changes no other slot.
+/// Whether the prompt of this id is still cached in this slot. Sending it again changes no other slot.
 pub(crate) fn is_cached(server: &Server, slot: u32, id: &str) -> bool {
     let prompt = format!("{id} is how this prompt begins, which no other one does");
     let request = Request::completion(prompt).slot(slot).predict(1);
@@ -89,7 +89,7 @@ pub(crate) fn ids(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-/// Our lines on stderr, without those of every start.
+/// The lines of launcher and hook on stderr, without the two lines that every start prints.
 pub(crate) fn lines(server: &Server) -> Vec<String> {
     let said = server.stderr();
     let ours = said.lines().filter(|line| line.contains("[ContextPilot]"));
@@ -99,7 +99,7 @@ pub(crate) fn lines(server: &Server) -> Vec<String> {
         .collect()
 }
 
-/// What came to the index must be these ids, each of them once, and nothing after them.
+/// Exactly these ids must be reported to the index, each of them once.
 pub(crate) fn assert_told(index: &Index, expected: &[&str]) {
     index.wait_until(|evicted| evicted.len() >= expected.len(), PATIENCE);
     std::thread::sleep(LISTEN);
@@ -110,8 +110,8 @@ pub(crate) fn assert_told(index: &Index, expected: &[&str]) {
     assert_eq!(reports, expected);
 }
 
-/// What came to the index must be these ids and no other. Where a server ended while the index
-/// was being told, the next one cannot know what arrived, and tells it again.
+/// Exactly these ids must be reported to the index, each at least once. If a server ended during a
+/// report, the next one cannot know what arrived, and reports again.
 pub(crate) fn assert_told_at_least_once(index: &Index, expected: &[&str]) {
     index.wait_until(|evicted| evicted.len() >= expected.len(), PATIENCE);
     std::thread::sleep(LISTEN);

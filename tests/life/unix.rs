@@ -10,7 +10,7 @@ use contextpilot_testbed::{Arch, Builder, Model, Server};
 
 use crate::support::{Home, LISTEN, PATIENCE, ask, lines};
 
-/// `contextpilot-llama listen`, ended with its value.
+/// `contextpilot-llama listen`. It ends when this value is dropped.
 struct Listening {
     process: Child,
     ids: Receiver<String>,
@@ -25,7 +25,7 @@ impl Listening {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // It listens once it has said so.
+        // The first byte on stderr says that it listens.
         let mut said = [0];
         process
             .stderr
@@ -114,7 +114,7 @@ fn an_index_at_a_unix_socket_gets_reports_and_has_its_own_journal() {
     assert_eq!(lines(&first), [""; 0]);
     kill_when_kept(&home, first, "req-c");
 
-    // To another index these ids mean nothing.
+    // Another index must not get these ids.
     let two = format!("unix:{}", path("two").display());
     let other = Listening::at(&path("two"));
     let mut second = server(&two).spawn().unwrap();
@@ -123,7 +123,7 @@ fn an_index_at_a_unix_socket_gets_reports_and_has_its_own_journal() {
     second.stop(libc::SIGTERM).unwrap();
     other.assert_told(&["req-d"]);
 
-    // The same one, written in another way, and gone for a while.
+    // The first index again, with its URL in another form. It starts after the server.
     drop(index);
     let third = server(&format!("unix://{}:/", path("one").display()));
     let third = third.spawn().unwrap();

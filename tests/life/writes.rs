@@ -8,14 +8,14 @@ use contextpilot_testbed::{Index, Request, Server};
 use crate::support::{Home, PATIENCE, ask};
 
 const REQUESTS: usize = 400;
-/// The journal's, see `contextpilot_journal::INTERVAL`.
+/// The time between two writes of the journal, as in `contextpilot_journal::INTERVAL`.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Those of the start, of the last moments, and of a worker that had to wait for a core while
-/// half of the ids that can be kept meanwhile came in.
+/// How many writes more there may be: at the start, at the last moment, and if the worker had to wait
+/// for a core so long that half of the ring of recent ids was full.
 const OTHERS: u32 = 5;
 
-/// The calls of `write` that the worker has made, which writes nothing but the journal. `None`:
-/// the kernel does not count them.
+/// How often the worker has called `write`. It writes nothing but the journal. `None` if the kernel
+/// does not count these calls.
 fn writes(server: &Server) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).ok()?;
     let worker = tasks.flatten().map(|task| task.path()).find(|task| {
@@ -50,7 +50,7 @@ fn under_load_the_journal_is_written_a_few_times_a_second() {
             });
         }
     });
-    // One that stays: of the others, those that went before their turn are never written.
+    // This id stays live, so it is written. Ids that are evicted before the next write are not.
     ask(&server, 0, "req-last");
     while !home.hold("req-last") {
         assert!(start.elapsed() < 3 * PATIENCE, "it is not written");

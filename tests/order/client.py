@@ -1,4 +1,4 @@
-"""ContextPilot's own client, and the examples of its documentation, against the index at a port."""
+"""ContextPilot's client and the examples of its documentation, against the index at the given port."""
 
 import sys
 

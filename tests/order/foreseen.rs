@@ -1,4 +1,4 @@
-//! What the hook foresees, and where little is to be foreseen.
+//! The hook's forecast of reuse (`POST /match`), and the models for which a forecast is worth little.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{Index, control, until, watched};
 use crate::{ELM, ICE, OWL, SEA, TEA};
 
 #[test]
-fn match_with_like_equals_match_with_tokens() {
+fn a_forecast_by_a_similar_request_equals_the_forecast_by_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let builder = Server::builder().model(&Model::tiny(Arch::Llama)).args([
@@ -34,7 +34,8 @@ fn match_with_like_equals_match_with_tokens() {
     ] {
         complete(id, &texts.join("\n"));
     }
-    // What begins both, in whatever place the engine has it; and what follows is of no other.
+    // Each prompt begins like one cached request, wherever the engine holds it, and continues like
+    // no other.
     for (id, first) in [("a", TEA), ("c", ICE), ("d", OWL)] {
         let prompt = format!("{first}\n\u{7f}1 2 3, what of it?");
         let body = json!({"content": prompt, "add_special": true});
@@ -64,7 +65,7 @@ fn match_with_like_equals_match_with_tokens() {
 }
 
 #[test]
-fn for_a_model_with_checkpoints_answers_have_a_warning() {
+fn for_a_sliding_window_or_recurrent_model_answers_have_a_warning() {
     for (arch, warns) in [
         (Arch::Llama, false),
         (Arch::Gemma2, true),

@@ -60,7 +60,7 @@ fn contexts_are_ordered_by_what_is_cached_and_the_forecast_is_right() {
 }
 
 #[test]
-fn after_any_restart_the_live_set_equals_the_engines() {
+fn after_a_restart_of_the_server_or_the_index_their_live_sets_agree() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let builder = two_slots();
@@ -79,7 +79,7 @@ fn after_any_restart_the_live_set_equals_the_engines() {
     let before = index.get("/requests");
     assert_ne!(before["num_requests"], 0);
 
-    // A new server at the same socket: nothing is cached.
+    // A new server at the same socket. Nothing is cached.
     let port = server.address().port();
     server.stop(15).unwrap();
     index.wait_truth("own guess");
@@ -93,7 +93,7 @@ fn after_any_restart_the_live_set_equals_the_engines() {
     index.agrees(&control(&socket), &sent);
     assert_eq!(index.get("/requests")["num_requests"], 1);
 
-    // A new index knows nothing of before, and everything from then on.
+    // A new index tracks requests from its start on.
     drop(index);
     let index = Index::told(server.address(), &socket);
     let (_, id, prompt) = index.order(&[ICE, OWL]);
@@ -102,7 +102,7 @@ fn after_any_restart_the_live_set_equals_the_engines() {
 }
 
 #[test]
-fn requests_pass_through_and_get_an_id() {
+fn requests_without_an_id_get_one_and_are_passed_on() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let server = watched(&two_slots().args(["--api-key", "secret"]), &socket);
@@ -120,7 +120,7 @@ fn requests_pass_through_and_get_an_id() {
     assert_eq!(post("", body).status, 401, "the server asks for its key");
     let answer = post("Authorization: Bearer secret\r\n", body);
     assert_eq!(answer.status, 200, "{}", answer.text());
-    // It was given one, which the hook has seen.
+    // The index added an id, and the hook has read it.
     let control = control(&socket);
     until("the request has an id", || {
         let requests = control.stats().unwrap().requests;
@@ -132,7 +132,7 @@ fn requests_pass_through_and_get_an_id() {
         let state = control.request("mine").unwrap();
         matches!(state, RequestState::Cached { .. }).then_some(())
     });
-    // The server's own routes are there, and those of the index are its.
+    // The server's routes are passed on, the index's routes are not.
     assert_eq!(exchange(index.address, "GET", "/props", b"").status, 401);
     assert_eq!(exchange(index.address, "GET", "/reorder", b"").status, 405);
     assert_eq!(exchange(index.address, "GET", "/metrics", b"").status, 200);
@@ -226,7 +226,7 @@ fn contextpilots_own_client_works_with_this_index() {
 }
 
 #[test]
-fn up_runs_all_three_and_ends_with_the_server() {
+fn up_runs_server_hook_and_index_and_ends_with_the_server() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port().to_string();
     drop(free);
@@ -240,7 +240,7 @@ fn up_runs_all_three_and_ends_with_the_server() {
     let (address, log) = said_address(&mut process);
     until("all three run", || {
         let ready = exchange(address, "GET", "/ready", b"").json().ok()?;
-        // The hook is there before the model is.
+        // The hook answers before the model is loaded.
         let loaded = exchange(address, "GET", "/props", b"").status == 200;
         (ready["cache_truth"] == "engine" && loaded).then_some(())
     });

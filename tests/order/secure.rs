@@ -1,4 +1,4 @@
-//! Who is trusted: the server's certificate, and the pages of a browser.
+//! Which server certificates the index trusts, and which web pages it answers.
 
 use contextpilot_testbed::Connection;
 use serde_json::json;
@@ -26,7 +26,7 @@ fn the_index_uses_a_tls_server_only_if_its_certificate_is_trusted() {
     let stats = index.get("/stats");
     assert_eq!(stats["prediction"]["requests"], 2, "{stats}");
 
-    // Another authority: the certificate of another server.
+    // The certificate of another server is not trusted.
     let other = two_slots().tls().spawn().unwrap();
     let index = start(other.certificate());
     let body = json!({"prompt": TEA, "n_predict": 1});
@@ -65,7 +65,7 @@ fn requests_by_web_pages_of_other_machines_are_refused() {
     }
     assert_eq!(ask("GET", "/requests", rebound, "").status, 421);
     assert_eq!(index.get("/requests")["num_requests"], 1);
-    // The server's own page, through the index.
+    // A page of llama-server itself, loaded through the index.
     let own = "Host: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nSec-Fetch-Site: same-origin\r\n";
     assert_eq!(ask("POST", "/completion", own, prompt).status, 200);
     assert_eq!(ask("POST", "/evict", own, &evict).status, 200);

@@ -1,5 +1,5 @@
-//! Many requests, while the server, the index and the control stream are ended and started again:
-//! the index's live set is the engine's after each of them. `scripts/soak index` sends 100,000.
+//! Many requests, while the server, the index and the control stream are ended and started again.
+//! After each round the index must list what the engine holds. `scripts/soak index` sends 100,000.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,7 +20,7 @@ use crate::support::{Index, companion, control, until, watched};
 const CLIENTS: usize = 4;
 const ROUNDS: usize = 10;
 
-/// Stands between the index and the hook's socket, and cuts what goes through.
+/// A relay between the index and the hook's socket. It can cut the connections.
 struct Cutter {
     path: PathBuf,
     open: Arc<Mutex<Vec<UnixStream>>>,
@@ -34,7 +34,7 @@ impl Cutter {
         let (hook, kept) = (hook.to_owned(), Arc::clone(&open));
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                // No server: the connection ends.
+                // There is no server at this moment.
                 let Ok(server) = UnixStream::connect(&hook) else {
                     continue;
                 };
@@ -50,27 +50,27 @@ impl Cutter {
 
     fn cut(&self) {
         for stream in self.open.lock().unwrap().drain(..) {
-            // It may have ended.
+            // The connection may have ended.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
 fn pass(mut from: UnixStream, mut to: UnixStream) {
-    // An end on either side ends both.
+    // If one side ends, both sides are closed.
     let _ = io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);
 }
 
-/// All three, each of which may be ended.
+/// The server, the index, and the relay between them. Each can be ended and started again.
 struct Scene {
     builder: Builder,
     server: Option<Server>,
     index: Option<Index>,
     hook: PathBuf,
     cutter: Cutter,
-    /// Odd while the index is started again.
+    /// Counts up when the index is ended, and again when it has started. So it is odd in between.
     life: Arc<AtomicUsize>,
     engine: SocketAddr,
     address: SocketAddr,
@@ -122,8 +122,8 @@ impl Scene {
         self.server = Some(watched(&self.builder, &self.hook));
     }
 
-    /// Each is done while requests are on their way. (llama-server 0.7.0 itself waits for ever after a
-    /// SIGTERM that comes then.)
+    /// Ends something while requests are in progress. The server gets SIGKILL: llama-server 0.7.0 itself
+    /// hangs if SIGTERM comes during a request.
     fn disturb(&mut self, round: usize) -> &'static str {
         match round * 7 % ROUNDS {
             0 => self.cutter.cut(),
@@ -157,10 +157,11 @@ impl Scene {
     }
 }
 
-/// What a client sent: an id, and the life of the index that gave it, if that is sure.
+/// A request that was sent: its id, and the value of `Scene::life` when the index gave out the id.
+/// `None` if the index was restarted meanwhile.
 type Sent = (String, Option<usize>);
 
-/// A context of documents that others ask for, too.
+/// A context of documents that other requests use, too.
 fn context(number: usize) -> Vec<String> {
     let documents = (0..6).map(|nth| ((number * 2_654_435_761) >> (nth * 3)) % (7 + nth * 5));
     let distinct: BTreeSet<usize> = documents.collect();
@@ -179,7 +180,7 @@ fn post(address: SocketAddr, path: &str, body: &Value) -> Result<Response, Error
     }
 }
 
-/// Whatever has ended comes back: a client tries until it does.
+/// Repeats a request until it is answered: the server or the index may be restarting.
 fn insist(address: SocketAddr, path: &str, body: &Value) -> Value {
     let mut last = String::new();
     let answer = try_until("an answer", || match post(address, path, body) {
@@ -205,7 +206,8 @@ fn one(address: SocketAddr, life: &AtomicUsize, number: usize) -> Sent {
     (id, sure.then_some(before))
 }
 
-/// Waits until the index lists what the engine has, of what this life of it knows.
+/// Waits until the index lists no request that is not cached, and every cached request that it has
+/// given an id since its last start.
 fn agree(scene: &Scene, control: &Control, sent: &mut Vec<Sent>) {
     let index = scene.index.as_ref().unwrap();
     let life = scene.life.load(Ordering::SeqCst);
@@ -243,7 +245,7 @@ fn agree(scene: &Scene, control: &Control, sent: &mut Vec<Sent>) {
 }
 
 #[test]
-fn the_live_set_is_the_engines_whatever_ends() {
+fn after_each_restart_the_index_lists_what_the_engine_holds() {
     let given = std::env::var("CONTEXTPILOT_TEST_INDEX_REQUESTS");
     let requests: usize = given.map_or(400, |number| number.parse().unwrap());
     let rounds = (requests / 500).max(ROUNDS);
@@ -293,6 +295,6 @@ fn the_live_set_is_the_engines_whatever_ends() {
         "{requests} requests from {CLIENTS} clients, {disturbed} endings: the live sets were one \
          after each, of {compared} ids in all"
     );
-    // The last round may end with a server that was started again, and has nothing.
+    // After the last round the server may have been restarted, so nothing is cached then.
     assert!(compared > 0);
 }

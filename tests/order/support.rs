@@ -1,4 +1,4 @@
-//! A server that is watched, and an index in front of it.
+//! A server with the hook, and the index in front of it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 
-/// The server, whose hook listens at this socket.
+/// Starts the server. Its control endpoint listens at this socket.
 pub(crate) fn watched(builder: &Builder, socket: &Path) -> Server {
     builder
         .clone()
@@ -29,7 +29,7 @@ pub(crate) fn control(socket: &Path) -> Control {
     Control::new(&format!("unix:{}", socket.display())).unwrap()
 }
 
-/// The index as a process, until it is dropped.
+/// An index process. It ends when this value is dropped.
 pub(crate) struct Index {
     process: Child,
     pub(crate) address: SocketAddr,
@@ -43,14 +43,14 @@ impl Index {
         Self::of(command)
     }
 
-    /// The one that this command starts.
+    /// Starts the index with this command.
     pub(crate) fn of(mut command: Command) -> Self {
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let (address, _) = said_address(&mut process);
         Self { process, address }
     }
 
-    /// One that is told by the hook at this socket, and knows so.
+    /// Starts an index that follows the hook at this socket, and waits until the index has connected.
     pub(crate) fn told(engine: SocketAddr, socket: &Path) -> Self {
         let index = Self::start(
             engine,
@@ -76,7 +76,7 @@ impl Index {
         exchange(self.address, "POST", path, body.to_string().as_bytes())
     }
 
-    /// Orders a context: what is answered, its id, and the text in its new order.
+    /// Orders a context. Returns the answer, the request id, and the documents in their new order.
     pub(crate) fn order(&self, context: &[&str]) -> (Value, String, String) {
         let response = self.post("/reorder", &json!({"contexts": [context]}));
         assert_eq!(response.status, 200, "{}", response.text());
@@ -92,7 +92,7 @@ impl Index {
         (body, id, text)
     }
 
-    /// Completes a prompt through the index; what the engine reused.
+    /// Completes a prompt through the index. Returns how many tokens the engine reused.
     pub(crate) fn complete(&self, prompt: &str, id: &str) -> u64 {
         let body = json!({"prompt": prompt, "n_predict": 4, "temperature": 0, "rid": id});
         let response = self.post("/completion", &body);
@@ -102,7 +102,7 @@ impl Index {
             .unwrap()
     }
 
-    /// Waits until the requests that it tracks are those of these that the engine holds.
+    /// Waits until the index tracks exactly those of the sent requests that are cached.
     #[track_caller]
     pub(crate) fn agrees(&self, control: &Control, sent: &[String]) {
         let held = |id: &&String| {
@@ -132,7 +132,7 @@ impl Drop for Index {
     }
 }
 
-/// The companion without anything of ours in its environment.
+/// The companion command, in an environment without our settings.
 pub(crate) fn companion(arguments: &[&str]) -> Command {
     let mut command = Command::new(COMPANION);
     command.args(arguments).stdin(Stdio::null());
@@ -146,7 +146,7 @@ pub(crate) fn companion(arguments: &[&str]) -> Command {
     command
 }
 
-/// The address that the index says it listens at. The rest is read to the end, by a thread.
+/// The address that the index prints. A thread reads the rest of its output to the end.
 pub(crate) fn said_address(process: &mut Child) -> (SocketAddr, thread::JoinHandle<String>) {
     const SAYS: &str = "[ContextPilot] Index at http://";
     let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();

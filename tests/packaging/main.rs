@@ -1,5 +1,5 @@
-//! What packages are made with, as far as it can be tried without building any: `scripts/package --check`
-//! does that.
+//! The files and scripts that packages are made with. `scripts/package --check` builds and tries the
+//! packages themselves.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -20,7 +20,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `None`, and a word about it, where there is no Python.
+/// Runs Python. `None`, after a line on stderr, if there is no Python.
 fn python(arguments: &[&Path]) -> Option<Output> {
     let output = Command::new("python3")
         .args(arguments)
@@ -35,7 +35,7 @@ fn python(arguments: &[&Path]) -> Option<Output> {
 }
 
 #[test]
-fn every_package_has_the_version_of_the_workspace() {
+fn the_arch_package_and_the_release_notes_have_the_version_of_the_workspace() {
     let version = env!("CARGO_PKG_VERSION");
     let arch = read("packaging/arch/PKGBUILD");
     assert!(arch.contains(&format!("\npkgver={version}\n")));
@@ -52,7 +52,8 @@ fn every_package_has_the_version_of_the_workspace() {
     assert!(text(&unknown.stderr).contains("CHANGELOG.md"));
 }
 
-/// Else the service would read a file that nobody wrote, or the launcher look where nothing is.
+/// The service reads the settings file that the package installs, and the launcher looks for the library
+/// where the package puts it.
 #[test]
 fn service_and_packages_agree_on_names() {
     let unit = read("packaging/contextpilot-llama-server@.service");
@@ -73,9 +74,9 @@ fn service_and_packages_agree_on_names() {
     }
 }
 
-/// What a workflow uses from elsewhere, by commit and not by a name that can be moved.
+/// Workflows pin the actions of others by commit hash. A tag could be moved.
 #[test]
-fn workflows_name_what_they_use_by_hash() {
+fn workflows_pin_actions_by_commit_hash() {
     let mut seen = 0;
     for entry in fs::read_dir(root(".github/workflows")).unwrap() {
         let path = entry.unwrap().path();
@@ -112,7 +113,7 @@ fn workflows_name_what_they_use_by_hash() {
 }
 
 #[test]
-fn a_server_becomes_a_row_of_the_page() {
+fn a_checked_server_is_added_to_the_page_as_a_row() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("servers.md");
     fs::copy(root("docs/servers.md"), &page).unwrap();
@@ -152,7 +153,7 @@ fn a_server_becomes_a_row_of_the_page() {
 }
 
 #[test]
-fn a_wheel_has_what_it_says_and_is_the_same_twice() {
+fn a_wheel_matches_its_record_and_is_reproducible() {
     let folder = tempfile::tempdir().unwrap();
     let stage = folder.path().join("stage");
     for (name, content) in [
@@ -181,7 +182,7 @@ fn a_wheel_has_what_it_says_and_is_the_same_twice() {
         return;
     };
     assert!(fs::read(&first).unwrap() == fs::read(second).unwrap());
-    // As an installer would check it: each file is in RECORD with its hash and size.
+    // The check of an installer: each file is in RECORD with its hash and size.
     let check = folder.path().join("check.py");
     fs::write(
         &check,
@@ -209,7 +210,7 @@ assert wheel.read(data + "data/share/a/b") == b"page"
 }
 
 #[test]
-fn the_bill_names_what_is_linked_and_nothing_else() {
+fn the_bill_of_materials_names_exactly_the_linked_crates() {
     let folder = tempfile::tempdir().unwrap();
     let (bill, licences) = (
         folder.path().join("bill.json"),
@@ -228,7 +229,7 @@ fn the_bill_names_what_is_linked_and_nothing_else() {
         ("contextpilot-hook", true),
         ("contextpilot-residency", true),
         ("tempfile", true),
-        // Of tests; of the compiler; of Windows.
+        // Two for tests only, one for the compiler, one for Windows.
         ("proptest", false),
         ("contextpilot-testbed", false),
         ("serde_derive", false),

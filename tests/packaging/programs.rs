@@ -1,4 +1,4 @@
-//! Packages of this build's own programs, which are not optimised; and what packages need of them.
+//! Packages with the programs of this build, which are not optimised; and the programs in a container.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use super::{root, text};
 
-/// What `scripts/package` does after it has built: sh, with $1 the checkout, $2 the folder of the packages
-/// and $3 the machine. Compressing programs that are not optimised takes long, and tells nothing.
+/// A bash script that does what `scripts/package` does after the build. $1 is the checkout, $2 the folder
+/// of the packages, $3 the architecture. It compresses less, because programs that are not optimised are
+/// large.
 const PACK: &str = r#"
     umask 022
     repository=$1 packages=$2
@@ -35,7 +36,7 @@ fn companion() -> Command {
     command
 }
 
-/// The hook library that `command` names.
+/// The path of the hook library, as `command hook-path` prints it.
 fn hook_path(mut command: Command, home: &Path) -> PathBuf {
     let output = command.arg("hook-path").env("HOME", home).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -52,7 +53,7 @@ fn run(program: &str, arguments: &[&OsStr]) -> String {
     text(&output.stdout)
 }
 
-/// The packages of this build, in `folder/out`.
+/// Makes the packages of this build in `folder/out`.
 fn pack(folder: &Path, machine: &str) {
     let built = folder.join(machine);
     fs::create_dir_all(built.join("bin")).unwrap();
@@ -80,7 +81,7 @@ fn pack(folder: &Path, machine: &str) {
 }
 
 #[test]
-fn a_tarball_brings_its_own_library_and_is_the_same_twice() {
+fn packages_are_reproducible_and_the_tarball_uses_its_own_library() {
     let tools = ["python3", "strip"].map(|tool| Command::new(tool).arg("--version").output());
     if tools.iter().any(Result::is_err) {
         eprintln!("skipped: python3 or strip (binutils) is not installed");
@@ -119,7 +120,7 @@ fn a_tarball_brings_its_own_library_and_is_the_same_twice() {
 
     let package = first.join(machine).join("deb");
     let control = fs::read_to_string(package.join("DEBIAN/control")).unwrap();
-    // Every @NAME@ of the template has its value.
+    // Every @NAME@ of the template is replaced.
     let open = control.lines().find(|line| line.matches('@').count() > 1);
     assert_eq!(open, None, "{control}");
     assert!(
@@ -135,9 +136,9 @@ fn a_tarball_brings_its_own_library_and_is_the_same_twice() {
     }
 }
 
-/// The first process of a container, which ignores all signals that it does not handle.
+/// In a container the index is process 1. Signals that such a process does not handle are ignored.
 #[test]
-fn the_index_of_a_container_ends_when_it_is_asked_to() {
+fn in_a_container_sigterm_ends_the_index() {
     let apart = ["--user", "--map-root-user", "--pid", "--fork"];
     let probe = Command::new("unshare").args(apart).arg("true").output();
     if !probe.is_ok_and(|output| output.status.success()) {

@@ -1,4 +1,5 @@
-//! Advice, taken: bad set-ups, the advised flags on the real server, and what came of the promise.
+//! Takes the advice for bad set-ups: starts the real server with the advised flags, and compares the
+//! share of reused tokens with the promised share.
 
 use std::process::Command;
 
@@ -9,16 +10,16 @@ use crate::prompts::text;
 use crate::recorded::{LAUNCHER, SIGTERM};
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
-/// What a promised share may be wrong by.
+/// How far the promised share may be off.
 const TOLERANCE: f64 = 0.02;
 
-/// A set-up that is worse than it must be.
+/// A server and traffic for which other flags would be better.
 struct SetUp {
     name: &'static str,
     arch: Arch,
     flags: &'static [&'static str],
     trace: Trace,
-    /// Nothing helps: the prompts have nothing in common at the front.
+    /// No flags help: the prompts have no common prefix.
     hopeless: bool,
 }
 
@@ -33,7 +34,7 @@ fn talks(talkers: u64, turns: usize, front: &str, length: usize) -> Trace {
     trace
 }
 
-/// A date in front of everything, another one for each request.
+/// Each prompt begins with another date.
 fn dated() -> Trace {
     (0..24).fold(Trace::new(), |trace, nth| {
         let prompt = format!("{}{}", text(5000 + nth, 30), text(1, 500));
@@ -41,7 +42,7 @@ fn dated() -> Trace {
     })
 }
 
-/// Documents in front of which something is left out, from one request to the next.
+/// A window over a list of documents: from one request to the next, the first document is left out.
 fn windows() -> Trace {
     (0..24).fold(Trace::new(), |trace, nth| {
         let documents: String = (nth..nth + 5).map(|nth| text(200 + nth, 120)).collect();
@@ -116,7 +117,7 @@ fn set_ups() -> Vec<SetUp> {
     ]
 }
 
-/// How many set-ups failed.
+/// Tries all set-ups. Returns how many failed.
 pub(super) fn run() -> usize {
     let mut failed = 0;
     for set_up in set_ups() {
@@ -170,7 +171,7 @@ fn try_out(set_up: &SetUp) -> Result<String> {
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    // The last of two equal flags counts.
+    // If a flag is given twice, the last one counts.
     let mut advised = server
         .args(set_up.flags.iter().copied())
         .args(flags.iter().copied())
@@ -191,7 +192,7 @@ fn try_out(set_up: &SetUp) -> Result<String> {
     }
 }
 
-/// The share of prompt tokens that the engine says it has reused.
+/// The share of prompt tokens that the engine reused, by its own figures.
 fn share(trace: &Trace, server: &Server) -> Result<f64> {
     let outcomes = trace.run(server)?;
     let completions: Vec<&Completion> = outcomes.iter().flat_map(|o| &o.completions).collect();

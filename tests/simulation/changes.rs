@@ -1,5 +1,5 @@
-//! Slots that are erased, saved, restored, or chosen for requests that are refused; with prompts
-//! after that, which find what is left.
+//! Slots that are erased, saved, restored, or chosen for requests that are then refused. Later prompts
+//! show what is left in the slots.
 
 use contextpilot_simulate::{Setting, simulate};
 use contextpilot_testbed::{Arch, Builder, Completion, Error, Model, Request, Result, Server};
@@ -33,17 +33,17 @@ fn bare(arch: Arch) -> Builder {
     of(arch).bare_slots(2).args(["-c", "2048"])
 }
 
-/// The default flags of late 2026; older servers have one slot by default.
+/// The default flags of late 2026. Older servers have one slot by default.
 fn shared(arch: Arch) -> Builder {
     of(arch).args(["--parallel", "4", "--kv-unified"])
 }
 
-/// A host cache, and slots of their own.
+/// A host prompt cache, and slots with separate caches.
 fn with_host(arch: Arch) -> Builder {
     of(arch).args(["-c", "2048", "--parallel", "2"])
 }
 
-/// A slot that is erased is found empty, the other one is not.
+/// One slot is erased, the other one keeps its prompt. Later both are erased.
 fn erased() -> Trace {
     let (p, q) = (text(1, 90), text(2, 90));
     let trace = ask_in(ask_in(Trace::new(), 0, &*p), 1, &*q);
@@ -53,15 +53,15 @@ fn erased() -> Trace {
     ask(ask(trace, p), q)
 }
 
-/// What was saved is found in another slot, and goes on there.
+/// A saved prompt is restored into another slot, and continued there.
 fn restored() -> Trace {
     let (p, q) = (text(1, 120), text(2, 90));
     let longer = format!("{p}{}", text(3, 40));
     let trace = save(ask_in(Trace::new(), 0, &*p), 0, "p");
     let trace = ask_in(ask_in(trace, 1, &*q), 0, text(5, 70));
-    // Over the other prompt.
+    // Restore over another prompt.
     let trace = ask(restore(trace, 1, "p"), &*longer);
-    // Over what it has grown to, and once more over that.
+    // Restore over a longer form of the same prompt, twice.
     let trace = restore(save(trace, 1, "longer"), 1, "p");
     let trace = ask_in(trace, 1, format!("{p}{}", text(6, 30)));
     let trace = restore(restore(trace, 0, "longer"), 1, "longer");
@@ -72,8 +72,8 @@ fn restored() -> Trace {
     ask(ask(trace, q), p)
 }
 
-/// Many prompts that share little, with a restore between them: which slot is chosen, and what is
-/// in the host cache, depends on it.
+/// Many prompts that share little, with restores between them. The restores decide which slot is chosen,
+/// and what is in the host cache.
 fn among_others() -> Trace {
     let longer = |seed, turn: usize| text(seed, 60 * turn);
     let mut trace = save(ask_in(Trace::new(), 0, longer(1, 1)), 0, "one");
@@ -88,18 +88,18 @@ fn among_others() -> Trace {
     ask(ask(trace, longer(2, 4)), longer(3, 4))
 }
 
-/// Older servers cut prompts that are too long, unless they are told not to.
+/// Lets the server refuse prompts that are too long. Older servers cut them by default.
 fn refuses(server: Builder) -> Builder {
     server.args(["--no-context-shift"])
 }
 
-/// Requests that are refused when a slot has been chosen for them: their prompts are too long.
+/// Requests whose prompts are too long. The server refuses them after it has chosen a slot.
 fn refused() -> Trace {
     let long = |seed| text(seed, 3000);
     let mut trace = ask(ask(Trace::new(), text(1, 100)), text(2, 100));
     trace = ask(ask(trace, long(9)), text(3, 100));
     trace = ask(ask(trace, text(2, 130)), text(1, 130));
-    // One that goes on with what a slot has, and one that goes on with what is in the host cache.
+    // A refused prompt that continues the prompt in a slot, then one that continues a host entry.
     trace = ask(trace, format!("{}{}", text(1, 130), long(8)));
     trace = ask(ask(trace, text(4, 100)), text(5, 100));
     trace = ask(trace, format!("{}{}", text(2, 130), long(7)));
@@ -145,7 +145,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A slot is restored from a file of another process: tokens that the recording never saw.
+/// A slot is restored from a file of another process. The recording does not have these tokens.
 pub(super) fn unseen() -> Result<String> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! The commands, on a recording: what they print, and what they say of a file that is not whole.
+//! The commands `simulate` and `advise` on a recording: their output, also for a file that is cut off.
 
 use std::fs;
 use std::path::Path;
@@ -76,7 +76,7 @@ pub(super) fn run() -> Result<String> {
             .and_then(|p| p["reused_share"].as_f64())
             .unwrap_or(f64::NAN)
     };
-    // Three prompts in turn, with room for one or two, and for all of them.
+    // Three prompts take turns. They need three slots; with one or two, hardly anything is reused.
     expect("two slots are not enough", share(2, 0) < 0.05)?;
     expect("three are", share(3, 0) > 0.6)?;
     expect("or a host cache", share(1, 8) > 0.6)?;

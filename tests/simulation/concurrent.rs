@@ -1,4 +1,4 @@
-//! Traffic of several clients at once, at the recorded setting.
+//! Several clients at once, at the recorded setting.
 
 use std::thread;
 
@@ -10,12 +10,13 @@ use crate::recorded::{TOLERANCE, record_with};
 
 const CLIENTS: u64 = 5;
 const TURNS: u64 = 12;
-/// Which slot is free first can be a matter of less time than a simulation knows, and costs a whole
-/// prompt. One of 60 prompts is two points; of this many conversations it is a quarter of a point.
+/// Which slot is free first can depend on less time than the simulator knows, and a wrong choice costs
+/// a whole prompt. One prompt of 60 is about two percentage points. With this many conversations it is
+/// a quarter of a point.
 const CONVERSATIONS: u64 = 8;
 
-/// More clients than slots, so that some wait. Each asks when it was answered, and begins another
-/// conversation when one has ended.
+/// There are more clients than slots, so some requests wait. Each client sends its next prompt when it
+/// has the answer, and begins a new conversation when one has ended.
 pub(super) fn run() -> Result<String> {
     let server = Server::builder().model(&Model::tiny(Arch::Llama)).args([
         "-c",

@@ -1,4 +1,5 @@
-//! The simulator at other settings than the recorded one, against servers that are started so.
+//! The simulator at settings other than the recorded one, compared with servers that have these
+//! settings.
 
 use std::fmt::Write as _;
 
@@ -10,10 +11,10 @@ use crate::recorded::record_with;
 use crate::traffic;
 
 const SIGTERM: i32 = 15;
-/// What the simulator may be wrong by, as a share of all prompt tokens.
+/// How far the simulated share of reused tokens may be off.
 const TOLERANCE: f64 = 0.02;
 
-/// The flags of a point.
+/// The flags of one point of the grid.
 #[derive(Clone, Copy, Debug)]
 struct Flags {
     parallel: u32,
@@ -64,11 +65,11 @@ impl Flags {
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     share: f64,
-    /// Prompts of which the simulator was right to the token.
+    /// For how many prompts the simulator was right to the token.
     exact: usize,
 }
 
-/// A model, and the grid for it.
+/// A model, and the grid of flags for it.
 struct Plan {
     name: &'static str,
     arch: Arch,
@@ -114,8 +115,8 @@ fn plans() -> Vec<Plan> {
     ]
 }
 
-/// Prints a line for each point, and returns the page's rows and how many points were missed.
-/// `step`: only every so many points are looked at.
+/// Prints a line for each point. Returns the rows for docs/simulate.md, and how many points were off.
+/// `step`: 8 checks every eighth point only.
 pub(super) fn run(requests: usize, step: usize) -> Result<(String, usize)> {
     let mut rows = String::new();
     let mut missed = 0;

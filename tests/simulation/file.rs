@@ -1,4 +1,4 @@
-//! The file of a recording: who can read it, what a kill leaves, when it ends.
+//! The file of a recording: its permissions, what is left after a kill, and its size limit.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -38,7 +38,7 @@ pub(super) fn run() -> Result<String> {
     let aside = read(&fs::read(folder.path().join("traffic.1"))?);
     expect("the one before is set aside", aside.requests.len() == 3)?;
 
-    // Nothing can be written to a folder that is not there, and all else goes on.
+    // The folder does not exist, so nothing is recorded. The server works.
     let nowhere = server.env(
         "CONTEXTPILOT_TRAFFIC_FILE",
         folder.path().join("no/traffic"),

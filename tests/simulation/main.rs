@@ -1,16 +1,16 @@
-//! Does the simulator do what the server does?
+//! Does the simulator reuse what the server reuses?
 //!
-//! *At the recorded setting*: each trace of the exactness tests is played to a real server that
-//! records it, and traces in which slots are erased, restored, or chosen for nothing. If it is
-//! sequential, what the recording says of each prompt must be what the engine answered, and what the
-//! simulator makes of the recording must be the same, to the token.
+//! *At the recorded setting*: a real server records each trace of the test `exactness`, and more traces
+//! in which slots are erased, restored, or chosen for requests that are then refused. If a trace is
+//! sequential, recording and simulation must equal the engine's answers for each prompt, to the token.
 //!
-//! *Of several clients at once*, or such as leave: what is reused in all, within one point.
+//! *Several clients at once, or clients that leave*: the share of reused tokens must be right within one
+//! percentage point.
 //!
-//! *At other settings*: recorded traffic of several kinds is played again to servers that are started
-//! with other flags. What the simulator says of them must be right within two points.
+//! *At other settings*: recorded traffic of several kinds is played again to servers with other flags.
+//! The simulated share must be right within two percentage points.
 //!
-//! *Advice*: what is advised for bad set-ups is tried on the server.
+//! *Advice*: for bad set-ups, the advised flags are tried on the server.
 //!
 //! ```text
 //! cargo test --test simulation [-- NAME...]
@@ -33,7 +33,7 @@ mod traffic;
 
 use std::process::ExitCode;
 
-/// Requests of the traffic for the page, and for a look at some of its points.
+/// Requests of the traffic: for docs/simulate.md, and for a check of some of its points.
 const REQUESTS: usize = 300;
 const FEW_REQUESTS: usize = 100;
 
@@ -120,7 +120,7 @@ fn is_wanted(wanted: &[String], name: &str) -> bool {
     wanted.is_empty() || wanted.iter().any(|part| name.contains(&**part))
 }
 
-/// Every eighth point, with less traffic.
+/// Checks every eighth point, with less traffic.
 fn some_of_the_grid(wanted: &[String]) -> usize {
     if !is_wanted(wanted, "other settings") {
         return 0;

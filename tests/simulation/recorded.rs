@@ -1,4 +1,4 @@
-//! The simulator at the recorded setting, against the engine.
+//! The simulator at the recorded setting, compared with the engine.
 
 use contextpilot_simulate::{Point, Setting, simulate};
 use contextpilot_testbed::{Builder, Error, Outcome, Result, Server, Step, Trace};
@@ -9,14 +9,13 @@ use crate::cases::Case;
 pub(crate) const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
 pub(crate) const SIGTERM: i32 = 15;
 
-/// What the simulator may be wrong by where requests are not sequential, as a share of all prompt
-/// tokens.
+/// How far the simulated share of reused tokens may be off if requests are not sequential.
 pub(crate) const TOLERANCE: f64 = 0.01;
 
 pub(crate) enum Verdict {
-    /// So many prompts, each to the token.
+    /// This many prompts are equal, each to the token.
     Equal(usize),
-    /// So many prompts, all together: what the engine reused and what the simulator says, as shares.
+    /// This many prompts were compared as a whole: the share that the engine reused, and the simulated one.
     Close(usize, f64, f64),
     LeftOut(String),
 }
@@ -77,17 +76,17 @@ pub(crate) fn compare(case: &Case) -> Result<Verdict> {
     }
 }
 
-/// Whether each client waits for its answer before the next one asks.
+/// Whether each request is sent after the answer to the one before.
 fn is_sequential(case: &Case) -> bool {
     !case.trace.steps.iter().any(|step| {
         let goes_on = matches!(step, Step::Begin(_) | Step::Queue(_) | Step::Release);
-        // How far the server gets with an answer that nobody waits for is up to chance.
+        // How far the server gets with an abandoned answer depends on chance.
         goes_on || matches!(step, Step::Abandon(..))
     })
 }
 
-/// Clients that leave do not hear what was reused for them: the recording says it. What those heard
-/// that stayed must be in it.
+/// Compares recording and simulation as a whole. Clients that leave do not learn how much was reused;
+/// the recording has it. The figures of all other answers must be in the recording.
 fn in_all(outcomes: &[Outcome], traffic: &Traffic, point: &Point) -> Result<Verdict> {
     let mut recorded: Vec<Figures> = traffic.requests.iter().map(figures).collect();
     let heard = outcomes.iter().flat_map(|outcome| &outcome.completions);
@@ -128,7 +127,7 @@ fn record(server: &Builder, trace: &Trace) -> Result<(Vec<Outcome>, Traffic)> {
     Ok((outcomes, traffic))
 }
 
-/// What a server records while something is done to it.
+/// What a server records while `play` sends requests to it.
 pub(crate) fn record_with(
     server: &Builder,
     play: impl FnOnce(&Server) -> Result<()>,

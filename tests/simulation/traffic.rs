@@ -1,13 +1,13 @@
-//! Mixed traffic: agents with tools, retrieval, chats, subagents.
+//! Made-up traffic of several kinds: agents with tools, retrieval, chats, subagents.
 //!
-//! Sequential, and made up from a seed. A turn continues the answer that the server gave when the
-//! traffic was recorded; after that the prompts are fixed.
+//! The requests are sequential, and random from a seed. A turn continues the answer that the server
+//! gave when the traffic was recorded. From then on the prompts are fixed.
 
 use contextpilot_testbed::{Completion, Request, Result, Server, Step, Trace};
 
 use crate::prompts::text;
 
-/// Numbers that are as good as random, from a seed (SplitMix64).
+/// Pseudo-random numbers from a seed (SplitMix64).
 struct Dice(u64);
 
 impl Dice {
@@ -20,7 +20,7 @@ impl Dice {
     }
 }
 
-/// Somebody who sends prompts, one after the other.
+/// A client that sends prompts, one after the other.
 struct Talker {
     prompt: String,
     kind: Kind,
@@ -28,18 +28,18 @@ struct Talker {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Its prompts grow, by the answer and a tool's result.
+    /// Each prompt is the last one with its answer and a tool's result.
     Agent,
-    /// Grows by the answer and a question.
+    /// Each prompt is the last one with its answer and a new question.
     Chat,
-    /// Documents in changing order between fixed instructions and a question.
+    /// Fixed instructions, documents in changing order, and a question.
     Retrieval,
 }
 
 /// The longest prompt, in tokens.
 const LONGEST: usize = 900;
 
-/// Plays `requests` requests and returns them as a trace.
+/// Sends this many requests to the server, and returns them as a trace.
 pub(super) fn play(server: &Server, seed: u64, requests: usize) -> Result<Trace> {
     let mut dice = Dice(seed);
     let mut talkers: Vec<Talker> = Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn play(server: &Server, seed: u64, requests: usize) -> Result<Trace>
         if talkers.len() < 7 || dice.roll(12) == 0 {
             talkers.push(arrive(&mut dice, nth));
         }
-        // The last ones are the busiest.
+        // Newer talkers send more requests than older ones.
         let behind = dice.roll(7).min(dice.roll(7)) as usize;
         let at = talkers.len() - 1 - behind.min(talkers.len() - 1);
         let prompt = talkers[at].next(&mut dice, nth);
@@ -75,7 +75,7 @@ fn arrive(dice: &mut Dice, nth: u64) -> Talker {
             prompt: tools + &own,
             kind: Kind::Agent,
         },
-        // A subagent: some of the tools, and another task.
+        // A subagent: some of an agent's tools, and another task.
         2 => Talker {
             prompt: tools[..180].to_owned() + &text(2, 60) + &own,
             kind: Kind::Agent,

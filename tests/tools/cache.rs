@@ -1,4 +1,4 @@
-//! stats, where, events, reset.
+//! The commands `stats`, `where`, `events` and `reset`.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -48,7 +48,7 @@ fn evictions_are_printed_as_they_happen_and_afterwards() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It is certain to listen once something arrives: tea again and again until then.
+    // Requests are repeated until a first event arrives. Then the command is connected.
     let mut lines = BufReader::new(events.stdout.take().unwrap()).lines();
     let (sender, first) = std::sync::mpsc::channel();
     let rest = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! crates/client against a real hook.
+//! The crate `contextpilot-client` against a real server and hook.
 
 use contextpilot_client::control::{Change, HealthStatus, RequestState};
 use contextpilot_client::{Control, LlamaServer, Prompt, Update};
@@ -6,7 +6,7 @@ use contextpilot_client::{Control, LlamaServer, Prompt, Update};
 use crate::support::{Watched, two_slots, until};
 
 #[test]
-fn the_size_of_a_slot_is_right_to_the_byte() {
+fn the_size_of_a_slot_is_that_of_its_saved_state() {
     let watched = Watched::start(two_slots());
     let server = LlamaServer::new(&watched.server.address().to_string()).unwrap();
     let control = Control::new(&watched.control).unwrap();
@@ -32,7 +32,8 @@ fn the_size_of_a_slot_is_right_to_the_byte() {
     );
     assert_eq!(control.health().unwrap().status, HealthStatus::Ok);
     assert_eq!(control.ready().unwrap().status, HealthStatus::Ok);
-    // Size of the state that the server itself writes, but for its head and tokens.
+    // The size of the slot's state in the file that the server writes. The file has a header and
+    // the tokens, too.
     let saved = server.save(0, "tea.bin").unwrap();
     let bytes = control.slot(0).unwrap().unwrap().bytes.unwrap();
     let more = saved.bytes.abs_diff(bytes);

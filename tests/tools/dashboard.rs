@@ -1,4 +1,4 @@
-//! The Grafana dashboard asks for what there is.
+//! Each metric in the Grafana dashboard is exported by the hook.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::support::{Watched, two_slots, until};
 const DASHBOARD: &str = include_str!("../../docs/grafana/kv-cache.json");
 const PREFIX: &str = "contextpilot_llama_";
 
-/// Every name with our prefix that stands in a query.
+/// Every metric name with our prefix in the dashboard.
 fn names() -> BTreeSet<String> {
     let starts = DASHBOARD
         .match_indices(PREFIX)
@@ -31,7 +31,7 @@ fn every_metric_of_the_dashboard_is_exported() {
     for text in ["Tea is picked in spring.", "The sea is salt."] {
         watched.complete(Request::completion(text).id(text).slot(0));
     }
-    // With the default flags there is a limit to the host cache.
+    // Only a server with a host prompt cache exports the limit of that cache.
     let defaults = contextpilot_testbed::Server::builder().model(
         &contextpilot_testbed::Model::tiny(contextpilot_testbed::Arch::Llama),
     );
@@ -53,7 +53,7 @@ fn every_metric_of_the_dashboard_is_exported() {
         missing.is_empty().then_some(())
     });
     let metrics = control.metrics().unwrap();
-    // The labels by which it groups and selects.
+    // The labels that the dashboard uses.
     for (name, label) in [
         ("slot_tokens", "slot"),
         ("prompt_tokens_total", "source"),

@@ -1,4 +1,4 @@
-//! `contextpilot-llama gateway`, before a real server.
+//! `contextpilot-llama gateway`, in front of a real server.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ impl Gateway {
         Self::trusting(server, None)
     }
 
-    /// `authority`: whose certificates count, instead of those that the system trusts.
+    /// `authority`: a file of certificates to trust instead of the system's.
     fn trusting(server: &str, authority: Option<&Path>) -> Self {
         let mut command = companion(&["gateway", "--port", "0", "--server", server]);
         if let Some(authority) = authority {
@@ -95,7 +95,7 @@ fn the_gateway_gives_the_token_ids_that_the_server_evaluates() {
     let count = of_chat["token_ids"].as_array().unwrap().len();
     let answer = gateway.post("/v1/chat/completions", &chat).json().unwrap();
     assert_eq!(answer["usage"]["prompt_tokens"], count);
-    // Where nothing is published.
+    // This server publishes no KV cache events.
     let sources = gateway.ask("GET", "/kv_event_sources", KEY, "");
     assert_eq!(sources.json().unwrap(), json!({}));
 }
@@ -109,7 +109,7 @@ fn the_gateway_refuses_media_and_what_the_server_refuses() {
         (COMPLETION, json!({}), 400, "must be a text"),
         (COMPLETION, json!({"prompt": [[]]}), 400, "must be a text"),
         (CHAT, image, 501, "have no token ids"),
-        // The server's own words.
+        // The last field is a part of the server's own error message.
         (CHAT, json!({"messages": 1}), 400, "messages"),
     ] {
         let response = gateway.post(path, &body);
@@ -121,7 +121,7 @@ fn the_gateway_refuses_media_and_what_the_server_refuses() {
     let malformed = gateway.ask("POST", CHAT, KEY, "{");
     assert_eq!(malformed.status, 400);
     assert_eq!(gateway.ask("GET", CHAT, KEY, "").status, 405);
-    // The key is the server's to ask for.
+    // The server checks the API key, not the gateway.
     for key in ["", "other"] {
         let prompt = r#"{"prompt": "tea"}"#;
         assert_eq!(gateway.ask("POST", COMPLETION, key, prompt).status, 401);
@@ -146,7 +146,7 @@ fn the_gateway_speaks_tls_to_a_server_with_tls() {
             .status,
         401
     );
-    // Nobody has said that it is to be trusted.
+    // A gateway without that file does not trust the certificate.
     let gateway = Gateway::start(&url);
     let refused = gateway.post(COMPLETION, &prompt);
     assert_eq!(refused.status, 502, "{}", refused.text());

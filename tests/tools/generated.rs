@@ -1,4 +1,4 @@
-//! Completions and man pages.
+//! Shell completions and man pages.
 
 use crate::support::{companion, good, read};
 

@@ -1,4 +1,4 @@
-//! top in a terminal, and without one.
+//! `top` in a terminal, in a pipe, and as a picture.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -82,7 +82,7 @@ impl Terminal {
         until("it ends", || self.child.try_wait().unwrap())
     }
 
-    /// As a shell wants to find it.
+    /// The terminal must be in the state that a shell expects.
     fn assert_restored(&self) {
         self.wait_for(LEAVES);
         let modes = tcgetattr(&self.user).unwrap().local_modes;
@@ -94,13 +94,14 @@ impl Terminal {
 }
 
 #[test]
-fn a_terminal_shows_the_cache_until_q_is_pressed() {
+fn top_shows_the_cache_until_q_is_pressed() {
     let watched = Watched::start(two_slots());
     let mut top = Terminal::top(&watched, &[]);
     top.wait_for("Slots");
     top.wait_for("Evictions");
     let mut number = 0;
-    // Until it is certain that it listens: the one before is evicted each time.
+    // Each prompt evicts the one before. Evictions from before `top` has connected are not shown,
+    // so this is repeated.
     until("an eviction is shown", || {
         number += 1;
         let text = format!("{number} is a number that no other prompt begins with.");
@@ -115,7 +116,7 @@ fn a_terminal_shows_the_cache_until_q_is_pressed() {
 }
 
 #[test]
-fn a_signal_leaves_the_terminal_as_it_was() {
+fn after_a_signal_top_restores_the_terminal() {
     let watched = Watched::start(two_slots());
     let mut top = Terminal::top(&watched, &[("NO_COLOR", "1")]);
     top.wait_for("Slots");
@@ -127,7 +128,7 @@ fn a_signal_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_pipe_gets_one_snapshot() {
+fn in_a_pipe_top_prints_one_snapshot() {
     let watched = Watched::start(two_slots());
     watched.complete(Request::completion("Tea is picked in spring.").id("tea"));
     watched.wait_state("tea", "cached");
@@ -141,7 +142,7 @@ fn a_pipe_gets_one_snapshot() {
 }
 
 #[test]
-fn a_picture_needs_no_terminal() {
+fn without_a_terminal_top_draws_a_picture() {
     let watched = Watched::start(two_slots());
     watched.complete(Request::completion("Tea is picked in spring.").id("tea"));
     watched.wait_state("tea", "cached");

@@ -10,7 +10,7 @@ fn server_and_ledger_agree_on_every_slot() {
     watched.complete(Request::completion(TEA).id("tea").slot(1));
     watched.wait_state("tea", "cached");
     watched.server.wait_idle().unwrap();
-    // The ledger follows what the engine does; it is asked until it has.
+    // The ledger is updated shortly after the engine. So the command is repeated.
     let said = crate::support::until("both say the same", || {
         let said = watched.json(&["slots"]);
         let theirs = said["server"]["slots"][1]["tokens"].clone();
@@ -101,8 +101,8 @@ fn an_impossible_action_on_a_slot_is_an_error() {
     assert!(said.contains("No llama-server answers at"), "{said}");
 }
 
-/// Until it is caught at work: on a machine that stood still meanwhile there is nothing to
-/// be seen.
+/// The test is repeated until it has seen the slot busy: on a slow machine the request may have
+/// ended before the command runs.
 #[test]
 fn an_action_on_a_busy_slot_is_an_error() {
     let watched = Watched::start(two_slots());

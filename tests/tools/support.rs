@@ -8,14 +8,14 @@ use serde_json::Value;
 
 pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 
-/// Two slots of 2048 tokens whose KV is there or nowhere.
+/// Two slots of 2048 tokens, and no host prompt cache.
 pub(crate) fn two_slots() -> Builder {
     Server::builder()
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(2)
 }
 
-/// A server that is only watched, and where its hook listens.
+/// A server whose hook has a control endpoint and no index, and the address of that endpoint.
 pub(crate) struct Watched {
     pub(crate) server: Server,
     pub(crate) control: String,
@@ -36,7 +36,7 @@ impl Watched {
         Self { server, control }
     }
 
-    /// A command that asks this server and this hook.
+    /// A companion command with the addresses of this server and this hook.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = companion(arguments);
         let server = format!("http://{}", self.server.address());
@@ -47,7 +47,7 @@ impl Watched {
         command
     }
 
-    /// What it prints, which must end well.
+    /// The output of the command, which must succeed.
     #[track_caller]
     pub(crate) fn text(&self, arguments: &[&str]) -> String {
         good(&self.command(arguments).output().unwrap())
@@ -72,7 +72,7 @@ impl Watched {
     }
 }
 
-/// The companion without anything of ours in its environment.
+/// The companion command, in an environment without our settings.
 pub(crate) fn companion(arguments: &[&str]) -> Command {
     let mut command = Command::new(COMPANION);
     command.args(arguments).stdin(Stdio::null());
@@ -94,7 +94,7 @@ pub(crate) fn good(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The one line on stderr of a command that fails.
+/// The line on stderr of a command that must fail and print one line.
 #[track_caller]
 pub(crate) fn fails(mut command: Command) -> String {
     let output = command.output().unwrap();

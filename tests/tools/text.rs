@@ -1,4 +1,4 @@
-//! What is shown of the text of prompts, and to whom (`CONTEXTPILOT_EXPLAIN_TEXT`).
+//! When the control endpoint shows text of prompts (`CONTEXTPILOT_EXPLAIN_TEXT`).
 
 use std::io::Write;
 use std::process::Command;
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Watched, read, two_slots, until};
 
-/// Stands in prompts, and nowhere else.
+/// A text that occurs in prompts only.
 const SECRET: &str = "the zebra crossing";
 const TOKEN: &str = "s3same";
-/// Set in the namespace.
+/// Set if the test runs inside the network namespace.
 const INSIDE: &str = "TESTED_IN_A_NAMESPACE";
 
 fn showing() -> Builder {
@@ -51,7 +51,7 @@ fn a_difference_is_shown_as_text() {
     let second = first.replace("Monday", "Sunday");
     let evaluation = ask(&watched, &first, &second);
     let text = &evaluation["diverged"]["text"];
-    // Of this model, a character is a token.
+    // With this model, each character is a token.
     let shown = json!({
         "before": "bra crossing on ",
         "old": "Monday, and back. xxxxxx",
@@ -67,7 +67,7 @@ fn a_difference_is_shown_as_text() {
     assert!(watched.server.stderr().contains(
         "[ContextPilot] CONTEXTPILOT_EXPLAIN_TEXT: where a prompt differs from an earlier one"
     ));
-    // Text goes to the endpoint alone.
+    // Only the endpoint shows text. The log does not.
     let lines = until("both are logged", || {
         let lines = std::fs::read_to_string(&log).ok()?;
         (lines.lines().count() == 2).then_some(lines)
@@ -92,7 +92,7 @@ fn a_difference_is_shown_at_a_unix_socket_too() {
     assert_eq!(named["evaluation"]["diverged"]["text"], shown);
 }
 
-/// A character of two bytes is two tokens here, and only the second differs.
+/// With this model, a character of two bytes is two tokens. Here only the second token differs.
 #[test]
 fn half_a_character_is_shown_whole() {
     let watched = Watched::start(showing());
@@ -102,17 +102,18 @@ fn half_a_character_is_shown_whole() {
     let text = &evaluation["diverged"]["text"];
     assert_eq!(evaluation["diverged"]["differing"], 1, "{evaluation}");
     assert_eq!(text["before"], " met at the caf", "{text}");
-    // The beginning of the next character, where it was cut, is left out.
+    // The text ends before a character of which only some bytes fit.
     let smiles = "\u{1f600}".repeat(5);
     assert_eq!(text["old"], format!("\u{e9}, {smiles}W"), "{text}");
     assert_eq!(text["new"], format!("\u{e8}, {smiles}W"), "{text}");
 }
 
-/// The same as the server's own endpoint says, also where prompts are no text: any tokens.
+/// The shown text equals the answer of the server's `/detokenize`, also for tokens that make no
+/// readable text.
 #[test]
 fn the_text_is_that_of_the_servers_own_detokenizer() {
     let watched = Watched::start(showing());
-    // Behind those that are bytes: letters, signs, and some that control the model.
+    // From 259 on, after the tokens for single bytes: letters, signs, and control tokens.
     let tokens = |seed: i32| -> Vec<i32> {
         let token = |place: i32| 259 + (place * 89 + seed * (place / 20) * 31) % 98;
         (0..60).map(token).collect()
@@ -146,7 +147,7 @@ fn the_text_is_that_of_the_servers_own_detokenizer() {
     assert_eq!(text["new"], detokenized(&second[at..at + 24]));
 }
 
-/// Everything that is told of requests, in one.
+/// Everything that the hook shows of requests: all endpoints, its lines on stderr, and the log file.
 fn all_that_is_told(watched: &Watched, log: &std::path::Path) -> String {
     let mut all = String::new();
     for target in [
@@ -175,7 +176,8 @@ fn has_no_text(all: &str) {
     }
 }
 
-/// Runs a server that may not show text, and looks for some everywhere; returns what the hook said.
+/// Runs a server that must not show text, and looks for text everywhere. Returns all that the hook
+/// showed.
 fn shows_none(builder: Builder, address: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("requests.jsonl");
@@ -205,7 +207,7 @@ fn without_the_setting_no_text_is_shown() {
     }
 }
 
-/// In a network namespace of its own, where nobody else can connect.
+/// Runs in a new network namespace, where no other machine can really connect.
 #[test]
 fn if_other_machines_can_reach_the_endpoint_no_text_is_shown() {
     if std::env::var_os(INSIDE).is_some() {
@@ -240,7 +242,7 @@ fn if_other_machines_can_reach_the_endpoint_no_text_is_shown() {
     );
 }
 
-/// Text cannot be had from a model that is gone.
+/// While the server sleeps, there is no model that could turn tokens into text.
 #[test]
 fn a_sleeping_server_shows_positions_and_counts() {
     let watched = Watched::start(showing().args(["--sleep-idle-seconds", "1"]));
@@ -257,7 +259,7 @@ fn a_sleeping_server_shows_positions_and_counts() {
         (diverged["text"].is_null()).then_some(diverged)
     });
     assert_eq!(asleep["at"], evaluation["diverged"]["at"]);
-    // Awake again, it is shown again.
+    // After the server woke up, the text is shown again.
     watched.complete(Request::completion("Anything.").predict(1).id("third"));
     let state: Value = get(&watched, "/requests/second").json().unwrap();
     assert_eq!(state["evaluation"]["diverged"]["text"], *text);

@@ -1,4 +1,4 @@
-//! why.
+//! The command `why`.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -14,7 +14,7 @@ fn ask(text: &str) -> Request {
     Request::completion(text).slot(0).predict(2)
 }
 
-/// Of the last requests, once there are so many.
+/// The last requests, once there are this many.
 fn last(watched: &Watched, count: usize) -> Vec<serde_json::Value> {
     until("all are evaluated", || {
         let text = watched.text(&["why", "--last", "100", "--json"]);
@@ -59,7 +59,7 @@ fn a_changed_word_near_the_beginning_is_found() {
         assert!(text.contains(&part), "{part:?} is not in:\n{text}");
     }
 
-    // By its id, also when it was evicted.
+    // `why` accepts an id, also of a request that was evicted.
     watched.wait_state("monday", "evicted");
     let gone = watched
         .command(&["where", "monday", "--json"])
@@ -106,7 +106,7 @@ fn watch_prints_requests_as_they_come() {
         let line = lines.next().and_then(Result::ok);
         let _ = sender.send(line);
     });
-    // It may have begun to watch later than the first of them.
+    // Requests from before the command has connected are not shown, so this is repeated.
     let line = until("a request is told", || {
         watched.complete(ask(SYSTEM).id("after"));
         told.try_recv().ok().flatten()

@@ -20,15 +20,16 @@ pub struct Health {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// It observes, and reports to the index, if there is one.
+    /// The hook works. If there is an index, the last POST to it did not fail.
     Ok,
-    /// No model is loaded: not yet, or the server sleeps.
+    /// The server is still loading its model. A sleeping server has the status `Ok`.
     Loading,
-    /// Some of the server's functions could not be hooked.
+    /// A part of the server is not observed: its functions could not be hooked, or they are not called as
+    /// expected.
     NotAttached,
-    /// It stopped after an internal error; the server is not affected.
+    /// The hook stopped after an internal error. The server is not affected.
     Stopped,
-    /// Evictions cannot be reported to the index at present. They wait.
+    /// The last POST to the index failed. Evictions wait.
     IndexFailing,
     /// The worker did not answer in time.
     Busy,

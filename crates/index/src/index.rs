@@ -73,7 +73,7 @@ pub struct Index {
     pub(crate) warning: Option<String>,
 }
 
-/// Counts since the start.
+/// Counts since the start, or since the last `/reset`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) contexts: u64,

@@ -21,55 +21,55 @@ pub(crate) fn text(index: &Index) -> String {
     one(
         "live_requests",
         "gauge",
-        "Requests that are tracked",
+        "Requests that the index tracks",
         number(index.requests.len()),
     );
     one(
         "cached_requests",
         "gauge",
-        "Of these, those that are cached",
+        "Tracked requests whose prompt is cached",
         number(index.requests.cached()),
     );
     one(
         "cached_blocks",
         "gauge",
-        "Blocks of cached beginnings, each beginning once",
+        "Blocks (documents) in the prefixes of cached requests; a shared prefix counts once",
         number(index.cached.nodes()),
     );
     one(
         "known_blocks",
         "gauge",
-        "Distinct blocks that are known",
+        "Distinct blocks (documents) that the index knows",
         number(index.blocks.len()),
     );
     one(
         "engine_tells",
         "gauge",
-        "1 while the engine says what is cached; 0: the index guesses",
+        "1 if the hook reports what is cached, 0 if the index guesses it",
         u64::from(index.truth == Truth::Engine),
     );
     one(
         "contexts_total",
         "counter",
-        "Contexts that were ordered",
+        "Contexts (lists of documents) that were ordered",
         counters.contexts,
     );
     one(
         "matches_total",
         "counter",
-        "Of these, those that begin with what is cached",
+        "Contexts, of those in contexts_total, that begin with cached blocks in their new order",
         counters.matches,
     );
     one(
         "evictions_total",
         "counter",
-        "Requests that were evicted or forgotten",
+        "Requests that the index no longer tracks: evicted, or dropped to make room",
         counters.evictions,
     );
     one(
         "refused_total",
         "counter",
-        "Calls beyond a limit",
+        "API calls that were refused because the index is full (--max-requests, --max-blocks)",
         counters.refused,
     );
     let errors = index.errors();
@@ -77,24 +77,26 @@ pub(crate) fn text(index: &Index) -> String {
     one(
         "predictions_total",
         "counter",
-        "Requests whose reuse was compared with what was expected",
+        "Answered requests for which reused tokens were compared with the forecast",
         errors.count(),
     );
     one(
         "expected_tokens_total",
         "counter",
-        "Tokens that were expected to be reused, in these",
+        "Tokens that the forecast expected to be reused, summed over predictions_total",
         expected,
     );
     one(
         "reused_tokens_total",
         "counter",
-        "Tokens that the engine reused (cache_n), in these",
+        "Tokens that the engine reused (cache_n), summed over predictions_total",
         reused,
     );
     for (name, share) in [("median", 0.5), ("p99", 0.99)] {
         if let Some(error) = errors.quantile(share) {
-            let help = format!("Difference of expected and reused tokens, {name} of the last 1000");
+            let help = format!(
+                "Difference between forecast and reused tokens: {name} of the last 1000 requests"
+            );
             one(
                 &format!("prediction_error_tokens_{name}"),
                 "gauge",

@@ -31,9 +31,10 @@ impl Observer {
         page.family(
             NAME,
             "histogram",
-            "From the complete receipt of a request by the server to the end of the evaluation \
-             that completes its prompt; sampling and the way of the answer are not in it. reuse: \
-             none, less than a tenth of the prompt came from the cache; full, nine tenths or more",
+            "Seconds from the receipt of a complete request to the end of the evaluation that \
+             completes its prompt, without sampling and without sending the answer. \
+             reuse=none: less than a tenth of the prompt came from the cache; \
+             reuse=full: nine tenths or more",
         );
         for (histogram, class) in self.counts.first_token.iter().zip(CLASSES) {
             let mut count = 0;
@@ -107,12 +108,16 @@ impl Page {
     }
 
     fn process(&mut self, stats: &Stats) {
-        self.family("info", "gauge", "The hook in this server; always 1");
+        self.family(
+            "info",
+            "gauge",
+            "Always 1; the label hook_version is the version of the hook in this server",
+        );
         self.sample("info", &[("hook_version", &stats.hook_version)], 1.0);
         self.functions(stats);
         self.gauge(
             "uptime_seconds",
-            "Time since the hook started",
+            "Seconds since the hook started, which is when the server began to load its first model",
             Some(stats.uptime_seconds),
         );
     }
@@ -121,9 +126,9 @@ impl Page {
         self.family(
             "hooked_function",
             "gauge",
-            "What is known of a function that the hook stands in front of: places that lead to it \
-             (found), places that were patched and read back (patched), 1 if a call was seen \
-             (called)",
+            "A function that the hook intercepts. known=found: number of places that lead to \
+             it; known=patched: number of these that now lead to the hook; known=called: 1 \
+             if a call was seen, else 0",
         );
         for function in &stats.engine.functions {
             for (known, value) in [
@@ -144,27 +149,27 @@ impl Page {
     fn slots(&mut self, stats: &Stats) {
         type Value = fn(&contextpilot_control::Slot) -> Option<f64>;
         let families: [(&str, &str, Value); 5] = [
-            ("slot_tokens", "Tokens that the slot holds", |slot| {
+            ("slot_tokens", "Tokens cached in the slot", |slot| {
                 Some(f64::from(slot.tokens))
             }),
             (
                 "slot_capacity_tokens",
-                "Tokens that the slot could hold",
+                "Most tokens that the slot can hold; with --kv-unified, that all slots together can",
                 |slot| slot.capacity.map(f64::from),
             ),
             (
                 "slot_bytes",
-                "Size of what the slot holds, from the engine's own sizes",
+                "Estimated bytes of the tokens in the slot: slot_tokens times kv_bytes_per_token",
                 |slot| slot.bytes.map(|bytes| bytes as f64),
             ),
             (
                 "slot_requests",
-                "Live requests whose prompts the slot holds",
+                "Requests whose whole prompt is cached in the slot, of those in live_requests",
                 |slot| Some(slot.requests_total as f64),
             ),
             (
                 "slot_busy",
-                "1 while a task is at work in the slot",
+                "1 while the slot works on a task, else 0",
                 |slot| Some(f64::from(u8::from(slot.busy))),
             ),
         ];
@@ -183,42 +188,42 @@ impl Page {
         let gauges = [
             (
                 "host_cache_entries",
-                "Saved sequences in the host prompt cache",
+                "Entries of the host prompt cache (--cache-ram): saved sequences",
                 Some(host.entries),
             ),
             (
                 "host_cache_tokens",
-                "Their tokens, added up",
+                "Tokens in the entries of the host prompt cache; a token in two entries counts twice",
                 Some(host.tokens),
             ),
             (
                 "host_cache_bytes",
-                "Bytes of the buffers they are saved in",
+                "Bytes of the entries of the host prompt cache, without context checkpoints",
                 Some(host.bytes),
             ),
             (
                 "host_cache_limit_bytes",
-                "What these may grow to",
+                "Limit of host_cache_bytes; missing if there is none or it is not known",
                 host.limit_bytes,
             ),
             (
                 "checkpoint_bytes",
-                "Bytes of context checkpoints",
+                "Bytes of the context checkpoints of sliding-window and recurrent models",
                 Some(host.checkpoint_bytes),
             ),
             (
                 "resident_tokens",
-                "Distinct tokens in slots and in host memory",
+                "Distinct tokens in slots and in the host prompt cache: a shared prefix counts once",
                 Some(stats.tokens.resident),
             ),
             (
                 "shared_tokens",
-                "Tokens held more than once: held by slots and host entries, less the distinct",
+                "Tokens that are duplicates: all tokens of slots and host entries, less resident_tokens",
                 Some(stats.tokens.shared),
             ),
             (
                 "live_requests",
-                "Requests on their way or cached",
+                "Requests with an id that are in progress, or whose prompt is cached",
                 Some(stats.tokens.live_requests),
             ),
         ];
@@ -227,7 +232,7 @@ impl Page {
         }
         self.gauge(
             "kv_bytes_per_token",
-            "Size of a sequence's state by its tokens, from the engine's own sizes",
+            "Bytes of KV cache per token, from the sizes that the engine states for a sequence",
             stats.kv.bytes_per_token,
         );
         let reasons = Reason::ALL.map(|reason| {
@@ -236,7 +241,7 @@ impl Page {
         });
         self.counters(
             "evictions_total",
-            "Requests that fell out of the cache",
+            "Requests with an id whose prompt left the cache, or never got there (never_cached)",
             "reason",
             &reasons,
         );
@@ -246,7 +251,7 @@ impl Page {
         let requests = &stats.requests;
         self.counters(
             "requests_total",
-            "Requests for inference that were received, by what they had for an id",
+            "Inference requests received, by id: with, without, refused (too long, not a string)",
             "id",
             &[
                 ("with", requests.with_id),
@@ -256,31 +261,32 @@ impl Page {
         );
         self.counter(
             "requests_finished_total",
-            "Requests for inference that were answered, or left by their clients",
+            "Inference requests that were answered, or whose client disconnected",
             requests.finished,
         );
         let total = &stats.reuse.total;
         self.counter(
             "prompts_total",
-            "Prompts that were evaluated to their ends",
+            "Prompts whose evaluation was completed",
             total.prompts,
         );
         self.counters(
             "prompt_tokens_total",
-            "Tokens of these: from the cache (the engine's cache_n), or evaluated (prompt_n)",
+            "Prompt tokens: reused from the cache (the engine's cache_n), or evaluated (prompt_n)",
             "source",
             &[("reused", total.reused), ("evaluated", total.evaluated)],
         );
         self.counters(
             "evaluated_tokens_total",
-            "Prompt tokens that were evaluated, by why: see GET /requests/{id}, evaluation",
+            "Prompt tokens that were evaluated, by why they were not reused; see evaluation in \
+             /requests/{id}",
             "cause",
             &stats.reuse.causes.all(),
         );
         let losses = &stats.losses;
         self.counters(
             "losses_total",
-            "What went by without being noticed; zero in a healthy process",
+            "What the hook missed or had to give up, by kind; all zero in a healthy process",
             "kind",
             &[
                 ("events", losses.events),
@@ -301,17 +307,19 @@ impl Page {
         };
         self.gauge(
             "delivery_waiting_ids",
-            "Evictions that the index has not confirmed",
+            "Evicted ids that the index has not confirmed yet: waiting, or being sent",
             Some((delivery.waiting + delivery.in_flight) as f64),
         );
         self.gauge(
             "delivery_set_aside_ids",
-            "Evictions of these that were refused when they were sent alone",
+            "Ids in delivery_waiting_ids that the index refused; each is sent again, alone",
             Some(delivery.set_aside as f64),
         );
         self.counters(
             "delivery_ids_total",
-            "Evictions by how telling them to the index ended",
+            "Evicted ids: sent (the index confirmed them), not_needed (the index was not \
+             initialized), rejected (the index named them and does not take them), dropped (too many \
+             waited)",
             "result",
             &[
                 ("sent", delivery.sent),
@@ -322,17 +330,17 @@ impl Page {
         );
         self.counter(
             "delivery_failed_posts_total",
-            "POSTs to the index that failed and were tried again",
+            "POSTs to the index that failed; their ids wait and are sent again",
             delivery.failed_posts,
         );
         self.gauge(
             "delivery_failing",
-            "1 while the last POST to the index has failed",
+            "1 if the last POST to the index failed, else 0; /ready says why",
             Some(f64::from(u8::from(delivery.failures_in_a_row > 0))),
         );
         self.gauge(
             "delivery_last_success_timestamp_seconds",
-            "When the index confirmed a POST last",
+            "Unix time of the last POST that the index confirmed, in seconds",
             delivery
                 .last_success_at
                 .map(|at| at.unix_ms() as f64 / 1000.0),
@@ -348,51 +356,52 @@ impl Page {
         self.family(
             "kv_events_blocks",
             "gauge",
-            "Blocks that routers are told are here",
+            "Blocks announced to routers and not withdrawn: in slots (GPU), or in host memory (CPU)",
         );
         for (medium, blocks) in [("GPU", events.gpu_blocks), ("CPU", events.cpu_blocks)] {
             self.sample("kv_events_blocks", &[("medium", medium)], blocks as f64);
         }
         self.gauge(
             "kv_events_subscribers",
-            "Routers that are subscribed to KV cache events",
+            "Subscribers of KV cache events (routers) that are connected now",
             Some(events.subscribers as f64),
         );
         self.gauge(
             "kv_events_failing",
-            "1 while KV cache events are configured and less is published than should be",
+            "1 if KV cache events are not or only partly published, else 0; /stats says why \
+             (kv_events.problem)",
             Some(f64::from(u8::from(events.problem.is_some()))),
         );
         self.counters(
             "kv_events_blocks_total",
-            "Blocks that routers were told of",
+            "Blocks announced to routers: as stored, or as removed",
             "change",
             &[("stored", events.stored), ("removed", events.removed)],
         );
         for (name, help, value) in [
             (
                 "kv_events_batches_total",
-                "Batches of KV cache events, without signs of life",
+                "Batches of KV cache events published, without heartbeats (empty batches)",
                 events.batches,
             ),
             (
                 "kv_events_dropped_total",
-                "Batches that a subscriber was too slow for, for each",
+                "Batches dropped for a slow subscriber, counted once for each such subscriber",
                 events.dropped,
             ),
             (
                 "kv_events_replays_total",
-                "Replays that routers asked for",
+                "Requests of routers to send missed batches again",
                 events.replays,
             ),
             (
                 "kv_events_started_over_total",
-                "Times that everything was said again, since too much waited",
+                "Times that all blocks were announced anew, because too many events were waiting",
                 events.started_over,
             ),
             (
                 "kv_events_refused_connections_total",
-                "Connections that were closed: one too many, or not of a router",
+                "Connections closed: too many at a time, or the peer broke the protocol",
                 events.refused,
             ),
         ] {

@@ -1,11 +1,12 @@
-//! LoRA adapters: the server looks for tokens, and empties a slot that worked under others than
-//! those that a request names.
+//! LoRA adapters. The server chooses a slot by its tokens. It empties the slot if the slot worked under
+//! other adapters than those that the request names.
 
 use super::{Case, bare, llama, text};
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Step, Trace};
 use serde_json::{Value, json};
 
-/// What a request names, or what is set for those that name nothing: index and scale.
+/// Adapters by index and scale: those that a request names, or those that are set for requests that
+/// name none.
 type Named<'a> = &'a [(u32, f32)];
 
 const NONE: Named = &[(0, 0.0)];
@@ -23,14 +24,14 @@ fn list(named: Named) -> Value {
     named.iter().map(one).collect()
 }
 
-/// Two ordinary adapters; requests that name none get both.
+/// Two ordinary adapters. Requests that name none get both.
 fn two(server: Builder) -> Builder {
     let server = server.adapter(1, &[]).adapter(2, &[]);
     server.args(["--lora-init-without-apply"])
 }
 
-/// Two that are activated by tokens, and an ordinary one. None is applied to requests that name
-/// none, once [`set`] has said so.
+/// Two adapters that are activated by tokens, and an ordinary one. The traces first call [`set`] with
+/// [`NONE`], so that requests that name none get none.
 fn activated(server: Builder) -> Builder {
     let server = server.adapter(3, &FIRST).adapter(4, &SECOND);
     server.adapter(1, &[]).args(["--lora-init-without-apply"])
@@ -44,13 +45,13 @@ fn request(prompt: impl Into<Value>, named: Named) -> Request {
     }
 }
 
-/// Asks, under a name of its own.
+/// Adds a request with an id of its own.
 fn ask(trace: Trace, prompt: impl Into<Value>, named: Named) -> Trace {
     let id = format!("req-{}", trace.steps.len());
     trace.ask(request(prompt, named).id(id))
 }
 
-/// In a certain slot.
+/// The same, in this slot.
 fn ask_in(trace: Trace, slot: u32, prompt: &str, named: Named) -> Trace {
     let id = format!("req-{}", trace.steps.len());
     trace.ask(request(prompt, named).slot(slot).id(id))
@@ -155,7 +156,7 @@ fn slots() -> Vec<Case> {
             ask_in(
                 ask_in(ask_in(Trace::new(), 0, p, A), 1, q, B)
                     .then(Step::Save(0, "a.bin".into()))
-                    // Under B, it is of no use to the request for A.
+                    // The slot worked under B, so a request that names A cannot reuse it.
                     .then(Step::Restore(1, "a.bin".into()))
                     .then(Step::Erase(0)),
                 0,
@@ -167,7 +168,7 @@ fn slots() -> Vec<Case> {
     ]
 }
 
-/// Requests that name none, among those that do.
+/// Requests that name no adapters, mixed with requests that name some.
 fn unnamed() -> Vec<Case> {
     let (p, q) = (&*text(1, 60), &*text(2, 60));
     let longer = &*format!("{p}{}", text(3, 30));
@@ -223,7 +224,7 @@ fn unnamed() -> Vec<Case> {
     ]
 }
 
-/// The host prompt cache, which does not remember any.
+/// The host prompt cache. It does not store under which adapters an entry was evaluated.
 fn host() -> Vec<Case> {
     let one = || two(llama().args(["--parallel", "1", "-c", "2048"]));
     let (p, q, r) = (&*text(1, 60), &*text(2, 60), &*text(3, 60));

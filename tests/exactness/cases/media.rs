@@ -1,18 +1,19 @@
-//! Images between the text.
+//! Prompts with images.
 //!
-//! llama-server takes two images for the same when their *files* have the same
-//! hash (`server_tokens::get_common_prefix`), whatever the encoder makes of them.
+//! For llama-server two images are equal if their *files* have the same hash
+//! (`server_tokens::get_common_prefix`), whatever the encoder makes of them.
 //!
-//! There is no case of a slot with an image that is saved to a file and restored: the
-//! file names the image and does not hold its rows, so what the slot has then is
-//! unknown to the hook, and counts as not cached.
+//! No case saves a slot with an image to a file and restores it. The file names the
+//! image and does not contain its rows. So the hook does not know the restored
+//! content, and counts it as not cached.
 
 use super::{Case, bare, llama};
 use crate::prompts::text;
 use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server, Trace};
 use serde_json::{Value, json};
 
-/// How the rows of an image are placed decides what the hook sees of them.
+/// Models that place the rows of an image differently: one position per row, or M-RoPE. What the hook
+/// sees of an image depends on that.
 const KINDS: [(Arch, ProjectorKind, [&str; 8]); 2] = [
     (
         Arch::Llama,
@@ -65,13 +66,13 @@ fn of(arch: Arch, kind: ProjectorKind, names: [&'static str; 8]) -> Vec<Case> {
     let words = |seed| [Value::from(text(seed, 60))];
 
     let again = look(look(Trace::new(), "a", same()), "b", same());
-    // The text before is common, the image is not; then the first comes back.
+    // The same text before another image, then the first image again.
     let different = look(
         look(look(Trace::new(), "a", same()), "b", other()),
         "c",
         same(),
     );
-    // Evaluated again where it is.
+    // The same prompt is evaluated again in the same slot, without reuse.
     let anew = look(Trace::new(), "a", same()).ask(
         chat(same().into_iter().collect())
             .id("req-b")
@@ -110,7 +111,7 @@ fn of(arch: Arch, kind: ProjectorKind, names: [&'static str; 8]) -> Vec<Case> {
             .prompts_return(),
         Case::new(names[3], slots(2), conversations(1, 4)),
         Case::new(names[4], slots(1), several).gone_at_least(2),
-        // An image has 16 rows, or eight.
+        // An image has 16 or eight rows, so it is cut between batches.
         Case::new(names[5], slots(1).args(["-b", "6", "-ub", "6"]), different)
             .gone_at_least(2)
             .prompts_return(),
@@ -119,7 +120,7 @@ fn of(arch: Arch, kind: ProjectorKind, names: [&'static str; 8]) -> Vec<Case> {
     ]
 }
 
-/// Where the placing of rows makes no difference.
+/// Cases that do not depend on how rows are placed.
 fn llava_only() -> Vec<Case> {
     let images = |server: Builder| server.projector(ProjectorKind::Llava);
     let parts = |n: u64| [text(n, 40).into(), image(n, 56), text(n, 200).into()];
@@ -138,7 +139,7 @@ fn llava_only() -> Vec<Case> {
                 .with("n", 2),
         )
     });
-    // The same pixels, in a file that is written otherwise.
+    // The same pixels in a file with another header.
     let pixels = |header| {
         let file = [header, &picture(1, 56)[PICTURE_HEADER..]].concat();
         [text(1, 20).into(), image_file(&file), text(2, 20).into()]
@@ -198,7 +199,7 @@ fn llava_only() -> Vec<Case> {
     ]
 }
 
-/// Conversations about an image each, turn by turn.
+/// Conversations about one image each. They take turns.
 fn conversations(talkers: u64, turns: usize) -> Trace {
     let mut trace = Trace::new();
     for turn in 1..=turns {
@@ -219,7 +220,7 @@ fn conversations(talkers: u64, turns: usize) -> Trace {
     trace
 }
 
-/// A question about parts: text as it is, and images.
+/// Adds a chat whose message consists of these parts: texts and images.
 fn look(trace: Trace, id: impl std::fmt::Display, parts: impl IntoIterator<Item = Value>) -> Trace {
     trace.ask(chat(parts.into_iter().collect()).id(format!("req-{id}")))
 }
@@ -237,7 +238,7 @@ fn content(parts: Vec<Value>) -> Value {
     typed.collect()
 }
 
-/// A picture as a part of a message.
+/// An image as a part of a message.
 fn image(seed: u64, side: u32) -> Value {
     image_file(&picture(seed, side))
 }
@@ -248,7 +249,7 @@ fn image_file(file: &[u8]) -> Value {
     json!({"type": "image_url", "image_url": {"url": url}})
 }
 
-/// Bytes before the pixels of a [`picture`] with a side of two digits.
+/// The number of bytes before the pixels of a [`picture`] whose side has two digits.
 const PICTURE_HEADER: usize = 13;
 
 /// A square full of letters, in the simplest format that llama-server reads.

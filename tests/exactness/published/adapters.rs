@@ -1,8 +1,8 @@
-//! Requests that name a LoRA adapter: what the indexer believes for its name, and what the engine
-//! takes from its cache for such a request.
+//! Requests that name a LoRA adapter: what the indexer believes for the adapter's name, and what the
+//! engine reuses for such a request.
 //!
-//! A server does not say under which adapters a slot worked last. So the truth is `cache_n`, in each
-//! of its slots, of servers that were brought to the same state.
+//! A server does not show under which adapters a slot worked last. So the truth is `cache_n` when the
+//! request is sent to each slot of a server that was brought to the same state.
 
 use contextpilot_testbed::{Error, Request, Result, try_until};
 use serde_json::{Value, json};
@@ -12,14 +12,14 @@ use crate::indexer::{BLOCK, Indexer};
 use crate::publisher::{NAMES, Publisher};
 use crate::traces::{plain_prompts, tokenize};
 
-/// Whom a router can be asked for.
+/// The kinds of requests that a router can be asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Requests that name no adapters.
     Plain,
     /// Those that name one, at scale 1.
     Named(&'static str),
-    /// Others, for which there is no name.
+    /// Requests with other adapters or scales, for which there is no name.
     Nameless,
 }
 
@@ -39,8 +39,8 @@ impl Asked {
     }
 }
 
-/// For each prompt of a trace and each adapter: how many beliefs were compared, and how many of them
-/// were in something.
+/// Compares belief and truth for each prompt of a trace and each adapter. Returns the number of
+/// comparisons, and in how many of them the indexer believed in at least one block.
 pub(crate) fn compare(case: &Case, publisher: &Publisher, indexer: &Indexer) -> Result<[usize; 2]> {
     let mut prompts: Vec<&Value> = Vec::new();
     for request in plain_prompts(case) {
@@ -51,7 +51,7 @@ pub(crate) fn compare(case: &Case, publisher: &Publisher, indexer: &Indexer) -> 
     }
     let slots = publisher.server.slots()?;
     let (mut compared, mut believed) = (0, 0);
-    // Each comparison is one start of a server for each slot.
+    // Each comparison starts a server for each slot, so this is limited to few slots.
     if slots > 2 {
         return Ok([0, 0]);
     }
@@ -75,11 +75,11 @@ pub(crate) fn compare(case: &Case, publisher: &Publisher, indexer: &Indexer) -> 
             let request = Request::completion(prompt.clone());
             let request = request.with("lora", json!([{"id": id, "scale": 1.0}]));
             let Some(found) = found(case, &request, slots)? else {
-                // Too long a prompt.
+                // The prompt is too long for a slot.
                 continue;
             };
             let found = found / BLOCK;
-            // What comes from host memory is not said.
+            // Prompts in host memory are not published for adapters, so the indexer may believe less.
             let exact = !case.server.has_host_cache();
             let mut belief = 0;
             let agree = try_until("the indexer believes it", || {
@@ -102,8 +102,8 @@ pub(crate) fn compare(case: &Case, publisher: &Publisher, indexer: &Indexer) -> 
     Ok([compared, believed])
 }
 
-/// What the engine takes from its cache for a request after a trace: of the slot that has most for
-/// it. `None`: it refuses the request.
+/// How many tokens the engine reuses for a request after the trace, in the slot that has most. `None`
+/// if it refuses the request.
 fn found(case: &Case, request: &Request, slots: u32) -> Result<Option<usize>> {
     let mut most = 0;
     for slot in 0..slots {

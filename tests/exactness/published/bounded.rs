@@ -1,11 +1,11 @@
-//! Memory that slides or only goes forward: what is believed, and what the engine takes.
+//! Sliding-window and recurrent models: what the indexer believes, and what the engine reuses.
 //!
-//! Such a memory can be gone back to at certain points only. A chain of blocks is published up to the
-//! last of them, so a prompt that has all of it is credited with what the engine takes. A prompt that
-//! leaves the chain before is credited with what it has in common, and the engine goes back to an
-//! earlier point, or evaluates all of it. No events can be right for both: a router counts how many
-//! blocks from the first on are there, so whatever lets it count *n* for one prompt lets it count as many for
-//! each prompt that begins with these *n* blocks.
+//! The cache of such a model can go back to certain points only. The hook publishes the blocks up to
+//! the last of these points. A prompt that has all of these blocks is credited with what the engine
+//! reuses. A prompt that diverges earlier is credited with the common blocks, but the engine goes back
+//! to an earlier point, or evaluates the whole prompt. No events can be right for both: a router counts
+//! consecutive blocks from the first. So if it counts *n* blocks for one prompt, it counts *n* for each
+//! prompt that begins with these *n* blocks.
 
 use std::cmp::Ordering;
 
@@ -18,14 +18,16 @@ use crate::publisher::Publisher;
 use crate::slots::common;
 use crate::traces::{Seen, plain_prompts, tokenize};
 
-/// In how many prompts of a trace too much is believed, at most: of all others it is nothing.
+/// For how many prompts of a trace the indexer may believe too much. For traces that are not listed,
+/// this is 0.
 const TOO_MUCH: [(&str, usize); 3] = [
     ("recurrent: a conversation that grows", 1),
     ("recurrent: branches from a trunk", 4),
     ("recurrent: conversation, host prompt cache", 1),
 ];
 
-/// How many beliefs are right, how many are less than what the engine takes, and how many more.
+/// For how many prompts the indexer believes exactly what the engine reuses, for how many less, and for
+/// how many more.
 pub(crate) fn compare(
     case: &Case,
     publisher: &Publisher,
@@ -69,8 +71,8 @@ pub(crate) fn compare(
     }
 }
 
-/// Too much is believed of a prompt: that may be only if it leaves what is published inside, before the
-/// point that the memory can go back to.
+/// Believing too much is allowed only for a prompt that diverges within the published blocks, before
+/// the point to which the cache can go back. Fails for all others.
 fn leaves_inside(
     publisher: &Publisher,
     indexer: &Indexer,
@@ -81,7 +83,7 @@ fn leaves_inside(
     for content in seen.contents() {
         let published = indexer.believes(publisher.events, content)?.any;
         let common = common(content, tokens);
-        // The point lies behind the last full block that is published, and before the next.
+        // That point is after the last full published block, and before the end of the next block.
         if common >= believed * BLOCK && common < (published + 1) * BLOCK {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Whatever happens to a server, its router, or what is between them: soon the router believes what
-//! is true again.
+//! Restarts and interruptions of a server, its router, or the network between them. Shortly after each,
+//! the router must agree with the engine again.
 
 use contextpilot_testbed::{Arch, Builder, Error, Model, Request, Result, Server};
 use serde_json::json;
@@ -29,13 +29,13 @@ pub(crate) const ALL: [(&str, Test); 8] = [
     ("a server that is told to end", ended),
 ];
 
-/// Two slots, and no host memory.
+/// Two slots, and no host prompt cache.
 fn builder() -> Builder {
     let llama = Server::builder().model(&Model::tiny(Arch::Llama));
     llama.bare_slots(2)
 }
 
-/// Some prompts, of which the later ones take the place of the earlier.
+/// Sends prompts. The later ones overwrite the earlier ones.
 fn ask(publisher: &Publisher, seeds: std::ops::Range<u64>) -> Result<()> {
     for seed in seeds {
         publisher
@@ -45,7 +45,7 @@ fn ask(publisher: &Publisher, seeds: std::ops::Range<u64>) -> Result<()> {
     publisher.server.wait_idle()
 }
 
-/// What a scene ends with.
+/// The result of a test: how much was compared.
 fn said(seen: &Seen) -> Result<String> {
     match seen.asked {
         0 => Err(Error::new("nothing was compared")),
@@ -64,7 +64,8 @@ fn late(indexer: &Indexer, _: &Path) -> Result<String> {
     said(&seen)
 }
 
-/// It asks for all batches since the first, and gets the last ones only.
+/// The batch numbers begin at five million. A new router asks for all batches since the first, and gets
+/// the last ones only.
 fn very_late(indexer: &Indexer, _: &Path) -> Result<String> {
     let state = tempfile::tempdir()?;
     let events = next_port();
@@ -97,7 +98,8 @@ fn cut(indexer: &Indexer, _: &Path) -> Result<String> {
         publisher.await_subscribers(0)?;
         ask(&publisher, round * 10 + 3..round * 10 + 6)?;
         relay.mend();
-        // It comes back by itself, and the next sign of life tells what it has missed.
+        // The router reconnects by itself. From the number of the next heartbeat it learns that it
+        // missed batches, and asks for them.
         seen.compare(&publisher, publisher.events, indexer, true)?;
     }
     let replays = publisher.figures()?["replays"].as_u64();
@@ -117,7 +119,7 @@ fn restarted(indexer: &Indexer, _: &Path) -> Result<String> {
             indexer.register(events, events)?;
         }
         publisher.await_subscribers(1)?;
-        // What was there before is gone, without a word of the one that was killed.
+        // The cache of the killed server is gone. That server could not announce it.
         seen.compare(&publisher, events, indexer, true)?;
         ask(&publisher, round * 10..round * 10 + 3)?;
         seen.compare(&publisher, events, indexer, true)?;
@@ -156,7 +158,7 @@ fn erased(indexer: &Indexer, _: &Path) -> Result<String> {
     }
 }
 
-/// Its last word is that nothing is there any more.
+/// A server that ends in order announces that all blocks are removed.
 fn ended(indexer: &Indexer, _: &Path) -> Result<String> {
     let mut publisher = Publisher::start(&builder(), next_port(), None)?;
     let instance = publisher.events;

@@ -1,4 +1,4 @@
-//! Dynamo's indexer, and what it believes.
+//! Dynamo's indexer, as a process that is asked over HTTP.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 use contextpilot_testbed::{Connection, Error, Result};
 use serde_json::{Value, json};
 
-/// How long to wait for what must come: only a failure takes that long.
+/// How long to wait for something that must happen. Only a failure takes this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Tokens of a block.
 pub(crate) const BLOCK: usize = 16;
 const MODEL: &str = "tiny";
-/// What `scripts/kv-router` exits with when there is no Python to be had.
+/// The exit code of `scripts/kv-router` if there is no Python.
 const NO_PYTHON: i32 = 77;
 
-/// Another port each time: nobody else is in this namespace.
+/// The next free port. No other process uses ports in this namespace.
 static PORT: AtomicU16 = AtomicU16::new(20_000);
 
 pub(crate) fn next_port() -> u16 {
     PORT.fetch_add(2, Ordering::Relaxed)
 }
 
-/// The Python that has one of the routers, or `None` after saying why there is none.
+/// The Python with this router. `None`, after a line that says why, if there is none.
 pub(crate) fn python(router: &str) -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kv-router");
     let made = Command::new(script).arg(router).output().expect("a script");
@@ -44,12 +44,12 @@ pub(crate) struct Indexer {
     address: SocketAddr,
 }
 
-/// What it believes of a prompt, in full blocks.
+/// What the indexer believes to be cached of a prompt, in full blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Belief {
     /// In slots.
     pub(crate) device: usize,
-    /// In slots, or further on in host memory.
+    /// In slots, and after those in host memory.
     pub(crate) any: usize,
 }
 
@@ -75,7 +75,7 @@ impl Indexer {
         Ok(indexer)
     }
 
-    /// Has it follow a server, known by this number.
+    /// Lets the indexer follow a server, under this number.
     pub(crate) fn register(&self, instance: u16, events: u16) -> Result<()> {
         let answer = self.post(
             "/register",
@@ -93,7 +93,7 @@ impl Indexer {
         }
     }
 
-    /// What it believes that a server has of these tokens.
+    /// What the indexer believes a server to have of these tokens.
     pub(crate) fn believes(&self, instance: u16, tokens: &[i32]) -> Result<Belief> {
         self.believes_for(None, instance, tokens)
     }
@@ -115,7 +115,7 @@ impl Indexer {
         })
     }
 
-    /// The blocks on the device that it believes a server to have, by their names.
+    /// The hashes of the blocks that the indexer believes to be in a server's slots.
     pub(crate) fn blocks(&self, instance: u16) -> Result<BTreeSet<u64>> {
         let mut connection = Connection::open(self.address)?;
         let dump = connection.exchange("GET", "/dump", b"")?.json()?;

@@ -1,4 +1,4 @@
-//! A server that publishes, and what its hook says of that.
+//! A server that publishes KV cache events, and what its control endpoint says about them.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,18 +8,18 @@ use serde_json::Value;
 
 use crate::LAUNCHER;
 
-/// What the adapters of a server are called, in its order.
+/// The names of the adapters, in the server's order.
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
 pub(crate) struct Publisher {
     pub(crate) server: Server,
-    /// Where its events are; replays one port further.
+    /// The port of its events. Replays are at the next port.
     pub(crate) events: u16,
     control: SocketAddr,
 }
 
 impl Publisher {
-    /// `state`: the folder that outlives it, if it is to have one.
+    /// Starts a server. `state`: a state folder that outlives the server.
     pub(crate) fn start(builder: &Builder, events: u16, state: Option<&Path>) -> Result<Self> {
         let mut builder = builder
             .clone()
@@ -45,18 +45,18 @@ impl Publisher {
         })
     }
 
-    /// What `/stats` says of the events.
+    /// The field `kv_events` of `/stats`.
     pub(crate) fn figures(&self) -> Result<Value> {
         Ok(self.stats()?["kv_events"].clone())
     }
 
-    /// All that `/stats` says.
+    /// The answer of `/stats`.
     pub(crate) fn stats(&self) -> Result<Value> {
         let mut connection = Connection::open(self.control)?;
         connection.exchange("GET", "/stats", b"")?.json()
     }
 
-    /// Waits until so many routers are subscribed.
+    /// Waits until this many routers are subscribed.
     pub(crate) fn await_subscribers(&self, count: u64) -> Result<()> {
         try_until("the routers are subscribed", || {
             Ok((self.figures()?["subscribers"] == count).then_some(()))

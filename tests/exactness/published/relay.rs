@@ -1,4 +1,4 @@
-//! A network between a server and its router that can fail.
+//! A relay between a server and its router. It can cut the connections.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::thread;
 
 use contextpilot_testbed::Result;
 
-/// Passes on connections to a port and to the one after it.
+/// Passes on connections to two consecutive ports.
 pub(crate) struct Relay {
     pub(crate) port: u16,
     state: Arc<Mutex<State>>,
@@ -20,7 +20,7 @@ struct State {
 }
 
 impl Relay {
-    /// Listens at `port` and the next one, for `to` and the next one.
+    /// Listens at `port` and the next port. Passes connections on to `to` and the port after `to`.
     pub(crate) fn start(port: u16, to: u16) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         for nth in 0..2 {
@@ -35,7 +35,7 @@ impl Relay {
         Ok(Self { port, state })
     }
 
-    /// Ends all connections, and each new one, until it is mended.
+    /// Closes all connections, and each new one, until [`Relay::mend`] is called.
     pub(crate) fn cut(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.cut = true;

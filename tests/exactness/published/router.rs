@@ -1,5 +1,5 @@
-//! vllm-router in front of two servers: what it credits a request with is what the server then takes
-//! from its cache, down to the block.
+//! vllm-router in front of two servers: the blocks that it expects to be cached for a request are
+//! those that the server then reuses.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,7 +14,7 @@ use contextpilot_testbed::try_until;
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 const REQUESTS: u64 = 350;
-/// With adapters, of which the router is told nothing but what the events say.
+/// How many requests are sent if some name adapters. The router knows adapters from the events only.
 const WITH_ADAPTERS: u64 = 120;
 
 fn start(adapters: bool) -> Result<(Publisher, Gateway)> {
@@ -31,7 +31,7 @@ fn start(adapters: bool) -> Result<(Publisher, Gateway)> {
     Ok((publisher, gateway))
 }
 
-/// Waits until the router has heard of all that there is.
+/// Waits until the router has received all events.
 fn settle(router: &Router, publisher: &Publisher, gateway: &Gateway) -> Result<()> {
     let newest = try_until("all is published", || {
         let stats = publisher.stats()?;
@@ -52,7 +52,7 @@ fn post(to: SocketAddr, path: &str, body: &Value) -> Result<Value> {
         .json()
 }
 
-/// `adapters`: the requests that come to the servers behind the router's back name some.
+/// `adapters`: requests that bypass the router name adapters.
 pub(crate) fn run(python: &Path, adapters: bool) -> Result<String> {
     let (publishers, gateways): (Vec<Publisher>, Vec<Gateway>) =
         [start(adapters)?, start(adapters)?].into_iter().unzip();
@@ -67,13 +67,13 @@ pub(crate) fn run(python: &Path, adapters: bool) -> Result<String> {
         for (publisher, gateway) in publishers.iter().zip(&gateways) {
             settle(&router, publisher, gateway)?;
         }
-        // Conversations that grow, over a document that some of them share.
+        // Growing conversations. Some of them begin with the same document.
         let (who, turn) = (nth % 7, nth / 7);
         let length = 20 + (turn as usize % 9) * 13;
         let prompt = format!("{}{}", text(who % 3, 90), text(100 + who, length));
         let mut body = json!({"model": "m", "prompt": prompt, "max_tokens": 3});
         if who < 2 && (adapters || turn % 4 == 0) {
-            // Behind the router's back, to the server that it would not choose by itself.
+            // This request bypasses the router, and goes to the server that was chosen less often.
             let other = usize::from(chosen[0] > chosen[1]);
             if adapters {
                 body["lora"] = json!([{"id": who, "scale": 1.0}]);
@@ -92,7 +92,8 @@ pub(crate) fn run(python: &Path, adapters: bool) -> Result<String> {
             *chosen += u64::from(decision.worker == gateway.url());
         }
     }
-    // What the other server has for adapters is nothing that the router should choose it for.
+    // With adapters, all requests of the router may go to one server: the other one has blocks for
+    // adapters only.
     if credited == 0 || !adapters && chosen.contains(&0) {
         return Err(Error::new(format!(
             "credited with {credited} tokens, {chosen:?} were chosen: nothing is shown"
@@ -104,14 +105,14 @@ pub(crate) fn run(python: &Path, adapters: bool) -> Result<String> {
     ))
 }
 
-/// Whether the engine took from its cache what the router believed to be there.
+/// Whether the engine reused as much as the router expected.
 fn check(credited: u64, answer: &Value) -> Result<()> {
     let timings = &answer["timings"];
     let number = |field: &str| timings[field].as_u64();
     let (Some(cached), Some(evaluated)) = (number("cache_n"), number("prompt_n")) else {
         return Err(Error::new(answer.to_string()));
     };
-    // The engine always evaluates the last token again.
+    // The engine always evaluates the last token.
     let whole = if evaluated == 1 { cached + 1 } else { cached };
     let blocks = |tokens: u64| tokens / BLOCK as u64 * BLOCK as u64;
     match [blocks(cached), blocks(whole)].contains(&credited) {
@@ -122,7 +123,7 @@ fn check(credited: u64, answer: &Value) -> Result<()> {
     }
 }
 
-/// What the gateway answers to a router is what the server makes of the request itself.
+/// The gateway's answers to a router must agree with what the server does with the same request.
 fn check_render(publisher: &Publisher, gateway: &Gateway) -> Result<()> {
     let at = gateway.address();
     let count = |tokens: &Value| tokens["token_ids"].as_array().map_or(0, Vec::len) as u64;

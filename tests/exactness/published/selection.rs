@@ -1,4 +1,4 @@
-//! Dynamo's selection service: it chooses the server that has the prompt.
+//! Dynamo's selection service must choose the server that has the prompt.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -65,7 +65,8 @@ impl Service {
     }
 }
 
-/// Twenty prompts over three servers: each is where it was evaluated, and nowhere else.
+/// Twenty prompts are spread over three servers. For each prompt, the service must choose the server
+/// that evaluated it.
 pub(crate) fn run(python: &Path) -> Result<String> {
     let service = Service::start(python)?;
     let llama = Server::builder().model(&Model::tiny(Arch::Llama));

@@ -1,4 +1,4 @@
-//! What a server's slots hold, by its own word.
+//! The content of a server's slots, from the files that the server saves.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use serde_json::json;
 
 const FILE: &str = "what-it-holds.bin";
 
-/// The tokens of each slot, up to the first image. `None`: the server does not tell, as of slots with images.
+/// The tokens of each slot, up to the first image. `None` if the server refuses to save a slot, as some
+/// do if it has an image.
 pub(crate) fn contents(server: &Server) -> Result<Option<Vec<Vec<i32>>>> {
     let mut all = Vec::new();
     for slot in 0..server.slots()? {
@@ -49,7 +50,7 @@ fn tokens(bytes: &[u8]) -> Result<Vec<i32>> {
     Ok(tokens)
 }
 
-/// The names of all full blocks of these contents.
+/// The hashes of all full blocks of these contents.
 pub(crate) fn names(contents: &[Vec<i32>], block: usize) -> BTreeSet<u64> {
     let mut all = BTreeSet::new();
     for content in contents {

@@ -1,5 +1,5 @@
-//! A day: three routers follow a server under load, and one of them is killed again and again. At the
-//! end each of them has the engine's set of blocks, no more and no less.
+//! A long run: three routers follow a server under load, and one of them is killed and started again
+//! several times. At the end each router must have exactly the engine's set of blocks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use crate::prompts::text;
 use crate::publisher::Publisher;
 use crate::slots::{contents, names};
 
-/// How many requests there are at least; a hundred thousand are a day's figure.
+/// Sets the least number of requests. A server may get about 100,000 in a day.
 const REQUESTS: &str = "CONTEXTPILOT_TEST_ROUTER_REQUESTS";
 const CLIENTS: u64 = 4;
-/// How often a router is killed at least.
+/// How often the third router is killed at least.
 const KILLS: u64 = 4;
 
-/// What goes on at the same time.
+/// The state that clients and routers share.
 struct Day {
     publisher: Publisher,
     answered: AtomicU64,
@@ -88,7 +88,7 @@ impl Day {
         enough || self.failed.load(Ordering::Relaxed)
     }
 
-    /// A client: prompts over five documents, one after the other.
+    /// One client. It sends prompts that begin with one of five documents, one after the other.
     fn load(&self, client: u64) -> Result<()> {
         for nth in 0.. {
             if self.is_over() {
@@ -106,7 +106,8 @@ impl Day {
         Ok(())
     }
 
-    /// Kills a router whenever it has got something, until the load ends. The last one lives.
+    /// Starts a router, and kills it when it has received some blocks. Repeats this until the load ends.
+    /// Returns the last router.
     fn kill_again_and_again(&self, python: &Path) -> Result<Indexer> {
         let events = self.publisher.events;
         loop {
@@ -119,13 +120,13 @@ impl Day {
                 return Ok(router);
             }
             self.work_on();
-            // By signal 9.
+            // Dropping the router kills it with SIGKILL.
             drop(router);
             self.killed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits until a hundredth of the requests was answered.
+    /// Waits until another hundredth of the requests is answered.
     fn work_on(&self) {
         let enough = self.answered.load(Ordering::Relaxed) + self.requests / 100;
         while !self.is_over() && self.answered.load(Ordering::Relaxed) < enough {

@@ -1,4 +1,4 @@
-//! A trace, compared after each of its steps.
+//! Runs a trace, and compares the indexer with the engine after each step.
 
 use contextpilot_testbed::{Error, Request, Result, Server, Step};
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::publisher::Publisher;
 use crate::slots::{common_blocks, contents};
 use contextpilot_testbed::try_until;
 
-/// Runs it; says how much was compared.
+/// Runs a trace. Returns a text that says how much was compared.
 pub(crate) fn run(case: &Case, indexer: &Indexer) -> Result<String> {
     if let Some(lacking) = case.server.lacking() {
         return Ok(format!("left out: no {lacking}"));
@@ -61,23 +61,23 @@ pub(crate) fn run(case: &Case, indexer: &Indexer) -> Result<String> {
     })
 }
 
-/// All that any slot has ever held.
+/// Everything that any slot has ever held.
 #[derive(Default)]
 pub(crate) struct Seen {
     contents: Vec<Vec<i32>>,
     pub(crate) asked: usize,
-    /// The server told what it held each time.
+    /// The server could always save its slots.
     pub(crate) exact: bool,
 }
 
 impl Seen {
-    /// What the slots have ever held.
+    /// Everything that any slot has ever held.
     pub(crate) fn contents(&self) -> &[Vec<i32>] {
         &self.contents
     }
 
-    /// Waits until the indexer believes what the slots hold, of everything that they ever held.
-    /// `all`: the engine can go back to any position.
+    /// Asks the indexer about everything that the slots have ever held, and waits until its answers match
+    /// what they hold now. `all`: the engine can go back to any position.
     pub(crate) fn compare(
         &mut self,
         publisher: &Publisher,
@@ -101,7 +101,7 @@ impl Seen {
                 let held = now.iter().map(|held| common_blocks(held, content, BLOCK));
                 let truth = held.max().unwrap_or(0);
                 let Belief { device, any } = indexer.believes(instance, content)?;
-                // Where only checkpoints lead back, less is claimed.
+                // If the engine can go back to checkpoints only, fewer blocks are published.
                 let right = if all {
                     device == truth
                 } else {
@@ -127,8 +127,8 @@ impl Seen {
     }
 }
 
-/// For each prompt of the trace: what the indexer believes, and what the engine takes from its cache
-/// where the trace was replayed. Counts those that were found in host memory only.
+/// For each prompt that the indexer believes to be in host memory: compares that with what the engine
+/// reuses after a replay of the trace. Returns the number of such prompts.
 fn compare_with_replays(case: &Case, publisher: &Publisher, indexer: &Indexer) -> Result<usize> {
     let mut compared = 0;
     for request in plain_prompts(case) {
@@ -140,7 +140,7 @@ fn compare_with_replays(case: &Case, publisher: &Publisher, indexer: &Indexer) -
         let replayed = case.server.plain().spawn()?;
         case.trace.run(&replayed)?;
         for slot in 0..replayed.slots()? {
-            // So that it is looked for in host memory.
+            // With empty slots, the engine looks in host memory.
             let path = format!("/slots/{slot}?action=erase");
             replayed.post(&path, &json!({}))?;
         }
@@ -158,7 +158,7 @@ fn compare_with_replays(case: &Case, publisher: &Publisher, indexer: &Indexer) -
     Ok(compared)
 }
 
-/// Each prompt of a trace that is a text, once.
+/// The distinct requests of a trace to `/completion` whose prompt is a text.
 pub(crate) fn plain_prompts(case: &Case) -> Vec<&Request> {
     let mut requests: Vec<&Request> = Vec::new();
     for step in &case.trace.steps {

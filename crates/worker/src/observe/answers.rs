@@ -244,31 +244,42 @@ impl Answers {
     fn readiness(&self) -> (HealthStatus, String) {
         if !self.library.is_running() {
             let place = self.library.place_of_panic();
-            let reason = format!("stopped after an internal error at {place}; restart the server");
+            let reason = format!(
+                "the hook stopped after an internal error at {place}, and llama-server goes on \
+                 without it; restart the server to get the hook back"
+            );
             return (HealthStatus::Stopped, reason);
         }
         let missing = self.library.engine().missing;
         if !missing.is_empty() {
             let missing = missing.join("; ");
-            return (HealthStatus::NotAttached, format!("without {missing}"));
+            let reason = format!(
+                "not observed: {missing}; `contextpilot-llama doctor` shows which functions"
+            );
+            return (HealthStatus::NotAttached, reason);
         }
         if self.library.model_state() == ModelState::Loading {
-            let reason = "the server is loading its model";
+            let reason = "llama-server is still loading its model; wait until it answers";
             return (HealthStatus::Loading, reason.to_owned());
         }
         let Some(sender) = &self.sender else {
-            return (HealthStatus::Ok, "observing; there is no index".to_owned());
+            let reason = "the hook works; no index is set (CONTEXTPILOT_INDEX_URL), so evictions are \
+                          not reported";
+            return (HealthStatus::Ok, reason.to_owned());
         };
         let stats = sender.stats();
         if stats.failures_in_a_row > 0 || !stats.running {
             let why = stats.last_error.unwrap_or_default();
             let waiting = stats.waiting + stats.in_flight;
-            let reason = format!("the index cannot be told, {waiting} evictions wait: {why}");
+            let reason = format!(
+                "evictions cannot be reported to the index, {waiting} wait: {why}; check the index \
+                 and CONTEXTPILOT_INDEX_URL"
+            );
             return (HealthStatus::IndexFailing, reason);
         }
         (
             HealthStatus::Ok,
-            "observing, and telling the index".to_owned(),
+            "the hook works, and reports evictions to the index".to_owned(),
         )
     }
 }
@@ -282,7 +293,7 @@ const HEALTH: &str = "/health";
 /// For readiness probes.
 const READY: &str = "/ready";
 
-const ALIVE: &str = "this process serves; /ready says how it is";
+const ALIVE: &str = "the process serves; for the state of the hook, ask /ready";
 
 fn is_probe(path: &str) -> bool {
     path == HEALTH || path == READY
@@ -304,7 +315,7 @@ fn probed(status: HealthStatus, reason: String, access: Access) -> Response {
     };
     let reason = match access {
         Access::Whole => reason,
-        Access::Probe => "told with the token only".to_owned(),
+        Access::Probe => "send the token to get the reason".to_owned(),
     };
     json(code, &Health { status, reason })
 }
