@@ -125,7 +125,9 @@ fn order_of_queue(requests: &[TrafficRequest], ends: &[u64], jobs: &[Job]) -> Ve
     let all: Vec<usize> = (0..jobs.len()).collect();
     for together in all.chunk_by(|&a, &b| over(record(a).launched) == over(record(b).launched)) {
         let end = over(record(together[0]).launched).checked_sub(1);
-        let began = end.map_or(0, |end| batch_began(prompts.added_before(ends[end]), ends[end]));
+        let began = end.map_or(0, |end| {
+            batch_began(prompts.added_before(ends[end]), ends[end])
+        });
         let (waiting, came) = together
             .iter()
             .partition::<Vec<usize>, _>(|&&nth| record(nth).arrived <= began);
