@@ -31,8 +31,6 @@ pub enum HealthStatus {
     Stopped,
     /// The last POST to the index failed. Evictions wait.
     IndexFailing,
-    /// The worker did not answer in time.
-    Busy,
     /// A newer server's word.
     #[serde(other)]
     Other,

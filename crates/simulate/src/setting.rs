@@ -10,7 +10,7 @@ use contextpilot_traffic::{Calls, Memory, Setup, Traffic};
 pub struct Setting {
     /// `--parallel`
     pub parallel: u32,
-    /// `--parallel` is not given. Then the slots share the context.
+    /// Neither `--parallel` nor `--kv-unified` is given. Then the slots share the context.
     pub auto_parallel: bool,
     /// `--ctx-size`: tokens, for all slots.
     pub context: u32,
@@ -198,8 +198,7 @@ impl Setting {
 
     /// With `--parallel` and this many slots. The context stays as large as it is. The slots divide it,
     /// each part rounded up to a multiple of 256 tokens (`llama_context`). They share it only if this
-    /// setting has `--parallel` and they share it now: without `--parallel` sharing is the default, which
-    /// `--parallel` ends.
+    /// setting has `--kv-unified`: without either flag sharing is the default, which `--parallel` ends.
     #[must_use]
     pub fn with_parallel(self, parallel: u32) -> Self {
         let kv_unified = self.kv_unified && !self.auto_parallel;

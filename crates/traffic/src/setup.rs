@@ -36,8 +36,8 @@ pub struct Setup {
     pub engine: String,
     /// Slots (`--parallel`).
     pub parallel: u32,
-    /// `--parallel` was not given. Then the slots share the context. With `--parallel` they divide it,
-    /// unless `--kv-unified` is given.
+    /// Neither `--parallel` nor `--kv-unified` was given. Then the slots share the context. With
+    /// `--parallel` they divide it, unless `--kv-unified` is given.
     pub auto_parallel: bool,
     /// Tokens that fit into the whole context (`llama_n_ctx`).
     pub context: u32,

@@ -151,16 +151,18 @@ impl Writer {
     }
 
     fn frame(&mut self, kind: u8, body: &[u8]) -> Recorded {
-        let bytes = match frame::frame(kind, body) {
-            Some(bytes) if !self.full => bytes,
-            _ => return Recorded::Full,
-        };
-        if self.written + bytes.len() as u64 > self.limit {
-            // Later segments would name identities of tokens that are not in the file.
-            self.full = true;
-            return Recorded::Full;
+        let room = self.limit.saturating_sub(self.written);
+        let bytes = frame::frame(kind, body).filter(|bytes| bytes.len() as u64 <= room);
+        match bytes {
+            Some(bytes) if !self.full => {
+                self.written += bytes.len() as u64;
+                Recorded::Bytes(bytes)
+            }
+            _ => {
+                // Later segments would name identities of tokens that are not in the file.
+                self.full = true;
+                Recorded::Full
+            }
         }
-        self.written += bytes.len() as u64;
-        Recorded::Bytes(bytes)
     }
 }

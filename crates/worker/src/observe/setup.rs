@@ -53,7 +53,7 @@ pub(super) fn setup<F: Fn(&str) -> Option<OsString>>(
         calls,
         version: engine.version.clone().unwrap_or_default(),
         parallel: parallel.unwrap_or(usual.parallel),
-        auto_parallel: parallel.is_none(),
+        auto_parallel: parallel.is_none() && unified != Some(true),
         kv_unified: parallel.is_none() || unified.unwrap_or(false),
         cache_ram: has_host_cache.then_some(ram),
         // Somewhat older than `llama_process`.
@@ -153,6 +153,9 @@ mod tests {
         assert_eq!((two.parallel, two.kv_unified), (2, false));
         assert!(!two.auto_parallel);
         assert!(of("x -np 2 --kv-unified").kv_unified);
+        let unified = of("x --kv-unified");
+        assert_eq!((unified.parallel, unified.kv_unified), (4, true));
+        assert!(!unified.auto_parallel, "--parallel would leave them shared");
         assert!(!of("x --parallel 2 -kvu --no-kv-unified").kv_unified);
     }
 
