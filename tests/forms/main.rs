@@ -4,6 +4,7 @@
 
 mod addresses;
 mod bare;
+mod decisions;
 mod routers;
 #[path = "../support/mod.rs"]
 mod support;

@@ -137,11 +137,16 @@ impl Observer {
         accounts.close(sequence, taken.reused, taken.evaluated)
     }
 
-    /// A further answer to a prompt (`n`) takes over the prompt of its parent.
+    /// A further answer to a prompt (`n`) takes over the prompt of its parent. If the parent still works on its
+    /// prompt, only the beginning of it is shared (questions to a decision model), and nothing is taken over.
     pub(crate) fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
         let Some(parent) = self.slots.get(&source) else {
             return;
         };
+        let prompt = parent.launch.as_ref().and_then(|one| one.prompt.as_ref());
+        if prompt.is_some_and(|prompt| prompt.over().is_none()) {
+            return;
+        }
         let (last, surplus) = (parent.last, parent.surplus.clone());
         let of_parent = parent.launch.as_ref().map(|launch| Launch {
             prompt: None,

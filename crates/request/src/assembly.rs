@@ -78,7 +78,7 @@ impl Assembly {
                 None => Way::Unknown,
             },
             // Only the server knows how to compose these from their parts.
-            (Endpoint::Completion | Endpoint::Rerank, _) => Way::Unknown,
+            (Endpoint::Completion | Endpoint::Rerank | Endpoint::Decision, _) => Way::Unknown,
             _ => Way::EachText,
         };
         let mut assembly = Self {

@@ -20,6 +20,9 @@ pub enum Endpoint {
     Rerank,
     /// `/audio/transcriptions`, `/v1/audio/transcriptions`.
     Transcription,
+    /// `/v1/systemone`: questions to a decision model, since 2026. Each question is a prompt, and no token
+    /// is generated.
+    Decision,
     /// Everything else, which evaluates nothing: `/health`, `/slots`, `/tokenize`, …
     Other,
 }
@@ -38,16 +41,18 @@ impl Endpoint {
             | Endpoint::Responses
             | Endpoint::Messages
             | Endpoint::Infill => true,
-            Endpoint::Embedding | Endpoint::Rerank | Endpoint::Transcription | Endpoint::Other => {
-                false
-            }
+            Endpoint::Embedding
+            | Endpoint::Rerank
+            | Endpoint::Transcription
+            | Endpoint::Decision
+            | Endpoint::Other => false,
         }
     }
 
     /// Classifies a decoded path, or the last 32 bytes of one. Only the end
     /// counts: `--api-prefix` may put anything before it.
     pub fn of_path(path: &[u8]) -> Self {
-        const ROUTES: [(&[u8], Endpoint); 11] = [
+        const ROUTES: [(&[u8], Endpoint); 12] = [
             // The longer of two routes with a common end comes first.
             (b"/chat/completions", Endpoint::Chat),
             (b"/completions", Endpoint::Completion),
@@ -60,6 +65,7 @@ impl Endpoint {
             (b"/rerank", Endpoint::Rerank),
             (b"/reranking", Endpoint::Rerank),
             (b"/audio/transcriptions", Endpoint::Transcription),
+            (b"/v1/systemone", Endpoint::Decision),
         ];
         ROUTES
             .iter()
@@ -177,6 +183,7 @@ mod tests {
             ("/rerank", Rerank),
             ("/v1/reranking", Rerank),
             ("/v1/audio/transcriptions", Transcription),
+            ("/v1/systemone", Decision),
             ("/api/prefix/v1/completions", Completion),
             ("/v1/%63ompletions", Completion),
             ("/v1/%6", Other),

@@ -190,6 +190,32 @@ fn several_answers_to_one_prompt_are_copies() {
     assert_eq!((server.lost(), server.ledger.live()), (vec![], 1));
 }
 
+#[test]
+fn questions_that_share_the_beginning_of_their_prompts_are_cached_while_each_is() {
+    let mut server = Server::start();
+    let request = server.post("a");
+    let child = request.task + 1;
+    server.post_again(&request, child);
+    server.launch(1, child);
+    server.launch(0, request.task);
+    server.submit(0, &text("shared "), false);
+    server.done();
+    server.remove(1, -1, -1);
+    server.copy(0, 1);
+    server.submit(0, &text("one"), true);
+    server.done();
+    assert_eq!(server.said(), ["a awaited"]);
+    server.submit(1, &text("two"), true);
+    server.done();
+    assert_eq!(server.said(), ["a cached in slot 1"]);
+    // The server empties the slots of child tasks when they are over.
+    server.remove(1, -1, -1);
+    server.answer(request);
+    server.prompt(0, "b", "shared one");
+    server.quiet(1_000);
+    assert_eq!(server.lost(), ["a evicted: cleared, slot 1"]);
+}
+
 /// Embedding tasks ask for the output of every token.
 fn embedding(slot: i32, from: i32, tokens: &str) -> Vec<Entry> {
     let mut entries = entries(slot, from, &text(tokens), false);

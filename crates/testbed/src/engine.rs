@@ -102,7 +102,10 @@ impl Model {
     /// last token is. If not (sliding window, recurrent), checkpoints decide, and a prompt counts as
     /// cached if nine tenths of it are reused.
     pub(crate) fn keeps_any_prefix(&self) -> bool {
-        matches!(self.arch, Arch::Llama | Arch::Draft | Arch::Qwen2Vl)
+        matches!(
+            self.arch,
+            Arch::Llama | Arch::Draft | Arch::Qwen2Vl | Arch::Decision
+        )
     }
 }
 

@@ -14,8 +14,8 @@ Usage: tiny-model [OPTIONS] OUT.gguf
 
 Options:
   --arch ARCH       llama (full attention), gemma2 (sliding window),
-                    mamba (recurrent), draft (first layer of llama) or
-                    qwen2vl (M-RoPE) [llama]
+                    mamba (recurrent), draft (first layer of llama),
+                    qwen2vl (M-RoPE) or decision (answers /v1/systemone) [llama]
   --ctx-train N     context length that the model claims, in tokens [131072]
   --seed N          equal seeds, equal weights [1]
   --layers N        blocks [2; draft: 1]

@@ -20,16 +20,20 @@ pub enum Arch {
     /// Full attention with positions of several dimensions (M-RoPE): the rows of
     /// an image share one, and what follows continues after a gap.
     Qwen2Vl,
+    /// [`Arch::Llama`] with the metadata of a decision model, which answers `/v1/systemone`: it is asked a
+    /// question about a state, and its answer is read off the last token of the prompt.
+    Decision,
 }
 
 impl Arch {
     /// Every architecture, in the order of the documentation.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Llama,
         Self::Gemma2,
         Self::Mamba,
         Self::Draft,
         Self::Qwen2Vl,
+        Self::Decision,
     ];
 
     /// The name on the command line.
@@ -40,13 +44,14 @@ impl Arch {
             Self::Mamba => "mamba",
             Self::Draft => "draft",
             Self::Qwen2Vl => "qwen2vl",
+            Self::Decision => "decision",
         }
     }
 
     /// The name in the file, `general.architecture`.
     pub(crate) fn in_file(self) -> &'static str {
         match self {
-            Self::Llama | Self::Draft => "llama",
+            Self::Llama | Self::Draft | Self::Decision => "llama",
             Self::Gemma2 => "gemma2",
             Self::Mamba => "mamba",
             Self::Qwen2Vl => "qwen2vl",
@@ -71,6 +76,9 @@ impl FromStr for Arch {
         })
     }
 }
+
+/// How [`Arch::Decision`] makes a prompt of a question: the state, a space, the instructions.
+const DECISION_TEMPLATE: &str = "{{- state + ' ' + instructions -}}";
 
 /// A model to write. Start from [`Spec::new`] and change what matters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -194,6 +202,11 @@ impl Spec {
             header.f32("gemma2.attn_logit_softcapping", 50.0);
             // As good as none: the bias of `tensors` must reach the sampler.
             header.f32("gemma2.final_logit_softcapping", 1000.0);
+        }
+        if self.arch == Arch::Decision {
+            // The kind whose questions share the beginning of a prompt; each option is a letter.
+            header.string("llama.decision.type", "openjev");
+            header.string("tokenizer.chat_template.systemone", DECISION_TEMPLATE);
         }
         header.f32(&format!("{arch}.attention.layer_norm_rms_epsilon"), 1e-5);
     }

@@ -243,10 +243,11 @@ impl Ledger {
             return;
         }
         self.sequence(target);
-        let Some(held) = self.sequences.get(&source).map(|s| s.holder) else {
+        let Some(source_slot) = self.sequences.get(&source) else {
             self.obscure(target, effects);
             return;
         };
+        let (held, evaluated) = (source_slot.holder, source_slot.launch.is_none());
         if from > 0 {
             self.obscure(target, effects);
             return;
@@ -262,8 +263,11 @@ impl Ledger {
         self.replace(target, copy, effects);
         self.reaches.copied(source, target);
         // With `n` answers to one prompt, each child task takes over the prompt that its parent has
-        // evaluated.
-        self.settle(target, effects);
+        // evaluated. The questions to a decision model share the beginning of their prompts only: it is
+        // copied before the parent's prompt ends, and each child goes on by itself.
+        if evaluated {
+            self.settle(target, effects);
+        }
     }
 
     /// Replaces the content of a sequence by that of `holder`.

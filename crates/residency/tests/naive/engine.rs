@@ -123,6 +123,7 @@ impl Naive {
             self.obscure(target);
             return;
         }
+        let evaluated = self.slots[&source].launch.is_none();
         let set = self.slots[&source].set.clone();
         let slot = self.slot(target);
         slot.set = set;
@@ -130,7 +131,9 @@ impl Naive {
         let mut tokens = self.content(source).to_vec();
         tokens.truncate(usize::try_from(to).unwrap_or(usize::MAX));
         self.replace(target, tokens);
-        self.settle(target);
+        if evaluated {
+            self.settle(target);
+        }
     }
 
     pub(super) fn remove(&mut self, id: SequenceId, from: i64, to: i64) {
