@@ -45,7 +45,8 @@ impl Behaviour {
         Self::Answer(status, vec![format!("Location: {location}")], String::new())
     }
 
-    /// What it comes to for a request with these ids. `None`: the request is no eviction.
+    /// How to answer one request: resolves the behaviours that depend on the request. `ids` are
+    /// those of an eviction; `None`: the request is no eviction.
     pub(super) fn towards(self, ids: Option<&[String]>) -> Self {
         let sent = ids.unwrap_or_default();
         match self {
@@ -61,8 +62,8 @@ impl Behaviour {
         }
     }
 
-    /// Whether an eviction that is answered like this has reached the index: a 2xx that is no
-    /// web page.
+    /// Whether an eviction that is answered like this counts as accepted: the status is 2xx, and
+    /// the body is no web page.
     pub(super) fn accepts(&self) -> bool {
         match self {
             Self::Accept => true,

@@ -172,4 +172,8 @@ fn it_listens_at_a_unix_socket_and_removes_it() {
         assert!(kept.closed_within(PATIENCE));
         assert!(!path.exists());
     }
+    let index = Index::start_unix(&path).expect("a free path");
+    folder.close().expect("an own folder");
+    // This must not wait for a listener that nothing can wake.
+    drop(index);
 }
