@@ -13,21 +13,22 @@ use std::time::Duration;
 
 use contextpilot_delivery::{Config, Sender};
 use contextpilot_settings::Settings;
+use contextpilot_testbed::{Behaviour, Index};
 use support::*;
 
 #[test]
 fn one_post_is_json_over_a_kept_alive_connection() {
-    let index = Index::start();
-    let (sender, log) = sender_to(&index.url());
+    let index = start_index();
+    let (sender, log) = sender_to(&index.evict_url());
     for n in 1..=5 {
         sender.evict(format!("req-\"{n}\"\n").into());
-        index.wait_for_told(n);
+        wait_for_told(&index, n);
         wait_for(&sender, "confirmation", |s| s.sent == n as u64);
     }
     let posts = index.posts();
     assert_eq!(posts.len(), 5);
     assert_eq!(posts[4].ids, ["req-\"5\"\n"]);
-    assert_eq!(posts[0].head[0], "POST /evict HTTP/1.1");
+    assert_eq!(posts[0].line(), "POST /evict HTTP/1.1");
     assert_eq!(posts[0].header("content-type"), Some("application/json"));
     let agent = posts[0].header("user-agent").expect("a user agent");
     assert!(agent.starts_with("contextpilot-llama/"), "{agent}");
@@ -49,7 +50,7 @@ fn from_settings(variables: &[(&str, String)], log: &Log) -> Config {
 
 #[test]
 fn settings_give_prefix_token_and_user() {
-    let index = Index::start();
+    let index = start_index();
     let address = index.address();
     let log = Log::default();
     let token = from_settings(
@@ -79,12 +80,12 @@ fn settings_give_prefix_token_and_user() {
     for (n, config) in [token, user].into_iter().enumerate() {
         let sender = Sender::start(config, || {}).expect("a sender");
         sender.evict("req-1".into());
-        index.wait_for_told(n + 1);
+        wait_for_told(&index, n + 1);
     }
     let posts = index.posts();
-    assert_eq!(posts[0].head[0], "POST /pilot/v1/evict HTTP/1.1");
+    assert_eq!(posts[0].line(), "POST /pilot/v1/evict HTTP/1.1");
     assert_eq!(posts[0].header("authorization"), Some("Bearer t0ken"));
-    assert_eq!(posts[1].head[0], "POST /evict HTTP/1.1");
+    assert_eq!(posts[1].line(), "POST /evict HTTP/1.1");
     // RFC 7617's own example, but for its capital letter and colon.
     let basic = posts[1].header("authorization");
     assert_eq!(basic, Some("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="));
@@ -92,60 +93,60 @@ fn settings_give_prefix_token_and_user() {
 
 #[test]
 fn ids_that_come_during_a_post_are_sent_in_order_afterwards() {
-    let index = Index::start();
-    index.script([Act::Hang]);
-    let (sender, _) = sender_to(&index.url());
+    let index = start_index();
+    index.script([Behaviour::Hang]);
+    let (sender, _) = sender_to(&index.evict_url());
     let all = ids(0..2501);
     evict(&sender, &all[..1]);
-    index.wait_for_posts(1);
+    wait_for_posts(&index, 1);
     for id in &all[1..] {
         sender.evict(id.as_str().into());
     }
     let stats = sender.stats();
     assert_eq!((stats.waiting, stats.in_flight), (2500, 1));
     index.release();
-    assert_eq!(index.wait_for_told(all.len()), all);
+    assert_eq!(wait_for_told(&index, all.len()), all);
     let sizes: Vec<usize> = index.posts().iter().map(|post| post.ids.len()).collect();
     assert_eq!(sizes, [1, 1000, 1000, 500]);
 }
 
 #[test]
 fn an_id_that_became_resident_again_is_not_sent() {
-    let index = Index::start();
-    index.script([Act::Hang]);
-    let (sender, _) = sender_to(&index.url());
+    let index = start_index();
+    index.script([Behaviour::Hang]);
+    let (sender, _) = sender_to(&index.evict_url());
     let all = ids(0..4);
     evict(&sender, &all[..1]);
-    index.wait_for_posts(1);
+    wait_for_posts(&index, 1);
     evict(&sender, &all[1..]);
     assert!(sender.withdraw(&all[2]));
     assert!(!sender.withdraw(&all[0]), "it is on its way");
     index.release();
     let expected = [&all[0], &all[1], &all[3]].map(String::clone);
-    assert_eq!(index.wait_for_told(3), expected);
+    assert_eq!(wait_for_told(&index, 3), expected);
     wait_for(&sender, "the end", |s| s.sent == 3 && s.waiting == 0);
 }
 
 #[test]
 fn an_id_that_became_resident_again_in_flight_is_not_sent_again_after_a_failure() {
-    let index = Index::start();
-    index.script([Act::Hang]);
-    let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_secs(2));
+    let index = start_index();
+    index.script([Behaviour::Hang]);
+    let (sender, _) = sender_with(&index.evict_url(), |c| c.timeout = Duration::from_secs(2));
     let all = ids(0..2);
     evict(&sender, &all);
-    index.wait_for_posts(1);
+    wait_for_posts(&index, 1);
     sender.withdraw(&all[0]);
     // The POST runs into its timeout.
-    assert_eq!(index.wait_for_told(1), all[1..]);
+    assert_eq!(wait_for_told(&index, 1), all[1..]);
     wait_for(&sender, "the end", |s| s.sent == 1 && s.waiting == 0);
 }
 
 #[test]
 fn the_not_initialized_answer_settles_the_ids() {
-    let index = Index::start();
+    let index = start_index();
     let body = r#"{"detail":"Index not initialized. Call POST /reorder first."}"#;
-    index.script([Act::Answer(503, Vec::new(), body.to_owned())]);
-    let (sender, log) = sender_to(&index.url());
+    index.script([Behaviour::Answer(503, Vec::new(), body.to_owned())]);
+    let (sender, log) = sender_to(&index.evict_url());
     evict(&sender, &ids(0..7));
     let stats = wait_for(&sender, "an answer", |s| s.not_needed > 0);
     assert_eq!((stats.not_needed + stats.sent, stats.failed_posts), (7, 0));
@@ -158,18 +159,18 @@ fn the_not_initialized_answer_settles_the_ids() {
 fn an_answer_that_is_not_the_indexs_own_loses_no_id() {
     let page = |status| {
         let html = vec!["content-type: text/html".to_owned()];
-        Act::Answer(status, html, "<h1>Down for maintenance</h1>".to_owned())
+        Behaviour::Answer(status, html, "<h1>Down for maintenance</h1>".to_owned())
     };
     for status in 300..=599 {
-        let index = Index::start();
-        index.script([Act::status(status), page(status), page(200)]);
-        let (sender, _) = sender_with(&index.url(), |c| {
+        let index = start_index();
+        index.script([Behaviour::empty(status), page(status), page(200)]);
+        let (sender, _) = sender_with(&index.evict_url(), |c| {
             c.retry.base = Duration::from_millis(1);
             c.retry.cap = Duration::from_millis(1);
         });
         let all = ids(0..2);
         evict(&sender, &all);
-        let mut told = index.wait_for_told(2);
+        let mut told = wait_for_told(&index, 2);
         told.sort();
         assert_eq!(told, all, "{status}");
         let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
@@ -187,10 +188,13 @@ fn a_lasting_failure_is_reported_with_advice_and_so_is_its_end() {
         (302, "final address"),
         (200, "web page"),
     ] {
-        let index = Index::start();
+        let index = start_index();
         let html = vec!["content-type: text/html".to_owned()];
-        index.script(vec![Act::Answer(status, html, "<p>".to_owned()); 10_000]);
-        let (sender, log) = sender_with(&index.url(), |c| {
+        index.script(vec![
+            Behaviour::Answer(status, html, "<p>".to_owned());
+            10_000
+        ]);
+        let (sender, log) = sender_with(&index.evict_url(), |c| {
             c.authorization = Some("Bearer s3cret".to_owned());
         });
         evict(&sender, &ids(0..3));
@@ -199,12 +203,12 @@ fn a_lasting_failure_is_reported_with_advice_and_so_is_its_end() {
         assert!(stats.failures_in_a_row > 0);
         let error = stats.last_error.expect("what went wrong");
         assert!(error.contains(&status.to_string()), "{error}");
-        index.behave();
+        index.behave(Behaviour::Accept);
         wait_for(&sender, "confirmation", |s| s.sent == 3);
         let lines = log.lines();
         assert_eq!(lines.len(), 2, "{lines:#?}");
         assert!(lines[0].starts_with("[ContextPilot] "), "{lines:?}");
-        assert!(lines[0].contains(&index.url()), "{lines:?}");
+        assert!(lines[0].contains(&index.evict_url()), "{lines:?}");
         assert!(lines[0].contains(&status.to_string()), "{lines:?}");
         assert!(lines[0].contains(check), "{lines:?}");
         assert!(lines[0].contains("3 evictions wait"), "{lines:?}");
@@ -217,16 +221,16 @@ fn a_lasting_failure_is_reported_with_advice_and_so_is_its_end() {
 
 #[test]
 fn a_post_that_is_too_large_is_halved_until_it_fits() {
-    let index = Index::start();
-    index.script([Act::AnswerAbove(100, 413)]);
-    let (sender, log) = sender_with(&index.url(), |c| {
+    let index = start_index();
+    index.behave(Behaviour::RefuseAbove(100, 413));
+    let (sender, log) = sender_with(&index.evict_url(), |c| {
         // There are no pauses while batches are halved.
         c.retry.base = PATIENCE;
         c.retry.cap = PATIENCE;
     });
     let all = ids(0..1500);
     evict(&sender, &all);
-    assert_eq!(index.wait_for_told(1500), all);
+    assert_eq!(wait_for_told(&index, 1500), all);
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 1500);
     assert_eq!((stats.rejected, stats.failures_in_a_row), (0, 0));
     let sizes: Vec<usize> = index.posts().iter().map(|post| post.ids.len()).collect();
@@ -239,15 +243,15 @@ fn a_post_that_is_too_large_is_halved_until_it_fits() {
 
 #[test]
 fn a_single_id_that_is_too_large_is_tried_again_and_again() {
-    let index = Index::start();
-    index.script([Act::AnswerAbove(0, 413)]);
-    let (sender, _) = sender_to(&index.url());
+    let index = start_index();
+    index.behave(Behaviour::RefuseAbove(0, 413));
+    let (sender, _) = sender_to(&index.evict_url());
     evict(&sender, &ids(0..3));
     let stats = wait_for(&sender, "failures", |s| s.failed_posts > 10);
     assert_eq!((stats.sent, stats.rejected), (0, 0));
     assert!(stats.failures_in_a_row > 0);
-    index.behave();
-    let mut told = index.wait_for_told(3);
+    index.behave(Behaviour::Accept);
+    let mut told = wait_for_told(&index, 3);
     told.sort();
     assert_eq!(told, ids(0..3));
 }
@@ -256,13 +260,13 @@ fn a_single_id_that_is_too_large_is_tried_again_and_again() {
 #[test]
 fn an_id_that_is_always_refused_does_not_stop_the_others() {
     for status in [400, 403, 422, 500] {
-        let index = Index::start();
+        let index = start_index();
         let all = ids(0..40);
         let bad = vec![all[7].clone(), all[30].clone()];
-        index.script([Act::AnswerTo(bad.clone(), status)]);
-        let (sender, log) = sender_to(&index.url());
+        index.behave(Behaviour::RefuseIds(bad.clone(), status));
+        let (sender, log) = sender_to(&index.evict_url());
         evict(&sender, &all);
-        index.wait_for_told(38);
+        wait_for_told(&index, 38);
         let stats = wait_for(&sender, "the others", |s| s.sent == 38);
         assert_eq!((stats.rejected, stats.waiting + stats.in_flight), (0, 2));
         // They are tried, all the while, and named once.
@@ -277,9 +281,9 @@ fn an_id_that_is_always_refused_does_not_stop_the_others() {
         assert!(!lines[0].contains("req-"), "{lines:?}");
         // What comes meanwhile is told at once.
         sender.evict("req-late".into());
-        assert_eq!(index.wait_for_told(39).last().unwrap(), "req-late");
-        index.behave();
-        let mut told = index.wait_for_told(41);
+        assert_eq!(wait_for_told(&index, 39).last().unwrap(), "req-late");
+        index.behave(Behaviour::Accept);
+        let mut told = wait_for_told(&index, 41);
         told.sort();
         let mut expected = all.clone();
         expected.push("req-late".to_owned());
@@ -292,20 +296,20 @@ fn an_id_that_is_always_refused_does_not_stop_the_others() {
 /// something in the list that is no text.
 #[test]
 fn only_ids_that_the_index_itself_names_are_dropped() {
-    let index = Index::start();
+    let index = start_index();
     let fault = |n: usize| format!(r#"{{"type":"t","loc":["body","request_ids",{n}],"msg":"m"}}"#);
     let body = format!(r#"{{"detail":[{},{}]}}"#, fault(1), fault(3));
-    index.script([Act::Hang, Act::Answer(422, Vec::new(), body)]);
-    let (sender, log) = sender_with(&index.url(), |c| c.keep_settled = true);
+    index.script([Behaviour::Hang, Behaviour::Answer(422, Vec::new(), body)]);
+    let (sender, log) = sender_with(&index.evict_url(), |c| c.keep_settled = true);
     sender.evict("first".into());
-    index.wait_for_posts(1);
+    wait_for_posts(&index, 1);
     let all = ids(0..5);
     evict(&sender, &all);
     index.release();
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 4);
     assert_eq!((stats.rejected, stats.failed_posts, stats.posts), (2, 0, 3));
     let kept = [&all[0], &all[2], &all[4]].map(String::clone);
-    assert_eq!(index.wait_for_told(4)[1..], kept);
+    assert_eq!(wait_for_told(&index, 4)[1..], kept);
     let settled: Vec<_> = sender.take_settled();
     assert_eq!(
         settled.len(),
@@ -323,12 +327,12 @@ fn only_ids_that_the_index_itself_names_are_dropped() {
 
 #[test]
 fn an_answer_about_ids_that_were_not_sent_settles_nothing() {
-    let index = Index::start();
+    let index = start_index();
     let body = r#"{"detail":[{"loc":["body","request_ids",9]}]}"#;
-    index.script([Act::Answer(422, Vec::new(), body.to_owned())]);
-    let (sender, _) = sender_to(&index.url());
+    index.script([Behaviour::Answer(422, Vec::new(), body.to_owned())]);
+    let (sender, _) = sender_to(&index.evict_url());
     evict(&sender, &ids(0..2));
-    let mut told = index.wait_for_told(2);
+    let mut told = wait_for_told(&index, 2);
     told.sort();
     assert_eq!(told, ids(0..2));
     assert_eq!(sender.stats().rejected, 0);
@@ -390,13 +394,18 @@ fn read_head(stream: &mut impl BufRead) -> Option<(usize, Vec<String>)> {
 
 #[test]
 fn ids_are_sent_again_until_a_failure_is_over() {
-    let index = Index::start();
-    let later = Act::Answer(429, vec!["retry-after: 0".to_owned()], String::new());
-    index.script([Act::status(500), later, Act::status(502), Act::status(503)]);
-    let (sender, _) = sender_to(&index.url());
+    let index = start_index();
+    let later = Behaviour::Answer(429, vec!["retry-after: 0".to_owned()], String::new());
+    index.script([
+        Behaviour::empty(500),
+        later,
+        Behaviour::empty(502),
+        Behaviour::empty(503),
+    ]);
+    let (sender, _) = sender_to(&index.evict_url());
     let all = ids(0..3);
     evict(&sender, &all);
-    assert_eq!(index.wait_for_told(3), all);
+    assert_eq!(wait_for_told(&index, 3), all);
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 3);
     assert_eq!((stats.failed_posts, stats.failures_in_a_row), (4, 0));
     assert_eq!(stats.last_error.as_deref(), Some("the index answered 503"));
@@ -404,33 +413,33 @@ fn ids_are_sent_again_until_a_failure_is_over() {
 
 #[test]
 fn after_an_answer_that_is_not_http_ids_are_sent_again() {
-    let nothing = Act::Raw(Vec::new());
-    let garbage = Act::Raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec());
-    let noise = Act::Raw(vec![0xff; 100_000]);
-    let half_a_head = Act::Raw(b"HTTP/1.1 20".to_vec());
+    let nothing = Behaviour::Raw(Vec::new());
+    let garbage = Behaviour::Raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec());
+    let noise = Behaviour::Raw(vec![0xff; 100_000]);
+    let half_a_head = Behaviour::Raw(b"HTTP/1.1 20".to_vec());
     let torn = b"HTTP/1.1 503 X\r\ncontent-length: 99\r\n\r\n{\"detail\":\"Index not initialized. ";
     let torn = torn.to_vec();
-    let endless_head = Act::Endless(b"HTTP/1.1 200 X\r\nx: ".to_vec());
+    let endless_head = Behaviour::Endless(b"HTTP/1.1 200 X\r\nx: ".to_vec());
     for (what, act) in [
         ("nothing", nothing),
         ("garbage", garbage),
         ("noise", noise),
         ("half a head", half_a_head),
-        ("torn body of a 503", Act::Raw(torn)),
-        ("hang", Act::Hang),
+        ("torn body of a 503", Behaviour::Raw(torn)),
+        ("hang", Behaviour::Hang),
     ] {
-        let index = Index::start();
+        let index = start_index();
         index.script([act]);
-        let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_secs(2));
+        let (sender, _) = sender_with(&index.evict_url(), |c| c.timeout = Duration::from_secs(2));
         evict(&sender, &ids(0..2));
-        assert_eq!(index.wait_for_told(2), ids(0..2), "{what}");
+        assert_eq!(wait_for_told(&index, 2), ids(0..2), "{what}");
         let stats = wait_for(&sender, what, |s| s.sent == 2);
         assert_eq!(stats.failed_posts, 1, "{what}");
     }
     // The index takes this one for an answer, the sender must not.
-    let index = Index::start();
+    let index = start_index();
     index.script([endless_head]);
-    let (sender, _) = sender_to(&index.url());
+    let (sender, _) = sender_to(&index.evict_url());
     evict(&sender, &ids(0..2));
     let stats = wait_for(&sender, "endless head", |s| s.sent == 2);
     assert_eq!(stats.failed_posts, 1);
@@ -441,17 +450,21 @@ fn the_status_counts_even_if_the_body_is_torn_or_endless() {
     let torn = b"HTTP/1.1 200 X\r\ncontent-length: 99\r\n\r\n{\"rem".to_vec();
     let endless = b"HTTP/1.1 200 X\r\n\r\n".to_vec();
     let longer = b"HTTP/1.1 200 X\r\ncontent-length: 99999999999\r\n\r\n".to_vec();
-    let index = Index::start();
-    index.script([Act::Raw(torn), Act::Endless(endless), Act::Endless(longer)]);
-    let (sender, _) = sender_to(&index.url());
+    let index = start_index();
+    index.script([
+        Behaviour::Raw(torn),
+        Behaviour::Endless(endless),
+        Behaviour::Endless(longer),
+    ]);
+    let (sender, _) = sender_to(&index.evict_url());
     for (n, id) in ids(0..4).into_iter().enumerate() {
         sender.evict(id.into());
         wait_for(&sender, "confirmation", |s| s.sent == n as u64 + 1);
     }
     assert_eq!(sender.stats().failed_posts, 0);
-    assert_eq!(index.wait_for_told(4), ids(0..4), "each once");
+    assert_eq!(wait_for_told(&index, 4), ids(0..4), "each once");
     // An endless 503 is read to its limit, and not believed to be the index's.
-    index.script([Act::Endless(
+    index.script([Behaviour::Endless(
         b"HTTP/1.1 503 X\r\n\r\n{\"detail\":\"Index not initialized".to_vec(),
     )]);
     sender.evict("x".into());
@@ -461,19 +474,19 @@ fn the_status_counts_even_if_the_body_is_torn_or_endless() {
 
 #[test]
 fn redirects_are_followed_on_the_same_host_as_the_same_post() {
-    let index = Index::start();
+    let index = start_index();
     let elsewhere = format!("http://{}/b/evict", index.address());
     index.script([
-        Act::redirect(307, "/a/evict"),
-        Act::redirect(301, &elsewhere),
+        Behaviour::redirect(307, "/a/evict"),
+        Behaviour::redirect(301, &elsewhere),
     ]);
-    let (sender, log) = sender_with(&index.url(), |c| {
+    let (sender, log) = sender_with(&index.evict_url(), |c| {
         c.authorization = Some("Bearer t".to_owned());
     });
     evict(&sender, &ids(0..2));
-    assert_eq!(index.wait_for_told(2), ids(0..2));
+    assert_eq!(wait_for_told(&index, 2), ids(0..2));
     let posts = index.posts();
-    let paths: Vec<_> = posts.iter().map(|post| post.head[0].as_str()).collect();
+    let paths: Vec<_> = posts.iter().map(|post| post.line()).collect();
     assert_eq!(
         paths,
         [
@@ -494,14 +507,17 @@ fn redirects_are_followed_on_the_same_host_as_the_same_post() {
 
 #[test]
 fn redirects_elsewhere_or_in_circles_are_not_followed_and_lose_nothing() {
-    let index = Index::start();
-    let other = Index::start();
+    let index = start_index();
+    let other = start_index();
     let away = format!("http://localhost:{}/evict", other.address().port());
-    index.script([Act::redirect(307, &away), Act::redirect(303, "/x")]);
-    index.script(vec![Act::redirect(308, "/evict"); 4]);
-    let (sender, _) = sender_to(&index.url());
+    index.script([
+        Behaviour::redirect(307, &away),
+        Behaviour::redirect(303, "/x"),
+    ]);
+    index.script(vec![Behaviour::redirect(308, "/evict"); 4]);
+    let (sender, _) = sender_to(&index.evict_url());
     evict(&sender, &ids(0..3));
-    assert_eq!(index.wait_for_told(3), ids(0..3));
+    assert_eq!(wait_for_told(&index, 3), ids(0..3));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 3);
     assert_eq!((stats.failed_posts, stats.rejected), (3, 0));
     let error = stats.last_error.expect("what went wrong");
@@ -515,40 +531,40 @@ fn redirects_elsewhere_or_in_circles_are_not_followed_and_lose_nothing() {
 
 #[test]
 fn an_answer_behind_a_redirect_is_judged_as_any_other() {
-    let index = Index::start();
-    let login = Act::Answer(
+    let index = start_index();
+    let login = Behaviour::Answer(
         200,
         vec!["content-type: text/html; charset=utf-8".to_owned()],
         "<form>".to_owned(),
     );
-    index.script([Act::redirect(302, "/login"), login]);
-    let (sender, _) = sender_to(&index.url());
+    index.script([Behaviour::redirect(302, "/login"), login]);
+    let (sender, _) = sender_to(&index.evict_url());
     evict(&sender, &ids(0..2));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
     assert_eq!(stats.failed_posts, 1);
-    let paths: Vec<_> = index.posts().iter().map(|p| p.head[0].clone()).collect();
+    let paths: Vec<_> = index.posts().iter().map(|p| p.line().to_owned()).collect();
     assert_eq!(paths[1..], ["POST /login HTTP/1.1", "POST /evict HTTP/1.1"]);
 }
 
 #[test]
 fn ipv6() {
-    let Ok(index) = Index::start_on("[::1]:0") else {
+    let Ok(index) = Index::start_at("[::1]:0".parse().expect("an address")) else {
         eprintln!("skipped: no IPv6 loopback here");
         return;
     };
-    let (sender, _) = sender_to(&index.url());
+    let (sender, _) = sender_to(&index.evict_url());
     sender.evict("req-6".into());
-    assert_eq!(index.wait_for_told(1), ["req-6"]);
+    assert_eq!(wait_for_told(&index, 1), ["req-6"]);
 }
 
 #[test]
 fn a_panic_is_caught_counted_and_survived() {
-    let index = Index::start();
+    let index = start_index();
     let body = r#"{"detail":[{"loc":["body","request_ids",0]}]}"#;
-    index.script([Act::Answer(422, Vec::new(), body.to_owned())]);
+    index.script([Behaviour::Answer(422, Vec::new(), body.to_owned())]);
     let log = Log::default();
     let lines = log.sink();
-    let (sender, _) = sender_with(&index.url(), |c| {
+    let (sender, _) = sender_with(&index.evict_url(), |c| {
         c.log = Arc::new(move |line| {
             lines(line);
             panic!("a bug, for once");
@@ -557,7 +573,7 @@ fn a_panic_is_caught_counted_and_survived() {
     evict(&sender, &ids(0..2));
     // It came before the ids were given up, so they are sent again; and so does
     // another when the first is to be named.
-    assert_eq!(index.wait_for_told(2), ids(0..2));
+    assert_eq!(wait_for_told(&index, 2), ids(0..2));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
     assert_eq!((stats.panics, stats.running), (2, true));
     assert_eq!(
@@ -575,7 +591,7 @@ fn a_panic_is_caught_counted_and_survived() {
 
 #[test]
 fn settled_ids_are_returned_to_the_caller_once() {
-    let index = Index::start();
+    let index = start_index();
     let log = Log::default();
     let config = Config {
         keep_settled: true,

@@ -5,13 +5,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use contextpilot_delivery::{Config, Limits, Sender};
+use contextpilot_testbed::{Behaviour, Index, nowhere};
 use support::*;
-
-/// An address on which nothing listens, though something may later. On Linux nobody else can come by
-/// its port meanwhile: neither another test nor the sender's own outgoing connection.
-fn nowhere() -> String {
-    contextpilot_testbed::nowhere().to_string()
-}
 
 #[test]
 fn everything_arrives_once_and_in_order_after_an_outage() {
@@ -23,9 +18,9 @@ fn everything_arrives_once_and_in_order_after_an_outage() {
     // An id in flight cannot be held back, even if its POST mostly fails.
     let withdrawn = all.iter().step_by(5);
     let late: Vec<_> = withdrawn.filter(|id| !sender.withdraw(id)).collect();
-    let index = Index::start_on(&address).expect("the port again");
+    let index = Index::start_at(address).expect("the port again");
     let stats = wait_for(&sender, "the end", |s| s.waiting + s.in_flight == 0);
-    let mut told = index.wait_for_told(usize::try_from(stats.sent).expect("few"));
+    let mut told = wait_for_told(&index, usize::try_from(stats.sent).expect("few"));
     told.retain(|id| !late.contains(&id));
     let expected: Vec<_> = (0..5000)
         .filter(|n| n % 5 != 0)
@@ -37,20 +32,20 @@ fn everything_arrives_once_and_in_order_after_an_outage() {
 /// What an ingress says while the index behind it is replaced.
 #[test]
 fn while_an_ingress_answers_for_the_index_nothing_is_lost() {
-    let index = Index::start();
+    let index = start_index();
     let html = || vec!["content-type: text/html".to_owned()];
-    let page = |status| Act::Answer(status, html(), "<h1>Not here</h1>".to_owned());
+    let page = |status| Behaviour::Answer(status, html(), "<h1>Not here</h1>".to_owned());
     let later = vec!["retry-after: 0".to_owned()];
-    index.script([Act::Hang]);
-    let (sender, log) = sender_to(&index.url());
+    index.script([Behaviour::Hang]);
+    let (sender, log) = sender_to(&index.evict_url());
     let all = ids(0..3000);
     evict(&sender, &all[..1]);
-    index.wait_for_posts(1);
+    wait_for_posts(&index, 1);
     index.script([page(503), page(404), page(404), page(410), page(502)]);
-    index.script([Act::Answer(429, later, String::new()), page(200)]);
+    index.script([Behaviour::Answer(429, later, String::new()), page(200)]);
     evict(&sender, &all[1..]);
     index.release();
-    assert_eq!(index.wait_for_told(3000), all);
+    assert_eq!(wait_for_told(&index, 3000), all);
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 3000);
     assert_eq!((stats.failed_posts, stats.rejected), (7, 0));
     assert_eq!((stats.failures_in_a_row, stats.overflowed), (0, 0));
@@ -66,12 +61,12 @@ fn when_the_index_restarts_nothing_is_lost_or_repeated() {
         // Half of them while the index is down, half while it is up.
         let batch = ids(round * 100..(round + 1) * 100);
         evict(&sender, &batch[..50]);
-        let index = Index::start_on(&address).expect("the port again");
+        let index = Index::start_at(address).expect("the port again");
         evict(&sender, &batch[50..]);
         wait_for(&sender, "confirmation", |s| {
             s.sent == (round as u64 + 1) * 100
         });
-        told.extend(index.wait_for_told(100));
+        told.extend(wait_for_told(&index, 100));
     }
     assert_eq!(told, ids(0..1000));
 }
@@ -88,12 +83,12 @@ fn a_long_outage_is_reported_once_and_so_is_its_end() {
     }
     let failed = sender.stats().failed_posts;
     wait_for(&sender, "more failures", |s| s.failed_posts > failed + 3);
-    let _index = Index::start_on(&address).expect("the port again");
+    let _index = Index::start_at(address).expect("the port again");
     wait_for(&sender, "confirmation", |s| s.sent == 3);
     let lines = log.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
     assert!(
-        lines[0].contains(&address) && lines[0].contains("refused"),
+        lines[0].contains(&address.to_string()) && lines[0].contains("refused"),
         "{}",
         lines[0]
     );
@@ -118,7 +113,7 @@ fn over_the_limits_ids_are_dropped_and_a_message_says_how_many() {
         s.failed_posts > 0 && s.in_flight == 0
     });
     assert_eq!((stats.waiting, stats.overflowed), (100, 250));
-    let index = Index::start_on(&address).expect("the port again");
+    let index = Index::start_at(address).expect("the port again");
     wait_for(&sender, "confirmation", |s| s.posts == 1);
     let lines: Vec<_> = log
         .lines()
@@ -126,14 +121,14 @@ fn over_the_limits_ids_are_dropped_and_a_message_says_how_many() {
         .filter(|l| l.contains("250"))
         .collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert_eq!(index.wait_for_told(100), all[250..]);
+    assert_eq!(wait_for_told(&index, 100), all[250..]);
 }
 
 #[test]
 fn a_drain_delivers_everything_if_the_index_answers() {
-    let index = Index::start();
-    index.script([Act::status(500), Act::status(500)]);
-    let (sender, _) = sender_with(&index.url(), |c| {
+    let index = start_index();
+    index.script([Behaviour::empty(500), Behaviour::empty(500)]);
+    let (sender, _) = sender_with(&index.evict_url(), |c| {
         // Without a drain it would sit out long pauses.
         c.retry.base = PATIENCE;
         c.retry.cap = PATIENCE;
@@ -146,7 +141,7 @@ fn a_drain_delivers_everything_if_the_index_answers() {
     assert!(took < PATIENCE / 4, "it sat out a pause: {took:?}");
     assert_eq!(drained.left, 0);
     assert!(drained.told <= 3000);
-    assert_eq!(index.wait_for_told(3000), ids(0..3000));
+    assert_eq!(wait_for_told(&index, 3000), ids(0..3000));
     assert_eq!(sender.drain(PATIENCE).told, 0, "nothing left, no wait");
 }
 
@@ -169,11 +164,11 @@ fn a_drain_ends_in_time_whatever_the_index_does() {
     assert_in_time(start, deadline);
     assert_eq!((drained.told, drained.left), (0, 10));
     // Hanging, since long before.
-    let index = Index::start();
-    index.script([Act::Hang]);
-    let (sender, _) = sender_with(&index.url(), patient);
+    let index = start_index();
+    index.script([Behaviour::Hang]);
+    let (sender, _) = sender_with(&index.evict_url(), patient);
     evict(&sender, &ids(0..10));
-    index.wait_for_posts(1);
+    wait_for_posts(&index, 1);
     let start = Instant::now();
     let drained = sender.drain(deadline);
     assert_in_time(start, deadline);
@@ -188,22 +183,24 @@ fn a_drain_ends_in_time_whatever_the_index_does() {
 
 #[test]
 fn a_drain_leaves_time_for_a_second_attempt_after_a_hang() {
-    let index = Index::start();
-    index.script([Act::Hang]);
-    let (sender, _) = sender_with(&index.url(), |c| c.timeout = Duration::from_millis(300));
+    let index = start_index();
+    index.script([Behaviour::Hang]);
+    let (sender, _) = sender_with(&index.evict_url(), |c| {
+        c.timeout = Duration::from_millis(300)
+    });
     evict(&sender, &ids(0..10));
-    index.wait_for_posts(1);
+    wait_for_posts(&index, 1);
     let drained = sender.drain(PATIENCE);
     assert_eq!((drained.told, drained.left), (10, 0));
-    assert_eq!(index.wait_for_told(10), ids(0..10));
+    assert_eq!(wait_for_told(&index, 10), ids(0..10));
 }
 
 #[test]
 fn a_sender_can_be_shared_between_threads() {
     fn shareable<T: Send + Sync>() {}
     shareable::<Sender>();
-    let index = Index::start();
-    let (sender, _) = sender_to(&index.url());
+    let index = start_index();
+    let (sender, _) = sender_to(&index.evict_url());
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let sender = &sender;
@@ -214,7 +211,7 @@ fn a_sender_can_be_shared_between_threads() {
             });
         }
     });
-    let mut told = index.wait_for_told(4000);
+    let mut told = wait_for_told(&index, 4000);
     told.sort();
     assert_eq!(told, ids(0..4000));
 }

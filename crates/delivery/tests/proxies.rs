@@ -8,6 +8,7 @@ use std::process::Command;
 
 use contextpilot_delivery::{Config, Sender};
 use contextpilot_settings::Settings;
+use contextpilot_testbed::Behaviour;
 use support::*;
 
 const VARIABLES: [&str; 6] = [
@@ -37,8 +38,8 @@ fn child() {
 
 #[test]
 fn loopback_is_reached_directly_whatever_the_environment_says() {
-    let proxy = Index::start();
-    let index = Index::start();
+    let proxy = start_index();
+    let index = start_index();
     for host in ["127.0.0.1", "localhost"] {
         let mut child = Command::new(env::current_exe().expect("this test"));
         child.args(["--exact", "child", "--ignored"]);
@@ -51,7 +52,7 @@ fn loopback_is_reached_directly_whatever_the_environment_says() {
         let output = child.output().expect("a child process");
         assert!(output.status.success(), "{output:?}");
     }
-    assert_eq!(index.wait_for_told(2), ["req-1", "req-1"]);
+    assert_eq!(wait_for_told(&index, 2), ["req-1", "req-1"]);
     assert_eq!(proxy.connections(), 0);
 }
 
@@ -68,17 +69,17 @@ fn start_with(url: &str, proxy: &str, log: &Log) -> Sender {
 
 #[test]
 fn another_host_is_reached_through_the_proxy() {
-    let proxy = Index::start();
+    let proxy = start_index();
     // The proxy agrees to the tunnel, and what comes through it is answered by
     // the same server.
-    proxy.script([Act::Answer(200, Vec::new(), String::new())]);
+    proxy.script([Behaviour::Answer(200, Vec::new(), String::new())]);
     let log = Log::default();
     let address = format!("http://{}", proxy.address());
     let sender = start_with("http://index.invalid:8765", &address, &log);
     sender.evict("req-1".into());
-    let posts = proxy.wait_for_posts(2);
-    assert_eq!(posts[0].head[0], "CONNECT index.invalid:8765 HTTP/1.1");
-    assert_eq!(posts[1].head[0], "POST /evict HTTP/1.1");
+    let posts = wait_for_posts(&proxy, 2);
+    assert_eq!(posts[0].line(), "CONNECT index.invalid:8765 HTTP/1.1");
+    assert_eq!(posts[1].line(), "POST /evict HTTP/1.1");
     assert_eq!(posts[1].ids, ["req-1"]);
     wait_for(&sender, "confirmation", |s| s.sent == 1);
 }

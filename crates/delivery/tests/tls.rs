@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use contextpilot_delivery::{Config, Sender};
+use contextpilot_testbed::Index;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use support::*;
 
 struct Authority {
@@ -44,16 +45,7 @@ fn start(authority: &Authority) -> Index {
             PrivateKeyDer::try_from(key.serialize_der()).expect("PKCS #8"),
         )
         .expect("a certificate and its key");
-    let config = Arc::new(config);
-    Index::start_with(
-        "127.0.0.1:0",
-        Arc::new(move |stream| {
-            let tls = ServerConnection::new(Arc::clone(&config));
-            let tls = tls.map_err(std::io::Error::other)?;
-            Ok(Box::new(StreamOwned::new(tls, stream)))
-        }),
-    )
-    .expect("a port on loopback")
+    Index::start_tls(Arc::new(config)).expect("a port on loopback")
 }
 
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use contextpilot_delivery::{Config, Sender};
 use contextpilot_settings::Settings;
+use contextpilot_testbed::{Behaviour, Index};
 use support::*;
 
 /// A folder, and the path of a socket in it.
@@ -43,7 +44,7 @@ fn url(path: &Path) -> String {
 #[test]
 fn it_is_told_over_one_connection_under_its_prefix() {
     let (_folder, path) = place();
-    let index = Index::start_at(&path);
+    let index = Index::start_unix(&path).expect("a socket");
     let log = Log::default();
     for (nth, (url, line)) in [
         (url(&path), "POST /evict HTTP/1.1"),
@@ -63,7 +64,7 @@ fn it_is_told_over_one_connection_under_its_prefix() {
         assert_eq!(index.connections(), nth + 1, "kept alive");
         let posts = index.posts();
         let last = posts.last().expect("a post");
-        assert_eq!(last.head[0], *line);
+        assert_eq!(last.line(), *line);
         assert_eq!(last.header("host"), Some("localhost"));
         assert_eq!(last.header("authorization"), Some("Bearer t0ken"));
         assert_eq!(last.ids, ["req-3"]);
@@ -74,19 +75,19 @@ fn it_is_told_over_one_connection_under_its_prefix() {
 #[test]
 fn large_posts_and_large_answers_pass() {
     let (_folder, path) = place();
-    let index = Index::start_at(&path);
+    let index = Index::start_unix(&path).expect("a socket");
     // More than the buffers of ureq hold, and the POST more than the kernel's.
     let long = "x".repeat(3000);
     let all: Vec<_> = (0..1500).map(|n| format!("{n:04}{long}")).collect();
     let body = format!("{{\"not_found\":[\"{}\"]}}", long.repeat(20));
-    let answer = Act::Answer(200, Vec::new(), body);
-    index.script([Act::Hang, answer]);
+    let answer = Behaviour::Answer(200, Vec::new(), body);
+    index.script([Behaviour::Hang, answer]);
     let sender = start(&url(&path), &Log::default(), |_| {});
     evict(&sender, &all[..1]);
-    index.wait_for_posts(1);
+    wait_for_posts(&index, 1);
     evict(&sender, &all[1..]);
     index.release();
-    let told = index.wait_for_told(1500);
+    let told = wait_for_told(&index, 1500);
     assert!(told == all, "{} ids were told", told.len());
     assert_eq!(index.connections(), 1, "the answer was read to its end");
 }
@@ -105,11 +106,11 @@ fn it_may_come_later_and_be_started_again() {
             let error = stats.last_error.expect("what went wrong");
             assert!(error.contains("there is no such socket"), "{error}");
         }
-        let index = Index::start_at(&path);
+        let index = Index::start_unix(&path).expect("a socket");
         evict(&sender, &batch[50..]);
         let sent = (round as u64 + 1) * 100;
         wait_for(&sender, "confirmation", |s| s.sent == sent);
-        told.extend(index.wait_for_told(100));
+        told.extend(wait_for_told(&index, 100));
     }
     assert_eq!(told, ids(0..500));
 }
@@ -138,13 +139,13 @@ fn a_socket_without_a_server_is_named() {
 #[test]
 fn one_that_hangs_costs_no_more_than_its_time() {
     let (_folder, path) = place();
-    let index = Index::start_at(&path);
-    index.script([Act::Hang]);
+    let index = Index::start_unix(&path).expect("a socket");
+    index.script([Behaviour::Hang]);
     let sender = start(&url(&path), &Log::default(), |c| {
         c.timeout = Duration::from_millis(300);
     });
     evict(&sender, &ids(0..2));
-    assert_eq!(index.wait_for_told(2), ids(0..2));
+    assert_eq!(wait_for_told(&index, 2), ids(0..2));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
     assert_eq!(stats.failed_posts, 1);
     let error = stats.last_error.expect("what went wrong");
@@ -180,18 +181,18 @@ fn one_that_does_not_accept_costs_no_more_than_its_time() {
 #[test]
 fn redirects_stay_at_the_socket() {
     let (_folder, path) = place();
-    let index = Index::start_at(&path);
-    let other = Index::start();
-    index.script([Act::redirect(307, "/a/evict")]);
+    let index = Index::start_unix(&path).expect("a socket");
+    let other = start_index();
+    index.script([Behaviour::redirect(307, "/a/evict")]);
     let elsewhere = format!("http://localhost:{}/evict", other.address().port());
-    index.script([Act::redirect(307, &elsewhere)]);
-    index.script([Act::redirect(307, "https://localhost/evict")]);
+    index.script([Behaviour::redirect(307, &elsewhere)]);
+    index.script([Behaviour::redirect(307, "https://localhost/evict")]);
     let sender = start(&url(&path), &Log::default(), |_| {});
     evict(&sender, &ids(0..2));
-    assert_eq!(index.wait_for_told(2), ids(0..2));
+    assert_eq!(wait_for_told(&index, 2), ids(0..2));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
     assert_eq!(stats.failed_posts, 2);
     assert_eq!(other.connections(), 0);
-    let paths: Vec<_> = index.posts().iter().map(|p| p.head[0].clone()).collect();
+    let paths: Vec<_> = index.posts().iter().map(|p| p.line().to_owned()).collect();
     assert_eq!(paths[1], "POST /a/evict HTTP/1.1");
 }

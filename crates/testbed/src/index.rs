@@ -2,112 +2,39 @@
 //! misbehave.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
-    io::{BufRead, BufReader, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    collections::BTreeSet,
+    io,
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
+use rustls::ServerConfig;
 
-use crate::Result;
+use crate::{Endpoint, Result, stream::Plain};
 
-/// How the index answers a POST.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Behaviour {
-    /// 200, as the index answers.
-    Accept,
-    /// 200, but only after a while.
-    AcceptAfter(Duration),
-    /// 200 and then the connection is closed, as `Connection: close` announces.
-    AcceptAndClose,
-    /// Another status with a body, after which the connection stays open.
-    Status(u16, String),
-    /// A status with further header lines, each ending in `\r\n`.
-    Headers(u16, String),
-    /// No answer until the index is dropped or told to behave differently.
-    Hang,
-    /// The connection is closed without an answer.
-    Close,
-    /// The connection is closed in the middle of the answer's body.
-    CloseMidAnswer,
-    /// These bytes, then the connection is closed.
-    Raw(Vec<u8>),
-    /// 200 and a body without an end, until the other side gives up.
-    Endless,
-}
+mod behaviour;
+mod post;
+mod serve;
+mod shared;
+#[cfg(test)]
+mod tests;
 
-impl Behaviour {
-    /// The answer of the real index before the first `/reorder`.
-    pub fn not_initialized() -> Self {
-        let text = "Index not initialized. Call POST /reorder first.";
-        Self::Status(503, json!({"detail": text}).to_string())
-    }
+pub use behaviour::Behaviour;
+pub use post::Post;
+use shared::{Shared, State};
 
-    fn accepts(&self) -> bool {
-        matches!(
-            self,
-            Self::Accept | Self::AcceptAfter(_) | Self::AcceptAndClose | Self::Endless
-        )
-    }
-}
+/// How long the listener may take to be woken at the end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A request as it arrived.
-#[derive(Clone, Debug)]
-pub struct Post {
-    /// When its first byte arrived.
-    pub at: Instant,
-    /// The number of the connection, from 0.
-    pub connection: usize,
-    /// The first line and the headers, as they came.
-    pub head: String,
-    /// The body, as it came.
-    pub body: Vec<u8>,
-    /// `request_ids` in the body; empty if there are none.
-    pub ids: Vec<String>,
-    /// Whether it was a well-formed `POST …/evict` that was, or is being, accepted.
-    pub accepted: bool,
-}
-
-#[derive(Default)]
-struct State {
-    posts: Vec<Post>,
-    /// The behaviours for the next posts, one each. After these, `always` counts.
-    script: VecDeque<Behaviour>,
-    always: Option<Behaviour>,
-    connections: Vec<TcpStream>,
-    /// Grows when the behaviour changes. Posts without an answer wait for that.
-    changes: usize,
-    closed: bool,
-}
-
-impl State {
-    fn evicted(&self) -> BTreeSet<String> {
-        let accepted = self.posts.iter().filter(|post| post.accepted);
-        accepted.flat_map(|post| post.ids.clone()).collect()
-    }
-}
-
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The list of posts is still correct after a panic elsewhere.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A running receiver on a loopback port.
-pub struct Index {
-    address: SocketAddr,
-    shared: Arc<Shared>,
-    listening: Option<JoinHandle<()>>,
+/// A running receiver: on a loopback port or, as `Index<PathBuf>`, at a Unix socket.
+pub struct Index<At = SocketAddr> {
+    at: At,
+    url: String,
+    running: Running,
 }
 
 impl Index {
@@ -124,66 +51,119 @@ impl Index {
     /// # Errors
     /// Those of listening.
     pub fn start_at(address: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(address)?;
-        let address = listener.local_addr()?;
-        let shared = Arc::<Shared>::default();
-        let for_thread = Arc::clone(&shared);
-        let listening = thread::spawn(move || accept(&listener, &for_thread));
-        Ok(Self {
-            address,
-            shared,
-            listening: Some(listening),
-        })
+        Self::listen(address, None)
     }
 
-    /// Its URL, without a path.
-    pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+    /// Starts one on a free port that speaks TLS.
+    ///
+    /// # Errors
+    /// Those of listening.
+    pub fn start_tls(tls: Arc<ServerConfig>) -> Result<Self> {
+        Self::listen(SocketAddr::from(([127, 0, 0, 1], 0)), Some(tls))
+    }
+
+    fn listen(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let at = listener.local_addr()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let next = move || {
+            let (stream, _) = listener.accept()?;
+            stream.set_nodelay(true)?;
+            Ok(Plain::Tcp(stream))
+        };
+        Ok(Self {
+            at,
+            url: format!("{scheme}://{at}"),
+            running: Running::start(Endpoint::Tcp(at), tls, next),
+        })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.at
     }
 
-    /// How to answer every POST from now on, and those that still have no answer.
+    /// The URL to POST evictions to.
+    pub fn evict_url(&self) -> String {
+        format!("{}/evict", self.url)
+    }
+}
+
+impl Index<PathBuf> {
+    /// Starts one at a Unix socket, which is removed when the index is dropped.
+    ///
+    /// # Errors
+    /// Those of listening.
+    pub fn start_unix(path: &Path) -> Result<Self> {
+        let listener = UnixListener::bind(path)?;
+        let at = path.to_owned();
+        let next = move || Ok(Plain::Unix(listener.accept()?.0));
+        Ok(Self {
+            url: format!("unix:{}", at.display()),
+            running: Running::start(Endpoint::Unix(at.clone()), None, next),
+            at,
+        })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl<At> Index<At> {
+    /// Its URL, without a path on the server.
+    pub fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// How to answer every request from now on. Connections whose requests hang are closed.
     pub fn behave(&self, behaviour: Behaviour) {
-        let mut state = self.shared.state();
+        let mut state = self.running.shared.state();
         state.always = Some(behaviour);
         state.script.clear();
         state.changes += 1;
-        self.shared.changed.notify_all();
+        self.running.shared.changed.notify_all();
     }
 
-    /// How to answer the next POSTs, one behaviour each.
+    /// How to answer the next requests, one behaviour each.
     pub fn script(&self, behaviours: impl IntoIterator<Item = Behaviour>) {
-        self.shared.state().script.extend(behaviours);
+        self.running.shared.state().script.extend(behaviours);
+    }
+
+    /// Accepts the requests that hang now ([`Behaviour::Hang`]).
+    pub fn release(&self) {
+        self.running.shared.state().releases += 1;
+        self.running.shared.changed.notify_all();
     }
 
     /// Everything that arrived, in order of arrival.
     pub fn posts(&self) -> Vec<Post> {
-        self.shared.state().posts.clone()
+        self.running.shared.state().posts.clone()
+    }
+
+    /// How many connections there have been, with or without requests.
+    pub fn connections(&self) -> usize {
+        self.running.shared.state().connections.len()
     }
 
     /// The ids of all accepted posts, in order, with repetitions.
     pub fn reports(&self) -> Vec<String> {
-        let state = self.shared.state();
-        let accepted = state.posts.iter().filter(|post| post.accepted);
-        accepted.flat_map(|post| post.ids.clone()).collect()
+        self.running.shared.state().reports().cloned().collect()
     }
 
     /// The ids of all accepted posts.
     pub fn evicted(&self) -> BTreeSet<String> {
-        self.shared.state().evicted()
+        self.running.shared.state().reports().cloned().collect()
     }
 
     /// Waits until the evicted ids fulfil a condition. `false`: they did not in time.
     pub fn wait_until(&self, wish: impl Fn(&BTreeSet<String>) -> bool, patience: Duration) -> bool {
-        self.wait_for(|state| wish(&state.evicted()), patience)
+        self.wait_for(|state| wish(&state.reports().cloned().collect()), patience)
     }
 
     /// Waits until the posts, accepted or not, fulfil a condition. `false`: they did not in time.
-    pub fn wait_posts(&self, wish: impl Fn(&[Post]) -> bool, patience: Duration) -> bool {
+    pub fn wait_posts(&self, mut wish: impl FnMut(&[Post]) -> bool, patience: Duration) -> bool {
         self.wait_for(|state| wish(&state.posts), patience)
     }
 
@@ -207,11 +187,10 @@ impl Index {
     }
 
     fn wait_for(&self, mut wish: impl FnMut(&State) -> bool, patience: Duration) -> bool {
-        let state = self.shared.state();
-        let waited = self
-            .shared
+        let shared = &self.running.shared;
+        let waited = shared
             .changed
-            .wait_timeout_while(state, patience, |state| !wish(state));
+            .wait_timeout_while(shared.state(), patience, |state| !wish(state));
         match waited {
             Ok((_, timeout)) => !timeout.timed_out(),
             Err(poisoned) => !poisoned.into_inner().1.timed_out(),
@@ -219,7 +198,31 @@ impl Index {
     }
 }
 
-impl Drop for Index {
+/// The threads of an index. Dropping this ends them.
+struct Running {
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    listening: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(
+        endpoint: Endpoint,
+        tls: Option<Arc<ServerConfig>>,
+        next: impl Fn() -> io::Result<Plain> + Send + 'static,
+    ) -> Self {
+        let shared = Arc::<Shared>::default();
+        let for_thread = Arc::clone(&shared);
+        let listening = thread::spawn(move || serve::accept(next, tls.as_ref(), &for_thread));
+        Self {
+            endpoint,
+            shared,
+            listening: Some(listening),
+        }
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         let connections = {
             let mut state = self.shared.state();
@@ -228,159 +231,21 @@ impl Drop for Index {
         };
         self.shared.changed.notify_all();
         for connection in connections {
-            // The connection may be closed already.
-            let _ = connection.shutdown(Shutdown::Both);
+            connection.end();
         }
-        // This connection wakes the listener, which then sees that it must end.
-        let _ = TcpStream::connect(self.address);
+        // This connection wakes the listener, which then sees that it must end. A Unix socket that
+        // was removed cannot be reached: nothing wakes its listener, so nothing waits for it.
+        let woken = self.endpoint.connect(PATIENCE);
+        if woken.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return;
+        }
         if let Some(listening) = self.listening.take() {
             // The thread panics only if a test has failed anyway.
             let _ = listening.join();
         }
-    }
-}
-
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    let mut number = 0;
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else { continue };
-        {
-            let mut state = shared.state();
-            if state.closed {
-                return;
-            }
-            state.connections.extend(stream.try_clone());
-        }
-        let shared = Arc::clone(shared);
-        thread::spawn(move || {
-            serve(&stream, number, &shared);
-            // The clone in the list would keep the connection open.
-            let _ = stream.shutdown(Shutdown::Both);
-        });
-        number += 1;
-    }
-}
-
-/// Serves a connection until its end, then returns `None`.
-fn serve(stream: &TcpStream, connection: usize, shared: &Shared) -> Option<()> {
-    stream.set_nodelay(true).ok()?;
-    let mut reader = BufReader::new(stream);
-    loop {
-        let mut post = receive(&mut reader, connection)?;
-        let evict = post.head.lines().next().is_some_and(|line| {
-            let mut words = line.split(' ');
-            words.next() == Some("POST")
-                && words.next().is_some_and(|path| path.ends_with("/evict"))
-        });
-        let known = evict && ids(&post.body).is_some();
-        let (behaviour, changes) = {
-            let mut state = shared.state();
-            let scripted = state.script.pop_front();
-            let behaviour = scripted.or_else(|| state.always.clone());
-            let behaviour = match known {
-                true => behaviour.unwrap_or(Behaviour::Accept),
-                false => Behaviour::Status(422, r#"{"detail":"not an eviction"}"#.into()),
-            };
-            post.accepted = behaviour.accepts();
-            let ids = post.ids.len();
-            state.posts.push(post);
-            shared.changed.notify_all();
-            ((behaviour, ids), state.changes)
-        };
-        let (behaviour, ids) = behaviour;
-        answer(stream, &behaviour, ids, changes, shared)?;
-    }
-}
-
-fn ids(body: &[u8]) -> Option<Vec<String>> {
-    let body: Value = serde_json::from_slice(body).ok()?;
-    let ids = body["request_ids"].as_array()?.iter();
-    ids.map(|id| id.as_str().map(str::to_owned)).collect()
-}
-
-fn receive(reader: &mut BufReader<&TcpStream>, connection: usize) -> Option<Post> {
-    if reader.fill_buf().ok()?.is_empty() {
-        return None;
-    }
-    let at = Instant::now();
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        if reader.read_line(&mut head).ok()? == 0 {
-            return None;
-        }
-    }
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        let wanted = name.eq_ignore_ascii_case("content-length");
-        wanted.then(|| value.trim().parse().ok())?
-    });
-    let mut body = vec![0; length.unwrap_or(0)];
-    reader.read_exact(&mut body).ok()?;
-    Some(Post {
-        at,
-        connection,
-        head,
-        ids: ids(&body).unwrap_or_default(),
-        body,
-        accepted: false,
-    })
-}
-
-/// Answers one request. `None`: the connection must end.
-fn answer(
-    mut stream: &TcpStream,
-    behaviour: &Behaviour,
-    ids: usize,
-    changes: usize,
-    shared: &Shared,
-) -> Option<()> {
-    let body = json!({
-        "status": "success", "removed_count": ids, "not_found": [],
-    });
-    let mut say = |status: u16, headers: &str, body: &str| {
-        let length = body.len();
-        let answer = format!(
-            "HTTP/1.1 {status} -\r\nContent-Type: application/json\r\n\
-             Content-Length: {length}\r\n{headers}\r\n{body}"
-        );
-        stream.write_all(answer.as_bytes()).ok()
-    };
-    match behaviour {
-        Behaviour::Accept => say(200, "", &body.to_string()),
-        Behaviour::AcceptAfter(delay) => {
-            thread::sleep(*delay);
-            say(200, "", &body.to_string())
-        }
-        Behaviour::AcceptAndClose => {
-            say(200, "Connection: close\r\n", &body.to_string())?;
-            None
-        }
-        Behaviour::Status(status, body) => say(*status, "", body),
-        Behaviour::Headers(status, headers) => say(*status, headers, "{}"),
-        Behaviour::Hang => {
-            let state = shared.state();
-            let still = |state: &mut State| !state.closed && state.changes == changes;
-            drop(shared.changed.wait_while(state, still));
-            None
-        }
-        Behaviour::Close => None,
-        Behaviour::CloseMidAnswer => {
-            let answer = b"HTTP/1.1 200 -\r\nContent-Length: 1000\r\n\r\n{\"status\":";
-            stream.write_all(answer).ok()?;
-            None
-        }
-        Behaviour::Raw(bytes) => {
-            stream.write_all(bytes).ok()?;
-            None
-        }
-        Behaviour::Endless => {
-            stream.write_all(b"HTTP/1.1 200 -\r\n\r\n").ok()?;
-            while stream.write_all(&[b' '; 4096]).is_ok() {}
-            None
+        if let Endpoint::Unix(path) = &self.endpoint {
+            // What remains goes with the folder of the test.
+            let _ = std::fs::remove_file(path);
         }
     }
 }
-
-#[cfg(test)]
-#[path = "index_tests.rs"]
-mod tests;

@@ -36,7 +36,7 @@ impl Endpoint {
         }
     }
 
-    fn connect(&self, patience: Duration) -> io::Result<Plain> {
+    pub(crate) fn connect(&self, patience: Duration) -> io::Result<Plain> {
         let plain = match self {
             Self::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, patience)?;
@@ -74,6 +74,22 @@ impl Plain {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
         }
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
+            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
+        }
+    }
+
+    /// Ends the connection, also for clones of this.
+    pub(crate) fn end(&self) {
+        // The other side may have closed it already.
+        let _ = match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
     }
 }
 

@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 use crate::Connection;
 
@@ -95,4 +97,83 @@ fn it_can_come_back_at_the_same_address() {
         .exchange("POST", "/evict", &evict(&["b"]))
         .expect("200");
     assert_eq!(index.reports(), ["b"]);
+}
+
+#[test]
+fn a_hanging_post_is_accepted_when_released() {
+    let index = Index::start().expect("loopback");
+    index.script([Behaviour::Hang]);
+    let mut hanging = client(&index);
+    let bytes = Connection::request_bytes("POST", "/evict", &evict(&["a"]));
+    hanging.write(&bytes).expect("a reader");
+    assert!(index.wait_posts(|posts| posts.len() == 1, PATIENCE));
+    assert!(index.evicted().is_empty());
+    index.release();
+    assert_eq!(hanging.response().expect("an answer").status, 200);
+    assert_eq!(index.reports(), ["a"]);
+}
+
+#[test]
+fn evictions_are_refused_by_their_ids_or_their_number() {
+    let index = Index::start().expect("loopback");
+    let mut client = client(&index);
+    let mut ask = |ids: &[&str]| {
+        let answer = client.exchange("POST", "/evict", &evict(ids));
+        answer.expect("an answer").status
+    };
+    index.behave(Behaviour::RefuseIds(vec!["b".to_owned()], 403));
+    assert_eq!([ask(&["a", "b"]), ask(&["a"])], [403, 200]);
+    index.behave(Behaviour::RefuseAbove(1, 413));
+    assert_eq!([ask(&["a", "c"]), ask(&["d"])], [413, 200]);
+    assert_eq!(index.reports(), ["a", "d"]);
+    assert_eq!(index.connections(), 1);
+}
+
+#[test]
+fn only_evictions_that_are_answered_with_success_and_no_page_are_accepted() {
+    let index = Index::start().expect("loopback");
+    let mut client = client(&index);
+    let page = vec!["Content-Type: text/html".to_owned()];
+    index.script([
+        Behaviour::Answer(200, page, "<p>".to_owned()),
+        Behaviour::redirect(307, "/b/evict"),
+        Behaviour::empty(204),
+        Behaviour::empty(200),
+    ]);
+    let mut ask = |path, id| {
+        let answer = client.exchange("POST", path, &evict(&[id]));
+        answer.expect("an answer")
+    };
+    let answer = ask("/evict", "a");
+    assert_eq!(answer.header("content-type"), Some("text/html"));
+    assert_eq!(answer.text(), "<p>");
+    assert_eq!(ask("/evict", "b").header("location"), Some("/b/evict"));
+    assert_eq!(ask("/b/evict", "c").status, 204);
+    assert_eq!(ask("/login", "d").status, 200);
+    assert_eq!(index.reports(), ["c"]);
+    let posts = index.posts();
+    assert_eq!(posts[3].line(), "POST /login HTTP/1.1");
+    assert_eq!(posts[3].header("CONTENT-LENGTH"), Some("21"));
+    assert_eq!(posts[3].header("location"), None);
+}
+
+#[test]
+fn it_listens_at_a_unix_socket_and_removes_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("index.sock");
+    for _ in 0..2 {
+        let index = Index::start_unix(&path).expect("a free path");
+        let endpoint = Endpoint::Unix(index.path().to_owned());
+        let mut kept = Connection::to(&endpoint, None).expect("a listener");
+        kept.exchange("POST", "/evict", &evict(&["a"]))
+            .expect("200");
+        assert_eq!(index.reports(), ["a"]);
+        drop(index);
+        assert!(kept.closed_within(PATIENCE));
+        assert!(!path.exists());
+    }
+    let index = Index::start_unix(&path).expect("a free path");
+    folder.close().expect("an own folder");
+    // This must not wait for a listener that nothing can wake.
+    drop(index);
 }
