@@ -110,6 +110,8 @@ again() {
     git -C "$repository" archive HEAD | tar -x -C "$copy"
     mkdir -p -- "$copy/target/packages"
     ln -s "$packages/$ZIG_PACKAGE" "$copy/target/packages/"
+    # For the manual's pages of another machine's packages, which the program for this one writes.
+    [[ $machine == "$(uname -m)" ]] || ln -s "$packages/$(uname -m)" "$copy/target/packages/"
     SOURCE_DATE_EPOCH=$epoch "$copy/scripts/package" "$machine"
     for file in "$copy"/target/packages/out/contextpilot*; do
         if cmp -- "$file" "$packages/out/${file##*/}"; then
