@@ -43,8 +43,9 @@ fn after_an_answer_only_the_functions_that_it_needs_are_called() {
     for name in ["llama_state_seq_load_file", "llama_memory_seq_cp"] {
         assert!(!named(&functions, name).called, "{name}");
     }
-    // The server uses no TLS, so its OpenSSL functions are patched and never called.
-    assert!(!named(&functions, "SSL_read").called);
+    // The server uses no TLS, so its OpenSSL functions, if it was built with them, are never called.
+    let read = functions.iter().find(|one| one.name == "SSL_read");
+    assert!(!read.is_some_and(|one| one.called), "{read:?}");
     let stats = hooked.stats();
     assert_eq!(stats.losses.claims, 0);
     assert!(stats.engine.missing.is_empty(), "{:?}", stats.engine);

@@ -87,7 +87,7 @@ fn a_request_with_two_questions_is_told_when_the_server_empties_the_slot_of_the_
     let sea = asked("req-sea", SEA, &["so?"]);
     let both = asked("req-tea", TEA, &["is it green?", "is it far away?"]);
     let requests = [both, sea];
-    assert!(is_cached(&requests, TEA, "is it green?"));
+    assert!(is_cached(&requests[..1], TEA, "is it green?"));
     assert!(!is_cached(&requests[..1], TEA, "is it far away?"));
     assert!(is_cached(&requests, SEA, "so?"));
 
