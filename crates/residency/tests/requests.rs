@@ -152,9 +152,7 @@ fn an_eviction_is_reported_once() {
 #[test]
 fn several_prompts_in_one_request_are_cached_together_and_lost_with_the_first() {
     let mut server = Server::start();
-    let request = server.post("a");
-    let second = request.task + 1;
-    server.post_again(&request, second);
+    let (request, second) = server.post_two("a");
     server.launch(0, request.task);
     server.launch(1, second);
     server.submit(0, &text("the one"), true);
@@ -173,9 +171,7 @@ fn several_prompts_in_one_request_are_cached_together_and_lost_with_the_first() 
 #[test]
 fn several_answers_to_one_prompt_are_copies() {
     let mut server = Server::start();
-    let request = server.post("a");
-    let child = request.task + 1;
-    server.post_again(&request, child);
+    let (request, child) = server.post_two("a");
     server.launch(0, request.task);
     server.launch(1, child);
     server.submit(0, &text("a prompt"), true);
@@ -193,9 +189,7 @@ fn several_answers_to_one_prompt_are_copies() {
 #[test]
 fn questions_that_share_the_beginning_of_their_prompts_are_cached_while_each_is() {
     let mut server = Server::start();
-    let request = server.post("a");
-    let child = request.task + 1;
-    server.post_again(&request, child);
+    let (request, child) = server.post_two("a");
     server.launch(1, child);
     server.launch(0, request.task);
     server.submit(0, &text("shared "), false);

@@ -124,10 +124,9 @@ fn order_of_queue(requests: &[TrafficRequest], ends: &[u64], jobs: &[Job]) -> Ve
     let mut latest = 0;
     let all: Vec<usize> = (0..jobs.len()).collect();
     for together in all.chunk_by(|&a, &b| over(record(a).launched) == over(record(b).launched)) {
-        let end = over(record(together[0]).launched).checked_sub(1);
-        let began = end.map_or(0, |end| {
-            batch_began(prompts.added_before(ends[end]), ends[end])
-        });
+        let last = over(record(together[0]).launched).checked_sub(1);
+        let end = last.map(|last| ends[last]);
+        let began = end.map_or(0, |end| batch_began(prompts.added_before(end), end));
         let (waiting, came) = together
             .iter()
             .partition::<Vec<usize>, _>(|&&nth| record(nth).arrived <= began);
@@ -154,12 +153,12 @@ fn order_of_queue(requests: &[TrafficRequest], ends: &[u64], jobs: &[Job]) -> Ve
 /// different answers, and must not pass each other for that.
 fn apart(times: Vec<u64>) -> Vec<u64> {
     let mut next = 0;
-    let mut after = |at: u64| {
+    let after = |at: u64| {
         let at = at.max(next);
         next = at + 1;
         at
     };
-    times.into_iter().map(&mut after).collect()
+    times.into_iter().map(after).collect()
 }
 
 /// At most so many prompts are evaluated at once: more slots than a server has.

@@ -114,6 +114,14 @@ impl Server {
         });
     }
 
+    /// A request with two tasks, and the second of these.
+    pub(crate) fn post_two(&mut self, id: &'static str) -> (Request, TaskId) {
+        let request = self.post(id);
+        let second = request.task + 1;
+        self.post_again(&request, second);
+        (request, second)
+    }
+
     pub(crate) fn launch(&mut self, slot: SequenceId, task: TaskId) {
         self.apply(Event::Launched {
             sequence: slot,
