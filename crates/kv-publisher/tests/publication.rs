@@ -170,10 +170,12 @@ fn a_subscriber_is_sent_each_block_that_is_stored_or_removed() {
 
 #[test]
 fn a_late_subscriber_gets_all_blocks_by_a_replay() {
-    let (mut scene, figures) = Scene::listening(at(any_port(), Some(any_port())));
+    let (mut scene, _) = Scene::listening(at(any_port(), Some(any_port())));
+    // It listens for replays a moment later than for subscribers.
+    wait_for("it listens", || scene.figures().replay.is_some());
     scene.evaluate(0, 0..9);
     wait_for("it is published", || scene.figures().gpu_blocks == 2);
-    let mut dealer = Peer::ready(address_in(&figures.replay), "DEALER");
+    let mut dealer = Peer::ready(address_in(&scene.figures().replay), "DEALER");
     let nonsense: [&[&[u8]]; 3] = [&[b"x"], &[b"", b"1234567"], &[b"", b"12345678", b""]];
     for parts in nonsense {
         dealer.say(&encode(parts));
