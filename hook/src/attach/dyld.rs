@@ -10,31 +10,30 @@
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 
-use super::original::{ROWS, Row};
-
-macro_rules! count {
+macro_rules! names {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
-        const COUNT: usize = [$(stringify!($name)),*].len();
+        /// The functions that have a pair, in the table's order.
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
-for_each_interposed!(count);
+for_each_interposed!(names);
 
 unsafe extern "C" {
     /// Pairs (replacement, original), in the table's order: see `hooks/pairs.rs`.
     #[link_name = "contextpilot_pairs"]
-    static PAIRS: [[*mut c_void; 2]; COUNT];
+    static PAIRS: [[*mut c_void; 2]; NAMES.len()];
 }
 
 /// The function that the host would have called by this name; null if there is none.
 pub(super) fn behind(name: &CStr) -> *mut c_void {
-    let row = ROWS
+    let pair = NAMES
         .iter()
-        .position(|row| row.name.as_bytes() == name.to_bytes());
-    match row.filter(|row| *row < COUNT) {
+        .position(|paired| paired.as_bytes() == name.to_bytes());
+    match pair {
         // SAFETY: dyld has filled the pairs before any of this library's code runs, and leaves
         // them alone from then on.
-        Some(row) => unsafe { PAIRS[row][1] },
+        Some(pair) => unsafe { PAIRS[pair][1] },
         // Not RTLD_NEXT: for a library with a two-level namespace, as this one is, that looks in what
         // the library was linked with and no further (dlsym(3)), which is libSystem. This looks
         // through all that was loaded with the process; of this library's nothing is exported.
@@ -43,29 +42,13 @@ pub(super) fn behind(name: &CStr) -> *mut c_void {
     }
 }
 
-/// Whether dyld binds callers of the row's function to our replacement.
-pub(super) fn is_paired(row: &Row) -> bool {
-    let place = ROWS.iter().position(|other| other.name == row.name);
-    place.is_some_and(|place| place < COUNT) && row.slot.get().is_some() && hears(row)
+/// Whether the function of this name has a pair.
+pub(super) fn has_pair(name: &str) -> bool {
+    NAMES.contains(&name)
 }
 
-/// Whether the process has a row's function, though its calls may not come to us.
-pub(super) fn is_there(row: &Row) -> bool {
-    row.slot.get().is_some()
-}
-
-/// Whether our replacement sees the calls of a row's function. It does not see calls within one file:
-/// those of an engine inside the executable, and those of the server's own functions, which its
-/// library calls itself.
-pub(super) fn hears(row: &Row) -> bool {
-    !row.is_servers()
-        && row
-            .slot
-            .get()
-            .is_some_and(|theirs| !is_in_executable(theirs))
-}
-
-fn is_in_executable(address: *const c_void) -> bool {
+/// Whether the address is in the program, and not in a library.
+pub(super) fn is_in_executable(address: *const c_void) -> bool {
     /// `MH_EXECUTE` of `mach-o/loader.h`: the program, not a library.
     const PROGRAM: u32 = 2;
     let mut file = MaybeUninit::<libc::Dl_info>::zeroed();

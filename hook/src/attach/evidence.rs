@@ -7,10 +7,6 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use contextpilot_control::HookedFunction;
-
-use super::original::{ROWS, Row};
-
 /// How a row's function is hooked, and in how many places.
 pub(crate) struct Places {
     way: AtomicU8,
@@ -113,11 +109,13 @@ impl Called {
         }
     }
 
-    fn ever(&self) -> bool {
+    /// Whether a call was seen.
+    pub(super) fn ever(&self) -> bool {
         self.0.load(Ordering::Relaxed) != NEVER
     }
 
-    fn while_serving(&self) -> bool {
+    /// Whether a call was seen since the first request.
+    pub(super) fn while_serving(&self) -> bool {
         self.0.load(Ordering::Relaxed) == SERVING
     }
 }
@@ -126,33 +124,5 @@ impl Called {
 pub(crate) fn serving() {
     if PHASE.load(Ordering::Relaxed) != SERVING {
         PHASE.store(SERVING, Ordering::Relaxed);
-    }
-}
-
-/// Whether the function of this name was called since the first request.
-pub(super) fn is_called(name: &str) -> bool {
-    let mut rows = ROWS.iter();
-    rows.any(|row| row.name == name && row.called.while_serving())
-}
-
-/// What is known of each function that the host has.
-pub(crate) fn functions() -> Vec<HookedFunction> {
-    let there = ROWS.iter().filter(|row| row.slot.get().is_some());
-    there
-        .map(|row| HookedFunction {
-            name: row.name.to_owned(),
-            way: way(row).to_owned(),
-            found: row.places.found(),
-            patched: row.places.patched(),
-            called: row.called.ever(),
-        })
-        .collect()
-}
-
-fn way(row: &Row) -> &'static str {
-    match row.places.is_inline() {
-        true => "inline",
-        false if row.places.found() == 0 => "none",
-        false => "import",
     }
 }

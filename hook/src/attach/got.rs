@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::elf::{Defined, Object, Word, down_to_page, gnu_hash, objects};
 use super::evidence::Counts;
-use super::original::{ROWS, Row};
+use super::original::ROWS;
 use super::replacement;
+use super::row::Row;
 
 /// One definition of a row's function.
 struct Definition {

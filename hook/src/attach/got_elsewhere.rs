@@ -4,8 +4,8 @@
 use std::ffi::CStr;
 
 use super::evidence::Counts;
-use super::linker;
-use super::original::{ROWS, Row};
+use super::original::ROWS;
+use super::row::Row;
 
 /// The result of dyld's work.
 pub(super) struct Survey;
@@ -13,7 +13,7 @@ pub(super) struct Survey;
 impl Survey {
     /// Counts the interpose pairs whose original exists.
     pub(super) fn take() -> Self {
-        for row in ROWS.iter().filter(|row| linker::is_paired(row)) {
+        for row in ROWS.iter().filter(|row| row.is_paired()) {
             let counts = Counts {
                 found: 1,
                 strays: 0,

@@ -8,8 +8,11 @@
 use contextpilot_inline::{Batch, Function, Image, Refusal};
 
 use super::evidence::Counts;
-use super::original::{ROWS, Row, Slot, plain};
+use super::original::ROWS;
+use super::plain;
 use super::replacement::{self, Replacement};
+use super::row::Row;
+use super::slot::Slot;
 use super::table::{MEMORY, PROMPTS, SESSIONS_SOCKET, is_called, is_seen_elsewhere};
 
 /// The functions of the table that are linked into the executable.

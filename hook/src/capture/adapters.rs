@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale};
 
-use crate::attach::original::{self, plain};
 use crate::attach::table::{ADAPTERS, newest};
+use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::channel::{self, push_heard};

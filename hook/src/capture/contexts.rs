@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use contextpilot_residency::{ContextId, Event};
 
 use crate::attach;
-use crate::attach::original::{self, original, plain};
+use crate::attach::original::{self, original};
+use crate::attach::plain;
 use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::bounds::CONTEXTS;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use contextpilot_observer::Note;
 use contextpilot_residency::ContextId;
 
-use crate::attach::original::plain;
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::clock::is_engaged;
 use crate::channel::note;

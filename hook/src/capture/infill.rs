@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use contextpilot_request::{Infill, InfillTexts};
 
-use crate::attach::original::{original, plain};
+use crate::attach::original::original;
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::capture::contexts;
 

@@ -4,7 +4,7 @@ use std::ptr;
 
 use contextpilot_residency::{Entries, Entry};
 
-use crate::attach::original::plain;
+use crate::attach::plain;
 use crate::base::abi::{Batch, Pointer};
 use crate::capture::contexts;
 use crate::capture::shadow;

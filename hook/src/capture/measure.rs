@@ -7,7 +7,7 @@ use contextpilot_observer::Note;
 use contextpilot_residency::{ContextId, Entry};
 
 use super::contexts;
-use crate::attach::original::plain;
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::clock::is_engaged;
 use crate::channel::note;

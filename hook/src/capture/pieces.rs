@@ -9,7 +9,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::attach::original::plain;
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 
 /// An upper bound for the bytes of a token.

@@ -2,7 +2,8 @@
 
 use std::ffi::CStr;
 
-use crate::attach::original::{original, plain};
+use crate::attach::original::original;
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::guard::observe;
 use crate::base::mode;

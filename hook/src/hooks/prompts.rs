@@ -5,7 +5,8 @@ use std::ffi::c_char;
 use contextpilot_residency::{Token, media_run};
 
 use super::media;
-use crate::attach::original::{original, plain};
+use crate::attach::original::original;
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::guard::observe;
 use crate::base::mode;

@@ -4,7 +4,8 @@
 
 use std::ffi::c_int;
 
-use crate::attach::original::{original, plain};
+use crate::attach::original::original;
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::guard::observe;
 use crate::capture::connections::{self, Layer};

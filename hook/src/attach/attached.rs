@@ -1,20 +1,61 @@
-//! What the library has attached to, as text for the banner and for `/stats`.
+//! What the library has attached to, and the same as text for the banner and for `/stats`.
 
 use std::ffi::OsString;
 use std::fmt;
-use std::sync::OnceLock;
 
+use contextpilot_control::{Engine, HookedFunction};
 use contextpilot_settings::Settings;
 
 use super::claims::{self, Claim};
-use super::original::{ROWS, has, plain};
-use super::{Attached, evidence};
+use super::original::{ROWS, has};
+use super::plain;
+use super::row::Row;
+use super::version::{Version, version};
 use crate::base::log;
 
 /// If the engine has this function, we can ask it for the special tokens of `/infill` prompts.
 const INFILL: &str = "llama_vocab_fim_pre";
 
+/// What the library has attached to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attached {
+    /// The engine is linked into the executable.
+    pub(super) inside: bool,
+    /// Memory is released without a call that we see, so saved sequences cannot be followed.
+    pub(super) hides_releases: bool,
+    /// See [`UNCACHED`](super::table::UNCACHED).
+    pub(super) forgets_uncached: bool,
+    /// None where the engine has none.
+    pub(super) host_cache: Option<bool>,
+    pub(super) request_ids: bool,
+    pub(super) slots: bool,
+    /// Requests are tied to slots by their prompts, because `request_ids` or `slots` is missing.
+    pub(super) by_prompts: bool,
+    /// OpenSSL's functions are hooked.
+    pub(super) tls: bool,
+}
+
 impl Attached {
+    /// Whether memory is released without a call that we see.
+    pub(crate) fn hides_releases(&self) -> bool {
+        self.hides_releases
+    }
+
+    /// Whether the server forgets prompts that it evaluated with `"cache_prompt": false`.
+    pub(crate) fn forgets_uncached(&self) -> bool {
+        self.forgets_uncached
+    }
+
+    /// Whether requests are tied to slots by their prompts.
+    pub(crate) fn ties_by_prompts(&self) -> bool {
+        self.by_prompts
+    }
+
+    /// Whether the host prompt cache is followed.
+    pub(crate) fn sees_host_cache(&self) -> bool {
+        self.host_cache == Some(true)
+    }
+
     /// Prints the banner: one line that says what is hooked.
     pub(crate) fn announce(&self, settings: &Settings) {
         let endpoint = settings.index.as_ref().map(|index| index.endpoint(""));
@@ -26,7 +67,7 @@ impl Attached {
         let patched = || ROWS.iter().map(|row| row.places.patched());
         log::line(format_args!(
             "Active: llama.cpp {}{}, hooked: {self} ({} functions in {} places); {index}{url}",
-            Engine,
+            version(),
             if self.inside {
                 ", inside the executable"
             } else {
@@ -37,24 +78,19 @@ impl Attached {
         ));
     }
 
-    /// Whether the host prompt cache is followed.
-    pub(crate) fn sees_host_cache(&self) -> bool {
-        self.host_cache == Some(true)
-    }
-
-    /// The same for `/stats`.
-    pub(crate) fn describe(&self) -> contextpilot_control::Engine {
+    /// What is hooked, for `/stats`.
+    pub(crate) fn describe(&self) -> Engine {
         let Version { version, build } = version();
         let parts = self.parts();
         let found = parts.iter().filter(|(found, ..)| *found);
-        contextpilot_control::Engine {
+        Engine {
             name: "llama.cpp".to_owned(),
             version: version.map(str::to_owned),
             build: build.map(str::to_owned),
             inside_executable: self.inside,
             attached: found.map(|(_, name, _)| (*name).to_owned()).collect(),
             missing: self.missing(),
-            functions: evidence::functions(),
+            functions: functions(),
         }
     }
 
@@ -128,43 +164,24 @@ fn serves_tls() -> bool {
     std::env::args_os().any(asks) || std::env::var_os("LLAMA_ARG_SSL_CERT_FILE").is_some()
 }
 
-/// Version texts of the engine, which it never frees.
-#[derive(Clone, Copy, Default)]
-struct Version {
-    version: Option<&'static str>,
-    build: Option<&'static str>,
+/// What is known of each function that the host has.
+fn functions() -> Vec<HookedFunction> {
+    let there = ROWS.iter().filter(|row| row.slot.get().is_some());
+    there
+        .map(|row| HookedFunction {
+            name: row.name.to_owned(),
+            way: way(row).to_owned(),
+            found: row.places.found(),
+            patched: row.places.patched(),
+            called: row.called.ever(),
+        })
+        .collect()
 }
 
-static VERSION: OnceLock<Version> = OnceLock::new();
-
-/// Asks the engine for its version, the first time. Do not call this within the
-/// [guard](crate::base::guard).
-pub(crate) fn ask_version() {
-    if VERSION.get().is_some() {
-        return;
-    }
-    // SAFETY: no preconditions; a static text.
-    let version = plain::text(unsafe { plain::version() });
-    // SAFETY: as above.
-    let build = plain::text(unsafe { plain::build() });
-    let _ = VERSION.set(Version { version, build });
-}
-
-fn version() -> Version {
-    VERSION.get().copied().unwrap_or_default()
-}
-
-/// The engine's version, in its own words.
-struct Engine;
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Version { version, build } = version();
-        match (version, build) {
-            (Some(version), Some(build)) => write!(f, "{version} (build {build})"),
-            (Some(version), None) => f.write_str(version),
-            (None, Some(build)) => write!(f, "build {build}"),
-            (None, None) => f.write_str("(version unknown)"),
-        }
+fn way(row: &Row) -> &'static str {
+    match row.places.is_inline() {
+        true => "inline",
+        false if row.places.found() == 0 => "none",
+        false => "import",
     }
 }

@@ -1,0 +1,87 @@
+//! A row of the [table](super::table) at run time: one hooked function, and what is known of it.
+
+use super::evidence::{Called, Places};
+#[cfg(target_os = "macos")]
+use super::linker;
+use super::slot::Slot;
+#[cfg(not(target_os = "macos"))]
+use super::table::{EVALUATION, Generations, MEMORY};
+
+/// One hooked function.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) generation: &'static str,
+    pub(crate) need: &'static str,
+    pub(crate) slot: &'static Slot,
+    pub(crate) places: &'static Places,
+    pub(crate) called: &'static Called,
+}
+
+impl Row {
+    /// Whether the host has the function, and its calls can be redirected to us.
+    pub(crate) fn found(&self) -> bool {
+        self.slot.get().is_some() && self.hears()
+    }
+
+    /// Whether it is one of the server's own functions.
+    pub(crate) fn is_servers(&self) -> bool {
+        self.generation.starts_with("server")
+    }
+
+    /// Whether it is a function of the engine or of the server, and not of a library that other
+    /// code uses as well.
+    pub(crate) fn is_engines(&self) -> bool {
+        !matches!(self.generation, "cxx" | "libc" | "openssl")
+    }
+
+    /// Whether the library attaches without it.
+    pub(crate) fn is_optional(&self) -> bool {
+        self.need == "optional"
+    }
+}
+
+/// Calls between files are redirected in their words ([`got`](super::got)).
+#[cfg(not(target_os = "macos"))]
+impl Row {
+    /// Whether the process has the function. One that nobody calls may be another engine's.
+    pub(super) fn is_there(&self) -> bool {
+        self.found()
+    }
+
+    /// Whether calls of the function can be redirected to us. Calls between files can be. Calls within
+    /// one file may bypass the dynamic linker (`-Bsymbolic`), and then there is no word to patch. If a
+    /// function that every server calls has no word, that is the reason. If any other function has no
+    /// word, nobody calls it. A process with two engines cannot be followed.
+    fn hears(&self) -> bool {
+        let is_anchor =
+            |generations: Generations| generations.iter().any(|(_, name)| *name == self.name);
+        let is_called_by_all = self.is_servers() || is_anchor(MEMORY) || is_anchor(EVALUATION);
+        let is_one = self.places.strays() == 0 || !self.is_engines();
+        is_one && (self.places.found() > 0 || !is_called_by_all)
+    }
+}
+
+/// Calls between files are redirected by dyld.
+#[cfg(target_os = "macos")]
+impl Row {
+    /// Whether the process has the function, though its calls may not come to us.
+    pub(super) fn is_there(&self) -> bool {
+        self.slot.get().is_some()
+    }
+
+    /// Whether dyld binds callers of the function to our replacement.
+    pub(super) fn is_paired(&self) -> bool {
+        linker::has_pair(self.name) && self.found()
+    }
+
+    /// Whether our replacement sees the calls of the function. It does not see calls within one file:
+    /// those of an engine inside the executable, and those of the server's own functions, which its
+    /// library calls itself.
+    fn hears(&self) -> bool {
+        !self.is_servers()
+            && self
+                .slot
+                .get()
+                .is_some_and(|theirs| !linker::is_in_executable(theirs))
+    }
+}

@@ -1,0 +1,73 @@
+//! Where the address of an original is kept: the function that the host would have called without us.
+//!
+//! A slot is filled in when the library attaches, before any call is redirected: with the definition
+//! that the server calls ([`got`](super::got)), or with the trampoline around our jump
+//! ([`inline`](super::inline)). A function that we call but do not hook is looked up at its first use.
+//! On macOS dyld redirects callers before our constructor runs, so there all functions are.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::linker;
+
+/// The address of one original.
+pub(crate) struct Slot {
+    name: &'static CStr,
+    /// Null: not looked up yet.
+    address: AtomicPtr<c_void>,
+}
+
+/// The value of a [`Slot`] whose function was not found. No function has this address.
+const MISSING: *mut c_void = ptr::without_provenance_mut(1);
+
+impl Slot {
+    /// `name` ends in a zero byte.
+    pub(crate) const fn new(name: &'static str) -> Self {
+        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
+            panic!("a symbol's name ends in its only zero byte")
+        };
+        Self {
+            name,
+            address: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Option<*mut c_void> {
+        // Relaxed: the address publishes nothing else.
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address.is_null() {
+            address = self.resolve();
+        }
+        (address != MISSING).then_some(address)
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name.to_str().unwrap_or_default()
+    }
+
+    /// The symbol's name.
+    pub(crate) fn c_name(&self) -> &'static CStr {
+        self.name
+    }
+
+    /// Sets the address.
+    pub(crate) fn set(&self, address: *const ()) {
+        self.address
+            .store(address.cast_mut().cast(), Ordering::Relaxed);
+    }
+
+    /// The address as it is: null before it was filled in.
+    pub(crate) fn raw(&self) -> *const () {
+        self.address.load(Ordering::Relaxed).cast_const().cast()
+    }
+
+    #[cold]
+    fn resolve(&self) -> *mut c_void {
+        let found = linker::behind(self.name);
+        let address = if found.is_null() { MISSING } else { found };
+        self.address.store(address, Ordering::Relaxed);
+        address
+    }
+}
