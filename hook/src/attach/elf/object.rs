@@ -1,0 +1,193 @@
+//! A loaded object: the executable or a library, and where its tables are.
+
+use std::ffi::{CStr, c_char};
+use std::ops::{ControlFlow, Range};
+use std::slice;
+use std::sync::atomic::AtomicUsize;
+
+use contextpilot_inline::visit_loaded;
+
+/// A loaded object: the executable or a library. Objects that were loaded with the
+/// process are never unloaded. Objects that were loaded later are used during one call only.
+pub(in crate::attach) struct Object {
+    /// What to add to an address in the file to get the address in memory.
+    pub(super) bias: usize,
+    /// Its range of addresses in memory.
+    pub(super) extent: Range<usize>,
+    /// The pages that the dynamic linker makes read-only after relocation.
+    relro: Range<usize>,
+    symbols: *const libc::Elf64_Sym,
+    names: *const c_char,
+    /// `DT_GNU_HASH`; null if there is none.
+    pub(super) hash: *const u32,
+    /// `DT_HASH`, the older kind of table; null if there is none.
+    pub(super) older_hash: *const u32,
+    /// `DT_JMPREL` and `DT_RELA`.
+    pub(super) relocations: [Table; 2],
+    /// Linked with `-Bsymbolic`: finds its own functions before those of other objects.
+    pub(in crate::attach) symbolic: bool,
+}
+
+/// The address of a table of relocations, and its length in bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Table {
+    pub(super) address: usize,
+    pub(super) size: usize,
+}
+
+/// `Elf64_Dyn`
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+const DT_NULL: i64 = 0;
+const DT_PLTRELSZ: i64 = 2;
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_SYMBOLIC: i64 = 16;
+const DT_PLTREL: i64 = 20;
+const DT_JMPREL: i64 = 23;
+const DT_FLAGS: i64 = 30;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DF_SYMBOLIC: u64 = 2;
+
+/// All objects in the dynamic linker's order: the executable, preloaded libraries, needed libraries,
+/// and those that were loaded later.
+pub(in crate::attach) fn objects() -> Vec<Object> {
+    let mut objects = Vec::new();
+    visit_loaded(|info| {
+        // SAFETY: the object is loaded.
+        objects.extend(unsafe { Object::new(info) });
+        ControlFlow::Continue(())
+    });
+    objects
+}
+
+/// The executable.
+pub(in crate::attach) fn program() -> Option<Object> {
+    let mut program = None;
+    visit_loaded(|info| {
+        // SAFETY: the object is loaded.
+        program = unsafe { Object::new(info) };
+        ControlFlow::Break(())
+    });
+    program
+}
+
+impl Object {
+    /// `None` if it lacks the usual tables.
+    ///
+    /// # Safety
+    /// `info` describes a loaded object.
+    unsafe fn new(info: &libc::dl_phdr_info) -> Option<Self> {
+        if info.dlpi_phdr.is_null() {
+            return None;
+        }
+        let bias = info.dlpi_addr as usize;
+        // SAFETY: the program headers are mapped, and `dlpi_phnum` is their number.
+        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        let range = |header: &libc::Elf64_Phdr| {
+            let start = bias.wrapping_add(header.p_vaddr as usize);
+            start..start.wrapping_add(header.p_memsz as usize)
+        };
+        let of = |kind| headers.iter().filter(move |header| header.p_type == kind);
+        let extent = of(libc::PT_LOAD)
+            .map(range)
+            .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;
+        let mut object = Self {
+            bias,
+            relro: of(libc::PT_GNU_RELRO)
+                .map(range)
+                .map(|part| down_to_page(part.start)..down_to_page(part.end))
+                .next()
+                .unwrap_or(0..0),
+            symbols: std::ptr::null(),
+            names: std::ptr::null(),
+            hash: std::ptr::null(),
+            older_hash: std::ptr::null(),
+            relocations: [Table::default(); 2],
+            symbolic: false,
+            extent,
+        };
+        let mut at = range(of(libc::PT_DYNAMIC).next()?).start as *const Dynamic;
+        loop {
+            // SAFETY: within the dynamic section, which ends with the tag that ends this loop.
+            let entry = unsafe { &*at };
+            let address = object.address(entry.value as usize);
+            match entry.tag {
+                DT_NULL => break,
+                DT_SYMTAB => object.symbols = address as *const libc::Elf64_Sym,
+                DT_STRTAB => object.names = address as *const c_char,
+                DT_GNU_HASH => object.hash = address as *const u32,
+                DT_HASH => object.older_hash = address as *const u32,
+                DT_JMPREL => object.relocations[0].address = address,
+                DT_PLTRELSZ => object.relocations[0].size = entry.value as usize,
+                DT_RELA => object.relocations[1].address = address,
+                DT_RELASZ => object.relocations[1].size = entry.value as usize,
+                DT_SYMBOLIC => object.symbolic = true,
+                DT_FLAGS => object.symbolic |= entry.value & DF_SYMBOLIC != 0,
+                DT_PLTREL if entry.value != DT_RELA as u64 => return None,
+                _ => {}
+            }
+            // SAFETY: this entry was not the last, so there is another one.
+            at = unsafe { at.add(1) };
+        }
+        (!object.symbols.is_null() && !object.names.is_null()).then_some(object)
+    }
+
+    /// Identifies the object among all loaded objects.
+    pub(in crate::attach) fn key(&self) -> usize {
+        self.extent.start
+    }
+
+    pub(in crate::attach) fn contains(&self, address: usize) -> bool {
+        self.extent.contains(&address)
+    }
+
+    pub(in crate::attach) fn is_relro(&self, word: &AtomicUsize) -> bool {
+        self.relro.contains(&std::ptr::from_ref(word).addr())
+    }
+
+    /// The address in memory. The dynamic linker has replaced some of the file's addresses by addresses
+    /// in memory, but not all.
+    fn address(&self, value: usize) -> usize {
+        match self.contains(value) {
+            true => value,
+            false => self.bias.wrapping_add(value),
+        }
+    }
+
+    /// The symbol of this number.
+    ///
+    /// # Safety
+    /// The object has a symbol of this number.
+    pub(super) unsafe fn symbol(&self, number: u32) -> &libc::Elf64_Sym {
+        // SAFETY: the caller's promise.
+        let symbol = unsafe { self.symbols.add(number as usize) };
+        // SAFETY: the table is mapped as long as the object is, and nobody changes it.
+        unsafe { &*symbol }
+    }
+
+    /// The symbol's name.
+    ///
+    /// # Safety
+    /// It is one of the object's symbols.
+    pub(super) unsafe fn name(&self, symbol: &libc::Elf64_Sym) -> &CStr {
+        // SAFETY: the symbol's name is in the object's table of names.
+        let name = unsafe { self.names.add(symbol.st_name as usize) };
+        // SAFETY: names in the table end with a zero byte.
+        unsafe { CStr::from_ptr(name) }
+    }
+}
+
+/// The start of the page that the address lies in.
+pub(in crate::attach) fn down_to_page(address: usize) -> usize {
+    // SAFETY: no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    address & !(size - 1)
+}
