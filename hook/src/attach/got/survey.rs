@@ -1,59 +1,46 @@
-//! GOT patching: writes the addresses of our replacements into the words through which loaded objects
-//! call functions of other objects. These are entries of the global offset table, and of tables of
-//! functions in data.
-//!
-//! The library exports nothing for this, so it has no effect in other processes. Within a llama-server
-//! it changes only words that hold the definition that the server itself calls. A
-//! process may have several definitions of a name: a C++ runtime in each file, two OpenSSLs. Callers of
-//! other definitions are left alone.
-//!
-//! [`Survey::take`] finds the words and changes nothing. [`Survey::patch`] writes them and reads
-//! them back. [`patch_late`] does the same for objects that were loaded by `dlopen` since.
+//! Finds the words that lead to functions of the table, and the definition of each that the server
+//! calls. Changes no word.
 
-use std::ffi::{CStr, c_void};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ffi::CStr;
+use std::sync::atomic::Ordering;
 
-use super::elf::{Defined, Object, Word, down_to_page, gnu_hash, objects};
-use super::evidence::Counts;
-use super::original::ROWS;
-use super::replacement;
-use super::row::Row;
+use crate::attach::elf::{Defined, Object, Word, gnu_hash, objects};
+use crate::attach::evidence::Counts;
+use crate::attach::original::ROWS;
+use crate::attach::replacement;
+use crate::attach::row::Row;
 
 /// One definition of a row's function.
-struct Definition {
+pub(super) struct Definition {
     row: usize,
-    address: usize,
+    pub(super) address: usize,
     /// The index of the object that has it.
     object: usize,
 }
 
 /// A word that leads to a definition, or will lead to it after lazy binding.
-struct Import {
-    row: usize,
-    object: usize,
+pub(super) struct Import {
+    pub(super) row: usize,
+    pub(super) object: usize,
     /// The index of the definition.
-    definition: usize,
+    pub(super) definition: usize,
     /// The word's address.
-    at: usize,
+    pub(super) at: usize,
 }
 
 /// All words that could be patched.
-pub(super) struct Survey {
-    objects: Vec<Object>,
-    definitions: Vec<Definition>,
-    imports: Vec<Import>,
+pub(in crate::attach) struct Survey {
+    pub(super) objects: Vec<Object>,
+    pub(super) definitions: Vec<Definition>,
+    pub(super) imports: Vec<Import>,
     /// For each row, the definition that the server calls.
-    chosen: Vec<Option<usize>>,
+    pub(super) chosen: Vec<Option<usize>>,
 }
-
-/// The keys of the objects that were loaded when the library attached.
-static KNOWN: OnceLock<Vec<usize>> = OnceLock::new();
 
 impl Survey {
     /// Reads every object but our own. Sets the slot of each row to the definition that the
     /// server calls, and counts the words that lead to it.
-    pub(super) fn take() -> Self {
+    pub(in crate::attach) fn take() -> Self {
         let mut survey = Self {
             objects: objects(),
             definitions: Vec::new(),
@@ -241,7 +228,7 @@ impl Survey {
 
     /// Whether each object that calls `caller` also calls a function of a `wanted` row, and
     /// only through words that we patch. `None` if no object calls `caller`.
-    pub(super) fn is_called_by_callers_of(
+    pub(in crate::attach) fn is_called_by_callers_of(
         &self,
         caller: &str,
         wanted: impl Fn(&Row) -> bool,
@@ -261,12 +248,12 @@ impl Survey {
     }
 
     /// Whether the executable calls the function of this name in a library.
-    pub(super) fn is_called_by_executable(&self, name: &str) -> bool {
+    pub(in crate::attach) fn is_called_by_executable(&self, name: &str) -> bool {
         self.callers(name).any(|object| object == 0)
     }
 
     /// The function `name` in the object that defines the row's function.
-    pub(super) fn beside(&self, row: &str, name: &CStr) -> Option<usize> {
+    pub(in crate::attach) fn beside(&self, row: &str, name: &CStr) -> Option<usize> {
         let row = ROWS.iter().position(|one| one.name == row)?;
         let object = self.definitions[self.chosen[row]?].object;
         match self.objects[object].defined(name, gnu_hash(name))? {
@@ -274,116 +261,4 @@ impl Survey {
             Defined::Chosen => None,
         }
     }
-
-    /// Points the words of each `wanted` row to its replacement.
-    ///
-    /// # Errors
-    /// The name of a required function whose words cannot be written. Then all words are as
-    /// before.
-    ///
-    /// # Safety
-    /// The slots are set, and do not change any more.
-    pub(super) unsafe fn patch(self, wanted: impl Fn(&Row) -> bool) -> Result<(), &'static str> {
-        let mut written: Vec<(&Import, &Row)> = Vec::new();
-        let mut failed = None;
-        for import in &self.imports {
-            let row = &ROWS[import.row];
-            // A function that is hooked inline needs no patched words.
-            let leads_to_it = self.chosen[import.row] == Some(import.definition);
-            if !leads_to_it || row.places.is_inline() || !wanted(row) {
-                continue;
-            }
-            let replacement = replacement::all()[import.row].address();
-            let object = &self.objects[import.object];
-            // SAFETY: the replacement has the signature of what the word held, by the table.
-            match unsafe { write(object, import.at, replacement) } {
-                true => written.push((import, row)),
-                false if row.is_optional() => {}
-                false => failed = Some(row.name),
-            }
-        }
-        if let Some(name) = failed {
-            for (import, _) in written {
-                let address = self.definitions[import.definition].address;
-                // SAFETY: the address that the word held, or would have held after lazy binding.
-                unsafe { write(&self.objects[import.object], import.at, address) };
-            }
-            return Err(name);
-        }
-        written
-            .iter()
-            .for_each(|(_, row)| row.places.count_patched());
-        let keys = self.objects.iter().map(Object::key).collect();
-        let _ = KNOWN.set(keys);
-        Ok(())
-    }
-}
-
-/// Patches objects that were loaded since the library attached, such as plugins of the engine.
-/// Other threads may run meanwhile: a word is written in one piece, and the replacement calls the
-/// function that the word led to.
-pub(crate) fn patch_late() {
-    let Some(known) = KNOWN.get() else {
-        return;
-    };
-    for object in objects()
-        .iter()
-        .filter(|object| !known.contains(&object.key()))
-    {
-        for word in object.words() {
-            let now = word.at.load(Ordering::Relaxed);
-            // For a word that is not bound yet, the definition is certain only for functions of the
-            // engine: a plugin may have its own C++ runtime.
-            let is_lazy = word.may_be_lazy && object.contains(now);
-            let row = ROWS.iter().position(|row| {
-                let leads = match is_lazy {
-                    true => row.is_engines(),
-                    false => row.slot.get().is_some_and(|f| f.addr() == now),
-                };
-                row.places.patched() > 0
-                    && !row.places.is_inline()
-                    && leads
-                    && row.slot.c_name() == word.name()
-            });
-            if let Some(row) = row {
-                ROWS[row].places.add_word();
-                let at = std::ptr::from_ref(word.at).addr();
-                // SAFETY: the replacement has the signature of what the word held, by the table.
-                if unsafe { write(object, at, replacement::all()[row].address()) } {
-                    ROWS[row].places.count_patched();
-                }
-            }
-        }
-    }
-}
-
-/// Writes a word, reads it back, and returns whether it holds `value`.
-///
-/// # Safety
-/// `at` is a word of the object that holds a function's address, and `value` is the address of a
-/// function with the same signature.
-unsafe fn write(object: &Object, at: usize, value: usize) -> bool {
-    // SAFETY: the caller's promise. The dynamic linker may write to the word too, in one piece.
-    let word = unsafe { &*std::ptr::with_exposed_provenance::<AtomicUsize>(at) };
-    if !object.is_relro(word) {
-        word.store(value, Ordering::Relaxed);
-    } else {
-        // The dynamic linker made this page read-only after relocation. It stays readable while it is
-        // writable, and nobody else writes to it any more.
-        if !protect(word, libc::PROT_READ | libc::PROT_WRITE) {
-            return false;
-        }
-        word.store(value, Ordering::Relaxed);
-        // If this fails, the page stays writable, which does no harm.
-        protect(word, libc::PROT_READ);
-    }
-    word.load(Ordering::Relaxed) == value
-}
-
-/// Changes the protection of the page that the word lies in.
-fn protect(word: &AtomicUsize, protection: i32) -> bool {
-    let page = down_to_page(std::ptr::from_ref(word).addr());
-    let page: *mut c_void = std::ptr::with_exposed_provenance_mut(page);
-    // SAFETY: a mapped page, which stays readable.
-    unsafe { libc::mprotect(page, 1, protection) == 0 }
 }

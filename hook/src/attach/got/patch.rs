@@ -1,0 +1,131 @@
+//! Writes the words that the survey found, and those of objects that were loaded since.
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::survey::{Import, Survey};
+use crate::attach::elf::{Object, down_to_page, objects};
+use crate::attach::original::ROWS;
+use crate::attach::replacement;
+use crate::attach::row::Row;
+
+/// The keys of the objects that were loaded when the library attached.
+static KNOWN: OnceLock<Vec<usize>> = OnceLock::new();
+
+impl Survey {
+    /// Points the words of each `wanted` row to its replacement.
+    ///
+    /// # Errors
+    /// The name of a required function whose words cannot be written. Then all words are as
+    /// before.
+    ///
+    /// # Safety
+    /// The slots are set, and do not change any more.
+    pub(in crate::attach) unsafe fn patch(
+        self,
+        wanted: impl Fn(&Row) -> bool,
+    ) -> Result<(), &'static str> {
+        let mut written: Vec<(&Import, &Row)> = Vec::new();
+        let mut failed = None;
+        for import in &self.imports {
+            let row = &ROWS[import.row];
+            // A function that is hooked inline needs no patched words.
+            let leads_to_it = self.chosen[import.row] == Some(import.definition);
+            if !leads_to_it || row.places.is_inline() || !wanted(row) {
+                continue;
+            }
+            let replacement = replacement::all()[import.row].address();
+            let object = &self.objects[import.object];
+            // SAFETY: the replacement has the signature of what the word held, by the table.
+            match unsafe { write(object, import.at, replacement) } {
+                true => written.push((import, row)),
+                false if row.is_optional() => {}
+                false => failed = Some(row.name),
+            }
+        }
+        if let Some(name) = failed {
+            for (import, _) in written {
+                let address = self.definitions[import.definition].address;
+                // SAFETY: the address that the word held, or would have held after lazy binding.
+                unsafe { write(&self.objects[import.object], import.at, address) };
+            }
+            return Err(name);
+        }
+        written
+            .iter()
+            .for_each(|(_, row)| row.places.count_patched());
+        let keys = self.objects.iter().map(Object::key).collect();
+        let _ = KNOWN.set(keys);
+        Ok(())
+    }
+}
+
+/// Patches objects that were loaded since the library attached, such as plugins of the engine.
+/// Other threads may run meanwhile: a word is written in one piece, and the replacement calls the
+/// function that the word led to.
+pub(crate) fn patch_late() {
+    let Some(known) = KNOWN.get() else {
+        return;
+    };
+    for object in objects()
+        .iter()
+        .filter(|object| !known.contains(&object.key()))
+    {
+        for word in object.words() {
+            let now = word.at.load(Ordering::Relaxed);
+            // For a word that is not bound yet, the definition is certain only for functions of the
+            // engine: a plugin may have its own C++ runtime.
+            let is_lazy = word.may_be_lazy && object.contains(now);
+            let row = ROWS.iter().position(|row| {
+                let leads = match is_lazy {
+                    true => row.is_engines(),
+                    false => row.slot.get().is_some_and(|f| f.addr() == now),
+                };
+                row.places.patched() > 0
+                    && !row.places.is_inline()
+                    && leads
+                    && row.slot.c_name() == word.name()
+            });
+            if let Some(row) = row {
+                ROWS[row].places.add_word();
+                let at = std::ptr::from_ref(word.at).addr();
+                // SAFETY: the replacement has the signature of what the word held, by the table.
+                if unsafe { write(object, at, replacement::all()[row].address()) } {
+                    ROWS[row].places.count_patched();
+                }
+            }
+        }
+    }
+}
+
+/// Writes a word, reads it back, and returns whether it holds `value`.
+///
+/// # Safety
+/// `at` is a word of the object that holds a function's address, and `value` is the address of a
+/// function with the same signature.
+unsafe fn write(object: &Object, at: usize, value: usize) -> bool {
+    // SAFETY: the caller's promise. The dynamic linker may write to the word too, in one piece.
+    let word = unsafe { &*std::ptr::with_exposed_provenance::<AtomicUsize>(at) };
+    if !object.is_relro(word) {
+        word.store(value, Ordering::Relaxed);
+    } else {
+        // The dynamic linker made this page read-only after relocation. It stays readable while it is
+        // writable, and nobody else writes to it any more.
+        if !protect(word, libc::PROT_READ | libc::PROT_WRITE) {
+            return false;
+        }
+        word.store(value, Ordering::Relaxed);
+        // If this fails, the page stays writable, which does no harm.
+        protect(word, libc::PROT_READ);
+    }
+    word.load(Ordering::Relaxed) == value
+}
+
+/// Changes the protection of the page that the word lies in.
+fn protect(word: &AtomicUsize, protection: i32) -> bool {
+    let page = down_to_page(std::ptr::from_ref(word).addr());
+    let page: *mut c_void = std::ptr::with_exposed_provenance_mut(page);
+    // SAFETY: a mapped page, which stays readable.
+    unsafe { libc::mprotect(page, 1, protection) == 0 }
+}
