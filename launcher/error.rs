@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use contextpilot_settings::env;
 
+use crate::variables::PRELOAD;
+
 /// Why llama-server was not started.
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -144,10 +146,9 @@ impl fmt::Display for HookError {
             ),
             Self::Path { path, byte } => write!(
                 f,
-                "{path:?} holds {:?}, which {} cannot express: \
+                "{path:?} holds {:?}, which {PRELOAD} cannot express: \
                  {ANOTHER_FOLDER} set {variable}",
-                char::from(*byte),
-                crate::preload::VARIABLE
+                char::from(*byte)
             ),
             Self::Memory { no_file, source } => {
                 write!(f, "{no_file} (nor can it be loaded from memory: {source})")

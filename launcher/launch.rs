@@ -8,7 +8,7 @@ use crate::error::{Error, HookError};
 use crate::hook_lib::Library;
 use crate::say::say;
 use crate::server::{self, Server};
-use crate::variables::{Lookup, of_process};
+use crate::variables::{Lookup, PRELOAD, of_process};
 use crate::{hook_lib, obstacle, preload, sys};
 
 /// Becomes llama-server, with the hook in it if the environment asks for it:
@@ -42,8 +42,7 @@ fn run() -> Result<Infallible, Error> {
     let server = server::find(of_process)?;
     match inject(&server) {
         Ok(library) => say(format_args!(
-            "Launching with {} injected: {} (hook {})",
-            preload::VARIABLE,
+            "Launching with {PRELOAD} injected: {} (hook {})",
             server.path.display(),
             library,
         )),
@@ -63,8 +62,8 @@ fn inject(server: &Server) -> Result<Library, HookError> {
         say(advice);
     }
     let library = hook_lib::load(of_process)?;
-    let value = preload::with_library(&library.path, of_process(preload::VARIABLE).as_deref())?;
-    sys::set_env(preload::VARIABLE, &value);
+    let value = preload::with_library(&library.path, of_process(PRELOAD).as_deref())?;
+    sys::set_env(PRELOAD, &value);
     Ok(library)
 }
 

@@ -159,6 +159,6 @@ fn advice(program: &Program) -> Option<String> {
         "{:?} runs {command:?}, which may keep the hook from the server: \
          let {} and CONTEXTPILOT_* through there, or set {instead}",
         program.path,
-        crate::preload::VARIABLE
+        crate::variables::PRELOAD
     ))
 }

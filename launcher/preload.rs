@@ -1,17 +1,10 @@
-//! The variable that makes the dynamic loader load the hook first.
+//! The value of the variable that makes the dynamic loader load the hook first.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::error::HookError;
-
-/// The loader's variable.
-pub(crate) const VARIABLE: &str = if cfg!(target_os = "macos") {
-    "DYLD_INSERT_LIBRARIES"
-} else {
-    "LD_PRELOAD"
-};
 
 /// The variable's value with `library` in front of what is there already.
 ///

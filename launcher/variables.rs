@@ -1,6 +1,13 @@
-//! Reading the environment, through a function that tests can replace.
+//! Environment variables: the loader's, and reading them through a function that tests can replace.
 
 use std::ffi::OsString;
+
+/// The dynamic loader loads the libraries that this variable names before the program's own.
+pub(crate) const PRELOAD: &str = if cfg!(target_os = "macos") {
+    "DYLD_INSERT_LIBRARIES"
+} else {
+    "LD_PRELOAD"
+};
 
 /// Looks a variable up in this process's environment.
 pub(crate) fn of_process(name: &str) -> Option<OsString> {

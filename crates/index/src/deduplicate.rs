@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use contextpilot_order::Block;
 use serde_json::{Value, json};
 
-use crate::query::{Context, Reorder};
+use crate::context::Context;
+use crate::query::Reorder;
 use crate::{Answer, Index};
 
 const HINT: &str = "Please refer to [Doc {doc_id}] from the previous conversation turn.";

@@ -3,7 +3,6 @@
 use contextpilot_order::{Block, Online};
 
 use crate::Index;
-use crate::reorder::Worked;
 use crate::requests::Expected;
 
 /// A query for the hook, which knows better than the index: how much would be reused for a prompt that
@@ -20,12 +19,14 @@ pub struct Question {
     blocks: usize,
 }
 
-impl Worked {
-    /// A query whose answer makes the forecast more exact ([`Index::answered`]). Only for a single context,
-    /// while the hook reports what is cached.
-    #[must_use]
-    pub fn question(&self) -> Option<&Question> {
-        self.question.as_ref()
+impl Question {
+    /// The forecast after the hook's answer: so many tokens would be reused.
+    pub(crate) fn expected(&self, reused: u64) -> Expected {
+        Expected {
+            blocks: self.blocks,
+            tokens: reused,
+            whole: reused >= self.common,
+        }
     }
 }
 
@@ -58,28 +59,5 @@ impl Index {
             tokens: self.predictor.prompt(blocks, &self.blocks),
             blocks: length,
         })
-    }
-
-    /// The engine's hook has answered [`Worked::question`]: so many tokens would be reused.
-    pub fn answered(&mut self, worked: &mut Worked, reused: u64) {
-        let Some(question) = worked.question.take() else {
-            return;
-        };
-        let whole = reused >= question.common;
-        for placed in &mut worked.placed {
-            if let Some(request) = self.requests.get_mut(&placed.id) {
-                request.expected = Some(Expected {
-                    blocks: question.blocks,
-                    tokens: reused,
-                    whole,
-                });
-            }
-            placed.expected = reused;
-            if reused == 0 || question.blocks == 0 {
-                placed.from = None;
-            } else if whole {
-                placed.from = Some(question.id.clone());
-            }
-        }
     }
 }

@@ -15,6 +15,7 @@
 
 mod answer;
 mod block;
+mod context;
 mod deduplicate;
 mod errors;
 mod evict;

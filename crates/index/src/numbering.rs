@@ -6,7 +6,7 @@ use contextpilot_order::Block;
 use serde_json::Value;
 
 use crate::block::Key;
-use crate::query::Context;
+use crate::context::Context;
 
 /// Numbers by which a tree is ordered: as texts appear; numbers by their value.
 #[derive(Debug)]

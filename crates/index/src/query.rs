@@ -3,7 +3,7 @@
 use contextpilot_order::{BatchOptions, Linkage, OnlineOptions};
 use serde_json::{Value, json};
 
-use crate::block::Key;
+use crate::context::Context;
 use crate::numbering::Numbers;
 use crate::validate::{Members, not_a_list, not_allowed};
 use crate::{Answer, Limits};
@@ -87,13 +87,6 @@ pub enum Query {
     Insert(Context, u64),
 }
 
-/// A context as it was sent.
-#[derive(Debug, Default)]
-pub struct Context {
-    pub(crate) values: Vec<Value>,
-    pub(crate) keys: Vec<Key>,
-}
-
 /// The body of a `/reorder`.
 #[derive(Debug)]
 pub struct Reorder {
@@ -147,15 +140,11 @@ impl Query {
         members: &Members<'_>,
         limits: &Limits,
     ) -> Result<Self, Box<Answer>> {
+        let context = || Context::parse(members.list("context")?, &["context".into()]);
         Ok(match endpoint {
             Endpoint::Evict => Self::Evict(members.strings("request_ids")?),
-            Endpoint::Search => {
-                Self::Search(context(members.list("context")?, &["context".into()])?)
-            }
-            Endpoint::Insert => Self::Insert(
-                context(members.list("context")?, &["context".into()])?,
-                members.count("total_tokens", 0)?,
-            ),
+            Endpoint::Search => Self::Search(context()?),
+            Endpoint::Insert => Self::Insert(context()?, members.count("total_tokens", 0)?),
             Endpoint::Deduplicate => Self::Deduplicate(Box::new(reorder(members, true, limits)?)),
             endpoint => {
                 let stateless = endpoint == Endpoint::Schedule;
@@ -197,7 +186,7 @@ fn reorder(
         if blocks > limits.blocks_in_call {
             return Err(too_many("blocks", blocks, limits.blocks_in_call));
         }
-        contexts.push(context(list, &path)?);
+        contexts.push(Context::parse(list, &path)?);
     }
     let method = members.string("linkage_method")?.unwrap_or("average");
     let linkage = Linkage::of_name(method).ok_or_else(|| {
@@ -236,21 +225,6 @@ fn reorder(
         deduplicate: members.flag("deduplicate")?,
         parents: members.optional_strings("parent_request_ids")?,
         hint: members.string("hint_template")?.map(str::to_owned),
-    })
-}
-
-fn context(list: &[Value], path: &[Value]) -> Result<Context, Box<Answer>> {
-    let keys = list.iter().enumerate().map(|(at, value)| {
-        Key::of(value).ok_or_else(|| {
-            let mut path = path.to_vec();
-            path.push(json!(at));
-            let message = "Input should be a valid string or number: give documents as text or ids";
-            Box::new(Answer::invalid("block_type", path, message, value))
-        })
-    });
-    Ok(Context {
-        keys: keys.collect::<Result<_, _>>()?,
-        values: list.to_vec(),
     })
 }
 

@@ -140,6 +140,15 @@ impl Work {
     }
 }
 
+impl Worked {
+    /// A query whose answer makes the forecast more exact ([`Index::answered`]). Only for a single context,
+    /// while the hook reports what is cached.
+    #[must_use]
+    pub fn question(&self) -> Option<&Question> {
+        self.question.as_ref()
+    }
+}
+
 impl Index {
     pub(crate) fn reorder(
         &mut self,
@@ -207,6 +216,25 @@ impl Index {
             worked.facts = Some(self.facts(worked));
         }
         Ok(worked.left.is_empty())
+    }
+
+    /// The engine's hook has answered [`Worked::question`]: so many tokens would be reused.
+    pub fn answered(&mut self, worked: &mut Worked, reused: u64) {
+        let Some(question) = worked.question.take() else {
+            return;
+        };
+        let expected = question.expected(reused);
+        for placed in &mut worked.placed {
+            if let Some(request) = self.requests.get_mut(&placed.id) {
+                request.expected = Some(expected);
+            }
+            placed.expected = reused;
+            if reused == 0 || expected.blocks == 0 {
+                placed.from = None;
+            } else if expected.whole {
+                placed.from = Some(question.id.clone());
+            }
+        }
     }
 
     /// The cached prefixes that contexts could continue, in the numbers of their call.

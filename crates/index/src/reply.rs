@@ -3,9 +3,9 @@
 use contextpilot_order::{Block, importance_note};
 use serde_json::{Value, json};
 
+use crate::context::Context;
 use crate::deduplicate::Sum;
 use crate::numbering::are_texts;
-use crate::query::Context;
 use crate::reorder::{Facts, Kind, Placed, Worked};
 use crate::{Answer, Index};
 

@@ -2,7 +2,7 @@
 
 use contextpilot_order::Block;
 
-use crate::query::Context;
+use crate::context::Context;
 use crate::{Answer, Index};
 
 impl Index {

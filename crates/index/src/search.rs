@@ -3,7 +3,7 @@
 use contextpilot_order::Block;
 use serde_json::json;
 
-use crate::query::Context;
+use crate::context::Context;
 use crate::{Answer, Index};
 
 impl Index {

@@ -32,7 +32,6 @@
 mod evaluations;
 mod gone;
 mod histogram;
-mod launches;
 mod matching;
 mod metrics;
 mod minute;

@@ -11,7 +11,6 @@ use contextpilot_residency::{
 use crate::evaluations::Evaluations;
 use crate::gone::Memory;
 use crate::histogram::{CLASSES, Histogram};
-use crate::launches::Unclaimed;
 use crate::minute::Minute;
 use crate::note::{Note, Now, Stamp};
 use crate::prompt::{Surplus, Taken};
@@ -19,11 +18,13 @@ use crate::work::{SlotWork, Work};
 
 mod batches;
 mod buffers;
+mod launches;
 mod whereabouts;
 
 pub use buffers::After;
 pub(crate) use buffers::Kind;
 use buffers::{Buffer, Context};
+use launches::Unclaimed;
 use whereabouts::Live;
 
 /// Watches the ledger. Call [`before`](Self::before) with each event, then let the ledger apply
@@ -32,10 +33,10 @@ use whereabouts::Live;
 pub struct Observer {
     pub(crate) epoch: String,
     sequence: u64,
-    pub(crate) works: HashMap<Arrival, Work>,
-    pub(crate) tasks: HashMap<TaskId, Arrival>,
+    works: HashMap<Arrival, Work>,
+    tasks: HashMap<TaskId, Arrival>,
     /// Evaluations of prompts for which several requests wait, until it is known whose they are.
-    pub(crate) unclaimed: BTreeMap<EvaluationId, Unclaimed>,
+    unclaimed: BTreeMap<EvaluationId, Unclaimed>,
     pub(crate) slots: BTreeMap<SequenceId, SlotWork>,
     /// The slots in the batch that is being evaluated.
     flying: Vec<SequenceId>,

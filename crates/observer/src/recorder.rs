@@ -12,13 +12,14 @@ use contextpilot_residency::{
 use contextpilot_traffic::{Applied, Key, Memory, Recorded, Setup, SizeKind, Writer};
 
 use crate::note::{Note, Stamp};
-use changes::Stage;
 use slot::SlotRecord;
+use stage::Stage;
 
 mod changes;
 mod requests;
 mod server;
 mod slot;
+mod stage;
 
 /// The most tasks that are not launched yet, and the most requests that are not answered yet, of which the
 /// recorder knows something.

@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
-use crate::infill::Filling;
-use crate::{Endpoint, Infill, Piece, Request};
+use crate::assembled::Assembled;
+use crate::endpoint::Endpoint;
+use crate::infill::{Filling, Infill};
+use crate::json::Piece;
+use crate::reader::Request;
 
 /// Composes the prompts of one request.
 ///
@@ -31,22 +34,6 @@ use crate::{Endpoint, Infill, Piece, Request};
 pub struct Assembly {
     way: Way,
     ready: VecDeque<Assembled>,
-}
-
-/// A complete prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assembled {
-    /// Its tokens.
-    pub tokens: Vec<i32>,
-    /// How many of the first tokens are extra context. The server keeps as many of the last of these as it
-    /// has room for.
-    pub extra: usize,
-}
-
-impl From<Vec<i32>> for Assembled {
-    fn from(tokens: Vec<i32>) -> Self {
-        Self { tokens, extra: 0 }
-    }
 }
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use crate::endpoint::hex_digit;
 use crate::fields::{Event, Fields};
 use crate::head::MAX_LINE_BYTES;
-use crate::reader::Loss;
+use crate::loss::Loss;
 
 /// 2^60 bytes: no body is that long, and sizes stay far from overflow.
 const MAX_CHUNK_BYTES: u64 = 1 << 60;

@@ -1,6 +1,6 @@
 //! Header and trailer lines, byte by byte.
 
-use crate::reader::Loss;
+use crate::loss::Loss;
 
 /// The longest line, with its CRLF; cpp-httplib's `CPPHTTPLIB_HEADER_MAX_LENGTH`.
 const MAX_LINE_BYTES: usize = 8192;

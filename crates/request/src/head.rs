@@ -2,7 +2,7 @@
 
 use crate::endpoint::{Endpoint, PathTail};
 use crate::fields::{Fields, Short};
-use crate::reader::{Loss, Method};
+use crate::loss::Loss;
 
 /// cpp-httplib's `CPPHTTPLIB_MAX_LINE_LENGTH`: it closes the connection after more.
 pub(crate) const MAX_LINE_BYTES: usize = 32768;
@@ -17,6 +17,15 @@ const MAX_LENGTH_DIGITS: usize = 18;
 const METHODS: [&[u8]; 7] = [
     b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH",
 ];
+
+/// The method of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// `POST`, the one method whose body llama-server evaluates.
+    Post,
+    /// Any other method that cpp-httplib routes.
+    Other,
+}
 
 /// The request line, byte by byte: three words between runs of spaces.
 #[derive(Debug, Clone)]

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::assembly::Assembled;
+use crate::assembled::Assembled;
 use crate::json::{InfillParts, Piece};
 
 /// What a server needs to compose prompts for `/infill`.

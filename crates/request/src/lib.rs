@@ -35,6 +35,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod assembled;
 mod assembly;
 mod chunked;
 mod endpoint;
@@ -42,13 +43,17 @@ mod fields;
 mod head;
 mod infill;
 mod json;
+mod loss;
 mod reader;
 mod scan;
 
-pub use assembly::{Assembled, Assembly};
+pub use assembled::Assembled;
+pub use assembly::Assembly;
 pub use endpoint::Endpoint;
+pub use head::Method;
 pub use infill::{Infill, InfillTexts};
 pub use json::{
     Adapters, Identity, InfillParts, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Piece, Refusal,
 };
-pub use reader::{Loss, Method, Request, RequestReader, Step};
+pub use loss::Loss;
+pub use reader::{Request, RequestReader, Step};

@@ -3,17 +3,9 @@
 use crate::chunked::{Chunked, Part};
 use crate::endpoint::Endpoint;
 use crate::fields::{Event, Fields};
-use crate::head::{Framing, Head, RequestLine};
+use crate::head::{Framing, Head, Method, RequestLine};
 use crate::json::{Adapters, Identity, InfillParts, JsonScanner, Piece, Refusal};
-
-/// The method of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Method {
-    /// `POST`, the one method whose body llama-server evaluates.
-    Post,
-    /// Any other method that cpp-httplib routes.
-    Other,
-}
+use crate::loss::Loss;
 
 /// A request whose last byte has been received.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,39 +67,6 @@ impl Request {
     pub fn adapters(&self) -> Option<&Adapters> {
         let read = self.endpoint.generates() && self.endpoint != Endpoint::Messages;
         self.lora.as_ref().filter(|_| read && self.is_inference())
-    }
-}
-
-/// Why a reader no longer knows where the requests of its connection end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Loss {
-    /// Not a request line of HTTP/1.0 or 1.1, or one that is too long.
-    RequestLine,
-    /// A header or trailer line that the server does not accept, or too many.
-    Fields,
-    /// Lengths and transfer codings that contradict each other or are unusual.
-    Framing,
-    /// A chunked body that breaks the rules.
-    Chunk,
-    /// Bytes came right after a POST (or PUT, PATCH, DELETE) that announced no
-    /// body. Some servers take them for its body, others drop them.
-    Unannounced,
-    /// The server closes the connection after the last request. Not an error,
-    /// and not reported as a step.
-    Closed,
-}
-
-impl std::fmt::Display for Loss {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Loss::RequestLine => "not an HTTP/1 request line",
-            Loss::Fields => "malformed header fields",
-            Loss::Framing => "ambiguous body length",
-            Loss::Chunk => "malformed chunk",
-            Loss::Unannounced => "body without a length",
-            Loss::Closed => "connection ends after this request",
-        })
     }
 }
 

@@ -8,7 +8,7 @@
 //! not empty a slot that worked without adapters, or only with adapters of this kind
 //! (`lora_should_clear_cache`).
 
-use crate::event::Token;
+use crate::token::Token;
 use std::sync::Arc;
 
 /// How strongly an adapter is applied. 0: not at all.
@@ -111,6 +111,21 @@ fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
+
+/// The adapters that a request wants of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Any adapters: the server would not compare them.
+    #[default]
+    Any,
+    /// These adapters.
+    Blend(Blend),
+    /// Adapters that are not known. No slot counts.
+    Unknown,
+}
+
+/// The adapters that a request names: index in the server's list, and scale.
+pub(crate) type Named = Vec<(i32, Scale)>;
 
 /// The index in a prompt at which an adapter that is activated by tokens begins to act. The server
 /// never reuses the token before this index, nor any later one. It searches for the adapter's tokens

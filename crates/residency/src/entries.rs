@@ -3,7 +3,22 @@
 use std::fmt;
 use std::ops::Deref;
 
-use crate::event::Entry;
+use crate::ids::SequenceId;
+use crate::token::{Position, Token};
+
+/// One entry of a batch that was handed to the engine for evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The sequence that the entry belongs to. An entry of several sequences is listed once for
+    /// each.
+    pub sequence: SequenceId,
+    /// The position in that sequence.
+    pub position: Position,
+    /// The token.
+    pub token: Token,
+    /// Whether the output (logits or embeddings) of this token is asked for.
+    pub output: bool,
+}
 
 /// The entries of a batch, in its order. Reads as a slice.
 ///

@@ -1,101 +1,10 @@
 //! The ledger's interface: events (what the engine and the server did) and effects (what follows).
 
 use crate::adapters::{Adapter, Compared, Scale};
-use std::sync::Arc;
+use crate::entries::Entries;
+use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
+use crate::token::{Position, Token};
 use std::time::Duration;
-
-use crate::Entries;
-
-/// A vocabulary token, an opaque media token (negative, see [`media_token`]), or a placeholder
-/// (2³⁰ and above, see [`unseen_token`]).
-pub type Token = i32;
-/// A position in a sequence (`llama_pos`). A negative bound of a range is open, as in the engine's
-/// API.
-pub type Position = i32;
-/// A KV sequence (`llama_seq_id`). In llama-server this *is* the slot id.
-pub type SequenceId = i32;
-/// A task of llama-server (`server_task::id`), unique while the process lives.
-pub type TaskId = i32;
-/// An evaluation of a prompt whose request is not known yet: see [`Event::LaunchedUnclaimed`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EvaluationId(pub u64);
-/// A request id, as in the request body (`rid` or `request_id`).
-pub type RequestId = Arc<str>;
-
-/// An engine context (`llama_context`), named by its address. Addresses are used again after a
-/// context is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ContextId(pub usize);
-
-/// A buffer in host memory that holds a saved sequence, named by its address. Addresses are used
-/// again after a buffer is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BufferId(pub usize);
-
-/// One HTTP request as it was received, numbered by the hook. Two requests that
-/// carry the same [`RequestId`] are two arrivals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Arrival(pub u64);
-
-/// Makes the opaque token that stands for one row of media embeddings. `content_hash` is the hash
-/// of the row or, better, of the whole media item that the rows come from.
-///
-/// Vocabulary tokens are never negative, so the two kinds cannot be confused. Equal media have
-/// equal tokens. A token of different media is equal by chance once in 2³¹.
-#[must_use]
-pub const fn media_token(content_hash: u32) -> Token {
-    (content_hash | 0x8000_0000) as Token
-}
-
-/// The token for positions that a media item takes beyond its rows.
-pub const FILLER: Token = media_token(0x6669_6c6c);
-
-/// The tokens of a media item whose rows all have the same token, one for each of `positions`
-/// positions. If the rows share one position (`shared`), the token stands at the first position and
-/// [`FILLER`] at the others.
-pub fn media_run(token: Token, positions: usize, shared: bool) -> impl Iterator<Item = Token> {
-    let of = move |nth| if nth > 0 && shared { FILLER } else { token };
-    (0..positions).map(of)
-}
-
-/// Makes the placeholder for a token that the ledger did not see being written, or that the server
-/// will not find again: the one at `position` of the `nth` such content.
-///
-/// Placeholders are 2³⁰ and above. No vocabulary is so large, so a placeholder equals no token of
-/// another kind. Two placeholders are equal by chance once in 2³⁰.
-#[must_use]
-pub const fn unseen_token(nth: u32, position: Position) -> Token {
-    // The last step of SplitMix64.
-    let mut z = ((nth as u64) << 32) | (position as u32 as u64);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    0x4000_0000 | ((z ^ (z >> 31)) & 0x3fff_ffff) as Token
-}
-
-/// Whether a token is a placeholder of [`unseen_token`].
-pub(crate) const fn is_unseen(token: Token) -> bool {
-    token >= 0x4000_0000
-}
-
-/// Whether a token is one of the model's vocabulary: neither a media token nor a placeholder.
-#[must_use]
-pub const fn is_of_vocabulary(token: Token) -> bool {
-    token >= 0 && !is_unseen(token)
-}
-
-/// One entry of a batch that was handed to the engine for evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The sequence that the entry belongs to. An entry of several sequences is listed once for
-    /// each.
-    pub sequence: SequenceId,
-    /// The position in that sequence.
-    pub position: Position,
-    /// The token.
-    pub token: Token,
-    /// Whether the output (logits or embeddings) of this token is asked for.
-    pub output: bool,
-}
 
 /// Something that the engine or the server did. Events must be applied in the order in which the
 /// things that they report happened.

@@ -1,11 +1,11 @@
 //! The ledger: applies events to the radix tree and returns the effects.
 
-use crate::event::{
-    BufferId, ContextId, Effect, Entry, EvaluationId, Event, Place, Position, Reason, RequestId,
-    SequenceId, TaskId, Token,
-};
+use crate::entries::Entry;
+use crate::event::{Effect, Event, Place, Reason};
+use crate::ids::{BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
 use crate::requests::{Label, Posted, RequestKey, Requests};
 use crate::sequence::{Launch, Sequence};
+use crate::token::{Position, Token};
 use crate::tree::{Holder, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -25,7 +25,6 @@ mod reusable;
 mod tests;
 mod unclaimed;
 
-pub(crate) use adapters::{Named, Wanted};
 pub use query::{Contents, Likeness, Saved, Whereabouts};
 pub use reusable::Keeper;
 pub use unclaimed::Evaluation;

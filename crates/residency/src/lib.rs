@@ -9,11 +9,13 @@ mod account;
 mod adapters;
 mod entries;
 mod event;
+mod ids;
 mod ledger;
 mod prompts;
 mod requests;
 mod sequence;
 mod slab;
+mod token;
 mod tree;
 
 pub use account::{
@@ -21,14 +23,12 @@ pub use account::{
     Match, Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Wishes,
 };
 pub use adapters::{Adapter, Blend, Compared, Scale, activation};
-pub use entries::Entries;
-pub use event::{
-    Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, FILLER, Place, Position,
-    Reason, RequestId, SequenceId, TaskId, Token, is_of_vocabulary, media_run, media_token,
-    unseen_token,
-};
+pub use entries::{Entries, Entry};
+pub use event::{Effect, Event, Place, Reason};
+pub use ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
 pub use ledger::{
     Contents, Evaluation, Keeper, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Saved, Whereabouts,
 };
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts, UNTIED};
 pub use requests::LIVE_BYTES;
+pub use token::{FILLER, Position, Token, is_of_vocabulary, media_run, media_token, unseen_token};

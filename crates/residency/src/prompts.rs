@@ -25,10 +25,11 @@
 //! prompt, but not on whose. Then the slot is launched for [`UNTIED`], and launched again for the
 //! request when the end of the prompt is seen.
 
-use crate::event::{
-    Arrival, BufferId, ContextId, Entry, EvaluationId, Event, Position, SequenceId, TaskId, Token,
-};
+use crate::entries::Entry;
+use crate::event::Event;
+use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, SequenceId, TaskId};
 use crate::ledger::{Contents, Ledger, Likeness};
+use crate::token::{Position, Token};
 use claims::Claims;
 pub use prompt::Prompt;
 use prompt::{Extra, Reading};

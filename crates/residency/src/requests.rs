@@ -1,7 +1,7 @@
 //! Live requests with an id: which tasks they posted, and where their prompts end in the tree.
 
-use crate::event::{Arrival, EvaluationId, RequestId, TaskId};
-use crate::ledger::Wanted;
+use crate::adapters::Wanted;
+use crate::ids::{Arrival, EvaluationId, RequestId, TaskId};
 use crate::slab::{Key, Slab};
 use crate::tree::Mark;
 use std::collections::{BTreeSet, HashMap, HashSet};

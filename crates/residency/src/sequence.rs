@@ -1,9 +1,8 @@
 //! What is known of one KV sequence, which is a slot.
 
-use crate::adapters::Blend;
-use crate::event::Token;
-use crate::ledger::{Named, Wanted};
+use crate::adapters::{Blend, Named, Wanted};
 use crate::requests::RequestKey;
+use crate::token::Token;
 use crate::tree::Holder;
 
 /// A KV sequence of the primary context.

@@ -19,8 +19,8 @@
 //! nodes: no operation has to copy a whole context of, say, 131,072 tokens. The price is one node
 //! (some 100 bytes) per thousand tokens. Memory: 4 bytes a token, at most 8 while a run grows.
 
-use crate::event::Token;
 use crate::slab::{Key, Slab};
+use crate::token::Token;
 use std::collections::HashMap;
 
 mod holder;

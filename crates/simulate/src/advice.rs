@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
-use crate::point::{Point, simulate};
+use crate::point::Point;
 use crate::setting::Setting;
+use crate::simulate::simulate;
 
 /// A change must gain this share of all prompt tokens to be advised: the simulation is not more exact.
 pub const LEAST_GAIN: f64 = 0.02;

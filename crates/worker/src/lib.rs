@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`library`] | what the worker needs of the hook |
 //! | [`worker`] | applies each event to the ledger, and passes its effects on |
+//! | [`turns`] | what other threads ask of the worker, and how they wait for it |
 //! | [`silence`] | the idle timer: decides when the engine has been silent long enough |
 //! | [`beliefs`] | the live ids: what the index believes to be cached; the journal |
 //! | [`observe`] | the control endpoint and the log file |
@@ -29,6 +30,7 @@ mod observe;
 mod routers;
 mod silence;
 mod trace;
+mod turns;
 mod worker;
 
 pub use contextpilot_http_server::LARGEST_HEAD;

@@ -6,9 +6,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
@@ -23,48 +23,7 @@ use crate::observe::{self, Attendant, Question, Remains};
 use crate::routers::Routers;
 use crate::silence::Silence;
 use crate::trace::Trace;
-
-/// No command for the worker.
-const NOTHING: u8 = 0;
-/// Report all live ids as evicted.
-const LEAVE: u8 = 1;
-/// Close the journal and end.
-const CLOSE: u8 = 2;
-
-/// The worker's state, for threads that wait for it.
-#[derive(Clone)]
-pub(crate) struct Turns {
-    library: &'static dyn Library,
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    /// Incremented each time the worker has nothing left to do.
-    turns: AtomicU64,
-    asked: AtomicU8,
-    /// The journal is open.
-    opened: AtomicBool,
-    /// The worker has ended, for any reason.
-    ended: AtomicBool,
-}
-
-impl Turns {
-    pub(crate) fn nudge(&self) {
-        self.library.nudge();
-    }
-
-    pub(crate) fn have_ended(&self) -> bool {
-        self.shared.ended.load(Ordering::SeqCst)
-    }
-
-    fn wait(&self, deadline: Instant, done: impl Fn() -> bool) {
-        while !done() && !self.have_ended() && Instant::now() < deadline {
-            self.nudge();
-            thread::sleep(Duration::from_micros(200));
-        }
-    }
-}
+use crate::turns::{CLOSE, LEAVE, NOTHING, Shared, Turns};
 
 /// Opens the journal. Called on the worker thread, because it reads files.
 pub type OpenJournal = Box<dyn FnOnce() -> (Journal, Vec<RequestId>) + Send>;
@@ -112,10 +71,7 @@ pub fn start<S: Source + Send + 'static>(
     source: S,
     task: Task<'_>,
 ) -> std::io::Result<Handle> {
-    let turns = Turns {
-        library,
-        shared: Arc::default(),
-    };
+    let turns = Turns::new(library);
     let index = task.index;
     let told = index.as_ref();
     let told = told.map(|index| (Arc::clone(&index.sender), index.endpoint.clone()));

@@ -96,7 +96,7 @@ fn through(shown: &str, script: &Script, library: &Library, report: &mut Report)
     if let Some(command) = &script.resets_environment {
         let text = format!(
             "{command:?} may keep the hook from the server: let {} and CONTEXTPILOT_* through",
-            crate::preload::VARIABLE
+            crate::variables::PRELOAD
         );
         report.add(Finding::new("script", Grade::Limited, text));
     }

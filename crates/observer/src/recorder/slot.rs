@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use contextpilot_residency::{Arrival, Entry, FILLER, Token};
 use contextpilot_traffic::RequestRecord;
 
-use super::changes::Exchange;
+use super::stage::Exchange;
 use crate::prompt::{Prompt, Surplus};
 
 /// The most ends of batches, and the most media, that are recorded for a prompt.

@@ -2,7 +2,8 @@
 
 use super::Accounts;
 use super::open::Begun;
-use crate::event::{BufferId, Entry, SequenceId};
+use crate::entries::Entry;
+use crate::ids::{BufferId, SequenceId};
 use crate::ledger::{Keeper, Ledger};
 use std::collections::HashMap;
 

@@ -5,8 +5,8 @@ use super::open::{Begun, Open, Other};
 use super::past::{Nearest, common};
 use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Sources};
 use super::{Accounts, Rules};
-use crate::event::{Token, is_unseen};
 use crate::ledger::Keeper;
+use crate::token::{Token, is_unseen};
 
 /// Stretches of a prompt, each with the cause of its evaluation: in order and without gaps.
 struct Stretches {

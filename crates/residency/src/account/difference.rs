@@ -1,7 +1,7 @@
 //! How a prompt differs from an earlier one, behind what they have in common.
 
 use super::past::common;
-use crate::event::Token;
+use crate::token::Token;
 use std::collections::HashMap;
 
 /// So many equal tokens in a row are no coincidence: both texts go on alike there.

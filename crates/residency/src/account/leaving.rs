@@ -1,8 +1,10 @@
 //! What slots and host entries are about to lose.
 
 use super::Accounts;
-use crate::event::{BufferId, Position, Reason, SequenceId, Token};
+use crate::event::Reason;
+use crate::ids::{BufferId, SequenceId};
 use crate::ledger::{Keeper, Ledger};
+use crate::token::{Position, Token};
 
 impl Accounts {
     /// Records what a slot holds, if that is more than was recorded.
@@ -23,7 +25,7 @@ impl Accounts {
             return;
         }
         let tokens = ledger.tokens_from(Keeper::Slot(slot), 0);
-        if !tokens.iter().any(|&token| crate::event::is_unseen(token)) {
+        if !tokens.iter().any(|&token| crate::token::is_unseen(token)) {
             self.past.record(&tokens, place.owner);
         }
     }

@@ -2,8 +2,9 @@
 
 use super::past::common;
 use super::{Accounts, Rules};
-use crate::event::{BufferId, SequenceId, Token};
+use crate::ids::{BufferId, SequenceId};
 use crate::ledger::{Keeper, Ledger};
+use crate::token::Token;
 
 /// A slot or a host entry, compared with a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,11 @@
 //! them.
 
 use crate::adapters::Blend;
-use crate::event::{BufferId, Reason, SequenceId, TaskId, Token};
+use crate::event::Reason;
+use crate::ids::{BufferId, SequenceId, TaskId};
 use crate::ledger::Ledger;
 use crate::prompts::UNTIED;
+use crate::token::Token;
 use open::Open;
 use past::{Nth, Past};
 use std::collections::{BTreeMap, HashMap};

@@ -3,8 +3,10 @@
 use super::past::{Nth, common};
 use super::types::{Asker, Wishes};
 use super::{Prepared, Rules};
-use crate::event::{Entry, FILLER, Position, SequenceId, Token, is_unseen};
+use crate::entries::Entry;
+use crate::ids::SequenceId;
 use crate::ledger::{Keeper, Ledger};
+use crate::token::{FILLER, Position, Token, is_unseen};
 
 /// Tokens of other slots and host entries that are copied for one prompt: 16 MiB. Beyond that, it is
 /// not known how they go on behind the first batch.

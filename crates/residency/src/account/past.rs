@@ -8,8 +8,8 @@
 //! Of a run that had to go, a hash of its place and first tokens is kept for a while, so that a
 //! prompt that was forgotten is not taken for one that was never seen.
 
-use crate::event::Token;
 use crate::slab::{Key, Slab};
+use crate::token::Token;
 use std::collections::{BTreeSet, HashMap};
 
 mod forgotten;

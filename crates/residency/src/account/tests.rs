@@ -1,7 +1,10 @@
 //! Accounts next to those of a server that is as plain as can be.
 
 use super::*;
-use crate::event::{ContextId, Entry, Event, Position};
+use crate::entries::Entry;
+use crate::event::Event;
+use crate::ids::ContextId;
+use crate::token::Position;
 use proptest::prelude::*;
 use server::{Ask, Flags, Server};
 

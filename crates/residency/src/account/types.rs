@@ -1,6 +1,8 @@
 //! The parts of an account.
 
-use crate::event::{Reason, RequestId, Token};
+use crate::event::Reason;
+use crate::ids::RequestId;
+use crate::token::Token;
 
 /// Who asked for a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use super::open::Open;
 use super::{Accounts, Prepared};
-use crate::event::{BufferId, ContextId, Event, Reason, SequenceId};
+use crate::event::{Event, Reason};
+use crate::ids::{BufferId, ContextId, SequenceId};
 use crate::ledger::{Keeper, Ledger};
 
 impl Accounts {

@@ -9,26 +9,11 @@
 //! module does nothing.
 
 use super::*;
-use crate::adapters::{Adapter, Blend, Compared, Scale, activation};
+use crate::adapters::{Adapter, Blend, Compared, Named, Scale, Wanted, activation};
 
 /// Tasks that name adapters and may wait for a slot. Beyond that, the one with the lowest number is
 /// forgotten.
 const MOST_NAMED: usize = 4096;
-
-/// The adapters that a request wants of a slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// Any adapters: the server would not compare them.
-    #[default]
-    Any,
-    /// These adapters.
-    Blend(Blend),
-    /// Adapters that are not known. No slot counts.
-    Unknown,
-}
-
-/// The adapters that a request names: index in the server's list, and scale.
-pub(crate) type Named = Vec<(i32, Scale)>;
 
 /// What is known of all adapters.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Batches: the tokens that they write, and the end of prompts.
 
 use super::*;
-use crate::event::FILLER;
+use crate::token::FILLER;
 
 /// The widest gap, in positions, that a media chunk may leave before the next entry. No chunk takes
 /// more positions. Behind a wider gap the sequence counts as unknown.

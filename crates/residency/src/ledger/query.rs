@@ -2,7 +2,7 @@
 //! every event.
 
 use super::*;
-use crate::event::{FILLER, is_unseen};
+use crate::token::{FILLER, is_unseen};
 
 /// Where the prompt of a live request is; of several prompts, the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

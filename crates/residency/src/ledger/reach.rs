@@ -11,6 +11,7 @@
 //! prompt is being evaluated in that slot.
 
 use super::*;
+use crate::adapters::Wanted;
 use crate::tree::Mark;
 use std::collections::BTreeSet;
 

@@ -2,6 +2,7 @@
 //! ends once the prompt has been evaluated.
 
 use super::*;
+use crate::adapters::Named;
 
 impl Ledger {
     pub(super) fn launched(&mut self, id: SequenceId, task: TaskId, effects: &mut Vec<Effect>) {

@@ -5,7 +5,7 @@
 //! follows a slot reads only what is new in it.
 
 use super::*;
-use crate::adapters::Compared;
+use crate::adapters::{Compared, Wanted};
 
 /// A holder of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

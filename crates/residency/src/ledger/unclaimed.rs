@@ -7,6 +7,7 @@
 //! these requests name the same LoRA adapters ([`Ledger::are_alike`]), and so does the stand-in.
 
 use super::*;
+use crate::adapters::Named;
 
 /// How far an unclaimed evaluation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

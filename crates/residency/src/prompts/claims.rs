@@ -18,7 +18,8 @@
 //!
 //! Until a request has claimed an evaluation, it counts as on its way and has no effects.
 
-use crate::event::{EvaluationId, Event, TaskId};
+use crate::event::Event;
+use crate::ids::{EvaluationId, TaskId};
 use crate::ledger::{Evaluation, Ledger};
 
 /// Evaluations that may be open at a time. A prompt beyond that is not tied. A server has a few for

@@ -1,6 +1,6 @@
 //! A waiting prompt, and the ways in which the server may shorten it before it evaluates it.
 
-use crate::event::Token;
+use crate::token::Token;
 use std::borrow::Cow;
 
 /// A prompt that a request waits with.

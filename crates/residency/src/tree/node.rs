@@ -1,8 +1,8 @@
 //! One node: a run of tokens and its links.
 
 use super::{NONE, ROOT, RUN};
-use crate::event::Token;
 use crate::slab::{Key, Slab};
+use crate::token::Token;
 
 #[derive(Debug)]
 pub(super) struct Node {

@@ -7,7 +7,7 @@ use contextpilot_residency::Around;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::bounds::QUESTIONS;
-use crate::worker::Turns;
+use crate::turns::Turns;
 
 /// How long an answer may take. The worker answers between two events.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -43,7 +43,7 @@ use contextpilot_residency::Accounts;
 use contextpilot_settings::Settings;
 
 use crate::library::Library;
-use crate::worker::Turns;
+use crate::turns::Turns;
 use answers::Answers;
 use attend::Facts;
 use control::Socket;

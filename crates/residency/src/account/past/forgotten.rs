@@ -1,6 +1,6 @@
 //! Hashes of forgotten runs, so that forgotten tokens are not taken for new ones.
 
-use crate::event::Token;
+use crate::token::Token;
 use std::collections::{HashSet, VecDeque};
 
 /// How many hashes are kept. The oldest go first.

@@ -4,16 +4,16 @@ use contextpilot_residency::{
     Account, Arrival, Asker, EvaluationId, RequestId, SequenceId, TaskId, UNTIED,
 };
 
+use super::Observer;
 use crate::histogram::class_of;
 use crate::note::{Now, Stamp};
-use crate::observer::Observer;
 use crate::prompt::{Prompt, Taken};
 use crate::work::Launch;
 
 /// An evaluation of a prompt for which several requests wait. Which of them it belongs to is known
 /// later. Until then it belongs to none of them, as in the ledger.
 #[derive(Debug)]
-pub(crate) struct Unclaimed {
+pub(super) struct Unclaimed {
     sequence: SequenceId,
     likely: TaskId,
     claimed: bool,
@@ -34,7 +34,7 @@ struct Done {
 }
 
 impl Observer {
-    pub(crate) fn launched(
+    pub(super) fn launched(
         &mut self,
         sequence: SequenceId,
         task: TaskId,
@@ -85,7 +85,7 @@ impl Observer {
     }
 
     /// A task claims an evaluation, which may still go on.
-    pub(crate) fn claimed(&mut self, evaluation: EvaluationId, task: TaskId) {
+    pub(super) fn claimed(&mut self, evaluation: EvaluationId, task: TaskId) {
         let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
             return;
         };
@@ -119,7 +119,7 @@ impl Observer {
     }
 
     /// No task will claim an evaluation any more. If none did, it counts for the most likely task.
-    pub(crate) fn claims_closed(&mut self, evaluation: EvaluationId) {
+    pub(super) fn claims_closed(&mut self, evaluation: EvaluationId) {
         let Some(unclaimed) = self.unclaimed.remove(&evaluation) else {
             return;
         };
@@ -139,7 +139,7 @@ impl Observer {
 
     /// A further answer to a prompt (`n`) takes over the prompt of its parent. If the parent still works on its
     /// prompt, only the beginning of it is shared (questions to a decision model), and nothing is taken over.
-    pub(crate) fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
+    pub(super) fn copied(&mut self, source: SequenceId, target: SequenceId, now: Now) {
         let Some(parent) = self.slots.get(&source) else {
             return;
         };
@@ -176,7 +176,7 @@ impl Observer {
 
     /// Ends a slot's prompt, if only now it is certain that no further batch of it comes (see
     /// [`Prompt::over`]).
-    pub(crate) fn end_prompt(&mut self, sequence: SequenceId, now: Now) {
+    pub(super) fn end_prompt(&mut self, sequence: SequenceId, now: Now) {
         let slot = self.slots.get(&sequence);
         let prompt = slot.and_then(|slot| slot.launch.as_ref()?.prompt.as_ref());
         if let Some((taken, at)) = prompt.and_then(Prompt::over) {
@@ -186,7 +186,7 @@ impl Observer {
     }
 
     /// Call when a slot's prompt is evaluated to its end.
-    pub(crate) fn ended(&mut self, sequence: SequenceId, taken: Taken, at: Stamp, now: Now) {
+    pub(super) fn ended(&mut self, sequence: SequenceId, taken: Taken, at: Stamp, now: Now) {
         let account = self.close(sequence, taken);
         self.completed(sequence, taken, account, at, now);
     }

@@ -1,0 +1,50 @@
+//! The simulation of one setting.
+
+use contextpilot_traffic::Traffic;
+
+use crate::point::Point;
+use crate::rates::Rates;
+use crate::server::Server;
+use crate::setting::Setting;
+use crate::sizes::Sizes;
+use crate::timeline::Timeline;
+
+/// Simulates a server with this setting under the recorded traffic.
+#[must_use]
+pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
+    let sizes = Sizes::new(&traffic.sizes);
+    let rates = Rates::of(traffic);
+    let timeline = Timeline::of(traffic);
+    let mut server = Server::new(traffic, &timeline, setting, &sizes, rates);
+    server.run();
+    let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
+    let outcomes = server.outcomes;
+    let mut point = Point {
+        setting: setting.clone(),
+        prompt_tokens: 0,
+        reused_tokens: 0,
+        evaluated_tokens: 0,
+        prompt_seconds: 0.0,
+        waited_seconds: 0.0,
+        refused: 0,
+        context_bytes: sizes.state(setting.context),
+        host_bytes,
+        outcomes: Vec::new(),
+    };
+    for (request, outcome) in traffic.requests.iter().zip(&outcomes) {
+        if request.record.child {
+            continue;
+        }
+        let Some(outcome) = outcome else {
+            point.refused += 1;
+            continue;
+        };
+        point.prompt_tokens += u64::from(request.record.prompt);
+        point.reused_tokens += u64::from(outcome.reused);
+        point.evaluated_tokens += u64::from(outcome.evaluated);
+        point.waited_seconds += (outcome.launched - outcome.arrived) as f64 / 1e6;
+    }
+    point.prompt_seconds = rates.prompt_token * point.evaluated_tokens as f64 / 1e6;
+    point.outcomes = outcomes;
+    point
+}
