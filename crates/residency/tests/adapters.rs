@@ -1,5 +1,5 @@
-//! LoRA adapters: the server looks for tokens, but empties a slot that worked under others than
-//! those that a request names (2026), or than those that are applied to it (2025).
+//! LoRA adapters. The server compares tokens only, but it empties a slot that worked under other
+//! adapters than those that a request names (servers of 2026) or gets (servers of 2025).
 
 use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale, Token};
 use server::{ENGINE, Server, text};
@@ -7,7 +7,7 @@ use server::{ENGINE, Server, text};
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod server;
 
-/// How strongly each adapter of the server's is applied.
+/// How strongly each of the server's three adapters is applied.
 type Scales = [f32; 3];
 
 const NONE: Scales = [0.0, 0.0, 0.0];
@@ -29,11 +29,11 @@ fn adapters(scales: Scales) -> Vec<Adapter> {
 }
 
 impl Server {
-    fn force(&mut self, scales: Scales, compared: Compared) {
-        self.force_in(ENGINE, scales, compared);
+    fn apply_adapters(&mut self, scales: Scales, compared: Compared) {
+        self.apply_adapters_in(ENGINE, scales, compared);
     }
 
-    fn force_in(&mut self, context: ContextId, scales: Scales, compared: Compared) {
+    fn apply_adapters_in(&mut self, context: ContextId, scales: Scales, compared: Compared) {
         self.apply(Event::Adapters {
             context,
             adapters: adapters(scales),
@@ -41,8 +41,8 @@ impl Server {
         });
     }
 
-    /// A request that names adapters comes to a slot. `emptied`: the server finds that they are
-    /// others than the slot's.
+    /// A slot evaluates a request that names adapters. `emptied`: the server empties the slot first,
+    /// because it worked under other adapters.
     fn named(
         &mut self,
         slot: i32,
@@ -63,7 +63,7 @@ impl Server {
         self.answer(request);
     }
 
-    /// One that names none; `scales` are the server's own.
+    /// A slot evaluates a request that names none. `scales`: what the server applies to such requests.
     fn unnamed(&mut self, slot: i32, id: &'static str, prompt: &str, scales: Scales) {
         let request = self.post(id);
         self.launch(slot, request.task);
@@ -71,7 +71,7 @@ impl Server {
         self.answer(request);
     }
 
-    /// A request to a server of 2025.
+    /// A slot of a server of 2025 evaluates a request.
     fn compared(
         &mut self,
         slot: i32,
@@ -101,14 +101,14 @@ impl Server {
             }
             false => self.reuse(slot, &prompt),
         };
-        self.force(scales, compared);
+        self.apply_adapters(scales, compared);
         self.submit(slot, &prompt[rest..], true);
         self.done();
     }
 }
 
 #[test]
-fn an_equal_prompt_under_other_adapters_takes_the_place_of_the_first() {
+fn an_equal_prompt_under_other_adapters_evicts_the_first() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(0, "again", "a prompt", (A, false));
@@ -126,7 +126,7 @@ fn an_equal_prompt_under_other_adapters_takes_the_place_of_the_first() {
 }
 
 #[test]
-fn the_slot_is_empty_from_the_launch_on() {
+fn when_a_task_names_other_adapters_its_slot_is_empty_from_the_launch_on() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     let request = server.post("b");
@@ -144,7 +144,7 @@ fn the_slot_is_empty_from_the_launch_on() {
 }
 
 #[test]
-fn requests_that_name_nothing_take_whatever_is_there() {
+fn a_request_that_names_no_adapters_stays_cached_under_any() {
     let mut server = Server::start();
     server.unnamed(0, "none", "a prompt", NONE);
     server.named(0, "a", "a prompt", (A, true));
@@ -160,7 +160,7 @@ fn requests_that_name_nothing_take_whatever_is_there() {
 }
 
 #[test]
-fn each_slot_has_its_own() {
+fn when_slots_work_under_different_adapters_each_request_is_cached_in_its_own_slot() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "a prompt", (B, false));
@@ -176,7 +176,7 @@ fn each_slot_has_its_own() {
 }
 
 #[test]
-fn a_host_entry_is_for_any_adapters() {
+fn a_host_entry_keeps_a_prompt_cached_for_any_adapters() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.put_by(0, 1);
@@ -188,7 +188,7 @@ fn a_host_entry_is_for_any_adapters() {
 }
 
 #[test]
-fn what_is_loaded_for_a_request_waits_for_its_adapters() {
+fn after_a_load_from_the_host_cache_the_next_batch_decides_the_adapters() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.put_by(0, 1);
@@ -215,7 +215,7 @@ fn what_is_loaded_for_a_request_waits_for_its_adapters() {
 }
 
 #[test]
-fn what_was_loaded_for_nothing_stays_as_it_was() {
+fn if_no_batch_follows_a_load_the_slot_stays_at_its_former_adapters() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.put_by(0, 1);
@@ -230,7 +230,7 @@ fn what_was_loaded_for_nothing_stays_as_it_was() {
 }
 
 #[test]
-fn a_copy_works_under_the_same() {
+fn a_copy_of_a_slot_works_under_the_same_adapters() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "something", (B, false));
@@ -241,16 +241,16 @@ fn a_copy_works_under_the_same() {
 }
 
 #[test]
-fn an_adapter_that_is_activated_spares_what_comes_before() {
+fn of_a_prompt_that_activates_an_adapter_only_what_comes_before_counts() {
     let mut server = Server::start();
     server.named(0, "base", "a prompt", (NONE, false));
-    // Evaluated from one token before the activation on, the rest taken as it is.
+    // The server reuses the tokens before the activation, except for the last one.
     server.named(0, "invoked", "a prompt#$ and more", (INVOKED, false));
     // The server empties an activated slot for a request without adapters.
     assert_eq!(server.lost(), ["base evicted: adapters_changed, slot 0"]);
     server.named(0, "base", "a prompt", (NONE, true));
-    // But not the other way round. What follows the activation is never used again, so that
-    // nothing of use is lost by losing it.
+    // The reverse evicts nothing: the server does not empty a slot without adapters for "invoked". And
+    // it never reuses tokens from the activation on, so their loss does not count.
     assert!(server.lost().is_empty());
     server.named(0, "other", "a promise", (NONE, false));
     assert_eq!(
@@ -263,17 +263,17 @@ fn an_adapter_that_is_activated_spares_what_comes_before() {
 }
 
 #[test]
-fn an_activation_at_the_front_leaves_nothing_to_use_again() {
+fn a_prompt_that_activates_an_adapter_at_its_second_token_is_never_cached() {
     let mut server = Server::start();
     server.named(0, "first", "x#$ and more", (INVOKED, false));
     assert_eq!(server.lost(), ["first evicted: never_cached, nowhere"]);
-    // With nothing before it, the server forgets to look.
+    // The server overlooks an activation at the first token.
     server.named(0, "nothing", "#$ and more", (INVOKED, false));
     assert!(server.lost().is_empty());
 }
 
 #[test]
-fn an_activation_that_is_missing_applies_nothing() {
+fn if_the_prompt_does_not_activate_a_named_adapter_the_slot_works_without() {
     let mut server = Server::start();
     server.named(0, "base", "a prompt", (NONE, false));
     let request = server.post("invoked");
@@ -291,7 +291,7 @@ fn an_activation_that_is_missing_applies_nothing() {
 }
 
 #[test]
-fn without_adapters_in_the_server_names_mean_nothing() {
+fn if_the_server_has_no_adapters_named_ones_change_nothing() {
     let mut server = Server::start();
     for id in ["a", "b"] {
         let request = server.post(id);
@@ -311,18 +311,18 @@ fn without_adapters_in_the_server_names_mean_nothing() {
 }
 
 #[test]
-fn a_draft_model_has_its_own() {
+fn adapters_of_a_draft_models_context_change_nothing() {
     let draft = ContextId(0x2000);
     let mut server = Server::start();
     server.apply(Event::ContextCreated { context: draft });
     server.named(0, "a", "a prompt", (A, false));
-    server.force_in(draft, NONE, Compared::WhenNamed);
+    server.apply_adapters_in(draft, NONE, Compared::WhenNamed);
     server.named(0, "again", "a prompt", (A, false));
     assert!(server.lost().is_empty());
 }
 
 #[test]
-fn an_image_is_evaluated_under_what_was_applied_before() {
+fn a_batch_with_an_image_only_does_not_change_the_slots_adapters() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "b prompt", (B, false));
@@ -337,14 +337,14 @@ fn an_image_is_evaluated_under_what_was_applied_before() {
     server.submit(0, &[-7, -7], false);
     server.done();
     assert!(server.lost().is_empty());
-    server.force(A, Compared::WhenNamed);
+    server.apply_adapters(A, Compared::WhenNamed);
     server.submit(0, &text("!"), true);
     server.done();
     assert!(server.lost().is_empty());
 }
 
 #[test]
-fn servers_of_2025_compare_every_request() {
+fn on_servers_of_2025_a_request_is_cached_only_under_the_adapters_of_its_evaluation() {
     let mut server = Server::start();
     server.prompt(0, "base", "a prompt");
     server.compared(1, "b", "a prompt", (B, false));
@@ -358,7 +358,7 @@ fn servers_of_2025_compare_every_request() {
 }
 
 #[test]
-fn a_task_that_was_never_evaluated_leaves_nobody_sure() {
+fn after_a_task_that_was_never_evaluated_the_slots_adapters_are_not_known() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     // It names nothing, and what the server applies then was never seen.
@@ -375,7 +375,7 @@ fn a_task_that_was_never_evaluated_leaves_nobody_sure() {
         ]
     );
 
-    // Where it was seen, and is the same, nothing changes.
+    // If it was seen before, and is the same, the slot's adapters stay known.
     server.unnamed(0, "c", "a prompt", A);
     server.named(0, "d", "a prompt", (A, false));
     let request = server.post("e");
@@ -387,7 +387,7 @@ fn a_task_that_was_never_evaluated_leaves_nobody_sure() {
 }
 
 #[test]
-fn a_refused_task_leaves_the_slot_at_what_it_names() {
+fn a_refused_task_leaves_the_slot_at_the_adapters_that_it_names() {
     let mut server = Server::start();
     server.named(0, "base", "a prompt", (NONE, false));
     let request = server.post("refused");
@@ -410,7 +410,7 @@ fn a_refused_task_leaves_the_slot_at_what_it_names() {
 }
 
 #[test]
-fn a_task_that_nobody_saw_launched_may_be_anywhere() {
+fn a_task_whose_launch_was_not_seen_may_have_changed_any_slot() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "b prompt", (B, false));
@@ -422,10 +422,10 @@ fn a_task_that_nobody_saw_launched_may_be_anywhere() {
         }
         server.apply(Event::Untied { task });
     };
-    // Of the slots that worked under B, none is changed by another task for it.
+    // Tasks that name none got B last, so slots under B are unchanged. The slot under A may have changed.
     untied(&mut server, 101, None);
     assert_eq!(server.lost(), ["a evicted: adapters_changed, slot 0"]);
-    // One that names others empties a slot.
+    // A task that names A may have emptied any slot that worked under B.
     untied(&mut server, 102, Some(0));
     assert_eq!(
         server.lost(),
@@ -434,7 +434,7 @@ fn a_task_that_nobody_saw_launched_may_be_anywhere() {
             "c evicted: out_of_step, slot 2"
         ]
     );
-    // What follows is known again.
+    // After the next removal and batch, the slot is known again.
     server.remove(1, 0, -1);
     server.named(1, "d", "b prompt", (B, false));
     assert!(server.lost().is_empty());
@@ -442,12 +442,12 @@ fn a_task_that_nobody_saw_launched_may_be_anywhere() {
 }
 
 #[test]
-fn what_was_lost_is_not_taken_for_no_adapters() {
+fn after_lost_events_adapters_are_unknown_until_they_are_reported_again() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.apply(Event::OutOfStep);
     server.said();
-    // Named before, launched after; what is applied is said again, with the first batch.
+    // The applied adapters are reported again, before the first batch.
     server.remove(0, -1, -1);
     server.named(0, "b", "a prompt", (B, false));
     server.named(0, "b again", "a prompt", (B, false));
@@ -455,7 +455,7 @@ fn what_was_lost_is_not_taken_for_no_adapters() {
 
     server.apply(Event::OutOfStep);
     server.said();
-    // Nothing is said, against all promises: then nothing is claimed.
+    // They are not reported, although they should be: then nothing is claimed.
     let request = server.post("c");
     server.apply(Event::NamedAdapters {
         task: request.task,

@@ -1,4 +1,4 @@
-//! Memories that cannot go back to any position: sliding windows and recurrent states.
+//! Bounded contexts, which can go back to certain positions only: sliding windows and recurrent models.
 
 use contextpilot_residency::{BufferId, Event, Position, SequenceId};
 use server::{ENGINE, Server, text};
@@ -8,7 +8,8 @@ mod server;
 
 const NOTHING: [&str; 0] = [];
 
-/// A server whose layers look back so many tokens; 0: a recurrent model.
+/// A server with a bounded context. `window`: how many tokens its layers look back; 0: a recurrent
+/// model.
 fn bounded(window: u32) -> Server {
     let mut server = Server::start();
     server.apply(Event::Bounded {
@@ -18,8 +19,8 @@ fn bounded(window: u32) -> Server {
     server
 }
 
-/// A prompt in two batches with a checkpoint four tokens before its end, as
-/// llama-server does it; `first` is what the memory reaches back to at each stage.
+/// A prompt in two batches with a checkpoint four tokens before its end, as llama-server does it.
+/// `first`: the first position in memory after each batch.
 fn prompt(
     server: &mut Server,
     slot: SequenceId,
@@ -69,7 +70,7 @@ fn long(letter: char) -> String {
 }
 
 #[test]
-fn a_checkpoint_near_the_end_is_enough() {
+fn a_long_prompt_with_a_checkpoint_near_its_end_stays_cached() {
     let mut server = bounded(0);
     prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
     generate(&mut server, 0, "x", 100);
@@ -77,25 +78,25 @@ fn a_checkpoint_near_the_end_is_enough() {
 }
 
 #[test]
-fn four_tokens_are_too_many_of_a_short_prompt() {
+fn a_short_prompt_with_its_checkpoint_four_tokens_before_the_end_is_out_of_reach() {
     let mut server = bounded(0);
     prompt(&mut server, 0, ("a", "a short prompt"), [9, 13], 0xc0);
     assert_eq!(server.lost(), ["a evicted: out_of_reach, slot 0"]);
 }
 
 #[test]
-fn without_its_checkpoint_a_prompt_is_lost() {
+fn when_its_only_checkpoint_is_freed_a_prompt_is_out_of_reach() {
     let mut server = bounded(0);
     prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
     server.free(0xc0);
-    // The server frees checkpoints in the middle of its own doings.
+    // The server may be about to change the slot, so the next batch or silence decides.
     assert_eq!(server.lost(), NOTHING);
     server.quiet(10);
     assert_eq!(server.lost(), ["a evicted: out_of_reach, slot 0"]);
 }
 
 #[test]
-fn inside_the_window_no_checkpoint_is_needed_beyond_it_one_is() {
+fn without_a_checkpoint_a_prompt_is_cached_until_memory_no_longer_has_its_window() {
     let mut server = bounded(50);
     // The first position the engine needs for a prompt of 100 is 49.
     prompt(&mut server, 0, ("a", &long('a')), [0, 48], 0xc0);
@@ -107,7 +108,7 @@ fn inside_the_window_no_checkpoint_is_needed_beyond_it_one_is() {
 }
 
 #[test]
-fn a_longer_prompt_keeps_the_checkpoints_of_the_shorter_one() {
+fn a_prompt_that_is_continued_needs_its_own_checkpoint() {
     let mut server = bounded(0);
     prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
     prompt(
@@ -124,7 +125,7 @@ fn a_longer_prompt_keeps_the_checkpoints_of_the_shorter_one() {
 }
 
 #[test]
-fn a_host_entry_takes_the_checkpoints_along_and_brings_them_back() {
+fn a_host_entry_keeps_copies_of_the_checkpoints_and_restores_them() {
     let mut server = bounded(0);
     prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
     server.put_by(0, 0xb0);
@@ -147,7 +148,7 @@ fn a_host_entry_takes_the_checkpoints_along_and_brings_them_back() {
 }
 
 #[test]
-fn another_slot_can_be_the_witness() {
+fn a_prompt_in_two_slots_is_cached_until_both_have_lost_their_checkpoints() {
     let mut server = bounded(0);
     prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
     prompt(&mut server, 1, ("b", &long('a')), [95, 99], 0xc1);
@@ -166,7 +167,7 @@ fn another_slot_can_be_the_witness() {
 }
 
 #[test]
-fn checkpoints_of_speculation_lead_back_to_no_prompt() {
+fn a_checkpoint_made_during_generation_does_not_keep_the_prompt_cached() {
     let mut server = bounded(0);
     prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
     server.apply(Event::Checkpointed {
@@ -182,7 +183,7 @@ fn checkpoints_of_speculation_lead_back_to_no_prompt() {
 }
 
 #[test]
-fn a_context_that_keeps_every_position_needs_no_way_back() {
+fn a_context_that_is_not_bounded_needs_no_checkpoints() {
     let mut server = Server::start();
     server.prompt(0, "a", "a short prompt");
     reaches(&mut server, 0, 1000);

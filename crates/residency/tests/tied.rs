@@ -1,5 +1,5 @@
-//! A ledger that is told of launches, and one that has to tell requests by their prompts, side by
-//! side at the same server.
+//! Two ledgers follow the same server. One gets the launches of tasks. The other has to tie requests to
+//! slots by their prompts. Both must report the same.
 
 use contextpilot_residency::{Arrival, Effect, Entry, Event, Ledger, Prompts, SequenceId, Token};
 use naive::{Choices, Random};
@@ -17,9 +17,10 @@ mod naive;
 const SLOTS: usize = 3;
 const ENGINE: contextpilot_residency::ContextId = contextpilot_residency::ContextId(1);
 
-/// A request, at work or in the queue. Its number is its arrival, its task and its id.
+/// A request, in a slot or in the queue.
 #[derive(Clone)]
 struct Request {
+    /// Its arrival, its task and its id are this number.
     n: u64,
     prompt: Vec<Token>,
     /// Tokens of the prompt that were submitted.
@@ -33,21 +34,24 @@ struct Slot {
 }
 
 struct Server {
+    /// The ledger that gets the launches.
     direct: Ledger,
+    /// The ledger that gets what `prompts` makes of the other events.
     tied: Ledger,
     prompts: Prompts,
     slots: [Slot; SLOTS],
     queue: VecDeque<Request>,
+    /// The number of the last request.
     asked: u64,
-    /// All prompts, by request, and whether they were evaluated to their end.
+    /// All prompts, by the numbers of their requests, and whether they were evaluated to the end.
     prompts_of: Vec<(Vec<Token>, bool)>,
-    /// Ids evicted by the last step, sorted: by the one, by the other.
+    /// Ids that were evicted in the last step, sorted: by `direct`, and by `tied`.
     evicted: [Vec<String>; 2],
-    /// Ids that were cached at some time.
+    /// Ids that were ever cached, for the same two ledgers.
     cached: [BTreeSet<String>; 2],
 }
 
-/// What may happen.
+/// What the server and its clients may do.
 #[derive(Clone, Copy)]
 struct Habits {
     /// A prompt is evaluated in up to so many pieces.
@@ -73,6 +77,7 @@ impl Server {
         }
     }
 
+    /// Applies an event of the server to both ledgers.
     fn apply(&mut self, event: Event) {
         let mut effects = Vec::new();
         let mut events = Vec::new();
@@ -105,14 +110,14 @@ impl Server {
         self.evicted[which].sort_unstable();
     }
 
-    /// Something happens.
+    /// One random step.
     fn step(&mut self, choices: &mut Random, habits: Habits) {
         self.evicted = Default::default();
         let at = choices.below(SLOTS as u32) as usize;
         match choices.below(8) {
             0 | 1 => self.ask(choices),
             2 | 3 if self.slots[at].request.is_none() => {
-                // What is removed for a prompt is removed for the batch that is put together.
+                // The server removes tokens for a prompt while it fills the prompt's first batch.
                 self.start(at, choices, habits.overtake);
                 self.work(at, choices, habits.pieces);
             }
@@ -124,7 +129,7 @@ impl Server {
             _ => self.work(at, choices, habits.pieces),
         }
         if choices.once_in(16) {
-            // The engine is not silent for long in the middle of a prompt.
+            // In the middle of a prompt, the engine is never silent for a second.
             let lengths = if self.is_at_a_prompt() { 2 } else { 3 };
             let elapsed = Duration::from_millis([10, 100, 1000][choices.below(lengths) as usize]);
             self.apply(Event::Quiet { elapsed });
@@ -136,7 +141,7 @@ impl Server {
         requests.any(|request| request.done < request.prompt.len())
     }
 
-    /// Some client goes away: of a request in the queue, or at work.
+    /// A client goes away. Its request is in the queue or in a slot.
     fn leave(&mut self, choices: &mut Random) {
         let queued = self.queue.len() as u32;
         let nth = choices.below(queued + SLOTS as u32);
@@ -160,7 +165,8 @@ impl Server {
         });
     }
 
-    /// Whether a slot holds all of a request's prompt but the last token, which is always evaluated.
+    /// Whether a slot holds a request's prompt. The last token does not count: it is always evaluated
+    /// again.
     fn holds(&self, id: &str) -> bool {
         let n: usize = id.parse().expect("ids are numbers");
         let (prompt, _) = &self.prompts_of[n];
@@ -173,6 +179,7 @@ impl Server {
         self.prompts_of[n].1
     }
 
+    /// A request is posted. Its prompt often begins with what a slot holds or another request asks.
     fn ask(&mut self, choices: &mut Random) {
         let known = match choices.below(4) {
             0 => self.slots[choices.below(SLOTS as u32) as usize]
@@ -199,7 +206,7 @@ impl Server {
         self.queue.push_back(Request { n, prompt, done });
     }
 
-    /// A slot takes on the next request and makes room for it.
+    /// A slot takes a request from the queue, and removes what does not belong to its prompt.
     fn start(&mut self, at: usize, choices: &mut Random, overtake: bool) {
         let nth = match overtake && !self.queue.is_empty() {
             true => choices.below(self.queue.len() as u32) as usize,
@@ -231,7 +238,7 @@ impl Server {
         });
     }
 
-    /// The request in a slot goes on: its prompt, its answer, its end.
+    /// The request in a slot goes on: more of its prompt, a token of its answer, or its end.
     fn work(&mut self, at: usize, choices: &mut Random, pieces: u32) {
         let Some(request) = &mut self.slots[at].request else {
             return;
@@ -280,10 +287,10 @@ impl Server {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// In whatever order prompts are evaluated, equal ones or not, whole or in pieces: as long as
-    /// nobody leaves, the same is evicted at the same moments.
+    /// In whatever order prompts are evaluated, equal ones or not, whole or in pieces: as long as no
+    /// client leaves, both ledgers evict the same ids at the same moments.
     #[test]
-    fn a_prompt_is_as_good_as_a_launch(seed in any::<u64>(), overtake in any::<bool>()) {
+    fn if_no_client_leaves_both_ledgers_evict_the_same(seed in any::<u64>(), overtake in any::<bool>()) {
         let (mut server, mut choices) = (Server::new(), Random(seed));
         let habits = Habits { pieces: 3, overtake, leave: false };
         for step in 0..300 {
@@ -302,10 +309,10 @@ proptest! {
     }
 
     /// Where a client leaves while others wait with an equal prompt, its request may have been
-    /// evaluated or not. It counts as cached if its prompt is. Nothing else is claimed that was not
-    /// so, and nothing is told as gone that is not.
+    /// evaluated or not. It counts as cached if its prompt is. So what only the tied ledger claims must
+    /// be in a slot, and what only the tied ledger has evicted must not be cached.
     #[test]
-    fn who_leaves_is_cached_if_the_prompt_is(seed in any::<u64>()) {
+    fn if_clients_leave_their_requests_count_as_cached_while_the_prompts_are(seed in any::<u64>()) {
         let (mut server, mut choices) = (Server::new(), Random(seed));
         let habits = Habits { pieces: 3, overtake: true, leave: true };
         for step in 0..300 {
@@ -313,7 +320,7 @@ proptest! {
             if server.is_at_a_prompt() {
                 continue;
             }
-            // Whatever was undecided.
+            // Decides what was undecided.
             server.apply(Event::Quiet { elapsed: Duration::from_secs(1) });
             let (tied, direct) = (Server::ids(&server.tied), Server::ids(&server.direct));
             for id in tied.difference(&direct) {
@@ -321,7 +328,7 @@ proptest! {
             }
             for id in direct.difference(&tied) {
                 let is_cached = server.was_evaluated(id) && server.holds(id);
-                prop_assert!(!is_cached, "step {step}: {id} is told as gone");
+                prop_assert!(!is_cached, "step {step}: {id} is evicted");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A ledger under a stop watch, and under scales.
+//! A ledger whose time and memory are measured.
 
 use contextpilot_residency::{
     Arrival, ContextId, Effect, Entry, Event, Ledger, Position, SequenceId, Token,
@@ -11,7 +11,7 @@ pub(crate) const SEQUENCES: SequenceId = 256;
 pub(crate) const CONTEXT: Position = 131_072;
 /// Tokens of an evaluated piece of prompt, as with `llama-server -b 512`.
 pub(crate) const BATCH: Position = 512;
-/// What all sequences begin with.
+/// Tokens that all sequences begin with.
 pub(crate) const SYSTEM_PROMPT: Position = 1_000;
 
 /// Counts what is allocated.
@@ -37,11 +37,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// The ledger, and how long it took.
+/// A ledger whose calls are timed.
 pub(crate) struct Bench {
     pub(crate) ledger: Ledger,
     pub(crate) effects: Vec<Effect>,
+    /// The number of the last request.
     pub(crate) arrivals: u64,
+    /// Bytes that were allocated before the ledger was made.
     started_with: usize,
 }
 
@@ -79,7 +81,7 @@ impl Bench {
         self.apply(submitted) + self.apply(evaluated)
     }
 
-    /// A request with an id of its own begins on a slot.
+    /// A new request with a new id is launched on a slot, and answered.
     pub(crate) fn launch(&mut self, sequence: SequenceId) -> Duration {
         self.arrivals += 1;
         let (arrival, task) = (Arrival(self.arrivals), self.arrivals as i32);
@@ -106,7 +108,7 @@ impl Bench {
         ALLOCATED.load(Ordering::Relaxed) - self.started_with
     }
 
-    /// Bytes a distinct token.
+    /// Prints the memory that the ledger takes. Returns the bytes per distinct token.
     pub(crate) fn report_memory(&self) -> f64 {
         let bytes = self.bytes() as f64;
         let (tokens, ids) = (self.ledger.tokens(), self.ledger.live());
@@ -119,7 +121,8 @@ impl Bench {
     }
 }
 
-/// The token of a sequence at a position: the same at the beginning, then its own.
+/// The token of a sequence at a position. All sequences begin with the same tokens and go on with
+/// different ones.
 pub(crate) fn token(sequence: SequenceId, position: Position) -> Token {
     let own = if position < SYSTEM_PROMPT {
         0

@@ -26,7 +26,7 @@ impl Times {
     }
 }
 
-/// The median and the 99th percentile, µs.
+/// Prints percentiles. Returns the median and the 99th percentile, µs.
 fn print_percentiles(name: &str, mut nanoseconds: Vec<u64>) -> [f64; 2] {
     nanoseconds.sort_unstable();
     let at = |part: f64| nanoseconds[((nanoseconds.len() - 1) as f64 * part) as usize] as f64 / 1e3;
@@ -130,8 +130,8 @@ pub(crate) fn single(bench: &mut Bench, plan: &mut Plan) {
     plan.figure("an event, p99, µs", format!("{p99:.2}"));
 }
 
-/// A slot of a full context is overwritten at its beginning: what it costs should
-/// depend on how many ids are lost.
+/// A slot with a full context is overwritten from its beginning. The time should depend only on how many
+/// ids are lost.
 pub(crate) fn evictions(plan: &mut Plan) {
     println!("evictions, a slot of {CONTEXT} tokens overwritten from its beginning:");
     let all = [1, 10, 100, 1_000, 10_000];

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::Plan;
 use crate::bench::{BATCH, Bench, CONTEXT, SEQUENCES, run};
 
+/// Requests in all conversations.
 const IDS: Position = 100_000;
 
 /// Tokens of each sequence.
@@ -13,7 +14,7 @@ fn context(plan: &Plan) -> Position {
     if plan.quick { 2 * BATCH } else { CONTEXT }
 }
 
-/// Millions a second.
+/// Prints and returns a rate, in million tokens a second.
 fn rate(name: &str, tokens: usize, time: Duration) -> f64 {
     let rate = tokens as f64 / time.as_secs_f64() / 1e6;
     println!(

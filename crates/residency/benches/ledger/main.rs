@@ -3,13 +3,13 @@
 //!
 //!     cargo bench -p contextpilot-residency [-- [--quick] [--figures FILE]]
 //!
-//! Wanted, on one core: 20 million appended tokens a second, 99 of 100 events
+//! The targets, on one core: 20 million appended tokens a second, 99 of 100 events
 //! within 5 µs, 12 bytes a distinct token. Only [`Ledger::apply`] is timed; the
 //! events are made up before. An *event* here is what the hook sends while the
 //! server generates: one token of one slot, one removal, one copy of a slot.
 //! Batches of many tokens are counted by the token.
 //!
-//! `--quick` only sees that everything runs. `--figures` writes the main results to a file for
+//! `--quick` only checks that everything runs. `--figures` writes the main results to a file for
 //! `scripts/bench`, one a line, fields separated by tabs.
 //!
 //! [`Ledger::apply`]: contextpilot_residency::Ledger::apply
@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 /// How much is measured, and where to write it.
 struct Plan {
-    /// A hundredth of everything.
+    /// Measures a small part, to see that everything runs.
     quick: bool,
     figures: Option<PathBuf>,
     lines: String,
@@ -42,12 +42,12 @@ impl Plan {
         }
     }
 
-    /// So many, or fewer to see that it works.
+    /// This many, or a hundredth with `--quick`.
     fn size(&self, full: i32) -> i32 {
         if self.quick { full / 100 } else { full }
     }
 
-    /// A result for the page.
+    /// Adds a main result.
     fn figure(&mut self, name: &str, value: impl std::fmt::Display) {
         self.lines.push_str(&format!("{name}\t{value}\n"));
     }

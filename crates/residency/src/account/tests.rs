@@ -1,4 +1,4 @@
-//! Accounts next to those of a server that is as plain as can be.
+//! Compares accounts with those of a simple model of the server, which knows each token's cause.
 
 use super::*;
 use crate::entries::Entry;
@@ -12,15 +12,21 @@ mod server;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A prompt: so many tokens of an earlier one, or of what a slot holds, and others behind.
+    /// A prompt that is like what a slot holds, or like an earlier prompt.
     Ask {
+        /// The slot or, if there is none with this number, the earlier prompt.
         like: usize,
+        /// How many of its first tokens are kept.
         keep: usize,
+        /// How many are left out after these. The rest is kept.
         skip: usize,
+        /// New tokens at the end.
         more: Vec<Token>,
         slot: Option<usize>,
         uncached: bool,
+        /// Tokens of a batch.
         batch: usize,
+        /// The client leaves after so many batches.
         leaves: Option<usize>,
     },
     Generate(usize, Token),
@@ -74,7 +80,8 @@ fn flags() -> impl Strategy<Value = Flags> {
     )
 }
 
-/// Runs the steps, and compares each account with the plain server's.
+/// Runs the steps on the simple server, and calls `check` with each prompt's account. `bytes`: the
+/// memory for past prompts.
 fn run(flags: Flags, steps: &[Step], bytes: usize, mut check: impl FnMut(&server::Answer)) {
     let mut server = Server::new(flags, bytes);
     let mut prompts: Vec<Vec<Token>> = vec![vec![9]];
@@ -121,8 +128,9 @@ fn run(flags: Flags, steps: &[Step], bytes: usize, mut check: impl FnMut(&server
 
 proptest! {
     #[test]
-    fn each_token_has_the_cause_that_lists_give_it(flags in flags(), steps in steps()) {
-        // A prompt that was given up half way is compared with only when its slot is used again.
+    fn each_evaluated_token_gets_the_cause_that_the_simple_server_finds(flags in flags(), steps in steps()) {
+        // Later prompts are compared with a prompt that was given up half way only once its slot is used
+        // again.
         let any_leaves = steps.iter().any(|step| matches!(step, Step::Ask { leaves: Some(_), .. }));
         run(flags, &steps, usize::MAX, |answer| {
             let account = &answer.account;
@@ -140,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn with_little_memory_it_adds_up_and_claims_less(
+    fn with_little_memory_causes_add_up_and_never_too_many_tokens_count_as_evicted(
         flags in flags(),
         steps in steps(),
         nodes in 0..8_usize,

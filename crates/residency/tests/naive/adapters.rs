@@ -1,16 +1,16 @@
-//! LoRA adapters: what a slot holds is of no use to a request for others.
+//! LoRA adapters: a request cannot use what a slot has evaluated under other adapters.
 
 use super::{Launch, Naive, Request, Serial, Slot};
 use contextpilot_residency::{
     Adapter, Compared, ContextId, Place, Reason, Scale, SequenceId, TaskId, Token,
 };
 
-/// What is applied, without what is applied with a scale of 0.
+/// Adapters that are applied together, without those at scale 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Set {
-    /// Sorted by address.
+    /// Address and scale of each, sorted by address.
     applied: Vec<(usize, f32)>,
-    /// All of it is activated by tokens.
+    /// There is at least one adapter, and all are activated by tokens.
     by_tokens: bool,
 }
 
@@ -37,16 +37,18 @@ impl Set {
     }
 }
 
-/// What a request needs of a slot.
+/// The adapters that a request wants of a slot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Wants {
+    /// Any adapters: the server would not compare them.
     #[default]
     Anything,
     Set(Set),
+    /// Adapters that are not known. No slot counts.
     Unknown,
 }
 
-/// What is applied in a context.
+/// The adapters that were applied to a context last.
 #[derive(Clone)]
 pub(super) struct Applied {
     adapters: Vec<Adapter>,
@@ -58,7 +60,7 @@ impl Applied {
         Set::of(&self.adapters, |index| self.adapters[index].scale)
     }
 
-    /// The adapter at a place, unless there is none or it is activated by tokens.
+    /// The adapter at an index, at scale 1. `None`: there is none, or it is activated by tokens.
     pub(super) fn one(&self, place: usize) -> Option<Set> {
         let adapter = self.adapters.get(place)?;
         let named = [(place as i32, Scale::new(1.0))];
@@ -66,6 +68,7 @@ impl Applied {
         ordinary.then(|| self.named(&named))
     }
 
+    /// The adapters that a request names.
     fn named(&self, named: &[(i32, Scale)]) -> Set {
         Set::of(&self.adapters, |index| {
             let mut last = Scale::new(0.0);
@@ -80,6 +83,7 @@ impl Applied {
 }
 
 impl Slot {
+    /// Whether the server would use the slot's tokens for a request that wants these adapters.
     pub(super) fn suits(&self, wants: &Wants) -> bool {
         match wants {
             Wants::Anything => true,
@@ -91,11 +95,13 @@ impl Slot {
 }
 
 impl Naive {
-    /// `None`: nothing was ever applied. `Some(None)`: it is not known what is.
+    /// The adapters that are applied to the primary context. `None`: none ever were. `Some(None)`: not
+    /// known.
     pub(super) fn applied(&self) -> Option<Option<Applied>> {
         self.applied.get(&self.contexts.first()?.0).cloned()
     }
 
+    /// The adapters of a slot that had no event yet. `None`: not known.
     pub(super) fn first_set(&self) -> Option<Set> {
         let lost = self.unheard && self.applied().is_some();
         if lost { None } else { Some(Set::default()) }
@@ -130,7 +136,8 @@ impl Naive {
         }
     }
 
-    /// After a slot took on a task in the place of `before`.
+    /// A slot took a task. `before`: the slot's former task, if its prompt was never evaluated
+    /// completely.
     pub(super) fn launch_with(
         &mut self,
         id: SequenceId,
@@ -172,7 +179,7 @@ impl Naive {
         self.change(id, Some(wanted), !decided);
     }
 
-    /// Any slot may have taken on a task that is over.
+    /// A task is over, and it is not known whether a slot took it: it may have been any.
     pub(super) fn untied(&mut self, task: TaskId) {
         let named = self.named.remove(&task);
         let Some(applied) = self.applied() else {
@@ -203,6 +210,7 @@ impl Naive {
         }
     }
 
+    /// Notes which adapters a request wants. Evicts it if one of its prompts is not cached for these.
     fn want(&mut self, serial: Serial, wants: Wants) {
         let Some(request) = self.requests.get_mut(&serial) else {
             return;
@@ -213,7 +221,7 @@ impl Naive {
         }
     }
 
-    /// A batch with text of these slots was submitted.
+    /// A batch with text of these slots was submitted: they now work under the applied adapters.
     pub(super) fn work_under(&mut self, slots: &[SequenceId]) {
         let Some(applied) = self.applied() else {
             return;
@@ -240,7 +248,7 @@ impl Naive {
         self.lose(Reason::AdaptersChanged, Place::Slot(id));
     }
 
-    /// What a slot works under if nothing of its task was evaluated.
+    /// The adapters of a slot after a task of which nothing was evaluated. `None`: not known.
     fn after(&self, set: Option<Set>, launch: &Launch) -> Option<Set> {
         let applied = self.applied().flatten();
         let known = if launch.names {
@@ -251,6 +259,7 @@ impl Naive {
         if launch.submitted || known { set } else { None }
     }
 
+    /// Whether the next batch decides under which adapters a slot goes on.
     pub(super) fn is_unsettled(&self, slot: &Slot) -> bool {
         let launch = slot.launch.as_ref();
         let changes = launch.is_some_and(|launch| {
@@ -259,6 +268,7 @@ impl Naive {
         self.applied().is_some() && (slot.unsettled || changes)
     }
 
+    /// Decides the adapters of a slot whose task ended before a batch could decide them.
     pub(super) fn settle_set(&mut self, id: SequenceId) {
         let slot = &self.slots[&id];
         let (set, unsettled) = (slot.set.clone(), self.is_unsettled(slot));
@@ -274,7 +284,8 @@ impl Naive {
         }
     }
 
-    /// How much of the prompt in a slot can ever be used again; notes what its request wants.
+    /// The prompt of a request has been evaluated in a slot: notes which adapters the request wants.
+    /// Returns how many tokens of the prompt the server could ever reuse.
     pub(super) fn usable(&mut self, id: SequenceId, serial: Serial) -> usize {
         let slot = self.slots.get_mut(&id).expect("it has a task");
         let all = (slot.tokens.len().max(1) - 1).max(1);
@@ -308,7 +319,7 @@ impl Naive {
         }
     }
 
-    /// A request has claimed what was evaluated for a stand-in.
+    /// A request has claimed the evaluation of a stand-in: notes which adapters the request wants.
     pub(super) fn want_as_claimed(
         &mut self,
         serial: Serial,
@@ -328,13 +339,14 @@ impl Naive {
         }
     }
 
+    /// Whether all evaluated prompts of a request are cached for it.
     pub(super) fn is_found_whole(&self, serial: Serial) -> bool {
         let request = &self.requests[&serial];
         let mut prompts = request.prompts.iter();
         prompts.all(|prompt| self.is_found(request, prompt))
     }
 
-    /// Whether a slot or a host buffer has the prompt for its request.
+    /// Whether a slot or a host buffer holds the prompt, and the server would use it for the request.
     pub(super) fn is_found(&self, request: &Request, prompt: &[Token]) -> bool {
         let slots = self.slots.iter().filter(|(_, s)| s.suits(&request.wants));
         let mut in_slots = slots.flat_map(|(id, slot)| {
@@ -348,7 +360,9 @@ impl Naive {
     }
 }
 
-/// Where the one adapter that is activated by tokens is activated for the last time.
+/// The last index at which the prompt activates the adapter that is activated by tokens. `None`: not
+/// exactly one is applied with a positive scale, an ordinary one is applied, too, or the prompt does
+/// not contain its tokens.
 fn begins_to_act(applied: &Applied, prompt: &[Token]) -> Option<usize> {
     if !applied.set().by_tokens {
         return None;
@@ -360,7 +374,8 @@ fn begins_to_act(applied: &Applied, prompt: &[Token]) -> Option<usize> {
         .collect();
     let [adapter] = enabled[..] else { return None };
     let tokens = &adapter.invocation;
-    // As the server has it, which is not quite a search for the tokens.
+    // The server's rule, which can miss an activation: after a token that does not match, it starts
+    // again with the next token.
     let mut index = tokens.len() - 1;
     for at in (0..prompt.len()).rev() {
         if prompt[at] != tokens[index] {

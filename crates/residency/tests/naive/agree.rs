@@ -1,4 +1,4 @@
-//! The ledger and its naive double, side by side.
+//! Applies the same events to the ledger and to the naive one, and compares the two.
 
 use super::{Choices, Generator, Naive};
 use contextpilot_residency::{BufferId, Effect, Event, Ledger};
@@ -12,10 +12,9 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Applies events until there is nothing left to choose with, at most `events`.
+    /// Applies random events until all decisions are used up, at most `events`.
     ///
-    /// `check` is called after each. Panics with `context` and the event where
-    /// the two disagree.
+    /// `check` is called with the ledger after each event. Returns the first difference.
     pub(crate) fn run(
         &mut self,
         choices: &mut impl Choices,
@@ -39,7 +38,7 @@ impl Pair {
         let mut expected = self.naive.apply(&event);
         self.effects.clear();
         self.ledger.apply(event.clone(), &mut self.effects);
-        // Within one event the order says nothing.
+        // The order of the effects of one event does not matter.
         if expected.len() > 1 {
             expected.sort_by_cached_key(|effect| format!("{effect:?}"));
             self.effects
@@ -65,7 +64,7 @@ impl Pair {
         ours.sort_unstable();
         theirs.sort_unstable();
         same("ids", &ours, &theirs, &event)?;
-        // What follows costs more than the event: not each time.
+        // The checks below cost more than the event, so they run after every eighth one.
         self.applied += 1;
         if self.applied % 8 != 0 {
             return Ok(());

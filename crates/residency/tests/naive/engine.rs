@@ -89,11 +89,12 @@ impl Naive {
                 ref tokens,
                 ..
             } => self.replace(sequence, tokens.clone()),
-            _ => unreachable!("no event of the engine"),
+            _ => unreachable!("not an event of the engine"),
         }
     }
 
-    /// Slots that were not seen hold nothing any more.
+    /// A whole slot was removed, or all if `id` is negative. So it is known to be empty, even if it had
+    /// no event since events were lost.
     fn emptied(&mut self, id: SequenceId) {
         if id < 0 {
             self.unheard = false;
@@ -102,9 +103,9 @@ impl Naive {
         }
     }
 
-    /// Another content takes the place of a slot's own.
+    /// Replaces the content of a slot.
     fn replace(&mut self, id: SequenceId, tokens: Vec<Token>) {
-        // What comes is there before anything goes.
+        // The new content counts before the old one goes, so what both have is not lost.
         self.arriving = Some((id, tokens));
         self.decide(id, Reason::Overwritten);
         let (_, arriving) = self.arriving.take().expect("set above");
@@ -165,7 +166,7 @@ impl Naive {
         if to <= from || delta == 0 {
             return;
         }
-        // Everything from `from` on is taken out, and what becomes of it is put back.
+        // Takes out everything from `from` on, and puts it back at its new positions.
         let before = slot.tokens.clone();
         let mut taken = std::mem::take(&mut slot.beyond);
         taken.extend((0..).zip(before.iter().copied()).skip(from as usize));
@@ -202,6 +203,7 @@ impl Naive {
         }
     }
 
+    /// Adds tokens at the end of a slot.
     fn append(&mut self, id: SequenceId, tokens: &[Token]) {
         let slot = self.slot(id);
         slot.tokens.extend_from_slice(tokens);
@@ -256,7 +258,7 @@ impl Naive {
                 .any(|e| e.sequence == here.slot && e.token >= 0);
             with_text.extend(text.then_some(here.slot));
         }
-        // An empty slot without a task stays empty.
+        // An empty slot without a task stays empty: it will not write again what it has left.
         for id in self.ids_of_slots() {
             let slot = &self.slots[&id];
             if self.launches && slot.is_empty() && slot.launch.is_none() {
@@ -266,14 +268,14 @@ impl Naive {
         self.work_under(&with_text);
     }
 
-    /// Writes into a slot; false if it is not known what stands before.
+    /// Writes the rows of one position into a slot. Returns false if the tokens before are not known.
     fn write(&mut self, id: SequenceId, position: i64, rows: &[Token]) -> bool {
         let slot = self.slots.get_mut(&id).expect("a slot that was seen");
         slot.beyond.clear();
         let unseen = 1..=1 << 22;
         if std::mem::take(&mut slot.unknown) && slot.tokens.is_empty() && unseen.contains(&position)
         {
-            // Whatever it is, it is like nothing else.
+            // Placeholders, which equal no other tokens, stand for the unknown tokens before.
             self.unseen += 1;
             let token = |position| unseen_token(self.unseen, position as Position);
             slot.tokens = (0..position).map(token).collect();
@@ -330,11 +332,12 @@ impl Naive {
     }
 }
 
-/// The engine's bounds: what is negative is open.
+/// The first position of a range. Negative: from the beginning, as in the engine's API.
 fn low(from: Position) -> i64 {
     i64::from(from.max(0))
 }
 
+/// One past the last position of a range. Negative: to the end.
 fn high(to: Position) -> i64 {
     if to < 0 { i64::MAX } else { i64::from(to) }
 }

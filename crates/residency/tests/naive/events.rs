@@ -1,4 +1,4 @@
-//! Random events: mostly what an engine would do, often nonsense.
+//! Random events: mostly such as a real engine causes, often impossible ones.
 
 use super::Naive;
 use contextpilot_residency::{
@@ -12,7 +12,7 @@ pub(crate) trait Choices {
     /// A number below `n`.
     fn below(&mut self, n: u32) -> u32;
 
-    /// Whether there is nothing left to decide with.
+    /// Whether all decisions are used up.
     fn is_over(&self) -> bool;
 
     /// True once in `n`.
@@ -21,7 +21,7 @@ pub(crate) trait Choices {
     }
 }
 
-/// Decisions from a seed (SplitMix64), without an end.
+/// Endless decisions from a seed (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Choices for Random {
@@ -38,7 +38,7 @@ impl Choices for Random {
     }
 }
 
-/// Decisions from bytes, one each.
+/// Decisions from bytes: one byte for each.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl Choices for Bytes<'_> {
@@ -57,15 +57,16 @@ impl Choices for Bytes<'_> {
     }
 }
 
-/// Makes up the next event.
+/// Makes up events.
 pub(crate) struct Generator {
-    /// Tokens come in blocks of equal ones, each as long as this at most.
+    /// Tokens come in blocks of equal ones. The longest block.
     block: u32,
+    /// A batch was submitted and not evaluated yet.
     submitted: bool,
     posted: Vec<(Arrival, TaskId, RequestId)>,
-    /// Whether there are adapters, and when they are compared.
+    /// For which requests the server compares adapters; `None`: it has no adapters.
     adapters: Option<Compared>,
-    /// Evaluations that are not claimed yet.
+    /// The number of the last evaluation of an unknown request.
     evaluations: u64,
 }
 
@@ -84,7 +85,7 @@ impl Generator {
         }
     }
 
-    /// With adapters or without, as the first of some bytes says.
+    /// A generator with adapters or without: the first of the bytes decides.
     pub(crate) fn of(bytes: &[u8], block: u32) -> Self {
         match bytes.first().map(|first| first % 4) {
             Some(1) => Self::with_adapters(block, Compared::WhenNamed),
@@ -93,7 +94,7 @@ impl Generator {
         }
     }
 
-    /// One for a server with adapters.
+    /// A generator for a server with adapters.
     pub(crate) fn with_adapters(block: u32, compared: Compared) -> Self {
         Self {
             adapters: Some(compared),
@@ -101,6 +102,7 @@ impl Generator {
         }
     }
 
+    /// The next event, given what slots hold now.
     pub(crate) fn next(&mut self, choices: &mut impl Choices, now: &Naive) -> Event {
         let context = match choices.below(64) {
             63 => ContextId(3),
@@ -135,7 +137,7 @@ impl Generator {
             20 => Event::Uncached {
                 task: match choices.below(4) {
                     0 => self.some_posted(choices).map_or(77, |(_, task, _)| task),
-                    // Most probably the next that is posted.
+                    // Most probably the task that is posted next.
                     _ => 100 + self.posted.len() as TaskId,
                 },
             },
@@ -225,7 +227,7 @@ impl Generator {
                     context,
                     failed: failed(choices, now),
                 },
-                // The whole of a slot, and back: what an engine does most.
+                // A whole slot: what servers remove most often.
                 n => Event::Removed {
                     context,
                     sequence,
@@ -236,7 +238,7 @@ impl Generator {
         }
     }
 
-    /// Few adapters and few scales, so that equal blends come back.
+    /// An event about adapters. Few adapters and few scales, so that equal sets come back.
     fn adapters_event(
         &self,
         choices: &mut impl Choices,
@@ -284,7 +286,7 @@ impl Generator {
         let (arrival, task, id) = match (choices.below(16), self.some_posted(choices)) {
             // Another task of the same request.
             (0..=3, Some((arrival, _, id))) => (arrival, 100 + count as TaskId, id),
-            // Numbers that are used again.
+            // Arrival, task or both with a number that was used before.
             (4, Some((arrival, task, id))) => (arrival, task, id),
             (5, Some((arrival, _, _))) => (arrival, 100 + count as TaskId, NAMES[0].into()),
             (6, Some((_, task, _))) => (Arrival(u64::from(count)), task, NAMES[1].into()),
@@ -298,7 +300,7 @@ impl Generator {
         Event::Posted { arrival, task, id }
     }
 
-    /// About an evaluation of which it is not known whose it is.
+    /// An event about an evaluation whose request is not known.
     fn unclaimed(&mut self, choices: &mut impl Choices, sequence: SequenceId) -> Event {
         let back = u64::from(choices.below(3));
         let evaluation = EvaluationId(self.evaluations.saturating_sub(back));
@@ -358,8 +360,8 @@ impl Generator {
         }
     }
 
-    /// What could be written from a position on: what stands elsewhere from there
-    /// on, and then something new.
+    /// Tokens to write into `sequence` from `start` on. They begin with what the slot has left there,
+    /// what another slot holds there, or nothing; then come new ones.
     fn tokens(
         &self,
         choices: &mut impl Choices,
@@ -428,7 +430,7 @@ fn position(choices: &mut impl Choices, now: &Naive, sequence: SequenceId) -> Po
     }
 }
 
-/// What an evaluation left behind: mostly nothing to speak of.
+/// The sequences of a failed evaluation, and where they end. Mostly empty: no failure.
 fn failed(choices: &mut impl Choices, now: &Naive) -> Vec<(SequenceId, Position)> {
     if !choices.once_in(8) {
         return Vec::new();

@@ -1,13 +1,13 @@
-//! Media rows, as the ledger's docs have them.
+//! Rows of media embeddings, by the rules in the docs of the ledger.
 
 use contextpilot_residency::{Entry, Position, SequenceId, Token, media_token};
 
 /// No image takes more positions than this.
 pub(super) const WIDEST_GAP: i64 = 1 << 16;
-/// Stands in the positions that an image takes beyond its rows.
+/// The token for positions that an image takes beyond its rows.
 pub(super) const FILLER: Token = media_token(0x6669_6c6c);
 
-/// Entries that make up one token.
+/// Entries of a batch that make up one token.
 pub(super) struct Row {
     pub(super) sequence: SequenceId,
     pub(super) position: Position,

@@ -1,11 +1,11 @@
-//! The ledger again, as plainly as it can be said: no tree, no marks, only lists.
+//! The ledger a second time, as simple as possible: no tree, no marks, only lists of tokens.
 //!
-//! A slot, what it has just left and a host buffer are lists of tokens, a prompt
-//! is a list of tokens, and a prompt is cached while one of the others begins
-//! with it. Everything else follows from the crate's README and from the docs of
-//! its events. Slow, and meant to be obviously right.
+//! A slot has a list, and so have the content that the slot has just left, each host buffer and each
+//! prompt. A prompt is cached while the list of a slot or buffer begins with it. Everything else
+//! follows from the crate's README and from the docs of its events. It is slow, and meant to be
+//! obviously right.
 //!
-//! Used by the unit tests, by the integration tests and by the fuzz target.
+//! Used by the unit tests, by integration tests (here and in crates/kv-events) and by the fuzz target.
 
 use adapters::{Applied, Set, Wants};
 use contextpilot_residency::{
@@ -27,7 +27,7 @@ mod unclaimed;
 pub(crate) use agree::Pair;
 pub(crate) use events::{Bytes, Choices, Generator, Random};
 
-/// Numbers requests in the order in which they came.
+/// The number of a request, in the order in which requests came.
 type Serial = usize;
 
 #[derive(Default)]
@@ -35,81 +35,103 @@ pub(crate) struct Naive {
     contexts: Vec<ContextId>,
     slots: BTreeMap<SequenceId, Slot>,
     buffers: BTreeMap<usize, Vec<Token>>,
-    /// On its way into a slot.
+    /// The content that is about to replace that of a slot.
     arriving: Option<(SequenceId, Vec<Token>)>,
     requests: BTreeMap<Serial, Request>,
     tasks: BTreeMap<TaskId, Serial>,
-    /// Tasks whose prompts will be forgotten.
+    /// Tasks not launched yet whose prompts the server will forget ([`Event::Uncached`]).
     uncached: BTreeSet<TaskId>,
-    /// What tasks name that were not launched yet.
+    /// The adapters that tasks name. Only tasks that were not launched yet.
     named: BTreeMap<TaskId, Vec<(i32, Scale)>>,
     /// The adapters that are applied, by context; `None`: not known.
     applied: BTreeMap<usize, Option<Applied>>,
-    /// Those that were applied last where none were named.
+    /// The adapters that were applied last for a task that names none.
     unnamed: Option<Set>,
+    /// Evaluations that tasks may still claim.
     evaluations: BTreeMap<EvaluationId, unclaimed::Unclaimed>,
-    /// Requests that posted a task and were over before they were answered.
+    /// Requests that were removed before they were answered: the answer must not count as a rejection.
     gone: BTreeSet<Arrival>,
+    /// The batch that is being evaluated: one element for each slot in it.
     batch: Option<Vec<InBatch>>,
+    /// The last serial number.
     posted: Serial,
-    /// Tasks have been seen to be launched.
+    /// Whether an event has told of a launch. Not with every server.
     launches: bool,
-    /// Something went unseen before.
+    /// Events were lost at some time.
     stepped_out: bool,
-    /// Slots of which nothing was heard since may hold something.
+    /// Events were lost. Slots without an event since then may hold unknown tokens.
     unheard: bool,
-    /// Numbers what was found so.
+    /// How many contents have got placeholder tokens ([`unseen_token`]).
+    ///
+    /// [`unseen_token`]: contextpilot_residency::unseen_token
     unseen: u32,
     effects: Vec<Effect>,
 }
 
 #[derive(Default)]
 struct Slot {
-    /// Positions 0, 1, 2… as far as there is no gap.
+    /// The tokens at positions 0, 1, 2… up to the first gap.
     tokens: Vec<Token>,
-    /// What stands beyond a gap.
+    /// The tokens beyond that gap, by position.
     beyond: BTreeMap<i64, Token>,
-    /// What the slot has left and may yet come back to.
+    /// The content that the slot has left. The same tokens may be evaluated again.
     left: Option<Left>,
+    /// The task that the slot works on, until its prompt has been evaluated.
     launch: Option<Launch>,
-    /// May hold something that was written unseen.
+    /// The slot may hold tokens that are not known.
     unknown: bool,
-    /// What is written now is forgotten: it is like nothing else.
+    /// The server will forget what is written now: the number that its placeholder tokens get.
     forgotten: Option<u32>,
-    /// The adapters that it worked under last; `None`: not known.
+    /// The adapters that the slot worked under last; `None`: not known.
     set: Option<Set>,
-    /// The next batch decides under which it goes on.
+    /// The next batch decides under which adapters the slot goes on.
     unsettled: bool,
 }
 
+/// Content that a slot has left.
 struct Left {
     tokens: Vec<Token>,
+    /// Tokens of it were moved, or cut out of the middle.
     shifted: bool,
 }
 
+/// A task on a slot.
 struct Launch {
+    /// The request; `None`: it has no id.
     request: Option<Serial>,
+    /// The task asks for the output of every prompt token, so an output does not mean that the prompt
+    /// is complete.
     every_output: bool,
+    /// Index of the task's prompt in [`Request::prompts`], once it was evaluated.
     prompt: Option<usize>,
+    /// Tokens of the prompt were submitted. Kept only where adapters are applied.
     submitted: bool,
-    /// Nothing of it is, and what it left the slot at is known.
+    /// The task ended before a batch, and the slot already has the adapters that the task left.
     set_settled: bool,
-    /// It names adapters, and those that cannot be told yet.
+    /// The task names adapters.
     names: bool,
+    /// The adapters that it names, until it is known which adapters the server has.
     named: Option<Vec<(i32, Scale)>>,
 }
 
 struct Request {
     id: RequestId,
     arrival: Arrival,
-    /// It stands for whichever request this was of.
+    /// If set, this is no request but a stand-in for the one whose evaluation this is, until that
+    /// request is known.
     evaluation: Option<EvaluationId>,
+    /// Tasks that were posted and not launched yet.
     waiting: Vec<TaskId>,
+    /// How many tasks were launched and have not had their prompt evaluated yet.
     running: usize,
+    /// At least one task was launched.
     launched: bool,
+    /// A task ended without its prompt having been evaluated.
     failed: bool,
     answered: bool,
+    /// The evaluated prompts.
     prompts: Vec<Vec<Token>>,
+    /// Which LoRA adapters it wants.
     wants: Wants,
 }
 
@@ -125,12 +147,14 @@ impl Request {
     }
 }
 
-/// What the last batch did to a slot.
+/// What a batch does to a slot.
 struct InBatch {
     slot: SequenceId,
     entries: usize,
     outputs: usize,
+    /// The last entry asks for an output, so the prompt is complete.
     ends: bool,
+    /// It is not known what the slot holds before some entry.
     unclear: bool,
 }
 
@@ -197,7 +221,7 @@ impl Naive {
         })
     }
 
-    // ---- what can be asked ---------------------------------------------
+    // ---- queries -------------------------------------------------------
 
     pub(crate) fn held(&self, slot: SequenceId) -> u32 {
         self.slots.get(&slot).map_or(0, |s| s.tokens.len() as u32)
@@ -224,7 +248,7 @@ impl Naive {
         }
     }
 
-    /// Each prompt that a slot holds whole, by its request's id.
+    /// The ids of the requests whose prompts a slot holds, one for each prompt.
     pub(crate) fn requests_in(&self, slot: SequenceId) -> Vec<&RequestId> {
         let held = self.content(slot);
         let Some(here) = self.slots.get(&slot) else {
@@ -269,12 +293,12 @@ impl Naive {
         count
     }
 
-    /// What a slot holds from its beginning, for generators.
+    /// The tokens of a slot up to the first gap, for generators.
     pub(crate) fn content(&self, slot: SequenceId) -> &[Token] {
         self.slots.get(&slot).map_or(&[], |s| &s.tokens)
     }
 
-    /// What a slot has left and may come back to, for generators.
+    /// The tokens that a slot has left and may write again, for generators.
     pub(crate) fn left(&self, slot: SequenceId) -> Option<&[Token]> {
         let left = self.slots.get(&slot)?.left.as_ref()?;
         Some(&left.tokens)
@@ -290,9 +314,9 @@ impl Naive {
             .map(Vec::as_slice)
     }
 
-    // ---- losing --------------------------------------------------------
+    // ---- evictions -----------------------------------------------------
 
-    /// Whatever is cached no more is lost for this reason.
+    /// Evicts every request that has a prompt which is no longer cached.
     fn lose(&mut self, reason: Reason, place: Place) {
         let lost: Vec<Serial> = self
             .requests
@@ -308,6 +332,7 @@ impl Naive {
         }
     }
 
+    /// Removes a request without a report.
     fn forget(&mut self, serial: Serial) -> Option<Request> {
         let request = self.requests.remove(&serial)?;
         self.tasks.retain(|_, &mut owner| owner != serial);
@@ -317,6 +342,7 @@ impl Naive {
         Some(request)
     }
 
+    /// Removes a request and reports it as evicted.
     fn end(&mut self, serial: Serial, reason: Reason, place: Place) {
         match self.forget(serial) {
             Some(Request {
@@ -330,7 +356,7 @@ impl Naive {
         }
     }
 
-    /// A slot can no longer come back to what it has left.
+    /// What a slot has left will not be written again: it is dropped.
     fn decide(&mut self, id: SequenceId, reason: Reason) {
         let slot = self.slot(id);
         if let Some(left) = slot.left.take() {
@@ -352,6 +378,7 @@ impl Naive {
         self.lose(reason, Place::Slot(id));
     }
 
+    /// Nothing is claimed of a slot until it is written from its first position again.
     fn obscure(&mut self, id: SequenceId) {
         self.clear(id, Reason::OutOfStep);
     }
@@ -402,7 +429,7 @@ impl Naive {
                 self.requests.get_mut(&serial).expect("found").answered = true;
                 self.end_if_over(serial);
             }
-            // An older or a newer request with this id: nothing is known of this one.
+            // Another request has this id by now, so nothing is reported.
             Some(_) => {
                 self.gone.remove(&arrival);
             }
@@ -490,7 +517,7 @@ impl Naive {
         }
     }
 
-    /// The prompt that a slot works on stands in it, whole.
+    /// The slot holds the whole prompt of its task.
     fn settle(&mut self, id: SequenceId) {
         let Some(slot) = self.slots.get(&id) else {
             return;
@@ -528,7 +555,7 @@ impl Naive {
         }
     }
 
-    /// A prompt of a request has been evaluated, in that slot, and was so long.
+    /// A prompt of a request has been evaluated. `at`: the slot, and the length of the prompt in tokens.
     fn settle_prompt(&mut self, serial: Serial, at: (SequenceId, u32)) {
         let Some(request) = self.requests.get_mut(&serial) else {
             return;
@@ -546,7 +573,7 @@ impl Naive {
         }
     }
 
-    // ---- silence, confusion and contexts -------------------------------
+    // ---- silence, reset, lost events and contexts ----------------------
 
     fn quiet(&mut self, elapsed: Duration) {
         let idle = elapsed >= Duration::from_millis(100) && self.batch.is_none();
@@ -649,6 +676,7 @@ impl Naive {
         self.unheard = false;
     }
 
+    /// Whether an event of the engine is about the primary context.
     fn is_primary(&mut self, event: &Event) -> bool {
         let context = match *event {
             Event::Submitted { context, .. }
@@ -662,7 +690,7 @@ impl Naive {
             | Event::Saved { context, .. }
             | Event::Restored { context, .. }
             | Event::Replaced { context, .. } => context,
-            _ => unreachable!("no event of the engine"),
+            _ => unreachable!("not an event of the engine"),
         };
         if self.contexts.is_empty() {
             self.contexts.push(context);
@@ -674,7 +702,7 @@ impl Naive {
         self.slots.keys().copied().collect()
     }
 
-    /// The slots that an event names; a slot that was never seen holds nothing.
+    /// The slots that an event is about: all if `id` is negative. Without slots that had no event yet.
     fn named(&self, id: SequenceId) -> Vec<SequenceId> {
         let mut all = self.ids_of_slots();
         all.retain(|&slot| id < 0 || slot == id);

@@ -1,11 +1,12 @@
-//! What the server would use again for a prompt that names no adapters.
+//! Which of the cached tokens the server would reuse.
 
 use super::Naive;
 use super::adapters::Wants;
 use contextpilot_residency::{Compared, SequenceId, Token};
 
 impl Naive {
-    /// What slots hold of it, for those of which nothing is being computed, and host entries.
+    /// What the server would reuse for a prompt that names no adapters: the tokens of slots that are not
+    /// in the batch being evaluated, and of host entries.
     pub(crate) fn reusable(&self) -> (Vec<&[Token]>, Vec<&[Token]>) {
         let slots = self.slots.iter();
         let slots = slots.filter(|&(&id, _)| !self.is_in_flight(id));
@@ -25,8 +26,8 @@ impl Naive {
         (slots.collect(), hosts.collect())
     }
 
-    /// The same of slots for a request that names the adapter at this place, alone and at scale 1,
-    /// unless that is activated by tokens.
+    /// What the server would reuse of slots for a prompt that names only the adapter at this index, at
+    /// scale 1. Nothing if that adapter is activated by tokens.
     pub(crate) fn reusable_under(&self, place: usize) -> Vec<&[Token]> {
         let Some(Some(applied)) = self.applied() else {
             return Vec::new();
@@ -46,7 +47,7 @@ impl Naive {
         slots.map(|(_, slot)| slot.tokens.as_slice()).collect()
     }
 
-    /// What a slot holds that is being computed, or was submitted in the batch that is.
+    /// The tokens of the slots in the batch that is being evaluated.
     pub(crate) fn in_flight(&self) -> Vec<&[Token]> {
         let slots = self.slots.iter();
         let slots = slots.filter(|&(&id, _)| self.is_in_flight(id));

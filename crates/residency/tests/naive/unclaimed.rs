@@ -3,21 +3,24 @@
 use super::*;
 
 pub(super) struct Unclaimed {
-    /// Who stands for the one whose it is.
+    /// The stand-in for the request that this evaluation belongs to.
     serial: Serial,
     state: State,
+    /// No further task will claim it.
     closed: bool,
 }
 
-/// By whom, and which adapters that task names.
+/// The request that claims an evaluation, and the adapters that its task names.
 type Claim = (Serial, Option<Vec<(i32, Scale)>>);
 
 enum State {
-    /// Those that have claimed it already.
+    /// The prompt is not evaluated yet. The claims so far.
     Running(Vec<Claim>),
-    /// Where it was settled, and how many tokens the prompt has.
+    /// The prompt was evaluated: the slot, and the length of the prompt in tokens.
     Cached(SequenceId, u32),
+    /// The prompt is no longer cached.
     Lost(Reason, Place),
+    /// The task ended without its prompt having been evaluated.
     Failed,
 }
 
@@ -73,6 +76,7 @@ impl Naive {
         }
     }
 
+    /// A request gets the evaluated prompt of an evaluation that it has claimed.
     fn join(&mut self, evaluation: EvaluationId, claim: Claim, at: (SequenceId, u32)) {
         let stand_in = self.evaluations[&evaluation].serial;
         let (serial, named) = claim;
@@ -107,7 +111,7 @@ impl Naive {
         }
     }
 
-    /// It comes to an end; returns those that have claimed it.
+    /// Changes the state of an evaluation. If it was running, returns its claims.
     fn turn(&mut self, evaluation: EvaluationId, state: State) -> Vec<Claim> {
         let Some(unclaimed) = self.evaluations.get_mut(&evaluation) else {
             return Vec::new();

@@ -1,7 +1,7 @@
 //! llama-server as it appears in events: slots, requests, batches.
 //!
-//! Prompts are text, one token a byte. What follows from events is collected as
-//! sentences, such as `a cached in slot 0` and `a evicted: overwritten, slot 0`.
+//! Prompts are text, one token a byte. Effects are collected as sentences, such as
+//! `a cached in slot 0` and `a evicted: overwritten, slot 0`.
 
 use contextpilot_residency::{
     Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, Place, Position, SequenceId,
@@ -20,7 +20,7 @@ pub(crate) struct Server {
     said: Vec<String>,
 }
 
-/// A request on its way.
+/// A request that was posted.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
     id: &'static str,
@@ -28,10 +28,12 @@ pub(crate) struct Request {
     pub(crate) task: TaskId,
 }
 
+/// The tokens of a text: its bytes.
 pub(crate) fn text(text: &str) -> Vec<Token> {
     text.bytes().map(Token::from).collect()
 }
 
+/// Batch entries for a slot. `ends`: the last one asks for an output, as at the end of a prompt.
 pub(crate) fn entries(
     slot: SequenceId,
     from: Position,
@@ -78,12 +80,12 @@ impl Server {
         }));
     }
 
-    /// Everything that followed since the last time.
+    /// The effects since the last call, as sentences.
     pub(crate) fn said(&mut self) -> Vec<String> {
         std::mem::take(&mut self.said)
     }
 
-    /// The evictions that followed since the last time, sorted.
+    /// The evictions since the last call, sorted. The other effects since then are dropped.
     pub(crate) fn lost(&mut self) -> Vec<String> {
         let mut said = self.said();
         said.retain(|sentence| sentence.contains("evicted"));
@@ -104,7 +106,7 @@ impl Server {
         request
     }
 
-    /// A request for several answers or with several prompts has several tasks.
+    /// Posts a further task of a request: one for several answers or with several prompts has several.
     pub(crate) fn post_again(&mut self, request: &Request, task: TaskId) {
         self.posted = self.posted.max(task);
         self.apply(Event::Posted {
@@ -114,7 +116,7 @@ impl Server {
         });
     }
 
-    /// A request with two tasks, and the second of these.
+    /// Posts a request with two tasks. Returns the request and its second task.
     pub(crate) fn post_two(&mut self, id: &'static str) -> (Request, TaskId) {
         let request = self.post(id);
         let second = request.task + 1;
@@ -136,7 +138,7 @@ impl Server {
         });
     }
 
-    /// A request runs through: prompt on a slot, answered, nothing generated.
+    /// A whole request: a slot evaluates its prompt, and it is answered. Nothing is generated.
     pub(crate) fn prompt(&mut self, slot: SequenceId, id: &'static str, prompt: &str) {
         let request = self.post(id);
         self.launch(slot, request.task);
@@ -147,8 +149,8 @@ impl Server {
         self.answer(request);
     }
 
-    /// Keeps of a slot what it has in common with a prompt, but not all of the
-    /// prompt; returns how much that was.
+    /// Keeps the beginning that a slot has in common with a prompt, without the prompt's last token, and
+    /// removes the rest. Returns how many tokens are kept.
     pub(crate) fn reuse(&mut self, slot: SequenceId, prompt: &[Token]) -> usize {
         let held = self.slots.entry(slot).or_default();
         let common = held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
@@ -173,10 +175,12 @@ impl Server {
         });
     }
 
+    /// The submitted batch was evaluated.
     pub(crate) fn done(&mut self) {
         self.failed(&[]);
     }
 
+    /// The submitted batch failed. Each slot of it, with the last position that it still holds.
     pub(crate) fn failed(&mut self, failed: &[(SequenceId, Position)]) {
         for &(slot, last) in failed {
             let held = self.slots.entry(slot).or_default();
@@ -260,7 +264,7 @@ impl Server {
         });
     }
 
-    /// With default flags an idle slot is saved, and then emptied.
+    /// Saves a slot to host memory and empties it, as the server does with idle slots by default.
     pub(crate) fn put_by(&mut self, slot: SequenceId, buffer: usize) {
         self.save(slot, buffer);
         self.remove(slot, -1, -1);

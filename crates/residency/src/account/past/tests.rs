@@ -84,7 +84,7 @@ fn apply(past: &mut Past, naive: &mut Naive, steps: &[Step]) {
     }
 }
 
-/// What it says of itself is so.
+/// Checks the links, the order and the sums of all nodes.
 fn check(past: &Past) {
     let mut bytes = 0;
     let mut keys = vec![ROOT];
@@ -121,7 +121,7 @@ fn check(past: &Past) {
 
 proptest! {
     #[test]
-    fn is_what_lists_would_be(
+    fn nearest_prompts_and_losses_are_those_of_plain_lists(
         steps in steps(),
         questions in prop::collection::vec(prop::collection::vec(0..2_i32, 0..14), 1..8),
     ) {
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_forgotten_is_known_to_be(
+    fn the_tree_says_that_it_forgot_tokens_only_if_it_knows_fewer_than_were_recorded(
         steps in steps(),
         tokens in prop::collection::vec(0..2_i32, 1..14),
         nodes in 1..12_usize,

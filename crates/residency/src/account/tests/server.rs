@@ -1,6 +1,7 @@
-//! A server as plain as can be, which does what llama-server does and says why, token by token.
+//! A simple model of llama-server: it follows the server's rules, and says for each token why it is
+//! evaluated.
 //!
-//! Slots and host entries are lists of tokens, and so is everything that was ever in a slot.
+//! Slots and host entries are lists of tokens, and so is all that was ever in a slot.
 
 use super::super::open::MOVABLE;
 use super::super::past::common;
@@ -9,9 +10,10 @@ use super::*;
 const ENGINE: ContextId = ContextId(1);
 
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct Slot {
     pub(super) tokens: Vec<Token>,
     pub(super) busy: bool,
+    /// The clock when the slot was written last.
     used: u64,
 }
 
@@ -21,7 +23,7 @@ pub(super) struct Flags {
     pub(super) slots: usize,
     /// Entries of the host prompt cache; 0: there is none.
     pub(super) host: usize,
-    /// Idle slots are saved and emptied when another one begins.
+    /// Idle slots are saved and emptied when another slot takes a task.
     pub(super) unified: bool,
     pub(super) rules: Rules,
 }
@@ -32,35 +34,38 @@ pub(super) struct Ask {
     pub(super) wishes: Wishes,
     /// Tokens of a batch.
     pub(super) batch: usize,
-    /// Its client leaves after so many batches.
+    /// The client leaves after so many batches.
     pub(super) leaves: Option<usize>,
 }
 
 pub(super) struct Server {
     flags: Flags,
-    pub(super) slots: Vec<Place>,
+    pub(super) slots: Vec<Slot>,
     host: Vec<(BufferId, Vec<Token>)>,
-    /// All that was ever in a slot, and for which prompt.
+    /// All that was ever in a slot.
     ever: Vec<Vec<Token>>,
+    /// Counts events.
     clock: u64,
+    /// The number of the last host entry.
     buffers: usize,
+    /// The number of the last task.
     tasks: TaskId,
     pub(super) ledger: Ledger,
     pub(super) accounts: Accounts,
 }
 
-/// What came of a prompt, and what should have.
+/// The account of an evaluated prompt, and the figures that it should have.
 pub(super) struct Answer {
     pub(super) account: Account,
     pub(super) causes: Causes,
     pub(super) from: Sources,
-    /// The most that it has in common with any earlier one.
+    /// The most tokens that the prompt has in common with any earlier one.
     pub(super) common: usize,
 }
 
 impl Server {
     pub(super) fn new(flags: Flags, bytes: usize) -> Self {
-        let slots = (0..flags.slots).map(|_| Place::default()).collect();
+        let slots = (0..flags.slots).map(|_| Slot::default()).collect();
         let mut server = Self {
             flags,
             slots,
@@ -87,7 +92,7 @@ impl Server {
         (0..self.slots.len()).filter(|&slot| !self.slots[slot].busy)
     }
 
-    /// `get_available_slot`. None: the request would wait.
+    /// The server's `get_available_slot`. `None`: the request would wait.
     fn choose(&mut self, ask: &Ask) -> Option<usize> {
         let all = ask.prompt.len() as f32;
         let pinned = ask.wishes.slot.map(|slot| slot as usize);
@@ -121,7 +126,7 @@ impl Server {
         Some(slot)
     }
 
-    /// `server_prompt_cache::alloc`
+    /// The server's `server_prompt_cache::alloc`.
     fn save(&mut self, slot: usize) {
         let tokens = self.slots[slot].tokens.clone();
         let contained = |one: &[Token], other: &[Token]| common(one, other) == one.len();
@@ -149,7 +154,7 @@ impl Server {
         });
     }
 
-    /// `server_prompt_cache::load`
+    /// The server's `server_prompt_cache::load`.
     fn load(&mut self, slot: usize, prompt: &[Token]) {
         let all = prompt.len() as f32;
         let held = &self.slots[slot].tokens;
@@ -178,7 +183,7 @@ impl Server {
         }
     }
 
-    /// Evaluates a prompt. None: it waits for a slot, or its client has left.
+    /// Evaluates a prompt. `None`: no slot is free, or the client has left.
     pub(super) fn ask(&mut self, ask: &Ask) -> Option<Answer> {
         let before: Vec<Vec<Token>> = self.slots.iter().map(|slot| slot.tokens.clone()).collect();
         let slot = self.choose(ask)?;
@@ -236,7 +241,8 @@ impl Server {
         })
     }
 
-    /// Why each token is evaluated, one after the other.
+    /// Why the tokens from `from` on are evaluated. `held`: what the slot held before. `saved_before`: the
+    /// number of the last host entry when the slot had been chosen.
     fn causes(
         &self,
         ask: &Ask,
@@ -254,7 +260,7 @@ impl Server {
         let others = (0..self.slots.len()).filter(|&other| other != slot);
         let slots = others.map(|other| (common(&self.slots[other].tokens, prompt), true));
         let host = self.host.iter().map(|(buffer, entry)| {
-            // An idle slot, saved and emptied when this one began.
+            // Saved after the slot had been chosen, from an idle slot: counts as in that slot.
             (common(entry, prompt), buffer.0 > saved_before)
         });
         let best = slots.chain(host).max();
@@ -338,7 +344,7 @@ impl Server {
     }
 }
 
-/// The rule of `--cache-reuse`, as lists: which tokens of the prompt would be moved up.
+/// The rule of `--cache-reuse`: the indexes of the prompt's tokens that would be moved up in the slot.
 fn movable(held: &[Token], prompt: &[Token]) -> Vec<usize> {
     let (mut cached, mut place) = (common(held, prompt), common(held, prompt));
     let mut moved = Vec::new();
