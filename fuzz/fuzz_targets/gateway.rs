@@ -1,7 +1,8 @@
-//! Whatever a client sends to the gateway, it answers: never a panic, and never more of an answer
-//! than there is of a request. There is no server behind it, so that nothing waits.
+//! The gateway answers whatever a client sends. It does not panic, and its answer is not much longer than
+//! the request. No server is behind it, so nothing waits.
 //!
-//! The first byte of an input says which route, the second how much of the rest is the `Host`.
+//! The first byte of an input selects the route. The second is the length of the header `Host`, which
+//! follows. The rest is the body.
 #![no_main]
 
 use std::cell::OnceCell;
@@ -13,14 +14,14 @@ use hyper::header::{HOST, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::{Builder, Runtime};
 
-/// Bytes of an answer beyond what the request has: its own words.
+/// Bytes of an answer that do not depend on the length of the request.
 const WORDS: usize = 1024;
 
 thread_local! {
-    static HERE: OnceCell<(Runtime, Gateway)> = const { OnceCell::new() };
+    static GATEWAY: OnceCell<(Runtime, Gateway)> = const { OnceCell::new() };
 }
 
-fn here() -> (Runtime, Gateway) {
+fn start() -> (Runtime, Gateway) {
     let runtime = Builder::new_current_thread().enable_all().build();
     let upstream = Upstream::new("unix:/nowhere/llama.sock").expect("an address");
     let settings = Settings::from(|name| {
@@ -49,17 +50,17 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(host) = HeaderValue::from_bytes(host) {
         request.headers_mut().insert(HOST, host);
     }
-    HERE.with(|here_once| {
-        let (runtime, gateway) = here_once.get_or_init(here);
+    GATEWAY.with(|gateway| {
+        let (runtime, gateway) = gateway.get_or_init(start);
         let (status, answer) = runtime.block_on(async {
             let response = gateway.handle(request).await;
             let status = response.status().as_u16();
             (status, response.into_body().collect(1 << 24).await)
         });
-        let answer = answer.expect("an answer that is there");
+        let answer = answer.expect("a body");
         assert!(answer.len() <= 8 * input.len() + WORDS, "{}", answer.len());
         let expected: &[u16] = match route % 5 {
-            // Token ids need no server.
+            // A prompt of token ids needs no server.
             0 => &[200, 400, 501, 502],
             1 => &[400, 501, 502],
             2 => &[200],

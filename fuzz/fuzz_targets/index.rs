@@ -1,12 +1,12 @@
-//! Any lines can be sent to the index, one after the other: none brings it down, none is answered with a
-//! 500, what is ordered is a permutation, and the bounds hold.
+//! Whatever lines are sent to the index, it does not panic and does not answer with a 500. Contexts are
+//! answered as permutations of what was asked, and the bounds hold.
 #![no_main]
 
 use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Outcome, Query, Truth, timings};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-/// By the first byte of a line.
+/// The first byte of a line selects the path.
 const PATHS: [&str; 9] = [
     "/reorder", "/build", "/schedule", "/deduplicate", "/evict", "/reset", "/search", "/insert", "/stats",
 ];
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
             continue;
         };
         match first {
-            // What the engine does: events, and the end of an answer.
+            // Not requests: how the index learns what is cached, and events of the engine.
             b'!' => index.set_truth(Truth::Engine),
             b'?' => index.set_truth(Truth::Guess),
             b'+' | b'-' | b'>' | b'<' => {
@@ -96,7 +96,7 @@ fn ask(index: &mut Index, path: &str, body: &[u8], ids: &mut u64) -> Answer {
     }
 }
 
-/// Each context is answered with all of its blocks.
+/// Checks that each context is answered once, with all of its blocks.
 fn check(answer: &Value, body: &[u8]) {
     let (Some(ordered), Some(places)) = (
         answer["reordered_contexts"].as_array(),
@@ -117,7 +117,7 @@ fn check(answer: &Value, body: &[u8]) {
             blocks.sort_unstable();
             blocks
         };
-        // Numbers may be written in other ways than they came.
+        // A number may be written differently in the answer, so only texts are compared.
         assert_eq!(blocks(context).len(), blocks(&given[place]).len());
         if given[place].as_array().is_some_and(|all| all.iter().all(Value::is_string)) {
             assert_eq!(blocks(context), blocks(&given[place]));

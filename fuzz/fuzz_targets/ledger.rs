@@ -1,4 +1,4 @@
-//! Whatever happens, the ledger says what its naive double says.
+//! On any events, the ledger agrees with the naive implementation of it.
 //!
 //! Each byte of an input is one decision of the generator that the tests of the
 //! crate use. The ledger is built with short runs (see `RUN` in its tree), so
@@ -12,7 +12,7 @@ use naive::{Bytes, Generator, Pair};
 #[path = "../../crates/residency/tests/naive/mod.rs"]
 mod naive;
 
-/// Longer inputs show nothing that shorter ones do not, and the double is slow.
+/// Longer inputs show nothing that shorter ones do not, and the naive implementation is slow.
 const LONGEST: usize = 400;
 
 fuzz_target!(|input: &[u8]| {

@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     if stream.len() < 256 {
         assert_eq!(steps(stream.chunks(1)), whole);
     }
-    // What the hook does: whatever the reads, no panic.
+    // The hook calls `feed_recv`, which must not panic either.
     let mut reader = RequestReader::new();
     for read in (Cuts {
         cuts: cuts.iter().cycle(),
@@ -71,7 +71,7 @@ fn steps<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Step> {
     steps
 }
 
-/// What holds for every request.
+/// Checks what holds for every request.
 fn check(step: &Step) {
     if let Step::Complete(request) = step {
         if let Identity::Id(id) = &request.identity {

@@ -5,7 +5,7 @@ use contextpilot_traffic::{Key, Writer, read};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    // The header of a good file, so that what follows it is looked at.
+    // A valid header, so that what follows it is read.
     let (_, mut file) = Writer::new(Key::new([0; 16]), false, u64::MAX);
     file.extend(data);
     for bytes in [file.as_slice(), data] {

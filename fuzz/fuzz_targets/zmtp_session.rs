@@ -1,8 +1,8 @@
-//! However the bytes of a peer are cut into reads, a session does the same, and it never panics;
-//! what it makes of them is bounded by what was sent.
+//! However the bytes of a peer are cut into reads, a session takes the same steps and never panics. The
+//! size of its messages is bounded by what was sent.
 //!
-//! The first byte of an input says which socket it is, and whether a good handshake comes before
-//! the rest; the next four say where to cut.
+//! The first byte of an input says which kind of socket the session has, and whether a valid handshake
+//! comes before the rest. The next four say where to cut.
 #![no_main]
 
 use contextpilot_zmtp::{LONGEST_FRAME, MOST_PARTS, Refusal, Role, Session, Step};
@@ -52,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     assert!(bytes + whole.0.len() <= stream.len() + 2);
 });
 
-/// All steps, and how it ended. After a refusal nothing more is read.
+/// All steps of a session, and how it ended. After a refusal nothing more is read.
 fn run<'a>(
     role: Role,
     pieces: impl IntoIterator<Item = &'a [u8]>,

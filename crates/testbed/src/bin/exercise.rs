@@ -1,5 +1,5 @@
-//! A short life of a server with the hook in it, in which each hooked function is
-//! called: for running under something that watches its memory.
+//! Has a server with the hook call each hooked function, and ends it. For memory checkers such as
+//! valgrind.
 //!
 //! `exercise PROGRAM HOOK`, where PROGRAM runs llama-server; see `scripts/sanitize`.
 
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A program for people, and this is its one error message.
+            // A command for people. It has no other error message.
             eprintln!("[ContextPilot] The exercise stopped: {error}");
             ExitCode::FAILURE
         }
@@ -32,7 +32,7 @@ fn run() -> Result<()> {
         return Err(failed("run scripts/sanitize"));
     };
     let usual = ["--context-shift", "-c", "1024", "--parallel", "2"];
-    let lives: [(&str, Arch, &[&str]); 2] = [
+    let servers: [(&str, Arch, &[&str]); 2] = [
         ("host prompt cache", Arch::Llama, &[]),
         (
             "sliding window, checkpoints",
@@ -40,7 +40,7 @@ fn run() -> Result<()> {
             &["--cache-ram", "1"],
         ),
     ];
-    for (name, arch, args) in lives {
+    for (name, arch, args) in servers {
         let index = Index::start()?;
         let mut server = Server::builder()
             .model(&Model::tiny(arch))
@@ -61,7 +61,7 @@ fn run() -> Result<()> {
         index.behave(Behaviour::Accept);
         server.signal(libc::SIGTERM);
         let status = server.wait(PATIENCE)?;
-        println!("{name}: {status}, {} ids told", index.evicted().len());
+        println!("{name}: {status}, {} ids reported", index.evicted().len());
         if !status.success() || index.evicted().is_empty() {
             return Err(failed(format!("{status}\n{}", server.stderr())));
         }
@@ -92,6 +92,6 @@ fn trace(name: &str) -> Trace {
         .then(Step::Erase(1))
         // Longer than the context of a slot: it is shifted.
         .ask(ask(12).slot(0).predict(1100))
-        // Too long altogether: refused.
+        // Longer than the context: refused.
         .ask(Request::completion("x".repeat(5000)).id("req-refused"))
 }

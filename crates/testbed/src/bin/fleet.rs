@@ -1,9 +1,8 @@
-//! Three servers behind vllm-router, under each of its policies: what comes from the caches, and
-//! how soon the first token is there. Then one server is killed and started again: does the router
-//! believe what is true?
+//! Three servers behind vllm-router, with each of its policies: how many prompt tokens come from a cache,
+//! and how long the first token takes. Then one server is killed and started again: does the router know
+//! what each server has?
 //!
-//! Run it by `scripts/fleet`, which builds the commands and puts this into a network namespace of
-//! its own.
+//! Run it by `scripts/fleet`, which builds the commands and runs this in a network namespace of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,7 +36,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // A program for people, and this is its one error message.
+            // A command for people. It has no other error message.
             eprintln!("[ContextPilot] The fleet stopped: {error}");
             ExitCode::FAILURE
         }
@@ -59,12 +58,12 @@ fn run() -> Result<bool> {
     println!("| policy | prompt tokens | from a cache | first token, median | 90 % |");
     println!("|---|--:|--:|--:|--:|");
     for (nth, policy) in POLICIES.into_iter().enumerate() {
-        let fleet = Fleet::start(&commands, policy, HOST, 21_000 + 100 * nth as u16)?;
+        let fleet = Fleet::start(&commands, policy, HOST_CACHE, 21_000 + 100 * nth as u16)?;
         println!("{}", fleet.load()?.row(policy));
     }
-    let fleet = Fleet::start(&commands, "kv_aware", NO_HOST, 22_000)?;
+    let fleet = Fleet::start(&commands, "kv_aware", NO_HOST_CACHE, 22_000)?;
     fleet.load()?;
-    fleet.lose_one(&commands)
+    fleet.restart_one(&commands)
 }
 
 struct Commands {
@@ -107,15 +106,17 @@ impl Figures {
     }
 }
 
+/// The ports of the `nth` server: its own, its gateway's, and that of its KV cache events.
 fn ports(first: u16, nth: u16) -> (u16, u16, u16) {
     (first + 10 * nth, first + 10 * nth + 1, first + 10 * nth + 2)
 }
 
-/// All three together have room for all conversations once, and not for much more: some 12,000
-/// tokens each, MiB.
-const HOST: &str = "6";
-/// With a host cache the engine does not look for all that it has (see docs/fleets.md).
-const NO_HOST: &str = "0";
+/// The host prompt cache of each server, MiB: some 12,000 tokens. All three together have room for all
+/// conversations once, and not for much more.
+const HOST_CACHE: &str = "6";
+/// No host prompt cache: the engine does not find all that it has there (see docs/fleets.md), so the
+/// router's credit could not be compared.
+const NO_HOST_CACHE: &str = "0";
 
 fn start_server(
     commands: &Commands,
@@ -160,7 +161,7 @@ impl Fleet {
         })
     }
 
-    /// All conversations, as many at a time as there are clients.
+    /// Sends all turns of all conversations, as many at a time as there are clients.
     fn load(&self) -> Result<Figures> {
         let figures = Mutex::new(Figures::default());
         let next =
@@ -192,8 +193,8 @@ impl Fleet {
         Ok(figures.into_inner().unwrap_or_default())
     }
 
-    /// One turn of a conversation, streamed. With a field that vLLM does not know, the router would
-    /// give no credit.
+    /// Sends one turn of a conversation, streamed. The body has only fields that vLLM knows: with others
+    /// the router credits no cached tokens.
     fn ask(&self, conversation: usize, turn: usize) -> Result<(Duration, Completion)> {
         let body = json!({
             "model": "m", "prompt": prompt(conversation, turn), "max_tokens": 4,
@@ -222,15 +223,21 @@ impl Fleet {
         Ok((first_token, Completion::first(&response)?))
     }
 
-    /// Kills a server and starts it again; then compares what the router credits requests with and
-    /// what comes from the caches.
-    fn lose_one(&self, commands: &Commands) -> Result<bool> {
+    /// Kills a server and starts it again. Then compares the cached tokens that the router credits requests
+    /// with, and those that come from the caches.
+    fn restart_one(&self, commands: &Commands) -> Result<bool> {
         {
             let mut server = self.servers[0].lock().map_err(|_| Error::new("lost"))?;
             server.stop(9)?;
-            *server = start_server(commands, self.first_port, 0, NO_HOST, self.states[0].path())?;
+            *server = start_server(
+                commands,
+                self.first_port,
+                0,
+                NO_HOST_CACHE,
+                self.states[0].path(),
+            )?;
         }
-        // The router connects again, and the first batch tells it that nothing is there.
+        // The router connects again. The first batch of events tells it that the server has nothing.
         let before = self.router.heard(&self.gateways[0])?;
         let begun = Instant::now();
         while self.router.heard(&self.gateways[0])? <= before {
@@ -257,7 +264,7 @@ impl Fleet {
             thread::sleep(Duration::from_millis(300));
         }
         println!(
-            "\nAfter a server was killed and started again: of {all} requests, {right} were credited with exactly what then came from the cache."
+            "\nAfter a server was killed and started again, {right} of {all} requests were credited with exactly what came from the cache."
         );
         Ok(right == all)
     }

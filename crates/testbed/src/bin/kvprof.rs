@@ -1,5 +1,5 @@
-//! The same traffic through `kvprof` 0.2 and past our hook: what each says of why prompts were
-//! evaluated, next to what is true. Writes `docs/kvprof.md`.
+//! Sends traffic through kvprof 0.2 to a server with our hook, and compares what both say about why
+//! prompts were evaluated with the truth. Writes `docs/kvprof.md`.
 //!
 //! Run it by `scripts/kvprof`, which builds the commands and fetches kvprof.
 
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A program for people, and this is its one error message.
+            // A command for people. It has no other error message.
             eprintln!("[ContextPilot] The comparison stopped: {error}");
             ExitCode::FAILURE
         }
@@ -68,7 +68,7 @@ impl Drop for Tap {
 impl Tap {
     fn start(python: &Path, server: &Server) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        // The port is free a moment later.
+        // The listener is closed at once, so the port is free.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(python);
         command.args(["-m", "kvprof", "tap", "--quiet", "--listen"]);
@@ -96,7 +96,7 @@ impl Tap {
         Completion::first(&answer)
     }
 
-    /// What kvprof says of each request that it has recorded, and of the server.
+    /// What `kvprof analyze` says about each recorded request, and what `kvprof doctor` says.
     fn said(&self, python: &Path, server: &Server, log: &Path) -> Result<(Vec<Value>, String)> {
         let run = |arguments: &[&str], traces: bool| -> Result<String> {
             let mut command = Command::new(python);
@@ -128,18 +128,19 @@ fn with_upstream<'a>(command: &'a mut Command, server: &Server, traces: &Path) -
         .arg(traces)
 }
 
-/// One request, with what is true of it.
+/// One request, and the truth about it.
 struct Asked {
     id: &'static str,
     what: &'static str,
-    /// By construction.
+    /// Why its tokens were evaluated, known from how the request was made.
     truth: &'static str,
     reused: usize,
     evaluated: usize,
-    /// Which of kvprof's traces it is; `None`: it went past it, as it records chats only.
+    /// Its number among kvprof's traces; `None`: it is no chat, so kvprof does not record it.
     trace: Option<usize>,
 }
 
+/// The table rows of one server, and figures about its traffic.
 struct Compared {
     rows: Vec<String>,
     prompt_bytes: usize,
@@ -147,7 +148,7 @@ struct Compared {
     doctor: String,
 }
 
-/// A server, kvprof in front of it, and what was asked.
+/// A server, kvprof in front of it, and the requests that were sent.
 struct Traffic {
     server: Server,
     control: SocketAddr,
@@ -250,10 +251,10 @@ impl Traffic {
         })
     }
 
-    /// In the words of `why`, without its advice.
+    /// What our hook says about a request, in the words of `contextpilot-llama why`.
     fn ours(&self, asked: &Asked) -> Result<String> {
         let target = format!("/requests/{}", asked.id);
-        let evaluation = try_until("it is evaluated", || {
+        let evaluation = try_until("the request is evaluated", || {
             let mut connection = Connection::open(self.control)?;
             let state = connection.exchange("GET", &target, b"")?.json()?;
             Ok(Some(state["evaluation"].clone()).filter(|known| !known.is_null()))
@@ -361,7 +362,7 @@ fn chat(messages: &Messages) -> Request {
     Request::chat(&messages)
 }
 
-/// A conversation about tea, others in between, two slots.
+/// A conversation about tea, with other prompts in between, on a server with two slots.
 fn conversation(launcher: &Path, python: &Path) -> Result<Compared> {
     let mut traffic = Traffic::start(launcher, python, Arch::Llama, &[])?;
     let mut tea: Messages = vec![
@@ -463,7 +464,7 @@ fn slot_of(traffic: &Traffic) -> Result<u32> {
 }
 
 impl Traffic {
-    /// A prompt while the slot that holds its beginning is at work.
+    /// Sends a prompt while the slot that holds its beginning is busy.
     fn busy(&mut self) -> Result<()> {
         let one: Messages = vec![
             ("system", RULES.replace("Monday", "Friday")),
@@ -476,7 +477,7 @@ impl Traffic {
         let control = self.control;
         let (long, busy) = thread::scope(|scope| -> Result<_> {
             let long = scope.spawn(|| self.tap.send(&first));
-            try_until("it generates", || {
+            try_until("the server generates", || {
                 let mut connection = Connection::open(control)?;
                 let state = connection.exchange("GET", "/requests/long", b"")?.json()?;
                 Ok((state["state"] == "cached").then_some(()))

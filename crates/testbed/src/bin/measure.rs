@@ -1,7 +1,8 @@
-//! What the hook and the launcher cost, as ratios within one run: a plain server
-//! and a hooked one side by side, asked in turn. Writes `docs/benchmarks.md`.
+//! Measures what the hook and the launcher cost: a plain server and a hooked one are asked in turn, and
+//! compared within one run.
 //!
-//! Run it by `scripts/bench`, which builds the launcher and hands over its path.
+//! `measure LAUNCHER [ROUNDS]`. No script runs it: `scripts/bench` runs the program of `crates/bench`, which
+//! measures more. Both write `docs/benchmarks.md`, so this one overwrites the page of the other.
 
 use contextpilot_testbed::{Arch, Builder, Index, Model, Request, Result, Server, llama_server};
 use std::ffi::OsString;
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long to wait for an eviction that must come.
+/// How long to wait for an eviction.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -83,7 +84,7 @@ fn run() -> Result<String> {
     Ok(page)
 }
 
-/// Wall time of `--version`.
+/// The wall time of `--version`: of the server, and of the launcher without and with an index.
 fn launching(page: &mut String, launcher: &OsString, rounds: usize) -> Result<()> {
     let server = llama_server();
     let time = |program: &Path, index: Option<&str>| -> Result<f64> {
@@ -117,7 +118,7 @@ fn launching(page: &mut String, launcher: &OsString, rounds: usize) -> Result<()
     Ok(())
 }
 
-/// Time to the whole answer, and memory.
+/// The time until an answer is complete, and memory.
 fn serving(page: &mut String, (plain, hooked): (&Builder, &Builder), rounds: usize) -> Result<()> {
     let servers = [plain.spawn()?, hooked.spawn()?];
     for (title, predict) in [
@@ -158,7 +159,7 @@ fn serving(page: &mut String, (plain, hooked): (&Builder, &Builder), rounds: usi
     Ok(())
 }
 
-/// The time from the sending of the request that overwrites to the first byte of the POST at the
+/// The time from sending the request that overwrites a prompt to the first byte of the POST at the
 /// index: what the client, the server and the hook take together.
 fn signalling(page: &mut String, hooked: &Builder, index: &Index, rounds: usize) -> Result<()> {
     let server = hooked.spawn()?;
@@ -172,13 +173,13 @@ fn signalling(page: &mut String, hooked: &Builder, index: &Index, rounds: usize)
                 .predict(1)
         };
         server.complete(&request(letter).id(&id))?;
-        let told = index.posts().len();
+        let before = index.posts().len();
         let start = Instant::now();
         server.complete(&request(char::from(b'A' + (round % 26) as u8)))?;
-        if !index.wait_posts(|posts| posts.len() > told, PATIENCE) {
-            return Err(std::io::Error::other(format!("{id} was not told")).into());
+        if !index.wait_posts(|posts| posts.len() > before, PATIENCE) {
+            return Err(std::io::Error::other(format!("{id} was not reported")).into());
         }
-        sample.push((index.posts()[told].at - start).as_secs_f64() * 1e3);
+        sample.push((index.posts()[before].at - start).as_secs_f64() * 1e3);
     }
     table(
         page,
@@ -189,7 +190,7 @@ fn signalling(page: &mut String, hooked: &Builder, index: &Index, rounds: usize)
     Ok(())
 }
 
-/// A table. Each row from the second one on has its ratio to the first row, computed pair by pair.
+/// Adds a table to the page. Each row after the first has its ratio to the first, computed round by round.
 fn table<const N: usize>(
     page: &mut String,
     title: &str,

@@ -1,5 +1,5 @@
-//! Many requests from eight clients, while the index is killed and started again
-//! every few seconds: is any eviction lost, and what does it cost?
+//! Many requests from eight clients, while the index is killed and started again every few seconds: is
+//! any eviction lost, and what does the hook cost?
 //!
 //! Run it by `scripts/soak`, which builds the launcher and hands over its path.
 
@@ -19,7 +19,7 @@ const SLOTS: u32 = 4;
 const ON_A_CONNECTION: usize = 90;
 /// How long the last evictions may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often speed is compared.
+/// How many pairs of runs, with the hook and without, compare the speed.
 const TURNS: usize = 5;
 /// What the hook may add to the memory of the server, KiB.
 const MOST_MEMORY: i64 = 16 << 10;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // A program for people, and this is its one error message.
+            // A command for people. It has no other error message.
             eprintln!("[ContextPilot] The soak stopped: {error}");
             ExitCode::FAILURE
         }
@@ -62,18 +62,18 @@ fn run() -> Result<bool> {
 
     let sent: BTreeSet<String> = (0..requests).map(id).collect();
     let reports = flapping.stop(&sent)?;
-    let told: BTreeSet<String> = reports.reports.iter().cloned().collect();
-    let cached: Vec<&String> = sent.difference(&told).collect();
+    let reported: BTreeSet<String> = reports.reports.iter().cloned().collect();
+    let cached: Vec<&String> = sent.difference(&reported).collect();
     let wrong = untrue(&server, &cached)?;
     let index = Index::start_at(reports.address)?;
     let status = server.stop(libc::SIGTERM)?;
     let at_the_end = index.evicted();
     let lost = sent
         .iter()
-        .filter(|id| !told.contains(*id) && !at_the_end.contains(*id))
+        .filter(|id| !reported.contains(*id) && !at_the_end.contains(*id))
         .count();
 
-    // The speed of a machine varies, so both are measured in turns.
+    // The speed of a machine varies, so the two kinds of runs alternate.
     let steady = Index::start()?;
     let hooked = hooked.index_url(steady.url());
     let mut turns = Vec::new();
@@ -92,15 +92,15 @@ fn run() -> Result<bool> {
         reports.restarts
     );
     println!(
-        "told while running      {} ids, {} of them more than once",
-        told.len(),
-        reports.reports.len() - told.len()
+        "reported while running  {} ids, {} of them more than once",
+        reported.len(),
+        reports.reports.len() - reported.len()
     );
     println!(
         "cached at the end       {} ids, {wrong} of which the engine does not have",
         cached.len()
     );
-    println!("told at the end         {} ids, {status}", at_the_end.len());
+    println!("reported at the end     {} ids, {status}", at_the_end.len());
     println!("lost                    {lost}");
     println!(
         "memory (peak)           {:.1} MiB, plain {:.1} MiB: {:+.1} MiB",
@@ -108,9 +108,9 @@ fn run() -> Result<bool> {
         mib(plain_memory),
         mib(more)
     );
-    println!("requests a second       {:.0} with all that", with.rate);
+    println!("requests a second       {:.0}, then in turns:", with.rate);
     for (ratio, with, without) in &turns {
-        println!("  in turns              {with:.0}, plain {without:.0}: {ratio:.3} of plain");
+        println!("                        {with:.0}, plain {without:.0}: {ratio:.3} of plain");
     }
     Ok(lost == 0 && wrong == 0 && cached.len() == SLOTS as usize && more <= MOST_MEMORY)
 }
@@ -123,7 +123,7 @@ fn id(n: usize) -> String {
     format!("req-{n:08}")
 }
 
-/// The number, last digit first, and letters. So successive prompts differ from the first token on.
+/// The number, last digit first, and letters. Successive prompts differ in their first token.
 fn prompt(n: usize) -> String {
     let number: String = format!("{n:08}").chars().rev().collect();
     let letters = "abcdefghij".chars().cycle().skip(n % 10).take(25);
@@ -137,6 +137,7 @@ struct Measured {
     memory: i64,
 }
 
+/// Starts a server and sends it so many requests from all clients.
 fn load(builder: &Builder, requests: usize) -> Result<(Measured, Server)> {
     let server = builder.spawn()?;
     let next = AtomicUsize::new(0);
@@ -187,7 +188,8 @@ fn peak_memory(server: &Server) -> Result<i64> {
         .ok_or_else(|| failed("no VmHWM in /proc"))
 }
 
-/// How many of these are not cached. Asking about one does not change the other slots.
+/// How many of these prompts the engine does not have. Each is sent again: that changes only the slot that
+/// holds it.
 fn untrue(server: &Server, cached: &[&String]) -> Result<usize> {
     let mut wrong = 0;
     for id in cached {
@@ -208,6 +210,7 @@ struct Flapping {
 #[derive(Debug)]
 struct Reports {
     address: SocketAddr,
+    /// The ids of all accepted reports, in order.
     reports: Vec<String>,
     restarts: usize,
 }
@@ -230,16 +233,19 @@ impl Flapping {
         format!("http://{}", self.address)
     }
 
-    /// Waits until the index has been told all evictions: of all ids that were sent, except one for
-    /// each slot, which may still be cached.
+    /// Waits until the index has received all evictions: those of all ids that were sent, except one for
+    /// each slot, which may still be cached. Then stops it.
     fn stop(self, sent: &BTreeSet<String>) -> Result<Reports> {
         self.stop.store(true, Ordering::Relaxed);
         let panicked = |_| failed("the index panicked");
         let (mut reports, index) = self.thread.join().map_err(panicked)??;
         let before: BTreeSet<String> = reports.reports.iter().cloned().collect();
         let expected = sent.len().saturating_sub(SLOTS as usize);
-        index.wait_until(|told| told.union(&before).count() >= expected, PATIENCE);
-        // A false report would arrive now.
+        index.wait_until(
+            |evicted| evicted.union(&before).count() >= expected,
+            PATIENCE,
+        );
+        // Time for false reports to arrive.
         thread::sleep(Duration::from_millis(500));
         reports.reports.extend(index.reports());
         Ok(reports)

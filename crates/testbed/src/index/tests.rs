@@ -33,7 +33,7 @@ fn evictions_are_recorded_over_a_kept_connection() {
 }
 
 #[test]
-fn other_requests_are_refused_and_count_for_nothing() {
+fn requests_that_are_not_evictions_get_a_422_and_no_id_is_recorded() {
     let index = Index::start().expect("loopback");
     let mut client = client(&index);
     let bodies: [(&str, &[u8]); 3] = [
@@ -50,7 +50,7 @@ fn other_requests_are_refused_and_count_for_nothing() {
 }
 
 #[test]
-fn it_misbehaves_as_told_and_then_behaves() {
+fn a_script_of_failures_is_followed_once_and_then_evictions_are_accepted() {
     let index = Index::start().expect("loopback");
     index.script([
         Behaviour::not_initialized(),
@@ -69,7 +69,7 @@ fn it_misbehaves_as_told_and_then_behaves() {
 }
 
 #[test]
-fn a_hanging_post_ends_when_behaviour_changes() {
+fn a_hanging_post_is_closed_when_the_behaviour_changes() {
     let index = Index::start().expect("loopback");
     index.behave(Behaviour::Hang);
     let mut hanging = client(&index);
@@ -83,7 +83,7 @@ fn a_hanging_post_ends_when_behaviour_changes() {
 }
 
 #[test]
-fn it_can_come_back_at_the_same_address() {
+fn when_an_index_is_dropped_another_can_start_at_its_address() {
     let index = Index::start().expect("loopback");
     let address = index.address();
     let mut kept = client(&index);
@@ -130,7 +130,7 @@ fn evictions_are_refused_by_their_ids_or_their_number() {
 }
 
 #[test]
-fn only_evictions_that_are_answered_with_success_and_no_page_are_accepted() {
+fn only_evictions_that_are_answered_with_2xx_and_no_web_page_count_as_accepted() {
     let index = Index::start().expect("loopback");
     let mut client = client(&index);
     let page = vec!["Content-Type: text/html".to_owned()];
@@ -158,7 +158,7 @@ fn only_evictions_that_are_answered_with_success_and_no_page_are_accepted() {
 }
 
 #[test]
-fn it_listens_at_a_unix_socket_and_removes_it() {
+fn when_an_index_at_a_unix_socket_is_dropped_the_socket_is_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("index.sock");
     for _ in 0..2 {
@@ -174,6 +174,6 @@ fn it_listens_at_a_unix_socket_and_removes_it() {
     }
     let index = Index::start_unix(&path).expect("a free path");
     folder.close().expect("an own folder");
-    // This must not wait for a listener that nothing can wake.
+    // With the socket gone nothing can wake the listener's thread, so this must not wait for it.
     drop(index);
 }
