@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What compiles for other machines, and runs their programs, in target/cross: Debian testing's Rust,
-# its standard library for arm64 and as source, a C compiler for arm64, and qemu. Nothing is
-# installed. Needs $repository and give_up (says why, and exits); sets $cross.
+# Compilers for other machines, and an emulator, in target/cross: Debian testing's Rust, its standard
+# library for arm64 and as source, a C compiler for arm64, and qemu. Nothing is installed. Needs
+# $repository and give_up (says why, and exits); sets $cross.
 
-# Fetches it, once: some 400 MB, which take 2.5 GB.
+# Fetches all of it once: some 400 MB, which take 2.5 GB.
 cross_folder() {
     cross=$repository/target/cross
     [[ $(cat -- "$cross/.made-for" 2>/dev/null) == "$cross" ]] && return
@@ -22,7 +22,7 @@ cross_folder() {
     say "fetching Debian's Rust and more into target/cross (some 400 MB, once; nothing is installed)"
     fetch_into root amd64 testing '*' cargo rustc rust-src patchelf qemu-user \
         g++-aarch64-linux-gnu
-    # Of the same version: in testing, all architectures are.
+    # The same version as rustc: testing has one version for all architectures.
     fetch_into root arm64 testing 'libstd-rust-*' libstd-rust-dev
     fetch_into arm64 arm64 sid '*' llama.cpp-tools
     ln -s usr/lib "$work/arm64/lib"
@@ -34,8 +34,8 @@ cross_folder() {
     mv -- "$work" "$cross"
 }
 
-# $1 = folder, $2 = architecture, $3 = suite, $4 = which of the packages that come, the rest = which
-# to ask for.
+# fetch_into FOLDER ARCHITECTURE SUITE PATTERN PACKAGE...: fetches the packages and what they depend on,
+# and unpacks those whose file names match PATTERN into FOLDER.
 fetch_into() {
     local folder=$1 suite=$3 which=$4 package
     architecture=$2
@@ -48,7 +48,8 @@ fetch_into() {
     done
 }
 
-# They are for a newer C library than the machine's, which came along: has each program use that.
+# The programs need a newer C library than the machine may have. It was fetched with them: has each
+# program use it.
 relocate() {
     local libraries=usr/lib/x86_64-linux-gnu loader=usr/lib64/ld-linux-x86-64.so.2 file
     cp -- "$work/root/usr/bin/patchelf" "$work/patchelf"

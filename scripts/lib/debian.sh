@@ -2,10 +2,10 @@
 # Debian packages from the machine's own mirror, downloaded and not installed. Needs $work (a
 # folder), $architecture, $work/apt for itself, and give_up (says why, and exits).
 
-# The Debian archives among the machine's apt sources, one "uri \002 trusted \002 signed-by"
-# a line (not tabs: read would run empty fields together). They are recognised by carrying the main component of a plain release
-# (security and update archives have no sid). A key written into the source
-# itself has several lines, which travel joined by \001.
+# Prints the Debian archives among the machine's apt sources, one "uri \002 trusted \002 signed-by" a line
+# (not tabs: read would run empty fields together). An archive is recognised by the main component of a
+# plain release (security and update archives have no sid). A key that is written into the source itself
+# has several lines, which are joined by \001.
 archives() {
     local list="" parts="" codename="" file
     eval "$(apt-config shell list Dir::Etc::sourcelist/f parts Dir::Etc::sourceparts/d)"

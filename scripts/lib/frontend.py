@@ -15,12 +15,12 @@ LAUNCHER, MODEL, FOLDER = sys.argv[1:4]
 BLOCK = 16
 FRONTEND = 18000
 PATIENCE = 120
-# A slot for each conversation, on each server: nothing has to give way.
+# Each server has a slot for each conversation, so nothing is overwritten.
 SLOTS, CONTEXT = 8, 4096
 
 
 def tokenizer(folder):
-    """Of the tiny model: a character is a token (crates/tiny-model/src/vocab.rs)."""
+    """Writes the tokenizer of the tiny model: a character is a token (crates/tiny-model/src/vocab.rs)."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581"]
     tokens += [chr(code) for code in range(ord("!"), ord("~") + 1)]
     special = ["<unk>", "<s>", "</s>"]
@@ -89,7 +89,7 @@ def wait_for(what, condition):
         if found:
             return found
         time.sleep(0.05)
-    sys.exit(f"waited in vain until {what}; the logs are in {FOLDER}")
+    sys.exit(f"waited {PATIENCE} s, but not yet: {what}; the logs are in {FOLDER}")
 
 
 def start(name, command, **env):
@@ -144,7 +144,7 @@ def main():
 
 
 def talk(api, servers):
-    """Eight conversations of four turns: each turn belongs where the one before it was."""
+    """Eight conversations of four turns: each turn must reach the server that has the turn before."""
     def counts():
         return [ask(stats)["requests"]["finished"] for stats in servers]
 
@@ -179,10 +179,10 @@ def talk(api, servers):
                     print(f"conversation {who}, turn {turn}: server {server}, before {home[who]}, "
                           f"{took} tokens from its cache")
             home[who] = server
-            wait_for("the events are out", settled)
+            wait_for("all events are published", settled)
     used = {number for servers in home.values() for number in servers}
-    print(f"{total} requests through Dynamo's frontend to {len(used)} servers: of 24 that went on, "
-          f"{24 - wrong} came to the server that had the turn before, and found it; "
+    print(f"{total} requests through Dynamo's frontend to {len(used)} servers: of 24 later turns, "
+          f"{24 - wrong} reached the server that has the turn before, and reused it; "
           f"{cached} tokens came from the caches")
     sys.exit(wrong > 0 or len(used) < 2)
 

@@ -1,4 +1,4 @@
-"""A llama-server, an index before it, and requests in an order: for scripts/index-*."""
+"""Sends requests to a llama-server, with documents ordered by an index in front of it: for scripts/index-*."""
 
 import http.client
 import json
@@ -40,7 +40,7 @@ def ask(url, body=None):
 
 
 class Process:
-    """A program that answers at a URL, until the end of the with."""
+    """A program that answers at a URL. It is ended with the `with` statement."""
 
     def __init__(self, command, url, statuses=(200,), **env):
         self.log = tempfile.TemporaryFile()
@@ -87,7 +87,7 @@ def first_token(url, body):
     return first, timings
 
 
-# ---- how it is ordered: each yields (context, id), one after the other
+# ---- policies. Each yields (context in the policy's order, request id or None) for each request
 
 def as_retrieved(contexts, _):
     for context in contexts:
@@ -120,7 +120,7 @@ def batches(contexts, url, path, texts, size=20):
 
 
 def python_batches(contexts, python, size=20):
-    """As its /schedule answers, with distances computed in its own process: its pool hangs."""
+    """As /schedule of ContextPilot answers, but without its pool of processes, which hangs."""
     code = (
         "import sys, json, io, contextlib, logging; logging.disable(50)\n"
         "from contextpilot.server.live_index import ContextPilot\n"
@@ -161,7 +161,7 @@ POLICIES = {
 
 
 class Bench:
-    """What is measured with: the commands, a model, and the Python index if there is one."""
+    """What a measurement needs: the commands, a model, and the Python index if there is one."""
 
     def __init__(self, model=None):
         self.companion = program("contextpilot-llama")
@@ -172,7 +172,7 @@ class Bench:
         ).stdout.strip()
 
     def policies(self, only):
-        """Those that were asked for (NAME;NAME) and can be run."""
+        """The policies that were asked for (NAME;NAME) and can be run."""
         wanted = [name.strip() for name in only.split(";") if name.strip()] or list(POLICIES)
         return [name for name in wanted if self.python or not name.startswith("python")]
 

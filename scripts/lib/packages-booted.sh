@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What needs a system that was started: the service under systemd, containers under podman. Needs
+# Checks that need a booted system: the service under systemd, containers under podman. Needs
 # packages-check.sh.
 
-# booted ROOT SCRIPT: runs it under the root's systemd, and prints what it printed.
+# booted ROOT SCRIPT: runs SCRIPT under the systemd of ROOT, and prints its output.
 booted() {
     local server code=0 cgroups mine
     cgroups=$(findmnt --noheadings --output TARGET --types cgroup2 | head -n 1)
@@ -23,14 +23,14 @@ booted() {
     return "$code"
 }
 
-# A model for the server: random numbers, some hundred kilobytes.
+# Makes a model for the server: random numbers, some hundred kilobytes.
 tiny_model() {
     mkdir -p -- "$packages/more"
     (cd -- "$repository" && cargo run --quiet --locked --package contextpilot-tiny-model -- "$packages/more/tiny.gguf") ||
         die "the tiny model cannot be made (see above)"
 }
 
-# three_prompts NAME: sends three to the server, each of which takes the place of the one before.
+# three_prompts NAME: sends three prompts to the server, each of which overwrites the one before.
 # shellcheck disable=SC2016
 three_prompts='three_prompts() {
     for one in tea sea owl; do
@@ -83,11 +83,11 @@ END
         grep -o -m 1 '/usr/lib/contextpilot-llama-server/.*' /proc/\$process/maps
         three_prompts req
         until_seen \"\$index\" 'evicted +req-tea'
-        # Some tenths of a second later it is in the journal; before that, a crash takes it (docs/delivery.md).
+        # It is in the journal some tenths of a second later. A crash before that loses it (docs/delivery.md).
         until_seen 'cat /var/lib/private/contextpilot-llama-server/small/contextpilot-llama/*.journal' req-owl
         systemctl kill --signal=KILL \$service
         echo 'killed'
-        # Started again by systemd; it tells what the process before it had.
+        # systemd starts it again. It reports the ids that the killed process left in the journal.
         until_seen 'systemctl show --property=NRestarts --value \$service' 1
         until_seen \"\$index\" 'evicted +req-owl'
         until_seen 'curl --silent http://127.0.0.1:8080/health' '\"ok\"'
@@ -124,7 +124,7 @@ check_container() {
     booted "$root" "
         $until_seen
         trap 'podman rm --all --force --time 1 >/dev/null' EXIT
-        # No more than this machine lets us have.
+        # Limits must not exceed those of this machine.
         limit() { sed -n \"s/^Max \$1  *[0-9a-z]*  *\\([0-9]*\\) .*/\\1:\\1/p\" /proc/self/limits; }
         mkdir -p /etc/containers
         {
@@ -147,13 +147,13 @@ check_container() {
         timeout 120 podman-compose --file compose.yaml up --detach
         until_seen 'podman ps --format \"{{.Names}} {{.Status}}\"' '_server_1 Up .*healthy'
         podman ps --format '{{.Names}} {{.Status}}'
-        # The index, from outside; it comes before it has been given documents.
+        # The index answers from outside. It has no documents yet.
         until_seen 'curl --silent http://127.0.0.1:8765/health' not_ready
         until_seen 'curl --silent http://127.0.0.1:8765/v1/completions -d \"{\\\"prompt\\\": \\\"tea\\\", \\\"max_tokens\\\": 4, \\\"rid\\\": \\\"req-tea\\\"}\"' '\"text\"'
         until_seen 'podman exec more_server_1 /usr/bin/contextpilot-llama stats' '^requests .*[1-9][0-9]* with an id'
         podman inspect more_server_1 --format 'read-only: {{.HostConfig.ReadonlyRootfs}}, capabilities: {{.EffectiveCaps}}'
         timeout 120 podman-compose --file compose.yaml stop
-        # Both ended when asked to, not when killed (137).
+        # Both ended when asked to, and were not killed (137).
         podman inspect more_server_1 more_index_1 --format '{{.Name}}: exit code {{.State.ExitCode}}'
         ! podman inspect more_server_1 more_index_1 --format '{{.State.ExitCode}}' | grep -q 137"
 }

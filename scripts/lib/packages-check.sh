@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Tries the packages of target/packages/out, each in a place that has nothing of this machine. Needs
+# Tries the packages of target/packages/out, each in a clean system without files of this machine. Needs
 # $repository, $packages, $version, say and die.
 
-# check [WHAT...]: those that can be tried here, and says which cannot.
+# check [WHAT...]: tries what can be tried here, and says what cannot.
 check() {
     local what results=() result=0
     [ $# -gt 0 ] || set -- tarball deb service container wheel aarch64
@@ -11,7 +11,7 @@ check() {
     for what; do
         say "Checking: $what"
         local code begin=$SECONDS
-        # Not as a part of a condition: there set -e would count for nothing.
+        # Not in a condition: set -e would have no effect there.
         set +e
         (set -e; "check_$what")
         code=$?
@@ -26,7 +26,8 @@ check() {
     return "$result"
 }
 
-# Prints how long it took from the package to the demo's last line; BEGIN is in nanoseconds, for any shell.
+# A command for any shell. Prints how long it took from the package to the demo's last line; $begin is in
+# nanoseconds.
 took='echo "from the package to the last line of the demo: $((($(date +%s%N) - begin) / 1000000)) ms"'
 
 not_run() {
@@ -35,24 +36,24 @@ not_run() {
 }
 
 # root_of NAME SUITE PACKAGE...: prints a folder with a small Debian, made once, from this machine's mirror.
-# Of NAME arm64: for that machine, emulated.
+# The root NAME arm64 is for that architecture, emulated.
 root_of() {
     local suite=$2 root=$packages/roots/$1 source making=(mmdebstrap)
     [[ $1 != arm64 ]] || making=("$repository/scripts/lib/emulated" mmdebstrap --skip=check/qemu,chroot/mount/proc,chroot/mount/sys --architectures=arm64)
     shift 2
     if [[ ! -e $root/etc/made ]]; then
         command -v mmdebstrap >/dev/null || not_run "mmdebstrap is missing: apt-get install mmdebstrap"
-        [[ $(id -u) == 0 ]] || not_run "a root folder is made, and entered, by root only"
+        [[ $(id -u) == 0 ]] || not_run "only root can make and enter a root folder"
         # shellcheck source=scripts/lib/debian.sh
         . "$repository/scripts/lib/debian.sh"
         source=$(archives | sort -u | sed -n 1p | cut -d $'\002' -f 1)
         [[ -n $source ]] || not_run "no Debian archive in this machine's apt sources"
         rm -rf -- "$root"
         mkdir -p -- "${root%/*}"
-        # A mirror may be some weeks behind.
+        # A mirror may be out of date by some weeks.
         "${making[@]}" --quiet --mode=root --variant=essential --aptopt='Acquire::Check-Valid-Until "false"' \
             --include="$(IFS=, && echo "apt,$*")" \
-            "$suite" "$root" "deb $source $suite main" >&2 || not_run "Debian $suite is not to be had (see above)"
+            "$suite" "$root" "deb $source $suite main" >&2 || not_run "Debian $suite could not be fetched (see above)"
         touch -- "$root/etc/made"
     fi
     printf '%s\n' "$root"
@@ -68,7 +69,7 @@ in_root() {
     entered "$1" "$2" "$server" "$3"
 }
 
-# entered ROOT MODE SERVER SCRIPT: the same with another server.
+# entered ROOT MODE SERVER SCRIPT: the same, with another server.
 entered() {
     unshare --mount --pid --net --fork -- "$repository/scripts/lib/in-root" "$1" "$2" "$packages" "$3" "$4"
 }
@@ -161,7 +162,7 @@ check_wheel() {
             echo "contextpilot removed, the command is: $(which_command)" ||
             echo "contextpilot removed, and the command with it"
     else
-        echo "contextpilot 0.5.0 is not to be had: not tried beside it" >&2
+        echo "contextpilot 0.5.0 could not be fetched: not tried beside it" >&2
     fi
     pip uninstall --yes contextpilot-llama-server
     [[ -z $(find "$venv/one" -name '*contextpilot*') ]] && echo "nothing is left"
@@ -202,7 +203,7 @@ check_aarch64_packages() {
         --platform manylinux2014_aarch64 --target "$packages/more/wheel" \
         "$packages/out/contextpilot_llama_server-$version-py3-none-"*_aarch64.whl
     say "the Debian package and the wheel, in Debian sid for arm64"
-    # Functions cannot be started by another program.
+    # Another program cannot call a function of this shell, so the text of the function is passed on.
     # shellcheck disable=SC2016
     "$repository/scripts/lib/emulated" bash -euc \
         "$(declare -f entered)"'; repository=$1 packages=$2; entered "$3" rw "$4" "$5"' \

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# From release builds to packages. Needs $repository, $packages, say and die.
+# Makes packages of release builds. Needs $repository, $packages, say and die.
 
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
-# All files are as old as the commit, so that the same source makes the same packages.
+# The time of all files is that of the commit, so that the same source makes the same packages.
 epoch=${SOURCE_DATE_EPOCH:-$(git -C "$repository" log -1 --format=%ct)}
 
 # shellcheck source=packaging/publisher
 . "$repository/packaging/publisher"
 
-# pack MACHINE: all packages of it, from $packages/MACHINE/{bin,lib}.
+# pack MACHINE: makes all packages for it, from $packages/MACHINE/{bin,lib}.
 pack() {
     local machine=$1 stage=$packages/$1/stage
     say "Packages for $machine"
@@ -18,7 +18,7 @@ pack() {
     wheel "$machine" "$stage"
 }
 
-# stage MACHINE FOLDER: what is below /usr, or below the folder of the tarball.
+# stage MACHINE FOLDER: fills FOLDER with what packages have below /usr, and the tarball below its folder.
 stage() {
     local machine=$1 stage=$2 doc=$2/share/doc/contextpilot-llama-server built=$packages/$1 tool
     local completions=$2/share/bash-completion/completions
@@ -39,7 +39,8 @@ stage() {
     chmod -R u=rwX,go=rX -- "$stage"
 }
 
-# The companion, to write its pages: the one for this machine, which has the same text.
+# runnable MACHINE: prints a companion that runs here, to write the manual pages: that of MACHINE, else the
+# one for this machine, which has the same text.
 runnable() {
     local one
     for one in "$1" "$(uname -m)"; do
@@ -74,7 +75,7 @@ deb() {
     cp -r -- "$2"/* "$root/usr/"
     install -m 644 -- "$repository/packaging/default" "$root/etc/default/contextpilot-llama-server"
     install -m 644 -- "$repository/packaging/contextpilot-llama-server@.service" "$root/usr/lib/systemd/system/"
-    # Debian's places and names.
+    # Paths and names as Debian wants them.
     mkdir -p -- "$root/usr/share/zsh/vendor-completions"
     mv -- "$root"/usr/share/zsh/site-functions/* "$root/usr/share/zsh/vendor-completions/"
     rmdir -- "$root/usr/share/zsh/site-functions"
@@ -98,7 +99,7 @@ deb() {
         "$packages/out/contextpilot-llama-server_${version}_$architecture.deb" >/dev/null
 }
 
-# again MACHINE: the same source in another folder makes the same bytes.
+# again MACHINE: checks that the same source in another folder makes the same bytes.
 again() {
     local machine=$1 copy different=0 file
     [[ -d $packages/$machine/stage ]] || die "nothing to compare with: scripts/package $machine first"
@@ -110,7 +111,7 @@ again() {
     git -C "$repository" archive HEAD | tar -x -C "$copy"
     mkdir -p -- "$copy/target/packages"
     ln -s "$packages/$ZIG_PACKAGE" "$copy/target/packages/"
-    # For the manual's pages of another machine's packages, which the program for this one writes.
+    # The program for this machine writes the manual pages if that of MACHINE does not run here.
     [[ $machine == "$(uname -m)" ]] || ln -s "$packages/$(uname -m)" "$copy/target/packages/"
     SOURCE_DATE_EPOCH=$epoch "$copy/scripts/package" "$machine"
     for file in "$copy"/target/packages/out/contextpilot*; do

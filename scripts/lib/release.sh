@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # Release builds for Linux that run with glibc 2.17 and later, the same bytes on every machine: one
-# Rust, zig (from PyPI) for what is C and for linking, no path of this machine in the result. Needs
+# version of Rust, zig (from PyPI) for C code and for linking, no path of this machine in the result. Needs
 # $repository, say and die; sets $packages (a folder).
 
 GLIBC=2.17
 ZIG_PACKAGE=ziglang==0.17.1
 packages=$repository/target/packages
 
-# Sets $ZIG, fetches it if it is not there.
+# Sets $ZIG, and fetches zig if it is not there.
 zig_here() {
     local home=$packages/$ZIG_PACKAGE
     export ZIG=$home/ziglang/zig
@@ -15,11 +15,11 @@ zig_here() {
     say "Fetching $ZIG_PACKAGE from PyPI (100 MB, once)"
     rm -rf -- "$home.tmp"
     python3 -m pip --disable-pip-version-check install --quiet --no-deps --target "$home.tmp" "$ZIG_PACKAGE" >&2 ||
-        die "$ZIG_PACKAGE is not to be had (see above); it needs python3 with pip"
+        die "$ZIG_PACKAGE could not be fetched (see above); that needs python3 with pip"
     mv -- "$home.tmp" "$home"
 }
 
-# gcc_stand_in MACHINE: a library with the names of libgcc_s.so.1, for the linker; prints its path.
+# gcc_stand_in MACHINE: makes a library with the symbols of libgcc_s.so.1, for the linker. Prints its path.
 gcc_stand_in() {
     local folder=$packages/gcc_s/$1
     mkdir -p -- "$folder"
@@ -65,7 +65,7 @@ release() (
     local paths="-ffile-prefix-map=$repository=/source -ffile-prefix-map=$home=/cargo"
     export "CFLAGS_$variable=-target $ZIG_TARGET -O2 -fPIC -g0 -fno-sanitize=all $paths"
     export "CARGO_TARGET_${variable^^}_LINKER=$repository/scripts/lib/linux-linker"
-    # Panics name source files: by where they are in the source, not on this machine.
+    # The messages of panics contain paths of source files: relative to the source, not to this machine.
     export CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=$repository=/source"
     CARGO_ENCODED_RUSTFLAGS+="$separator--remap-path-prefix=$home=/cargo"
     CARGO_ENCODED_RUSTFLAGS+="$separator--remap-path-prefix=$folder=/build"
@@ -82,7 +82,7 @@ release() (
     cp -- "$hook" "$folder/lib/libcontextpilot_llama_hook-$(sha256sum "$hook" | cut -c 1-32).so"
 )
 
-# runs_with_old_glibc FILE...: what they ask of the system is there since 2012.
+# runs_with_old_glibc FILE...: checks that the files need nothing newer than glibc 2.17 (2012).
 runs_with_old_glibc() {
     local file newest library
     for file; do

@@ -1,4 +1,4 @@
-"""Retrieval that is not made up: BM25 over manuals of Debian packages, questions from their headings."""
+"""Retrieval from real documents: BM25 over manuals of Debian packages, with questions from their headings."""
 
 import gzip
 import math
@@ -11,7 +11,7 @@ CHARACTERS = 200
 
 
 def roff(path):
-    """A manual page: (heading, text) again and again."""
+    """The sections of a manual page: (heading, lines of text)."""
     heading, words = "", []
     with gzip.open(path, "rt", errors="replace") as lines:
         for line in lines:
@@ -25,7 +25,7 @@ def roff(path):
 
 
 def pod(path):
-    """The same of Perl's own format."""
+    """The same for Perl's own format."""
     heading, words = "", []
     for line in path.read_text(errors="replace").splitlines():
         if line.startswith("=head"):
@@ -40,7 +40,7 @@ READ = {".7.gz": roff, ".pod": pod}
 
 
 def passages(folder):
-    """Texts, and (page, heading) of each."""
+    """All passages, and the (page, heading) of each."""
     texts, headings = [], []
     for path in sorted(Path(folder).rglob("*")):
         end = next((end for end in READ if path.name.endswith(end) and path.is_file()), None)
@@ -88,8 +88,8 @@ class Corpus:
             self.of_page.setdefault(page, set()).add(heading)
 
     def questions(self, rng, requests):
-        """Contexts, and a question for each. Pages are asked about by a Zipf law, in an order that is
-        drawn; of a page, each heading as often as others."""
+        """Contexts, and a question for each. How often a page is asked about follows a Zipf law, in a random
+        order of the pages. The headings of a page are equally likely."""
         pages = sorted(self.of_page)
         rng.shuffle(pages)
         weights = [1 / (rank + 1) for rank in range(len(pages))]

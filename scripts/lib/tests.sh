@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# Builds test programs and runs them side by side. Cargo runs one after another, while most of them
-# wait for a server, a process or a clock: half of two cores had nothing to do.
+# Builds test programs and runs them side by side. Cargo runs one after another. Most of them wait for a
+# server, a process or a clock, so half of two cores would be idle.
 
-# At a time. Not one for each core: a program runs its own tests side by side, too.
+# How many test programs run at a time. Not one for each core: a program runs its own tests side by side,
+# too.
 lanes=${TEST_LANES:-2}
 [[ $lanes =~ ^[1-9][0-9]*$ ]] || die "TEST_LANES is \"$lanes\": give how many test programs run at a time"
 
@@ -15,7 +16,7 @@ build_tests() {
         >"$file.json" || die "the tests do not build"
     sed -n '/"reason":"compiler-artifact"/s/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"target":{[^}]*"name":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2\t\3/p' \
         "$file.json" | sort -u >"$file"
-    # None may be forgotten: counted in another way, and by what cargo calls them.
+    # Counts the programs in a second way, so that none is left out.
     built=$(grep -o '"executable":"[^"]*/deps/[^"]*"' "$file.json" | sort -u | wc -l)
     understood=$(wc -l <"$file")
     [ "$built" -gt 0 ] && [ "$built" -eq "$understood" ] ||
@@ -35,7 +36,7 @@ select_tests() {
     done
 }
 
-# What still runs ends with this script.
+# Ends the test programs that still run.
 end_tests() {
     local group
     for group in $(jobs -p); do kill -- "-$group" 2>/dev/null || true; done
@@ -44,21 +45,20 @@ trap end_tests EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# run_tests LANES FILE: runs the programs of FILE, so many at a time, in its order, each in its
-# folder, as cargo does. What stands behind them on their lines are their arguments, divided by tabs.
-# What each says is printed whole when it has ended. Returns 1 if one failed; the names of those that
-# did are in $failed.
+# run_tests LANES FILE: runs the programs of FILE, LANES at a time, in its order, each in its folder, as
+# cargo does. The rest of a program's line has its arguments, divided by tabs. The output of a program is
+# printed as a whole when the program has ended. Returns 1 if one failed; $failed has their names.
 failed=()
 run_tests() {
     local lanes=$1 file=$2 folder target program arguments name kept ran=0 busy=0
     kept=$(mktemp -d)
     while IFS=$'\t' read -r folder target program arguments; do
         if [ "$busy" -eq "$lanes" ]; then
-            wait -n || true # How it ended is in its file.
+            wait -n || true # The exit code is in a file.
             busy=$((busy - 1))
         fi
         name=${folder#"$PWD"}/$target
-        # In a group of its own: otherwise the shell would have it, and what it starts, ignore SIGINT.
+        # In a process group of its own: otherwise it, and what it starts, would ignore SIGINT.
         set -m
         run_test "$kept" "${name#/}" "$folder" "$program" "$arguments" </dev/null &
         set +m
@@ -73,11 +73,11 @@ run_tests() {
         [ "$(sed -n 1p "$code")" -eq 0 ] || failed+=("$name")
     done
     rm -r "$kept"
-    [ "$ended" -eq "$ran" ] || die "$ran test programs were started, $ended told how they ended"
+    [ "$ended" -eq "$ran" ] || die "$ran test programs were started, but only $ended have an exit code"
     [ "${#failed[@]}" -eq 0 ]
 }
 
-# One of them, in the background.
+# Runs one test program, in the background.
 run_test() {
     local kept=$1 name=$2 folder=$3 program=$4 code=0 begun=$EPOCHREALTIME file took arguments
     IFS=$'\t' read -ra arguments <<<"$5"

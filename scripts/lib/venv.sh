@@ -9,8 +9,9 @@ give_up() {
     exit "$1"
 }
 
-# environment NAME WHAT MODULE LINE...: prints the Python of target/NAME, which has what WHAT
-# needs. Each LINE is the arguments of one call of pip install; MODULE can be imported then.
+# environment NAME WHAT MODULE LINE...: makes the environment target/NAME for WHAT, if it is not there, and
+# prints the path of its Python. Each LINE is the arguments of one call of pip install. MODULE is imported
+# as a check.
 #
 #   exit code 77   there is no Python to make it with: skip what needs it
 #   exit code 69   there is one, but the packages could not be had
@@ -68,8 +69,8 @@ environment() {
     "$python" -c "import $module" >"$work/log" 2>&1 ||
         give_up 69 "$what was installed and does not start ($(tail -n 1 "$work/log")); its packages have changed, see ${BASH_SOURCE[-1]}"
 
-    # An environment finds itself by where its python lies, so it may be moved (its
-    # other commands may not; nothing here uses them).
+    # An environment may be moved: its python finds it by its own path. (Its other commands may
+    # not, but nothing here uses them.)
     printf '%s\n' "$made_for" >"$work/venv/.made-for"
     rm -rf -- "$home"
     mv -- "$work/venv" "$home"
@@ -78,8 +79,8 @@ environment() {
     rm -rf -- "$work"
 }
 
-# Complete, for this place and these packages; and the Python it was made from
-# has not been taken away since.
+# Prints the path of the Python and exits, if the environment is complete, was made for this folder and
+# these packages, and the Python that it was made from still runs.
 done_already() {
     if [[ $(cat -- "$home/.made-for" 2>/dev/null) == "$made_for" ]] && "$home/bin/python" -c '' 2>/dev/null; then
         printf '%s\n' "$home/bin/python"
