@@ -20,7 +20,7 @@ mod index;
 pub(super) mod obtain;
 mod running;
 
-use index::Told;
+use index::EvictPost;
 use running::Running;
 
 /// How long to wait for an eviction after an answer. It is posted while the new prompt is still
@@ -71,7 +71,7 @@ pub(super) fn run(_: &Options) -> Result<(), String> {
         Error::NotFound => format!("There is no llama-server on PATH. {}", obtain::hint()),
         error => error.to_string(),
     })?;
-    let (url, told) = index::start().map_err(|e| format!("No index can be played: {e}"))?;
+    let (url, posts) = index::start().map_err(|e| format!("No index can be played: {e}"))?;
     line(format!(
         "An index listens at {url}. Two slots, no host prompt cache, a tiny model:\n\
          two prompts fit, the third must push one out.\n"
@@ -92,7 +92,7 @@ pub(super) fn run(_: &Options) -> Result<(), String> {
             from_the_cache(&answer),
             sent.elapsed().as_secs_f64() * 1e3
         ))?;
-        for Told { ids, at } in heard(&told) {
+        for EvictPost { ids, at } in received(&posts) {
             let after = at.saturating_duration_since(sent).as_secs_f64() * 1e3;
             for evicted in ids {
                 line(format!(
@@ -120,14 +120,14 @@ fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
     for question @ (id, prompt) in cached.chain(lost) {
         let answer = running.ask(&Prompt::new(*prompt).predict(1))?;
         let is_there = answer.timings.cached + 1 >= answer.prompt_tokens;
-        let was_told = gone.contains(*id);
-        let verdict = match (was_told, is_there) {
+        let was_reported = gone.contains(*id);
+        let verdict = match (was_reported, is_there) {
             (true, false) => "true, it was gone",
             (false, true) => "true, it is cached",
             _ => "NOT TRUE",
         };
-        wrong += usize::from(was_told == is_there);
-        let report = if was_told {
+        wrong += usize::from(was_reported == is_there);
+        let report = if was_reported {
             "reported gone"
         } else {
             "not reported"
@@ -136,7 +136,7 @@ fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
         let alike = sent_again
             .iter()
             .find(|(_, other)| begin_alike(prompt, other));
-        let why = match alike.filter(|_| was_told && !is_there) {
+        let why = match alike.filter(|_| was_reported && !is_there) {
             Some((other, _)) => format!(" ({other} brought its beginning back)"),
             None => String::new(),
         };
@@ -171,10 +171,10 @@ fn from_the_cache(answer: &Completion) -> String {
 }
 
 /// The evictions that arrive until none arrives for a while.
-fn heard(told: &Receiver<Told>) -> Vec<Told> {
+fn received(posts: &Receiver<EvictPost>) -> Vec<EvictPost> {
     let deadline = Instant::now() + PATIENCE;
     let left = || deadline.saturating_duration_since(Instant::now());
-    std::iter::from_fn(|| told.recv_timeout(left()).ok()).collect()
+    std::iter::from_fn(|| posts.recv_timeout(left()).ok()).collect()
 }
 
 fn line(text: String) -> Result<(), String> {

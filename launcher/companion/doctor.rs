@@ -92,7 +92,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         }
         Err(why) => report.add(Finding::new("settings", Grade::Fails, why.to_string())),
     }
-    let seen = next::Seen {
+    let situation = next::Situation {
         given: options.server.as_deref(),
         server: found,
         grade: report.grade(),
@@ -100,7 +100,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         index,
         runs,
     };
-    report.advise(next::next(&seen));
+    report.advise(next::next(&situation));
     report
         .print(options.json)
         .map_err(|e| super::cannot_print(&e))?;

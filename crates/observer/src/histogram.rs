@@ -1,6 +1,6 @@
 //! Times to first token, by how much of the prompt was reused.
 
-use crate::prompt::Taken;
+use crate::prompt::TokenCounts;
 
 /// The upper bounds of the buckets, seconds. One more bucket has no bound.
 pub(crate) const BOUNDS: [f64; 15] = [
@@ -13,7 +13,7 @@ pub(crate) const CLASSES: [&str; 3] = ["none", "partial", "full"];
 /// The class of a prompt, an index into [`CLASSES`]. `full` means nine tenths or more, because a
 /// checkpoint is some tokens before the end. `none` means less than a tenth, because all prompts begin
 /// alike.
-pub(crate) fn class_of(taken: Taken) -> usize {
+pub(crate) fn class_of(taken: TokenCounts) -> usize {
     let tenths = (taken.reused * 10).checked_div(taken.tokens).unwrap_or(0);
     match tenths {
         0 => 0,
@@ -60,7 +60,7 @@ mod tests {
     fn a_prompt_is_none_below_a_tenth_reused_and_full_from_nine_tenths() {
         let class = |reused, evaluated| {
             let tokens = reused + evaluated;
-            CLASSES[class_of(Taken {
+            CLASSES[class_of(TokenCounts {
                 tokens,
                 reused,
                 evaluated,

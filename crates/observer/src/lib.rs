@@ -50,7 +50,7 @@ pub use evaluations::MOST_EVALUATIONS;
 pub use gone::MOST_GONE;
 pub use names::MOST_NAMED;
 pub use note::{Note, Now, Stamp};
-pub use observer::{After, Observer, Told};
+pub use observer::{After, Observer, Output};
 pub use quote::quote;
 pub use recorder::{MOST_WAITING, Recorder};
 pub use ring::{MOST_EVENTS, MOST_IDS, Ring, Since};

@@ -3,7 +3,7 @@
 use contextpilot_control::ReuseOver;
 
 use crate::note::Stamp;
-use crate::prompt::Taken;
+use crate::prompt::TokenCounts;
 
 const SECONDS: u64 = 60;
 
@@ -24,7 +24,7 @@ impl Minute {
         Self([Second::default(); SECONDS as usize])
     }
 
-    pub(crate) fn add(&mut self, taken: Taken, at: Stamp) {
+    pub(crate) fn add(&mut self, taken: TokenCounts, at: Stamp) {
         let number = at.0 / 1_000_000_000;
         let second = &mut self.0[(number % SECONDS) as usize];
         if second.number != number {
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_prompt_counts_in_the_minute_for_sixty_seconds() {
         let second = |number: u64| Stamp(number * 1_000_000_000);
-        let taken = Taken {
+        let taken = TokenCounts {
             tokens: 10,
             reused: 6,
             evaluated: 4,

@@ -13,7 +13,7 @@ use crate::gone::Memory;
 use crate::histogram::{CLASSES, Histogram};
 use crate::minute::Minute;
 use crate::note::{Note, Now, Stamp};
-use crate::prompt::{Surplus, Taken};
+use crate::prompt::{Surplus, TokenCounts};
 use crate::work::{SlotWork, Work};
 
 mod batches;
@@ -49,16 +49,16 @@ pub struct Observer {
     /// Keeps account of why prompts are evaluated. `None`: no setting asks for that.
     pub(crate) accounts: Option<Accounts>,
     pub(crate) evaluations: Evaluations,
-    told: Told,
+    output: Output,
     /// The event that is being applied replaces a slot's content by that of a state file, or of an entry
     /// of the host prompt cache for a task that is launched later. Its evictions are not by the task that
     /// was launched there last.
     restoring: bool,
 }
 
-/// The output since the last call of [`Observer::told`].
+/// The output since the last call of [`Observer::take_output`].
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Output {
     /// For readers of the stream of changes.
     pub events: Vec<ResidencyEvent>,
     /// For the log file.
@@ -68,7 +68,7 @@ pub struct Told {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) prompts: u64,
-    pub(crate) taken: Taken,
+    pub(crate) taken: TokenCounts,
     pub(crate) finished: u64,
     pub(crate) evictions: BTreeMap<ReasonOut, u64>,
     pub(crate) first_token: [Histogram; CLASSES.len()],
@@ -95,14 +95,14 @@ impl Observer {
             minute: Minute::new(),
             accounts,
             evaluations: Evaluations::default(),
-            told: Told::default(),
+            output: Output::default(),
             restoring: false,
         }
     }
 
     /// Returns the output since the last call.
-    pub fn told(&mut self) -> Told {
-        std::mem::take(&mut self.told)
+    pub fn take_output(&mut self) -> Output {
+        std::mem::take(&mut self.output)
     }
 
     /// Applies a note. Notes and events come in the order in which they happened.
@@ -271,7 +271,7 @@ impl Observer {
 
     fn change(&mut self, change: Change, now: Now) {
         self.sequence += 1;
-        self.told.events.push(ResidencyEvent {
+        self.output.events.push(ResidencyEvent {
             epoch: self.epoch.clone(),
             sequence: self.sequence,
             at: Timestamp::from_unix_ms(now.unix_ms),

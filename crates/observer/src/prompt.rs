@@ -35,7 +35,7 @@ struct Pending {
 
 /// How many tokens a prompt has, and how many of them were reused and evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct TokenCounts {
     pub(crate) tokens: u64,
     pub(crate) reused: u64,
     pub(crate) evaluated: u64,
@@ -101,7 +101,7 @@ impl Prompt {
         failed: bool,
         at: Stamp,
         surplus: &mut Surplus,
-    ) -> Option<(Taken, Stamp)> {
+    ) -> Option<(TokenCounts, Stamp)> {
         let pending = std::mem::take(&mut self.pending);
         if pending.entries == 0 {
             return None;
@@ -119,12 +119,12 @@ impl Prompt {
 
     /// Call when its request is over. Returns the counts if the prompt is one whose end its outputs do not
     /// tell.
-    pub(crate) fn over(&self) -> Option<(Taken, Stamp)> {
+    pub(crate) fn over(&self) -> Option<(TokenCounts, Stamp)> {
         self.every_output.then(|| (self.taken(), self.at))
     }
 
     /// The counts up to now.
-    pub(crate) fn so_far(&self) -> (Taken, Stamp) {
+    pub(crate) fn so_far(&self) -> (TokenCounts, Stamp) {
         (self.taken(), self.at)
     }
 
@@ -133,8 +133,8 @@ impl Prompt {
         self.evaluated == 0 && self.pending.entries == 0
     }
 
-    fn taken(&self) -> Taken {
-        Taken {
+    fn taken(&self) -> TokenCounts {
+        TokenCounts {
             tokens: self.reused + self.evaluated,
             reused: self.reused,
             evaluated: self.evaluated,

@@ -6,7 +6,7 @@ use contextpilot_residency::{Account, Arrival, EvaluationId, RequestId, TaskId, 
 use crate::evaluations::evaluation;
 use crate::names::MOST_NAMED;
 use crate::note::{Now, Stamp};
-use crate::prompt::{Prompt, Surplus, Taken};
+use crate::prompt::{Prompt, Surplus, TokenCounts};
 
 /// A request for inference that is not answered yet.
 #[derive(Debug, Default)]
@@ -22,14 +22,14 @@ pub(crate) struct Work {
     /// The largest number of evaluated tokens of one of its prompts.
     most: u64,
     prompts: u32,
-    taken: Taken,
+    taken: TokenCounts,
     first_token: Option<f64>,
     evicted: Vec<Evicted>,
 }
 
 impl Work {
     /// Counts one of its prompts that has been evaluated. Returns the seconds since its receipt.
-    pub(crate) fn completed(&mut self, taken: Taken, at: Stamp) -> Option<f64> {
+    pub(crate) fn completed(&mut self, taken: TokenCounts, at: Stamp) -> Option<f64> {
         self.prompts += 1;
         self.taken.tokens += taken.tokens;
         self.taken.reused += taken.reused;
@@ -86,7 +86,7 @@ impl Work {
 pub(crate) struct SlotWork {
     pub(crate) launch: Option<Launch>,
     /// The counts of the last prompt, for further answers (`n`) that take it over.
-    pub(crate) last: Option<(Taken, Stamp)>,
+    pub(crate) last: Option<(TokenCounts, Stamp)>,
     pub(crate) surplus: Surplus,
 }
 

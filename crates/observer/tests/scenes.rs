@@ -1,7 +1,7 @@
 //! The observer together with the ledger, on events as the hook sends them.
 
 use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
-use contextpilot_observer::{Note, Now, Observer, Stamp, Told};
+use contextpilot_observer::{Note, Now, Observer, Output, Stamp};
 use contextpilot_residency::{
     Accounts, Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, Ledger, RequestId,
     Rules,
@@ -132,8 +132,8 @@ impl Scene {
         self.end(arrival, id);
     }
 
-    fn told(&mut self) -> Told {
-        self.observer.told()
+    fn take_output(&mut self) -> Output {
+        self.observer.take_output()
     }
 
     fn request(&self, id: &str) -> RequestState {
@@ -148,29 +148,30 @@ fn a_log_line_has_the_tokens_times_and_evictions_of_its_request() {
     // This one evicts nothing: its prompt continues that of the first.
     scene.ask(Some("b"), 0, 7, 20, 30);
     scene.ask(None, 0, 8, 0, 10);
-    let told = scene.told();
-    let figures: Vec<_> = told
+    let output = scene.take_output();
+    let figures: Vec<_> = output
         .lines
         .iter()
         .map(|line| (line.prompt_tokens, line.reused, line.evaluated))
         .collect();
     assert_eq!(figures, [(20, 0, 20), (30, 20, 10), (10, 0, 10)]);
     assert!(
-        told.lines
+        output
+            .lines
             .iter()
             .all(|line| line.outcome == Outcome::Answered)
     );
     // Each call takes a millisecond: five from the receipt to the end of the prompt, and one more to the
     // answer.
-    let times: Vec<_> = told
+    let times: Vec<_> = output
         .lines
         .iter()
         .map(|line| (line.time_to_first_token_seconds, line.total_seconds))
         .collect();
     assert_eq!(times, [(Some(0.005), 0.006); 3]);
-    let gone: Vec<_> = told.lines[2].evicted.iter().map(|e| &*e.id).collect();
+    let gone: Vec<_> = output.lines[2].evicted.iter().map(|e| &*e.id).collect();
     assert_eq!(gone.len(), 2, "{gone:?}");
-    let numbers: Vec<_> = told.events.iter().map(|event| event.sequence).collect();
+    let numbers: Vec<_> = output.events.iter().map(|event| event.sequence).collect();
     assert_eq!(numbers, [1, 2, 3, 4]);
     assert!(matches!(
         scene.request("a"),
@@ -210,7 +211,7 @@ fn an_evaluation_counts_for_the_request_that_claims_it() {
     });
     scene.evaluate(1, 7, 5, 20);
     scene.end(first, Some("first"));
-    let lines = scene.told().lines;
+    let lines = scene.take_output().lines;
     let figures: Vec<_> = lines
         .iter()
         .map(|line| (line.id.as_deref(), line.slot, line.reused, line.evaluated))
@@ -290,7 +291,7 @@ fn a_further_answer_without_a_launch_counts_with_the_figures_of_its_parent() {
         to: -1,
     });
     scene.end(parent, Some("two answers"));
-    let line = scene.told().lines.pop().unwrap();
+    let line = scene.take_output().lines.pop().unwrap();
     assert_eq!((line.prompts, line.evaluated), (2, 40));
     assert_eq!(line.evaluation.unwrap().causes.sum(), 40);
     assert_eq!(scene.observer.latest(9).len(), 1);
@@ -354,10 +355,10 @@ fn a_request_under_way_when_events_are_lost_gets_no_log_line() {
     ));
     // The answer is counted, but how many tokens it took is not known.
     scene.end(arrival, Some("a"));
-    let told = scene.told();
-    assert_eq!(told.lines.len(), 0);
+    let output = scene.take_output();
+    assert_eq!(output.lines.len(), 0);
     scene.ask(Some("a"), 0, 7, 0, 20);
-    assert_eq!(scene.told().lines.len(), 1);
+    assert_eq!(scene.take_output().lines.len(), 1);
 }
 
 #[test]
@@ -389,13 +390,13 @@ fn host_buffers_are_counted_until_they_or_their_context_are_freed() {
         buffer: BufferId(100),
     });
     assert_eq!(host(&mut scene), (1, 1000, Some(50.0)));
-    let moves = |told: Told| {
-        let changes = told.events.into_iter().map(|event| event.change);
+    let moves = |output: Output| {
+        let changes = output.events.into_iter().map(|event| event.change);
         changes
             .filter(|change| matches!(change, Change::MovedToHost { ids, .. } if ids == &["a"]))
             .count()
     };
-    assert_eq!(moves(scene.told()), 2);
+    assert_eq!(moves(scene.take_output()), 2);
     scene.apply(Event::ContextFreed { context: CONTEXT });
     assert_eq!(host(&mut scene).0, 0);
     assert_eq!(host(&mut scene).1, 0);

@@ -32,12 +32,13 @@ use crate::reader::Request;
 /// ```
 #[derive(Debug)]
 pub struct Assembly {
-    way: Way,
+    source: PromptSource,
     ready: VecDeque<Assembled>,
 }
 
+/// Where the tokens of a request's prompts come from.
 #[derive(Debug)]
-enum Way {
+enum PromptSource {
     /// Each text that is tokenized with special tokens is a prompt.
     EachText,
     /// The body has the prompts: those that are left, and the tokens so far of the first.
@@ -52,24 +53,26 @@ impl Assembly {
     /// For a request that was read [with its prompts](crate::RequestReader::with_prompts).
     #[must_use]
     pub fn of(request: &Request) -> Self {
-        let way = match (request.endpoint, &request.prompts) {
-            _ if !request.is_inference() => Way::Unknown,
+        let source = match (request.endpoint, &request.prompts) {
+            _ if !request.is_inference() => PromptSource::Unknown,
             (Endpoint::Completion, Some(prompts)) => {
                 let prompts = prompts
                     .iter()
                     .map(|prompt| prompt.iter().cloned().collect());
-                Way::Given(prompts.collect(), None)
+                PromptSource::Given(prompts.collect(), None)
             }
             (Endpoint::Infill, _) => match &request.infill {
-                Some(parts) => Way::Infill(Box::new(Filling::of(parts.clone()))),
-                None => Way::Unknown,
+                Some(parts) => PromptSource::Infill(Box::new(Filling::of(parts.clone()))),
+                None => PromptSource::Unknown,
             },
             // Only the server knows how to compose these from their parts.
-            (Endpoint::Completion | Endpoint::Rerank | Endpoint::Decision, _) => Way::Unknown,
-            _ => Way::EachText,
+            (Endpoint::Completion | Endpoint::Rerank | Endpoint::Decision, _) => {
+                PromptSource::Unknown
+            }
+            _ => PromptSource::EachText,
         };
         let mut assembly = Self {
-            way,
+            source,
             ready: VecDeque::new(),
         };
         assembly.go_on();
@@ -79,29 +82,29 @@ impl Assembly {
     /// Whether the server's rule for `/infill` is needed to use its texts.
     #[must_use]
     pub fn is_infill(&self) -> bool {
-        matches!(self.way, Way::Infill(_))
+        matches!(self.source, PromptSource::Infill(_))
     }
 
     /// The server has tokenized a text on the request's thread, with or without adding special tokens.
     /// `infill`: its rule for `/infill`, if it is known.
     pub fn text(&mut self, special: bool, text: &[u8], tokens: &[i32], infill: Option<&Infill>) {
-        match &mut self.way {
-            Way::EachText if special => self.ready.push_back(tokens.to_vec().into()),
-            Way::Infill(filling) => {
+        match &mut self.source {
+            PromptSource::EachText if special => self.ready.push_back(tokens.to_vec().into()),
+            PromptSource::Infill(filling) => {
                 let Some(infill) = infill.filter(|_| !special) else {
-                    self.way = Way::Unknown;
+                    self.source = PromptSource::Unknown;
                     return;
                 };
                 self.ready.extend(filling.text(text, tokens, infill));
             }
-            Way::Given(prompts, begun) if !prompts.is_empty() => {
+            PromptSource::Given(prompts, begun) if !prompts.is_empty() => {
                 match (special, begun) {
                     (true, begun @ None) => *begun = Some(tokens.to_vec()),
                     (false, Some(begun)) => begun.extend_from_slice(tokens),
                     // The text belongs to something else.
                     (false, None) => return,
                     (true, Some(_)) => {
-                        self.way = Way::Unknown;
+                        self.source = PromptSource::Unknown;
                         return;
                     }
                 }
@@ -122,7 +125,7 @@ impl Assembly {
 
     /// Adds the pieces that are tokens already.
     fn go_on(&mut self) {
-        let Way::Given(prompts, begun) = &mut self.way else {
+        let PromptSource::Given(prompts, begun) = &mut self.source else {
             return;
         };
         while let Some(first) = prompts.front_mut() {

@@ -6,17 +6,17 @@ use std::ops::{Index, IndexMut};
 pub(crate) type Key = u32;
 
 #[derive(Debug)]
-enum Place<T> {
-    Taken(T),
-    /// The next free place, if any.
-    Free(Option<Key>),
+enum SlabEntry<T> {
+    Occupied(T),
+    /// The next free entry, if any.
+    Vacant(Option<Key>),
 }
 
 /// A vector with holes. Keys take 4 bytes. Those of the crate `slab` take 8, which would double the
 /// links of the trees.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    places: Vec<Place<T>>,
+    entries: Vec<SlabEntry<T>>,
     free: Option<Key>,
     len: usize,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Slab<T> {
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
         Self {
-            places: Vec::new(),
+            entries: Vec::new(),
             free: None,
             len: 0,
         }
@@ -38,29 +38,29 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, value: T) -> Key {
         self.len += 1;
         if let Some(key) = self.free {
-            let place = &mut self.places[key as usize];
-            if let Place::Free(next) = *place {
+            let entry = &mut self.entries[key as usize];
+            if let SlabEntry::Vacant(next) = *entry {
                 self.free = next;
             }
-            *place = Place::Taken(value);
+            *entry = SlabEntry::Occupied(value);
             return key;
         }
-        self.places.push(Place::Taken(value));
+        self.entries.push(SlabEntry::Occupied(value));
         // A tree of 2³² nodes does not fit in any machine's memory.
-        (self.places.len() - 1) as Key
+        (self.entries.len() - 1) as Key
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        match self.places.get(key as usize)? {
-            Place::Taken(value) => Some(value),
-            Place::Free(_) => None,
+        match self.entries.get(key as usize)? {
+            SlabEntry::Occupied(value) => Some(value),
+            SlabEntry::Vacant(_) => None,
         }
     }
 
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        match self.places.get_mut(key as usize)? {
-            Place::Taken(value) => Some(value),
-            Place::Free(_) => None,
+        match self.entries.get_mut(key as usize)? {
+            SlabEntry::Occupied(value) => Some(value),
+            SlabEntry::Vacant(_) => None,
         }
     }
 
@@ -70,15 +70,15 @@ impl<T> Slab<T> {
     /// If there is no value under this key. That would be a defect of this crate: keys come from
     /// its own code only.
     pub(crate) fn remove(&mut self, key: Key) -> T {
-        let place = &mut self.places[key as usize];
-        match std::mem::replace(place, Place::Free(self.free)) {
-            Place::Taken(value) => {
+        let entry = &mut self.entries[key as usize];
+        match std::mem::replace(entry, SlabEntry::Vacant(self.free)) {
+            SlabEntry::Occupied(value) => {
                 self.free = Some(key);
                 self.len -= 1;
                 value
             }
-            Place::Free(next) => {
-                *place = Place::Free(next);
+            SlabEntry::Vacant(next) => {
+                *entry = SlabEntry::Vacant(next);
                 panic!("slab: nothing at {key}")
             }
         }

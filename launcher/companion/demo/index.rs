@@ -17,16 +17,16 @@ const LIMITS: Limits = Limits {
 };
 
 /// One `POST /evict`.
-pub(super) struct Told {
+pub(super) struct EvictPost {
     pub(super) ids: Vec<String>,
     pub(super) at: Instant,
 }
 
 /// Starts it. Returns its URL, and a channel of the evictions. It lives as long as the process.
-pub(super) fn start() -> io::Result<(String, Receiver<Told>)> {
+pub(super) fn start() -> io::Result<(String, Receiver<EvictPost>)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}", listener.local_addr()?);
-    let (sender, told) = channel();
+    let (sender, posts) = channel();
     thread::spawn(move || {
         accept_for_ever(
             &Listener::Tcp(listener),
@@ -38,7 +38,7 @@ pub(super) fn start() -> io::Result<(String, Receiver<Told>)> {
                     api::answer(request, |ids| {
                         let (ids, at) = (ids.to_vec(), Instant::now());
                         // An error means that the demo is over.
-                        let _ = sender.send(Told { ids, at });
+                        let _ = sender.send(EvictPost { ids, at });
                     })
                 };
                 // The server reports a broken connection.
@@ -46,5 +46,5 @@ pub(super) fn start() -> io::Result<(String, Receiver<Told>)> {
             },
         )
     });
-    Ok((url, told))
+    Ok((url, posts))
 }

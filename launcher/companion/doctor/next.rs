@@ -10,7 +10,7 @@ use crate::variables::of_process;
 use super::Grade;
 
 /// What the advice depends on.
-pub(super) struct Seen<'a> {
+pub(super) struct Situation<'a> {
     /// The server that `doctor` was told to look at.
     pub(super) given: Option<&'a Path>,
     /// There is a server to look at.
@@ -26,27 +26,28 @@ pub(super) struct Seen<'a> {
 }
 
 /// One line.
-pub(super) fn next(seen: &Seen<'_>) -> String {
-    if !seen.server {
+pub(super) fn next(situation: &Situation<'_>) -> String {
+    if !situation.server {
         return obtain::command().map_or_else(
             || format!("{}, then: contextpilot-llama doctor", obtain::ELSEWHERE),
             |command| format!("{command} && contextpilot-llama doctor"),
         );
     }
-    let (Some(settings), Grade::Good | Grade::Limited) = (seen.settings, seen.grade) else {
-        let server = seen.given.map(|path| format!(" {}", shown(path)));
+    let (Some(settings), Grade::Good | Grade::Limited) = (situation.settings, situation.grade)
+    else {
+        let server = situation.given.map(|path| format!(" {}", shown(path)));
         let server = server.unwrap_or_default();
         return format!("set right what fails above, then: contextpilot-llama doctor{server}");
     };
-    if seen.runs {
+    if situation.runs {
         return "contextpilot-llama top".to_owned();
     }
     if !is_wanted(of_process) {
-        return of(seen.given, "contextpilot-llama demo");
+        return of(situation.given, "contextpilot-llama demo");
     }
-    let serve = of(seen.given, "contextpilot-llama-server -m model.gguf");
+    let serve = of(situation.given, "contextpilot-llama-server -m model.gguf");
     match &settings.index {
-        Some(url) if seen.index != Grade::Good => format!("{}, then: {serve}", index(url)),
+        Some(url) if situation.index != Grade::Good => format!("{}, then: {serve}", index(url)),
         _ => serve,
     }
 }

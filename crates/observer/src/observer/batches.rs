@@ -73,6 +73,6 @@ impl Observer {
         for task in &work.tasks {
             self.tasks.remove(task);
         }
-        self.told.lines.push(work.line(at, now));
+        self.output.lines.push(work.line(at, now));
     }
 }

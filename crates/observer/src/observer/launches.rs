@@ -7,7 +7,7 @@ use contextpilot_residency::{
 use super::Observer;
 use crate::histogram::class_of;
 use crate::note::{Now, Stamp};
-use crate::prompt::{Prompt, Taken};
+use crate::prompt::{Prompt, TokenCounts};
 use crate::work::Launch;
 
 /// An evaluation of a prompt for which several requests wait. Which of them it belongs to is known
@@ -27,7 +27,7 @@ pub(super) struct Unclaimed {
 #[derive(Clone, Debug)]
 struct Done {
     sequence: SequenceId,
-    taken: Taken,
+    taken: TokenCounts,
     account: Option<Account>,
     at: Stamp,
     unix_ms: u64,
@@ -132,7 +132,7 @@ impl Observer {
     }
 
     /// Closes the account of a slot's prompt, which took this many tokens.
-    fn close(&mut self, sequence: SequenceId, taken: Taken) -> Option<Account> {
+    fn close(&mut self, sequence: SequenceId, taken: TokenCounts) -> Option<Account> {
         let accounts = self.accounts.as_mut()?;
         accounts.close(sequence, taken.reused, taken.evaluated)
     }
@@ -186,7 +186,7 @@ impl Observer {
     }
 
     /// Call when a slot's prompt is evaluated to its end.
-    pub(super) fn ended(&mut self, sequence: SequenceId, taken: Taken, at: Stamp, now: Now) {
+    pub(super) fn ended(&mut self, sequence: SequenceId, taken: TokenCounts, at: Stamp, now: Now) {
         let account = self.close(sequence, taken);
         self.completed(sequence, taken, account, at, now);
     }
@@ -194,7 +194,7 @@ impl Observer {
     fn completed(
         &mut self,
         sequence: SequenceId,
-        taken: Taken,
+        taken: TokenCounts,
         account: Option<Account>,
         at: Stamp,
         now: Now,

@@ -152,7 +152,7 @@ struct InBatch {
     slot: SequenceId,
     entries: usize,
     outputs: usize,
-    /// The last entry asks for an output, so the prompt is complete.
+    /// The last entry asks for its output: the prompt ends with this batch, or this is generation.
     ends: bool,
     /// It is not known what the slot holds before some entry.
     unclear: bool,

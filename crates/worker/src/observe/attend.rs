@@ -144,12 +144,12 @@ impl Attendant {
         let Some(observer) = &mut self.observer else {
             return;
         };
-        let told = observer.told();
+        let output = observer.take_output();
         if let Some((stream, _)) = &self.endpoint {
-            stream.push(told.events);
+            stream.push(output.events);
         }
         if let Some(log) = &self.log {
-            told.lines.into_iter().for_each(|line| log.write(line));
+            output.lines.into_iter().for_each(|line| log.write(line));
         }
     }
 
