@@ -69,6 +69,8 @@ pub struct Ledger {
     unseen: u32,
     /// Labels of lost marks. The vector is kept to spare allocations.
     lost: Vec<Label>,
+    /// Tokens of one sequence in a batch. The vector is kept to spare allocations.
+    run: Vec<Token>,
 }
 
 impl Default for Ledger {
@@ -98,6 +100,7 @@ impl Ledger {
             unheard: false,
             unseen: 0,
             lost: Vec::new(),
+            run: Vec::new(),
         }
     }
 

@@ -35,7 +35,7 @@ impl Ledger {
     pub(super) fn submitted(&mut self, entries: &[Entry], effects: &mut Vec<Effect>) {
         self.land();
         self.evaluating = true;
-        let mut run: Vec<Token> = Vec::new();
+        let mut run = std::mem::take(&mut self.run);
         let mut rest = entries;
         while let Some(first) = rest.first() {
             run.clear();
@@ -52,6 +52,7 @@ impl Ledger {
                 self.flight(first.sequence).obscured = !placed;
             }
         }
+        self.run = run;
         // A prompt ends with this batch, so the tokens beyond it will not be evaluated again.
         for index in 0..self.flights.len() {
             let flight = &self.flights[index];

@@ -26,6 +26,10 @@ impl<M> Tree<M> {
             let inside = here.tokens.len() - (here.depth - depth) as usize;
             let run = &here.tokens[inside..];
             if run.is_empty() {
+                // Nearly every generated token ends here: nothing needs to be hashed for it.
+                if here.first_child == NONE {
+                    return walked;
+                }
                 let Some(&child) = self.edges.get(&(node, rest[0])) else {
                     return walked;
                 };
