@@ -158,11 +158,12 @@ fn refused_places(body: &[u8]) -> Option<Vec<usize>> {
     while let Some(at) = rest.windows(KEY.len()).position(|part| part == KEY) {
         rest = &rest[at + KEY.len()..];
         if let Some(location) = eat(rest, ":") {
-            places.push(place(location)?);
+            let place = place(location)?;
+            if let Err(at) = places.binary_search(&place) {
+                places.insert(at, place);
+            }
         }
     }
-    places.sort_unstable();
-    places.dedup();
     (!places.is_empty() && is_whole(body)).then_some(places)
 }
 

@@ -112,10 +112,11 @@ pub(crate) fn read(file: impl Read, length: u64, identity: &Identity) -> io::Res
         order: 0,
     };
     let end = scan.run()?;
-    let mut live: Vec<_> = scan.live.into_iter().collect();
-    live.sort_unstable_by_key(|&(_, order)| order);
+    let live = scan.live.into_iter().map(|(id, order)| (order, id));
+    let mut live: Vec<_> = live.collect();
+    live.sort_unstable();
     Ok(Content {
-        live: live.into_iter().map(|(id, _)| id).collect(),
+        live: live.into_iter().map(|(_, id)| id).collect(),
         good: scan.good,
         end,
     })

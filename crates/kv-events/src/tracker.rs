@@ -84,9 +84,10 @@ impl Tracker {
         let known = self.chains.keys().map(|&(keeper, _)| keeper);
         let known = known.filter(|keeper| matches!(keeper, Keeper::Slot(_)));
         let slots = ledger.slots().map(Keeper::Slot);
-        let slots: BTreeSet<Keeper> = known.chain(slots).collect();
+        let mut all = BTreeSet::new();
+        all.extend(known.chain(slots));
         let hosts = std::mem::take(&mut self.touched);
-        for keeper in slots.into_iter().chain(hosts.into_iter().map(Keeper::Host)) {
+        for keeper in all.into_iter().chain(hosts.into_iter().map(Keeper::Host)) {
             self.follow_one(keeper, ledger, events, &mut gone);
         }
         // New blocks are stored before old ones are removed.

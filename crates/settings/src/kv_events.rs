@@ -260,9 +260,11 @@ fn adapters(text: &str) -> Option<Vec<String>> {
     let right = |name: &String| {
         (1..=LONGEST_TOPIC).contains(&name.len()) && !name.chars().any(char::is_control)
     };
-    let distinct: BTreeSet<&String> = names.iter().collect();
-    let fine = names.len() <= MOST_ADAPTERS && distinct.len() == names.len();
-    (fine && names.iter().all(right)).then_some(names)
+    let mut distinct = BTreeSet::new();
+    let mut fine = names
+        .iter()
+        .map(|name| right(name) && distinct.insert(name));
+    (names.len() <= MOST_ADAPTERS && fine.all(|fine| fine)).then_some(names)
 }
 
 impl KvEvents {

@@ -39,7 +39,7 @@ static PLACES: [Place; MOST] = [FREE; MOST];
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     entries: Vec<Entry>,
-    /// Further sequences of an entry: the entry's index, and the sequence.
+    /// Further sequences of an entry: the entry's index, and the sequence. In order, each once.
     further: Vec<(u32, i32)>,
     /// The engine's batch has something that the copy does not have.
     incomplete: bool,
@@ -211,10 +211,12 @@ impl Shadow {
         let Some(entry) = self.entry(index) else {
             return;
         };
-        let known = entry.sequence == sequence;
+        if entry.sequence == sequence {
+            return;
+        }
         let further = (index as u32, sequence);
-        if !known && !self.further.contains(&further) {
-            self.further.push(further);
+        if let Err(at) = self.further.binary_search(&further) {
+            self.further.insert(at, further);
         }
     }
 
@@ -242,12 +244,10 @@ impl Shadow {
             return Some(self.entries[..].into());
         }
         let mut all = Vec::with_capacity(self.entries.len() + self.further.len());
-        let mut further = self.further.clone();
-        further.sort_by_key(|(index, _)| *index);
-        let mut further = further.into_iter().peekable();
+        let mut further = self.further.iter().peekable();
         for (index, entry) in self.entries.iter().enumerate() {
             all.push(*entry);
-            while let Some((_, sequence)) = further.next_if(|(at, _)| *at as usize == index) {
+            while let Some(&(_, sequence)) = further.next_if(|(at, _)| *at as usize == index) {
                 all.push(Entry { sequence, ..*entry });
             }
         }

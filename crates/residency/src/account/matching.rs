@@ -70,9 +70,9 @@ impl Accounts {
     ) -> Match {
         let most = (prompt.len() as u32).saturating_sub(1);
         let mut holdings = ledger.holdings(prompt);
-        holdings.sort_by_key(|one| match one.holds {
-            Keeper::Slot(slot) => (0, i64::from(slot)),
-            Keeper::Host(buffer) => (1, self.age_of(buffer)),
+        holdings.sort_unstable_by_key(|one| match one.holds {
+            Keeper::Slot(slot) => (0, i64::from(slot), one.holds),
+            Keeper::Host(buffer) => (1, self.age_of(buffer), one.holds),
         });
         let all: Vec<Matched> = holdings
             .iter()

@@ -217,7 +217,7 @@ impl Ledger {
             moved.extend(inside);
             moved.extend(fragment.without(from, to));
         }
-        moved.sort_by_key(|fragment| fragment.start);
+        moved.sort_unstable_by_key(|fragment| (fragment.start, fragment.end()));
         let overlap = moved.windows(2).any(|pair| pair[0].end() > pair[1].start);
         let held = i64::from(self.tree.depth(holder));
         if overlap || moved.first().is_some_and(|f| f.start < held) {
