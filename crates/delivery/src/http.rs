@@ -2,19 +2,18 @@
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contextpilot_unix_http::{NoAddress, UnixConnector};
 use ureq::config::Config as AgentConfig;
 use ureq::http::{HeaderValue, Uri, header};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Body, Proxy, ProxyProtocol};
 
 use crate::config::Config;
 use crate::redirect;
+use crate::tls;
 use crate::verdict::{Answer, Verdict, classify};
 
 /// The most bytes that are read of an answer's body. An index's answer is far shorter.
@@ -166,21 +165,6 @@ impl Client {
 }
 
 fn agent_config(config: &Config) -> io::Result<AgentConfig> {
-    let mut tls = TlsConfig::builder()
-        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .root_certs(RootCerts::PlatformVerifier);
-    if let Some(path) = &config.ca {
-        let fail = |e: &dyn std::fmt::Display| {
-            let path = path.display();
-            invalid(format!("CONTEXTPILOT_INDEX_CA={path} cannot be used: {e}"))
-        };
-        let pem = std::fs::read(path).map_err(|e| fail(&e))?;
-        let certificates = certificates(&pem).map_err(|e| fail(&e))?;
-        if certificates.is_empty() {
-            return Err(fail(&"there is no certificate in it"));
-        }
-        tls = tls.root_certs(RootCerts::new_with_certs(&certificates));
-    }
     let proxy = config.proxy.as_deref().and_then(|url| match proxy(url) {
         Ok(proxy) => Some(proxy),
         Err(why) => {
@@ -192,7 +176,7 @@ fn agent_config(config: &Config) -> io::Result<AgentConfig> {
         }
     });
     Ok(Agent::config_builder()
-        .tls_config(tls.build())
+        .tls_config(tls::config(config)?)
         // Always set this: otherwise ureq would read the environment by itself.
         .proxy(proxy)
         .timeout_global(Some(config.timeout))
@@ -205,16 +189,6 @@ fn agent_config(config: &Config) -> io::Result<AgentConfig> {
         .accept_encoding("")
         .max_idle_connections(1)
         .build())
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, ureq::Error> {
-    parse_pem(pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(Ok(certificate)),
-            Ok(_) => None,
-            Err(e) => Some(Err(e)),
-        })
-        .collect()
 }
 
 fn proxy(url: &str) -> Result<Proxy, &'static str> {
@@ -234,7 +208,7 @@ fn read_body(body: &mut Body) -> Vec<u8> {
     bytes
 }
 
-fn invalid(what: impl Into<String>) -> io::Error {
+pub(crate) fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.into())
 }
 

@@ -27,6 +27,7 @@ pub mod proxy;
 mod redirect;
 mod retry;
 mod sender;
+mod tls;
 mod verdict;
 
 pub use config::{Config, LogSink, Socket};

@@ -3,6 +3,7 @@
 mod support;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
 use contextpilot_delivery::{Config, Sender};
@@ -79,6 +80,35 @@ fn an_authority_of_ones_own_is_trusted() {
         assert_eq!(index.connections(), connections + 1, "kept alive");
         assert!(log.lines().is_empty());
     }
+}
+
+#[test]
+fn an_authority_of_the_system_is_trusted() {
+    let authority = authority();
+    let index = start(&authority);
+    let (_folder, store) = file(&authority.pem);
+    // The environment tells where the system's certificates are, so this takes a process of its own.
+    let status = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "--ignored", "a_sender_in_a_process_of_its_own"])
+        .env("SSL_CERT_FILE", store)
+        .env(
+            "INDEX_OF_THE_TEST",
+            format!("https://{}/evict", index.address()),
+        )
+        .status()
+        .expect("a process");
+    assert!(status.success(), "{status}");
+    assert_eq!(index.posts().len(), 1);
+}
+
+#[test]
+#[ignore = "another test starts this in a process of its own"]
+fn a_sender_in_a_process_of_its_own() {
+    let url = std::env::var("INDEX_OF_THE_TEST").expect("another test starts this");
+    let (sender, log) = sender_with(&url, |_| ());
+    sender.evict("req-1".into());
+    wait_for(&sender, "confirmation", |s| s.sent == 1);
+    assert!(log.lines().is_empty());
 }
 
 #[test]

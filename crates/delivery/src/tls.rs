@@ -1,0 +1,97 @@
+//! TLS: who is trusted, and what it computes with.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustls::crypto::ring::default_provider;
+use rustls::crypto::{CryptoProvider, KeyProvider};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::sign::SigningKey;
+use ureq::http::Uri;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+use crate::config::Config;
+use crate::http::invalid;
+
+/// Reads the certificates of those who are trusted: those in the CA file, if one is set, else the
+/// system's.
+pub(crate) fn config(config: &Config) -> io::Result<TlsConfig> {
+    let trusted = match &config.ca {
+        Some(path) => {
+            let fail = |e: &dyn std::fmt::Display| {
+                let path = path.display();
+                invalid(format!("CONTEXTPILOT_INDEX_CA={path} cannot be used: {e}"))
+            };
+            let pem = std::fs::read(path).map_err(|e| fail(&e))?;
+            let certificates = certificates(&pem).map_err(|e| fail(&e))?;
+            if certificates.is_empty() {
+                return Err(fail(&"there is no certificate in it"));
+            }
+            certificates
+        }
+        None if may_use_tls(config) => systems(),
+        None => Vec::new(),
+    };
+    Ok(TlsConfig::builder()
+        .unversioned_rustls_crypto_provider(Arc::new(crypto()))
+        .root_certs(RootCerts::new_with_certs(&trusted))
+        .build())
+}
+
+/// Most indexes are on this machine, without TLS: for these, a few hundred certificates would be read
+/// and kept in vain. Others may redirect to `https`.
+fn may_use_tls(config: &Config) -> bool {
+    let Ok(endpoint) = config.endpoint.parse::<Uri>() else {
+        return false;
+    };
+    let host = endpoint.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let local = match address.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => host == "localhost",
+    };
+    config.socket.is_none() && (endpoint.scheme_str() == Some("https") || !local)
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, ureq::Error> {
+    parse_pem(pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(Ok(certificate)),
+            Ok(_) => None,
+            Err(e) => Some(Err(e)),
+        })
+        .collect()
+}
+
+/// The system's certificates, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name. None if there are
+/// none: then no server is trusted.
+///
+/// ureq could do this by itself (`platform-verifier`), which brings the checking of revocation lists
+/// along, 40 KB in the hook library, and on Linux never has such a list.
+fn systems() -> Vec<Certificate<'static>> {
+    let found = rustls_native_certs::load_native_certs().certs;
+    let owned = |der: &rustls::pki_types::CertificateDer<'_>| Certificate::from_der(der).to_owned();
+    found.iter().map(owned).collect()
+}
+
+/// ring, without what it has for private keys: nobody shows the index a certificate, so nothing is
+/// signed. 10 KB less in the hook library.
+fn crypto() -> CryptoProvider {
+    CryptoProvider {
+        key_provider: &NoKeys,
+        ..default_provider()
+    }
+}
+
+#[derive(Debug)]
+struct NoKeys;
+
+impl KeyProvider for NoKeys {
+    fn load_private_key(
+        &self,
+        _: PrivateKeyDer<'static>,
+    ) -> Result<Arc<dyn SigningKey>, rustls::Error> {
+        Err(rustls::Error::General("no private key is used".to_owned()))
+    }
+}
