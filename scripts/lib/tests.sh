@@ -4,7 +4,7 @@
 
 # How many test programs run at a time. Not one for each core: a program runs its own tests side by side,
 # too.
-lanes=${TEST_LANES:-2}
+lanes=${TEST_LANES:-3}
 [[ $lanes =~ ^[1-9][0-9]*$ ]] || die "TEST_LANES is \"$lanes\": give how many test programs run at a time"
 
 # build_tests FILE CARGO-ARGUMENTS...: writes a line for each test program that cargo has for these

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,4 +131,9 @@ fn basic(credentials: &Credentials) -> String {
     let password = credentials.password().map_or("", |p| p.expose());
     let pair = format!("{}:{password}", credentials.user());
     format!("Basic {}", STANDARD.encode(pair))
+}
+
+/// Something in the configuration that cannot be used.
+pub(crate) fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.into())
 }

@@ -11,7 +11,7 @@ use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Body, Proxy, ProxyProtocol};
 
-use crate::config::Config;
+use crate::config::{Config, invalid};
 use crate::redirect;
 use crate::tls;
 use crate::verdict::{Answer, Verdict, classify};
@@ -206,10 +206,6 @@ fn read_body(body: &mut Body) -> Vec<u8> {
     let mut bytes = Vec::new();
     let _ = body.as_reader().take(MAX_BODY).read_to_end(&mut bytes);
     bytes
-}
-
-pub(crate) fn invalid(what: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, what.into())
 }
 
 fn no_answer(error: ureq::Error) -> NoAnswer {

@@ -11,8 +11,7 @@ use rustls::sign::SigningKey;
 use ureq::http::Uri;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::config::Config;
-use crate::http::invalid;
+use crate::config::{Config, invalid};
 
 /// Reads the certificates of those who are trusted: those in the CA file, if one is set, else the
 /// system's.
