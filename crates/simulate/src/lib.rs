@@ -30,7 +30,9 @@
 //!
 //! **What is not modelled.** Slots at work do not slow each other down. There are no speculative drafts,
 //! and no batches that fail for want of room. Servers of early 2025 compare a slot with a prompt by what
-//! they have in common anywhere; here only the common prefix counts.
+//! they have in common anywhere; here only the common prefix counts. Servers between the generations may
+//! mix their rules: of build 9246, 38 of 126 traces differ, most by the one token that it does not reuse
+//! where a prefix has no second.
 //!
 //! Pure: equal input, equal output.
 
