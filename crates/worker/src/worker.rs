@@ -61,8 +61,8 @@ pub struct Handle {
 /// Starts the worker and the threads that it needs. The caller has blocked all signals, which our threads
 /// inherit.
 ///
-/// This is generic, so that the code that runs for each token is compiled with the caller, for speed. The
-/// rest of this crate is compiled for size.
+/// This is generic, so that the code that runs for each token is compiled with the caller: for size, but
+/// not at any price, as the rest of this crate is (`"s"` and `"z"` in Cargo.toml).
 ///
 /// # Errors
 /// No thread can be had.
