@@ -13,7 +13,7 @@
 //! *Advice*: for bad set-ups, the advised flags are tried on the server.
 //!
 //! ```text
-//! cargo test --test simulation [-- NAME...]
+//! cargo test --test simulation [-- NAME...]             NAME: all whose names contain it; -NAME: no such
 //! cargo test --test simulation -- --grid [REQUESTS]     also writes docs/simulate.md
 //! ```
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     for argument in std::env::args().skip(1) {
         match &*argument {
             "--grid" => grid = true,
-            flag if flag.starts_with('-') => {}
+            flag if flag.starts_with("--") => {}
             _ => wanted.push(argument),
         }
     }
@@ -117,7 +117,13 @@ fn one(wanted: &[String], name: &str, test: fn() -> contextpilot_testbed::Result
 }
 
 fn is_wanted(wanted: &[String], name: &str) -> bool {
-    wanted.is_empty() || wanted.iter().any(|part| name.contains(&**part))
+    let mut without = wanted.iter().filter_map(|part| part.strip_prefix('-'));
+    let mut with = wanted
+        .iter()
+        .filter(|part| !part.starts_with('-'))
+        .peekable();
+    !without.any(|part| name.contains(part))
+        && (with.peek().is_none() || with.any(|part| name.contains(&**part)))
 }
 
 /// Checks every eighth point, with less traffic.
