@@ -1,14 +1,13 @@
 //! TLS: who is trusted, and what it computes with.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 
+use contextpilot_settings::{IndexUrl, Scheme};
 use rustls::crypto::ring::default_provider;
 use rustls::crypto::{CryptoProvider, KeyProvider};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::SigningKey;
-use ureq::http::Uri;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::config::{Config, invalid};
@@ -41,16 +40,9 @@ pub(crate) fn config(config: &Config) -> io::Result<TlsConfig> {
 /// Most indexes are on this machine, without TLS: for these, a few hundred certificates would be read
 /// and kept in vain. Others may redirect to `https`.
 fn may_use_tls(config: &Config) -> bool {
-    let Ok(endpoint) = config.endpoint.parse::<Uri>() else {
-        return false;
-    };
-    let host = endpoint.host().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    let local = match address.parse::<IpAddr>() {
-        Ok(address) => address.is_loopback(),
-        Err(_) => host == "localhost",
-    };
-    config.socket.is_none() && (endpoint.scheme_str() == Some("https") || !local)
+    let endpoint = IndexUrl::parse(&config.endpoint);
+    config.socket.is_none()
+        && endpoint.is_ok_and(|url| url.scheme() == Scheme::Https || !url.is_loopback())
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, ureq::Error> {
@@ -67,7 +59,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, ureq::Error> {
 /// none: then no server is trusted.
 ///
 /// ureq could do this by itself (`platform-verifier`), which brings the checking of revocation lists
-/// along, 40 KB in the hook library, and on Linux never has such a list.
+/// along, into the hook library, and on Linux never has such a list.
 fn systems() -> Vec<Certificate<'static>> {
     let found = rustls_native_certs::load_native_certs().certs;
     let owned = |der: &rustls::pki_types::CertificateDer<'_>| Certificate::from_der(der).to_owned();
@@ -75,7 +67,7 @@ fn systems() -> Vec<Certificate<'static>> {
 }
 
 /// ring, without what it has for private keys: nobody shows the index a certificate, so nothing is
-/// signed. 10 KB less in the hook library.
+/// signed, and the hook library is smaller.
 fn crypto() -> CryptoProvider {
     CryptoProvider {
         key_provider: &NoKeys,
