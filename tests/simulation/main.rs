@@ -117,13 +117,10 @@ fn one(wanted: &[String], name: &str, test: fn() -> contextpilot_testbed::Result
 }
 
 fn is_wanted(wanted: &[String], name: &str) -> bool {
-    let mut without = wanted.iter().filter_map(|part| part.strip_prefix('-'));
-    let mut with = wanted
-        .iter()
-        .filter(|part| !part.starts_with('-'))
-        .peekable();
-    !without.any(|part| name.contains(part))
-        && (with.peek().is_none() || with.any(|part| name.contains(&**part)))
+    let (without, with): (Vec<&String>, Vec<&String>) =
+        wanted.iter().partition(|part| part.starts_with('-'));
+    !without.iter().any(|part| name.contains(&part[1..]))
+        && (with.is_empty() || with.iter().any(|part| name.contains(&***part)))
 }
 
 /// Checks every eighth point, with less traffic.
