@@ -24,8 +24,19 @@ pub(super) fn completions(options: &Completions) -> Result<(), String> {
     let mut script = Vec::new();
     let mut command = Cli::command();
     let name = command.get_name().to_owned();
-    clap_complete::generate(options.shell, &mut command, name, &mut script);
-    print(&String::from_utf8_lossy(&script))
+    clap_complete::generate(options.shell, &mut command, &name, &mut script);
+    let script = String::from_utf8_lossy(&script);
+    match options.shell {
+        Shell::Bash => print(&one_spelling(&script, &name)),
+        _ => print(&script),
+    }
+}
+
+/// Bash's script identifies each command by a word made of all names on the way to it. clap_complete
+/// (4.6) writes a dash in the program's own name as `__` where the script finds the command and as
+/// `__subcmd__` where it lists the flags, so no flag of any command would be offered.
+fn one_spelling(script: &str, name: &str) -> String {
+    script.replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__"))
 }
 
 /// Print the man page, or write those of all commands to a folder
