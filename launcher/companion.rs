@@ -33,6 +33,7 @@ mod ttft;
 mod up;
 mod whereis;
 mod why;
+mod words;
 
 /// The companion of contextpilot-llama-server.
 ///

@@ -4,11 +4,11 @@ use std::io::{self, IsTerminal};
 
 use clap::Args;
 use contextpilot_client::Update;
-use contextpilot_client::control::{Change, Missed, ResidencyEvent};
+use contextpilot_client::control::{Change, Missed, Reason, ResidencyEvent};
 
 use super::connect::{ControlAt, hook_says};
 use super::show::{Moment, Visible, count, print, print_json};
-use super::whereis::{place, why};
+use super::words::{NEVER_CACHED, evicted};
 use crate::say::say;
 
 /// Print what is cached, moved and evicted, as it happens
@@ -108,12 +108,17 @@ pub(super) fn change(change: &Change) -> String {
         }
         Change::Evicted {
             id,
+            reason: Reason::NeverCached,
+            ..
+        } => format!("refused   {}  {NEVER_CACHED}", Visible(id)),
+        Change::Evicted {
+            id,
             reason,
             from,
             by,
         } => {
-            let why = why(*reason, by.as_deref());
-            format!("evicted   {}  {why}; it was {}", Visible(id), place(from))
+            let why = evicted(*reason, by.as_deref(), from);
+            format!("evicted   {}  {why}", Visible(id))
         }
         Change::Other => "something that this version does not know".to_owned(),
     }

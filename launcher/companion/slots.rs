@@ -152,7 +152,13 @@ fn show(options: &Options, server: &LlamaServer) -> Result<(), String> {
         }
     };
     let control = options.control.client()?;
-    let stats = control.stats();
+    let stats = match control.stats() {
+        // Without a hook the server's own slots are all there is to show. Any other error is one.
+        Err(error) if !matches!(error, Error::Unreachable { .. }) => {
+            return Err(hook_says(&control, &error));
+        }
+        other => other,
+    };
     if options.json {
         return print_json(&json!({
             "server": {"health": health, "props": props, "slots": slots},

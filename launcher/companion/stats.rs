@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::control::{
-    Delivery, HostCache, KvEvents, Losses, Mode, ModelState, Recording, ReuseOver, Slot, Stats,
+    Delivery, HostCache, KvEvents, Losses, Mode, ModelState, Reason, Recording, ReuseOver, Slot,
+    Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
 use super::show::{Visible, bytes, count, percent, print, print_json, span};
 use super::table::Table;
+use super::words::reason;
 
 /// Print what is in the cache, in numbers
 ///
@@ -191,20 +193,24 @@ fn reuse(reuse: &ReuseOver) -> String {
 
 /// The total, and by reason, the commonest first.
 pub(super) fn evictions(stats: &Stats) -> String {
+    // These never were in the cache, and so are no evictions.
+    let never = stats.evictions.get(&Reason::NeverCached).copied();
     let mut by: Vec<_> = stats.evictions.iter().collect();
+    by.retain(|&(reason, _)| *reason != Reason::NeverCached);
     by.sort_by_key(|&(reason, number)| (std::cmp::Reverse(*number), *reason));
     let total: u64 = by.iter().map(|(_, number)| **number).sum();
     let parts: Vec<String> = by
         .iter()
-        .map(|(reason, number)| {
-            let word = reason.as_str().replace('_', " ");
-            format!("{word} {}", count(**number))
-        })
+        .map(|(why, number)| format!("{} {}", reason(**why), count(**number)))
         .collect();
-    match parts.is_empty() {
+    let mut text = match parts.is_empty() {
         true => "none".to_owned(),
         false => format!("{}: {}", count(total), parts.join(", ")),
+    };
+    if let Some(never) = never.filter(|&never| never > 0) {
+        text += &format!("; {} never cached", count(never));
     }
+    text
 }
 
 /// The state of delivery to the index, in words.

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::Args;
-use contextpilot_client::control::{Place, Reason, RequestState, Timestamp};
+use contextpilot_client::control::{Reason, RequestState, Timestamp};
 
 use super::connect::{ControlAt, hook_says};
 use super::show::{Moment, Visible, count, print, print_json, span};
+use super::words::{NEVER_CACHED, evicted, place};
 
 /// Say where a request's prompt is cached, or when and why it was evicted
 ///
@@ -67,6 +68,11 @@ fn text(state: &RequestState, now: Timestamp) -> String {
         }
         RequestState::Evicted {
             at,
+            reason: Reason::NeverCached,
+            ..
+        } => format!("{id}  {NEVER_CACHED}; {}\n", ago(at)),
+        RequestState::Evicted {
+            at,
             reason,
             from,
             by,
@@ -77,34 +83,17 @@ fn text(state: &RequestState, now: Timestamp) -> String {
                 Some(tokens) => format!(", {} tokens", count((*tokens).into())),
                 None => String::new(),
             };
-            let why = why(*reason, by.as_deref());
-            let (from, at) = (place(from), ago(at));
-            format!("{id}  evicted  {why}; it was {from}{tokens}; {at}\n")
+            let why = evicted(*reason, by.as_deref(), from);
+            format!("{id}  evicted  {why}{tokens}; {}\n", ago(at))
         }
         RequestState::Unknown { hint, .. } => format!("{id}  unknown  {hint}\n"),
     }
 }
 
-/// A place, as part of a sentence.
-pub(super) fn place(place: &Place) -> String {
-    match place {
-        Place::Slot { slot } => format!("in slot {slot}"),
-        Place::Host => "in the host cache".to_owned(),
-        Place::Nowhere => "nowhere".to_owned(),
-    }
-}
-
-/// A reason, and the request that caused it.
-pub(super) fn why(reason: Reason, by: Option<&str>) -> String {
-    let word = reason.as_str().replace('_', " ");
-    match by {
-        Some(by) => format!("{word} by {}", Visible(by)),
-        None => word,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use contextpilot_client::control::Place;
+
     use super::*;
 
     #[test]
@@ -135,5 +124,23 @@ mod tests {
         let start = "a  evicted  dropped from host by b; it was in the host cache, 5 tokens; ";
         let evicted = text(evicted);
         assert!(evicted.starts_with(start), "{evicted}");
+    }
+
+    #[test]
+    fn a_refused_request_was_no_eviction_and_in_no_place() {
+        let refused = RequestState::Evicted {
+            id: "a".to_owned(),
+            at: Timestamp::from_unix_ms(1_000),
+            reason: Reason::NeverCached,
+            from: Place::Nowhere,
+            by: None,
+            tokens: None,
+            cached_tokens: None,
+            evaluation: None,
+        };
+        let text = text(&refused, Timestamp::from_unix_ms(3_000));
+        let start = "a  never cached: it was refused, or its client left before the prompt was \
+                     evaluated; 2 s ago, at ";
+        assert!(text.starts_with(start), "{text}");
     }
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::Control;
-use contextpilot_client::control::{Evaluated, Evaluation, RequestName, RequestState};
+use contextpilot_client::control::{Evaluated, Evaluation, Reason, RequestName, RequestState};
 use serde::Serialize;
 
 use super::connect::{ControlAt, hook_says};
 use super::show::{Moment, Visible, print, print_json};
+use super::words::NEVER_CACHED;
 
 mod advice;
 mod sentence;
@@ -92,6 +93,13 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             (None, RequestState::Unknown { hint, .. }) => {
                 print(&format!("{}  unknown  {hint}\n", Visible(id)))?;
             }
+            (
+                None,
+                RequestState::Evicted {
+                    reason: Reason::NeverCached,
+                    ..
+                },
+            ) => print(&format!("{}  {NEVER_CACHED}\n", Visible(id)))?,
             (None, _) => print(&format!(
                 "{}  not remembered: the last 10,000 requests are, unless CONTEXTPILOT_EXPLAIN_MB \
                  is 0\n",

@@ -87,6 +87,28 @@ fn evictions_are_printed_as_they_happen_and_afterwards() {
 }
 
 #[test]
+fn a_refused_request_is_called_that_and_no_eviction() {
+    let watched = Watched::start(two_slots());
+    watched.complete(ask(TEA, "tea"));
+    watched.wait_state("tea", "cached");
+    let too_long = Request::completion("word ".repeat(3000)).id("long");
+    assert!(watched.server.complete(&too_long).is_err());
+    watched.wait_state("long", "evicted");
+    let words = "never cached: it was refused, or its client left before the prompt was evaluated";
+    for command in ["where", "why"] {
+        let output = watched.command(&[command, "long"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.starts_with(&format!("long  {words}")), "{text}");
+    }
+    let text = watched.text(&["stats"]);
+    assert!(
+        text.contains("\nevictions    none; 1 never cached\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_end_of_the_server_ends_the_events() {
     let mut watched = Watched::start(two_slots());
     let mut events = watched

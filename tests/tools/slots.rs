@@ -59,6 +59,21 @@ fn without_a_hook_only_the_servers_slots_are_shown() {
 }
 
 #[test]
+fn if_the_hook_refuses_to_answer_slots_fails() {
+    let watched = Watched::start(two_slots().env("CONTEXTPILOT_LISTEN_TOKEN", "sesame"));
+    let slots = |token: &str, more: &[&str]| {
+        let mut command = watched.command(&[&["slots"], more].concat());
+        command.env("CONTEXTPILOT_LISTEN_TOKEN", token);
+        command
+    };
+    for more in [&[][..], &["--json"]] {
+        let said = fails(slots("wrong", more));
+        assert!(said.contains("set CONTEXTPILOT_LISTEN_TOKEN"), "{said}");
+    }
+    good(&slots("sesame", &[]).output().unwrap());
+}
+
+#[test]
 fn slots_are_saved_restored_and_erased() {
     let watched = Watched::start(two_slots());
     watched.complete(Request::completion(TEA).id("tea").slot(0));

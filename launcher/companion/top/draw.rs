@@ -11,7 +11,7 @@ use contextpilot_client::control::{HostCache, KvEvents, Slot};
 use super::state::{Line, Order, Point, State};
 use crate::companion::show::{Moment, Visible, bytes, count, percent};
 use crate::companion::stats;
-use crate::companion::whereis::{place, why};
+use crate::companion::words;
 
 mod causes;
 
@@ -264,9 +264,8 @@ fn of_line(state: &State, line: &Line) -> Text<'static> {
             ),
             Span::styled(format!("{:<20}", Visible(id).to_string()), bold()),
             Span::raw(format!(
-                "  {}, was {}",
-                why(*reason, by.as_deref()),
-                place(from)
+                "  {}",
+                words::evicted(*reason, by.as_deref(), from)
             )),
         ]),
         Line::Gap(text) => Text::styled(format!("– {text}"), colour(state, Color::Yellow)),

@@ -4,7 +4,7 @@ use contextpilot_client::control::{Causes, Diverged, Evaluation, Lost, RequestNa
 
 use super::advice::advice;
 use crate::companion::show::{Moment, Visible, count};
-use crate::companion::whereis::why;
+use crate::companion::words::{cause, lost as how};
 
 /// A few lines, the last of which say what to do.
 pub(super) fn text(name: &RequestName, evaluation: &Evaluation) -> String {
@@ -78,27 +78,9 @@ fn because(causes: &Causes) -> String {
     all.sort_by_key(|&(_, tokens)| std::cmp::Reverse(tokens));
     let each: Vec<String> = all
         .into_iter()
-        .map(|(cause, tokens)| format!("{} {}", count(tokens), words(cause)))
+        .map(|(name, tokens)| format!("{} {}", count(tokens), cause(name)))
         .collect();
     each.join(", ")
-}
-
-/// A cause, in words.
-pub(in crate::companion) fn words(cause: &str) -> &str {
-    match cause {
-        "last_token" => "last token",
-        "elsewhere_pinned" => "in another slot than the one named",
-        "elsewhere_busy" => "in a slot at work",
-        "elsewhere_similarity" => "in another slot, too small a share",
-        "elsewhere_least_recently_used" => "in another slot, not looked for",
-        "elsewhere_host_rule" => "in the host cache, not taken",
-        "no_way_back" => "in the slot, without a way back",
-        "uncached" => "not wanted from the cache",
-        "moved" => "in the slot further on",
-        "adapter" => "for other adapters",
-        "not_known" => "not known",
-        other => other,
-    }
 }
 
 /// Where the prompt diverged from an earlier one.
@@ -152,7 +134,7 @@ fn how_lost(lost: &Lost, tokens: u64) -> String {
         "{} lost at {}: {}",
         of_tokens(tokens),
         Moment::from(lost.when).of_day(),
-        why(lost.reason, by.as_deref()),
+        how(lost.reason, by.as_deref()),
     )
 }
 
@@ -230,7 +212,7 @@ mod tests {
             }),
             ..one()
         });
-        assert_eq!(lines[1], "9,740 evicted, 2 in a slot at work, 1 last token");
+        assert_eq!(lines[1], "9,740 evicted, 2 in a busy slot, 1 last token");
         assert!(lines[2].starts_with("9,740 tokens lost at "), "{lines:?}");
         assert!(lines[2].ends_with("dropped from host by #7"), "{lines:?}");
         assert!(lines[3].contains("--cache-ram"), "{lines:?}");

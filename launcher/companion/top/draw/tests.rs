@@ -134,7 +134,7 @@ fn a_usual_terminal_shows_everything() {
     assert_line(
         &lines,
         11,
-        &["req-elm", "overwritten by req-owl, was in slot 0"],
+        &["req-elm", "overwritten by req-owl; it was in slot 0"],
     );
     assert_line(&lines, 12, &["– 3 events did not arrive"]);
     assert_line(&lines, 13, &["req-ash"]);
