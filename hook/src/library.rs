@@ -9,11 +9,11 @@ use contextpilot_observer::Now;
 use contextpilot_residency::{Arrival, BufferId, RequestId, Token};
 use contextpilot_worker::{Item, Library, Lost, Rest, Source, Withdrawn};
 
-use crate::attach::Attached;
 use crate::attach::claims::{self, Claim};
+use crate::attach::{self, Attached, original};
 use crate::base::status::STATUS;
 use crate::base::{clock, faults, guard, log, mode};
-use crate::capture::{contexts, model, recent, saved};
+use crate::capture::{contexts, listeners, model, recent, saved};
 use crate::channel::{self, Channel, Inbox};
 
 /// This library, attached to the host.
@@ -80,6 +80,10 @@ impl Library for Here {
 
     fn model_state(&self) -> ModelState {
         model::state()
+    }
+
+    fn listening(&self) -> Vec<String> {
+        listeners::now(original::called::SSL_accept.ever() || attach::serves_tls())
     }
 
     fn requests(&self) -> Requests {

@@ -82,6 +82,12 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "requests on this socket count as having no id",
     },
     Bound {
+        what: "sockets on which the server listens",
+        most: LISTENERS,
+        each: 16,
+        beyond: "the address is not named (`listening`)",
+    },
+    Bound {
         what: "buffers of the host prompt cache, by address",
         most: 8 * BUFFER_BUCKETS,
         each: size_of::<usize>(),

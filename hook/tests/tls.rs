@@ -6,6 +6,9 @@ mod support;
 
 use support::{Fixture, Generation, Linking, finish, heard, index, stderr};
 
+/// With these, a server speaks TLS.
+const TLS: [&str; 4] = ["--ssl-cert-file", "x", "--ssl-key-file", "x"];
+
 /// `flags` decide when the dynamic linker binds imported functions.
 fn evicts(flags: &[&str]) {
     is_followed(&Fixture::with_tls(flags), flags);
@@ -13,7 +16,7 @@ fn evicts(flags: &[&str]) {
 
 fn is_followed(fixture: &Fixture, flags: &[&str]) {
     let index = index();
-    let (output, _) = finish(fixture.told("", &index).args(["--ssl-cert-file", "x"]));
+    let (output, _) = finish(fixture.told("", &index).args(TLS));
     assert!(output.status.success(), "{flags:?}: {output:?}");
     let banner = stderr(&output);
     assert!(
@@ -69,7 +72,7 @@ fn evictions_are_reported_with_openssl_inside_the_executable() {
 fn if_openssl_inside_cannot_be_hooked_the_banner_says_so() {
     let fixture = Fixture::with_tls_inside(&["-DSHORT_WRITE", "-fcf-protection=none"]);
     let index = index();
-    let (output, _) = finish(fixture.told("", &index).args(["--ssl-cert-file", "x"]));
+    let (output, _) = finish(fixture.told("", &index).args(TLS));
     assert!(output.status.success(), "{output:?}");
     let banner = stderr(&output);
     let expected = "; without TLS: requests over https are not recognised (";
@@ -82,7 +85,10 @@ fn if_the_servers_tls_library_is_unknown_the_banner_says_so() {
     let fixture = Fixture::new(Generation::Extended, Linking::Library);
     let index = index();
     let mut host = fixture.told("evict", &index);
-    let (output, _) = finish(host.env("LLAMA_ARG_SSL_CERT_FILE", "x"));
+    let (output, _) = finish(
+        host.env("LLAMA_ARG_SSL_CERT_FILE", "x")
+            .env("LLAMA_ARG_SSL_KEY_FILE", "x"),
+    );
     assert!(output.status.success(), "{output:?}");
     let banner = stderr(&output);
     let expected = "; without TLS: requests over https are not recognised (";

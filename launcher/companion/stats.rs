@@ -39,6 +39,9 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 /// The figures as lines of text.
 pub(super) fn text(stats: &Stats) -> String {
     let mut lines = vec![heading(stats)];
+    if !stats.listening.is_empty() {
+        lines.push(line("listening", &stats.listening.join(", ")));
+    }
     let engine = &stats.engine;
     lines.push(line("attached", &engine.attached.join(", ")));
     for missing in &engine.missing {

@@ -4,6 +4,7 @@ mod access;
 mod events;
 mod figures;
 mod functions;
+mod listening;
 mod loading;
 mod log;
 mod metrics;

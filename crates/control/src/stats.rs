@@ -21,6 +21,11 @@ pub struct Stats {
     pub hook_version: String,
     /// What it is there for.
     pub mode: Mode,
+    /// Where the server itself listens: `http://127.0.0.1:9931`, `https://[::1]:9931` or
+    /// `unix:/path`, with the port that the system chose. `http://0.0.0.0:…` and `http://[::]:…` are
+    /// all addresses of the machine. Empty: not seen, or an older hook.
+    #[serde(default)]
+    pub listening: Vec<String>,
     /// What it stands in front of.
     pub engine: Engine,
     /// The model that is served.

@@ -32,6 +32,7 @@ fn stats() -> Stats {
         uptime_seconds: 1.5,
         hook_version: "0.1.0".to_owned(),
         mode: Mode::Reporting,
+        listening: vec!["http://127.0.0.1:9931".to_owned()],
         engine: Engine {
             name: "llama.cpp".to_owned(),
             version: Some("0.7.0".to_owned()),

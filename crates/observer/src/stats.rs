@@ -21,6 +21,8 @@ pub struct Outside {
     pub hook_version: String,
     /// See [`Stats::mode`].
     pub mode: Mode,
+    /// See [`Stats::listening`].
+    pub listening: Vec<String>,
     /// See [`Stats::engine`].
     pub engine: Engine,
     /// The model named by the command line or the environment. If there is none, the engine's own
@@ -73,6 +75,7 @@ impl Observer {
             uptime_seconds: outside.uptime_seconds,
             hook_version: outside.hook_version,
             mode: outside.mode,
+            listening: outside.listening,
             engine: outside.engine,
             model: outside.model.or_else(|| {
                 said.map(|name| Model {

@@ -407,6 +407,7 @@ fn outside() -> contextpilot_observer::Outside {
         process: 1,
         uptime_seconds: 1.0,
         hook_version: String::new(),
+        listening: Vec::new(),
         mode: contextpilot_control::Mode::Observing,
         engine: contextpilot_control::Engine::default(),
         model: None,

@@ -53,6 +53,9 @@ pub trait Library: Sync {
     /// Whether the server loads its model, answers, or sleeps.
     fn model_state(&self) -> ModelState;
 
+    /// Where the server listens now: see [`Stats::listening`](contextpilot_control::Stats::listening).
+    fn listening(&self) -> Vec<String>;
+
     /// Counts of requests that were received so far.
     fn requests(&self) -> Requests;
 

@@ -155,13 +155,14 @@ impl fmt::Display for Attached {
     }
 }
 
-/// Whether the server was asked to speak TLS.
-fn serves_tls() -> bool {
-    let asks = |argument: OsString| {
-        let argument = argument.to_string_lossy().replace('_', "-");
-        argument == "--ssl-cert-file"
+/// Whether the server was asked to speak TLS: with both of these files, and not with one alone.
+pub(crate) fn serves_tls() -> bool {
+    let given = |flag: &str, variable: &str| {
+        let is_flag = |argument: OsString| argument.to_string_lossy().replace('_', "-") == flag;
+        std::env::args_os().any(is_flag) || std::env::var_os(variable).is_some()
     };
-    std::env::args_os().any(asks) || std::env::var_os("LLAMA_ARG_SSL_CERT_FILE").is_some()
+    given("--ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE")
+        && given("--ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE")
 }
 
 /// What is known of each function that the host has.

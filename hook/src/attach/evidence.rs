@@ -110,7 +110,7 @@ impl Called {
     }
 
     /// Whether a call was seen.
-    pub(super) fn ever(&self) -> bool {
+    pub(crate) fn ever(&self) -> bool {
         self.0.load(Ordering::Relaxed) != NEVER
     }
 

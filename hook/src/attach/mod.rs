@@ -56,7 +56,7 @@ mod row;
 mod slot;
 mod version;
 
-pub(crate) use self::attached::Attached;
+pub(crate) use self::attached::{Attached, serves_tls};
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;
 pub(crate) use self::replacement::Replacement;

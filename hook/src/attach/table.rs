@@ -225,6 +225,7 @@ macro_rules! for_each_interposed {
             buffers   cxx       optional fn _ZdaPv(memory: Pointer);
             buffers   cxx       optional fn _ZdaPvm(memory: Pointer, size: usize);
 
+            http      libc      optional fn listen(socket: c_int, backlog: c_int) -> c_int;
             http      libc      required fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int;
             // macOS has none.
             http      libc      optional fn accept4(listener: c_int, address: Pointer, length: Pointer, flags: c_int) -> c_int;

@@ -16,6 +16,8 @@ pub(crate) const STRANDED: usize = 16_384;
 
 /// Sockets beyond this number are not followed: their requests count as having no id.
 pub(crate) const SOCKETS: usize = 65_536;
+/// Sockets on which the server listens at once: one for each address of `--host`.
+pub(crate) const LISTENERS: usize = 32;
 /// Buckets of eight saved buffers.
 pub(crate) const BUFFER_BUCKETS: usize = 8192;
 /// Counters of saved buffers, by kind of address.

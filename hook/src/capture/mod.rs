@@ -7,6 +7,7 @@
 //! | [`contexts`], [`adapters`] | the context of a memory; the adapters of a context |
 //! | [`saved`], [`packed`] | which host buffers hold saved sequences; the tokens in a slot's save file |
 //! | [`sockets`], [`connections`] | which descriptors are clients' connections; the request that a thread serves |
+//! | [`listeners`] | the sockets on which the server listens |
 //! | [`requests`], [`tasks`] | a request from its bytes to its answer; the numbers in a list of tasks |
 //! | [`prompts`], [`infill`] | the same, if requests are tied to slots by their prompts |
 //! | [`recent`] | ids, where they outlive a crash |
@@ -20,6 +21,7 @@ pub(crate) mod contexts;
 mod facts;
 pub(crate) mod infill;
 pub(crate) mod legacy;
+pub(crate) mod listeners;
 pub(crate) mod measure;
 pub(crate) mod model;
 pub(crate) mod packed;

@@ -6,7 +6,16 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::{errno, observe};
 use crate::capture::connections::{self, Layer};
-use crate::capture::sockets;
+use crate::capture::{listeners, sockets};
+
+/// The server calls this once for each address of its own, before it loads a model.
+pub(crate) unsafe fn listen(socket: c_int, backlog: c_int) -> c_int {
+    let result = original!(listen(socket, backlog));
+    if result == 0 {
+        observe(|| listeners::listens(socket));
+    }
+    result
+}
 
 pub(crate) unsafe fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int {
     let socket = original!(accept(listener, address, length));

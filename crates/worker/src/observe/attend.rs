@@ -164,6 +164,7 @@ impl Attendant {
                 (true, Some(_)) => Mode::Reporting,
                 (true, None) => Mode::Observing,
             },
+            listening: facts.library.listening(),
             engine: facts.library.engine(),
             model: facts.model.clone(),
             model_state: facts.library.model_state(),
