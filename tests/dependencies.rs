@@ -153,6 +153,7 @@ fn the_hook_links_neither_hyper_nor_tokio() {
 fn pure_crates_contain_no_unsafe_code_and_no_io() {
     for name in [
         "kv-events",
+        "kv-store",
         "index",
         "order",
         "residency",

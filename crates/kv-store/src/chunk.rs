@@ -1,0 +1,117 @@
+//! Chunks, and pieces of them.
+
+use std::sync::Arc;
+
+use crate::{Fingerprint, Name};
+
+/// No chunk crosses a multiple of this many tokens.
+pub const GRID: usize = 256;
+
+/// The header of a chunk's file, bytes.
+pub const HEADER_BYTES: u64 = 128;
+/// Files take whole blocks of this many bytes.
+const BLOCK: u64 = 4096;
+/// What a chunk takes in memory besides its tokens, bytes: a node, and entries of three maps.
+const CHUNK_MEMORY: usize = 350;
+
+/// A run of tokens of a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// A hash of all that the rows depend on.
+    pub name: Name,
+    /// The chunk that stands before this one, and how many of its tokens do.
+    pub parent: Option<(Name, u32)>,
+    /// What the rows depend on besides their tokens.
+    pub fingerprint: Fingerprint,
+    /// The link of the chain of names at the last multiple of [`GRID`] that is not behind `start`.
+    pub link: Name,
+    /// The position of the first token.
+    pub start: u32,
+    /// At least one.
+    pub tokens: Arc<[i32]>,
+    /// The size of the rows, bytes.
+    pub bytes: u64,
+}
+
+impl Chunk {
+    /// Bytes on disk: header, tokens and rows, in whole blocks.
+    pub fn cost(&self) -> u64 {
+        let tokens = 4 * self.tokens.len() as u64;
+        let file = self.bytes.saturating_add(HEADER_BYTES + tokens);
+        file.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the chunk can stand in a tree at all.
+    pub(crate) fn is_well_formed(&self) -> bool {
+        let start = self.start as usize;
+        let room = GRID - start % GRID;
+        let parent = match self.parent {
+            Some((name, tokens)) => name != self.name && tokens > 0 && tokens <= self.start,
+            None => start == 0,
+        };
+        parent && !self.tokens.is_empty() && self.tokens.len() <= room
+    }
+}
+
+/// What chunks take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Size {
+    /// On disk.
+    pub(crate) bytes: u64,
+    /// In memory, bytes.
+    pub(crate) memory: usize,
+}
+
+impl Size {
+    pub(crate) fn of(chunk: &Chunk) -> Self {
+        Self {
+            bytes: chunk.cost(),
+            memory: CHUNK_MEMORY + 4 * chunk.tokens.len(),
+        }
+    }
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            memory: self.memory.saturating_add(other.memory),
+        }
+    }
+
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            memory: self.memory.saturating_sub(other.memory),
+        }
+    }
+}
+
+/// The first tokens of a chunk, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The chunk.
+    pub name: Name,
+    /// The position of the chunk's first token.
+    pub start: usize,
+    /// Tokens in the chunk.
+    pub chunk_tokens: usize,
+    /// How many of them belong to the piece; at least one.
+    pub take: usize,
+}
+
+/// The beginning of a prompt that the store has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl Found {
+    /// How many tokens.
+    pub fn tokens(&self) -> usize {
+        self.pieces.last().map_or(0, |last| last.start + last.take)
+    }
+
+    /// In order; each begins where the one before ends.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+}

@@ -1,0 +1,208 @@
+//! Puts the state of a sequence together.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::Layout;
+use crate::layout::MAGIC;
+
+/// A state that is being put together, from its first position to its last.
+///
+/// The state is given out only when it is complete ([`finish`](Self::finish)).
+#[derive(Debug)]
+pub struct Composer<'b> {
+    layout: &'b Layout,
+    bytes: &'b mut [u8],
+    /// Where the first cell's description is.
+    cells_at: usize,
+    positions: Range<usize>,
+    /// The next position that is missing.
+    next: usize,
+}
+
+impl<'b> Composer<'b> {
+    /// A state of `sequence` with these positions; a whole prefix begins at 0. `buffer` gets the
+    /// state's size. If it was as large before, its memory is used again, which saves the time
+    /// that fresh pages take: about as long as copying the rows.
+    ///
+    /// # Errors
+    /// There are no positions, or there can be no such state.
+    pub fn new(
+        layout: &'b Layout,
+        sequence: i32,
+        positions: Range<usize>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<Self, ComposeError> {
+        let cells = positions.len();
+        let stream = layout.stream(sequence).ok_or(ComposeError::Sequence)?;
+        let size = layout.state_size(cells);
+        if cells == 0 || positions.end > i32::MAX as usize || size > isize::MAX as usize {
+            return Err(ComposeError::Positions);
+        }
+        if size > buffer.capacity() {
+            // Not `resize`: that would write zeros, and copy what was there before.
+            *buffer = vec![0; size];
+        } else {
+            buffer.resize(size, 0);
+        }
+        let cells_at = layout.prefix_size() + 4 + 4 * (stream + 1);
+        let mut composer = Self {
+            layout,
+            bytes: buffer,
+            cells_at,
+            next: positions.start,
+            positions,
+        };
+        composer.describe(sequence, stream);
+        Ok(composer)
+    }
+
+    /// Writes everything but the rows and the extra words.
+    fn describe(&mut self, sequence: i32, stream: usize) {
+        let layout = self.layout;
+        let cells = self.positions.len();
+        let mut writer = Writer {
+            bytes: self.bytes,
+            at: 0,
+        };
+        if layout.magic {
+            writer.u32(MAGIC);
+            writer.i32(sequence);
+        }
+        writer.u32(layout.streams as u32);
+        for _ in 0..stream {
+            writer.u32(0);
+        }
+        writer.u32(cells as u32);
+        for position in self.positions.clone() {
+            writer.u32(position as u32);
+            writer.u32(1);
+            writer.at += 4 * layout.extra;
+            writer.i32(sequence);
+        }
+        writer.u32(u32::from(layout.transposed));
+        writer.u32(layout.k.len() as u32);
+        for (index, rows) in layout.layers().enumerate() {
+            writer.i32(rows.kind);
+            if layout.transposed && index >= layout.k.len() {
+                writer.u32(rows.unit as u32);
+                writer.u32(rows.repeats as u32);
+            } else {
+                writer.put(&(rows.unit as u64).to_le_bytes());
+            }
+            writer.at += cells * rows.bytes();
+        }
+        for _ in stream + 1..layout.streams {
+            writer.u32(0);
+        }
+        debug_assert_eq!(writer.at, writer.bytes.len());
+    }
+
+    /// Of a chunk that has `chunk_tokens` tokens and these rows, the tokens from `skip` on go to
+    /// the next `take` positions. These begin at `at`, which must be where the last call ended.
+    ///
+    /// # Errors
+    /// The rows do not fit the layout or the positions.
+    pub fn put(
+        &mut self,
+        at: usize,
+        rows: &[u8],
+        chunk_tokens: usize,
+        skip: usize,
+        take: usize,
+    ) -> Result<(), ComposeError> {
+        if chunk_tokens.checked_mul(self.layout.bytes_per_token()) != Some(rows.len()) {
+            return Err(ComposeError::Rows);
+        }
+        let inside = skip
+            .checked_add(take)
+            .is_some_and(|end| end <= chunk_tokens);
+        if at != self.next || take > self.positions.end - self.next || !inside {
+            return Err(ComposeError::Positions);
+        }
+        let cells = self.positions.len();
+        let cell = at - self.positions.start;
+        if self.layout.extra > 0 {
+            let (size, extra) = (self.layout.cell_size(), 4 * self.layout.extra);
+            let words = rows[skip * extra..(skip + take) * extra].chunks_exact(extra);
+            let list = &mut self.bytes[self.cells_at + cell * size..];
+            for (cell, words) in list.chunks_exact_mut(size).zip(words) {
+                cell[8..8 + extra].copy_from_slice(words);
+            }
+        }
+        let sources = self.layout.in_chunk(chunk_tokens);
+        let targets = self.layout.in_state(self.cells_at, cells);
+        for (source, target) in sources.zip(targets) {
+            let unit = source.unit;
+            let length = take * unit;
+            for repeat in 0..source.repeats {
+                let from = source.at + (repeat * chunk_tokens + skip) * unit;
+                let to = target.at + (repeat * cells + cell) * unit;
+                self.bytes[to..to + length].copy_from_slice(&rows[from..from + length]);
+            }
+        }
+        self.next += take;
+        Ok(())
+    }
+
+    /// The next position that is missing.
+    pub fn next(&self) -> usize {
+        self.next
+    }
+
+    /// The state.
+    ///
+    /// # Errors
+    /// Positions are missing.
+    pub fn finish(self) -> Result<&'b [u8], ComposeError> {
+        if self.next == self.positions.end {
+            Ok(self.bytes)
+        } else {
+            Err(ComposeError::Positions)
+        }
+    }
+}
+
+struct Writer<'a> {
+    bytes: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    fn u32(&mut self, number: u32) {
+        self.put(&number.to_le_bytes());
+    }
+
+    fn i32(&mut self, number: i32) {
+        self.put(&number.to_le_bytes());
+    }
+}
+
+/// Why no state came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ComposeError {
+    /// The cache has no such sequence.
+    Sequence,
+    /// The positions are not the next ones, or not all are there.
+    Positions,
+    /// The rows have another size than the layout says.
+    Rows,
+}
+
+impl fmt::Display for ComposeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sequence => "the cache has no such sequence",
+            Self::Positions => "positions of the state are missing or in the wrong order",
+            Self::Rows => "the rows have another size than the layout says",
+        })
+    }
+}
+
+impl std::error::Error for ComposeError {}

@@ -1,0 +1,197 @@
+//! How a state of a sequence is laid out.
+//!
+//! What llama.cpp writes for a context with dense attention (read in the sources of two versions,
+//! 2025 and 2026; integers are little-endian):
+//!
+//! ```text
+//! [u32 magic, i32 sequence]                     since 2026
+//! u32 streams
+//! for each stream: u32 cells, and for the one that has some:
+//!     per cell  i32 position, u32 1, [extra: 2 or 3 of i32], i32 sequence
+//!     u32 transposed, u32 layers
+//!     per layer i32 type, u64 row size, the K rows of all cells
+//!     per layer i32 type, u64 row size, the V rows of all cells            or, transposed:
+//!     per layer i32 type, u32 element size, u32 elements, each element of all cells
+//! ```
+//!
+//! *Extra* is a position of two parts, of models that have images (M-RoPE), and since 2026 the
+//! token. With latent attention there is no V: the last part is not there. A cache with a stream
+//! for each sequence has the cells in the stream of the sequence's number.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// In front of states since 2026.
+pub(crate) const MAGIC: u32 = 0xaf14_3cd8;
+/// The most streams that a state may have, and layers. llama.cpp has 256 and 512.
+pub(crate) const MOST: usize = 4096;
+/// The most extra words of a cell.
+pub(crate) const MOST_EXTRA: usize = 4;
+/// Type and sizes in front of a layer's rows, transposed or not: bytes.
+pub(crate) const LAYER_HEAD: usize = 12;
+
+/// Everything of a state but its cells and its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub(crate) magic: bool,
+    pub(crate) streams: usize,
+    /// Extra words of each cell. They are kept with the rows.
+    pub(crate) extra: usize,
+    pub(crate) transposed: bool,
+    pub(crate) k: Vec<Rows>,
+    pub(crate) v: Vec<Rows>,
+}
+
+/// The rows of a layer, K or V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) kind: i32,
+    /// The size of a row, or of an element if transposed; bytes.
+    pub(crate) unit: usize,
+    /// 1, or the elements of a row if transposed.
+    pub(crate) repeats: usize,
+}
+
+impl Rows {
+    /// Bytes a token. It was seen not to overflow when the layout was read.
+    pub(crate) fn bytes(&self) -> usize {
+        self.unit * self.repeats
+    }
+}
+
+/// Where a layer's rows are, in a state or in a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Of the first row.
+    pub(crate) at: usize,
+    pub(crate) unit: usize,
+    pub(crate) repeats: usize,
+}
+
+impl Layout {
+    /// A hash of all that says how a chunk's rows are laid out. Neither the number of streams nor
+    /// the magic number is part of it: servers with other numbers of slots have the same rows.
+    pub fn digest(&self) -> [u8; 16] {
+        let mut hash = Sha256::new();
+        hash.update(b"layout");
+        for count in [
+            self.extra,
+            usize::from(self.transposed),
+            self.k.len(),
+            self.v.len(),
+        ] {
+            hash.update((count as u64).to_le_bytes());
+        }
+        for rows in self.layers() {
+            hash.update(rows.kind.to_le_bytes());
+            hash.update((rows.unit as u64).to_le_bytes());
+            hash.update((rows.repeats as u64).to_le_bytes());
+        }
+        let whole = hash.finalize();
+        std::array::from_fn(|i| whole[i])
+    }
+
+    /// The bytes of a token in a chunk.
+    pub fn bytes_per_token(&self) -> usize {
+        4 * self.extra + self.layers().map(Rows::bytes).sum::<usize>()
+    }
+
+    /// The size of a state with this many tokens, bytes. `usize::MAX` if there can be none.
+    pub fn state_size(&self, tokens: usize) -> usize {
+        let each = self.bytes_per_token() + self.cell_size() - 4 * self.extra;
+        let rest = self.prefix_size() + 4 + 4 * self.streams + 8;
+        let layers = LAYER_HEAD * (self.k.len() + self.v.len());
+        each.saturating_mul(tokens).saturating_add(rest + layers)
+    }
+
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &Rows> {
+        self.k.iter().chain(&self.v)
+    }
+
+    pub(crate) fn prefix_size(&self) -> usize {
+        if self.magic { 8 } else { 0 }
+    }
+
+    /// The size of what a state says about a cell, bytes.
+    pub(crate) fn cell_size(&self) -> usize {
+        cell_size(self.extra)
+    }
+
+    /// The stream that has the cells of a sequence.
+    pub(crate) fn stream(&self, sequence: i32) -> Option<usize> {
+        let sequence = usize::try_from(sequence).ok()?;
+        match self.streams {
+            1 => Some(0),
+            streams => (sequence < streams).then_some(sequence),
+        }
+    }
+
+    /// Where the layers' rows are in a state of `cells` cells, if the first cell's description
+    /// is at `cells_at`.
+    pub(crate) fn in_state(&self, cells_at: usize, cells: usize) -> impl Iterator<Item = Place> {
+        let mut at = cells_at + cells * self.cell_size() + 8;
+        self.layers().map(move |rows| {
+            let place = rows.place(at + LAYER_HEAD);
+            at += LAYER_HEAD + cells * rows.bytes();
+            place
+        })
+    }
+
+    /// Where the layers' rows are in a chunk.
+    pub(crate) fn in_chunk(&self, tokens: usize) -> impl Iterator<Item = Place> {
+        let mut at = tokens * 4 * self.extra;
+        self.layers().map(move |rows| {
+            let place = rows.place(at);
+            at += tokens * rows.bytes();
+            place
+        })
+    }
+}
+
+impl Rows {
+    fn place(&self, at: usize) -> Place {
+        Place {
+            at,
+            unit: self.unit,
+            repeats: self.repeats,
+        }
+    }
+}
+
+pub(crate) fn cell_size(extra: usize) -> usize {
+    12 + 4 * extra
+}
+
+/// Why a state is not understood. Such a state is not for the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// The sequence has no tokens, so the state says nothing about layers.
+    Empty,
+    /// It ends too early.
+    Short,
+    /// There is more after the last layer: a cache of several parts, as for sliding windows.
+    Trailing,
+    /// A number that no known version writes: streams, cells, sequences or layers.
+    Unknown,
+    /// Some position is missing or is there twice.
+    Positions,
+    /// Taken apart and put together, it is not the same.
+    Differs,
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "the sequence is empty",
+            Self::Short => "the state ends too early",
+            Self::Trailing => "the state has a second part, as with a sliding window",
+            Self::Unknown => "the state has an unknown layout",
+            Self::Positions => "positions are missing or are there twice",
+            Self::Differs => "the state differs after it was taken apart and put together",
+        })
+    }
+}
+
+impl std::error::Error for LayoutError {}

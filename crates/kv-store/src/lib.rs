@@ -1,0 +1,40 @@
+//! What a prefix store has, and how the state of a sequence is cut into pieces and put together again.
+//!
+//! ```text
+//!  state of a sequence ──► State::read ──► extract ──► rows of a chunk ──► a file
+//!  state of a sequence ◄── Composer    ◄── put     ◄── rows of a chunk ◄── a file
+//!
+//!  prompt ──► Store::find    ──► the pieces that are there
+//!         ──► Store::missing ──► the chunks that are not ──► Store::insert ──► what leaves for them
+//! ```
+//!
+//! A *chunk* is a run of tokens together with their KV rows. The rows depend on all tokens before
+//! them, so a chunk belongs to a prefix: chunks form a radix tree. They never cross a multiple of
+//! [`GRID`] tokens, and are never split: a prompt that differs in the middle of a chunk continues
+//! there with a chunk of its own. So no row is stored twice.
+//!
+//! The crate knows names, tokens and sizes. Rows are in files, which `crates/kv-files` writes and reads.
+//!
+//! # Memory
+//! 4 bytes a token and about 350 bytes a chunk, at most [`MEMORY`] in all: when that is reached,
+//! chunks leave as if the budget were used up.
+
+#![forbid(unsafe_code)]
+
+mod chunk;
+mod compose;
+mod layout;
+mod name;
+mod prove;
+mod slab;
+mod state;
+mod store;
+mod tree;
+
+pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece};
+pub use compose::{ComposeError, Composer};
+pub use layout::{Layout, LayoutError};
+pub use name::{Fingerprint, Name, NameError};
+pub use prove::prove;
+pub use state::State;
+pub use store::{MEMORY, Model, Refused, Store};

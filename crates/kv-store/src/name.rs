@@ -1,0 +1,183 @@
+//! Names of chunks.
+//!
+//! The name of a chunk is a hash of everything that its rows depend on. It is a chain, with a link
+//! at each multiple of [`GRID`]: the hash of the previous link and the tokens since. So the names
+//! of a prompt's whole chunks are the same on every machine, however the prompt grew there.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+use crate::GRID;
+
+/// What rows depend on besides their tokens: the model, its adapters, the layout, settings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint(pub [u8; 16]);
+
+/// The name of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(pub [u8; 16]);
+
+impl Fingerprint {
+    /// The fingerprint of these facts. Order and division matter: `["ab", "c"]` is not `["a", "bc"]`.
+    pub fn of(facts: &[&[u8]]) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"fingerprint");
+        for fact in facts {
+            hash.update((fact.len() as u64).to_le_bytes());
+            hash.update(fact);
+        }
+        Self(first_half(hash))
+    }
+
+    /// The first link of the chain.
+    pub(crate) fn link(&self) -> Name {
+        let mut hash = Sha256::new();
+        hash.update(b"chain");
+        hash.update(self.0);
+        Name(first_half(hash))
+    }
+}
+
+impl Name {
+    /// The name of the chunk that begins `skip` tokens behind a multiple of [`GRID`]. `self` is the
+    /// link at that multiple, `tokens` are those from there to the chunk's end, at most [`GRID`].
+    ///
+    /// With all [`GRID`] tokens and no `skip` that is the next link, too.
+    pub(crate) fn next(&self, skip: usize, tokens: &[i32]) -> Self {
+        debug_assert!(skip < tokens.len() && tokens.len() <= GRID);
+        let mut bytes = [0; GRID * 4];
+        for (into, token) in bytes.chunks_exact_mut(4).zip(tokens) {
+            into.copy_from_slice(&token.to_le_bytes());
+        }
+        let mut hash = Sha256::new();
+        hash.update(b"chunk");
+        hash.update(self.0);
+        hash.update((skip as u32).to_le_bytes());
+        hash.update(&bytes[..tokens.len().min(GRID) * 4]);
+        Self(first_half(hash))
+    }
+}
+
+fn first_half(hash: Sha256) -> [u8; 16] {
+    let whole = hash.finalize();
+    std::array::from_fn(|i| whole[i])
+}
+
+fn hex(bytes: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+/// It does not have 32 lower-case hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameError;
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name has 32 lower-case hexadecimal digits")
+    }
+}
+
+impl std::error::Error for NameError {}
+
+impl FromStr for Name {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Ok(byte - b'0'),
+            b'a'..=b'f' => Ok(byte - b'a' + 10),
+            _ => Err(NameError),
+        };
+        if text.len() != 32 {
+            return Err(NameError);
+        }
+        let mut bytes = [0; 16];
+        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            *byte = digit(digits[0])? << 4 | digit(digits[1])?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_as_it_was_written() {
+        let name = Name(std::array::from_fn(|i| (i * 17) as u8));
+        assert_eq!(name.to_string(), "00112233445566778899aabbccddeeff");
+        assert_eq!(name.to_string().parse(), Ok(name));
+        for text in [
+            "",
+            "00112233445566778899AABBCCDDEEFF",
+            "00112233445566778899aabbccddeef",
+            "00112233445566778899aabbccddeeff0",
+            "00112233445566778899aabbccddee+f",
+        ] {
+            assert_eq!(text.parse::<Name>(), Err(NameError), "{text}");
+        }
+    }
+
+    #[test]
+    fn facts_are_told_apart() {
+        let one = Fingerprint::of(&[b"ab", b"c"]);
+        assert_eq!(one, Fingerprint::of(&[b"ab", b"c"]));
+        for other in [&[&b"a"[..], b"bc"][..], &[b"abc"], &[b"c", b"ab"], &[]] {
+            assert_ne!(one, Fingerprint::of(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_depends_on_everything_before() {
+        let link = Fingerprint([1; 16]).link();
+        let name = link.next(0, &[1, 2, 3]);
+        assert_eq!(name, link.next(0, &[1, 2, 3]));
+        assert_ne!(name, link.next(1, &[1, 2, 3]));
+        assert_ne!(name, link.next(0, &[1, 2]));
+        assert_ne!(name, link.next(0, &[1, 2, 4]));
+        assert_ne!(name, Fingerprint([2; 16]).link().next(0, &[1, 2, 3]));
+        assert_ne!(name, name.next(0, &[1, 2, 3]));
+    }
+
+    /// These names are in files, and are to be the same on every machine.
+    #[test]
+    fn names_stay_what_they_are() {
+        let link = Fingerprint([0; 16]).link();
+        assert_eq!(link.to_string(), "0a2d6b8f89b140c39e4b0d5dbcb4b743");
+        assert_eq!(
+            link.next(0, &[1, -2]).to_string(),
+            "f9f6af2710b80450eee0646fb7b38be5"
+        );
+        assert_eq!(
+            Fingerprint::of(&[b"a"]).to_string(),
+            "feb9baa221f6b16eb56d336718ed606b"
+        );
+    }
+}

@@ -1,0 +1,319 @@
+//! Reads the state of a sequence, and cuts rows out of it.
+
+use std::ops::Range;
+
+use crate::layout::{LAYER_HEAD, MAGIC, MOST, MOST_EXTRA, Rows, cell_size};
+use crate::{Layout, LayoutError};
+
+/// A state that was understood to its last byte.
+#[derive(Clone, Debug)]
+pub struct State<'a> {
+    bytes: &'a [u8],
+    layout: Layout,
+    sequence: i32,
+    cells: usize,
+    /// Where the first cell's description is.
+    cells_at: usize,
+    /// Ordered by position.
+    runs: Vec<Run>,
+    positions: Option<Range<usize>>,
+}
+
+/// Cells that stand side by side and hold successive positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    position: u32,
+    cell: u32,
+    length: u32,
+}
+
+impl<'a> State<'a> {
+    /// Takes at most as much memory again as the state has bytes, and that only if each cell
+    /// stands alone.
+    ///
+    /// # Errors
+    /// The state is not one of a dense-attention context of a known version.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, LayoutError> {
+        let mut error = LayoutError::Unknown;
+        for extra in 0..=MOST_EXTRA {
+            match Self::read_with(bytes, extra) {
+                Ok(state) => return Ok(state),
+                // The first attempt's says most: nearly all models have no extra words.
+                Err(first) if extra == 0 => error = first,
+                Err(_) => {}
+            }
+            if error == LayoutError::Empty {
+                break;
+            }
+        }
+        Err(error)
+    }
+
+    fn read_with(bytes: &'a [u8], extra: usize) -> Result<Self, LayoutError> {
+        let mut reader = Reader { bytes, at: 0 };
+        let mut streams = reader.u32()?;
+        let mut prefix = None;
+        if streams == MAGIC {
+            prefix = Some(reader.i32()?);
+            streams = reader.u32()?;
+        }
+        let streams = bounded(streams, MOST)?;
+        let mut stream = 0;
+        let mut cells = reader.u32()?;
+        while cells == 0 {
+            stream += 1;
+            if stream == streams {
+                return Err(LayoutError::Empty);
+            }
+            cells = reader.u32()?;
+        }
+        let cells = cells as usize;
+        let cells_at = reader.at;
+        let size = cells.checked_mul(cell_size(extra));
+        let list = reader.take(size.ok_or(LayoutError::Short)?)?;
+        let sequence = sequence_of(list, extra)?;
+        if prefix.is_some_and(|prefix| prefix != sequence) {
+            return Err(LayoutError::Unknown);
+        }
+
+        // The streams behind this one are empty.
+        let rest = 4 * (streams - 1 - stream);
+        let end = bytes.len().checked_sub(rest).ok_or(LayoutError::Short)?;
+        if end < reader.at {
+            return Err(LayoutError::Short);
+        }
+        let mut reader = Reader {
+            bytes: &bytes[..end],
+            at: reader.at,
+        };
+        let transposed = match reader.u32()? {
+            0 => false,
+            1 => true,
+            _ => return Err(LayoutError::Unknown),
+        };
+        let layers = bounded(reader.u32()?, MOST)?;
+        // In a state that is cut, they would be bounded by its size only.
+        if layers > reader.left() / LAYER_HEAD {
+            return Err(LayoutError::Short);
+        }
+        let mut k = Vec::with_capacity(layers);
+        for _ in 0..layers {
+            k.push(reader.rows(cells, false)?);
+        }
+        let mut v = Vec::with_capacity(layers.min(reader.left() / LAYER_HEAD));
+        while v.len() < layers && reader.left() > 0 {
+            v.push(reader.rows(cells, transposed)?);
+        }
+        // With latent attention no layer has V, else each has.
+        if !v.is_empty() && v.len() < layers {
+            return Err(LayoutError::Short);
+        }
+        if reader.left() > 0 || bytes[end..].iter().any(|byte| *byte != 0) {
+            return Err(LayoutError::Trailing);
+        }
+
+        let layout = Layout {
+            magic: prefix.is_some(),
+            streams,
+            extra,
+            transposed,
+            k,
+            v,
+        };
+        if layout.stream(sequence) != Some(stream) || layout.bytes_per_token() == 0 {
+            return Err(LayoutError::Unknown);
+        }
+        let (runs, positions) = order(list, extra);
+        Ok(Self {
+            bytes,
+            layout,
+            sequence,
+            cells,
+            cells_at,
+            runs,
+            positions,
+        })
+    }
+
+    /// How the state is laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Whose state it is.
+    pub fn sequence(&self) -> i32 {
+        self.sequence
+    }
+
+    /// How many tokens it has (the engine's cells).
+    pub fn tokens(&self) -> usize {
+        self.cells
+    }
+
+    /// The positions of the tokens, if each is there once and none between them is missing.
+    pub fn positions(&self) -> Option<Range<usize>> {
+        self.positions.clone()
+    }
+
+    /// Positions are 0 to [`tokens`](Self::tokens), each once, in whatever order of cells.
+    pub fn is_whole(&self) -> bool {
+        self.positions
+            .as_ref()
+            .is_some_and(|range| range.start == 0)
+    }
+
+    /// Whether the cells are in the order of their positions, as in a composed state.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.positions.is_some() && self.runs.len() == 1
+    }
+
+    /// Appends the rows of these positions in the store's own order: the extra words, then for
+    /// each layer K, then V. That is `range.len()` times [`Layout::bytes_per_token`].
+    ///
+    /// `false`, and nothing is appended, if the state does not have each of these positions once.
+    #[must_use]
+    pub fn extract(&self, range: Range<usize>, out: &mut Vec<u8>) -> bool {
+        let has = |all: &Range<usize>| all.start <= range.start && range.end <= all.end;
+        if range.start > range.end || !self.positions.as_ref().is_some_and(has) {
+            return false;
+        }
+        out.reserve(range.len() * self.layout.bytes_per_token());
+        if self.layout.extra > 0 {
+            let (size, extra) = (self.layout.cell_size(), 4 * self.layout.extra);
+            for cell in self.cells_of(&range).flatten() {
+                let at = self.cells_at + cell * size + 8;
+                out.extend_from_slice(&self.bytes[at..at + extra]);
+            }
+        }
+        for place in self.layout.in_state(self.cells_at, self.cells) {
+            for repeat in 0..place.repeats {
+                let rows = place.at + repeat * self.cells * place.unit;
+                for cells in self.cells_of(&range) {
+                    let from = rows + cells.start * place.unit;
+                    out.extend_from_slice(&self.bytes[from..from + cells.len() * place.unit]);
+                }
+            }
+        }
+        true
+    }
+
+    /// The cells that hold these positions, in their order.
+    fn cells_of(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<'_> {
+        let Range { start, end } = range.clone();
+        let first = self.runs.partition_point(|run| run.end() <= start);
+        self.runs[first..]
+            .iter()
+            .take_while(move |run| (run.position as usize) < end)
+            .map(move |run| {
+                let (position, cell) = (run.position as usize, run.cell as usize);
+                let (from, to) = (start.max(position), end.min(run.end()));
+                cell + from - position..cell + to - position
+            })
+    }
+}
+
+impl Run {
+    /// The position behind its last one.
+    fn end(&self) -> usize {
+        self.position as usize + self.length as usize
+    }
+}
+
+/// The sequence of all cells, each of which belongs to no other.
+fn sequence_of(list: &[u8], extra: usize) -> Result<i32, LayoutError> {
+    let size = cell_size(extra);
+    let word = |cell: &[u8], at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|i| cell[at + i]));
+    let sequence = word(list, size - 4);
+    let good =
+        |cell: &[u8]| word(cell, 0) >= 0 && word(cell, 4) == 1 && word(cell, size - 4) == sequence;
+    if sequence >= 0 && list.chunks_exact(size).all(good) {
+        Ok(sequence)
+    } else {
+        Err(LayoutError::Unknown)
+    }
+}
+
+/// The runs by position, and the positions if there are no gaps and none is there twice.
+fn order(list: &[u8], extra: usize) -> (Vec<Run>, Option<Range<usize>>) {
+    let mut runs: Vec<Run> = Vec::new();
+    for (cell, bytes) in list.chunks_exact(cell_size(extra)).enumerate() {
+        let position = u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[i]));
+        match runs.last_mut() {
+            Some(run) if run.end() == position as usize => run.length += 1,
+            _ => runs.push(Run {
+                position,
+                cell: cell as u32,
+                length: 1,
+            }),
+        }
+    }
+    runs.sort_unstable_by_key(|run| run.position);
+    let follow = |pair: &[Run]| pair[0].end() == pair[1].position as usize;
+    let positions = match (runs.first(), runs.last()) {
+        (Some(first), Some(last)) if runs.windows(2).all(follow) => {
+            Some(first.position as usize..last.end())
+        }
+        _ => None,
+    };
+    (runs, positions)
+}
+
+fn bounded(count: u32, most: usize) -> Result<usize, LayoutError> {
+    match count as usize {
+        count if (1..=most).contains(&count) => Ok(count),
+        _ => Err(LayoutError::Unknown),
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], LayoutError> {
+        let end = self.at.checked_add(count).ok_or(LayoutError::Short)?;
+        let bytes = self.bytes.get(self.at..end).ok_or(LayoutError::Short)?;
+        self.at = end;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], LayoutError> {
+        let bytes = self.take(N)?;
+        Ok(std::array::from_fn(|i| bytes[i]))
+    }
+
+    fn u32(&mut self) -> Result<u32, LayoutError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn i32(&mut self) -> Result<i32, LayoutError> {
+        self.array().map(i32::from_le_bytes)
+    }
+
+    /// A layer's head, and its rows, which are skipped.
+    fn rows(&mut self, cells: usize, transposed: bool) -> Result<Rows, LayoutError> {
+        let kind = self.i32()?;
+        let (unit, repeats) = if transposed {
+            (self.u32()? as usize, self.u32()? as usize)
+        } else {
+            let unit = u64::from_le_bytes(self.array()?);
+            (usize::try_from(unit).map_err(|_| LayoutError::Short)?, 1)
+        };
+        if transposed && unit == 0 {
+            // However many elements: extracting would count them.
+            return Err(LayoutError::Unknown);
+        }
+        let token = unit.checked_mul(repeats).ok_or(LayoutError::Short)?;
+        self.take(token.checked_mul(cells).ok_or(LayoutError::Short)?)?;
+        Ok(Rows {
+            kind,
+            unit,
+            repeats,
+        })
+    }
+}

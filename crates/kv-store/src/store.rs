@@ -1,0 +1,328 @@
+//! The tree, with a budget.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use crate::chunk::Size;
+use crate::slab::Key;
+use crate::tree::{Misplaced, Tree};
+use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece};
+
+/// What a store's tree may take in memory, bytes.
+pub const MEMORY: usize = 256 << 20;
+
+/// The latest use of a loaded chunk. Whatever is used afterwards is later.
+const LATEST: u64 = u64::MAX >> 1;
+
+/// What is there: which tokens in which chunks, and which of them were used when.
+///
+/// Time is counted in uses. Of two chunks that nothing continues, the one that was used earlier
+/// leaves first.
+#[derive(Debug)]
+pub struct Store {
+    tree: Tree,
+    limit: u64,
+    memory: usize,
+    size: Size,
+    tokens: usize,
+    /// What may leave: chunks that nothing continues, by their last use.
+    leaves: BTreeSet<(u64, Key)>,
+    models: BTreeMap<Fingerprint, Model>,
+    /// The number of the last use.
+    clock: u64,
+    /// Loaded chunks by the parent that they wait for.
+    waiting: HashMap<Name, Vec<(Chunk, u64)>>,
+    /// Loaded chunks that can stand nowhere.
+    stray: Vec<Name>,
+}
+
+/// What is there with one fingerprint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Model {
+    /// Chunks.
+    pub chunks: usize,
+    /// Tokens in them.
+    pub tokens: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+}
+
+/// Why a chunk was not inserted. Nothing has left for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// It does not fit the budget together with what it continues.
+    Full,
+    /// It is there.
+    Known,
+    /// What it continues is not there.
+    NoParent,
+    /// [`Store::missing`] did not make it, or so long ago that another one is in its place.
+    Malformed,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the budget is too small for the chunk and what it continues",
+            Self::Known => "the chunk is there",
+            Self::NoParent => "what the chunk continues is not there",
+            Self::Malformed => "the chunk does not fit what it continues",
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Store {
+    /// `limit`: bytes of all files.
+    pub fn new(limit: u64) -> Self {
+        Self::with_memory(limit, MEMORY)
+    }
+
+    /// With another bound than [`MEMORY`].
+    pub fn with_memory(limit: u64, memory: usize) -> Self {
+        Self {
+            tree: Tree::new(),
+            limit,
+            memory,
+            size: Size::default(),
+            tokens: 0,
+            leaves: BTreeSet::new(),
+            models: BTreeMap::new(),
+            clock: 0,
+            waiting: HashMap::new(),
+            stray: Vec::new(),
+        }
+    }
+
+    /// The longest beginning of `tokens` that is there. Compares tokens, hashes none.
+    pub fn find(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> Found {
+        self.tree.find(fingerprint, tokens)
+    }
+
+    /// What continues `found`, and was used last of what does: at most `most` tokens, and the
+    /// pieces of all tokens since position 0.
+    pub fn continuation(&self, found: &Found, most: usize) -> (Vec<i32>, Found) {
+        self.tree.continuation(found, most)
+    }
+
+    /// The chunks that must be inserted for all of `tokens` to be there, in order.
+    pub fn missing(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        bytes_per_token: usize,
+    ) -> Vec<Chunk> {
+        let found = self.find(fingerprint, tokens);
+        let mut at = found.tokens();
+        let last = found.pieces.last();
+        let mut parent = last.map(|last| (last.name, last.take as u32));
+        let begin = last.and_then(|last| {
+            let node = self.tree.get(self.tree.key(&last.name)?)?;
+            Some((node.chunk.link, node.chunk.start as usize / GRID * GRID))
+        });
+        let (mut link, mut grid) = begin.unwrap_or_else(|| (fingerprint.link(), 0));
+        let mut chunks = Vec::with_capacity((tokens.len() - at).div_ceil(GRID) + 1);
+        while at < tokens.len() {
+            if at - grid == GRID {
+                link = link.next(0, &tokens[grid..at]);
+                grid = at;
+            }
+            let end = tokens.len().min(grid + GRID);
+            let chunk = Chunk {
+                name: link.next(at - grid, &tokens[grid..end]),
+                parent,
+                fingerprint: *fingerprint,
+                link,
+                start: at as u32,
+                tokens: tokens[at..end].into(),
+                bytes: ((end - at) as u64).saturating_mul(bytes_per_token as u64),
+            };
+            parent = Some((chunk.name, chunk.tokens.len() as u32));
+            chunks.push(chunk);
+            at = end;
+        }
+        chunks
+    }
+
+    /// The chunk is there from now on. Its file is yet to be written.
+    ///
+    /// Returns what has to leave for it: those used least recently, and no chunk before those that
+    /// continue it. Nothing leaves that the new chunk continues; [`used`](Self::used) says when that
+    /// was used.
+    ///
+    /// # Errors
+    /// It cannot be there.
+    pub fn insert(&mut self, chunk: Chunk) -> Result<Vec<Name>, Refused> {
+        let parent = self.tree.place(&chunk).map_err(|why| match why {
+            Misplaced::Known => Refused::Known,
+            Misplaced::NoParent => Refused::NoParent,
+            Misplaced::Malformed | Misplaced::Taken => Refused::Malformed,
+        })?;
+        let path = self.tree.path(parent).and(Size::of(&chunk));
+        if path.bytes > self.limit || path.memory > self.memory {
+            return Err(Refused::Full);
+        }
+        self.clock += 1;
+        let new = self.attach(chunk, parent, self.clock);
+        Ok(self.shrink(Some(new)))
+    }
+
+    /// A prompt uses these pieces, from position 0 on.
+    pub fn used(&mut self, pieces: &[Piece]) {
+        self.clock += 1;
+        for piece in pieces {
+            let Some(key) = self.tree.key(&piece.name) else {
+                continue;
+            };
+            let was = self.tree.get(key).map_or(0, |node| node.used);
+            self.tree.touch(key, piece.take, self.clock);
+            if self.leaves.remove(&(was, key)) {
+                self.leaves.insert((self.clock, key));
+            }
+        }
+    }
+
+    /// A file is gone or damaged. The chunk leaves, and everything that continues it.
+    /// Their names, without those of `name`'s parents; a chunk after those that continue it.
+    pub fn remove(&mut self, name: &Name) -> Vec<Name> {
+        let family = self.tree.key(name).map(|key| self.tree.family(key));
+        let family = family.unwrap_or_default();
+        family
+            .iter()
+            .rev()
+            .filter_map(|key| self.detach(*key))
+            .collect()
+    }
+
+    /// A chunk that an earlier process has left. Chunks may come in any order. `last_used`: in any
+    /// unit that grows.
+    ///
+    /// Afterwards, ask [`orphans`](Self::orphans).
+    pub fn load(&mut self, chunk: Chunk, last_used: u64) {
+        let last_used = last_used.min(LATEST);
+        let mut ready = vec![(chunk, last_used)];
+        while let Some((chunk, last_used)) = ready.pop() {
+            let name = chunk.name;
+            match self.tree.place(&chunk) {
+                Ok(parent) => {
+                    self.clock = self.clock.max(last_used);
+                    self.attach(chunk, parent, last_used);
+                    ready.extend(self.waiting.remove(&name).unwrap_or_default());
+                }
+                Err(Misplaced::NoParent) => match chunk.parent {
+                    Some((parent, _)) => {
+                        self.waiting
+                            .entry(parent)
+                            .or_default()
+                            .push((chunk, last_used));
+                    }
+                    None => self.stray.push(name),
+                },
+                Err(Misplaced::Known) => {}
+                Err(Misplaced::Malformed | Misplaced::Taken) => self.stray.push(name),
+            }
+        }
+    }
+
+    /// Everything was loaded: the names of those chunks that cannot be used, because what they
+    /// continue is not there or does not fit. Then those that have to leave for the budget.
+    pub fn orphans(&mut self) -> Vec<Name> {
+        let mut names = std::mem::take(&mut self.stray);
+        let waiting = std::mem::take(&mut self.waiting);
+        names.extend(waiting.into_values().flatten().map(|(chunk, _)| chunk.name));
+        names.retain(|name| !self.has(name));
+        names.extend(self.shrink(None));
+        names
+    }
+
+    /// Another budget. What has to leave for it.
+    pub fn set_limit(&mut self, limit: u64) -> Vec<Name> {
+        self.limit = limit;
+        self.shrink(None)
+    }
+
+    /// Whether a chunk is there.
+    pub fn has(&self, name: &Name) -> bool {
+        self.tree.key(name).is_some()
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.size.bytes
+    }
+
+    /// How many chunks.
+    pub fn chunks(&self) -> usize {
+        self.tree.len()
+    }
+
+    /// Tokens in all chunks.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// The most bytes that all files may have.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// What is there, by fingerprint.
+    pub fn models(&self) -> impl Iterator<Item = (Fingerprint, Model)> + '_ {
+        self.models
+            .iter()
+            .map(|(fingerprint, model)| (*fingerprint, *model))
+    }
+
+    /// Lets chunks leave until the rest fits. `new` is not one of them.
+    fn shrink(&mut self, new: Option<Key>) -> Vec<Name> {
+        let mut names = Vec::new();
+        while self.size.bytes > self.limit || self.size.memory > self.memory {
+            let mut leaves = self.leaves.iter().map(|(_, key)| *key);
+            let Some(key) = leaves.find(|key| Some(*key) != new) else {
+                break;
+            };
+            names.extend(self.detach(key));
+        }
+        names
+    }
+
+    fn attach(&mut self, chunk: Chunk, parent: Option<Key>, used: u64) -> Key {
+        if let Some((key, node)) = parent.and_then(|key| Some((key, self.tree.get(key)?))) {
+            self.leaves.remove(&(node.used, key));
+        }
+        self.size = self.size.and(Size::of(&chunk));
+        self.tokens += chunk.tokens.len();
+        let model = self.models.entry(chunk.fingerprint).or_default();
+        model.chunks += 1;
+        model.tokens += chunk.tokens.len() as u64;
+        model.bytes += chunk.cost();
+        let key = self.tree.attach(chunk, parent, used);
+        self.leaves.insert((used, key));
+        key
+    }
+
+    /// Takes out a chunk that nothing continues.
+    fn detach(&mut self, key: Key) -> Option<Name> {
+        let parent = self.tree.parent(key);
+        let node = self.tree.detach(key)?;
+        let chunk = node.chunk;
+        self.leaves.remove(&(node.used, key));
+        self.size = self.size.without(Size::of(&chunk));
+        self.tokens -= chunk.tokens.len();
+        if let Some(model) = self.models.get_mut(&chunk.fingerprint) {
+            model.chunks -= 1;
+            model.tokens -= chunk.tokens.len() as u64;
+            model.bytes -= chunk.cost();
+            if model.chunks == 0 {
+                self.models.remove(&chunk.fingerprint);
+            }
+        }
+        let parent = parent.and_then(|key| Some((key, self.tree.get(key)?)));
+        if let Some((key, node)) = parent.filter(|(_, node)| node.is_leaf()) {
+            self.leaves.insert((node.used, key));
+        }
+        Some(chunk.name)
+    }
+}

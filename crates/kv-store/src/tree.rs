@@ -1,0 +1,335 @@
+//! The radix tree of chunks.
+//!
+//! ```text
+//!  (fingerprint)
+//!     └─ [0, 256) ──────── [256, 300) ── [300, 320)
+//!           └─ at 100: [100, 180)
+//! ```
+//!
+//! A chunk stands behind some of its parent's tokens: all of them, or fewer where a prompt differs.
+//! Of the chunks at one such *site* each begins with another token, and with another one than the
+//! parent has there. So there is one way through the tree for a prompt.
+//!
+//! The children of a chunk are linked in the order of their last use, latest first.
+
+use std::collections::HashMap;
+
+use crate::chunk::Size;
+use crate::slab::{Key, Slab};
+use crate::{Chunk, Fingerprint, Found, Name, Piece};
+
+/// No chunk.
+const NONE: Key = Key::MAX;
+/// How many children are looked at for the one used last. They are in order, unless files with
+/// old times were loaded.
+const LOOKED_AT: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Tree {
+    nodes: Slab<Node>,
+    edges: HashMap<Edge, Key>,
+    names: HashMap<Name, Key>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) chunk: Chunk,
+    /// Or [`NONE`].
+    parent: Key,
+    first_child: Key,
+    /// Siblings.
+    next: Key,
+    previous: Key,
+    /// When any of its tokens were last used.
+    pub(crate) used: u64,
+    /// When all of its tokens were last used.
+    whole: u64,
+    /// The size of the chunk and of all that it continues.
+    path: Size,
+}
+
+/// A child, by where it stands and its first token.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Edge {
+    site: Site,
+    token: i32,
+}
+
+/// Where chunks can stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Site {
+    /// At position 0.
+    Start(Fingerprint),
+    /// Behind so many tokens of a chunk.
+    Behind(Key, u32),
+}
+
+impl Node {
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.first_child == NONE
+    }
+}
+
+impl Tree {
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: Slab::new(),
+            edges: HashMap::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn key(&self, name: &Name) -> Option<Key> {
+        self.names.get(name).copied()
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&Node> {
+        self.nodes.get(key)
+    }
+
+    pub(crate) fn parent(&self, key: Key) -> Option<Key> {
+        let parent = self.nodes.get(key)?.parent;
+        (parent != NONE).then_some(parent)
+    }
+
+    /// The size of a chunk and of all that it continues.
+    pub(crate) fn path(&self, key: Option<Key>) -> Size {
+        let node = key.and_then(|key| self.nodes.get(key));
+        node.map_or(Size::default(), |node| node.path)
+    }
+
+    /// The longest beginning of `tokens` that is there.
+    pub(crate) fn find(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> Found {
+        let mut pieces = Vec::new();
+        let mut site = Site::Start(*fingerprint);
+        let mut rest = tokens;
+        while let Some(&token) = rest.first() {
+            let Some(&key) = self.edges.get(&Edge { site, token }) else {
+                break;
+            };
+            let Some(node) = self.nodes.get(key) else {
+                break;
+            };
+            let take = common(&node.chunk.tokens, rest);
+            pieces.push(node.piece(take));
+            site = Site::Behind(key, take as u32);
+            rest = &rest[take..];
+        }
+        Found { pieces }
+    }
+
+    /// What was used last behind these pieces, at most `most` tokens: the tokens, and all pieces.
+    pub(crate) fn continuation(&self, found: &Found, most: usize) -> (Vec<i32>, Found) {
+        let mut tokens = Vec::new();
+        let mut pieces = found.pieces.clone();
+        let last = pieces.pop();
+        let known = last.and_then(|last| Some((self.key(&last.name)?, last.take)));
+        let Some((mut key, mut from)) = known else {
+            return (tokens, found.clone());
+        };
+        while let Some(node) = self.nodes.get(key) {
+            let branch = self.latest_child(node, from);
+            let to = branch.map_or(node.chunk.tokens.len(), |(_, offset)| offset);
+            let to = to.min(from.saturating_add(most - tokens.len()));
+            tokens.extend(node.chunk.tokens.get(from..to).unwrap_or_default());
+            pieces.push(node.piece(to.max(from)));
+            let Some((child, _)) = branch.filter(|_| tokens.len() < most) else {
+                break;
+            };
+            (key, from) = (child, 0);
+        }
+        (tokens, Found { pieces })
+    }
+
+    /// The child that was used last of those behind at least `from` tokens, and how many tokens it
+    /// is behind. None, if the rest of the node was used since without one.
+    fn latest_child(&self, node: &Node, from: usize) -> Option<(Key, usize)> {
+        let siblings = std::iter::successors(Some(node.first_child), |key| {
+            self.nodes.get(*key).map(|node| node.next)
+        });
+        let all = node.chunk.tokens.len();
+        siblings
+            .take(LOOKED_AT)
+            .map_while(|key| Some((key, self.nodes.get(key)?)))
+            .map(|(key, child)| (key, child.offset(), child.used))
+            .filter(|(_, offset, used)| *offset >= from && (*offset == all || *used > node.whole))
+            .max_by_key(|(_, offset, used)| (*used, *offset))
+            .map(|(key, offset, _)| (key, offset))
+    }
+
+    /// Whether the chunk can be attached now. Its parent's key, if it has one.
+    pub(crate) fn place(&self, chunk: &Chunk) -> Result<Option<Key>, Misplaced> {
+        if !chunk.is_well_formed() {
+            return Err(Misplaced::Malformed);
+        }
+        if self.names.contains_key(&chunk.name) {
+            return Err(Misplaced::Known);
+        }
+        let (site, parent) = match chunk.parent {
+            None => (Site::Start(chunk.fingerprint), None),
+            Some((name, tokens)) => {
+                let key = self.key(&name).ok_or(Misplaced::NoParent)?;
+                let node = self.nodes.get(key).ok_or(Misplaced::NoParent)?;
+                let next = node.chunk.tokens.get(tokens as usize);
+                if tokens as usize > node.chunk.tokens.len()
+                    || node.chunk.start + tokens != chunk.start
+                    || node.chunk.fingerprint != chunk.fingerprint
+                    || next == Some(&chunk.tokens[0])
+                {
+                    return Err(Misplaced::Malformed);
+                }
+                (Site::Behind(key, tokens), Some(key))
+            }
+        };
+        let token = chunk.tokens[0];
+        match self.edges.contains_key(&Edge { site, token }) {
+            true => Err(Misplaced::Taken),
+            false => Ok(parent),
+        }
+    }
+
+    /// Attaches a chunk for which [`place`](Self::place) has found this parent.
+    pub(crate) fn attach(&mut self, chunk: Chunk, parent: Option<Key>, used: u64) -> Key {
+        let (name, site) = (chunk.name, chunk.site(parent));
+        let token = chunk.tokens[0];
+        let path = self.path(parent).and(Size::of(&chunk));
+        let parent = parent.unwrap_or(NONE);
+        let key = self.nodes.insert(Node {
+            chunk,
+            parent,
+            first_child: NONE,
+            next: NONE,
+            previous: NONE,
+            used,
+            whole: used,
+            path,
+        });
+        self.names.insert(name, key);
+        self.edges.insert(Edge { site, token }, key);
+        self.link(key, parent);
+        key
+    }
+
+    /// Takes a chunk out that nothing continues.
+    pub(crate) fn detach(&mut self, key: Key) -> Option<Node> {
+        debug_assert!(self.nodes.get(key).is_none_or(Node::is_leaf));
+        self.unlink(key);
+        let node = self.nodes.remove(key)?;
+        self.names.remove(&node.chunk.name);
+        let parent = (node.parent != NONE).then_some(node.parent);
+        let (site, token) = (node.chunk.site(parent), node.chunk.tokens[0]);
+        self.edges.remove(&Edge { site, token });
+        Some(node)
+    }
+
+    /// The first `take` tokens of a chunk are used.
+    pub(crate) fn touch(&mut self, key: Key, take: usize, now: u64) {
+        let Some(node) = self.nodes.get_mut(key) else {
+            return;
+        };
+        node.used = now;
+        if take == node.chunk.tokens.len() {
+            node.whole = now;
+        }
+        let (parent, first) = (node.parent, node.previous == NONE);
+        if !first {
+            self.unlink(key);
+            self.link(key, parent);
+        }
+    }
+
+    /// A chunk and all that continue it, parents first.
+    pub(crate) fn family(&self, key: Key) -> Vec<Key> {
+        let mut family = vec![key];
+        let mut next = 0;
+        while let Some(node) = family.get(next).and_then(|key| self.nodes.get(*key)) {
+            let mut child = node.first_child;
+            while let Some(node) = self.nodes.get(child) {
+                family.push(child);
+                child = node.next;
+            }
+            next += 1;
+        }
+        family
+    }
+
+    /// Puts a node in front of its siblings.
+    fn link(&mut self, key: Key, parent: Key) {
+        let Some(parent) = self.nodes.get_mut(parent) else {
+            return;
+        };
+        let second = std::mem::replace(&mut parent.first_child, key);
+        if let Some(node) = self.nodes.get_mut(second) {
+            node.previous = key;
+        }
+        if let Some(node) = self.nodes.get_mut(key) {
+            node.previous = NONE;
+            node.next = second;
+        }
+    }
+
+    fn unlink(&mut self, key: Key) {
+        let Some(node) = self.nodes.get_mut(key) else {
+            return;
+        };
+        let next = std::mem::replace(&mut node.next, NONE);
+        let previous = std::mem::replace(&mut node.previous, NONE);
+        let parent = node.parent;
+        if let Some(node) = self.nodes.get_mut(next) {
+            node.previous = previous;
+        }
+        if let Some(node) = self.nodes.get_mut(previous) {
+            node.next = next;
+        } else if let Some(node) = self.nodes.get_mut(parent) {
+            node.first_child = next;
+        }
+    }
+}
+
+/// Why a chunk cannot be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misplaced {
+    /// No tree can have it, or not behind the parent that it names.
+    Malformed,
+    /// It is there.
+    Known,
+    /// Its parent is not there.
+    NoParent,
+    /// Another chunk begins with the same token there.
+    Taken,
+}
+
+impl Node {
+    fn piece(&self, take: usize) -> Piece {
+        Piece {
+            name: self.chunk.name,
+            start: self.chunk.start as usize,
+            chunk_tokens: self.chunk.tokens.len(),
+            take,
+        }
+    }
+
+    /// How many of its parent's tokens stand before it.
+    fn offset(&self) -> usize {
+        self.chunk.parent.map_or(0, |(_, tokens)| tokens as usize)
+    }
+}
+
+impl Chunk {
+    fn site(&self, parent: Option<Key>) -> Site {
+        match (parent, self.parent) {
+            (Some(key), Some((_, tokens))) => Site::Behind(key, tokens),
+            _ => Site::Start(self.fingerprint),
+        }
+    }
+}
+
+/// How many tokens at the beginning are the same.
+fn common(one: &[i32], other: &[i32]) -> usize {
+    let pairs = one.iter().zip(other);
+    pairs.take_while(|(one, other)| one == other).count()
+}

@@ -1,0 +1,286 @@
+//! States of all known kinds are understood, taken apart and put together.
+
+mod engine;
+
+use contextpilot_kv_store::{ComposeError, Composer, LayoutError, State, prove};
+use engine::{Engine, engines};
+
+fn rows(state: &State<'_>, range: std::ops::Range<usize>) -> Vec<u8> {
+    let mut rows = Vec::new();
+    assert!(state.extract(range, &mut rows));
+    rows
+}
+
+#[test]
+fn every_kind_of_state_is_read_and_proven() {
+    for engine in engines() {
+        for tokens in [1, 2, 3, 9, 300] {
+            for sequence in [0, 3] {
+                let positions: Vec<usize> = (0..tokens).collect();
+                let bytes = engine.state(sequence, &positions);
+                let state = State::read(&bytes).expect("it is understood");
+                let layout = state.layout();
+                assert_eq!(state.tokens(), tokens);
+                assert_eq!(state.sequence(), sequence);
+                assert_eq!(state.positions(), Some(0..tokens));
+                assert!(state.is_whole());
+                assert_eq!(layout.state_size(tokens), bytes.len(), "{engine:?}");
+                assert_eq!(layout.bytes_per_token(), engine.chunk(0..1).len());
+                assert_eq!(prove(&bytes).as_ref(), Ok(layout), "{engine:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn extracted_rows_are_those_of_the_positions() {
+    for engine in engines() {
+        let bytes = engine.state(0, &(0..20).collect::<Vec<_>>());
+        let state = State::read(&bytes).expect("it is understood");
+        for range in [0..20, 0..1, 19..20, 3..11, 5..5] {
+            assert_eq!(
+                rows(&state, range.clone()),
+                engine.chunk(range),
+                "{engine:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn rows_are_appended() {
+    let engine = Engine::dense(2, 4);
+    let bytes = engine.state(0, &[0, 1, 2]);
+    let state = State::read(&bytes).expect("it is understood");
+    let mut rows = vec![1, 2, 3];
+    assert!(state.extract(1..3, &mut rows));
+    assert_eq!(rows[..3], [1, 2, 3]);
+    assert_eq!(rows[3..], engine.chunk(1..3));
+}
+
+/// In a cache that all slots share, cells are where there was room.
+#[test]
+fn cells_in_any_order_have_the_rows_of_their_positions() {
+    let orders: [&[usize]; 4] = [
+        &[4, 5, 6, 7, 0, 1, 2, 3],
+        &[7, 6, 5, 4, 3, 2, 1, 0],
+        &[0, 1, 6, 7, 2, 3, 4, 5],
+        &[0, 2, 4, 6, 1, 3, 5, 7],
+    ];
+    for engine in engines() {
+        let sorted = engine.state(0, &(0..8).collect::<Vec<_>>());
+        for order in orders {
+            let bytes = engine.state(0, order);
+            let state = State::read(&bytes).expect("it is understood");
+            assert!(state.is_whole());
+            for range in [0..8, 1..7, 3..5, 6..8] {
+                assert_eq!(rows(&state, range.clone()), engine.chunk(range));
+            }
+            let layout = prove(&bytes).expect("it is proven");
+            let mut buffer = Vec::new();
+            let mut composer = Composer::new(&layout, 0, 0..8, &mut buffer).expect("it can be");
+            composer
+                .put(0, &engine.chunk(0..8), 8, 0, 8)
+                .expect("it fits");
+            assert_eq!(composer.finish(), Ok(&sorted[..]));
+        }
+    }
+}
+
+#[test]
+fn a_state_is_composed_of_parts_of_chunks() {
+    for engine in engines() {
+        for sequence in [0, 2] {
+            let positions: Vec<usize> = (0..30).collect();
+            let bytes = engine.state(sequence, &positions);
+            let layout = State::read(&bytes).expect("understood").layout().clone();
+            // What was there before must not shine through.
+            let mut buffer = vec![0xaa; bytes.len() + 100];
+            let mut composer =
+                Composer::new(&layout, sequence, 0..30, &mut buffer).expect("it can be");
+            for (from, to, skip, take) in [(0, 12, 0, 10), (5, 17, 5, 3), (13, 29, 0, 16)] {
+                let rows = engine.chunk(from..to);
+                composer
+                    .put(from + skip, &rows, to - from, skip, take)
+                    .expect("it fits");
+            }
+            assert_eq!(composer.next(), 29);
+            composer
+                .put(29, &engine.chunk(29..30), 1, 0, 1)
+                .expect("it fits");
+            assert_eq!(composer.finish(), Ok(&bytes[..]), "{engine:?}");
+        }
+    }
+}
+
+/// A part of a sequence: what a spare sequence holds.
+#[test]
+fn positions_may_begin_anywhere() {
+    let engine = Engine::dense(2, 4);
+    let bytes = engine.state(0, &[50, 51, 52]);
+    let state = State::read(&bytes).expect("it is understood");
+    assert_eq!(state.positions(), Some(50..53));
+    assert!(!state.is_whole());
+    assert_eq!(rows(&state, 51..53), engine.chunk(51..53));
+    let mut buffer = Vec::new();
+    let mut composer = Composer::new(state.layout(), 0, 50..53, &mut buffer).expect("it can be");
+    composer
+        .put(50, &engine.chunk(50..53), 3, 0, 3)
+        .expect("it fits");
+    assert_eq!(composer.finish(), Ok(&bytes[..]));
+    assert!(prove(&bytes).is_ok());
+}
+
+#[test]
+fn missing_and_repeated_positions_are_seen() {
+    let engine = Engine::dense(2, 4);
+    for positions in [
+        &[0, 2][..],
+        &[0, 0],
+        &[0, 1, 1, 2],
+        &[1, 0, 3],
+        &[0, 1, 2, 1],
+    ] {
+        let bytes = engine.state(0, positions);
+        let state = State::read(&bytes).expect("it is understood");
+        assert_eq!(state.positions(), None, "{positions:?}");
+        assert!(!state.is_whole());
+        let mut rows = vec![1];
+        assert!(!state.extract(0..1, &mut rows));
+        assert_eq!(rows, [1]);
+        assert_eq!(prove(&bytes), Err(LayoutError::Positions));
+    }
+    let bytes = engine.state(0, &[0, 1, 2]);
+    let state = State::read(&bytes).expect("it is understood");
+    assert!(!state.extract(2..4, &mut Vec::new()));
+}
+
+#[test]
+fn states_of_other_kinds_are_refused() {
+    let engine = Engine::dense(2, 4);
+    let bytes = engine.state(0, &[0, 1, 2]);
+    let refused = |bytes: &[u8]| State::read(bytes).map(|_| ()).expect_err("not understood");
+    assert_eq!(refused(&engine.state(0, &[])), LayoutError::Empty);
+    assert_eq!(refused(&[]), LayoutError::Short);
+    // A second part, as of a sliding window, which begins after the magic.
+    let mut two = bytes.clone();
+    two.extend(&bytes[8..]);
+    assert_eq!(refused(&two), LayoutError::Trailing);
+    // With all of V cut off it is a state without V.
+    let without_v = bytes.len() - 2 * (12 + 3 * 4);
+    for length in 0..bytes.len() {
+        match State::read(&bytes[..length]) {
+            Ok(state) => assert_eq!((length, state.layout().bytes_per_token()), (without_v, 8)),
+            Err(_) => assert_ne!(length, without_v),
+        }
+        let mut long = bytes.clone();
+        long.extend(&bytes[..length + 1]);
+        refused(&long);
+    }
+    let with = |at: usize, word: u32| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        refused(&bytes)
+    };
+    assert_eq!(with(0, 0xaf14_3cd9), LayoutError::Unknown, "another magic");
+    assert_eq!(with(4, 1), LayoutError::Unknown, "the sequence differs");
+    assert_eq!(
+        with(16 + 4, 2),
+        LayoutError::Unknown,
+        "a cell of two sequences"
+    );
+    assert_eq!(with(16 + 36, 2), LayoutError::Unknown, "transposed twice");
+}
+
+#[test]
+fn a_digest_depends_on_the_rows_and_not_on_the_slots() {
+    let digest = |engine: &Engine| {
+        let bytes = engine.state(0, &[0, 1, 2]);
+        State::read(&bytes)
+            .expect("it is understood")
+            .layout()
+            .digest()
+    };
+    let one = Engine::dense(2, 4);
+    let same = Engine {
+        magic: false,
+        streams: 4,
+        ..one.clone()
+    };
+    assert_eq!(digest(&one), digest(&same));
+    for other in [
+        Engine::dense(3, 4),
+        Engine::dense(2, 6),
+        Engine {
+            extra: 2,
+            ..one.clone()
+        },
+        Engine {
+            transposed: true,
+            ..one.clone()
+        },
+        Engine {
+            v: vec![],
+            ..one.clone()
+        },
+    ] {
+        assert_ne!(digest(&one), digest(&other), "{other:?}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_not_put() {
+    let engine = Engine::dense(2, 4);
+    let bytes = engine.state(0, &[0, 1, 2, 3]);
+    let layout = State::read(&bytes)
+        .expect("it is understood")
+        .layout()
+        .clone();
+    let mut buffer = Vec::new();
+    assert_eq!(
+        Composer::new(&layout, -1, 0..4, &mut buffer).err(),
+        Some(ComposeError::Sequence)
+    );
+    for range in [0..0, 0..usize::MAX, 1 << 31..(1 << 31) + 1] {
+        let error = Composer::new(&layout, 0, range, &mut buffer).err();
+        assert_eq!(error, Some(ComposeError::Positions));
+    }
+    let rows = engine.chunk(0..4);
+    let mut composer = Composer::new(&layout, 0, 0..4, &mut buffer).expect("it can be");
+    for (at, length, tokens, skip, take, error) in [
+        (0, rows.len() - 1, 4, 0, 4, ComposeError::Rows),
+        (0, rows.len(), 3, 0, 3, ComposeError::Rows),
+        (0, rows.len(), 4, 1, 4, ComposeError::Positions),
+        (0, rows.len(), 4, usize::MAX, 2, ComposeError::Positions),
+        (1, rows.len(), 4, 0, 1, ComposeError::Positions),
+    ] {
+        assert_eq!(
+            composer.put(at, &rows[..length], tokens, skip, take),
+            Err(error)
+        );
+    }
+    assert_eq!(composer.put(0, &rows, 4, 0, 3), Ok(()));
+    assert_eq!(
+        composer.put(3, &rows, 4, 0, 2),
+        Err(ComposeError::Positions)
+    );
+    // Three of four: no state.
+    assert_eq!(composer.finish(), Err(ComposeError::Positions));
+}
+
+#[test]
+fn a_buffer_is_used_again() {
+    let engine = Engine::dense(2, 4);
+    let bytes = engine.state(0, &(0..100).collect::<Vec<_>>());
+    let layout = State::read(&bytes)
+        .expect("it is understood")
+        .layout()
+        .clone();
+    let mut buffer = Vec::new();
+    Composer::new(&layout, 0, 0..100, &mut buffer).expect("it can be");
+    let (pointer, capacity) = (buffer.as_ptr(), buffer.capacity());
+    Composer::new(&layout, 0, 0..7, &mut buffer).expect("it can be");
+    Composer::new(&layout, 0, 0..90, &mut buffer).expect("it can be");
+    assert_eq!(buffer.len(), layout.state_size(90));
+    assert_eq!((buffer.as_ptr(), buffer.capacity()), (pointer, capacity));
+}

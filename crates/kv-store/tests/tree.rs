@@ -1,0 +1,309 @@
+//! The store, case by case.
+
+use contextpilot_kv_store::{Chunk, Fingerprint, GRID, Name, Refused, Store};
+
+const MODEL: Fingerprint = Fingerprint([7; 16]);
+/// Bytes a token: a chunk of 100 tokens takes 100 blocks and one for header and tokens.
+const ROW: usize = 4096;
+
+/// Inserts what is missing; how many tokens that is.
+fn save(store: &mut Store, prompt: &[i32]) -> usize {
+    let found = store.find(&MODEL, prompt);
+    store.used(found.pieces());
+    let missing = store.missing(&MODEL, prompt, ROW);
+    for chunk in &missing {
+        store.insert(chunk.clone()).expect("it fits");
+    }
+    missing.iter().map(|chunk| chunk.tokens.len()).sum()
+}
+
+fn run(from: i32, count: i32) -> Vec<i32> {
+    (from..from + count).collect()
+}
+
+fn with(mut prompt: Vec<i32>, more: &[i32]) -> Vec<i32> {
+    prompt.extend(more);
+    prompt
+}
+
+fn shapes(chunks: &[Chunk]) -> Vec<(u32, usize)> {
+    chunks
+        .iter()
+        .map(|chunk| (chunk.start, chunk.tokens.len()))
+        .collect()
+}
+
+#[test]
+fn chunks_end_at_the_grid() {
+    let mut store = Store::new(u64::MAX);
+    let prompt = run(0, 600);
+    let missing = store.missing(&MODEL, &prompt, ROW);
+    assert_eq!(shapes(&missing), [(0, 256), (256, 256), (512, 88)]);
+    assert_eq!(missing[0].parent, None);
+    assert_eq!(missing[1].parent, Some((missing[0].name, 256)));
+    assert_eq!(missing[2].parent, Some((missing[1].name, 256)));
+    assert_eq!(missing[1].bytes, 256 * ROW as u64);
+    // Nothing was inserted by asking.
+    assert_eq!(store.chunks(), 0);
+    assert_eq!(save(&mut store, &prompt), 600);
+    assert_eq!(store.missing(&MODEL, &prompt, ROW), []);
+}
+
+#[test]
+fn what_continues_a_short_chunk_is_another_chunk() {
+    let mut store = Store::new(u64::MAX);
+    save(&mut store, &run(0, 100));
+    let missing = store.missing(&MODEL, &run(0, 600), ROW);
+    assert_eq!(shapes(&missing), [(100, 156), (256, 256), (512, 88)]);
+    assert_eq!(save(&mut store, &run(0, 600)), 500);
+    let found = store.find(&MODEL, &run(0, 600));
+    assert_eq!(found.tokens(), 600);
+    let takes: Vec<_> = found
+        .pieces()
+        .iter()
+        .map(|piece| (piece.start, piece.take))
+        .collect();
+    assert_eq!(takes, [(0, 100), (100, 156), (256, 256), (512, 88)]);
+}
+
+#[test]
+fn a_branch_shares_the_beginning_of_a_chunk() {
+    let mut store = Store::new(u64::MAX);
+    save(&mut store, &run(0, 300));
+    let other = with(run(0, 120), &[-1, -2, -3]);
+    let missing = store.missing(&MODEL, &other, ROW);
+    assert_eq!(shapes(&missing), [(120, 3)]);
+    let whole = store.find(&MODEL, &run(0, 300)).pieces()[0];
+    assert_eq!(missing[0].parent, Some((whole.name, 120)));
+    assert_eq!(save(&mut store, &other), 3);
+    let found = store.find(&MODEL, &other);
+    assert_eq!(found.tokens(), 123);
+    assert_eq!(
+        (found.pieces()[0].take, found.pieces()[0].chunk_tokens),
+        (120, 256)
+    );
+    // A third one, which leaves the second.
+    assert_eq!(save(&mut store, &with(run(0, 120), &[-1, 5])), 1);
+    assert_eq!(store.find(&MODEL, &run(0, 300)).tokens(), 300);
+}
+
+#[test]
+fn models_share_nothing() {
+    let mut store = Store::new(u64::MAX);
+    save(&mut store, &run(0, 300));
+    let other = Fingerprint([8; 16]);
+    assert_eq!(store.find(&other, &run(0, 300)).tokens(), 0);
+    let names = |fingerprint| -> Vec<Name> {
+        let store = Store::new(0);
+        let missing = store.missing(&fingerprint, &run(0, 300), ROW);
+        missing.iter().map(|chunk| chunk.name).collect()
+    };
+    assert!(names(MODEL).iter().all(|name| !names(other).contains(name)));
+}
+
+/// Whole chunks have the same names wherever a prompt was cut before.
+#[test]
+fn names_of_whole_chunks_do_not_depend_on_how_a_prompt_grew() {
+    let prompt = run(0, 3 * GRID as i32);
+    let at_once = Store::new(0).missing(&MODEL, &prompt, ROW);
+    let mut grown = Store::new(u64::MAX);
+    for end in [1, 10, 255, 256, 300, 511] {
+        save(&mut grown, &prompt[..end]);
+    }
+    let rest = grown.missing(&MODEL, &prompt, ROW);
+    assert_eq!(shapes(&rest), [(511, 1), (512, 256)]);
+    assert_eq!(rest[1].name, at_once[2].name);
+    assert_ne!(
+        rest[0].name, at_once[1].name,
+        "it ends there, but has fewer tokens"
+    );
+}
+
+#[test]
+fn the_least_recently_used_leaves_first_and_children_before_parents() {
+    // Three prompts of 300 tokens: 257 and 45 blocks each.
+    let each = (257 + 45) * 4096;
+    let mut store = Store::new(3 * each);
+    for prompt in 0..3 {
+        save(&mut store, &run(1000 * prompt, 300));
+    }
+    assert_eq!(store.bytes(), 3 * each);
+    store.used(store.find(&MODEL, &run(0, 300)).pieces());
+    let chunk = store.missing(&MODEL, &run(5000, 50), ROW).remove(0);
+    let tail = store.find(&MODEL, &run(1000, 300)).pieces()[1];
+    let head = store.find(&MODEL, &run(1000, 300)).pieces()[0];
+    assert_eq!(store.insert(chunk), Ok(vec![tail.name, head.name]));
+    assert_eq!(store.find(&MODEL, &run(0, 300)).tokens(), 300);
+    assert_eq!(store.find(&MODEL, &run(1000, 300)).tokens(), 0);
+    assert_eq!(store.find(&MODEL, &run(2000, 300)).tokens(), 300);
+}
+
+#[test]
+fn nothing_leaves_for_what_does_not_fit() {
+    let mut store = Store::new(300 * 4096);
+    save(&mut store, &run(1000, 20));
+    save(&mut store, &run(0, 256));
+    let missing = store.missing(&MODEL, &run(0, 400), ROW);
+    assert_eq!(store.insert(missing[0].clone()), Err(Refused::Full));
+    assert_eq!(store.chunks(), 2);
+    // A budget of nothing.
+    let mut none = Store::new(0);
+    assert_eq!(none.insert(missing[0].clone()), Err(Refused::NoParent));
+    let first = none.missing(&MODEL, &[1], 0).remove(0);
+    assert_eq!(none.insert(first), Err(Refused::Full));
+}
+
+#[test]
+fn memory_is_bounded() {
+    let mut store = Store::with_memory(u64::MAX, 1 << 20);
+    for prompt in 0..5000 {
+        save(&mut store, &[prompt, 1, 2]);
+    }
+    assert_eq!(store.chunks(), (1 << 20) / (350 + 12));
+    assert_eq!(store.find(&MODEL, &[4999, 1, 2]).tokens(), 3);
+    assert_eq!(store.find(&MODEL, &[0, 1, 2]).tokens(), 0);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut store = Store::new(u64::MAX);
+    save(&mut store, &run(0, 100));
+    let good = store.missing(&MODEL, &run(0, 200), ROW).remove(0);
+    let bad = |change: &dyn Fn(&mut Chunk)| {
+        let mut chunk = good.clone();
+        change(&mut chunk);
+        chunk
+    };
+    for (chunk, why) in [
+        (bad(&|chunk| chunk.tokens = [].into()), Refused::Malformed),
+        (
+            bad(&|chunk| chunk.tokens = run(0, 157).into()),
+            Refused::Malformed,
+        ),
+        (bad(&|chunk| chunk.start += 1), Refused::Malformed),
+        (bad(&|chunk| chunk.parent = None), Refused::Malformed),
+        (
+            bad(&|chunk| chunk.parent.as_mut().expect("it has").1 = 0),
+            Refused::Malformed,
+        ),
+        (
+            bad(&|chunk| chunk.fingerprint.0[0] += 1),
+            Refused::Malformed,
+        ),
+        // What the parent has there itself.
+        (
+            bad(&|chunk| {
+                chunk.parent.as_mut().expect("it has").1 = 50;
+                (chunk.start, chunk.tokens) = (50, run(50, 10).into());
+            }),
+            Refused::Malformed,
+        ),
+        (
+            bad(&|chunk| chunk.parent.as_mut().expect("it has").0.0[0] += 1),
+            Refused::NoParent,
+        ),
+    ] {
+        assert_eq!(store.insert(chunk.clone()), Err(why), "{chunk:?}");
+        // Nor from a file.
+        store.load(chunk.clone(), 1);
+        assert_eq!(store.orphans(), [chunk.name]);
+    }
+    assert_eq!(store.insert(good.clone()), Ok(vec![]));
+    assert_eq!(store.insert(good.clone()), Err(Refused::Known));
+    // A file that is there twice is no orphan.
+    store.load(good, 1);
+    assert_eq!(store.orphans(), []);
+}
+
+#[test]
+fn a_lost_file_takes_along_what_continues_it() {
+    let mut store = Store::new(u64::MAX);
+    save(&mut store, &run(0, 600));
+    save(&mut store, &with(run(0, 400), &[-1]));
+    save(&mut store, &run(9000, 10));
+    let names: Vec<Name> = store
+        .find(&MODEL, &run(0, 600))
+        .pieces()
+        .iter()
+        .map(|piece| piece.name)
+        .collect();
+    let gone = store.remove(&names[1]);
+    assert_eq!(gone.len(), 3);
+    assert_eq!(gone.last(), Some(&names[1]));
+    assert_eq!(store.remove(&names[1]), []);
+    assert_eq!(store.find(&MODEL, &run(0, 600)).tokens(), 256);
+    // It can come back.
+    assert_eq!(save(&mut store, &run(0, 600)), 344);
+}
+
+#[test]
+fn the_continuation_is_what_was_used_last() {
+    let mut store = Store::new(u64::MAX);
+    let (one, two) = (run(0, 700), with(run(0, 400), &run(-300, 100)));
+    save(&mut store, &one);
+    save(&mut store, &two);
+    let ahead = |store: &Store, begin: usize, most: usize| {
+        let found = store.find(&MODEL, &one[..begin]);
+        let (tokens, whole) = store.continuation(&found, most);
+        assert_eq!(whole.tokens(), begin + tokens.len());
+        // The pieces are those of the prompt.
+        let prompt = with(one[..begin].to_vec(), &tokens);
+        assert_eq!(store.find(&MODEL, &prompt), whole);
+        prompt
+    };
+    for begin in [1, 100, 256, 300, 400] {
+        assert_eq!(ahead(&store, begin, usize::MAX), two, "{begin}");
+    }
+    // Behind the branch, and after the first prompt was used again.
+    assert_eq!(ahead(&store, 401, usize::MAX), one);
+    store.used(store.find(&MODEL, &one).pieces());
+    for begin in [1, 256, 300, 400, 512, 699] {
+        assert_eq!(ahead(&store, begin, usize::MAX), one, "{begin}");
+        assert_eq!(ahead(&store, begin, 150), one[..(begin + 150).min(700)]);
+        assert_eq!(ahead(&store, begin, 0), one[..begin]);
+    }
+    assert_eq!(ahead(&store, 700, 9), one);
+    store.used(store.find(&MODEL, &two).pieces());
+    assert_eq!(ahead(&store, 100, usize::MAX), two);
+    // Nothing was found: nothing continues it.
+    assert_eq!(store.continuation(&store.find(&MODEL, &[77]), 9).0, []);
+}
+
+#[test]
+fn files_are_loaded_in_any_order() {
+    let mut store = Store::new(u64::MAX);
+    let chunks = store.missing(&MODEL, &run(0, 1000), ROW);
+    for chunk in chunks.iter().rev() {
+        store.load(chunk.clone(), 5);
+    }
+    assert_eq!(store.orphans(), []);
+    assert_eq!(store.find(&MODEL, &run(0, 1000)).tokens(), 1000);
+
+    let mut store = Store::new(u64::MAX);
+    for chunk in chunks.iter().filter(|chunk| chunk.start != 256).rev() {
+        store.load(chunk.clone(), 5);
+    }
+    assert_eq!(store.orphans().len(), 2);
+    assert_eq!(store.chunks(), 1);
+}
+
+/// What was used last before the restart stays, and a budget that has become smaller is kept.
+#[test]
+fn loaded_chunks_leave_in_the_order_of_their_use() {
+    let empty = Store::new(0);
+    let mut store = Store::new(2 * 51 * 4096);
+    for (prompt, used) in [(1, u64::MAX), (2, 10), (3, 30)] {
+        let chunk = empty
+            .missing(&MODEL, &run(prompt * 1000, 50), ROW)
+            .remove(0);
+        store.load(chunk, used);
+    }
+    let second = empty.missing(&MODEL, &run(2000, 50), ROW).remove(0).name;
+    assert_eq!(store.orphans(), [second]);
+    // New uses are later than loaded ones.
+    let third = store.find(&MODEL, &run(3000, 50));
+    store.used(third.pieces());
+    let new = store.missing(&MODEL, &run(0, 50), ROW).remove(0);
+    let first = store.find(&MODEL, &run(1000, 50)).pieces()[0].name;
+    assert_eq!(store.insert(new), Ok(vec![first]));
+}
