@@ -16,8 +16,10 @@ use crate::redirect;
 use crate::tls;
 use crate::verdict::{Answer, Verdict, classify};
 
-/// The most bytes that are read of an answer's body. An index's answer is far shorter.
+/// The most bytes that are read of an answer's body, besides what it repeats of the POST.
 const MAX_BODY: u64 = 64 << 10;
+/// An index lists the ids as it reads them, and again as those that it removed or does not know.
+const REPEATED: u64 = 3;
 
 const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"));
 
@@ -25,7 +27,6 @@ const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) status: u16,
-    content_type: Option<String>,
     retry_after: Option<String>,
     body: Vec<u8>,
 }
@@ -34,7 +35,6 @@ impl Received {
     pub(crate) fn verdict(&self) -> Verdict {
         classify(&Answer {
             status: self.status,
-            content_type: self.content_type.as_deref(),
             retry_after: self.retry_after.as_deref(),
             body: &self.body,
         })
@@ -121,8 +121,8 @@ impl Client {
                 .and_then(|location| redirect::target(&to, location))
                 .filter(|next| !self.is_unix || redirect::is_same_server(&to, next));
             let retry_after = header(header::RETRY_AFTER).map(str::to_owned);
-            let content_type = header(header::CONTENT_TYPE).map(str::to_owned);
-            let body = read_body(response.body_mut());
+            let most = MAX_BODY + REPEATED * json.len() as u64;
+            let body = read_body(response.body_mut(), most);
             if let Some(next) = next {
                 to = next;
                 followed += 1;
@@ -130,7 +130,6 @@ impl Client {
             }
             return Ok(Received {
                 status,
-                content_type,
                 retry_after,
                 body,
             });
@@ -202,9 +201,9 @@ fn proxy(url: &str) -> Result<Proxy, &'static str> {
 
 /// The beginning of the body, or as much of it as arrives. A truncated body never counts as one of the
 /// index's own answers, and for other answers only the status matters.
-fn read_body(body: &mut Body) -> Vec<u8> {
+fn read_body(body: &mut Body, most: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let _ = body.as_reader().take(MAX_BODY).read_to_end(&mut bytes);
+    let _ = body.as_reader().take(most).read_to_end(&mut bytes);
     bytes
 }
 

@@ -1,10 +1,12 @@
 //! What an answer means for the ids that were posted.
 //!
 //! A program between us and the index (an ingress, a proxy, a firewall, a service mesh) can
-//! answer with any status and any text. So an id is dropped only after an answer that only the
-//! index gives, and that names this id. After anything else the ids are sent again.
+//! answer with any status and any text: a login page, `{"error":"login required"}`, or a 202 for
+//! what it means to pass on later. So an id is settled only by an answer that only the index gives.
+//! After anything else the ids are sent again.
 //!
-//! The answers of a ContextPilot index 0.5.0 to `POST /evict`, recorded with these bodies:
+//! The answers of a ContextPilot index 0.5.0 to `POST /evict`, recorded with these bodies (0.3.0 to
+//! 0.4.1 give the same; so do our own index and `contextpilot-llama listen`):
 //!
 //! | body | answer |
 //! |---|---|
@@ -14,7 +16,11 @@
 //! | not JSON, or without the list | 422, with a `loc` of `["body",15]`, `["body","request_ids"]` or `["body"]` |
 //! | an id that it cannot encode (half a surrogate pair, which we never send) | 500 `Internal Server Error` |
 
+use std::borrow::Cow;
 use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 #[cfg(test)]
 mod tests;
@@ -24,8 +30,6 @@ mod tests;
 pub struct Answer<'a> {
     /// The status code.
     pub status: u16,
-    /// `Content-Type`.
-    pub content_type: Option<&'a str>,
     /// `Retry-After`.
     pub retry_after: Option<&'a str>,
     /// The body, or its beginning.
@@ -73,7 +77,7 @@ pub enum Next {
 #[must_use]
 pub fn classify(answer: &Answer<'_>) -> Verdict {
     match answer.status {
-        200..=299 if !is_page(answer) => Verdict::Delivered,
+        200 if says_evicted(answer.body) => Verdict::Delivered,
         503 if says_not_initialized(answer.body) => Verdict::NothingThere,
         422 => match refused_places(answer.body) {
             Some(places) => Verdict::Refused(places),
@@ -103,8 +107,8 @@ fn retry(answer: &Answer<'_>) -> Verdict {
 fn advice(status: u16) -> Option<&'static str> {
     Some(match status {
         200..=299 => {
-            "this is a web page, as of a login or a portal: check that CONTEXTPILOT_INDEX_URL \
-             leads to the index"
+            "this is no answer of an index, but perhaps of a login or a portal before it: check \
+             that CONTEXTPILOT_INDEX_URL leads to the index"
         }
         300..=399 => {
             "this redirect is not followed: set CONTEXTPILOT_INDEX_URL to the final address"
@@ -127,71 +131,63 @@ fn advice(status: u16) -> Option<&'static str> {
     })
 }
 
-/// Whether the answer is a web page. No index sends one, but logins, portals and maintenance
-/// notices do, some with status 200.
-fn is_page(answer: &Answer<'_>) -> bool {
-    let kind = answer.content_type.unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    let declared = ["text/html", "application/xhtml+xml"];
-    declared.iter().any(|page| kind.eq_ignore_ascii_case(page))
-        || answer.body.trim_ascii_start().starts_with(b"<")
+/// The answer to an eviction. More may be in it, in any order.
+#[derive(Deserialize)]
+struct Evicted<'a> {
+    #[serde(borrow)]
+    status: Cow<'a, str>,
+    #[serde(rename = "removed_count")]
+    _removed: u64,
+    #[serde(rename = "not_found")]
+    _missing: Vec<IgnoredAny>,
 }
 
-/// The two answers of the index that must be understood are searched for as text, with white
-/// space where JSON allows it. A JSON parser would make the hook 25 KB larger.
+/// The answer to an error.
+#[derive(Deserialize)]
+struct Detail<T> {
+    detail: T,
+}
+
+/// An entry of the list that names what is wrong with a request.
+#[derive(Deserialize)]
+struct Fault {
+    loc: Vec<Step>,
+}
+
+/// A step on the way to a value in the request.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Step {
+    Position(usize),
+    Name(String),
+}
+
+/// A body that is not complete is no JSON, and never counts.
+fn says_evicted(body: &[u8]) -> bool {
+    serde_json::from_slice(body).is_ok_and(|answer: Evicted<'_>| answer.status == "success")
+}
+
 fn says_not_initialized(body: &[u8]) -> bool {
-    let detail = || {
-        let rest = eat(eat(eat(body, "{")?, "\"detail\"")?, ":")?;
-        eat(rest, "\"Index not initialized")
-    };
-    detail().is_some() && is_whole(body)
+    let says = |answer: Detail<String>| answer.detail.starts_with("Index not initialized");
+    serde_json::from_slice(body).is_ok_and(says)
 }
 
 /// The positions in `request_ids` that the index does not accept, in order. `None` if it objects to
 /// anything else.
 fn refused_places(body: &[u8]) -> Option<Vec<usize>> {
-    let mut rest = eat(eat(eat(eat(body, "{")?, "\"detail\"")?, ":")?, "[")?;
-    let mut places = Vec::new();
-    // Text that is quoted in the answer cannot contain this key: within a string, quotation marks
-    // have a backslash before them.
-    const KEY: &[u8] = b"\"loc\"";
-    while let Some(at) = rest.windows(KEY.len()).position(|part| part == KEY) {
-        rest = &rest[at + KEY.len()..];
-        if let Some(location) = eat(rest, ":") {
-            let place = place(location)?;
-            if let Err(at) = places.binary_search(&place) {
-                places.insert(at, place);
-            }
+    let faults: Detail<Vec<Fault>> = serde_json::from_slice(body).ok()?;
+    let place = |fault: &Fault| match fault.loc.as_slice() {
+        [Step::Name(body), Step::Name(list), Step::Position(at), ..]
+            if body == "body" && list == "request_ids" =>
+        {
+            Some(*at)
         }
-    }
-    (!places.is_empty() && is_whole(body)).then_some(places)
-}
-
-/// The number in `["body","request_ids",7`, if `location` begins with that.
-fn place(location: &[u8]) -> Option<usize> {
-    let mut rest = location;
-    for token in ["[", "\"body\"", ",", "\"request_ids\"", ","] {
-        rest = eat(rest, token)?;
-    }
-    let rest = rest.trim_ascii_start();
-    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let (number, after) = rest.split_at(digits);
-    let ends = eat(after, ",").or_else(|| eat(after, "]")).is_some();
-    std::str::from_utf8(number)
-        .ok()?
-        .parse()
-        .ok()
-        .filter(|_| ends)
-}
-
-/// The text behind `token`, if the text begins with it.
-fn eat<'a>(text: &'a [u8], token: &str) -> Option<&'a [u8]> {
-    text.trim_ascii_start().strip_prefix(token.as_bytes())
-}
-
-/// Whether the JSON object at the beginning of a body is complete.
-fn is_whole(body: &[u8]) -> bool {
-    body.trim_ascii_end().ends_with(b"}")
+        _ => None,
+    };
+    let mut places: Vec<usize> = faults.detail.iter().map(place).collect::<Option<_>>()?;
+    places.sort_unstable();
+    places.dedup();
+    (!places.is_empty()).then_some(places)
 }
 
 /// Reads seconds only: the date form needs synchronised clocks.

@@ -79,7 +79,8 @@ fn large_posts_and_large_answers_pass() {
     // More than the buffers of ureq hold, and the POST more than the kernel's.
     let long = "x".repeat(3000);
     let all: Vec<_> = (0..1500).map(|n| format!("{n:04}{long}")).collect();
-    let body = format!("{{\"not_found\":[\"{}\"]}}", long.repeat(20));
+    let long = long.repeat(20);
+    let body = format!("{{\"not_found\":[\"{long}\"],\"removed_count\":0,\"status\":\"success\"}}");
     let answer = Behaviour::Answer(200, Vec::new(), body);
     index.script([Behaviour::Hang, answer]);
     let sender = start(&url(&path), &Log::default(), |_| {});

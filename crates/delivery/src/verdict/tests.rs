@@ -18,36 +18,55 @@ fn next(status: u16) -> Next {
 /// The answer of ContextPilot's index 0.5.0.
 const NOT_INITIALIZED: &str = r#"{"detail":"Index not initialized. Call POST /reorder first."}"#;
 
+/// What index 0.5.0 answers, what ours does (its keys are sorted), and what `listen` does.
+const EVICTED: [&str; 3] = [
+    r#"{"status":"success","conversations_cleared":0,"normalized_request_ids":["a"],"removed_count":0,"evicted_node_ids":[],"evicted_request_ids":[],"not_found":["a"],"nodes_remaining":2,"requests_remaining":1}"#,
+    r#"{"conversations_cleared":0,"evicted_node_ids":[3],"evicted_request_ids":["a"],"nodes_remaining":1,"normalized_request_ids":["a"],"not_found":[],"removed_count":1,"requests_remaining":0,"status":"success"}"#,
+    r#" {"evicted_count":2,"not_found":[],"removed_count":2,"status":"success"}"#,
+];
+
 #[test]
-fn every_2xx_confirms_unless_it_is_a_web_page() {
-    for status in [200, 201, 202, 204, 299] {
-        for body in ["", "{}", "ok", "{\"removed_count\":1", "[]", "a < b"] {
-            assert_eq!(judge(status, body), Verdict::Delivered, "{status} {body}");
-        }
-        for body in [
-            "<!DOCTYPE html>",
-            " \r\n\t<html>",
-            "<?xml version=\"1.0\"?>",
-        ] {
-            let verdict = judge(status, body);
-            assert!(matches!(verdict, Verdict::Retry(_)), "{status} {body}");
-        }
+fn the_index_s_own_answer_confirms() {
+    for body in EVICTED {
+        assert_eq!(judge(200, body), Verdict::Delivered, "{body}");
     }
-    for (content_type, is_page) in [
-        ("text/html", true),
-        ("Text/HTML; charset=utf-8", true),
-        ("application/xhtml+xml", true),
-        ("application/json", false),
-        ("text/plain", false),
-        ("", false),
+}
+
+#[test]
+fn no_other_success_confirms() {
+    let retried = |status, body: &str| {
+        let verdict = judge(status, body);
+        assert!(matches!(verdict, Verdict::Retry(_)), "{status} {body}");
+    };
+    for status in [201, 202, 203, 204, 206, 299] {
+        retried(status, EVICTED[0]);
+    }
+    for body in [
+        "",
+        "ok",
+        "{}",
+        "[]",
+        "null",
+        "Service under maintenance",
+        "<!DOCTYPE html>",
+        r#"{"error": "login required"}"#,
+        r#"{"status":"success"}"#,
+        r#"{"status":"ok","removed_count":1,"not_found":[]}"#,
+        r#"{"status":"success","removed_count":"1","not_found":[]}"#,
+        r#"{"status":"success","removed_count":-1,"not_found":[]}"#,
+        r#"{"status":"success","removed_count":1,"not_found":null}"#,
+        r#"{"status":"success","removed_count":1}"#,
+        r#"{"data":{"status":"success","removed_count":1,"not_found":[]}}"#,
+        r#"[{"status":"success","removed_count":1,"not_found":[]}]"#,
+        r#"{"status":"error","status":"success","removed_count":1,"not_found":[]}"#,
     ] {
-        let verdict = classify(&Answer {
-            status: 200,
-            content_type: Some(content_type),
-            ..Answer::default()
-        });
-        let delivered = verdict == Verdict::Delivered;
-        assert_eq!(delivered, !is_page, "{content_type}");
+        retried(200, body);
+    }
+    for body in EVICTED {
+        for cut in 0..body.len() {
+            retried(200, &body[..cut]);
+        }
+        retried(200, &format!("{body}{body}"));
     }
 }
 

@@ -62,19 +62,15 @@ impl Behaviour {
         }
     }
 
-    /// Whether an eviction that is answered like this counts as accepted: the status is 2xx, and
-    /// the body is no web page.
+    /// Whether an eviction that is answered like this counts as accepted: the answer is one of an index.
     pub(super) fn accepts(&self) -> bool {
         match self {
             Self::Accept => true,
-            Self::Status(status, _) => (200..300).contains(status),
-            Self::Answer(status, headers, _) => {
-                let page = headers.iter().any(|line| line.contains("text/html"));
-                (200..300).contains(status) && !page
+            Self::Status(200, body) | Self::Answer(200, _, body) => {
+                let body: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+                body["removed_count"].is_u64()
             }
-            Self::Raw(bytes) | Self::Endless(bytes) => bytes.starts_with(b"HTTP/1.1 200"),
-            Self::RefuseIds(..) | Self::RefuseAbove(..) => false,
-            Self::Hang | Self::Close | Self::CloseMidAnswer => false,
+            _ => false,
         }
     }
 }
