@@ -1,8 +1,12 @@
 //! The tree of cached prefixes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::Block;
+
+mod search;
+
+use search::Search;
 
 /// The cached prompts, as a tree of their prefixes.
 ///
@@ -37,7 +41,7 @@ struct Node {
     /// Of these, prompts whose prefixes up to here can be used.
     usable: u32,
     /// The prompts that end here.
-    ending: Vec<u64>,
+    ending: BTreeSet<u64>,
     /// One child, and the neighbours among the children of the parent. `NONE`: no more.
     child: u32,
     next: u32,
@@ -50,6 +54,13 @@ const NONE: u32 = u32::MAX;
 /// After this many nodes a search returns the best result so far. A query of 20 blocks visits a few
 /// hundred.
 const SEARCH: usize = 4096;
+
+/// After this many steps, too: looks at a block, or at a child of a node. A query of 20 blocks that visits all
+/// of its nodes takes half of them.
+const STEPS: u64 = 1 << 17;
+
+/// The same for all searches that order a batch: a few seconds.
+pub(crate) const STEPS_OF_A_BATCH: u64 = 100_000_000;
 
 /// A cached prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,7 +106,7 @@ impl Cached {
             node.usable += 1;
         }
         if at != NONE {
-            self.nodes[at as usize].ending.push(prompt);
+            self.nodes[at as usize].ending.insert(prompt);
         }
         let end = End {
             at,
@@ -127,9 +138,7 @@ impl Cached {
             return false;
         };
         if end.at != NONE {
-            self.nodes[end.at as usize]
-                .ending
-                .retain(|one| *one != prompt);
+            self.nodes[end.at as usize].ending.remove(&prompt);
         }
         let (mut at, mut depth) = (end.at, end.length);
         while at != NONE {
@@ -201,42 +210,36 @@ impl Cached {
         weight: impl Fn(Block) -> u64,
         least: u64,
     ) -> Beginning {
+        self.best_within(first, blocks, weight, least, &mut u64::MAX)
+    }
+
+    /// The same for one of many searches, which share a number of `steps`: if there are none left, nothing is
+    /// found.
+    pub(crate) fn best_within(
+        &self,
+        first: &[Block],
+        blocks: &[Block],
+        weight: impl Fn(Block) -> u64,
+        least: u64,
+        steps: &mut u64,
+    ) -> Beginning {
         let mut at = NONE;
-        let mut sum = 0;
+        let mut sum = 0_u64;
         for &block in first {
             match self.children.get(&(at, block)) {
                 Some(child) => at = *child,
                 None => return Beginning::default(),
             }
-            sum += weight(block).max(1);
+            sum = sum.saturating_add(weight(block).max(1));
         }
-        let mut search = Search {
-            cached: self,
-            left: Vec::new(),
-            weight,
-            least,
-            seen: 0,
-            path: Vec::new(),
-            best: Beginning::default(),
-            best_at: NONE,
-            best_worth: (0, 0, 0),
-        };
-        for &block in blocks {
-            match search.left.iter_mut().find(|(known, _)| *known == block) {
-                Some((_, count)) => *count += 1,
-                None => search.left.push((block, 1)),
-            }
-        }
-        let nothing = Usable {
-            weight: 0,
-            blocks: 0,
-            at: NONE,
-        };
-        search.below(at, sum, nothing);
-        let mut best = search.best;
+        let allowed = STEPS.min(*steps);
+        let mut search = Search::new(self, blocks, weight, least, allowed);
+        search.below(at, sum);
+        *steps -= allowed - search.steps;
+        let (mut best, best_at) = search.best();
         best.prompt = match best.usable {
             0 => None,
-            usable => self.prompt_below(search.best_at, first.len() + usable),
+            usable => self.prompt_below(best_at, first.len() + usable),
         };
         best
     }
@@ -246,30 +249,49 @@ impl Cached {
     #[must_use]
     pub fn renumbered(&self, numbers: &HashMap<Block, Block>, limit: usize) -> Self {
         let mut copy = Self::new();
-        let mut path = Vec::new();
-        // Nodes to visit, and the length of the path above each.
+        // Nodes to visit, and the copy of the node above each.
         let mut first: Vec<u32> = numbers
             .keys()
             .filter_map(|block| self.children.get(&(NONE, *block)).copied())
             .collect();
         // The most popular is pushed last, so it is visited first.
         first.sort_unstable_by_key(|at| (self.nodes[*at as usize].prompts, *at));
-        let mut waiting: Vec<(u32, usize)> = first.into_iter().map(|at| (at, 0)).collect();
-        while let Some((at, depth)) = waiting.pop() {
+        let mut waiting: Vec<(u32, u32)> = first.into_iter().map(|at| (at, NONE)).collect();
+        while let Some((at, parent)) = waiting.pop() {
             let node = &self.nodes[at as usize];
             let Some(number) = numbers.get(&node.block) else {
                 continue;
             };
-            path.truncate(depth);
-            path.push(*number);
-            copy.insert(u64::from(at), &path);
+            let made = copy.grow(parent, *number);
+            let length = match parent {
+                NONE => 1,
+                parent => copy.ends[&u64::from(parent)].length + 1,
+            };
+            // A prompt ends at each node. Those below it are counted at the end.
+            let end = End {
+                at: made,
+                length,
+                from: 0,
+            };
+            copy.ends.insert(u64::from(made), end);
+            copy.nodes[made as usize].ending.insert(u64::from(made));
             if copy.nodes() >= limit {
                 break;
             }
             let mut child = node.child;
             while child != NONE {
-                waiting.push((child, depth + 1));
+                waiting.push((child, made));
                 child = self.nodes[child as usize].next;
+            }
+        }
+        // Each stands behind its parent.
+        for at in (0..copy.nodes.len()).rev() {
+            let node = &mut copy.nodes[at];
+            node.prompts += 1;
+            node.usable = node.prompts;
+            let (parent, prompts) = (node.parent, node.prompts);
+            if parent != NONE {
+                copy.nodes[parent as usize].prompts += prompts;
             }
         }
         copy
@@ -286,7 +308,8 @@ impl Cached {
             let node = &self.nodes[at as usize];
             let useful =
                 |prompt: &&u64| self.ends.get(prompt).is_some_and(|end| end.from <= blocks);
-            if let Some(prompt) = node.ending.iter().rev().find(useful) {
+            let mut ending = node.ending.iter().rev().take(SEARCH);
+            if let Some(prompt) = ending.find(useful) {
                 return Some(*prompt);
             }
             any = any.or_else(|| node.ending.last().copied());
@@ -309,7 +332,7 @@ impl Cached {
             parent,
             prompts: 0,
             usable: 0,
-            ending: Vec::new(),
+            ending: BTreeSet::new(),
             child: NONE,
             next,
             previous: NONE,
@@ -351,79 +374,13 @@ impl Cached {
         } else if parent != NONE {
             self.nodes[parent as usize].child = next;
         }
-        self.nodes[at as usize].ending = Vec::new();
+        self.nodes[at as usize].ending = BTreeSet::new();
         self.free.push(at);
         if self.children.is_empty() {
             // Nothing is left: free the memory.
             self.nodes = Vec::new();
             self.free = Vec::new();
             self.children = HashMap::new();
-        }
-    }
-}
-
-struct Search<'a, W> {
-    cached: &'a Cached,
-    /// Blocks, and how often each may still be used.
-    left: Vec<(Block, u32)>,
-    weight: W,
-    least: u64,
-    seen: usize,
-    path: Vec<Block>,
-    best: Beginning,
-    best_at: u32,
-    /// The weight that can be used, the whole weight, and the number of prompts with this prefix.
-    best_worth: (u64, u64, u32),
-}
-
-/// The last node on a path up to which it can be used.
-#[derive(Clone, Copy)]
-struct Usable {
-    weight: u64,
-    blocks: usize,
-    at: u32,
-}
-
-impl<W: Fn(Block) -> u64> Search<'_, W> {
-    fn below(&mut self, at: u32, weight: u64, usable: Usable) {
-        let mut next: Vec<(u32, usize)> = Vec::new();
-        for (place, (block, count)) in self.left.iter().enumerate() {
-            if *count > 0 {
-                let child = self.cached.children.get(&(at, *block));
-                next.extend(child.map(|child| (*child, place)));
-            }
-        }
-        // The most promising first, in case the search is cut off.
-        let prompts = |at: u32| self.cached.nodes[at as usize].prompts;
-        next.sort_by_key(|(at, _)| std::cmp::Reverse(prompts(*at)));
-        for (child, place) in next {
-            self.seen += 1;
-            if self.seen > SEARCH {
-                return;
-            }
-            let block = self.left[place].0;
-            let weight = weight + (self.weight)(block).max(1);
-            self.left[place].1 -= 1;
-            self.path.push(block);
-            let node = &self.cached.nodes[child as usize];
-            let usable = match node.usable > 0 && weight >= self.least {
-                true => Usable {
-                    weight,
-                    blocks: self.path.len(),
-                    at: child,
-                },
-                false => usable,
-            };
-            let worth = (usable.weight, weight, node.prompts);
-            if worth > self.best_worth {
-                self.best_worth = worth;
-                self.best.blocks.clone_from(&self.path);
-                self.best.usable = usable.blocks;
-                self.best_at = usable.at;
-            }
-            self.below(child, weight, usable);
-            self.path.pop();
-            self.left[place].1 += 1;
         }
     }
 }

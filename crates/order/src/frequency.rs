@@ -81,7 +81,11 @@ impl Frequency {
     /// so do blocks that were never requested.
     pub fn sort_after(&self, first: &[Block], blocks: &mut Vec<Block>) {
         // By their own frequency, which decides ties. Stable.
-        blocks.sort_by(|a, b| self.of(*b).total_cmp(&self.of(*a)));
+        let mut rated: Vec<(f64, Block)> = blocks
+            .iter()
+            .map(|block| (self.of(*block), *block))
+            .collect();
+        rated.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut wanted: HashMap<Block, Contexts> = HashMap::new();
         for block in first.iter().chain(&*blocks) {
             wanted.insert(*block, Contexts::default());
@@ -97,38 +101,32 @@ impl Frequency {
         for block in first {
             together = both(&together, &wanted[block]);
         }
-        for place in 0..blocks.len().min(CHOSEN) {
+        let decay = self.decay();
+        for place in 0..rated.len().min(CHOSEN) {
             if together.iter().all(|bits| *bits == 0) {
-                return;
+                break;
             }
-            let worth = |block: &Block| {
-                self.weight(&both(&together, &wanted[block])) + ALONE * self.of(*block)
+            let worth = |(own, block): &(f64, Block)| {
+                weight(&both(&together, &wanted[block]), &decay) + ALONE * own
             };
-            let mut best = (place, worth(&blocks[place]));
-            for (other, block) in blocks.iter().enumerate().skip(place + 1) {
+            let mut best = (place, worth(&rated[place]));
+            for (other, block) in rated.iter().enumerate().skip(place + 1) {
                 let worth = worth(block);
                 if worth > best.1 {
                     best = (other, worth);
                 }
             }
-            let chosen = blocks.remove(best.0);
-            together = both(&together, &wanted[&chosen]);
-            blocks.insert(place, chosen);
+            rated[place..=best.0].rotate_right(1);
+            together = both(&together, &wanted[&rated[place].1]);
+        }
+        for (place, (_, block)) in rated.into_iter().enumerate() {
+            blocks[place] = block;
         }
     }
 
-    /// The weight of a set of contexts: later contexts weigh more.
-    fn weight(&self, contexts: &Contexts) -> f64 {
-        let mut weight = 0.0;
-        for (word, bits) in contexts.iter().enumerate() {
-            let mut bits = *bits;
-            while bits != 0 {
-                let at = word * 64 + bits.trailing_zeros() as usize;
-                weight += (-(at as f64) / self.half_life).exp2();
-                bits &= bits - 1;
-            }
-        }
-        weight
+    /// What each of the last contexts weighs: later ones weigh more.
+    fn decay(&self) -> [f64; RECENT] {
+        std::array::from_fn(|at| (-(at as f64) / self.half_life).exp2())
     }
 
     /// How often a block was requested lately; 0: never.
@@ -162,6 +160,19 @@ impl Frequency {
             self.counts.remove(&block);
         }
     }
+}
+
+/// The weight of a set of contexts.
+fn weight(contexts: &Contexts, decay: &[f64; RECENT]) -> f64 {
+    let mut weight = 0.0;
+    for (word, bits) in contexts.iter().enumerate() {
+        let mut bits = *bits;
+        while bits != 0 {
+            weight += decay[word * 64 + bits.trailing_zeros() as usize];
+            bits &= bits - 1;
+        }
+    }
+    weight
 }
 
 fn both(a: &Contexts, b: &Contexts) -> Contexts {

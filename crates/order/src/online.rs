@@ -1,5 +1,7 @@
 //! Orders one context by what is cached now.
 
+use std::collections::{HashMap, VecDeque};
+
 use crate::{Block, Cached, Frequency};
 
 /// Options for what may be moved.
@@ -60,24 +62,26 @@ pub fn online(
 /// (`--slot-prompt-similarity`).
 #[must_use]
 pub fn least(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
-    blocks
-        .iter()
-        .map(|block| weight(*block).max(1))
-        .sum::<u64>()
-        / 10
+    let weights = blocks.iter().map(|block| weight(*block).max(1));
+    weights.fold(0, u64::saturating_add) / 10
 }
 
 /// Removes each of `taken` once.
 fn without(blocks: &[Block], taken: &[Block]) -> Vec<Block> {
-    let mut taken = taken.to_vec();
+    let mut taking: HashMap<Block, usize> = HashMap::new();
+    for block in taken {
+        *taking.entry(*block).or_default() += 1;
+    }
     let mut left = blocks.to_vec();
-    left.retain(|block| match taken.iter().position(|one| one == block) {
-        Some(place) => {
-            taken.swap_remove(place);
-            false
-        }
-        None => true,
-    });
+    left.retain(
+        |block| match taking.get_mut(block).filter(|count| **count > 0) {
+            Some(count) => {
+                *count -= 1;
+                false
+            }
+            None => true,
+        },
+    );
     left
 }
 
@@ -97,12 +101,14 @@ pub fn importance_note(given: &[Block], ordered: &[Block]) -> Option<String> {
     if given == ordered {
         return None;
     }
-    let mut used = vec![false; ordered.len()];
+    let mut places: HashMap<Block, VecDeque<usize>> = HashMap::new();
+    for (place, block) in ordered.iter().enumerate() {
+        places.entry(*block).or_default().push_back(place);
+    }
     let ranks: Vec<String> = given
         .iter()
         .filter_map(|block| {
-            let place = (0..ordered.len()).find(|at| !used[*at] && ordered[*at] == *block)?;
-            used[place] = true;
+            let place = places.get_mut(block)?.pop_front()?;
             Some((place + 1).to_string())
         })
         .collect();

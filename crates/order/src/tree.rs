@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use crate::batch::without;
+use crate::cached::STEPS_OF_A_BATCH;
 use crate::linkage::Merge;
 use crate::{Block, Cached};
 
@@ -87,6 +89,7 @@ impl Tree {
     fn order(&mut self, cached: &Cached) {
         let mut waiting: VecDeque<usize> = self.tops.iter().copied().collect();
         let mut seen = HashSet::new();
+        let mut steps = STEPS_OF_A_BATCH;
         while let Some(number) = waiting.pop_front() {
             if !seen.insert(number) {
                 continue;
@@ -100,11 +103,10 @@ impl Tree {
                 .filter(|block| node.content.contains(block))
                 .collect();
             if !blocks.is_empty() || cached.nodes() > 0 {
-                let mut rest = node.blocks.clone();
-                rest.retain(|block| !blocks.contains(block));
-                let next = cached.best_beginning(&blocks, &rest, |_| 1, 0).blocks;
-                rest.retain(|block| !next.contains(block));
-                blocks.extend(next);
+                let mut rest = without(node.blocks.clone(), &blocks);
+                let next = cached.best_within(&blocks, &rest, |_| 1, 0, &mut steps);
+                rest = without(rest, &next.blocks);
+                blocks.extend(next.blocks);
                 blocks.extend(rest);
                 if let Some(node) = &mut self.nodes[number] {
                     node.blocks = blocks;

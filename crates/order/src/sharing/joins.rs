@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use super::Budget;
 use crate::{Block, Cached};
 
 /// Two clusters that were joined. Below the number of contexts: a context; otherwise that many joins
@@ -35,7 +36,19 @@ pub fn joins(
     weight: impl Fn(Block) -> u64,
     steps: u64,
 ) -> Vec<Join> {
-    let mut joining = Joining::new(first, cached, weight, steps);
+    let budget = Budget::new(steps);
+    joins_within(sets, first, cached, weight, &budget)
+}
+
+/// The same, with what is left for a batch.
+pub(super) fn joins_within(
+    sets: &[Vec<Block>],
+    first: &[Block],
+    cached: &Cached,
+    weight: impl Fn(Block) -> u64,
+    budget: &Budget,
+) -> Vec<Join> {
+    let mut joining = Joining::new(first, cached, weight, budget);
     let mut waiting = BinaryHeap::new();
     for set in sets {
         let mut set = set.clone();
@@ -89,7 +102,7 @@ struct Joining<'a, W> {
     having: HashMap<Block, Vec<usize>>,
     /// What each cluster has in common with one that is looked at; all zero between.
     shared: Vec<u64>,
-    steps: u64,
+    budget: &'a Budget,
     searches: u32,
 }
 
@@ -98,7 +111,7 @@ struct Joining<'a, W> {
 const SEARCHES: u32 = 10_000;
 
 impl<'a, W: Fn(Block) -> u64> Joining<'a, W> {
-    fn new(first: &'a [Block], cached: &'a Cached, weight: W, steps: u64) -> Self {
+    fn new(first: &'a [Block], cached: &'a Cached, weight: W, budget: &'a Budget) -> Self {
         Self {
             first,
             cached,
@@ -106,21 +119,23 @@ impl<'a, W: Fn(Block) -> u64> Joining<'a, W> {
             clusters: Vec::new(),
             having: HashMap::new(),
             shared: Vec::new(),
-            steps,
+            budget,
             searches: SEARCHES,
         }
     }
 
     fn weigh(&self, blocks: &[Block]) -> u64 {
         let weights = blocks.iter().map(|block| (self.weight)(*block).max(1));
-        weights.sum()
+        weights.fold(0, u64::saturating_add)
     }
 
     /// The heaviest cached beginning that the blocks make after `first`.
     fn beginning(&self, first: &[Block], blocks: &[Block]) -> Vec<Block> {
-        self.cached
-            .best_beginning(first, blocks, &self.weight, 0)
-            .blocks
+        let search = |steps: &mut u64| {
+            self.cached
+                .best_within(first, blocks, &self.weight, 0, steps)
+        };
+        self.budget.search(search).blocks
     }
 
     fn add(&mut self, blocks: Vec<Block>) -> usize {
@@ -139,6 +154,9 @@ impl<'a, W: Fn(Block) -> u64> Joining<'a, W> {
 
     /// The best of those before it, if a join with any of them saves something.
     fn best(&mut self, number: usize) -> Option<Worth> {
+        if !self.budget.may_compare() {
+            return None;
+        }
         let cluster = self.clusters[number].as_ref()?;
         let mut seen = Vec::new();
         for block in &cluster.blocks {
@@ -147,7 +165,7 @@ impl<'a, W: Fn(Block) -> u64> Joining<'a, W> {
                 continue;
             };
             having.retain(|other| self.clusters[*other].is_some());
-            self.steps = self.steps.saturating_sub(having.len() as u64);
+            self.budget.compared(having.len());
             for &other in having.iter().take_while(|other| **other < number) {
                 if self.shared[other] == 0 {
                     seen.push(other);
@@ -164,21 +182,24 @@ impl<'a, W: Fn(Block) -> u64> Joining<'a, W> {
             }
         }
         if self.cached.nodes() == 0 || self.searches == 0 {
-            return likely.into_iter().max().filter(|_| self.steps > 0);
+            return likely
+                .into_iter()
+                .max()
+                .filter(|_| self.budget.may_compare());
         }
         // A join saves no more than what is shared: those that share less than the best need not be
         // looked at.
         likely.sort_unstable_by_key(|worth| Reverse(*worth));
         let mut best: Option<Worth> = None;
         for (shared, both, _, Reverse(other)) in likely {
-            if self.steps == 0 || best.is_some_and(|(saved, ..)| saved > shared) {
+            if !self.budget.may_compare() || best.is_some_and(|(saved, ..)| saved > shared) {
                 break;
             }
             let saved = self.saved(number, other, shared);
             let worth = (saved, both, Reverse(number), Reverse(other));
             best = best.max(Some(worth).filter(|_| saved > 0));
         }
-        best.filter(|_| self.steps > 0)
+        best.filter(|_| self.budget.may_compare())
     }
 
     /// What a join saves. What both share is evaluated once less. But both then begin with that, and

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::Join;
-use crate::batch::by;
+use super::{Budget, Join};
+use crate::batch::{by, without};
 use crate::{Block, Cached};
 
 /// Puts contexts in order that have the same blocks at their beginnings, which stay there.
@@ -17,6 +17,7 @@ pub(super) struct Place<'a, W> {
     pub(super) weight: W,
     /// How many contexts of the batch have a block.
     pub(super) popularity: &'a HashMap<Block, usize>,
+    pub(super) budget: &'a Budget,
 }
 
 /// A cluster, or a context, on the way down.
@@ -71,13 +72,16 @@ impl<W: Fn(Block) -> u64> Place<'_, W> {
             Some(join) => &self.joins[join].common,
         };
         let mut blocks = first.to_vec();
-        let mut rest = all.clone();
-        rest.retain(|block| !first[self.kept.len()..].contains(block));
-        let next = self.cached.best_beginning(first, &rest, &self.weight, 0);
-        rest.retain(|block| !next.blocks.contains(block));
+        let rest = without(all.clone(), &first[self.kept.len()..]);
+        let search = |steps: &mut u64| {
+            self.cached
+                .best_within(first, &rest, &self.weight, 0, steps)
+        };
+        let found = self.budget.search(search);
+        let mut rest = without(rest, &found.blocks);
         rest.sort_by_key(|block| Reverse(self.popularity.get(block).copied()));
-        let cached = next.blocks.len();
-        blocks.extend(next.blocks);
+        let cached = found.blocks.len();
+        blocks.extend(found.blocks);
         blocks.extend(rest);
         Branch {
             number,
