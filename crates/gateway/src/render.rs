@@ -15,6 +15,9 @@ const LARGEST_REQUEST: usize = 64 << 20;
 /// Bytes of an answer of the server: token ids take a little more than their text.
 const LARGEST_ANSWER: usize = 256 << 20;
 
+/// Texts of one request: the server is asked once for each.
+const MOST_TEXTS: usize = 256;
+
 const INVALID: &str = "invalid_request_error";
 const NOT_SUPPORTED: &str = "not_supported_error";
 
@@ -45,6 +48,14 @@ async fn try_completion(server: &Upstream, request: Request) -> Result<Value, Re
         ),
         NoPrompt::Media => media(),
     })?;
+    let is_text = |prompt: &&Prompt| matches!(prompt, Prompt::Text(_));
+    let texts = prompts.iter().filter(is_text).count();
+    if texts > MOST_TEXTS {
+        let message = format!(
+            "{texts} prompts in one request, and {MOST_TEXTS} are allowed: send several requests"
+        );
+        return Err(error_response(413, INVALID, &message));
+    }
     let mut rendered = Vec::new();
     for prompt in prompts {
         let tokens = match prompt {
@@ -62,11 +73,9 @@ async fn try_chat(server: &Upstream, request: Request) -> Result<Value, Response
         return Err(media());
     }
     // Pass the whole body: it also contains tools and arguments of the template.
-    let mut answer = asker.ask("/apply-template", bytes).await?;
-    let prompt = answer["prompt"].take();
-    if !prompt.is_string() {
-        return Err(unexpected("/apply-template"));
-    }
+    let answer = asker.ask("/apply-template", bytes).await?;
+    let prompt =
+        member(answer, "prompt", Value::is_string).ok_or_else(|| unexpected("/apply-template"))?;
     let tokens = asker.tokenize(&prompt).await?;
     Ok(json!({ "token_ids": tokens }))
 }
@@ -105,12 +114,8 @@ impl Asker<'_> {
         if self.model.is_string() {
             body["model"] = self.model.clone();
         }
-        let mut answer = self.ask("/tokenize", body.to_string().into()).await?;
-        let tokens = answer["tokens"].take();
-        match tokens.is_array() {
-            true => Ok(tokens),
-            false => Err(unexpected("/tokenize")),
-        }
+        let answer = self.ask("/tokenize", body.to_string().into()).await?;
+        member(answer, "tokens", Value::is_array).ok_or_else(|| unexpected("/tokenize"))
     }
 
     /// The server's answer. Errors are passed on.
@@ -135,6 +140,12 @@ impl Asker<'_> {
             .and_then(|body| serde_json::from_slice(&body).ok());
         value.ok_or_else(|| unexpected(path))
     }
+}
+
+/// A member of an answer, if the answer is an object and the member what is expected.
+fn member(mut answer: Value, name: &str, expected: fn(&Value) -> bool) -> Option<Value> {
+    let member = answer.get_mut(name)?.take();
+    expected(&member).then_some(member)
 }
 
 fn media() -> Response {

@@ -21,8 +21,8 @@ impl Errors {
         }
         self.last.push_back(expected.abs_diff(reused));
         self.count += 1;
-        self.expected += expected;
-        self.reused += reused;
+        self.expected = self.expected.saturating_add(expected);
+        self.reused = self.reused.saturating_add(reused);
     }
 
     /// How many requests were compared.

@@ -104,14 +104,10 @@ impl Index {
             let Some(request) = self.requests.get(id) else {
                 continue;
             };
-            let enough = |count: &usize| {
-                self.predictor
-                    .tokens(&request.blocks[..*count], &self.blocks)
-                    * 4
-                    >= tokens
-            };
-            let all = request.blocks.len();
-            let from = (1..=all).find(enough).unwrap_or(all);
+            let quarter = tokens.div_ceil(4);
+            let from = self
+                .predictor
+                .shortest(&request.blocks, quarter, &self.blocks);
             self.cached.usable_from(request.number, from);
         }
     }

@@ -1,7 +1,7 @@
 //! Estimates how many tokens a cached prefix has.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
 
 use contextpilot_order::Block;
 
@@ -19,7 +19,7 @@ pub(crate) struct Predictor {
     known: HashMap<u64, u64>,
     order: VecDeque<u64>,
     /// The last tokens beyond those of the blocks, by the number of blocks.
-    beyond: HashMap<usize, VecDeque<i64>>,
+    beyond: BTreeMap<usize, VecDeque<i64>>,
     /// Tokens and blocks of whole prompts, as decaying sums.
     tokens: f64,
     blocks: f64,
@@ -59,6 +59,23 @@ impl Predictor {
         }
         let sum = self.sum(beginning, blocks);
         sum.saturating_add_signed(self.beyond(beginning.len()))
+    }
+
+    /// The number of blocks of the shortest beginning with so many tokens, of at least one block; all of them if
+    /// none has.
+    pub(crate) fn shortest(&self, of: &[Block], tokens: u64, blocks: &Blocks) -> usize {
+        let mut hasher = DefaultHasher::new();
+        let mut sum = 0_u64;
+        for (at, block) in of.iter().enumerate() {
+            hasher.write_u32(*block);
+            sum = sum.saturating_add(self.weight(*block, blocks));
+            let known = self.known.get(&hasher.finish()).copied();
+            let guess = || sum.saturating_add_signed(self.beyond(at + 1));
+            if known.unwrap_or_else(guess) >= tokens {
+                return at + 1;
+            }
+        }
+        of.len()
     }
 
     /// A prompt that was forecast to reuse these blocks reused so many tokens.
@@ -104,7 +121,8 @@ impl Predictor {
     }
 
     fn sum(&self, of: &[Block], blocks: &Blocks) -> u64 {
-        of.iter().map(|block| self.weight(*block, blocks)).sum()
+        let weights = of.iter().map(|block| self.weight(*block, blocks));
+        weights.fold(0, u64::saturating_add)
     }
 
     fn average(&self) -> u64 {
@@ -125,15 +143,20 @@ impl Predictor {
                 _ => median(last),
             };
         }
-        let known = self.beyond.iter();
-        let mut near: Vec<(usize, i64)> = known.map(|(n, last)| (*n, median(last))).collect();
+        // Of two on either side, those nearest to `count`, the smaller number first.
+        let near = |(known, last): (&usize, &VecDeque<i64>)| (*known, median(last));
+        let below = self.beyond.range(..count).rev().take(2).map(near);
+        let mut near: Vec<(usize, i64)> = below
+            .chain(self.beyond.range(count..).take(2).map(near))
+            .collect();
         near.sort_unstable_by_key(|(known, _)| (known.abs_diff(count), *known));
         match near[..] {
             [] => 0,
             [(_, beyond)] => beyond,
             [(a, at_a), (b, at_b), ..] => {
-                let slope = (at_b - at_a) as f64 / (b as f64 - a as f64);
-                at_a + (slope * (count as f64 - a as f64)).round() as i64
+                let slope = at_b.saturating_sub(at_a) as f64 / (b as f64 - a as f64);
+                let more = (slope * (count as f64 - a as f64)).round() as i64;
+                at_a.saturating_add(more)
             }
         }
     }
@@ -156,9 +179,10 @@ fn median(last: &VecDeque<i64>) -> i64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0)
 }
 
+/// Of the blocks alone, not of their number, so that it can be had for each beginning in turn.
 fn hash(blocks: &[Block]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    blocks.hash(&mut hasher);
+    blocks.iter().for_each(|block| hasher.write_u32(*block));
     hasher.finish()
 }
 
@@ -201,5 +225,17 @@ mod tests {
         // It had been evicted meanwhile.
         predictor.learn(&[0, 1], 3, &blocks);
         assert_eq!(predictor.tokens(&[0, 1], &blocks), 41);
+    }
+
+    #[test]
+    fn counts_that_no_prompt_has_do_not_overflow() {
+        let blocks = blocks(&[10, 20, 30]);
+        let mut predictor = Predictor::default();
+        // Fewer tokens than its block, and more than there are.
+        predictor.learn(&[0], 5, &blocks);
+        predictor.learn(&[0, 1], u64::MAX, &blocks);
+        predictor.note_prompt(u64::MAX, &[0, 1], &blocks);
+        assert!(predictor.tokens(&[0, 1, 2], &blocks) > 1 << 40);
+        assert!(predictor.prompt(&[0, 1, 2], &blocks) > 1 << 40);
     }
 }

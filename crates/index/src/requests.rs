@@ -38,7 +38,8 @@ pub(crate) struct Requests {
     /// Those that are not known to be cached.
     waiting: BTreeSet<u64>,
     next: u64,
-    tokens: u64,
+    /// Clients say how many tokens a request has, so that their sum may be beyond 64 bits.
+    tokens: u128,
 }
 
 impl Requests {
@@ -52,7 +53,7 @@ impl Requests {
 
     /// Of all of them.
     pub(crate) fn tokens(&self) -> u64 {
-        self.tokens
+        u64::try_from(self.tokens).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
@@ -82,7 +83,7 @@ impl Requests {
     pub(crate) fn add(&mut self, id: String, blocks: Vec<Block>, tokens: u64) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.tokens += tokens;
+        self.tokens += u128::from(tokens);
         self.waiting.insert(number);
         self.ids.insert(number, id.clone());
         let request = Request {
@@ -114,7 +115,7 @@ impl Requests {
 
     pub(crate) fn set_tokens(&mut self, id: &str, tokens: u64) {
         if let Some(request) = self.by_id.get_mut(id) {
-            self.tokens = self.tokens - request.tokens + tokens;
+            self.tokens = self.tokens - u128::from(request.tokens) + u128::from(tokens);
             request.tokens = tokens;
         }
     }
@@ -123,7 +124,7 @@ impl Requests {
         let request = self.by_id.remove(id)?;
         self.ids.remove(&request.number);
         self.waiting.remove(&request.number);
-        self.tokens -= request.tokens;
+        self.tokens -= u128::from(request.tokens);
         Some(request)
     }
 

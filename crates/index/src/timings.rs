@@ -2,6 +2,12 @@
 
 use serde_json::Value;
 
+/// No prompt has more tokens. A larger number is no count, and sums of some would overflow.
+const MOST: u64 = 1 << 32;
+
+/// How many places of an answer are looked at, from its end.
+const PLACES: usize = 16;
+
 /// Token counts of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timings {
@@ -17,37 +23,35 @@ pub struct Timings {
 #[must_use]
 pub fn timings(tail: &[u8]) -> Option<Timings> {
     let tail = String::from_utf8_lossy(tail);
+    let counts = |reused: u64, prompt: Option<u64>| Timings {
+        reused: reused.min(MOST),
+        prompt: prompt.map(|prompt| prompt.min(MOST)),
+    };
     let own = last_object(&tail, "\"timings\":").and_then(|timings| {
         let reused = timings["cache_n"].as_u64()?;
         let evaluated = timings["prompt_n"].as_u64();
-        Some(Timings {
+        Some(counts(
             reused,
-            prompt: evaluated.map(|evaluated| reused + evaluated),
-        })
+            evaluated.map(|it| reused.saturating_add(it)),
+        ))
     });
     own.or_else(|| {
         let usage = last_object(&tail, "\"usage\":")?;
         let openai = usage["prompt_tokens_details"]["cached_tokens"].as_u64();
         Some(match openai {
-            Some(reused) => Timings {
-                reused,
-                prompt: usage["prompt_tokens"].as_u64(),
-            },
+            Some(reused) => counts(reused, usage["prompt_tokens"].as_u64()),
             None => {
                 let reused = usage["cache_read_input_tokens"].as_u64()?;
                 let evaluated = usage["input_tokens"].as_u64();
-                Timings {
-                    reused,
-                    prompt: evaluated.map(|evaluated| reused + evaluated),
-                }
+                counts(reused, evaluated.map(|it| reused.saturating_add(it)))
             }
         })
     })
 }
 
-/// The last complete value after a key.
+/// The last complete object after a key.
 fn last_object(text: &str, key: &str) -> Option<Value> {
-    text.rmatch_indices(key).find_map(|(at, _)| {
+    text.rmatch_indices(key).take(PLACES).find_map(|(at, _)| {
         let rest = &text[at + key.len()..];
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         values.next()?.ok().filter(Value::is_object)
@@ -72,5 +76,20 @@ mod tests {
         assert_eq!(of("{\"error\":{}}"), None);
         assert_eq!(of("\"timings\":{\"cache_n\":3"), None);
         assert_eq!(of(""), None);
+    }
+
+    #[test]
+    fn counts_that_no_prompt_has_do_not_overflow() {
+        let of = |text: &str| timings(text.as_bytes()).expect("counts");
+        let large = format!(
+            r#"{{"timings":{{"cache_n":{0},"prompt_n":{0}}}}}"#,
+            u64::MAX
+        );
+        assert_eq!(of(&large).prompt, Some(MOST));
+        let usage = format!(
+            r#"{{"usage":{{"input_tokens":{0},"cache_read_input_tokens":{0}}}}}"#,
+            u64::MAX
+        );
+        assert_eq!(of(&usage).reused, MOST);
     }
 }

@@ -210,7 +210,8 @@ impl Cached {
         weight: impl Fn(Block) -> u64,
         least: u64,
     ) -> Beginning {
-        self.best_within(first, blocks, weight, least, &mut u64::MAX)
+        let mut steps = u64::MAX;
+        self.best_within(first, blocks, weight, least, &mut steps)
     }
 
     /// The same for one of many searches, which share a number of `steps`: if there are none left, nothing is

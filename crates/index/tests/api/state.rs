@@ -322,6 +322,38 @@ fn beyond_a_limit_the_error_says_what_to_do() {
 }
 
 #[test]
+fn tokens_that_clients_claim_do_not_overflow() {
+    let mut asked = live();
+    for context in [json!(["a"]), json!(["b"])] {
+        let body = json!({"contexts": [context], "initial_tokens_per_context": u64::MAX});
+        assert_eq!(asked.post("/reorder", body).status, 200);
+    }
+    let body = json!({"context": ["c"], "total_tokens": u64::MAX});
+    assert_eq!(asked.post("/insert", body).status, 200);
+    let total = |asked: &mut Asked| {
+        let stats = asked.ask("GET", "/stats", b"").body;
+        stats["index_stats"]["total_tokens"].as_u64()
+    };
+    assert_eq!(total(&mut asked), Some(u64::MAX));
+    for id in asked.index.ids() {
+        asked.index.evicted(&id);
+    }
+    assert_eq!(total(&mut asked), Some(0));
+}
+
+#[test]
+fn a_long_prompt_in_host_memory_takes_linear_time() {
+    let mut asked = live();
+    let context: Vec<u32> = (0..20_000).collect();
+    let (_, id) = order(&mut asked, json!(context));
+    asked.index.cached(&id, 60_000);
+    let start = std::time::Instant::now();
+    asked.index.moved_to_host(&[id], 60_000);
+    let took = start.elapsed();
+    assert!(took < std::time::Duration::from_secs(10), "{took:?}");
+}
+
+#[test]
 fn deduplicate_works_as_documented() {
     let mut asked = live();
     let body = json!({"contexts": [[4, 3, 1]], "deduplicate": true, "parent_request_ids": [null]});

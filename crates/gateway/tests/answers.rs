@@ -1,0 +1,120 @@
+//! The gateway in front of a server that the test plays: what it makes of strange answers, and of large
+//! requests.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use contextpilot_gateway::Gateway;
+use contextpilot_proxy::Upstream;
+
+/// Gives the same answer to every request. Returns its URL and the number of requests.
+fn server(answer: &'static str) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let asked = Arc::<AtomicUsize>::default();
+    let counter = Arc::clone(&asked);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            read(&mut stream);
+            counter.fetch_add(1, Ordering::SeqCst);
+            let length = answer.len();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            let _ = stream.write_all(format!("{head}{answer}").as_bytes());
+        }
+    });
+    (url, asked)
+}
+
+/// Reads a request or an answer, and returns its first line and its body.
+fn read(stream: &mut TcpStream) -> (String, String) {
+    let mut reader = BufReader::new(stream);
+    let mut line = || {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a line");
+        line
+    };
+    let first = line();
+    let mut length = 0;
+    loop {
+        let line = line().to_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    (first, String::from_utf8(body).expect("text"))
+}
+
+fn gateway(server: &str) -> SocketAddr {
+    let gateway = Gateway::new(Upstream::new(server).expect("an address"), None);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || gateway.run(listener));
+    address
+}
+
+fn ask(gateway: SocketAddr, path: &str, body: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(gateway).expect("it listens");
+    let patience = Some(Duration::from_secs(30));
+    stream.set_read_timeout(patience).expect("a limit");
+    let length = body.len();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+    stream
+        .write_all(format!("{head}{body}").as_bytes())
+        .expect("sent");
+    read(&mut stream)
+}
+
+const COMPLETION: &str = "/v1/completions/render";
+const CHAT: &str = "/v1/chat/completions/render";
+
+#[test]
+fn an_answer_of_another_form_is_a_502() {
+    for answer in [
+        "[1]",
+        "7",
+        "null",
+        "\"tokens\"",
+        "{}",
+        "{\"tokens\":{},\"prompt\":[]}",
+        "not JSON",
+    ] {
+        let (server, _) = server(answer);
+        let gateway = gateway(&server);
+        for (path, body) in [
+            (COMPLETION, r#"{"prompt":"a"}"#),
+            (CHAT, r#"{"messages":[]}"#),
+        ] {
+            let (status, body) = ask(gateway, path, body);
+            assert!(status.contains(" 502 "), "{answer}: {status}");
+            assert!(body.contains("was not understood"), "{answer}: {body}");
+        }
+    }
+}
+
+#[test]
+fn a_request_with_very_many_prompts_is_refused_before_the_server_is_asked() {
+    let (server, asked) = server(r#"{"tokens":[1]}"#);
+    let gateway = gateway(&server);
+    let many = |prompts: usize| format!(r#"{{"prompt":[{}"a"]}}"#, r#""a","#.repeat(prompts - 1));
+    let (status, body) = ask(gateway, COMPLETION, &many(200_000));
+    assert!(status.contains(" 413 "), "{status}: {body}");
+    assert!(body.contains("send several requests"), "{body}");
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    let (status, body) = ask(gateway, COMPLETION, &many(256));
+    assert!(status.contains(" 200 "), "{status}: {body}");
+    assert_eq!(asked.load(Ordering::SeqCst), 256);
+    // Token ids need no server.
+    let ids = format!(r#"{{"prompt":[{}[1]]}}"#, "[1,2],".repeat(1000));
+    assert!(ask(gateway, COMPLETION, &ids).0.contains(" 200 "));
+}
