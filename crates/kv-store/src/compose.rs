@@ -82,6 +82,9 @@ impl<'b> Composer<'b> {
         }
         writer.u32(u32::from(layout.transposed));
         writer.u32(layout.k.len() as u32);
+        for word in &layout.words {
+            writer.u32(*word);
+        }
         for (index, rows) in layout.layers().enumerate() {
             writer.i32(rows.kind);
             if layout.transposed && index >= layout.k.len() {

@@ -8,13 +8,14 @@
 //! u32 streams
 //! for each stream: u32 cells, and for the one that has some:
 //!     per cell  i32 position, u32 1, [extra: 2 or 3 of i32], i32 sequence
-//!     u32 transposed, u32 layers
+//!     u32 transposed, u32 layers, [two words, since late 2026]
 //!     per layer i32 type, u64 row size, the K rows of all cells
 //!     per layer i32 type, u64 row size, the V rows of all cells            or, transposed:
 //!     per layer i32 type, u32 element size, u32 elements, each element of all cells
 //! ```
 //!
-//! *Extra* is a position of two parts, of models that have images (M-RoPE), and since 2026 the
+//! The two words are kept as they are, and belong to the layout: a context with other words has other rows.
+//! (They are 0 for KV that is not quantised.) *Extra* is a position of two parts, of models that have images (M-RoPE), and since 2026 the
 //! token. With latent attention there is no V: the last part is not there. A cache with a stream
 //! for each sequence has the cells in the stream of the sequence's number.
 
@@ -28,6 +29,8 @@ pub(crate) const MAGIC: u32 = 0xaf14_3cd8;
 pub(crate) const MOST: usize = 4096;
 /// The most extra words of a cell.
 pub(crate) const MOST_EXTRA: usize = 4;
+/// Words behind the number of layers: two, or none. The newest engine first.
+pub(crate) const WORDS: [usize; 2] = [2, 0];
 /// Type and sizes in front of a layer's rows, transposed or not: bytes.
 pub(crate) const LAYER_HEAD: usize = 12;
 
@@ -39,6 +42,8 @@ pub struct Layout {
     /// Extra words of each cell. They are kept with the rows.
     pub(crate) extra: usize,
     pub(crate) transposed: bool,
+    /// The words behind the number of layers.
+    pub(crate) words: Vec<u32>,
     pub(crate) k: Vec<Rows>,
     pub(crate) v: Vec<Rows>,
 }
@@ -83,6 +88,10 @@ impl Layout {
         ] {
             hash.update((count as u64).to_le_bytes());
         }
+        hash.update((self.words.len() as u64).to_le_bytes());
+        for word in &self.words {
+            hash.update(word.to_le_bytes());
+        }
         for rows in self.layers() {
             hash.update(rows.kind.to_le_bytes());
             hash.update((rows.unit as u64).to_le_bytes());
@@ -100,7 +109,7 @@ impl Layout {
     /// The size of a state with this many tokens, bytes. `usize::MAX` if there can be none.
     pub fn state_size(&self, tokens: usize) -> usize {
         let each = self.bytes_per_token() + self.cell_size() - 4 * self.extra;
-        let rest = self.prefix_size() + 4 + 4 * self.streams + 8;
+        let rest = self.prefix_size() + 4 + 4 * self.streams + self.head_size();
         let layers = LAYER_HEAD * (self.k.len() + self.v.len());
         each.saturating_mul(tokens).saturating_add(rest + layers)
     }
@@ -111,6 +120,11 @@ impl Layout {
 
     pub(crate) fn prefix_size(&self) -> usize {
         if self.magic { 8 } else { 0 }
+    }
+
+    /// The size of what stands between the cells and the layers, bytes.
+    pub(crate) fn head_size(&self) -> usize {
+        8 + 4 * self.words.len()
     }
 
     /// The size of what a state says about a cell, bytes.
@@ -130,7 +144,7 @@ impl Layout {
     /// Where the layers' rows are in a state of `cells` cells, if the first cell's description
     /// is at `cells_at`.
     pub(crate) fn in_state(&self, cells_at: usize, cells: usize) -> impl Iterator<Item = Place> {
-        let mut at = cells_at + cells * self.cell_size() + 8;
+        let mut at = cells_at + cells * self.cell_size() + self.head_size();
         self.layers().map(move |rows| {
             let place = rows.place(at + LAYER_HEAD);
             at += LAYER_HEAD + cells * rows.bytes();

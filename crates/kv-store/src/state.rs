@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::layout::{LAYER_HEAD, MAGIC, MOST, MOST_EXTRA, Rows, cell_size};
+use crate::layout::{LAYER_HEAD, MAGIC, MOST, MOST_EXTRA, Rows, WORDS, cell_size};
 use crate::{Layout, LayoutError};
 
 /// A state that was understood to its last byte.
@@ -35,11 +35,12 @@ impl<'a> State<'a> {
     /// The state is not one of a dense-attention context of a known version.
     pub fn read(bytes: &'a [u8]) -> Result<Self, LayoutError> {
         let mut error = LayoutError::Unknown;
-        for extra in 0..=MOST_EXTRA {
-            match Self::read_with(bytes, extra) {
+        let ways = (0..=MOST_EXTRA).flat_map(|extra| WORDS.map(|words| (extra, words)));
+        for (nth, (extra, words)) in ways.enumerate() {
+            match Self::read_with(bytes, extra, words) {
                 Ok(state) => return Ok(state),
                 // The first attempt's says most: nearly all models have no extra words.
-                Err(first) if extra == 0 => error = first,
+                Err(first) if nth == 0 => error = first,
                 Err(_) => {}
             }
             if error == LayoutError::Empty {
@@ -49,7 +50,7 @@ impl<'a> State<'a> {
         Err(error)
     }
 
-    fn read_with(bytes: &'a [u8], extra: usize) -> Result<Self, LayoutError> {
+    fn read_with(bytes: &'a [u8], extra: usize, words: usize) -> Result<Self, LayoutError> {
         let mut reader = Reader { bytes, at: 0 };
         let mut streams = reader.u32()?;
         let mut prefix = None;
@@ -92,6 +93,7 @@ impl<'a> State<'a> {
             _ => return Err(LayoutError::Unknown),
         };
         let layers = bounded(reader.u32()?, MOST)?;
+        let words = (0..words).map(|_| reader.u32()).collect::<Result<_, _>>()?;
         // In a state that is cut, they would be bounded by its size only.
         if layers > reader.left() / LAYER_HEAD {
             return Err(LayoutError::Short);
@@ -117,6 +119,7 @@ impl<'a> State<'a> {
             streams,
             extra,
             transposed,
+            words,
             k,
             v,
         };

@@ -223,6 +223,14 @@ fn a_digest_depends_on_the_rows_and_not_on_the_slots() {
             v: vec![],
             ..one.clone()
         },
+        Engine {
+            words: vec![],
+            ..one.clone()
+        },
+        Engine {
+            words: vec![0, 1],
+            ..one.clone()
+        },
     ] {
         assert_ne!(digest(&one), digest(&other), "{other:?}");
     }

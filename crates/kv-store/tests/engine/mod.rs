@@ -13,6 +13,8 @@ pub(crate) struct Engine {
     /// Extra words of each cell.
     pub(crate) extra: usize,
     pub(crate) transposed: bool,
+    /// Words behind the number of layers: none or two.
+    pub(crate) words: Vec<u32>,
     /// The size of a K row of each layer, bytes.
     pub(crate) k: Vec<usize>,
     /// Elements of two bytes in a V row of each layer; none, if there is no V.
@@ -26,6 +28,7 @@ impl Engine {
             streams: 1,
             extra: 0,
             transposed: false,
+            words: vec![0, 0],
             k: vec![row; layers],
             v: vec![row / 2; layers],
         }
@@ -62,6 +65,7 @@ impl Engine {
             }
             u32(&mut out, u32::from(self.transposed));
             u32(&mut out, self.k.len() as u32);
+            self.words.iter().for_each(|word| u32(&mut out, *word));
             for (layer, row) in self.k.iter().enumerate() {
                 out.extend(1_i32.to_le_bytes());
                 out.extend((*row as u64).to_le_bytes());

@@ -1,0 +1,207 @@
+//! What a session knows of sequences, compared with lists of tokens that are kept by hand.
+
+use std::collections::BTreeMap;
+
+use contextpilot_kv_store::{Conditions, Run, Session};
+
+const NOW: Conditions = Conditions(0);
+/// Fewer leading tokens are not searched for.
+const LEAST: usize = 3;
+
+fn run(sequence: i32, first: usize, tokens: &[i32], leading: usize) -> Run {
+    Run {
+        sequence,
+        first: first as i32,
+        tokens: tokens.to_vec(),
+        leading,
+    }
+}
+
+/// Evaluates tokens without any help of a store.
+fn evaluate(session: &mut Session, sequence: i32, first: usize, tokens: &[i32]) {
+    let run = run(sequence, first, tokens, tokens.len() - 1);
+    let advice = session.advise(&run, NOW, LEAST);
+    assert_eq!(advice.cut, None);
+    session.evaluated(&run);
+}
+
+#[test]
+fn a_prompt_that_was_loaded_is_left_out_batch_by_batch_and_cut_where_it_differs() {
+    let mut session = Session::default();
+    let first = run(0, 0, &[1, 2, 3, 4], 4);
+    let advice = session.advise(&first, NOW, LEAST);
+    assert_eq!((advice.cut, advice.search), (None, Some(0)));
+    assert_eq!(session.wanted(&first), [1, 2, 3, 4]);
+    session.loaded(0, vec![1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(session.there(&first), 4);
+    session.evaluated(&first);
+    assert_eq!(session.believed(0), Some(&[1, 2, 3, 4][..]));
+    assert_eq!(session.ahead_of(0), Some(4));
+
+    // The prompt goes on as loaded for two tokens, then differs. The last token asks for an output.
+    let second = run(0, 4, &[5, 6, 9, 9], 3);
+    let advice = session.advise(&second, NOW, LEAST);
+    assert_eq!(
+        (advice.cut, advice.search),
+        (Some(6), None),
+        "one token is too few to search"
+    );
+    session.cut(0, 6);
+    assert_eq!(session.there(&second), 2);
+    session.evaluated(&second);
+    assert_eq!(session.believed(0), Some(&[1, 2, 3, 4, 5, 6, 9, 9][..]));
+    assert_eq!(session.ahead_of(0), None);
+}
+
+#[test]
+fn an_output_is_never_left_out() {
+    let mut session = Session::default();
+    let prompt = run(0, 0, &[1, 2, 3, 4], 3);
+    session.advise(&prompt, NOW, LEAST);
+    session.loaded(0, vec![1, 2, 3, 4, 5]);
+    // The caller asks again after loading more than it was told to.
+    let advice = session.advise(&prompt, NOW, LEAST);
+    assert_eq!(advice.cut, Some(3));
+    session.cut(0, 3);
+    assert_eq!(session.there(&prompt), 3);
+}
+
+#[test]
+fn what_is_not_seen_from_its_first_token_is_not_known() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2]);
+    // A gap.
+    let late = run(0, 5, &[7, 8, 9, 10], 4);
+    assert_eq!(session.advise(&late, NOW, LEAST).search, None);
+    assert_eq!(session.believed(0), None);
+    session.removed(0, 1, -1);
+    assert_eq!(
+        session.believed(0),
+        None,
+        "the rest is as unknown as before"
+    );
+    session.removed(0, 0, -1);
+    assert_eq!(session.believed(0), Some(&[][..]));
+    evaluate(&mut session, 0, 0, &[3]);
+    assert_eq!(session.believed(0), Some(&[3][..]));
+}
+
+#[test]
+fn tokens_under_other_conditions_are_not_mixed() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3]);
+    assert_eq!(session.conditions(0), Some(NOW));
+    let other = run(0, 3, &[4, 5, 6, 7], 4);
+    assert_eq!(session.advise(&other, Conditions(1), LEAST).search, None);
+    assert_eq!(session.conditions(0), None);
+    session.removed(0, -1, -1);
+    let other = run(0, 0, &[4, 5, 6, 7], 4);
+    assert_eq!(session.advise(&other, Conditions(1), LEAST).search, Some(0));
+    session.evaluated(&other);
+    assert_eq!(session.conditions(0), Some(Conditions(1)));
+}
+
+#[test]
+fn copies_moves_and_replacements() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+    session.copied(0, 1, -1, -1);
+    assert_eq!(session.believed(1), Some(&[1, 2, 3, 4][..]));
+    session.copied(0, 2, 0, 3);
+    assert_eq!(session.believed(2), Some(&[1, 2, 3][..]));
+    session.copied(0, 3, 1, -1);
+    assert_eq!(session.believed(3), None, "its positions do not begin at 0");
+    session.copied(0, 2, -1, -1);
+    assert_eq!(session.believed(2), None, "it was not empty");
+    session.removed(0, 1, 2);
+    assert_eq!(session.believed(0), None, "a hole");
+    session.obscure(1);
+    assert_eq!(session.believed(1), None);
+    session.replaced(1, vec![7, 8], NOW);
+    assert_eq!(session.believed(1), Some(&[7, 8][..]));
+    session.kept(1);
+    assert_eq!(session.sequences().collect::<Vec<_>>(), [1]);
+    assert_eq!(session.held(), 2);
+    session.cleared();
+    assert_eq!(session.believed(1), Some(&[][..]));
+}
+
+/// Random operations on three sequences, and loads of more than was asked for.
+#[test]
+fn a_session_knows_what_lists_know() {
+    let mut seed = 7_u64;
+    let mut random = move |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize % below
+    };
+    let mut session = Session::default();
+    // What the server believes in, and what the engine holds.
+    let mut server: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    let mut engine: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    let mut left_out = 0;
+    for _ in 0..20_000 {
+        let sequence = random(3) as i32;
+        let believes = server.entry(sequence).or_default();
+        let holds = engine.entry(sequence).or_default();
+        match random(8) {
+            0 => {
+                let from = random(believes.len() + 1);
+                if let Some(length) = session.ahead_of(sequence) {
+                    holds.truncate(length);
+                    session.cut(sequence, length);
+                }
+                holds.truncate(from);
+                believes.truncate(from);
+                session.removed(sequence, from as i32, -1);
+            }
+            1 => {
+                *holds = Vec::new();
+                *believes = Vec::new();
+                session.removed(sequence, -1, -1);
+            }
+            _ => {
+                let tokens: Vec<i32> = (0..1 + random(6)).map(|_| random(2) as i32).collect();
+                let leading = random(tokens.len() + 1);
+                let run = run(sequence, believes.len(), &tokens, leading);
+                let advice = session.advise(&run, NOW, LEAST);
+                if let Some(length) = advice.cut {
+                    assert!(length >= believes.len() && length < holds.len());
+                    holds.truncate(length);
+                    session.cut(sequence, length);
+                }
+                if let Some(held) = advice.search {
+                    assert_eq!(
+                        held,
+                        holds.len(),
+                        "nothing is ahead of what is searched for"
+                    );
+                    let mut wanted = session.wanted(&run);
+                    if random(2) == 0 {
+                        let found = held + random(wanted.len() - held + 1);
+                        wanted.truncate(found);
+                        if leading == tokens.len() && found == held.max(believes.len() + leading) {
+                            wanted.extend((0..random(9)).map(|_| random(2) as i32));
+                        }
+                        holds.clone_from(&wanted);
+                        session.loaded(sequence, wanted);
+                    }
+                }
+                let there = session.there(&run);
+                assert!(there <= leading);
+                left_out += there;
+                // The engine takes tokens only where its own end.
+                if there < tokens.len() {
+                    assert_eq!(holds.len(), believes.len() + there);
+                    holds.extend(&tokens[there..]);
+                }
+                believes.extend(&tokens);
+                session.evaluated(&run);
+            }
+        }
+        assert_eq!(session.believed(sequence), Some(&believes[..]));
+        assert!(holds.starts_with(believes));
+        let ahead = holds.len() > believes.len();
+        assert_eq!(session.ahead_of(sequence), ahead.then_some(believes.len()));
+    }
+    assert!(left_out > 1000, "{left_out}");
+}
