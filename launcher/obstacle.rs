@@ -6,7 +6,9 @@
 
 use std::path::Path;
 
-use contextpilot_inspect::{Executable, Format, Libc, Linkage, Machine, Obstacle, Program, Search};
+use contextpilot_inspect::{
+    Executable, Format, Libc, Linkage, Machine, Obstacle, Place, Program, Search,
+};
 
 use crate::error::HookError;
 use crate::table;
@@ -93,9 +95,16 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
             "is linked with glibc, and this hook is built for musl; use a hook for glibc".into(),
         );
     }
-    is_stripped(program, executable).then(|| {
-        "has llama.cpp inside and was stripped, so that its functions cannot be found; \
-         use a shared build, or one that is not stripped"
+    if is_stripped(program, executable) {
+        return Some(
+            "has llama.cpp inside and was stripped, so that its functions cannot be found; \
+             use a shared build, or one that is not stripped"
+                .into(),
+        );
+    }
+    is_out_of_reach(program, executable).then(|| {
+        "has llama.cpp inside, and its functions cannot be found without /proc; mount /proc \
+         here, or use a shared build"
             .into()
     })
 }
@@ -124,7 +133,22 @@ fn is_stripped(program: &Program, executable: &Executable) -> bool {
         && !exports_engine(program)
 }
 
+/// Whether its functions are in the executable, which the hook cannot read: a process finds its own
+/// executable by way of `/proc`.
+fn is_out_of_reach(program: &Program, executable: &Executable) -> bool {
+    !executable.needs_engine()
+        && is_large(program)
+        && std::fs::symlink_metadata("/proc/self/exe").is_err()
+        && !finds_engine(program, |place| matches!(place, Place::Dynamic { .. }))
+}
+
+/// In the executable, or in a library.
 fn exports_engine(program: &Program) -> bool {
+    finds_engine(program, |place| !matches!(place, Place::Missing { .. }))
+}
+
+/// Whether a function that every engine has is in such a place.
+fn finds_engine(program: &Program, is_wanted: fn(&Place) -> bool) -> bool {
     let search = Search {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),
         ..Search::default()
@@ -133,7 +157,7 @@ fn exports_engine(program: &Program) -> bool {
     let Ok(located) = program.locate(&anchors.collect::<Vec<_>>(), &search) else {
         return true;
     };
-    located.hooking().missing.len() < table::MEMORY.len()
+    located.functions.iter().any(|(_, place)| is_wanted(place))
 }
 
 fn is_large(program: &Program) -> bool {

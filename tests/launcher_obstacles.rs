@@ -181,6 +181,40 @@ fn a_stripped_executable_that_exports_its_functions_is_hooked() {
     assert_hooked(&Machine::new(&["-s", "-rdynamic"]).enlarged(), &[]);
 }
 
+/// As in a container or a chroot without it. The hook would find no function, and say nothing.
+#[test]
+fn a_single_executable_runs_without_the_hook_where_there_is_no_proc() {
+    const WITHOUT: &[&str] = &[
+        "unshare",
+        "-rm",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /proc && exec \"$@\"",
+        "sh",
+    ];
+    let mut probe = Command::new(WITHOUT[0]);
+    let probe = probe.args(&WITHOUT[1..]).arg("true").output();
+    if !probe.is_ok_and(|probe| probe.status.success()) {
+        eprintln!("skipped: no mount namespace can be made here (unshare -rm)");
+        return;
+    }
+    let message = |machine: &Machine| {
+        let launch = machine.launch();
+        let mut command = Command::new(WITHOUT[0]);
+        command.args(&WITHOUT[1..]).arg(LAUNCHER).arg("/dev/null");
+        for (name, value) in launch.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        text(&command.output().unwrap().stderr)
+    };
+    let said = message(&Machine::new(&[]).enlarged());
+    assert!(said.contains("without the hook: "), "{said}");
+    assert!(said.contains("mount /proc here"), "{said}");
+    // A wrapper, or a server whose engine is in libraries.
+    let said = message(&Machine::new(&[]));
+    assert!(said.contains("Launching with LD_PRELOAD"), "{said}");
+}
+
 /// A wrapper is a program such as `tini` or `nice` that starts the server.
 #[test]
 fn a_small_stripped_program_counts_as_a_wrapper_and_gets_the_hook() {
