@@ -68,7 +68,10 @@ pub(super) struct Options {}
 
 pub(super) fn run(_: &Options) -> Result<(), String> {
     let server = server::find(of_process).map_err(|error| match error {
-        Error::NotFound => format!("There is no llama-server on PATH. {}", obtain::hint()),
+        Error::NotFound => format!(
+            "There is no llama-server on PATH: {}",
+            obtain::then("contextpilot-llama demo")
+        ),
         error => error.to_string(),
     })?;
     let (url, posts) = index::start().map_err(|e| format!("No index can be played: {e}"))?;
@@ -77,9 +80,11 @@ pub(super) fn run(_: &Options) -> Result<(), String> {
          two prompts fit, the third must push one out.\n"
     ))?;
     let mut running = Running::start(&server.path, &url)?;
-    for said in running.said() {
+    let (said, hook) = running.said();
+    for said in said {
         line(said)?;
     }
+    hook.runs()?;
     line(String::new())?;
 
     let mut gone = BTreeSet::new();
@@ -149,6 +154,9 @@ fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
         "\n{count} of {known} requests fell out, {wrong} reports were wrong."
     ))?;
     if count == 0 || wrong > 0 {
+        for said in running.said_since() {
+            line(said)?;
+        }
         return Err(
             "The hook did not tell the truth; please report this with the lines above, and with \
              what contextpilot-llama doctor says"

@@ -5,31 +5,40 @@ use std::process::{Command, Stdio};
 /// Debian's package of the server.
 const PACKAGE: &str = "llama.cpp-tools";
 
-/// The advice if no package manager of this machine has one.
-pub(in crate::companion) const ELSEWHERE: &str =
-    "Get one from https://github.com/ggml-org/llama.cpp/releases, and set LLAMA_SERVER_BIN to it";
+/// Builds one from its sources, in a folder below this one.
+const BUILD: &str = "git clone --depth 1 https://github.com/ggml-org/llama.cpp && \
+                     cmake -S llama.cpp -B llama.cpp/build && \
+                     cmake --build llama.cpp/build --target llama-server -j 2 && \
+                     LLAMA_SERVER_BIN=llama.cpp/build/bin/llama-server";
 
-/// One line that says how to get one.
-pub(super) fn hint() -> String {
-    match command() {
-        Some(command) => format!("Get one with: {command}"),
-        None => ELSEWHERE.to_owned(),
-    }
-}
-
-/// The command that gets one, if this machine has such a command.
-pub(in crate::companion) fn command() -> Option<String> {
+/// The line to type that gets one and then runs `command`.
+pub(in crate::companion) fn then(command: &str) -> String {
     if apt_knows(PACKAGE) {
-        return Some(format!("sudo apt install {PACKAGE}"));
+        return format!("sudo apt install {PACKAGE} && {command}");
     }
-    let commands = [
+    let managers = [
         ("brew", "brew install llama.cpp"),
         ("nix", "nix profile install nixpkgs#llama-cpp"),
-        ("winget", "winget install llama.cpp"),
         ("pacman", "sudo pacman -S llama.cpp"),
     ];
-    let found = commands.iter().find(|(tool, _)| which::which(tool).is_ok());
-    found.map(|(_, command)| (*command).to_owned())
+    if let Some((_, install)) = managers.iter().find(|(tool, _)| is_there(tool)) {
+        return format!("{install} && {command}");
+    }
+    // Debian 12 and Ubuntu 24.04 have no package of it.
+    if is_there("apt-get") {
+        return format!("sudo apt install git cmake g++ && {BUILD} {command}");
+    }
+    if ["git", "cmake", "c++"].into_iter().all(is_there) {
+        return format!("{BUILD} {command}");
+    }
+    format!(
+        "get one from https://github.com/ggml-org/llama.cpp/releases, then: \
+         LLAMA_SERVER_BIN=/path/to/llama-server {command}"
+    )
+}
+
+fn is_there(tool: &str) -> bool {
+    which::which(tool).is_ok()
 }
 
 /// Whether the package is available: some releases do not have it.

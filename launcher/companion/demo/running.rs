@@ -20,6 +20,41 @@ const STARTING: Duration = Duration::from_secs(60);
 /// How long to wait for a line that the server has written.
 const READING: Duration = Duration::from_secs(2);
 
+/// What the launcher and the hook say of the hook.
+pub(super) enum Hook {
+    Active,
+    /// Why, and what to do.
+    Refused(String),
+    /// Nothing.
+    Silent,
+}
+
+impl Hook {
+    /// Why it does not run, if this line says so.
+    fn refusal(line: &str) -> Option<&str> {
+        let by_launcher = line.split_once("] Launching llama-server without the hook: ");
+        let why = by_launcher.or_else(|| line.split_once("] Inactive: "));
+        why.map(|(_, why)| why)
+    }
+
+    /// # Errors
+    /// It does not, and why.
+    pub(super) fn runs(self) -> Result<(), String> {
+        let why = match self {
+            Self::Active => return Ok(()),
+            Self::Refused(why) => why,
+            Self::Silent => format!(
+                "it printed nothing. If the server is started by a script, let {} and \
+                 CONTEXTPILOT_* through there; contextpilot-llama doctor says more",
+                crate::variables::PRELOAD
+            ),
+        };
+        Err(format!(
+            "The hook does not run in this server, so there is nothing to show: {why}"
+        ))
+    }
+}
+
 /// Ended when it is dropped.
 pub(super) struct Running {
     process: Child,
@@ -91,21 +126,29 @@ impl Running {
         Ok(())
     }
 
-    /// The hook's lines, up to the banner, which has been written when the server is
-    /// ready.
-    pub(super) fn said(&self) -> Vec<String> {
+    /// The lines of the launcher and the hook, up to the banner, which has been written when the
+    /// server is ready; and what they say of the hook.
+    pub(super) fn said(&self) -> (Vec<String>, Hook) {
         let mut said = Vec::new();
         while let Ok(line) = self.lines.recv_timeout(READING) {
-            // The server writes its lines in pieces, so ours may follow the first piece of a line.
-            if let Some(at) = line.find("[ContextPilot]") {
-                let is_last = line.contains("] Active: ") || line.contains("] Inactive: ");
-                said.push(line[at..].to_owned());
-                if is_last {
-                    break;
-                }
+            let Some(line) = ours(&line) else { continue };
+            if let Some(why) = Hook::refusal(line) {
+                return (said, Hook::Refused(why.to_owned()));
+            }
+            said.push(line.to_owned());
+            if line.contains("] Active: ") {
+                return (said, Hook::Active);
             }
         }
-        said
+        (said, Hook::Silent)
+    }
+
+    /// Lines of the hook since then.
+    pub(super) fn said_since(&self) -> Vec<String> {
+        let lines = self.lines.try_iter();
+        lines
+            .filter_map(|line| Some(ours(&line)?.to_owned()))
+            .collect()
     }
 
     pub(super) fn ask(&mut self, prompt: &Prompt) -> Result<Completion, String> {
@@ -118,6 +161,12 @@ impl Drop for Running {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The part of a line that is ours: the server writes its lines in pieces, so ours may follow the first
+/// piece of a line.
+fn ours(line: &str) -> Option<&str> {
+    line.find("[ContextPilot]").map(|at| &line[at..])
 }
 
 fn free_port() -> std::io::Result<u16> {

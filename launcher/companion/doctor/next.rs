@@ -28,10 +28,7 @@ pub(super) struct Situation<'a> {
 /// One line.
 pub(super) fn next(situation: &Situation<'_>) -> String {
     if !situation.server {
-        return obtain::command().map_or_else(
-            || format!("{}, then: contextpilot-llama doctor", obtain::ELSEWHERE),
-            |command| format!("{command} && contextpilot-llama doctor"),
-        );
+        return obtain::then("contextpilot-llama doctor");
     }
     let (Some(settings), Grade::Good | Grade::Limited) = (situation.settings, situation.grade)
     else {
