@@ -24,7 +24,7 @@ macro_rules! rows {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident $arguments:tt $(-> $result:ty)?; )*) => {
         /// All rows, in the table's order.
-        pub(crate) static ROWS: &[Row] = &[$(
+        const ALL: &[Row] = &[$(
             Row {
                 module: stringify!($module),
                 generation: stringify!($generation),
@@ -34,19 +34,22 @@ macro_rules! rows {
         )*];
     };
 }
-for_each_interposed!(rows);
+for_each_hooked!(rows);
 
 macro_rules! names {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident $arguments:tt $(-> $result:ty)?; )*) => {
-        /// The rows' names, and those of OpenSSL's functions after them.
+        /// Of the functions that are hooked on every platform.
         const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
-for_each_hooked!(names);
+for_each_interposed!(names);
+
+/// The functions that are hooked on every platform.
+pub(crate) static ROWS: &[Row] = ALL.split_at(NAMES.len()).0;
 
 /// OpenSSL's functions, which are hooked all together or not at all.
-pub(crate) static OPENSSL: &[&str] = NAMES.split_at(ROWS.len()).1;
+pub(crate) static OPENSSL: &[Row] = ALL.split_at(NAMES.len()).1;
 
 const fn is_required(need: &str) -> bool {
     matches!(need.as_bytes(), b"required")

@@ -8,7 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use contextpilot_testbed::{Unseen, unseen_server};
+use contextpilot_testbed::Index as Certified;
+use contextpilot_testbed::{Arch, Behaviour, Model, Server, Unseen, unseen_server, until};
 use serde_json::Value;
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -165,13 +166,28 @@ fn on_a_real_server_doctor_finds_all_good() {
             ("ok", "state folder", "contextpilot-llama"),
             ("ok", "index", "answers: ready"),
             ("All good", "", ""),
-            ("Imported", "", ""),
-            ("  llama_memory_seq_rm", "", ""),
         ],
     );
+    // The names would push the verdict off the screen.
+    let short = text(&doctor().output().unwrap());
+    assert!(!short.contains("llama_memory_seq_rm"), "{short}");
+    let verbose = doctor().arg("--verbose").output().unwrap();
+    assert_says(
+        &verbose,
+        0,
+        &[
+            ("Imported", "", ""),
+            ("  llama_memory_seq_rm", "", ""),
+            ("There, and not called", "", ""),
+            ("  llama_decode", "", ""),
+        ],
+    );
+    let verbose = text(&verbose);
+    let verdict = verbose.lines().rev().nth(2);
+    assert_eq!(verdict, Some("All good"), "{verbose}");
     // `llama_tokenize` is needed only if requests are tied to slots by their prompts. This server
     // does not need that.
-    assert!(!text(&doctor().output().unwrap()).contains("llama_tokenize"));
+    assert!(!verbose.contains("llama_tokenize"));
     let report = json(&mut doctor());
     assert_eq!(report["exit_code"], 0);
     assert_eq!(report["verdict"], "All good");
@@ -190,7 +206,7 @@ fn on_a_real_server_doctor_finds_all_good() {
 fn a_server_whose_own_functions_are_hidden_works_with_limits() {
     let (home, index) = (Home::new(), Index::start());
     if let Some(server) = unseen_server(Unseen::Nameless).unwrap() {
-        let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+        let mut doctor = home.doctor(&[server.to_str().unwrap(), "--verbose"]);
         doctor.env("CONTEXTPILOT_INDEX_URL", &index.url);
         assert_says(
             &doctor.output().unwrap(),
@@ -256,7 +272,7 @@ fn functions_inside_the_program_are_hooked_inline_where_that_is_safe() {
     let source = "int x; int llama_memory_seq_rm(int a) { x += a; x *= a; x ^= 77; return x; }
                   void llama_free(void) {} int main(int c, char **v) { return c; }";
     let server = home.program("server", source, &[]);
-    let output = home.doctor(&[&server]).output().unwrap();
+    let output = home.doctor(&[&server, "-v"]).output().unwrap();
     assert_says(
         &output,
         2,
@@ -381,7 +397,7 @@ fn the_answer_of_the_index_is_shown() {
         (text("grade"), text("text"))
     };
     let (grade, text) = about(&answering(
-        "HTTP/1.1 200 OK\r\nContent-Length: 38\r\n\r\n{\"status\": \"ready\", \"version\": \"0.5.0\"}",
+        "HTTP/1.1 200 OK\r\nContent-Length: 39\r\n\r\n{\"status\": \"ready\", \"version\": \"0.5.0\"}",
     ));
     assert_eq!(grade, "ok");
     assert!(text.ends_with("answers: version 0.5.0, ready"), "{text}");
@@ -425,10 +441,118 @@ fn the_answer_of_the_index_is_shown() {
         );
     }
 
-    let (grade, text) = about("https://user:s3cret@127.0.0.1:1");
-    assert_eq!(grade, "ok");
-    assert!(text.contains("not checked"), "{text}");
+    // Something else at the index's address, such as the login page of a proxy.
+    let (grade, text) = about(&answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n<html></html>\n",
+    ));
+    assert_eq!(grade, "limit");
+    assert!(text.contains("not as an index does"), "{text}");
+}
+
+/// As the hook will: with the same trust, and the same credentials.
+#[test]
+fn doctor_asks_an_index_over_https() {
+    let (home, (index, certificate)) = (Home::new(), Certified::start_https().unwrap());
+    index.behave(Behaviour::Status(200, r#"{"status": "ready"}"#.to_owned()));
+    let about = |url: &str, ca: Option<PathBuf>, token: &str| {
+        let mut doctor = home.doctor(&["/bin/true"]);
+        doctor
+            .env("CONTEXTPILOT_INDEX_URL", url)
+            .env("CONTEXTPILOT_INDEX_TOKEN", token);
+        if let Some(ca) = ca {
+            doctor.env("CONTEXTPILOT_INDEX_CA", ca);
+        }
+        let report = json(&mut doctor);
+        let index = finding(&report, "index");
+        let text = |name: &str| index[name].as_str().unwrap().to_owned();
+        (text("grade"), text("text"))
+    };
+    let (grade, text) = about(&index.url(), None, "");
+    assert_eq!(grade, "limit", "{text}");
+    assert!(
+        text.contains("CONTEXTPILOT_INDEX_CA") && text.contains("TLS"),
+        "{text}"
+    );
+    assert!(index.posts().is_empty());
+
+    let (grade, text) = about(&index.url(), Some(certificate.file()), "t0ken");
+    assert_eq!(grade, "ok", "{text}");
+    assert_eq!(text, format!("{} answers: ready", index.url()));
+    let with_user = index.url().replace("https://", "https://me:s3cret@");
+    let (grade, text) = about(&with_user, Some(certificate.file()), "");
+    assert_eq!(grade, "ok", "{text}");
     assert!(!text.contains("s3cret"), "{text}");
+    let posts = index.posts();
+    let sent: Vec<_> = posts
+        .iter()
+        .map(|post| (post.line(), post.header("authorization").unwrap()))
+        .collect();
+    let asked = "GET /health HTTP/1.1";
+    // The second is `me:s3cret` in Base64.
+    assert_eq!(
+        sent,
+        [(asked, "Bearer t0ken"), (asked, "Basic bWU6czNjcmV0")]
+    );
+
+    index.behave(Behaviour::empty(401));
+    let (grade, text) = about(&index.url(), Some(certificate.file()), "");
+    assert_eq!(grade, "limit");
+    assert!(text.contains("401: set CONTEXTPILOT_INDEX_TOKEN"), "{text}");
+    // Nobody listens there.
+    let nowhere = format!("https://me:s3cret@{}", contextpilot_testbed::nowhere());
+    let (grade, text) = about(&nowhere, None, "");
+    assert_eq!(grade, "limit");
+    assert!(text.contains("does not answer"), "{text}");
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[test]
+fn a_server_that_only_observes_is_good() {
+    let home = Home::new();
+    let server = contextpilot_testbed::llama_server();
+    for (name, value) in [
+        (
+            "CONTEXTPILOT_LISTEN",
+            contextpilot_testbed::nowhere().to_string(),
+        ),
+        ("CONTEXTPILOT_LOG_FILE", "/dev/null".to_owned()),
+    ] {
+        let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+        let output = doctor.env(name, value).output().unwrap();
+        assert_says(
+            &output,
+            0,
+            &[("ok", "index", "only observes"), ("All good", "", "")],
+        );
+    }
+}
+
+#[test]
+fn doctor_counts_the_functions_that_the_running_hook_counts() {
+    let home = Home::new();
+    let server = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+        .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+        .spawn()
+        .unwrap();
+    let address = until("the hook says where it listens", || server.control());
+    let file = contextpilot_testbed::llama_server();
+    let mut doctor = home.doctor(&[file.to_str().unwrap()]);
+    let output = doctor.env("CONTEXTPILOT_LISTEN", address).output().unwrap();
+    let said = server.stderr();
+    let banner = said.lines().find(|line| line.contains("] Active: "));
+    let (before, _) = banner.unwrap().split_once(" functions in ").unwrap();
+    let count = before.rsplit('(').next().unwrap();
+    assert!(count.parse::<u32>().unwrap() > 20, "{count}");
+    assert_says(
+        &output,
+        0,
+        &[
+            ("ok", "functions", &format!("{count} will be hooked: ")),
+            ("ok", "running", &format!(": {count} functions patched in ")),
+        ],
+    );
 }
 
 #[test]
@@ -452,7 +576,8 @@ fn doctor_ends_with_the_command_to_type_next() {
     let mut missing = home.doctor(&[]);
     missing.env("PATH", home.path("nowhere"));
     assert!(
-        last(&mut missing).ends_with("set LLAMA_SERVER_BIN to it, then: contextpilot-llama doctor")
+        last(&mut missing)
+            .ends_with("LLAMA_SERVER_BIN=/path/to/llama-server contextpilot-llama doctor")
     );
     let again = "Next: set right what fails above, then: contextpilot-llama doctor";
     let plain = last(&mut home.doctor(&["/bin/true"]));

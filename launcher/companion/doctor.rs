@@ -19,13 +19,14 @@ mod program;
 mod report;
 mod running;
 
+use report::Form;
 pub(super) use report::{Finding, Grade};
 
 /// Check a server, the index and the folders, without starting a model
 ///
-/// Prints the version of llama.cpp, how it is linked, which functions will be
-/// hooked and how, and what each missing function costs. With
-/// CONTEXTPILOT_LISTEN, also which functions a running server has called.
+/// Prints the version of llama.cpp, how it is linked, how many functions will be
+/// hooked and how, and what does not work. With CONTEXTPILOT_LISTEN, also how many
+/// functions a running server has called.
 ///
 /// Exit code: 0 all good, 1 works with limits, 2 will not work.
 #[derive(Args)]
@@ -34,7 +35,7 @@ pub(super) use report::{Finding, Grade};
   ok     server        /usr/bin/llama-server
   ok     version       0.7.0 (b11669-Debian)
   ok     linked        for x86-64, glibc, llama.cpp in libraries
-  ok     functions     42 imported, 0 inline, 0 not hooked (14 more are other versions')
+  ok     functions     38 will be hooked: 38 imported, 0 inline (10 more are not called, 17 are other versions')
   ok     KV cache      followed
   ok     host cache    followed
   ok     request ids   read from HTTP, tied to slots
@@ -45,12 +46,14 @@ pub(super) use report::{Finding, Grade};
   ok     index         http://127.0.0.1:8765 answers: ready
   All good
 
-  (and the functions one by one)
-
   Next: contextpilot-llama-server -m model.gguf")]
 pub(super) struct Options {
     /// llama-server to look at [default: the one that contextpilot-llama-server would run]
     server: Option<PathBuf>,
+    /// Print the names of the functions, too: what each missing one costs, and which of them
+    /// a running server has called
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON: one object with verdict, exit_code, server, version, linked,
     /// findings (subject, grade, text), functions (name, how, consequence, …) and next
     #[arg(long)]
@@ -102,7 +105,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     };
     report.advise(next::next(&situation));
     report
-        .print(options.json)
+        .print(match options.json {
+            true => Form::Json,
+            false => Form::Text {
+                lists: options.verbose,
+            },
+        })
         .map_err(|e| super::cannot_print(&e))?;
     Ok(ExitCode::from(report.grade() as u8))
 }

@@ -83,11 +83,22 @@ impl Config {
         lookup: impl Fn(&str) -> Option<String>,
         log: LogSink,
     ) -> Option<Self> {
+        Self::for_endpoint(EVICT, settings, lookup, log)
+    }
+
+    /// The same for another endpoint of the index, to [`ask`](crate::ask()).
+    #[must_use]
+    pub fn for_endpoint(
+        endpoint: &str,
+        settings: &Settings,
+        lookup: impl Fn(&str) -> Option<String>,
+        log: LogSink,
+    ) -> Option<Self> {
         let index = settings.index.as_ref()?;
         Some(Config {
             socket: index.socket().map(|path| Socket {
                 path: path.to_owned(),
-                target: index.target(EVICT),
+                target: index.target(endpoint),
             }),
             authorization: match &settings.token {
                 Some(token) => Some(format!("Bearer {}", token.expose())),
@@ -97,7 +108,7 @@ impl Config {
             proxy: proxy_for(index, lookup),
             connect_timeout: settings.connect_timeout,
             timeout: settings.timeout,
-            ..Config::new(index.endpoint(EVICT), log)
+            ..Config::new(index.endpoint(endpoint), log)
         })
     }
 }

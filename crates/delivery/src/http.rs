@@ -1,4 +1,4 @@
-//! Sends a POST over a kept-alive connection, and reads the answer.
+//! Sends a request over a kept-alive connection, and reads the answer.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -9,7 +9,7 @@ use ureq::config::Config as AgentConfig;
 use ureq::http::{HeaderValue, Uri, header};
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
-use ureq::{Agent, Body, Proxy, ProxyProtocol};
+use ureq::{Agent, Body, Proxy, ProxyProtocol, RequestBuilder};
 
 use crate::config::{Config, invalid};
 use crate::redirect;
@@ -23,12 +23,14 @@ const REPEATED: u64 = 3;
 
 const USER_AGENT: &str = concat!("contextpilot-llama/", env!("CARGO_PKG_VERSION"));
 
+type Response = ureq::http::Response<Body>;
+
 /// An answer, complete or as much of it as is needed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) status: u16,
     retry_after: Option<String>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Received {
@@ -51,7 +53,7 @@ pub(crate) struct NoAnswer {
     pub(crate) was_cut: bool,
 }
 
-/// Posts to one endpoint.
+/// Asks one endpoint.
 pub(crate) struct Client {
     agent: Agent,
     endpoint: Uri,
@@ -107,13 +109,38 @@ impl Client {
     /// # Errors
     /// No answer, or none that is HTTP.
     pub(crate) fn post(&self, json: &[u8], budget: Duration) -> Result<Received, NoAnswer> {
+        let most = MAX_BODY + REPEATED * json.len() as u64;
+        self.follow(budget, most, |to, left| {
+            let post = self.agent.post(to);
+            let post = post.header(header::CONTENT_TYPE, "application/json");
+            self.prepared(post, left).send(json)
+        })
+    }
+
+    /// Asks with `GET`, as [`Self::post`] does.
+    ///
+    /// # Errors
+    /// No answer, or none that is HTTP.
+    pub(crate) fn get(&self) -> Result<Received, NoAnswer> {
+        self.follow(self.timeout, MAX_BODY, |to, left| {
+            self.prepared(self.agent.get(to), left).call()
+        })
+    }
+
+    /// Sends, and sends again to where a redirect leads. Reads at most so many bytes of the body.
+    fn follow(
+        &self,
+        budget: Duration,
+        most: u64,
+        send: impl Fn(&Uri, Duration) -> Result<Response, ureq::Error>,
+    ) -> Result<Received, NoAnswer> {
         let start = Instant::now();
         let budget = budget.min(self.timeout);
         let mut to = self.endpoint.clone();
         let mut followed = 0;
         loop {
             let left = budget.saturating_sub(start.elapsed());
-            let mut response = self.post_once(&to, json, left).map_err(no_answer)?;
+            let mut response = send(&to, left).map_err(no_answer)?;
             let status = response.status().as_u16();
             let header = |name| response.headers().get(name)?.to_str().ok();
             let next = header(header::LOCATION)
@@ -121,7 +148,6 @@ impl Client {
                 .and_then(|location| redirect::target(&to, location))
                 .filter(|next| !self.is_unix || redirect::is_same_server(&to, next));
             let retry_after = header(header::RETRY_AFTER).map(str::to_owned);
-            let most = MAX_BODY + REPEATED * json.len() as u64;
             let body = read_body(response.body_mut(), most);
             if let Some(next) = next {
                 to = next;
@@ -136,16 +162,12 @@ impl Client {
         }
     }
 
-    fn post_once(
+    /// With the credentials, and within the time that is left.
+    fn prepared<Any>(
         &self,
-        to: &Uri,
-        json: &[u8],
+        mut request: RequestBuilder<Any>,
         left: Duration,
-    ) -> Result<ureq::http::Response<Body>, ureq::Error> {
-        let mut request = self
-            .agent
-            .post(to)
-            .header(header::CONTENT_TYPE, "application/json");
+    ) -> RequestBuilder<Any> {
         if let Some(value) = &self.authorization {
             request = request.header(header::AUTHORIZATION, value);
         }
@@ -159,7 +181,7 @@ impl Client {
                 .timeout_connect(Some(connect))
                 .build();
         }
-        request.send(json)
+        request
     }
 }
 

@@ -19,6 +19,7 @@
 //! Nothing that this crate prints contains a request id, a token or a password.
 #![forbid(unsafe_code)]
 
+mod ask;
 mod config;
 mod http;
 mod once_per;
@@ -30,6 +31,7 @@ mod sender;
 mod tls;
 mod verdict;
 
+pub use ask::{IndexAnswer, ask};
 pub use config::{Config, LogSink, Socket};
 pub use once_per::OncePer;
 pub use outbox::{Limits, Outbox};

@@ -14,7 +14,7 @@ use std::{
 
 use rustls::ServerConfig;
 
-use crate::{Endpoint, Result, stream::Plain};
+use crate::{Certificate, Endpoint, Result, stream::Plain};
 
 mod behaviour;
 mod post;
@@ -60,6 +60,15 @@ impl Index {
     /// Those of listening.
     pub fn start_tls(tls: Arc<ServerConfig>) -> Result<Self> {
         Self::listen(SocketAddr::from(([127, 0, 0, 1], 0)), Some(tls))
+    }
+
+    /// Starts one on a free port that speaks TLS, with a new certificate.
+    ///
+    /// # Errors
+    /// Those of making the certificate, and of listening.
+    pub fn start_https() -> Result<(Self, Certificate)> {
+        let certificate = Certificate::new()?;
+        Ok((Self::start_tls(certificate.server())?, certificate))
     }
 
     fn listen(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> Result<Self> {

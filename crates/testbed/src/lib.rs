@@ -39,6 +39,7 @@ pub use router::{Decision, Gateway, Router};
 pub use score::Score;
 pub use server::{Builder, Server};
 pub use stream::Endpoint;
+pub use tls::Certificate;
 pub use trace::{Outcome, Step, Trace};
 pub use truth::{Probe, Residency, Truth, residency, truth, truth_of};
 pub use unseen::{Unseen, unseen_server};

@@ -3,14 +3,18 @@
 use std::{io, path::PathBuf, sync::Arc};
 
 use rcgen::{CertificateParams, KeyPair};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, pki_types::ServerName};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig,
+    pki_types::{PrivateKeyDer, ServerName},
+};
 use tempfile::TempDir;
 
 /// A self-signed certificate for `127.0.0.1`, `::1` and `localhost`.
 #[derive(Debug)]
-pub(crate) struct Certificate {
+pub struct Certificate {
     files: TempDir,
     client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
 }
 
 const KEY: &str = "key.pem";
@@ -32,6 +36,15 @@ impl Certificate {
             .add(certificate.der().clone())
             .map_err(io::Error::other)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::try_from(key.serialize_der()).map_err(io::Error::other)?,
+            )
+            .map_err(io::Error::other)?;
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
@@ -40,6 +53,7 @@ impl Certificate {
         Ok(Self {
             files,
             client: Arc::new(client),
+            server: Arc::new(server),
         })
     }
 
@@ -48,8 +62,13 @@ impl Certificate {
         self.files.path().join(KEY)
     }
 
-    /// The file for `--ssl-cert-file`.
-    pub(crate) fn file(&self) -> PathBuf {
+    /// What a server in this process needs to show it.
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
+    }
+
+    /// The file of the certificate: for `--ssl-cert-file`, and for those who are to trust it.
+    pub fn file(&self) -> PathBuf {
         self.files.path().join(CERTIFICATE)
     }
 

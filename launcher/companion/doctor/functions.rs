@@ -4,13 +4,14 @@ use contextpilot_inspect::{Calls, Located, Place, Program};
 use serde_json::{Value, json};
 
 use crate::table::{
-    ADAPTERS, EVALUATION, FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, OPENSSL,
-    PROMPTS, ROWS, Row, UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
+    FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, OPENSSL, PROMPTS, ROWS, Row,
+    UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
 };
 
 use super::report::Report;
 use super::{Finding, Grade};
 
+mod missing;
 mod tls;
 
 /// How one function is hooked, or why not.
@@ -19,6 +20,8 @@ enum Way {
     /// Called through GOT entries, which can be patched.
     Imported,
     Inline,
+    /// It exists, and nothing calls it through an entry that could be patched.
+    Uncalled,
     /// It exists, and cannot be hooked.
     Refused(String),
     Missing,
@@ -32,21 +35,14 @@ struct Functions {
 }
 
 pub(super) fn examine(program: &Program, located: &Located, report: &mut Report) {
-    let functions = Functions::new(program, located);
+    let mut functions = Functions::new(program, located);
+    let (tls, finding) = tls::examine(program, located);
+    let openssl = OPENSSL.iter().map(|row| (row, tls.clone()));
+    functions
+        .ways
+        .extend(openssl.filter(|_| tls != Way::Missing));
     report.detail("functions", functions.json());
-    let count = |wanted: fn(&Way) -> bool| {
-        let ways = functions.ways.iter().map(|(_, way)| way);
-        ways.filter(|way| wanted(way)).count()
-    };
-    let others = functions.ways.iter().filter(|one| functions.is_others(one));
-    let others = others.count();
-    let text = format!(
-        "{} imported, {} inline, {} not hooked ({others} more are other versions')",
-        count(|way| *way == Way::Imported),
-        count(|way| *way == Way::Inline),
-        count(|way| matches!(way, Way::Refused(_) | Way::Missing)) - others,
-    );
-    report.add(Finding::new("functions", Grade::Good, text));
+    report.add(functions.count());
     for (row, way) in &functions.ways {
         if let Way::Refused(why) = way {
             let text = format!("{} {why}", row.name);
@@ -59,12 +55,16 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     }
     report.list("Imported", functions.names(|way| *way == Way::Imported));
     report.list("Hooked inline", functions.names(|way| *way == Way::Inline));
+    report.list(
+        "There, and not called",
+        functions.names(|way| *way == Way::Uncalled),
+    );
     report.list("Not hooked", functions.consequences());
     report.add(functions.kv_cache());
     report.add(functions.host_cache());
     report.add(functions.request_ids());
     report.add(functions.prompts());
-    report.add(tls::finding(program, located));
+    report.add(finding);
 }
 
 /// Whether the server has this function, which is not hooked but identifies a generation.
@@ -94,6 +94,30 @@ impl Functions {
             functions.ways.retain(of_use);
         }
         functions
+    }
+
+    /// How many will be hooked, as the banner of a running server counts them.
+    fn count(&self) -> Finding {
+        let count = |wanted: fn(&Way) -> bool| {
+            let ways = self.ways.iter().map(|(_, way)| way);
+            ways.filter(|way| wanted(way)).count()
+        };
+        let (imported, inline) = (
+            count(|way| *way == Way::Imported),
+            count(|way| *way == Way::Inline),
+        );
+        let others = self.ways.iter().filter(|one| self.is_others(one)).count();
+        let not_hooked = count(|way| matches!(way, Way::Refused(_) | Way::Missing)) - others;
+        let mut text = format!(
+            "{} will be hooked: {imported} imported, {inline} inline",
+            imported + inline
+        );
+        if not_hooked > 0 {
+            text += &format!("; {not_hooked} not hooked (--verbose says why)");
+        }
+        let uncalled = count(|way| *way == Way::Uncalled);
+        text += &format!("; {uncalled} more are not called, {others} are other versions'");
+        Finding::new("functions", Grade::Good, text)
     }
 
     fn ties_by_prompts(&self) -> bool {
@@ -216,74 +240,12 @@ impl Functions {
         rows.map(|(row, _)| row.name.to_owned()).collect()
     }
 
-    /// Whether it is missing because this version has another function in its place.
-    fn is_others(&self, (row, way): &(&'static Row, Way)) -> bool {
-        *way == Way::Missing && self.instead_of(row).is_some()
-    }
-
-    /// What follows from each function that is not hooked, unless it is another version's.
-    fn consequences(&self) -> Vec<String> {
-        let rows = self.ways.iter().filter(|one| !self.is_others(one));
-        let rows = rows.filter_map(|(row, way)| {
-            let why = match way {
-                Way::Imported | Way::Inline => return None,
-                Way::Refused(why) => why,
-                Way::Missing => "is not there",
-            };
-            Some(format!(
-                "{} {why}: {}",
-                row.name,
-                self.consequence(row, way)
-            ))
-        });
-        rows.collect()
-    }
-
-    fn consequence(&self, row: &Row, way: &Way) -> String {
-        const NOTHING: &str = "nothing is reported";
-        if *way != Way::Missing {
-            return match self.sees_elsewhere(row) {
-                true => "seen through another function".into(),
-                false => NOTHING.into(),
-            };
-        }
-        if let Some(instead) = self.instead_of(row) {
-            return format!("not needed, this version has {instead}");
-        }
-        match row.generation {
-            "cxx" if row.name == "_ZdlPvm" => "prompts in the host cache count as gone",
-            "cxx" => "not needed, buffers are released by another function",
-            generation if generation.starts_with("server") => match self.ties_by_prompts() {
-                true => "requests are tied to slots by their prompts",
-                false => "requests are not recognised, nothing is reported",
-            },
-            _ if row.generation == PROMPTS.0 => "requests with images are not tracked",
-            _ if row.required => NOTHING,
-            _ if row.name.starts_with("llama_state_seq_") => "this version has no host cache",
-            _ if row.module == "media" && self.forgets() => "this version takes no images",
-            _ if row.module == "media" => "images and sounds are told apart by their content only",
-            _ if row.name == "llama_new_context_with_model" => {
-                "not needed, an old name of llama_init_from_model"
-            }
-            _ => "done without",
-        }
-        .into()
-    }
-
-    /// What a server of another generation has in place of this function.
-    fn instead_of(&self, row: &Row) -> Option<&'static str> {
-        let mut all = [MEMORY, EVALUATION, NUMBERS, LAUNCH, ADAPTERS].into_iter();
-        let generations = all.find(|all| all.iter().any(|(name, _)| *name == row.generation))?;
-        let newest = newest(generations, |name| self.has(name))?;
-        let (_, anchor) = generations.iter().find(|(name, _)| *name == newest)?;
-        (newest != row.generation).then_some(anchor)
-    }
-
     fn json(&self) -> Value {
         let one = |(row, way): &(&Row, Way)| {
             let (how, why) = match way {
                 Way::Imported => ("imported", None),
                 Way::Inline => ("inline", None),
+                Way::Uncalled => ("uncalled", None),
                 Way::Refused(why) => ("refused", Some(why)),
                 Way::Missing => ("missing", None),
             };
@@ -295,7 +257,7 @@ impl Functions {
                 "how": how,
                 "why": why,
                 "consequence": match way {
-                    Way::Imported | Way::Inline => None,
+                    Way::Imported | Way::Inline | Way::Uncalled => None,
                     _ => Some(self.consequence(row, way)),
                 },
             })
@@ -316,6 +278,15 @@ fn way(row: &Row, place: &Place, refusal: Option<String>) -> Way {
             calls: Calls::Unseen,
             ..
         } if row.module == "server" => Way::Missing,
+        Place::Dynamic {
+            calls: Calls::Unseen,
+            ..
+        } => Way::Uncalled,
+        // The runtime's own calls are not the server's.
+        Place::Dynamic {
+            calls: Calls::FromItself,
+            ..
+        } if ["cxx", "libc"].contains(&row.generation) => Way::Uncalled,
         Place::Dynamic { .. } => Way::Imported,
         Place::Inside(_) => refusal.map_or(Way::Inline, Way::Refused),
     }

@@ -38,7 +38,7 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
         return inserted(&program, library, report);
     }
     let rows = ROWS.iter().map(|row| row.name);
-    let openssl = OPENSSL.iter().copied();
+    let openssl = OPENSSL.iter().map(|row| row.name);
     let marks = [HOST_CACHE, SESSIONS_SOCKET];
     let names: Vec<&str> = rows.chain(openssl).chain(marks).collect();
     let search = Search {

@@ -49,6 +49,16 @@ impl Finding {
     }
 }
 
+/// How a report is printed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Form {
+    /// `lists`: with the names of functions.
+    Text {
+        lists: bool,
+    },
+    Json,
+}
+
 /// All findings, and details for `--json`.
 #[derive(Debug, Default)]
 pub(super) struct Report {
@@ -63,7 +73,7 @@ impl Report {
         self.findings.push(finding);
     }
 
-    /// Names to follow the findings, if there are any.
+    /// Names that only `--verbose` shows, if there are any.
     pub(super) fn list(&mut self, title: &'static str, names: Vec<String>) {
         if !names.is_empty() {
             self.lists.push((title, names));
@@ -85,10 +95,10 @@ impl Report {
         grades.max().unwrap_or(Grade::Good)
     }
 
-    pub(super) fn print(&self, json: bool) -> io::Result<()> {
-        let text = match json {
-            true => self.json().to_string() + "\n",
-            false => self.text(),
+    pub(super) fn print(&self, form: Form) -> io::Result<()> {
+        let text = match form {
+            Form::Json => self.json().to_string() + "\n",
+            Form::Text { lists } => self.text(lists),
         };
         match io::stdout().write_all(text.as_bytes()) {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e),
@@ -96,7 +106,8 @@ impl Report {
         }
     }
 
-    fn text(&self) -> String {
+    /// The verdict and the advice come last, where they are seen.
+    fn text(&self, lists: bool) -> String {
         let mut text = String::new();
         for finding in &self.findings {
             let Finding {
@@ -106,14 +117,15 @@ impl Report {
             } = finding;
             text += &format!("{:<6} {subject:<13} {what}\n", grade.word());
         }
-        text += self.grade().verdict();
-        text += "\n";
-        for (title, names) in &self.lists {
+        for (title, names) in self.lists.iter().filter(|_| lists) {
             text += &format!("\n{title}\n");
             for name in names {
                 text += &format!("  {name}\n");
             }
         }
+        text += if lists { "\n" } else { "" };
+        text += self.grade().verdict();
+        text += "\n";
         if let Some(next) = &self.next {
             text += &format!("\nNext: {next}\n");
         }

@@ -1,3 +1,5 @@
+use crate::table::EVALUATION;
+
 use super::*;
 
 /// A server in which every function of the table is imported, but for those of the

@@ -5,10 +5,10 @@ use contextpilot_inspect::{Calls, Located, Place, Program};
 use crate::companion::doctor::{Finding, Grade};
 use crate::table::{OPENSSL, ROWS, SESSIONS_SOCKET};
 
-use super::{has_mark, verdicts};
+use super::{Way, has_mark, verdicts};
 
-/// Of the functions of the second table, which come after those of the first.
-pub(super) fn finding(program: &Program, located: &Located) -> Finding {
+/// How OpenSSL's functions are hooked, all alike, and what follows.
+pub(super) fn examine(program: &Program, located: &Located) -> (Way, Finding) {
     let functions = located.functions.iter().skip(ROWS.len());
     let functions = functions.take(OPENSSL.len());
     let places: Vec<&Place> = functions.map(|(_, place)| place).collect();
@@ -18,11 +18,9 @@ pub(super) fn finding(program: &Program, located: &Located) -> Finding {
     };
     let is_inside = |place: &&Place| matches!(place, Place::Inside(_));
     let is_complete = places.len() == OPENSSL.len() && has_mark(located, SESSIONS_SOCKET);
-    let (grade, text) = if is_complete && places.iter().all(is_imported) {
-        (
-            Grade::Good,
-            "ids are read within it: OpenSSL is a library".to_owned(),
-        )
+    let (way, grade, text) = if is_complete && places.iter().all(is_imported) {
+        let text = "ids are read within it: OpenSSL is a library";
+        (Way::Imported, Grade::Good, text.to_owned())
     } else if is_complete && places.iter().all(is_inside) {
         inside(program)
     } else if places.iter().any(is_inside) {
@@ -30,26 +28,27 @@ pub(super) fn finding(program: &Program, located: &Located) -> Finding {
     } else {
         let text = "no OpenSSL that is known: ids of requests over https, if it takes any, are \
                     not read";
-        (Grade::Good, text.to_owned())
+        (Way::Missing, Grade::Good, text.to_owned())
     };
-    Finding::new("TLS", grade, text)
+    (way, Finding::new("TLS", grade, text))
 }
 
-fn inside(program: &Program) -> (Grade, String) {
-    let mut refused = OPENSSL.iter().zip(verdicts(program, OPENSSL));
+fn inside(program: &Program) -> (Way, Grade, String) {
+    let names: Vec<&str> = OPENSSL.iter().map(|row| row.name).collect();
+    let mut refused = names.iter().zip(verdicts(program, &names));
     match refused.find_map(|(name, why)| Some(format!("{name} {}", why?))) {
-        None => (
-            Grade::Good,
-            "ids are read within it: OpenSSL is inside, and hooked there".to_owned(),
-        ),
+        None => {
+            let text = "ids are read within it: OpenSSL is inside, and hooked there";
+            (Way::Inline, Grade::Good, text.to_owned())
+        }
         Some(why) => limited(&why),
     }
 }
 
-fn limited(why: &str) -> (Grade, String) {
+fn limited(why: &str) -> (Way, Grade, String) {
     let text = format!(
         "OpenSSL is linked in, and cannot be hooked ({why}): ids of requests over https \
          (--ssl-cert-file) are not read; let a proxy do the TLS, or use a shared build"
     );
-    (Grade::Limited, text)
+    (Way::Missing, Grade::Limited, text)
 }
