@@ -1,7 +1,7 @@
 //! The folders that this project keeps files in: `contextpilot-llama` in the
 //! user's cache folder (the hook library) and in the user's state folder (the
-//! journal of live request ids), and one in the system's memory (what the journal
-//! does not have yet).
+//! journal of live request ids), one in the system's memory (what the journal
+//! does not have yet), and one in the folder of the prefix store, which the user names.
 //!
 //! Whoever can write to the first folder, or can put another folder in its place,
 //! chooses what is loaded into the server. Whoever can write to the second
@@ -131,7 +131,12 @@ impl PrivateFolder {
         None
     }
 
-    fn inside(base: &Path, name: &str) -> Result<Self, Error> {
+    /// `name` in `base`, an absolute path: there, owned by this user, and closed to everybody else,
+    /// as [`open`](Self::open) says. `base` may be readable by others; it is made if it is missing.
+    ///
+    /// # Errors
+    /// The system's refusal, or what is not private.
+    pub fn inside(base: &Path, name: &str) -> Result<Self, Error> {
         let view = View {
             root: Path::new("/"),
             user: effective_user(),

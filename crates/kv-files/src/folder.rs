@@ -1,0 +1,255 @@
+//! The folder: where files are, and how they are read.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use contextpilot_kv_store::Name;
+use contextpilot_private_folder::PrivateFolder;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::format::{Fault, Head, LONGEST_HEAD};
+use crate::list::Headers;
+
+/// What this version of the program writes into. Another version has another folder.
+const VERSION: &str = "v1";
+/// Files that are being written.
+pub(crate) const NEW: &str = "new";
+/// The end of a file's name.
+pub(crate) const SUFFIX: &str = ".kv";
+/// Read and summed up at once: it stays in the processor's cache in between.
+const STEP: usize = 256 << 10;
+
+/// The store's folder. Copies are the same folder.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// Changes only if the folder had to be made again.
+    private: Arc<RwLock<Arc<PrivateFolder>>>,
+}
+
+impl Folder {
+    /// Opens the store in the folder `path`, and makes it if it is missing.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or others could change it.
+    pub fn open(path: &Path) -> Result<Self, FolderError> {
+        let path = std::path::absolute(path).map_err(|error| FolderError {
+            what: error.to_string(),
+        })?;
+        let private = open(&path)?;
+        Ok(Self {
+            path,
+            private: Arc::new(RwLock::new(Arc::new(private))),
+        })
+    }
+
+    /// The path that was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes that are free on its disk for this user, and all bytes of the disk.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn space(&self) -> io::Result<(u64, u64)> {
+        let disk = rustix::fs::fstatvfs(&*self.private())?;
+        Ok((
+            disk.f_bavail.saturating_mul(disk.f_frsize),
+            disk.f_blocks.saturating_mul(disk.f_frsize),
+        ))
+    }
+
+    /// All chunks in the folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn headers(&self) -> io::Result<Headers> {
+        Headers::new(self.clone())
+    }
+
+    /// The rows of a chunk, which must have `bytes` of them: verified, in `out`, whose memory is used
+    /// again.
+    ///
+    /// # Errors
+    /// The file is gone or damaged, or the system cannot read it. `out` is empty then.
+    pub fn read(&self, name: &Name, bytes: u64, out: &mut Vec<u8>) -> Result<(), ReadError> {
+        let read = self.read_into(name, bytes, out);
+        if read.is_err() {
+            out.clear();
+        }
+        read
+    }
+
+    fn read_into(&self, name: &Name, bytes: u64, out: &mut Vec<u8>) -> Result<(), ReadError> {
+        let mut file = self.file(name)?;
+        let mut buffer = [0; LONGEST_HEAD];
+        let count = read_at_most(&mut file, &mut buffer)?;
+        let head = Head::read(&buffer[..count])?;
+        if head.chunk.name != *name || head.chunk.bytes != bytes {
+            return Err(ReadError::Damaged("it is the file of another chunk"));
+        }
+        let wanted = usize::try_from(bytes).map_err(|_| ReadError::Damaged("it is too large"))?;
+        // What is there already is overwritten, not cleared before.
+        out.try_reserve(wanted.saturating_sub(out.len()))
+            .map_err(|_| ReadError::System(io::ErrorKind::OutOfMemory.into()))?;
+        out.resize(wanted, 0);
+        // What was read together with the head.
+        let first = &buffer[head.size().min(count)..count];
+        let first = &first[..first.len().min(wanted)];
+        out[..first.len()].copy_from_slice(first);
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(first);
+        for step in out[first.len()..].chunks_mut(STEP) {
+            match file.read_exact(step) {
+                Ok(()) => crc.update(step),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(ReadError::Damaged("it is cut off"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if crc.finalize() != head.rows_crc {
+            return Err(ReadError::Damaged("the checksum of its rows is wrong"));
+        }
+        if file.metadata()?.len() != head.file_size() {
+            return Err(ReadError::Damaged("something follows its rows"));
+        }
+        Ok(())
+    }
+
+    /// Opens a chunk's file. Follows no link, and waits for nobody.
+    fn file(&self, name: &Name) -> Result<File, ReadError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match rustix::fs::openat(&*self.private(), file_name(name), flags, Mode::empty()) {
+            Ok(file) => Ok(file.into()),
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(ReadError::Gone),
+            Err(Errno::LOOP | Errno::MLINK | Errno::NXIO) => {
+                Err(ReadError::Damaged("it is not a file"))
+            }
+            Err(error) => Err(ReadError::System(error.into())),
+        }
+    }
+
+    /// What all names are relative to.
+    pub(crate) fn private(&self) -> Arc<PrivateFolder> {
+        Arc::clone(&self.private.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes the folder again, if it was removed.
+    pub(crate) fn open_again(&self) -> Result<(), FolderError> {
+        let private = Arc::new(open(&self.path)?);
+        *self.private.write().unwrap_or_else(PoisonError::into_inner) = private;
+        Ok(())
+    }
+
+    /// Opens a folder in it, which is made if it is missing.
+    pub(crate) fn inner(&self, name: &str) -> io::Result<OwnedFd> {
+        let private = self.private();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::mkdirat(&*private, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(rustix::fs::openat(&*private, name, flags, Mode::empty())?)
+    }
+
+    /// Removes a chunk's file, if it is there.
+    pub(crate) fn remove(&self, name: &Name) -> io::Result<()> {
+        match rustix::fs::unlinkat(&*self.private(), file_name(name), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<PrivateFolder, FolderError> {
+    PrivateFolder::inside(path, VERSION).map_err(|error| FolderError {
+        what: error.to_string(),
+    })
+}
+
+/// Where a chunk's file is.
+pub(crate) fn file_name(name: &Name) -> String {
+    let name = name.to_string();
+    format!("{}/{name}{SUFFIX}", &name[..2])
+}
+
+/// Fills the buffer, unless the file ends before.
+pub(crate) fn read_at_most(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut count = 0;
+    while count < buffer.len() {
+        match file.read(&mut buffer[count..]) {
+            Ok(0) => break,
+            Ok(read) => count += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}
+
+/// Why a folder cannot be used. `Display` says what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FolderError {
+    what: String,
+}
+
+impl fmt::Display for FolderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.what)
+    }
+}
+
+impl std::error::Error for FolderError {}
+
+/// Why a chunk's rows cannot be read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// There is no such file.
+    Gone,
+    /// The file is not what was written. It should be removed.
+    Damaged(&'static str),
+    /// The system's refusal.
+    System(io::Error),
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<Fault> for ReadError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Foreign => Self::Damaged("another version has written it"),
+            Fault::Damaged(why) => Self::Damaged(why),
+        }
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the file is gone"),
+            Self::Damaged(why) => write!(f, "the file is damaged: {why}"),
+            Self::System(error) => write!(f, "the file cannot be read ({error})"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System(error) => Some(error),
+            Self::Gone | Self::Damaged(_) => None,
+        }
+    }
+}

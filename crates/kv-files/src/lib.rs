@@ -1,0 +1,40 @@
+//! The files of the prefix store.
+//!
+//! ```text
+//!  <folder>/v1/            0700, this user's
+//!    4f/4f0c….kv           0600, one for each chunk: header, tokens, rows
+//!    new/<process>-<n>     what is being written
+//! ```
+//!
+//! # Whole or ignored
+//! A file is written under another name and then renamed, so no reader sees half of it. The process
+//! may die at any moment: what it was writing stays in `new`, and the next start removes it (the
+//! process that writes a file holds a lock on it, so others' files are left alone).
+//!
+//! Nothing is synchronised to the disk (`fsync`): the store is a cache. After a power cut a file may
+//! lack its end or have zeros in the middle. The header has the length of the file and checksums of
+//! everything in it. They are checked whenever the file is read, and what is damaged is removed.
+//! The checksum is CRC-32 (ISO-HDLC): it is certain to notice damage within 32 successive bits, and
+//! misses other damage once in 2³².
+//!
+//! # Who waits
+//! [`Folder::read`] reads on the caller's thread. Everything else happens on the thread of the
+//! [`Writer`], whose methods never wait for it.
+//!
+//! # Who can read it
+//! Only this user. The folders above must belong to this user or root, and nobody else may write
+//! there (`crates/private-folder`). The files hold tokens and KV rows: they are as secret as the
+//! prompts.
+
+#![forbid(unsafe_code)]
+
+mod folder;
+mod format;
+mod list;
+mod problem;
+mod writer;
+
+pub use folder::{Folder, FolderError, ReadError};
+pub use list::{Header, Headers};
+pub use problem::Problem;
+pub use writer::{Done, Refusal, Writer};

@@ -1,0 +1,180 @@
+//! What is in the folder, file by file.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::UNIX_EPOCH;
+
+use contextpilot_kv_store::{Chunk, Name};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::folder::{Folder, SUFFIX, read_at_most};
+use crate::format::{Fault, Head, LONGEST_HEAD};
+
+/// A file with a good header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it holds.
+    pub chunk: Chunk,
+    /// When the chunk was last used: nanoseconds since 1970, by the clock of that time.
+    pub last_used: u64,
+}
+
+/// All chunks in a folder, in no order. Files that are cut off or have damaged headers are removed
+/// on the way; rows are not read.
+#[derive(Debug)]
+pub struct Headers {
+    folder: Folder,
+    /// Folders that are still to be read.
+    folders: Vec<String>,
+    current: Option<(OwnedFd, Dir)>,
+    /// Damaged files that were removed.
+    pub damaged: usize,
+    /// Files that are not ours, or another version's. They stay.
+    pub foreign: usize,
+    /// Files and folders that the system did not let us read.
+    pub unreadable: usize,
+}
+
+impl Headers {
+    pub(crate) fn new(folder: Folder) -> io::Result<Self> {
+        let private = folder.private();
+        let mut folders = Vec::new();
+        for entry in Dir::read_from(&*private)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy();
+            if name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                folders.push(name.into_owned());
+            }
+        }
+        Ok(Self {
+            folder,
+            folders,
+            current: None,
+            damaged: 0,
+            foreign: 0,
+            unreadable: 0,
+        })
+    }
+
+    /// The next name in any of the folders.
+    fn next_name(&mut self) -> Option<String> {
+        loop {
+            if let Some((_, dir)) = &mut self.current {
+                match dir.next() {
+                    Some(Ok(entry)) => {
+                        let name = entry.file_name().to_string_lossy();
+                        if name != "." && name != ".." {
+                            return Some(name.into_owned());
+                        }
+                        continue;
+                    }
+                    Some(Err(_)) => self.unreadable += 1,
+                    None => {}
+                }
+            }
+            self.current = None;
+            let name = self.folders.pop()?;
+            let opened = self.folder.inner(&name);
+            let both = opened.and_then(|folder| Ok((Dir::read_from(&folder)?, folder)));
+            match both {
+                Ok((dir, folder)) => self.current = Some((folder, dir)),
+                Err(_) => self.unreadable += 1,
+            }
+        }
+    }
+
+    fn look(&mut self, file_name: &str) -> Option<Header> {
+        let (folder, _) = self.current.as_ref()?;
+        let name = file_name.strip_suffix(SUFFIX);
+        let Some(name) = name.and_then(|name| name.parse::<Name>().ok()) else {
+            self.foreign += 1;
+            return None;
+        };
+        match header(folder, file_name, name) {
+            Ok(header) => Some(header),
+            Err(Trouble::Fault(Fault::Foreign)) => {
+                self.foreign += 1;
+                None
+            }
+            Err(Trouble::Fault(Fault::Damaged(_))) => {
+                match rustix::fs::unlinkat(folder, file_name, AtFlags::empty()) {
+                    Ok(()) => self.damaged += 1,
+                    Err(_) => self.unreadable += 1,
+                }
+                None
+            }
+            // Removed by another process.
+            Err(Trouble::System(error)) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(Trouble::System(_)) => {
+                self.unreadable += 1;
+                None
+            }
+        }
+    }
+}
+
+impl Iterator for Headers {
+    type Item = Header;
+
+    fn next(&mut self) -> Option<Header> {
+        loop {
+            let name = self.next_name()?;
+            if let Some(header) = self.look(&name) {
+                return Some(header);
+            }
+        }
+    }
+}
+
+enum Trouble {
+    Fault(Fault),
+    System(io::Error),
+}
+
+impl From<Fault> for Trouble {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<Errno> for Trouble {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
+}
+
+fn header(folder: &OwnedFd, file_name: &str, name: Name) -> Result<Header, Trouble> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = match rustix::fs::openat(folder, file_name, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::LOOP | Errno::MLINK | Errno::NXIO) => return Err(Fault::Foreign.into()),
+        Err(error) => return Err(error.into()),
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(Fault::Foreign.into());
+    }
+    let mut buffer = [0; LONGEST_HEAD];
+    let count = read_at_most(&mut file, &mut buffer)?;
+    let head = Head::read(&buffer[..count])?;
+    if head.chunk.name != name {
+        return Err(Fault::Damaged("it is the file of another chunk").into());
+    }
+    if head.file_size() != metadata.len() {
+        return Err(Fault::Damaged("it has another size than it says").into());
+    }
+    let modified = metadata.modified().ok();
+    let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    Ok(Header {
+        chunk: head.chunk,
+        last_used: since.map_or(0, |since| since.as_nanos().try_into().unwrap_or(u64::MAX)),
+    })
+}

@@ -1,0 +1,189 @@
+//! The thread that writes, and what others ask of it.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use contextpilot_kv_store::{Chunk, Name};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+use crate::{Folder, Problem};
+
+mod disk;
+mod thread;
+
+/// How many names wait to be touched, at most. More are forgotten: the order of their last uses
+/// is not that important.
+const MOST_TOUCHED: usize = 1 << 16;
+
+/// Writes, removes and touches files, on a thread of its own and in the order in which it was told.
+///
+/// No method waits for the disk or for the thread, except [`flush`](Self::flush). The thread takes
+/// no lock for longer than a few instructions, and none that [`write`](Self::write) takes: it has a
+/// low priority, and whoever waited for its lock would have the same.
+///
+/// When it is dropped, the thread does what is queued, and ends.
+#[derive(Debug)]
+pub struct Writer {
+    jobs: Sender<Job>,
+    done: Receiver<Done>,
+    shared: Arc<Shared>,
+    queue_bytes: u64,
+    /// The rows that are not on disk yet, for as long as the thread has them.
+    pending: Mutex<HashMap<Name, Weak<Vec<u8>>>>,
+}
+
+/// What the writer and its thread share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes of rows in the queue, and of those being written.
+    queued: AtomicU64,
+    /// After a failure nothing is written for a while.
+    paused: AtomicBool,
+    touched: Mutex<HashSet<Name>>,
+}
+
+#[derive(Debug)]
+enum Job {
+    Write(Chunk, Arc<Vec<u8>>),
+    Remove(Name),
+    /// There are touched names from now on.
+    Touched,
+    /// Everything before this was done.
+    Flush(Sender<()>),
+}
+
+/// What became of [`Writer::write`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The file is there.
+    Written(Name),
+    /// It is not, and what continues it is of no use.
+    Failed(Name, Problem),
+}
+
+/// Why a chunk was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The queue has no room. The disk is slower than what comes.
+    Full,
+    /// Writing failed a short time ago.
+    Paused,
+    /// The thread has ended.
+    Stopped,
+}
+
+impl Writer {
+    /// Starts the thread, which first calls `on_start`, then removes what dead processes were
+    /// writing. `queue_bytes` bounds the rows that wait; one chunk is always taken.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(folder: Folder, queue_bytes: u64, on_start: fn()) -> io::Result<Self> {
+        let (jobs, inbox) = unbounded();
+        let (outbox, done) = unbounded();
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let builder = std::thread::Builder::new().name("contextpilot-kv".into());
+        builder.spawn(move || {
+            on_start();
+            thread::run(folder, &inbox, &outbox, &theirs);
+        })?;
+        Ok(Self {
+            jobs,
+            done,
+            shared,
+            queue_bytes,
+            pending: Mutex::default(),
+        })
+    }
+
+    /// Writes a chunk with these rows. [`done`](Self::done) says what became of it.
+    ///
+    /// # Errors
+    /// The chunk was not taken, and nothing will become of it.
+    pub fn write(&self, chunk: &Chunk, rows: Arc<Vec<u8>>) -> Result<(), Refusal> {
+        let bytes = rows.len() as u64;
+        self.accepts(bytes)?;
+        let waiting = Arc::downgrade(&rows);
+        self.shared.queued.fetch_add(bytes, Ordering::Relaxed);
+        if self.jobs.send(Job::Write(chunk.clone(), rows)).is_err() {
+            return Err(Refusal::Stopped);
+        }
+        self.waiting().insert(chunk.name, waiting);
+        Ok(())
+    }
+
+    /// Whether [`write`](Self::write) would take a chunk of this size now.
+    ///
+    /// # Errors
+    /// It would not.
+    pub fn accepts(&self, bytes: u64) -> Result<(), Refusal> {
+        let queued = self.shared.queued.load(Ordering::Relaxed);
+        if self.shared.paused.load(Ordering::Relaxed) {
+            Err(Refusal::Paused)
+        } else if queued > 0 && queued.saturating_add(bytes) > self.queue_bytes {
+            Err(Refusal::Full)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Bytes of rows that are not on disk yet.
+    pub fn queued(&self) -> u64 {
+        self.shared.queued.load(Ordering::Relaxed)
+    }
+
+    /// The rows of a chunk that is not on disk yet.
+    pub fn pending(&self, name: &Name) -> Option<Arc<Vec<u8>>> {
+        self.waiting().get(name)?.upgrade()
+    }
+
+    /// Removes a chunk's file, also if it is still to be written.
+    pub fn remove(&self, name: Name) {
+        self.waiting().remove(&name);
+        // If the thread has ended, the next start loads the file, and finds it useless or not.
+        let _ = self.jobs.send(Job::Remove(name));
+    }
+
+    /// Chunks were used: the times of their files are set soon, so that the next start knows.
+    pub fn touch(&self, names: impl IntoIterator<Item = Name>) {
+        let Ok(mut touched) = self.shared.touched.try_lock() else {
+            return;
+        };
+        let first = touched.is_empty();
+        let room = MOST_TOUCHED.saturating_sub(touched.len());
+        touched.extend(names.into_iter().take(room));
+        if first && !touched.is_empty() {
+            let _ = self.jobs.send(Job::Touched);
+        }
+    }
+
+    /// What became of chunks since the last call. Call it now and then: each takes some bytes until then.
+    pub fn done(&self) -> impl Iterator<Item = Done> + '_ {
+        self.done.try_iter().inspect(|done| {
+            let (Done::Written(name) | Done::Failed(name, _)) = done;
+            let mut waiting = self.waiting();
+            // The same chunk may have been queued again since.
+            if waiting
+                .get(name)
+                .is_some_and(|rows| rows.strong_count() == 0)
+            {
+                waiting.remove(name);
+            }
+        })
+    }
+
+    /// Waits until everything that was asked for so far is done, but no longer than this. Whether it is.
+    pub fn flush(&self, within: Duration) -> bool {
+        let (sender, receiver) = bounded(1);
+        self.jobs.send(Job::Flush(sender)).is_ok() && receiver.recv_timeout(within).is_ok()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Name, Weak<Vec<u8>>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,149 @@
+//! What the writer's thread does.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use contextpilot_kv_store::{Chunk, Name};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+
+use super::disk::Disk;
+use super::{Done, Job, Shared};
+use crate::{Folder, Problem};
+
+/// How long nothing is written after a failure. After each further one twice as long.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// But no longer than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long touched names are collected.
+const COLLECT: Duration = Duration::from_secs(30);
+
+pub(super) fn run(folder: Folder, jobs: &Receiver<Job>, done: &Sender<Done>, shared: &Shared) {
+    lower_priority();
+    let disk = Disk::new(folder);
+    disk.sweep();
+    let mut thread = Thread {
+        disk,
+        done,
+        shared,
+        touch_at: None,
+        pause: None,
+        next_pause: FIRST_PAUSE,
+    };
+    while thread.step(jobs) {}
+}
+
+struct Thread<'a> {
+    disk: Disk,
+    done: &'a Sender<Done>,
+    shared: &'a Shared,
+    touch_at: Option<Instant>,
+    /// Until when nothing is written, and why.
+    pause: Option<(Instant, Problem)>,
+    next_pause: Duration,
+}
+
+impl Thread<'_> {
+    /// The next job. Whether there may be another one.
+    fn step(&mut self, jobs: &Receiver<Job>) -> bool {
+        let ends = self.pause.as_ref().map(|(until, _)| *until);
+        let next = [self.touch_at, ends].into_iter().flatten().min();
+        let job = match next {
+            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => jobs.recv_deadline(at),
+        };
+        let now = Instant::now();
+        if ends.is_some_and(|until| until <= now) {
+            self.resume();
+        }
+        if self.touch_at.is_some_and(|at| at <= now) {
+            self.touch();
+        }
+        match job {
+            Ok(Job::Write(chunk, rows)) => {
+                let done = self.write(&chunk, &rows);
+                let bytes = rows.len() as u64;
+                // Nobody finds the rows in memory who could not find them on disk.
+                drop(rows);
+                self.shared.queued.fetch_sub(bytes, Ordering::Relaxed);
+                let _ = self.done.send(done);
+            }
+            // If it cannot be removed, the next start finds it again.
+            Ok(Job::Remove(name)) => drop(self.disk.remove(&name)),
+            Ok(Job::Touched) => self.touch_at = self.touch_at.or(Some(now + COLLECT)),
+            Ok(Job::Flush(waiting)) => {
+                self.touch();
+                let _ = waiting.send(());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                self.touch();
+                return false;
+            }
+        }
+        true
+    }
+
+    fn write(&mut self, chunk: &Chunk, rows: &[u8]) -> Done {
+        if let Some((_, problem)) = &self.pause {
+            return Done::Failed(chunk.name, problem.clone());
+        }
+        match self.disk.write(chunk, rows) {
+            Ok(()) => {
+                self.next_pause = FIRST_PAUSE;
+                Done::Written(chunk.name)
+            }
+            Err(error) => Done::Failed(chunk.name, self.pause(&error)),
+        }
+    }
+
+    fn pause(&mut self, error: &io::Error) -> Problem {
+        let problem = Problem::new(self.disk.path(), error);
+        self.shared.paused.store(true, Ordering::Relaxed);
+        self.pause = Some((Instant::now() + self.next_pause, problem.clone()));
+        self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
+        problem
+    }
+
+    fn resume(&mut self) {
+        let gone = |(_, problem): (_, Problem)| {
+            matches!(
+                problem.kind,
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            )
+        };
+        if self.pause.take().is_some_and(gone) {
+            if let Err(error) = self.disk.open_again() {
+                self.pause(&error);
+                return;
+            }
+        }
+        self.shared.paused.store(false, Ordering::Relaxed);
+    }
+
+    fn touch(&mut self) {
+        self.touch_at = None;
+        let touched: HashSet<Name> = {
+            let mut touched = self
+                .shared
+                .touched
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *touched)
+        };
+        touched.iter().for_each(|name| self.disk.touch(name));
+    }
+}
+
+/// The engine's threads come first.
+#[cfg(target_os = "linux")]
+fn lower_priority() {
+    // On Linux this is about the calling thread. If it is refused, nothing is lost.
+    let _ = rustix::process::setpriority_process(None, 10);
+}
+
+/// Elsewhere it would be about the whole process.
+#[cfg(not(target_os = "linux"))]
+fn lower_priority() {}

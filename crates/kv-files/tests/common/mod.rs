@@ -1,0 +1,106 @@
+//! Folders and chunks for the tests.
+
+#![allow(dead_code)] // Each test program uses a part of it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use contextpilot_kv_files::{Done, Folder, Header, Writer};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name, Store};
+use tempfile::TempDir;
+
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// Bytes a token.
+pub(crate) const ROW: usize = 1000;
+
+/// A folder that is closed to others, whatever the umask of this process is.
+pub(crate) fn closed() -> TempDir {
+    let private = Permissions::from_mode(0o700);
+    let mut builder = tempfile::Builder::new();
+    builder.permissions(private).tempdir().expect("a folder")
+}
+
+pub(crate) fn writer(folder: &Folder) -> Writer {
+    Writer::start(folder.clone(), u64::MAX, || ()).expect("a thread")
+}
+
+/// The chunks of a prompt of so many tokens; prompts share nothing.
+pub(crate) fn chunks(prompt: i32, tokens: i32) -> Vec<Chunk> {
+    let tokens: Vec<i32> = (0..tokens)
+        .map(|token| prompt * 1_000_000 + token)
+        .collect();
+    Store::new(0).missing(&Fingerprint([5; 16]), &tokens, ROW)
+}
+
+/// Rows that belong to this chunk only.
+pub(crate) fn rows(chunk: &Chunk) -> Vec<u8> {
+    let mut seed = u64::from_le_bytes(*chunk.name.0.first_chunk().expect("eight")) | 1;
+    let mut next = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 32) as u8
+    };
+    (0..chunk.bytes).map(|_| next()).collect()
+}
+
+/// Writes the chunks and waits for them.
+pub(crate) fn write(folder: &Folder, chunks: &[Chunk]) -> Vec<Done> {
+    let writer = writer(folder);
+    for chunk in chunks {
+        writer
+            .write(chunk, Arc::new(rows(chunk)))
+            .expect("it is taken");
+    }
+    assert!(writer.flush(LONG));
+    writer.done().collect()
+}
+
+pub(crate) fn all_written(chunks: &[Chunk]) -> Vec<Done> {
+    chunks
+        .iter()
+        .map(|chunk| Done::Written(chunk.name))
+        .collect()
+}
+
+pub(crate) fn path(folder: &Folder, name: &Name) -> PathBuf {
+    let name = name.to_string();
+    folder
+        .path()
+        .join("v1")
+        .join(&name[..2])
+        .join(format!("{name}.kv"))
+}
+
+pub(crate) fn headers(folder: &Folder) -> Vec<Header> {
+    let mut headers: Vec<Header> = folder.headers().expect("it can be read").collect();
+    headers.sort_by_key(|header| (header.chunk.tokens[0], header.chunk.start));
+    headers
+}
+
+pub(crate) fn found(folder: &Folder) -> Vec<Chunk> {
+    headers(folder)
+        .into_iter()
+        .map(|header| header.chunk)
+        .collect()
+}
+
+pub(crate) fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path)
+        .expect("it is there")
+        .permissions()
+        .mode()
+        & 0o7777
+}
+
+/// Waits until something holds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < LONG, "{what}: it took too long");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

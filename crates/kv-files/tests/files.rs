@@ -1,0 +1,269 @@
+//! What is written is read again.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use common::*;
+use contextpilot_kv_files::{Done, Folder, ReadError, Refusal, Writer};
+
+#[test]
+fn chunks_are_read_as_they_were_written() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let mut chunks = chunks(1, 600);
+    chunks.extend(common::chunks(2, 1));
+    assert_eq!(write(&folder, &chunks), all_written(&chunks));
+    let mut out = Vec::new();
+    for chunk in &chunks {
+        folder
+            .read(&chunk.name, chunk.bytes, &mut out)
+            .expect("it is there");
+        assert_eq!(out, rows(chunk));
+        let size = fs::metadata(path(&folder, &chunk.name))
+            .expect("it is there")
+            .len();
+        assert_eq!(size, 128 + 4 * chunk.tokens.len() as u64 + chunk.bytes);
+    }
+    // Another process, too.
+    let again = Folder::open(home.path()).expect("it opens");
+    assert_eq!(found(&again), chunks);
+}
+
+#[test]
+fn only_this_user_can_read_it() {
+    let home = closed();
+    let base = home.path().join("some/where");
+    let folder = Folder::open(&base).expect("it is made");
+    let chunk = &chunks(1, 10)[0];
+    write(&folder, std::slice::from_ref(chunk));
+    let file = path(&folder, &chunk.name);
+    assert_eq!(mode(&file), 0o600);
+    for folder in [
+        file.parent().expect("one"),
+        &base.join("v1"),
+        &base.join("v1/new"),
+        &base,
+    ] {
+        assert_eq!(mode(folder), 0o700, "{folder:?}");
+    }
+}
+
+#[test]
+fn a_folder_that_others_may_change_is_refused() {
+    let home = closed();
+    let base = home.path().join("open");
+    fs::create_dir(&base).expect("a folder");
+    fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let error = Folder::open(&base).expect_err("it is refused").to_string();
+    assert!(error.contains("everybody may write to it"), "{error}");
+    fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    assert!(Folder::open(&base).is_ok());
+    let error = Folder::open(&home.path().join("open/v1/new/x\0y")).expect_err("it is refused");
+    assert!(!error.to_string().is_empty());
+}
+
+#[test]
+fn what_is_not_there_is_gone() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let chunk = &chunks(1, 10)[0];
+    let mut out = vec![1, 2, 3];
+    let read = folder.read(&chunk.name, chunk.bytes, &mut out);
+    assert!(matches!(read, Err(ReadError::Gone)));
+    assert_eq!(out, []);
+    write(&folder, std::slice::from_ref(chunk));
+    let writer = writer(&folder);
+    writer.remove(chunk.name);
+    writer.remove(chunk.name);
+    assert!(writer.flush(LONG));
+    let read = folder.read(&chunk.name, chunk.bytes, &mut out);
+    assert!(matches!(read, Err(ReadError::Gone)));
+    assert_eq!(found(&folder), []);
+}
+
+#[test]
+fn rows_are_read_from_memory_until_they_are_written() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let writer = writer(&folder);
+    let chunks = chunks(1, 5000);
+    for chunk in &chunks {
+        writer
+            .write(chunk, Arc::new(rows(chunk)))
+            .expect("it is taken");
+    }
+    // At any moment at least one of the two has them. A file that is there is whole.
+    let mut out = Vec::new();
+    for chunk in chunks.iter().rev() {
+        match writer.pending(&chunk.name) {
+            Some(kept) => assert_eq!(*kept, rows(chunk)),
+            None => {
+                folder
+                    .read(&chunk.name, chunk.bytes, &mut out)
+                    .expect("it is written");
+                assert_eq!(out, rows(chunk));
+            }
+        }
+    }
+    assert!(writer.flush(LONG));
+    assert_eq!(writer.queued(), 0);
+    assert!(
+        chunks
+            .iter()
+            .all(|chunk| writer.pending(&chunk.name).is_none())
+    );
+    assert_eq!(writer.done().collect::<Vec<_>>(), all_written(&chunks));
+    assert_eq!(writer.done().next(), None);
+}
+
+/// The queue stands still while its thread waits in `on_start`.
+#[test]
+fn the_queue_is_bounded_and_nobody_waits() {
+    static GO: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let stop = GO.lock().expect("a lock");
+    let writer = Writer::start(folder.clone(), 2500, || drop(GO.lock())).expect("a thread");
+    let chunks: Vec<_> = (1..5)
+        .map(|prompt| common::chunks(prompt, 1).remove(0))
+        .collect();
+    let rows: Vec<_> = chunks.iter().map(|chunk| Arc::new(rows(chunk))).collect();
+    assert_eq!(writer.write(&chunks[0], rows[0].clone()), Ok(()));
+    assert_eq!(writer.write(&chunks[1], rows[1].clone()), Ok(()));
+    assert_eq!(writer.queued(), 2000);
+    assert_eq!(writer.accepts(500), Ok(()));
+    assert_eq!(
+        writer.write(&chunks[2], rows[2].clone()),
+        Err(Refusal::Full)
+    );
+    assert_eq!(writer.pending(&chunks[2].name), None);
+    // What is removed before it is written is not there afterwards, nor is it found meanwhile.
+    writer.remove(chunks[0].name);
+    assert_eq!(writer.pending(&chunks[0].name), None);
+    assert_eq!(writer.pending(&chunks[1].name), Some(rows[1].clone()));
+    assert!(!writer.flush(Duration::from_millis(1)));
+    drop(stop);
+    assert!(writer.flush(LONG));
+    assert_eq!(found(&folder), chunks[1..2]);
+    // There is room again, and one chunk is taken however large it is.
+    let large = common::chunks(9, 100).remove(0);
+    let bytes = common::rows(&large);
+    assert_eq!(writer.write(&large, Arc::new(bytes)), Ok(()));
+    assert!(writer.flush(LONG));
+    assert_eq!(found(&folder), [chunks[1].clone(), large]);
+}
+
+#[test]
+fn a_dropped_writer_finishes() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let chunks = chunks(1, 2000);
+    let writer = writer(&folder);
+    for chunk in &chunks {
+        writer
+            .write(chunk, Arc::new(rows(chunk)))
+            .expect("it is taken");
+    }
+    drop(writer);
+    until("all are written", || found(&folder).len() == chunks.len());
+}
+
+#[test]
+fn the_last_use_outlives_the_process() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let both = [chunks(1, 10).remove(0), chunks(2, 10).remove(0)];
+    write(&folder, &both);
+    let now = SystemTime::now();
+    for (chunk, age) in both.iter().zip([200, 100]) {
+        let file = fs::File::options()
+            .write(true)
+            .open(path(&folder, &chunk.name))
+            .expect("it opens");
+        file.set_modified(now - Duration::from_secs(age))
+            .expect("it is ours");
+    }
+    let used = || -> Vec<u64> {
+        headers(&folder)
+            .iter()
+            .map(|header| header.last_used)
+            .collect()
+    };
+    let before = used();
+    let ago = |age| {
+        (now - Duration::from_secs(age))
+            .duration_since(UNIX_EPOCH)
+            .expect("late")
+            .as_nanos() as u64
+    };
+    assert_eq!(before, [ago(200), ago(100)]);
+    let writer = writer(&folder);
+    writer.touch([both[0].name, chunks(3, 1)[0].name]);
+    assert!(writer.flush(LONG));
+    let after = used();
+    assert!(
+        after[0] > after[1] && after[1] == before[1],
+        "{before:?} {after:?}"
+    );
+    // A clock that was before 1970.
+    let file = fs::File::options()
+        .write(true)
+        .open(path(&folder, &both[1].name))
+        .expect("it opens");
+    file.set_modified(UNIX_EPOCH - Duration::from_secs(5))
+        .expect("it is ours");
+    assert_eq!(used()[1], 0);
+}
+
+#[test]
+fn what_dead_processes_were_writing_is_removed() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let new = home.path().join("v1/new");
+    fs::create_dir_all(&new).expect("a folder");
+    fs::write(new.join("77-1"), "half").expect("a file");
+    let alive = fs::File::create(new.join("77-2")).expect("a file");
+    rustix::fs::flock(&alive, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
+    fs::create_dir(new.join("folder")).expect("a folder");
+    symlink("77-2", new.join("link")).expect("a link");
+    let left = || {
+        let entries = fs::read_dir(&new).expect("it can be read");
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    let chunks = chunks(1, 10);
+    write(&folder, &chunks);
+    assert_eq!(left(), ["77-2", "folder", "link"]);
+    drop(alive);
+    write(&folder, &chunks);
+    assert_eq!(left(), ["folder", "link"]);
+    assert_eq!(found(&folder), chunks);
+}
+
+#[test]
+fn a_chunk_may_be_written_again() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let chunks = chunks(1, 10);
+    let twice = [chunks[0].clone(), chunks[0].clone()];
+    assert_eq!(
+        write(&folder, &twice),
+        [Done::Written(chunks[0].name), Done::Written(chunks[0].name)]
+    );
+    assert_eq!(found(&folder), chunks);
+}
+
+#[test]
+fn the_disk_says_how_much_is_free() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let (free, all) = folder.space().expect("it says");
+    assert!(0 < free && free <= all, "{free} of {all}");
+}
