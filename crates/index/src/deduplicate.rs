@@ -104,7 +104,12 @@ impl Index {
             let blocks = self.intern(context);
             let parent = reorder.parents.get(at).cloned().flatten();
             let hint = reorder.hint.as_deref();
-            self.turn(&id, context, &blocks, parent, hint, &mut sum);
+            let continued = self.turn(&id, context, &blocks, parent.clone(), hint, &mut sum);
+            // Besides the members of a `/reorder`.
+            if let Some(result) = sum.results.last_mut() {
+                result["is_new_conversation"] = json!(!continued);
+                result["parent_request_id"] = json!(parent.filter(|_| continued));
+            }
             ids.push(id);
         }
         let summary = json!({
@@ -122,8 +127,8 @@ impl Index {
         })))
     }
 
-    /// Adds a turn, and returns which of its documents were in earlier turns. `context` has the
-    /// documents in the order of `blocks`.
+    /// Adds a turn, and to `sum` which of its documents were in earlier turns. `context` has the
+    /// documents in the order of `blocks`. Returns whether there were earlier turns.
     pub(crate) fn turn(
         &mut self,
         id: &str,
@@ -132,11 +137,12 @@ impl Index {
         parent: Option<String>,
         hint: Option<&str>,
         sum: &mut Sum,
-    ) {
+    ) -> bool {
         let mut first: HashMap<Block, (usize, String)> = HashMap::new();
         let chain = parent.as_deref().map(|parent| self.turns.chain(parent));
         let chain = chain.unwrap_or_default();
-        sum.continued += usize::from(!chain.is_empty());
+        let continued = !chain.is_empty();
+        sum.continued += usize::from(continued);
         for (at, (source, turn)) in chain.iter().enumerate() {
             for block in &turn.blocks {
                 first
@@ -176,6 +182,7 @@ impl Index {
                 self.end_turn(&oldest);
             }
         }
+        continued
     }
 
     /// Forgets a turn and those before it. Returns their number.

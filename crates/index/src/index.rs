@@ -153,14 +153,18 @@ impl Index {
                     Err(answer) => self.refused(*answer),
                 };
             }
+            // Conversations have a state of their own.
+            Query::Deduplicate(reorder) if self.mode == Mode::Live => {
+                match self.deduplicate(*reorder, new_id) {
+                    Ok(answer) => answer,
+                    Err(answer) => return self.refused(*answer),
+                }
+            }
             // The others need an index.
             _ if self.mode == Mode::Stateless || !self.initialized => Answer::not_initialized(),
             Query::Plain(Endpoint::Requests) => self.list(),
             Query::Plain(_) => self.stats(now),
-            Query::Deduplicate(reorder) => match self.deduplicate(*reorder, new_id) {
-                Ok(answer) => answer,
-                Err(answer) => return self.refused(*answer),
-            },
+            Query::Deduplicate(_) => Answer::not_initialized(),
             Query::Evict(ids) => self.evict(&ids),
             Query::Search(context) => self.search(&context),
             Query::Insert(context, tokens) => match self.insert(context, tokens, new_id) {

@@ -358,10 +358,12 @@ fn deduplicate_works_as_documented() {
     let mut asked = live();
     let body = json!({"contexts": [[4, 3, 1]], "deduplicate": true, "parent_request_ids": [null]});
     let first = asked.post("/build", body).body["request_ids"][0].clone();
-    let body = json!({"contexts": [[4, 3, 2]], "parent_request_ids": [first]});
+    let body = json!({"contexts": [[4, 3, 2]], "parent_request_ids": [&first]});
     let answer = asked.post("/deduplicate", body).body;
     assert_eq!(answer["results"][0]["overlapping_docs"], json!([4, 3]));
     assert_eq!(answer["results"][0]["new_docs"], json!([2]));
+    assert_eq!(answer["results"][0]["is_new_conversation"], false);
+    assert_eq!(answer["results"][0]["parent_request_id"], first);
     let second = answer["results"][0]["request_id"].clone();
     let template = "[Previous context includes Doc {doc_id} from message {turn_number}]";
     let body = json!({
@@ -378,6 +380,29 @@ fn deduplicate_works_as_documented() {
     assert_eq!(answer["summary"]["new_conversations"], 1);
     assert_eq!(answer["summary"]["continued_conversations"], 1);
     assert_eq!(answer["summary"]["total_docs_deduplicated"], 2);
+    assert_eq!(answer["results"][0]["is_new_conversation"], false);
+    assert_eq!(answer["results"][1]["is_new_conversation"], true);
+    assert_eq!(answer["results"][1]["parent_request_id"], Value::Null);
+}
+
+/// As ContextPilot's own tests expect. Conversations need no `/reorder`.
+#[test]
+fn deduplicate_begins_a_conversation_in_a_new_index() {
+    let mut asked = live();
+    let mut turn = |documents: [u32; 3], parent: Value| {
+        let body = json!({"contexts": [documents], "parent_request_ids": [parent]});
+        let answer = asked.post("/deduplicate", body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body["results"][0].clone()
+    };
+    let first = turn([10, 20, 30], Value::Null);
+    assert_eq!(first["is_new_conversation"], true);
+    let second = turn([20, 30, 40], first["request_id"].clone());
+    assert_eq!(second["is_new_conversation"], false);
+    assert_eq!(second["new_docs"], json!([40]));
+    // A parent that was forgotten, or never known.
+    let other = turn([20, 30, 40], json!("req-000000000000"));
+    assert_eq!(other["is_new_conversation"], true);
 }
 
 fn scalar() -> impl Strategy<Value = Value> {
