@@ -20,6 +20,7 @@ mod doctor;
 mod events;
 mod gateway;
 mod generate;
+mod hosts;
 mod index;
 mod listen;
 mod reset;

@@ -5,6 +5,7 @@ use contextpilot_gateway::Gateway;
 use contextpilot_proxy::Upstream;
 use contextpilot_settings::{KvEventsOf, Settings, env};
 
+use super::hosts::Hosts;
 use super::listen;
 use crate::say::say;
 use crate::variables::of_process;
@@ -31,6 +32,8 @@ pub(super) struct Options {
     /// Address to listen on. Whoever can reach it can use the server
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
+    #[command(flatten)]
+    hosts: Hosts,
 }
 
 /// Serves until the process is ended.
@@ -40,7 +43,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let events = settings.kv_events.as_ref();
     let only = events.and_then(KvEventsOf::only);
     let upstream = Upstream::new(&options.server).map_err(|e| format!("--server: {e}"))?;
-    let gateway = Gateway::new(upstream, only.cloned());
+    let hosts = options.hosts.allowed()?;
+    let gateway = Gateway::new(upstream, only.cloned()).with_hosts(hosts);
     let listener = listen::bind(&options.host, options.port)?;
     let address = listener
         .local_addr()

@@ -11,6 +11,7 @@ use contextpilot_settings::env;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::connect::{ControlAt, api_key};
+use super::hosts::Hosts;
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 
@@ -60,6 +61,8 @@ pub(super) struct Serving {
     /// reach this machine
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
+    #[command(flatten)]
+    hosts: Hosts,
     /// Order each batch by itself only, and track nothing
     #[arg(long)]
     stateless: bool,
@@ -82,6 +85,7 @@ impl Serving {
         Self {
             port,
             host: "127.0.0.1".to_owned(),
+            hosts: Hosts::default(),
             stateless: false,
             max_requests: limits.requests,
             max_blocks: limits.blocks,
@@ -184,5 +188,6 @@ pub(super) fn serve(
         // At a Unix socket: tokens are estimated.
         Err(_) => None,
     };
-    service::serve(listener, upstream, shared, wishes, hook)
+    let hosts = serving.hosts.allowed()?;
+    service::serve(listener, upstream, shared, wishes, hook, hosts)
 }

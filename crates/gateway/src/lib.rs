@@ -27,7 +27,7 @@ use std::net::TcpListener;
 
 use contextpilot_proxy::{Handler, Limits, Request, Response, Upstream, serve};
 use contextpilot_proxy::{error_response, json_response};
-use contextpilot_settings::KvEvents;
+use contextpilot_settings::{AllowedHosts, KvEvents};
 use hyper::Method;
 
 /// What routers talk to.
@@ -35,13 +35,24 @@ use hyper::Method;
 pub struct Gateway {
     upstream: Upstream,
     events: Option<KvEvents>,
+    hosts: AllowedHosts,
 }
 
 impl Gateway {
     /// For this server, which publishes its events there.
     #[must_use]
     pub fn new(upstream: Upstream, events: Option<KvEvents>) -> Self {
-        Self { upstream, events }
+        Self {
+            upstream,
+            events,
+            hosts: AllowedHosts::default(),
+        }
+    }
+
+    /// With more hosts by which clients may name it.
+    #[must_use]
+    pub fn with_hosts(self, hosts: AllowedHosts) -> Self {
+        Self { hosts, ..self }
     }
 
     /// Serves for as long as the process lives.
@@ -55,7 +66,8 @@ impl Gateway {
             .build()?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            serve(listener, self, Limits::default(), std::future::pending()).await;
+            let (hosts, limits) = (self.hosts.clone(), Limits::default());
+            serve(listener, self, hosts, limits, std::future::pending()).await;
             Ok(())
         })
     }

@@ -7,6 +7,7 @@
 //!
 //! ```no_run
 //! use contextpilot_proxy::{Handler, Limits, Request, Response, Upstream, json_response, serve};
+//! use contextpilot_settings::AllowedHosts;
 //!
 //! struct Gateway {
 //!     upstream: Upstream,
@@ -24,7 +25,8 @@
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let gateway = Gateway { upstream: Upstream::new("http://127.0.0.1:8080")? };
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8081").await?;
-//! serve(listener, gateway, Limits::default(), std::future::pending()).await;
+//! let (hosts, limits) = (AllowedHosts::default(), Limits::default());
+//! serve(listener, gateway, hosts, limits, std::future::pending()).await;
 //! # Ok(())
 //! # }
 //! ```
@@ -40,9 +42,11 @@
 //! on loopback. When the client leaves, that connection is closed, so that llama-server
 //! stops generating.
 //!
-//! **Pages.** At a loopback address, [`serve`] refuses requests by web pages of other machines:
-//! every request with a `Host` that is not this machine's (421), and every request that may change
-//! something with such an `Origin` (403).
+//! **Pages.** [`serve`] refuses requests by web pages of other machines: every request with a `Host` that is
+//! not allowed (421), and every request that may change something with such an `Origin` (403). A page that may
+//! send a request is not allowed to read the answer: what the server says about that
+//! (`Access-Control-Allow-Origin`) is removed. Loopback names are always allowed; further names are a setting
+//! (`AllowedHosts`). At an address that other machines can reach, IP addresses are allowed as well.
 //!
 //! **Upgrades** (`101 Switching Protocols`) join the two connections.
 

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use contextpilot_settings::AllowedHosts;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -46,16 +47,18 @@ impl Default for Limits {
 /// The pause after an `accept` that failed for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is ready, then waits for the current answers. At a loopback
-/// address, requests by pages of other machines are refused (see the crate's documentation).
+/// Serves until `stop` is ready, then waits for the current answers. Requests by pages of other machines are
+/// refused, and those with a `Host` that is not allowed (see the crate's documentation).
 pub async fn serve(
     listener: TcpListener,
     handler: impl Handler,
+    hosts: AllowedHosts,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
     let handler = Arc::new(handler);
     let local = listener.local_addr().is_ok_and(|at| at.ip().is_loopback());
+    let hosts = Arc::new(if local { hosts } else { hosts.and_addresses() });
     let places = Arc::new(Semaphore::new(limits.connections));
     let (stopping, stopped) = watch::channel(false);
     let mut connections = JoinSet::new();
@@ -75,9 +78,10 @@ pub async fn serve(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let (handler, stopped) = (Arc::clone(&handler), stopped.clone());
+        let (handler, hosts) = (Arc::clone(&handler), Arc::clone(&hosts));
+        let stopped = stopped.clone();
         connections.spawn(async move {
-            connection(stream, handler, local, limits.head, stopped).await;
+            connection(stream, handler, hosts, limits.head, stopped).await;
             drop(place);
         });
     }
@@ -105,7 +109,7 @@ async fn either<F: Future<Output = ()> + Unpin, G: Future + Unpin>(
 async fn connection<H: Handler>(
     stream: TcpStream,
     handler: Arc<H>,
-    local: bool,
+    hosts: Arc<AllowedHosts>,
     head: Duration,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -113,12 +117,15 @@ async fn connection<H: Handler>(
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let handler = Arc::clone(&handler);
+        let request: Request = request.map(Body::new);
+        let verdict = guard::judge(&request, &hosts);
         async move {
-            let request: Request = request.map(Body::new);
-            Ok::<_, Infallible>(match guard::refusal(&request).filter(|_| local) {
+            let mut response = match verdict.refusal() {
                 Some(refusal) => refusal,
                 None => handler.handle(request).await,
-            })
+            };
+            verdict.close(response.headers_mut());
+            Ok::<_, Infallible>(response)
         }
     });
     let mut serving = pin!(

@@ -18,7 +18,7 @@ mod secret;
 mod settings;
 mod url;
 
-pub use browser::BrowserHeaders;
+pub use browser::{AllowedHosts, BrowserHeaders};
 pub use kv_events::{DEFAULT_BLOCK_SIZE, KvEvents, KvEventsOf, NotPublished};
 pub use listen::{ListenAddress, ListenAddressError};
 pub use secret::Secret;

@@ -12,6 +12,7 @@ use contextpilot_proxy::{
     Body, Handler, Request, Response, Tap, TooLarge, Upstream, generates, give_id, json_response,
     request_id,
 };
+use contextpilot_settings::AllowedHosts;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, StatusCode};
 use tokio::sync::Semaphore;
@@ -44,6 +45,7 @@ pub(super) fn serve(
     shared: Shared,
     wishes: Option<SyncSender<Wish>>,
     hook: Option<Hook>,
+    hosts: AllowedHosts,
 ) -> Result<(), String> {
     let limits = *shared.lock().limits();
     let service = Service {
@@ -64,7 +66,7 @@ pub(super) fn serve(
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
         let limits = contextpilot_proxy::Limits::default();
-        contextpilot_proxy::serve(listener, service, limits, std::future::pending()).await;
+        contextpilot_proxy::serve(listener, service, hosts, limits, std::future::pending()).await;
         Ok(())
     })
 }

@@ -214,3 +214,44 @@ fn own_routes_come_first_and_current_answers_end_before_the_stop() {
     let mut rest = Vec::new();
     assert_eq!(client.read_to_end(&mut rest).unwrap_or(0), 0);
 }
+
+#[test]
+fn wherever_it_listens_pages_of_other_machines_are_kept_out() {
+    // As in a container whose port is published on the host's loopback.
+    for at in ["127.0.0.1", "0.0.0.0"] {
+        let mut fake = Fake::start();
+        let proxy = Proxied::at(at, &fake.url());
+        let refused = |request: &str| {
+            let mut client = proxy.connect();
+            client.write_all(request.as_bytes()).expect("sent");
+            let head = head(&mut client);
+            head.split(' ').nth(1).expect("a status").to_owned()
+        };
+        for path in ["/own", "/reset", "/v1/completions"] {
+            let post = format!("POST {path} HTTP/1.1\r\nContent-Length: 0\r\n");
+            let foreign = "Origin: https://attacker.example\r\n\r\n";
+            assert_eq!(
+                refused(&format!("{post}Host: 127.0.0.1:8765\r\n{foreign}")),
+                "403"
+            );
+            assert_eq!(
+                refused(&format!("{post}Host: attacker.example:8765\r\n\r\n")),
+                "421"
+            );
+        }
+        let mut client = proxy.connect();
+        let get =
+            "GET /slots HTTP/1.1\r\nHost: localhost\r\nOrigin: https://attacker.example\r\n\r\n";
+        client.write_all(get.as_bytes()).expect("sent");
+        let mut server = fake.accept();
+        head(&mut server);
+        let answer = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: https://attacker.example\r\n\
+                      access-control-allow-credentials: true\r\nX-Other: 1\r\nContent-Length: 0\r\n\r\n";
+        server.write_all(answer.as_bytes()).expect("answered");
+        let answer = head(&mut client).to_lowercase();
+        assert!(
+            answer.contains("x-other") && !answer.contains("access-control"),
+            "{answer}"
+        );
+    }
+}

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use contextpilot_proxy::{Handler, Limits, Request, Response, Upstream, json_response, serve};
+use contextpilot_settings::AllowedHosts;
 use tokio::sync::oneshot;
 
 /// Longer than anything here takes on a busy machine: what does not come fails then.
@@ -48,8 +49,13 @@ pub(crate) struct Proxied {
 
 impl Proxied {
     pub(crate) fn start(upstream: &str) -> Self {
+        Self::at("127.0.0.1", upstream)
+    }
+
+    /// Listens at this address.
+    pub(crate) fn at(host: &str, upstream: &str) -> Self {
         let own = Own(Upstream::new(upstream).expect("an address"));
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = TcpListener::bind((host, 0)).expect("a free port");
         listener.set_nonblocking(true).expect("non-blocking");
         let address = listener.local_addr().expect("an address");
         let (stop, stopped) = oneshot::channel();
@@ -64,7 +70,8 @@ impl Proxied {
                 let stopped = async {
                     let _ = stopped.await;
                 };
-                serve(listener, own, Limits::default(), stopped).await;
+                let hosts = AllowedHosts::default();
+                serve(listener, own, hosts, Limits::default(), stopped).await;
             });
         });
         Self {
@@ -75,7 +82,8 @@ impl Proxied {
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).expect("the proxy listens");
+        let stream =
+            TcpStream::connect(("127.0.0.1", self.address.port())).expect("the proxy listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
         stream
     }
