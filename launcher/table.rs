@@ -49,7 +49,23 @@ for_each_interposed!(names);
 pub(crate) static ROWS: &[Row] = ALL.split_at(NAMES.len()).0;
 
 /// OpenSSL's functions, which are hooked all together or not at all.
-pub(crate) static OPENSSL: &[Row] = ALL.split_at(NAMES.len()).1;
+pub(crate) static OPENSSL: &[Row] = ALL
+    .split_at(ALL.len() - STORE_COUNT)
+    .0
+    .split_at(NAMES.len())
+    .1;
+
+/// How many functions are hooked for the prefix store only. They stand last.
+const STORE_COUNT: usize = {
+    let (mut count, mut at) = (0, 0);
+    while at < ALL.len() {
+        if matches!(ALL[at].generation.as_bytes(), b"store") {
+            count += 1;
+        }
+        at += 1;
+    }
+    count
+};
 
 const fn is_required(need: &str) -> bool {
     matches!(need.as_bytes(), b"required")

@@ -24,6 +24,7 @@
 //! | [`attach`] | whether this is a llama-server, how its functions are hooked, what is known of each |
 //! | [`channel`] | the queue from the host's threads to the worker |
 //! | [`capture`] | the state that hooks keep between calls: batches, contexts, saved buffers, connections |
+//! | [`store`] | the prefix store: what it loads into the engine, and what it takes out of it |
 //! | [`hooks`] | the functions that are called in place of the host's, a few lines each |
 //! | [`library`] | implements the worker's interface to the hook |
 //! | [`start`] | the constructor, the start of the threads, and the end of the process |
@@ -56,3 +57,4 @@ mod hooks;
 mod library;
 mod memory;
 mod start;
+mod store;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use contextpilot_control::{Engine, Losses, ModelState, Requests};
+use contextpilot_control::{Engine, Losses, ModelState, PrefixStore, Requests};
 use contextpilot_journal::Recent;
 use contextpilot_observer::Now;
 use contextpilot_residency::{Arrival, BufferId, RequestId, Token};
@@ -15,6 +15,7 @@ use crate::base::status::STATUS;
 use crate::base::{clock, faults, guard, log, mode};
 use crate::capture::{contexts, listeners, model, recent, saved};
 use crate::channel::{self, Channel, Inbox};
+use crate::store;
 
 /// This library, attached to the host.
 pub(crate) struct Here(pub(crate) Attached);
@@ -109,6 +110,10 @@ impl Library for Here {
             log_lines: STATUS.log_lines_lost.get(),
             claims: claims::count_withdrawn(),
         }
+    }
+
+    fn store(&self) -> Option<PrefixStore> {
+        store::figures::all()
     }
 
     fn count_gap(&self) {

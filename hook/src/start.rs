@@ -22,6 +22,7 @@ use crate::capture::{contexts, prompts, recent, requests, saved};
 use crate::channel;
 use crate::hooks::REPLACEMENTS;
 use crate::library::{Events, Here};
+use crate::store;
 
 /// What the constructor found out.
 struct Prepared {
@@ -62,7 +63,8 @@ extern "C" fn on_load() {
         || is_set(c"CONTEXTPILOT_LISTEN")
         || is_set(c"CONTEXTPILOT_LOG_FILE")
         || is_set(c"CONTEXTPILOT_KV_EVENTS")
-        || is_set(c"CONTEXTPILOT_TRAFFIC_FILE");
+        || is_set(c"CONTEXTPILOT_TRAFFIC_FILE")
+        || is_set(c"CONTEXTPILOT_STORE");
     if !wanted {
         return;
     }
@@ -96,6 +98,9 @@ fn prepare() -> Option<Prepared> {
             return None;
         }
     };
+    if settings.store.is_some() {
+        attach::want_store();
+    }
     // SAFETY: this is called from the constructor.
     match unsafe { host.attach() } {
         Ok(attached) => {
@@ -107,6 +112,9 @@ fn prepare() -> Option<Prepared> {
             }
             if attached.forgets_uncached() {
                 requests::expect_forgetting();
+            }
+            if settings.store.is_some() {
+                store::engage();
             }
             let library = Here(attached);
             Some(Prepared { settings, library })
@@ -178,6 +186,11 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
         trace,
         by_prompts: prompts::are_engaged(),
     };
+    if let Some(at) = &settings.store {
+        if let Err(why) = store::start(at) {
+            log::line(format_args!("Prefix store: none: {why}"));
+        }
+    }
     let worker = worker::start(library, events, task)?;
     worker.opened(Instant::now() + OPENING);
     let _ = RUNNING.set(Running {
@@ -284,6 +297,7 @@ extern "C" fn on_exit() {
     }
     let worker = &running.worker;
     guard::observe_end(|| worker.remove_socket());
+    store::finish(Instant::now() + store::FLUSH);
     let Some(longest) = running.exit_drain else {
         return;
     };

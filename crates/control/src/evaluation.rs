@@ -14,9 +14,10 @@ use crate::{Reason, Timestamp};
 pub struct Evaluation {
     /// Tokens: [`reused`](Self::reused) and [`evaluated`](Self::evaluated).
     pub prompt_tokens: u64,
-    /// Tokens that were in the cache: the engine's `cache_n`.
+    /// Tokens that were not evaluated: the engine's `cache_n`, and what the prefix store loaded
+    /// ([`Sources::store`]).
     pub reused: u64,
-    /// Tokens that were evaluated: the engine's `prompt_n`.
+    /// Tokens that were evaluated: the engine's `prompt_n`, less what the prefix store loaded.
     pub evaluated: u64,
     /// Why tokens were evaluated. Adds up to [`evaluated`](Self::evaluated).
     pub causes: Causes,
@@ -46,6 +47,7 @@ impl Evaluation {
         self.from.host += other.from.host;
         self.from.checkpoint += other.from.checkpoint;
         self.from.moved += other.from.moved;
+        self.from.store += other.from.store;
     }
 }
 
@@ -174,6 +176,9 @@ pub struct Sources {
     pub checkpoint: u64,
     /// Further on in the slot, from where they were moved (`--cache-reuse`).
     pub moved: u64,
+    /// In the prefix store (`CONTEXTPILOT_STORE`), which loaded them. The server does not know: its `prompt_n`
+    /// counts them as evaluated.
+    pub store: u64,
 }
 
 /// Where a prompt diverged from an earlier one.

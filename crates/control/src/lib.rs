@@ -49,6 +49,6 @@ pub use reason::{Place, Reason};
 pub use request::RequestState;
 pub use stats::{
     Delivery, Engine, HookedFunction, HostCache, KvBytes, KvEvents, Losses, Mode, Model,
-    ModelState, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
+    ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
 };
 pub use time::{NotATime, Timestamp};

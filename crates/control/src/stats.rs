@@ -60,6 +60,9 @@ pub struct Stats {
     /// What is recorded of the traffic; `None` where nothing is (`CONTEXTPILOT_TRAFFIC_FILE`).
     #[serde(default)]
     pub recording: Option<Recording>,
+    /// The prefix store; `None` where there is none (`CONTEXTPILOT_STORE`).
+    #[serde(default)]
+    pub store: Option<PrefixStore>,
     /// What went by without being noticed.
     pub losses: Losses,
 }
@@ -74,6 +77,40 @@ pub struct Recording {
     pub bytes: u64,
     /// Why it ended, if it has: the disk, or its limit.
     pub ended: Option<String>,
+}
+
+/// The prefix store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PrefixStore {
+    /// The folder, on the server's machine.
+    pub folder: String,
+    /// Bytes that its files take.
+    pub bytes: u64,
+    /// Bytes that they may take.
+    pub limit_bytes: u64,
+    /// Chunks: runs of at most 256 tokens, a file each.
+    pub chunks: u64,
+    /// Sequences that were loaded, since the server's start, as are all numbers below.
+    pub loads: u64,
+    /// Tokens that were loaded and not evaluated, those of draft models included.
+    pub loaded_tokens: u64,
+    /// Seconds that searching, reading and loading took.
+    pub load_seconds: f64,
+    /// Sequences that something new was taken from.
+    pub saves: u64,
+    /// Tokens that were new.
+    pub saved_tokens: u64,
+    /// Seconds that copying sequences out of the engine took, where the server does not do it itself.
+    pub save_seconds: f64,
+    /// Times that the engine did not take a state. The tokens were evaluated.
+    pub failed_loads: u64,
+    /// Chunks that were not kept: the disk was too slow, or refused them.
+    pub lost_chunks: u64,
+    /// Why contexts have no store, each reason once. Their prompts are evaluated as ever.
+    pub refused: Vec<String>,
+    /// What the disk refused last; `None`: nothing.
+    pub problem: Option<String>,
 }
 
 /// What the hook is there for.

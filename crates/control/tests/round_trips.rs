@@ -3,8 +3,9 @@
 use contextpilot_control::{
     Causes, Change, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted, Health,
     HealthStatus, HookedFunction, HostCache, KvBytes, KvEvents, LogLine, Losses, Lost, Missed,
-    Mode, Model, ModelState, Outcome, Place, Reason, Recording, Refusal, RequestName, RequestState,
-    Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
+    Mode, Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
+    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats,
+    Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -82,6 +83,7 @@ fn stats() -> Stats {
         delivery: Some(Delivery::default()),
         kv_events: Some(KvEvents::default()),
         recording: Some(Recording::default()),
+        store: Some(PrefixStore::default()),
         losses: Losses::default(),
     }
 }

@@ -216,12 +216,14 @@ fn sources(of: residency::Sources) -> Sources {
         host,
         checkpoint,
         moved,
+        store,
     } = of;
     Sources {
         slot,
         host,
         checkpoint,
         moved,
+        store,
     }
 }
 

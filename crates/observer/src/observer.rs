@@ -169,6 +169,12 @@ impl Observer {
                 context,
                 ref entries,
             } if is_primary(context) => self.submitted(entries),
+            Event::Loaded {
+                context,
+                sequence,
+                from,
+                to,
+            } if is_primary(context) => self.loaded(sequence, to - from),
             Event::Evaluated {
                 context,
                 ref failed,

@@ -11,6 +11,8 @@ pub(crate) struct Prompt {
     reused: u64,
     /// Entries that were evaluated.
     evaluated: u64,
+    /// Entries that came from the prefix store instead.
+    loaded: u64,
     /// The position of the last entry; `None` before the first.
     last: Option<i64>,
     /// All entries ask for an output, as those of embeddings do. So outputs do not tell where the prompt
@@ -25,6 +27,8 @@ pub(crate) struct Prompt {
 #[derive(Clone, Copy, Debug, Default)]
 struct Pending {
     entries: u64,
+    /// How many of them came from the prefix store.
+    loaded: u64,
     outputs: u64,
     ends: bool,
     /// The state before the batch, which is restored if the batch fails: the last position, and the
@@ -84,7 +88,7 @@ impl Prompt {
         for entry in entries {
             let position = i64::from(entry.position);
             if self.last.is_none_or(|last| position > last) {
-                let tokens = self.reused + self.evaluated + self.pending.entries;
+                let tokens = self.reused + self.loaded + self.evaluated + self.pending.entries;
                 surplus.note(position, i64::try_from(tokens).unwrap_or(i64::MAX));
             }
             self.last = Some(position);
@@ -92,6 +96,11 @@ impl Prompt {
             self.pending.outputs += u64::from(entry.output);
         }
         self.pending.ends = last.output;
+    }
+
+    /// Call when so many entries of the batch came from the prefix store.
+    pub(crate) fn loaded(&mut self, tokens: u64) {
+        self.pending.loaded += tokens;
     }
 
     /// Call when the batch has been evaluated or has failed. After a failure the server submits it again
@@ -111,7 +120,9 @@ impl Prompt {
             surplus.0.truncate(pending.steps);
             return None;
         }
-        self.evaluated += pending.entries;
+        let loaded = pending.loaded.min(pending.entries);
+        self.loaded += loaded;
+        self.evaluated += pending.entries - loaded;
         self.at = at;
         self.every_output |= pending.entries > 1 && pending.outputs == pending.entries;
         (pending.ends && !self.every_output).then(|| (self.taken(), at))
@@ -130,13 +141,13 @@ impl Prompt {
 
     /// Whether nothing of it was evaluated yet, and nothing is being evaluated.
     pub(crate) fn is_untouched(&self) -> bool {
-        self.evaluated == 0 && self.pending.entries == 0
+        self.evaluated + self.loaded == 0 && self.pending.entries == 0
     }
 
     fn taken(&self) -> TokenCounts {
         TokenCounts {
-            tokens: self.reused + self.evaluated,
-            reused: self.reused,
+            tokens: self.reused + self.loaded + self.evaluated,
+            reused: self.reused + self.loaded,
             evaluated: self.evaluated,
         }
     }
@@ -176,6 +187,20 @@ mod tests {
         assert_eq!(at, AT);
         assert_eq!((taken.tokens, taken.reused, taken.evaluated), (80, 30, 50));
         assert_eq!(prompt.over(), None);
+    }
+
+    #[test]
+    fn what_the_prefix_store_loads_counts_as_reused() {
+        let (mut prompt, mut surplus) = (Prompt::default(), Surplus::default());
+        let surplus = &mut surplus;
+        prompt.submitted(&entries(30..50, |_| false), surplus);
+        prompt.loaded(20);
+        assert_eq!(prompt.evaluated(false, AT, surplus), None);
+        assert!(!prompt.is_untouched());
+        prompt.submitted(&entries(50..80, |p| p == 79), surplus);
+        prompt.loaded(10);
+        let (taken, _) = prompt.evaluated(false, AT, surplus).unwrap();
+        assert_eq!((taken.tokens, taken.reused, taken.evaluated), (80, 60, 20));
     }
 
     #[test]

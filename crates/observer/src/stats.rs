@@ -1,8 +1,8 @@
 //! All figures at one moment.
 
 use contextpilot_control::{
-    Delivery, Engine, HostCache, KvBytes, KvEvents, Losses, Mode, Model, ModelState, Recording,
-    Requests, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
+    Delivery, Engine, HostCache, KvBytes, KvEvents, Losses, Mode, Model, ModelState, PrefixStore,
+    Recording, Requests, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
 };
 use contextpilot_residency::{Ledger, SequenceId};
 
@@ -42,6 +42,8 @@ pub struct Outside {
     pub kv_events: Option<KvEvents>,
     /// See [`Stats::recording`].
     pub recording: Option<Recording>,
+    /// See [`Stats::store`].
+    pub store: Option<PrefixStore>,
     /// See [`Stats::losses`].
     pub losses: Losses,
 }
@@ -106,6 +108,7 @@ impl Observer {
             delivery: outside.delivery,
             kv_events,
             recording: outside.recording,
+            store: outside.store,
             losses: outside.losses,
         }
     }

@@ -418,6 +418,7 @@ fn outside() -> contextpilot_observer::Outside {
         delivery: None,
         kv_events: None,
         recording: None,
+        store: None,
         losses: contextpilot_control::Losses::default(),
     }
 }

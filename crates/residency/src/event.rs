@@ -132,6 +132,19 @@ pub enum Event {
         /// last position that the engine now holds of it (−1: none).
         failed: Vec<(SequenceId, Position)>,
     },
+    /// Entries of the batch that was submitted last were not evaluated: the prefix store had their KV, and it
+    /// was loaded. Sent before the batch's [`Event::Evaluated`], and only if that succeeded. To the ledger
+    /// they are evaluated like all others.
+    Loaded {
+        /// The context.
+        context: ContextId,
+        /// The sequence.
+        sequence: SequenceId,
+        /// The position of the first such entry.
+        from: Position,
+        /// One past the position of the last.
+        to: Position,
+    },
     /// The first position of a sequence that a bounded context holds now
     /// (`llama_memory_seq_pos_min`). Sent before the [`Event::Evaluated`] of the batch that moved
     /// this position, and after [`Event::Restored`].

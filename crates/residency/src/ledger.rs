@@ -219,6 +219,8 @@ impl Ledger {
                 }
                 self.freed(buffer, effects);
             }
+            // To the engine they are there, however they came.
+            Event::Loaded { .. } => {}
             Event::Removed { context, .. }
             | Event::Kept { context, .. }
             | Event::Copied { context, .. }

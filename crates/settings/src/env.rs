@@ -4,8 +4,8 @@
 
 /// Base URL of the index, such as `http://127.0.0.1:8765` or `unix:/run/index.sock` (see
 /// [`IndexUrl`](crate::IndexUrl)). Unset: nothing
-/// is reported anywhere, and unless [`LISTEN`], [`LOG_FILE`], [`KV_EVENTS`] or [`TRAFFIC_FILE`] is
-/// set, the launcher execs the
+/// is reported anywhere, and unless [`LISTEN`], [`LOG_FILE`], [`KV_EVENTS`], [`TRAFFIC_FILE`] or
+/// [`STORE`] is set, the launcher execs the
 /// plain server and the hook does nothing.
 pub const INDEX_URL: &str = "CONTEXTPILOT_INDEX_URL";
 
@@ -48,6 +48,14 @@ pub const LOG_FILE: &str = "CONTEXTPILOT_LOG_FILE";
 /// The size in MiB at which the log file is set aside as `<file>.1` and begun anew (default
 /// 64).
 pub const LOG_FILE_MB: &str = "CONTEXTPILOT_LOG_FILE_MB";
+
+/// The folder of the prefix store: KV of prompts, so that no token is evaluated twice. It is as secret as
+/// the prompts. Unset: there is no store.
+pub const STORE: &str = "CONTEXTPILOT_STORE";
+
+/// How large the prefix store may become, in 10⁹ bytes, with decimals if need be (default: a tenth of what
+/// is free in the file system, at most 50).
+pub const STORE_GB: &str = "CONTEXTPILOT_STORE_GB";
 
 /// What the names of all variables about KV cache events begin with.
 pub const KV_PREFIX: &str = "CONTEXTPILOT_KV_";

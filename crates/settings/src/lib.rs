@@ -16,6 +16,7 @@ mod kv_events;
 mod listen;
 mod secret;
 mod settings;
+mod store;
 mod url;
 
 pub use browser::{AllowedHosts, BrowserHeaders};
@@ -26,4 +27,5 @@ pub use settings::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_EXIT_DRAIN, DEFAULT_EXPLAIN_LIMIT, DEFAULT_LOG_FILE_LIMIT,
     DEFAULT_TIMEOUT, DEFAULT_TRAFFIC_FILE_LIMIT, Error, Settings, TrafficFile, flag, is_wanted,
 };
+pub use store::StoreAt;
 pub use url::{Credentials, IndexUrl, IndexUrlError, Problem, Scheme};

@@ -7,6 +7,7 @@ use crate::env;
 use crate::kv_events::{At, Given, KvEventsError, KvEventsOf};
 use crate::listen::{ListenAddress, ListenAddressError};
 use crate::secret::Secret;
+use crate::store::{LARGEST_GB, StoreAt, read_gigabytes};
 use crate::url::{IndexUrl, IndexUrlError};
 
 #[cfg(test)]
@@ -69,6 +70,8 @@ pub struct Settings {
     pub explain_text: bool,
     /// The recording of traffic; `None`: there is none.
     pub traffic_file: Option<TrafficFile>,
+    /// The prefix store; `None`: there is none.
+    pub store: Option<StoreAt>,
 }
 
 /// A recording of traffic, without its text.
@@ -119,6 +122,7 @@ impl Settings {
         let explain_limit = explain_limit.unwrap_or(DEFAULT_EXPLAIN_LIMIT);
         let explain_text = vars.flag(env::EXPLAIN_TEXT)?.unwrap_or(false);
         let traffic_file = vars.traffic_file()?;
+        let store = vars.store()?;
         Ok(Self {
             index,
             token,
@@ -133,6 +137,7 @@ impl Settings {
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
             kv_events,
             traffic_file,
+            store,
             explain_limit: (explain_limit > 0).then_some(explain_limit),
             explain_text,
         })
@@ -140,7 +145,7 @@ impl Settings {
 
     /// Whether any setting gives the hook something to do.
     pub fn is_engaged(&self) -> bool {
-        self.index.is_some() || self.observes() || self.kv_events.is_some()
+        self.index.is_some() || self.observes() || self.kv_events.is_some() || self.store.is_some()
     }
 
     /// Whether there is a control endpoint, a log file or a recording.
@@ -159,6 +164,7 @@ pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
         env::LOG_FILE,
         env::KV_EVENTS,
         env::TRAFFIC_FILE,
+        env::STORE,
     ]
     .iter()
     .any(|variable| vars.get(variable).is_some())
@@ -209,6 +215,20 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             limit: limit.unwrap_or(DEFAULT_TRAFFIC_FILE_LIMIT),
             keep_key,
         }))
+    }
+
+    fn store(&self) -> Result<Option<StoreAt>, Error> {
+        let limit = self.text(env::STORE_GB)?.map(|text| {
+            read_gigabytes(&text).ok_or_else(|| Error::new(env::STORE_GB, Cause::Gigabytes(text)))
+        });
+        let limit = limit.transpose()?;
+        let Some(folder) = self.get(env::STORE).map(PathBuf::from) else {
+            return Ok(None);
+        };
+        match folder.is_absolute() {
+            true => Ok(Some(StoreAt { folder, limit })),
+            false => Err(Error::new(env::STORE, Cause::NotAbsolute)),
+        }
     }
 
     fn index_url(&self) -> Result<Option<IndexUrl>, Error> {
@@ -316,6 +336,8 @@ enum Cause {
         least: u64,
     },
     KvEvents(KvEventsError),
+    Gigabytes(String),
+    NotAbsolute,
 }
 
 impl Error {
@@ -371,6 +393,14 @@ impl fmt::Display for Error {
             Cause::KvEvents(error) => {
                 write!(f, "{name} ")?;
                 error.show(f, |text| format!("{:?}", Shortened(text)))
+            }
+            Cause::Gigabytes(text) => write!(
+                f,
+                "{name} is {:?}: give a size in 10⁹ bytes, such as 20 or 0.5, up to {LARGEST_GB}",
+                Shortened(text)
+            ),
+            Cause::NotAbsolute => {
+                write!(f, "{name} is a relative path: give one that begins with /")
             }
             Cause::Megabytes { text, least } => write!(
                 f,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use contextpilot_control::{Engine, Losses, ModelState, Requests};
+use contextpilot_control::{Engine, Losses, ModelState, PrefixStore, Requests};
 use contextpilot_journal::Recent;
 use contextpilot_observer::{Note, Now, Stamp};
 use contextpilot_residency::{Arrival, BufferId, Event, Prompt, RequestId, TaskId, Token};
@@ -61,6 +61,9 @@ pub trait Library: Sync {
 
     /// Counts of what was lost so far.
     fn losses(&self) -> Losses;
+
+    /// The prefix store; `None`: there is none.
+    fn store(&self) -> Option<PrefixStore>;
 
     /// Counts a gap: the ledger had to start from empty.
     fn count_gap(&self);

@@ -167,7 +167,9 @@ pub(crate) fn serves_tls() -> bool {
 
 /// What is known of each function that the host has.
 fn functions() -> Vec<HookedFunction> {
-    let there = ROWS.iter().filter(|row| row.slot.get().is_some());
+    let there = ROWS
+        .iter()
+        .filter(|row| row.is_wanted() && row.slot.get().is_some());
     there
         .map(|row| HookedFunction {
             name: row.name.to_owned(),

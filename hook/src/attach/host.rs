@@ -140,7 +140,7 @@ unsafe fn finish(
         && plain::set(SESSIONS_SOCKET, |name| survey.beside("SSL_read", name));
     let wanted = |row: &Row| match row.generation {
         "openssl" => tls_by_words,
-        generation => generation != PROMPTS.0 || by_prompts,
+        generation => row.is_wanted() && (generation != PROMPTS.0 || by_prompts),
     };
     // SAFETY: the slots were set by the survey and by what was hooked inline.
     unsafe { survey.patch(wanted) }.map_err(|name| {

@@ -13,7 +13,7 @@ use super::plain;
 use super::replacement::{self, Replacement};
 use super::row::Row;
 use super::slot::Slot;
-use super::table::{MEMORY, PROMPTS, SESSIONS_SOCKET, is_called, is_seen_elsewhere};
+use super::table::{MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, is_called, is_seen_elsewhere};
 
 /// The functions of the table that are linked into the executable.
 pub(super) struct Inside {
@@ -84,13 +84,17 @@ impl Inside {
         let mut ready = Ready::default();
         for (row, replacement, function) in self.candidates().filter(|(row, ..)| !is_tls(row)) {
             // If requests need not be tied by their prompts, this function is not hooked.
-            if row.generation == PROMPTS.0 && !is_called(PROMPTS.0, |name| self.has(name)) {
+            if !row.is_wanted()
+                || row.generation == PROMPTS.0 && !is_called(PROMPTS.0, |name| self.has(name))
+            {
                 continue;
             }
             if let Err(refusal) = ready.add(&self.image, row, function, replacement) {
                 // The functions of the runtime may be called by others. The code that relies on
                 // them checks whether the server calls them.
+                // Without a function of the prefix store there is no such store, and nothing else follows.
                 let is_missed = !is_runtimes(row)
+                    && row.generation != STORE
                     && !is_seen_elsewhere(row.name, row.generation, |name| self.has(name));
                 if is_missed {
                     ready.abandon();

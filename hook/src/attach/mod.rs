@@ -60,4 +60,5 @@ pub(crate) use self::attached::{Attached, serves_tls};
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;
 pub(crate) use self::replacement::Replacement;
-pub(crate) use self::version::ask_version;
+pub(crate) use self::row::want_store;
+pub(crate) use self::version::{ask_version, version};

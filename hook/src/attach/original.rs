@@ -24,6 +24,9 @@ impl Absent for bool {
 impl Absent for i32 {
     const VALUE: Self = -1;
 }
+impl Absent for u32 {
+    const VALUE: Self = 0;
+}
 impl Absent for isize {
     const VALUE: Self = -1;
 }

@@ -49,6 +49,7 @@ plain! {
     embedding_size, "llama_model_n_embd", fn(model: Pointer) -> i32;
     context_size, "llama_n_ctx", fn(context: Pointer) -> u32;
     context_size_of_one, "llama_n_ctx_seq", fn(context: Pointer) -> u32;
+    trained_size, "llama_model_n_ctx_train", fn(model: Pointer) -> i32;
     sequences, "llama_n_seq_max", fn(context: Pointer) -> u32;
     model_desc, "llama_model_desc", fn(model: Pointer, text: *mut c_char, size: usize) -> i32;
     invocation_count, "llama_adapter_get_alora_n_invocation_tokens", fn(adapter: Pointer) -> u64;

@@ -1,11 +1,22 @@
 //! A row of the [table](super::table) at run time: one hooked function, and what is known of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::evidence::{Called, Places};
 #[cfg(target_os = "macos")]
 use super::linker;
 use super::slot::Slot;
+use super::table::STORE;
 #[cfg(not(target_os = "macos"))]
 use super::table::{EVALUATION, Generations, MEMORY};
+
+/// Functions of the prefix store are hooked.
+static STORE_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// The functions of the prefix store are to be hooked, too. Call this before anything is patched.
+pub(crate) fn want_store() {
+    STORE_WANTED.store(true, Ordering::Relaxed);
+}
 
 /// One hooked function.
 pub(crate) struct Row {
@@ -32,6 +43,11 @@ impl Row {
     /// code uses as well.
     pub(crate) fn is_engines(&self) -> bool {
         !matches!(self.generation, "cxx" | "libc" | "openssl")
+    }
+
+    /// Whether it is hooked in this process: functions of the prefix store only if there is one.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.generation != STORE || STORE_WANTED.load(Ordering::Relaxed)
     }
 
     /// Whether the library attaches without it.

@@ -6,7 +6,7 @@
 //! - **generation**: which versions have the function. `any`: llama.cpp since 2025. [`MEMORY`],
 //!   [`EVALUATION`], [`NUMBERS`], [`LAUNCH`] and others: the versions listed below. `prompts`: used if
 //!   functions of `NUMBERS` or `LAUNCH` cannot be hooked ([`ties_by_prompts`]). `cxx`: the C++ runtime.
-//!   `libc`: the C library;
+//!   `libc`: the C library. `store`: hooked only if a prefix store is asked for ([`STORE`]);
 //! - **need**: without a `required` function the library does not attach (of several
 //!   generations, those of the newest that the engine has count). It attaches without `optional`
 //!   functions, and the banner says what is missing.
@@ -87,6 +87,12 @@ pub(crate) const HOST_CACHE: &str = "llama_n_ctx_seq";
 
 /// Returns the socket of a TLS session. Without it, the other functions of TLS are of no use.
 pub(crate) const SESSIONS_SOCKET: &str = "SSL_get_fd";
+
+/// The functions that are hooked only for the prefix store (`CONTEXTPILOT_STORE`): what the server can
+/// ask about a batch or a sequence that is shorter or longer than the server knows, and what says for what
+/// a context is used.
+#[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
+pub(crate) const STORE: &str = "store";
 
 /// See [`UNCACHED`].
 pub(crate) const FORGOTTEN: &str = "forgotten";
@@ -238,8 +244,8 @@ macro_rules! for_each_interposed {
     };
 }
 
-/// Passes every function of the table to a macro. OpenSSL's functions are left out on
-/// macOS: an interpose pair would affect every program that inherits the preload. A Python, for
+/// Passes every function of the table to a macro. OpenSSL's functions and those of the prefix store
+/// are left out on macOS: an interpose pair would affect every program that inherits the preload. A Python, for
 /// instance, may have two versions of OpenSSL at once, for libraries that were linked with one or the other.
 macro_rules! for_each_hooked {
     ($then:ident) => {
@@ -247,6 +253,34 @@ macro_rules! for_each_hooked {
             tls       openssl   optional fn SSL_accept(session: Pointer) -> c_int;
             tls       openssl   optional fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) -> c_int;
             tls       openssl   optional fn SSL_write(session: Pointer, buffer: Pointer, length: c_int) -> c_int;
+
+            outputs   store     optional fn llama_get_logits_ith(context: Pointer, index: i32) -> Pointer;
+            outputs   store     optional fn llama_get_embeddings_ith(context: Pointer, index: i32) -> Pointer;
+            outputs   store     optional fn llama_get_sampled_token_ith(context: Pointer, index: i32) -> i32;
+            outputs   store     optional fn llama_get_sampled_probs_ith(context: Pointer, index: i32) -> Pointer;
+            outputs   store     optional fn llama_get_sampled_probs_count_ith(context: Pointer, index: i32) -> u32;
+            outputs   store     optional fn llama_get_sampled_logits_ith(context: Pointer, index: i32) -> Pointer;
+            outputs   store     optional fn llama_get_sampled_logits_count_ith(context: Pointer, index: i32) -> u32;
+            outputs   store     optional fn llama_get_sampled_candidates_ith(context: Pointer, index: i32) -> Pointer;
+            outputs   store     optional fn llama_get_sampled_candidates_count_ith(context: Pointer, index: i32) -> u32;
+            outputs   store     optional fn llama_sampler_sample(sampler: Pointer, context: Pointer, index: i32) -> i32;
+
+            lengths   store     optional fn llama_memory_seq_pos_max(memory: Pointer, sequence: i32) -> i32;
+            lengths   store     optional fn llama_kv_self_seq_pos_max(context: Pointer, sequence: i32) -> i32;
+            lengths   store     optional fn llama_kv_cache_seq_pos_max(context: Pointer, sequence: i32) -> i32;
+            lengths   store     optional fn llama_state_seq_get_size(context: Pointer, sequence: i32) -> usize;
+            lengths   store     optional fn llama_state_seq_get_size_ext(context: Pointer, sequence: i32, flags: u32) -> usize;
+            lengths   store     optional fn llama_state_seq_save_file(context: Pointer, path: *const c_char, sequence: i32, tokens: *const i32, count: usize) -> usize;
+
+            purpose   store     optional fn llama_set_embeddings(context: Pointer, value: bool);
+            purpose   store     optional fn _Z28llama_set_embeddings_nextnP13llama_contextbb(context: Pointer, value: bool, masked: bool);
+            purpose   store     optional fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(context: Pointer, layer: u32, value: bool);
+            purpose   store     optional fn llama_set_causal_attn(context: Pointer, value: bool);
+            purpose   store     optional fn llama_set_adapter_cvec(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> i32;
+            purpose   store     optional fn llama_apply_adapter_cvec(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> i32;
+            purpose   store     optional fn llama_adapter_lora_init(model: Pointer, path: *const c_char) -> Pointer;
+            purpose   store     optional fn llama_batch_ext_set_embd_state(batch: Pointer, index: i32, row: Embeddings) -> bool;
+            purpose   store     optional fn _Z34llama_batch_ext_set_decision_orderP15llama_batch_exti20llama_decision_order(batch: Pointer, index: i32, order: i32) -> bool;
         }
     };
 }

@@ -7,7 +7,7 @@ use super::plain;
 
 /// Version texts of the engine, which it never frees.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Version {
+pub(crate) struct Version {
     pub(super) version: Option<&'static str>,
     pub(super) build: Option<&'static str>,
 }
@@ -28,7 +28,7 @@ pub(crate) fn ask_version() {
 }
 
 /// The engine's version. Empty before the engine was asked.
-pub(super) fn version() -> Version {
+pub(crate) fn version() -> Version {
     VERSION.get().copied().unwrap_or_default()
 }
 

@@ -52,6 +52,15 @@ pub(crate) fn observe(work: impl FnOnce()) {
     }
 }
 
+/// As [`observe`], with a result; `None` if `work` did not run to its end. It runs in every mode of the
+/// library, because what the prefix store has put into the engine stays there whatever happens to the
+/// rest of the library.
+pub(crate) fn compute<R>(work: impl FnOnce() -> R) -> Option<R> {
+    let mut result = None;
+    flags().observe(|| result = Some(work()));
+    result
+}
+
 /// Runs `work` at the end of the process, even after a panic of ours.
 pub(crate) fn observe_end(work: impl FnOnce()) {
     flags().observe(work);
@@ -92,6 +101,11 @@ impl EngineCall {
             flags,
             nested: flags.in_engine.replace(true),
         }
+    }
+
+    /// Whether the host itself made the call.
+    pub(crate) fn is_hosts(&self) -> bool {
+        !self.nested
     }
 
     /// As [`observe`], unless the engine itself made the call.

@@ -241,6 +241,18 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
     told
 }
 
+/// The adapters of a context, by address, and their scales.
+///
+/// # Safety
+/// Our caller's caller uses the context.
+pub(crate) unsafe fn applied(context: Pointer) -> Vec<(usize, f32)> {
+    // SAFETY: the caller's promise.
+    let state = unsafe { state(context, false) };
+    let applied = state.map_or(&[][..], |state| &state.applied);
+    let applied = applied.iter().map(|(one, scale)| (*one, scale.get()));
+    applied.collect()
+}
+
 /// A context is about to be freed.
 ///
 /// # Safety

@@ -289,6 +289,19 @@ pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
     row.map(|row| ContextId(row.context.load(Ordering::Acquire)))
 }
 
+/// The context that has this memory, or that this is (in old engines). Unlike [`of_memory`], this has no
+/// consequences.
+pub(crate) fn owner(memory: Pointer) -> Option<Pointer> {
+    let address = memory.addr();
+    let is_owner = |row: &&Row| {
+        row.memory.load(Ordering::Acquire) == address
+            || row.context.load(Ordering::Acquire) == address
+    };
+    let row = ROWS.iter().find(|row| address != 0 && is_owner(row))?;
+    let context = row.context.load(Ordering::Acquire);
+    Some(std::ptr::with_exposed_provenance_mut(context))
+}
+
 /// The memory of a new context; null for an encoder, which has none.
 fn memory_in(context: Pointer) -> Pointer {
     if original::llama_get_memory().is_some() {

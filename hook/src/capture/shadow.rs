@@ -43,6 +43,8 @@ pub(crate) struct Shadow {
     further: Vec<(u32, i32)>,
     /// The engine's batch has something that the copy does not have.
     incomplete: bool,
+    /// Something was added or asked for that is more than tokens and their logits.
+    special: bool,
 }
 
 /// Starts the copy of a new, empty batch.
@@ -144,6 +146,7 @@ impl Shadow {
             entries: Vec::new(),
             further: Vec::new(),
             incomplete: false,
+            special: false,
         }
     }
 
@@ -151,6 +154,18 @@ impl Shadow {
         self.entries.clear();
         self.further.clear();
         self.incomplete = false;
+        self.special = false;
+    }
+
+    /// Something else than tokens and their logits is in the batch.
+    pub(crate) fn set_special(&mut self) {
+        self.special = true;
+    }
+
+    /// The entries, if they are tokens of one sequence each, and nothing but logits is asked for.
+    pub(crate) fn plain(&self) -> Option<&[Entry]> {
+        let plain = !self.incomplete && !self.special && self.further.is_empty();
+        plain.then_some(&self.entries[..])
     }
 
     /// The engine was asked to add an entry, and returned `index`.
@@ -181,12 +196,14 @@ impl Shadow {
     }
 
     pub(crate) fn add_without_token(&mut self, index: i32, sequence: i32) {
+        self.special = true;
         self.add(index, sequence, NO_TOKEN);
     }
 
     /// # Safety
     /// The row is readable if the engine accepted it (`index` is not negative).
     pub(crate) unsafe fn add_row(&mut self, index: i32, sequence: i32, row: Embeddings) {
+        self.special = true;
         let token = match index {
             // SAFETY: the caller's promise.
             0.. => unsafe { token_of(row) },
@@ -198,6 +215,7 @@ impl Shadow {
     /// # Safety
     /// The row is readable.
     pub(crate) unsafe fn set_row(&mut self, index: i32, row: Embeddings) {
+        self.special = true;
         if let Some(entry) = self.entry(index) {
             // If the entry has a token, its embedding does not matter.
             if entry.token == NO_TOKEN {

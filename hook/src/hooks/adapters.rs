@@ -7,6 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::adapters;
+use crate::store;
 
 pub(crate) unsafe fn llama_set_adapters_lora(
     context: Pointer,
@@ -19,8 +20,18 @@ pub(crate) unsafe fn llama_set_adapters_lora(
     if call.counts() {
         // SAFETY: our caller passed `count` elements of both, and uses the context.
         unsafe { adapters::set_all(&call, context, adapters, count, scales) };
+        tell_store(context);
     }
     result
+}
+
+/// The KV of what is evaluated from now on depends on other adapters.
+fn tell_store(context: Pointer) {
+    if store::is_on() {
+        // SAFETY: our caller's caller uses the context.
+        let applied = unsafe { adapters::applied(context) };
+        store::purpose::set_adapters(context, &applied);
+    }
 }
 
 macro_rules! one_by_one {
@@ -31,6 +42,7 @@ macro_rules! one_by_one {
             if call.counts() {
                 // SAFETY: our caller uses the context, and the adapter that it applied.
                 unsafe { adapters::set(&call, context, adapter, scale) };
+                tell_store(context);
             }
             result
         }
@@ -41,6 +53,7 @@ macro_rules! one_by_one {
             if call.counts() {
                 // SAFETY: our caller uses the context.
                 unsafe { adapters::remove(&call, context, adapter) };
+                tell_store(context);
             }
             result
         }
@@ -51,6 +64,7 @@ macro_rules! one_by_one {
             if call.counts() {
                 // SAFETY: our caller uses the context.
                 unsafe { adapters::clear(&call, context) };
+                tell_store(context);
             }
         }
     )*};

@@ -158,7 +158,12 @@ pub(crate) unsafe fn llama_batch_ext_set_output_embd(
     let done = original!(llama_batch_ext_set_output_embd(batch, index, value));
     if done {
         // SAFETY: the caller uses the batch.
-        unsafe { note_in_place(&call, batch, |s| s.set_output(index, value)) };
+        unsafe {
+            note_in_place(&call, batch, |s| {
+                s.set_special();
+                s.set_output(index, value);
+            })
+        };
     }
     done
 }

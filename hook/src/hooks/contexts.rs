@@ -1,9 +1,12 @@
 //! Hooks for creating and freeing contexts.
 
+use std::time::Instant;
+
 use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
+use crate::store::{self, change};
 
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();
@@ -25,6 +28,7 @@ pub(crate) unsafe fn llama_new_context_with_model(
 
 pub(crate) unsafe fn llama_free(context: Pointer) {
     let call = EngineCall::enter();
+    change::about_to_free(&call, context, Instant::now() + store::FLUSH);
     // Note this before the call: afterwards the address may belong to another context.
     // SAFETY: our caller frees the context, so no other thread uses it.
     call.observe(|| unsafe { contexts::forget(context) });

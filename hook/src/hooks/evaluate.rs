@@ -5,11 +5,12 @@ use contextpilot_residency::{ContextId, Entries, Entry, Event};
 
 use crate::attach::original::original;
 use crate::base::abi::{Batch, Pointer};
-use crate::base::guard::EngineCall;
+use crate::base::guard::{self, EngineCall};
 use crate::base::status::STATUS;
 use crate::capture::measure::{self, Longest};
 use crate::capture::{adapters, contexts, legacy, shadow};
 use crate::channel::push;
+use crate::store;
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
@@ -22,7 +23,12 @@ pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
     // SAFETY: the caller passes the batch for evaluation, so no other thread changes it now.
     let entries = || unsafe { shadow::with(batch, |s| s.entries()) }.flatten();
     let evaluation = Evaluation::begin(&call, context, entries);
-    evaluation.end(original!(llama_process(context, kind, batch)))
+    let result = match store::is_on() {
+        // SAFETY: as above.
+        true => unsafe { store::evaluate::extended(&call, context, batch) },
+        false => original!(llama_process(context, kind, batch)),
+    };
+    evaluation.end(result)
 }
 
 pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
@@ -33,8 +39,20 @@ pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     });
     // SAFETY: as above.
     let entries = || unsafe { legacy::entries(&batch, asked.as_ref()?) };
-    let evaluation = Evaluation::begin(&call, context, entries);
-    evaluation.end(original!(llama_decode(context, batch)))
+    let known = store::is_on()
+        .then(|| guard::compute(entries))
+        .flatten()
+        .flatten();
+    let evaluation = Evaluation::begin(&call, context, || match &known {
+        Some(known) => Some(known.clone()),
+        None => entries(),
+    });
+    let result = match store::is_on() {
+        // SAFETY: as above.
+        true => unsafe { store::evaluate::legacy(&call, context, batch, known.as_deref()) },
+        false => original!(llama_decode(context, batch)),
+    };
+    evaluation.end(result)
 }
 
 /// An evaluation, from submission to the engine's result.

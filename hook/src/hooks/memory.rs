@@ -9,6 +9,7 @@ use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
 use crate::channel::push;
+use crate::store::{self, ahead, change};
 
 /// The first argument of a generation's functions.
 #[derive(Clone, Copy)]
@@ -32,18 +33,30 @@ fn note(call: &EngineCall, target: Pointer, kind: Target, event: impl FnOnce(Con
     });
 }
 
+/// The context, for the prefix store. `None` if there is no store.
+fn owner(target: Pointer) -> Option<Pointer> {
+    store::is_on().then(|| contexts::owner(target)).flatten()
+}
+
 macro_rules! generation {
     ($kind:path: $clear:ident($($data:ident)?), $remove:ident, $copy:ident, $keep:ident, $add:ident, $divide:ident) => {
         pub(crate) unsafe fn $clear(target: Pointer $(, $data: bool)?) {
             let call = EngineCall::enter();
+            let owner = owner(target);
+            change::about_to_lose(&call, owner, -1, 0);
             original!($clear(target $(, $data)?));
+            change::cleared(&call, owner);
             note(&call, target, $kind, |context| Event::Cleared { context });
         }
 
         pub(crate) unsafe fn $remove(target: Pointer, sequence: i32, from: i32, to: i32) -> bool {
             let call = EngineCall::enter();
+            let owner = owner(target);
+            change::about_to_lose(&call, owner, sequence, from);
+            ahead::remove_from(&call, owner, sequence);
             let removed = original!($remove(target, sequence, from, to));
             if removed {
+                change::removed(&call, owner, sequence, from, to);
                 note(&call, target, $kind, |context| Event::Removed {
                     context,
                     sequence,
@@ -56,7 +69,12 @@ macro_rules! generation {
 
         pub(crate) unsafe fn $copy(target: Pointer, source: i32, copy: i32, from: i32, to: i32) {
             let call = EngineCall::enter();
+            let owner = owner(target);
+            change::about_to_lose(&call, owner, copy, 0);
+            ahead::remove_from(&call, owner, source);
+            ahead::remove_from(&call, owner, copy);
             original!($copy(target, source, copy, from, to));
+            change::copied(&call, owner, source, copy, from, to);
             note(&call, target, $kind, |context| Event::Copied {
                 context,
                 source,
@@ -68,13 +86,20 @@ macro_rules! generation {
 
         pub(crate) unsafe fn $keep(target: Pointer, sequence: i32) {
             let call = EngineCall::enter();
+            let owner = owner(target);
+            change::about_to_keep(&call, owner, sequence);
             original!($keep(target, sequence));
+            change::kept(&call, owner, sequence);
             note(&call, target, $kind, |context| Event::Kept { context, sequence });
         }
 
         pub(crate) unsafe fn $add(target: Pointer, sequence: i32, from: i32, to: i32, delta: i32) {
             let call = EngineCall::enter();
+            let owner = owner(target);
+            change::about_to_lose(&call, owner, sequence, from);
+            ahead::remove_from(&call, owner, sequence);
             original!($add(target, sequence, from, to, delta));
+            change::obscured(&call, owner, sequence);
             note(&call, target, $kind, |context| Event::Shifted {
                 context,
                 sequence,
@@ -92,7 +117,11 @@ macro_rules! generation {
             divisor: i32,
         ) {
             let call = EngineCall::enter();
+            let owner = owner(target);
+            change::about_to_lose(&call, owner, sequence, from);
+            ahead::remove_from(&call, owner, sequence);
             original!($divide(target, sequence, from, to, divisor));
+            change::obscured(&call, owner, sequence);
             note(&call, target, $kind, |context| Event::Obscured {
                 context,
                 sequence,

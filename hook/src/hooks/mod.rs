@@ -11,12 +11,15 @@ mod buffers;
 mod contexts;
 mod evaluate;
 mod http;
+mod lengths;
 mod media;
 mod memory;
 mod models;
+mod outputs;
 #[cfg(target_os = "macos")]
 mod pairs;
 mod prompts;
+mod purpose;
 mod replacements;
 mod server;
 mod state;

@@ -1,6 +1,6 @@
 //! Hooks for loading models. The parent process in router mode loads none.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 
 use crate::attach;
 use crate::attach::original::original;
@@ -8,6 +8,7 @@ use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::capture::model::Loading;
+use crate::store::purpose;
 
 /// Servers of all generations load their model and a draft model with this. Newer servers call it
 /// twice: first without the tensors, to see what fits.
@@ -15,8 +16,13 @@ pub(crate) unsafe fn llama_model_load_from_file(
     path: *const c_char,
     params: ContextParams,
 ) -> Pointer {
-    let _loading = begin();
-    original!(llama_model_load_from_file(path, params))
+    let (call, _loading) = begin();
+    // SAFETY: the engine is about to read the path.
+    let name = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    let opening = purpose::open_model(&call, name);
+    let model = original!(llama_model_load_from_file(path, params));
+    purpose::note_model(opening, model);
+    model
 }
 
 /// Loads a projector for images and sounds.

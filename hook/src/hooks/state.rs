@@ -13,6 +13,8 @@ use crate::base::status::STATUS;
 use crate::capture::saved::Content;
 use crate::capture::{contexts, packed, saved};
 use crate::channel::{note, push};
+use crate::store::state as stored;
+use crate::store::{ahead, change};
 
 /// The flags for a whole sequence, in host memory.
 const WHOLE: u32 = 0;
@@ -27,7 +29,10 @@ pub(crate) unsafe fn llama_state_seq_get_data(
     sequence: i32,
 ) -> usize {
     let call = EngineCall::enter();
+    ahead::remove(&call, context, sequence);
     let written = original!(llama_state_seq_get_data(context, target, size, sequence));
+    // SAFETY: the engine has just written there.
+    unsafe { stored::saved(&call, context, sequence, target, written) };
     call.observe(|| note_save(context, target, sequence, WHOLE, written, Ends::default()));
     written
 }
@@ -40,9 +45,14 @@ pub(crate) unsafe fn llama_state_seq_get_data_ext(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
+    ahead::remove(&call, context, sequence);
     let written = original!(llama_state_seq_get_data_ext(
         context, target, size, sequence, flags
     ));
+    if flags == WHOLE {
+        // SAFETY: the engine has just written there.
+        unsafe { stored::saved(&call, context, sequence, target, written) };
+    }
     let ends = match flags & PARTIAL != 0 && written > 0 && call.counts() {
         true => Ends::of(context, sequence),
         false => Ends::default(),
@@ -58,7 +68,10 @@ pub(crate) unsafe fn llama_state_seq_set_data(
     sequence: i32,
 ) -> usize {
     let call = EngineCall::enter();
+    stored::about_to_restore(&call, context, sequence);
     let read = original!(llama_state_seq_set_data(context, source, size, sequence));
+    // SAFETY: the engine has just read there.
+    unsafe { stored::restored(&call, context, sequence, source, size, read == size) };
     let reach = ask_reach_after(&call, context, sequence);
     call.observe(|| note_restore(context, source, sequence, WHOLE, read == size, reach));
     read
@@ -72,9 +85,13 @@ pub(crate) unsafe fn llama_state_seq_set_data_ext(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
+    stored::about_to_restore(&call, context, sequence);
     let read = original!(llama_state_seq_set_data_ext(
         context, source, size, sequence, flags
     ));
+    let done = read == size && flags == WHOLE;
+    // SAFETY: the engine has just read there.
+    unsafe { stored::restored(&call, context, sequence, source, size, done) };
     let reach = ask_reach_after(&call, context, sequence);
     call.observe(|| note_restore(context, source, sequence, flags, read == size, reach));
     read
@@ -91,9 +108,16 @@ pub(crate) unsafe fn llama_state_seq_load_file(
     count: *mut usize,
 ) -> usize {
     let call = EngineCall::enter();
+    if !tokens.is_null() {
+        stored::about_to_restore(&call, context, sequence);
+    }
     let read = original!(llama_state_seq_load_file(
         context, path, sequence, tokens, capacity, count
     ));
+    if !tokens.is_null() {
+        // A file may be of another time, under other adapters.
+        change::obscured(&call, Some(context), sequence);
+    }
     let last = match tokens.is_null() || !call.counts() {
         true => None,
         // SAFETY: a living context that is not evaluating: the engine has just written to it.
@@ -119,7 +143,9 @@ pub(crate) unsafe fn llama_state_set_data(
     size: usize,
 ) -> usize {
     let call = EngineCall::enter();
+    change::about_to_lose(&call, Some(context), -1, 0);
     let read = original!(llama_state_set_data(context, source, size));
+    change::obscured(&call, Some(context), -1);
     call.observe(|| obscure(context, -1));
     read
 }
@@ -132,9 +158,11 @@ pub(crate) unsafe fn llama_state_load_file(
     count: *mut usize,
 ) -> bool {
     let call = EngineCall::enter();
+    change::about_to_lose(&call, Some(context), -1, 0);
     let done = original!(llama_state_load_file(
         context, path, tokens, capacity, count
     ));
+    change::obscured(&call, Some(context), -1);
     call.observe(|| obscure(context, -1));
     done
 }

@@ -30,6 +30,14 @@ impl Observer {
         }
     }
 
+    /// So many entries of the batch came from the prefix store.
+    pub(super) fn loaded(&mut self, sequence: SequenceId, tokens: i32) {
+        let slot = self.slots.get_mut(&sequence);
+        if let Some((prompt, _)) = slot.and_then(SlotWork::prompt) {
+            prompt.loaded(u64::try_from(tokens).unwrap_or(0));
+        }
+    }
+
     pub(super) fn evaluated(&mut self, failed: bool, at: Stamp, now: Now) {
         for sequence in std::mem::take(&mut self.flying) {
             let slot = self.slots.get_mut(&sequence);

@@ -5,6 +5,7 @@ use super::open::Begun;
 use crate::entries::Entry;
 use crate::ids::{BufferId, SequenceId};
 use crate::ledger::{Keeper, Ledger};
+use crate::token::Position;
 use std::collections::HashMap;
 
 impl Accounts {
@@ -49,6 +50,14 @@ impl Accounts {
             open.submitting(run);
             let ends = run.last().is_some_and(|entry| entry.output);
             self.batch.push((slot, ends));
+        }
+    }
+
+    /// Entries of the batch came from the prefix store.
+    pub(super) fn loaded(&mut self, sequence: SequenceId, from: Position, to: Position) {
+        let place = self.slots.get_mut(&sequence);
+        if let Some(open) = place.and_then(|place| place.open.as_mut()) {
+            open.loaded(from, to);
         }
     }
 

@@ -55,10 +55,11 @@ impl Accounts {
         };
         let (Some(begun), Some(prompt)) = (&open.begun, &open.prompt) else {
             account.causes = all_unknown(evaluated);
-            account.from.slot = reused;
+            account.from.store = open.loaded_tokens().min(reused);
+            account.from.slot = reused - account.from.store;
             return account;
         };
-        account.from = sources(begun, reused);
+        account.from = sources(begun, reused, open.loaded_tokens());
         let seen = begun.from as usize <= prompt.len() && !prompt.iter().any(|&t| is_unseen(t));
         let nearest = self.past.nearest(prompt).filter(|_| seen);
         let mut stretches = Stretches {
@@ -181,11 +182,13 @@ fn kind(open: &Open, other: &Other, (common, prompt): (u32, u32), rules: &Rules)
     }
 }
 
-fn sources(begun: &Begun, reused: u64) -> Sources {
-    let moved = u64::from(begun.prepared.moved).min(reused);
-    let rest = reused - moved;
+fn sources(begun: &Begun, reused: u64, store: u64) -> Sources {
+    let store = store.min(reused);
+    let moved = u64::from(begun.prepared.moved).min(reused - store);
+    let rest = reused - store - moved;
     let mut sources = Sources {
         moved,
+        store,
         ..Sources::default()
     };
     match (begun.checkpoint, begun.prepared.restored) {

@@ -27,6 +27,8 @@ pub(super) struct Open {
     /// The tokens that the slot held after the last batch that asked for an output.
     pub(super) prompt: Option<Vec<Token>>,
     spans: Spans,
+    /// Ranges of positions that came from the prefix store.
+    loaded: Vec<(i64, i64)>,
 }
 
 /// What was cached when the first batch of a prompt was submitted.
@@ -81,6 +83,7 @@ impl Open {
             begun: None,
             prompt: None,
             spans: Spans::default(),
+            loaded: Vec::new(),
         }
     }
 
@@ -94,9 +97,29 @@ impl Open {
         self.spans.evaluated(failed);
     }
 
+    /// Entries of the submitted batch at positions `[from, to)` come from the prefix store.
+    pub(super) fn loaded(&mut self, from: Position, to: Position) {
+        self.loaded.push((i64::from(from), i64::from(to)));
+    }
+
+    /// How many tokens came from the prefix store.
+    pub(super) fn loaded_tokens(&self) -> u64 {
+        self.loaded_in(0, i64::MAX)
+    }
+
+    /// How many of the positions `[from, to)` came from the prefix store. Each holds one entry: the store has
+    /// no media.
+    fn loaded_in(&self, from: i64, to: i64) -> u64 {
+        let overlap = |&(begin, end): &(i64, i64)| end.min(to) - begin.max(from);
+        let all = self.loaded.iter().map(overlap);
+        all.map(|tokens| u64::try_from(tokens).unwrap_or(0)).sum()
+    }
+
     /// How many entries were evaluated for the prompt at positions `[from, to)`.
     pub(super) fn entries(&self, from: u32, to: u32) -> u64 {
-        self.spans.count(i64::from(from), i64::from(to))
+        let (from, to) = (i64::from(from), i64::from(to));
+        let submitted = self.spans.count(from, to);
+        submitted.saturating_sub(self.loaded_in(from, to))
     }
 
     /// Whether the server forgets this prompt ([`Event::Uncached`](crate::Event::Uncached)).

@@ -60,6 +60,8 @@ pub struct Sources {
     pub checkpoint: u64,
     /// In the slot, at later positions (`--cache-reuse` moved them).
     pub moved: u64,
+    /// In the prefix store, which loaded them.
+    pub store: u64,
 }
 
 /// Evaluated tokens, by cause.

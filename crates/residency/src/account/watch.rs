@@ -34,6 +34,12 @@ impl Accounts {
                 context,
                 ref entries,
             } if is_primary(context) => self.submitting(entries, ledger),
+            Event::Loaded {
+                context,
+                sequence,
+                from,
+                to,
+            } if is_primary(context) => self.loaded(sequence, from, to),
             Event::Evaluated {
                 context,
                 ref failed,

@@ -177,6 +177,7 @@ impl Attendant {
                 .map(|(sender, endpoint)| delivery(sender, endpoint)),
             kv_events: facts.published.as_ref().map(Watch::figures),
             recording: self.recording.as_ref().map(Recording::state),
+            store: facts.library.store(),
             losses: facts.library.losses(),
         }
     }

@@ -1,0 +1,67 @@
+//! Hooks for questions about a sequence. The engine may hold more of it than the host knows (see
+//! [`crate::store`]), and the host must not see that.
+
+use std::ffi::c_char;
+
+use crate::attach::original::original;
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+use crate::capture::contexts;
+use crate::store::ahead;
+
+/// The answer to a question for the last position of a sequence.
+fn last(call: &EngineCall, context: Option<Pointer>, sequence: i32, last: i32) -> i32 {
+    match context.and_then(|context| ahead::believed(call, context, sequence)) {
+        // Positions of sequences that the store knows begin at 0.
+        Some(believed) => last.min(i32::try_from(believed).map_or(last, |len| len - 1)),
+        None => last,
+    }
+}
+
+pub(crate) unsafe fn llama_memory_seq_pos_max(memory: Pointer, sequence: i32) -> i32 {
+    let call = EngineCall::enter();
+    let answer = original!(llama_memory_seq_pos_max(memory, sequence));
+    last(&call, contexts::owner(memory), sequence, answer)
+}
+
+pub(crate) unsafe fn llama_kv_self_seq_pos_max(context: Pointer, sequence: i32) -> i32 {
+    let call = EngineCall::enter();
+    let answer = original!(llama_kv_self_seq_pos_max(context, sequence));
+    last(&call, Some(context), sequence, answer)
+}
+
+pub(crate) unsafe fn llama_kv_cache_seq_pos_max(context: Pointer, sequence: i32) -> i32 {
+    let call = EngineCall::enter();
+    let answer = original!(llama_kv_cache_seq_pos_max(context, sequence));
+    last(&call, Some(context), sequence, answer)
+}
+
+pub(crate) unsafe fn llama_state_seq_get_size(context: Pointer, sequence: i32) -> usize {
+    let call = EngineCall::enter();
+    ahead::remove(&call, context, sequence);
+    original!(llama_state_seq_get_size(context, sequence))
+}
+
+pub(crate) unsafe fn llama_state_seq_get_size_ext(
+    context: Pointer,
+    sequence: i32,
+    flags: u32,
+) -> usize {
+    let call = EngineCall::enter();
+    ahead::remove(&call, context, sequence);
+    original!(llama_state_seq_get_size_ext(context, sequence, flags))
+}
+
+pub(crate) unsafe fn llama_state_seq_save_file(
+    context: Pointer,
+    path: *const c_char,
+    sequence: i32,
+    tokens: *const i32,
+    count: usize,
+) -> usize {
+    let call = EngineCall::enter();
+    ahead::remove(&call, context, sequence);
+    original!(llama_state_seq_save_file(
+        context, path, sequence, tokens, count
+    ))
+}

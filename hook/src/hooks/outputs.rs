@@ -1,0 +1,35 @@
+//! Hooks for reading what an evaluation has put out. The host asks by the entry's index in the batch that it
+//! made; the engine evaluated a batch without the entries that came from the prefix store.
+//!
+//! A function that calls another of these in the engine translates once: the outermost call does.
+
+use crate::attach::original::original;
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+use crate::store::outputs::index_in_engine;
+
+macro_rules! by_index {
+    ($($name:ident -> $result:ty;)*) => {$(
+        pub(crate) unsafe fn $name(context: Pointer, index: i32) -> $result {
+            let call = EngineCall::enter();
+            original!($name(context, index_in_engine(&call, context, index)))
+        }
+    )*};
+}
+by_index! {
+    llama_get_logits_ith -> Pointer;
+    llama_get_embeddings_ith -> Pointer;
+    llama_get_sampled_token_ith -> i32;
+    llama_get_sampled_probs_ith -> Pointer;
+    llama_get_sampled_probs_count_ith -> u32;
+    llama_get_sampled_logits_ith -> Pointer;
+    llama_get_sampled_logits_count_ith -> u32;
+    llama_get_sampled_candidates_ith -> Pointer;
+    llama_get_sampled_candidates_count_ith -> u32;
+}
+
+pub(crate) unsafe fn llama_sampler_sample(sampler: Pointer, context: Pointer, index: i32) -> i32 {
+    let call = EngineCall::enter();
+    let index = index_in_engine(&call, context, index);
+    original!(llama_sampler_sample(sampler, context, index))
+}

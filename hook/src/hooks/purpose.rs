@@ -1,0 +1,122 @@
+//! Hooks for what says for what a context is used. The prefix store leaves tokens out of evaluations, which
+//! must not be done if somebody needs more of them than their KV.
+
+use std::ffi::{CStr, c_char};
+
+use crate::attach::original::original;
+use crate::base::abi::{Embeddings, Pointer};
+use crate::base::guard::EngineCall;
+use crate::capture::shadow;
+use crate::store::purpose;
+
+pub(crate) unsafe fn llama_set_embeddings(context: Pointer, value: bool) {
+    let call = EngineCall::enter();
+    original!(llama_set_embeddings(context, value));
+    purpose::set_embeddings(&call, context, value);
+}
+
+/// For speculation with MTP: it needs the hidden state of every evaluated token.
+pub(crate) unsafe fn _Z28llama_set_embeddings_nextnP13llama_contextbb(
+    context: Pointer,
+    value: bool,
+    masked: bool,
+) {
+    let call = EngineCall::enter();
+    original!(_Z28llama_set_embeddings_nextnP13llama_contextbb(
+        context, value, masked
+    ));
+    if value {
+        purpose::refuse(&call, context, "speculation that needs hidden states (MTP)");
+    }
+}
+
+/// For speculation with EAGLE: as above.
+pub(crate) unsafe fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(
+    context: Pointer,
+    layer: u32,
+    value: bool,
+) {
+    let call = EngineCall::enter();
+    original!(_Z30llama_set_embeddings_layer_inpP13llama_contextjb(
+        context, layer, value
+    ));
+    if value {
+        purpose::refuse(
+            &call,
+            context,
+            "speculation that needs hidden states (EAGLE)",
+        );
+    }
+}
+
+pub(crate) unsafe fn llama_set_causal_attn(context: Pointer, value: bool) {
+    let call = EngineCall::enter();
+    original!(llama_set_causal_attn(context, value));
+    if !value {
+        purpose::refuse(&call, context, "attention that is not causal");
+    }
+}
+
+macro_rules! control_vector {
+    ($($name:ident)*) => {$(
+        pub(crate) unsafe fn $name(
+            context: Pointer,
+            data: *const f32,
+            length: usize,
+            width: i32,
+            first: i32,
+            last: i32,
+        ) -> i32 {
+            let call = EngineCall::enter();
+            let result = original!($name(context, data, length, width, first, last));
+            if !data.is_null() {
+                purpose::refuse(&call, context, "a control vector");
+            }
+            result
+        }
+    )*};
+}
+control_vector! { llama_set_adapter_cvec llama_apply_adapter_cvec }
+
+pub(crate) unsafe fn llama_adapter_lora_init(model: Pointer, path: *const c_char) -> Pointer {
+    let call = EngineCall::enter();
+    let adapter = original!(llama_adapter_lora_init(model, path));
+    if !path.is_null() {
+        // SAFETY: the engine has just read the path.
+        let path = unsafe { CStr::from_ptr(path) };
+        purpose::note_adapter(&call, adapter, path);
+    }
+    adapter
+}
+
+pub(crate) unsafe fn llama_batch_ext_set_embd_state(
+    batch: Pointer,
+    index: i32,
+    row: Embeddings,
+) -> bool {
+    let call = EngineCall::enter();
+    let done = original!(llama_batch_ext_set_embd_state(batch, index, row));
+    // SAFETY: the caller uses the batch.
+    call.observe(|| unsafe {
+        shadow::with(batch, |s| s.set_special());
+    });
+    done
+}
+
+pub(crate) unsafe fn _Z34llama_batch_ext_set_decision_orderP15llama_batch_exti20llama_decision_order(
+    batch: Pointer,
+    index: i32,
+    order: i32,
+) -> bool {
+    let call = EngineCall::enter();
+    let done = original!(
+        _Z34llama_batch_ext_set_decision_orderP15llama_batch_exti20llama_decision_order(
+            batch, index, order
+        )
+    );
+    // SAFETY: the caller uses the batch.
+    call.observe(|| unsafe {
+        shadow::with(batch, |s| s.set_special());
+    });
+    done
+}

@@ -1,0 +1,59 @@
+//! Tokens that the engine holds and the server has not asked for yet.
+
+use super::{acts, engine, with_context, with_state};
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+
+/// How many tokens of a sequence the server believes in, if the engine holds more.
+pub(crate) fn believed(call: &EngineCall, context: Pointer, sequence: i32) -> Option<usize> {
+    if !acts(call) {
+        return None;
+    }
+    with_context(context, |_, one| one.session.ahead_of(sequence)).flatten()
+}
+
+/// Removes what a sequence has ahead; a negative sequence stands for all. Whoever is about to read or change
+/// a sequence calls this first.
+pub(crate) fn remove(call: &EngineCall, context: Pointer, sequence: i32) {
+    if acts(call) {
+        remove_in(context, sequence);
+    }
+}
+
+/// As [`remove`], if the context is known.
+pub(crate) fn remove_from(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
+    if let Some(context) = context {
+        remove(call, context, sequence);
+    }
+}
+
+/// As [`remove`]. Returns whether there was anything.
+pub(super) fn remove_in(context: Pointer, sequence: i32) -> bool {
+    let all = with_context(context, |_, one| {
+        let all = one.session.ahead();
+        let all: Vec<_> = all
+            .filter(|(id, _)| sequence < 0 || *id == sequence)
+            .collect();
+        for &(id, believed) in &all {
+            one.session.cut(id, believed);
+        }
+        all
+    });
+    let all = all.unwrap_or_default();
+    for &(sequence, believed) in &all {
+        // SAFETY: our caller's caller uses the context.
+        unsafe { engine::cut(context, sequence, believed) };
+    }
+    !all.is_empty()
+}
+
+/// Removes everything that is ahead in any context: the library has stopped.
+pub(super) fn remove_all() {
+    let contexts = with_state(|state| {
+        let contexts = state.contexts.iter();
+        contexts.map(|one| one.pointer()).collect::<Vec<_>>()
+    });
+    for context in contexts.unwrap_or_default() {
+        remove_in(context, -1);
+    }
+}

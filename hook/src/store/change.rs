@@ -1,0 +1,160 @@
+//! Changes of sequences other than evaluations: what a sequence is about to lose is saved first.
+
+use std::time::Instant;
+
+use contextpilot_kv_store::State as SequenceState;
+
+use super::context::ContextStore;
+use super::figures::{self, FIGURES};
+use super::shelf::Shelf;
+use super::{acts, ahead, engine, with_context};
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+
+/// Fewer lost tokens are not worth a copy of their sequence. More than speculation drafts, which writes
+/// tokens and removes most of them again, many times a second.
+const LEAST_LOST: usize = 32;
+
+/// Copying a token takes less than this part of evaluating it, on every machine that was measured (on a
+/// processor, less than a four-hundredth).
+pub(super) const WORTH: usize = 64;
+
+/// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
+pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequence: i32, kept: i32) {
+    let Some(context) = context.filter(|_| acts(call)) else {
+        return;
+    };
+    let kept = usize::try_from(kept).unwrap_or(0);
+    let sequences = with_context(context, |_, one| match sequence {
+        0.. => vec![sequence],
+        _ => one.session.sequences().collect(),
+    });
+    for sequence in sequences.unwrap_or_default() {
+        save(context, sequence, kept);
+    }
+}
+
+/// As [`about_to_lose`], of all sequences but one.
+pub(crate) fn about_to_keep(call: &EngineCall, context: Option<Pointer>, kept: i32) {
+    let Some(context) = context.filter(|_| acts(call)) else {
+        return;
+    };
+    let sequences = with_context(context, |_, one| {
+        let all = one.session.sequences();
+        all.filter(|id| *id != kept).collect::<Vec<_>>()
+    });
+    for sequence in sequences.unwrap_or_default() {
+        save(context, sequence, 0);
+    }
+}
+
+/// The context is about to be freed: what it holds is saved, the longest sequence first.
+pub(crate) fn about_to_free(call: &EngineCall, context: Pointer, until: Instant) {
+    if !acts(call) {
+        return;
+    }
+    let sequences = with_context(context, |_, one| {
+        let all = one.session.sequences();
+        let length = |id| one.session.believed(id).map_or(0, <[i32]>::len);
+        let mut all: Vec<_> = all.map(|id| (length(id), id)).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all
+    });
+    for (_, sequence) in sequences.unwrap_or_default() {
+        if Instant::now() < until {
+            save(context, sequence, 0);
+        }
+    }
+    super::evaluate::forget(context);
+}
+
+/// Saves a sequence that is about to keep only its first `kept` tokens, if that is worth it.
+fn save(context: Pointer, sequence: i32, kept: usize) {
+    let wanted = with_context(context, |shelf, one| {
+        is_worth_saving(shelf, one, sequence, kept)
+    });
+    let Some(mut buffer) = wanted.flatten() else {
+        return;
+    };
+    ahead::remove_in(context, sequence);
+    let start = Instant::now();
+    // SAFETY: our caller's caller uses the context.
+    let saved = unsafe { engine::save(context, sequence, &mut buffer) };
+    figures::add_time(&FIGURES.save_nanos, start.elapsed());
+    with_context(context, |shelf, one| {
+        if saved {
+            keep(shelf, one, sequence, &buffer);
+        }
+        one.buffer = buffer;
+    });
+}
+
+/// The memory for the state, if the state is wanted.
+fn is_worth_saving(
+    shelf: &mut Option<Shelf>,
+    one: &mut ContextStore,
+    sequence: i32,
+    kept: usize,
+) -> Option<Vec<u8>> {
+    let shelf = shelf.as_mut()?;
+    one.layout.as_ref()?;
+    let conditions = one.session.conditions(sequence)?;
+    let fingerprint = one.fingerprint(conditions)?;
+    let tokens = one.session.believed(sequence)?;
+    if tokens.len() < kept + LEAST_LOST {
+        return None;
+    }
+    let there = shelf.length_of(&fingerprint, tokens);
+    let lost = tokens.len() - there.max(kept).min(tokens.len());
+    let missing = tokens.len() - there;
+    (lost >= LEAST_LOST && missing * WORTH >= tokens.len()).then(|| std::mem::take(&mut one.buffer))
+}
+
+/// Takes what is new out of the state of a sequence.
+pub(super) fn keep(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32, state: &[u8]) {
+    let conditions = one.session.conditions(sequence);
+    let fingerprint = conditions.and_then(|conditions| one.fingerprint(conditions));
+    let (Some(shelf), Some(layout), Some(fingerprint), Some(tokens)) = (
+        shelf,
+        &one.layout,
+        fingerprint,
+        one.session.believed(sequence),
+    ) else {
+        return;
+    };
+    if shelf.length_of(&fingerprint, tokens) == tokens.len() {
+        return;
+    }
+    match SequenceState::read(state) {
+        Ok(state)
+            if state.layout() == layout && state.tokens() == tokens.len() && state.is_whole() =>
+        {
+            shelf.keep(&fingerprint, tokens, &state);
+        }
+        // The engine holds something else than was seen: nothing is kept.
+        _ => {}
+    }
+}
+
+macro_rules! noted {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident),*) => $method:ident;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name(call: &EngineCall, context: Option<Pointer>, $($argument: i32),*) {
+            if let Some(context) = context.filter(|_| acts(call)) {
+                with_context(context, |_, one| one.session.$method($($argument),*));
+            }
+        }
+    )*};
+}
+noted! {
+    /// Everything was removed.
+    cleared() => cleared;
+    /// Positions of a sequence were removed.
+    removed(sequence, from, to) => removed;
+    /// A sequence was copied.
+    copied(source, target, from, to) => copied;
+    /// All sequences but one were removed.
+    kept(sequence) => kept;
+    /// What a sequence holds is not known any more; negative: of all.
+    obscured(sequence) => obscure;
+}

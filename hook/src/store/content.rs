@@ -1,0 +1,389 @@
+//! Digests of files: what a model or an adapter *is*. A path says little, because the file behind it may be
+//! another one tomorrow.
+
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use sha2::{Digest, Sha256};
+
+use crate::attach::version;
+use crate::base::guard;
+
+/// The digest of a file; `None` inside: the file cannot be read. Empty while it is being made.
+#[derive(Default)]
+pub(super) struct Content(OnceLock<Option<[u8; 16]>>);
+
+impl Content {
+    /// The digest, if it is there.
+    pub(super) fn get(&self) -> Option<&[u8; 16]> {
+        self.0.get()?.as_ref()
+    }
+}
+
+/// A file, and its digest.
+struct FileContent {
+    path: PathBuf,
+    /// Tells whether the file is still the same: device, number, size, and when it was written.
+    mark: [i128; 4],
+    content: Arc<Content>,
+}
+
+/// Files that were named so far. A server has a few models and adapters.
+static FILES: Mutex<Vec<FileContent>> = Mutex::new(Vec::new());
+/// Addresses of models and adapters, and their files.
+static OWNERS: Mutex<Vec<(usize, Arc<Content>)>> = Mutex::new(Vec::new());
+
+/// A model or an adapter will be loaded from this file: its digest is made on a thread of its own, while
+/// the engine loads it.
+pub(super) fn begin(path: &CStr) -> Arc<Content> {
+    let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
+    let mark = mark_of(&path);
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    // Newer servers load a model twice, first without its tensors.
+    let known = files
+        .iter()
+        .find(|file| file.path == path && file.mark == mark);
+    if let Some(known) = known {
+        return Arc::clone(&known.content);
+    }
+    files.retain(|file| file.path != path);
+    let content = Arc::new(Content::default());
+    files.push(FileContent {
+        path: path.clone(),
+        mark,
+        content: Arc::clone(&content),
+    });
+    let result = Arc::clone(&content);
+    let digest = move || {
+        guard::enter_for_life();
+        let _ = result.0.set(digest_of(&path));
+    };
+    let thread = thread::Builder::new().name("contextpilot-digest".to_owned());
+    if thread.spawn(digest).is_err() {
+        let _ = content.0.set(None);
+    }
+    content
+}
+
+fn mark_of(path: &Path) -> [i128; 4] {
+    let Ok(found) = std::fs::metadata(path) else {
+        return [0; 4];
+    };
+    let written = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
+    [
+        found.dev().into(),
+        found.ino().into(),
+        found.size().into(),
+        written,
+    ]
+}
+
+/// The model or adapter at this address was loaded from that file.
+pub(super) fn own(address: usize, content: Arc<Content>) {
+    if address == 0 {
+        return;
+    }
+    let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
+    owners.retain(|(known, _)| *known != address);
+    owners.push((address, content));
+}
+
+fn of_address(address: usize) -> Option<Arc<Content>> {
+    let owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut owners = owners.iter();
+    let found = owners.find(|(known, _)| *known == address)?;
+    Some(Arc::clone(&found.1))
+}
+
+pub(super) fn of_model(address: usize) -> Option<Arc<Content>> {
+    of_address(address)
+}
+
+pub(super) fn of_adapter(address: usize) -> Option<Arc<Content>> {
+    of_address(address)
+}
+
+/// The digest of a file and, if it is the first of several parts, of the others.
+fn digest_of(path: &Path) -> Option<[u8; 16]> {
+    let mut digester = Sha256::new();
+    let mut block = vec![0; 1 << 20];
+    for part in parts(path) {
+        let mut file = File::open(part).ok()?;
+        loop {
+            match file.read(&mut block).ok()? {
+                0 => break,
+                read => digester.update(&block[..read]),
+            }
+        }
+    }
+    let whole = digester.finalize();
+    Some(std::array::from_fn(|i| whole[i]))
+}
+
+/// The parts of a model that is divided: `…-00001-of-00003.gguf`.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    let whole = || vec![path.to_owned()];
+    let Some(name) = path.to_str() else {
+        return whole();
+    };
+    let parted = || {
+        let (rest, end) = name.rsplit_once("-of-")?;
+        let (stem, first) = rest.rsplit_once('-')?;
+        let count: usize = end.strip_suffix(".gguf")?.parse().ok()?;
+        (first == "00001" && (2..10_000).contains(&count)).then(|| {
+            (1..=count)
+                .map(|part| PathBuf::from(format!("{stem}-{part:05}-of-{end}")))
+                .collect()
+        })
+    };
+    parted().unwrap_or_else(whole)
+}
+
+/// Flags of the server that the KV of a token does not depend on, and whether they have a value. Every other
+/// flag counts: an unknown one is more likely to cost a store than to spoil it.
+const OTHERS: &[(&str, bool)] = &[
+    ("--host", true),
+    ("--port", true),
+    ("--reuse-port", false),
+    ("--path", true),
+    ("--api-prefix", true),
+    ("--api-key", true),
+    ("--api-key-file", true),
+    ("--ssl-key-file", true),
+    ("--ssl-cert-file", true),
+    ("--timeout", true),
+    ("-to", true),
+    ("--threads", true),
+    ("-t", true),
+    ("--threads-batch", true),
+    ("-tb", true),
+    ("--threads-http", true),
+    ("--parallel", true),
+    ("-np", true),
+    ("--kv-unified", false),
+    ("-kvu", false),
+    ("--no-kv-unified", false),
+    ("-no-kvu", false),
+    ("--ctx-size", true),
+    ("-c", true),
+    ("--batch-size", true),
+    ("-b", true),
+    ("--ubatch-size", true),
+    ("-ub", true),
+    ("--predict", true),
+    ("--n-predict", true),
+    ("-n", true),
+    ("--gpu-layers", true),
+    ("--n-gpu-layers", true),
+    ("-ngl", true),
+    ("--cache-ram", true),
+    ("-cram", true),
+    ("--cache-reuse", true),
+    ("--cache-prompt", false),
+    ("--no-cache-prompt", false),
+    ("--cache-idle-slots", false),
+    ("--no-cache-idle-slots", false),
+    ("--slot-prompt-similarity", true),
+    ("-sps", true),
+    ("--slot-save-path", true),
+    ("--slots", false),
+    ("--no-slots", false),
+    ("--metrics", false),
+    ("--props", false),
+    ("--model", true),
+    ("-m", true),
+    ("--model-draft", true),
+    ("-md", true),
+    ("--alias", true),
+    ("-a", true),
+    ("--lora", true),
+    ("--lora-scaled", true),
+    ("--lora-init-without-apply", false),
+    ("--mmproj", true),
+    ("--log-file", true),
+    ("--log-verbosity", true),
+    ("-lv", true),
+    ("--log-verbose", false),
+    ("--verbose", false),
+    ("-v", false),
+    ("--log-disable", false),
+    ("--log-colors", true),
+    ("--log-prefix", false),
+    ("--log-timestamps", false),
+    ("--no-warmup", false),
+    ("--warmup", false),
+    ("--seed", true),
+    ("-s", true),
+    ("--temp", true),
+    ("--temperature", true),
+    ("--top-k", true),
+    ("--top-p", true),
+    ("--min-p", true),
+    ("--jinja", false),
+    ("--no-jinja", false),
+    ("--chat-template", true),
+    ("--chat-template-file", true),
+    ("--reasoning-format", true),
+    ("--reasoning-budget", true),
+    ("--mlock", false),
+    ("--no-mmap", false),
+    ("--mmap", false),
+    ("--sleep-idle-seconds", true),
+    ("--ctx-checkpoints", true),
+    ("-ctxcp", true),
+    ("--checkpoint-min-step", true),
+    ("-cms", true),
+    ("--context-shift", false),
+    ("--no-context-shift", false),
+    ("--no-webui", false),
+    ("--webui", false),
+    ("--no-ui", false),
+];
+
+/// What the KV depends on besides model, adapters and layout: the engine's version, and all flags and
+/// variables of the server that are not known to be harmless.
+pub(super) fn surroundings() -> Vec<u8> {
+    static MADE: OnceLock<Vec<u8>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let variables = std::env::vars_os();
+        let mut text = relevant(std::env::args_os().skip(1), variables);
+        text.extend_from_slice(version().to_string().as_bytes());
+        text
+    })
+    .clone()
+}
+
+fn relevant(
+    arguments: impl Iterator<Item = OsString>,
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut add = |part: &[u8]| {
+        text.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        text.extend_from_slice(part);
+    };
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        let name = argument.to_string_lossy();
+        let name = match name.starts_with("--") {
+            true => name.replace('_', "-"),
+            false => name.into_owned(),
+        };
+        match OTHERS.iter().find(|(known, _)| *known == name) {
+            Some((_, true)) => drop(arguments.next()),
+            Some((_, false)) => {}
+            None => add(argument.as_bytes()),
+        }
+    }
+    let mut variables: Vec<_> = variables
+        .filter(|(name, _)| is_relevant_variable(name))
+        .collect();
+    variables.sort();
+    for (name, value) in &variables {
+        add(name.as_bytes());
+        add(value.as_bytes());
+    }
+    text
+}
+
+/// Variables that stand for flags, without those that stand for the harmless ones.
+fn is_relevant_variable(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let Some(rest) = name.strip_prefix("LLAMA_ARG_") else {
+        return false;
+    };
+    const OTHERS: &[&str] = &[
+        "HOST",
+        "PORT",
+        "THREADS",
+        "THREADS_HTTP",
+        "N_PARALLEL",
+        "KV_UNIFIED",
+        "CTX_SIZE",
+        "BATCH",
+        "UBATCH",
+        "N_PREDICT",
+        "N_GPU_LAYERS",
+        "CACHE_RAM",
+        "CACHE_REUSE",
+        "CACHE_PROMPT",
+        "CACHE_IDLE_SLOTS",
+        "SLOT_PROMPT_SIMILARITY",
+        "MODEL",
+        "MODEL_DRAFT",
+        "ALIAS",
+        "ENDPOINT_METRICS",
+        "ENDPOINT_SLOTS",
+        "ENDPOINT_PROPS",
+        "TIMEOUT",
+        "API_PREFIX",
+        "STATIC_PATH",
+        "SSL_KEY_FILE",
+        "SSL_CERT_FILE",
+        "MLOCK",
+        "NO_MMAP",
+        "JINJA",
+        "CHAT_TEMPLATE",
+        "CHAT_TEMPLATE_FILE",
+        "CTX_CHECKPOINTS",
+        "CHECKPOINT_MIN_SPACING_NT",
+        "CONTEXT_SHIFT",
+        "MMPROJ",
+        "LOG_FILE",
+        "LOG_VERBOSITY",
+        "LOG_COLORS",
+        "LOG_PREFIX",
+        "LOG_TIMESTAMPS",
+    ];
+    !OTHERS.contains(&rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(arguments: &str, variables: &[(&str, &str)]) -> Vec<u8> {
+        let arguments = arguments.split_whitespace().map(OsString::from);
+        let variables = variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()));
+        relevant(arguments, variables)
+    }
+
+    #[test]
+    fn harmless_flags_do_not_count_and_unknown_ones_do() {
+        let plain = of("", &[]);
+        assert!(plain.is_empty());
+        assert_eq!(of("--port 1 -np 4 -m a.gguf --cache_ram 9", &[]), plain);
+        assert_ne!(of("--rope-freq-base 5", &[]), plain);
+        assert_ne!(of("--rope-freq-base 5", &[]), of("--rope-freq-base 6", &[]));
+        assert_ne!(of("--from-next-year", &[]), plain);
+        assert_eq!(of("", &[("LLAMA_ARG_PORT", "1"), ("HOME", "/")]), plain);
+        assert_ne!(of("", &[("LLAMA_ARG_ROPE_FREQ_BASE", "1")]), plain);
+    }
+
+    #[test]
+    fn all_parts_of_a_divided_model_are_read() {
+        let names = |path: &str| {
+            let all = parts(Path::new(path));
+            all.iter()
+                .map(|p| p.display().to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names("/m/a.gguf"), ["/m/a.gguf"]);
+        assert_eq!(
+            names("/m/a-00001-of-00002.gguf"),
+            ["/m/a-00001-of-00002.gguf", "/m/a-00002-of-00002.gguf"]
+        );
+        assert_eq!(
+            names("/m/a-00002-of-00002.gguf"),
+            ["/m/a-00002-of-00002.gguf"]
+        );
+    }
+}

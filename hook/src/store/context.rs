@@ -1,0 +1,225 @@
+//! What is known of a context: its sequences, and what its KV depends on besides the tokens.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Session};
+
+use super::content::{self, Content};
+use super::figures;
+use crate::attach::plain;
+use crate::base::abi::Pointer;
+
+/// A state that the server has saved to its own memory.
+pub(super) struct Saved {
+    pub(super) tokens: Vec<i32>,
+    pub(super) conditions: Conditions,
+    /// Made of the state's bytes: see [`super::state`].
+    pub(super) sample: u64,
+}
+
+/// Saved states that are remembered. The server's host prompt cache has fewer entries as a rule.
+const MOST_SAVED: usize = 4096;
+
+/// A context of the engine.
+pub(super) struct ContextStore {
+    address: usize,
+    pub(super) session: Session,
+    /// Why this context has no store.
+    pub(super) refused: Option<String>,
+    /// The layout of its states, once it was proven that they can be taken apart and put together.
+    pub(super) layout: Option<Layout>,
+    /// What was made of the model's file; `None`: not asked yet.
+    model: Option<Arc<Content>>,
+    /// The conditions that there were so far: the adapters that were applied, and their scales.
+    all_conditions: Vec<UnderAdapters>,
+    /// The conditions now, as an index.
+    now: usize,
+    /// Embeddings are asked for: every token of a batch may be needed.
+    pub(super) embeddings: bool,
+    /// The entries that were left out of the last evaluation.
+    pub(super) left_out: Vec<u32>,
+    /// A batch of ours (`llama_batch_ext`), as an address; zero: there is none.
+    pub(super) batch: usize,
+    /// For states. Kept, because fresh memory takes longer than the copy.
+    pub(super) buffer: Vec<u8>,
+    saved: HashMap<usize, Saved>,
+    /// Tokens of the whole context, and of one sequence; 0: not known.
+    pub(super) size: usize,
+    pub(super) size_of_one: usize,
+    /// The context is longer than the model was trained for; some models then use other frequencies.
+    long: bool,
+}
+
+/// What tokens were evaluated under.
+#[derive(Default)]
+struct UnderAdapters {
+    adapters: Vec<(usize, u32)>,
+    /// Made when it is needed: the digests of the files take a moment.
+    fingerprint: Option<Fingerprint>,
+}
+
+/// What the engine says of a context.
+pub(super) struct Facts {
+    model: Option<usize>,
+    size: usize,
+    size_of_one: usize,
+    trained: usize,
+}
+
+impl Facts {
+    /// Do not call this within the guard.
+    ///
+    /// # Safety
+    /// The context is alive.
+    pub(super) unsafe fn of(context: Pointer) -> Self {
+        let number = |number: Option<u32>| number.and_then(|n| usize::try_from(n).ok());
+        // SAFETY: the caller's promise.
+        let model = unsafe { plain::get_model(context) };
+        // SAFETY: the caller's promise.
+        let size = number(unsafe { plain::context_size(context) }).unwrap_or(0);
+        // SAFETY: the caller's promise.
+        let sequences = number(unsafe { plain::sequences(context) }).unwrap_or(1);
+        // SAFETY: the caller's promise.
+        let size_of_one = number(unsafe { plain::context_size_of_one(context) });
+        // SAFETY: the model of a living context.
+        let trained = model.and_then(|model| unsafe { plain::trained_size(model) });
+        Self {
+            model: model.map(|model| model.addr()),
+            size,
+            size_of_one: size_of_one.unwrap_or(size / sequences.max(1)),
+            trained: trained.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+        }
+    }
+}
+
+impl ContextStore {
+    pub(super) fn new(address: usize) -> Self {
+        Self {
+            address,
+            session: Session::default(),
+            refused: None,
+            layout: None,
+            model: None,
+            all_conditions: vec![UnderAdapters::default()],
+            now: 0,
+            embeddings: false,
+            left_out: Vec::new(),
+            batch: 0,
+            buffer: Vec::new(),
+            saved: HashMap::new(),
+            size: 0,
+            size_of_one: 0,
+            long: false,
+        }
+    }
+
+    pub(super) fn is(&self, address: usize) -> bool {
+        self.address == address
+    }
+
+    pub(super) fn pointer(&self) -> Pointer {
+        std::ptr::with_exposed_provenance_mut(self.address)
+    }
+
+    /// Whether the engine was asked for its facts.
+    pub(super) fn is_described(&self) -> bool {
+        self.size > 0
+    }
+
+    pub(super) fn describe(&mut self, facts: &Facts) {
+        self.size = facts.size.max(1);
+        self.size_of_one = facts.size_of_one;
+        self.long = facts.trained > 0 && facts.size_of_one > facts.trained;
+        match facts.model.and_then(content::of_model) {
+            Some(content) => self.model = Some(content),
+            None => self.refuse("the file of the model is not known"),
+        }
+    }
+
+    /// From now on this context has no store. The first reason stays.
+    pub(super) fn refuse(&mut self, why: &str) {
+        if self.refused.is_none() {
+            self.refused = Some(why.to_owned());
+            figures::note_refusal(why);
+        }
+    }
+
+    /// These adapters are applied from now on.
+    pub(super) fn set_adapters(&mut self, applied: Vec<(usize, u32)>) {
+        // A scale of 0 has no effect.
+        let mut applied = applied;
+        applied.retain(|(_, scale)| f32::from_bits(*scale) != 0.0);
+        let mut all = self.all_conditions.iter();
+        let known = all.position(|one| one.adapters == applied);
+        self.now = known.unwrap_or_else(|| {
+            self.all_conditions.push(UnderAdapters {
+                adapters: applied,
+                fingerprint: None,
+            });
+            self.all_conditions.len() - 1
+        });
+    }
+
+    /// Under what tokens are evaluated now.
+    pub(super) fn conditions(&self) -> Conditions {
+        Conditions(u32::try_from(self.now).unwrap_or(u32::MAX))
+    }
+
+    /// What the KV of tokens depends on that were evaluated under these conditions; `None`: that is not known,
+    /// or not yet.
+    pub(super) fn fingerprint(&mut self, conditions: Conditions) -> Option<Fingerprint> {
+        if self.refused.is_some() {
+            return None;
+        }
+        let under = self.all_conditions.get(conditions.0 as usize)?;
+        if under.fingerprint.is_none() {
+            let layout = self.layout.as_ref()?.digest();
+            let model = *self.model.as_ref()?.get()?;
+            let mut parts: Vec<Vec<u8>> = vec![
+                content::surroundings(),
+                layout.to_vec(),
+                model.to_vec(),
+                vec![u8::from(self.long)],
+            ];
+            for &(adapter, scale) in &under.adapters {
+                let content = content::of_adapter(adapter)?;
+                parts.push(content.get()?.to_vec());
+                parts.push(scale.to_le_bytes().to_vec());
+            }
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            let made = Fingerprint::of(&parts);
+            self.all_conditions[conditions.0 as usize].fingerprint = Some(made);
+            return Some(made);
+        }
+        under.fingerprint
+    }
+
+    /// The tokens that fit into the context beside what it holds. A context whose sequences share it has
+    /// room for all of them together.
+    pub(super) fn room(&self, sequence: usize) -> usize {
+        let whole = self.size.saturating_sub(self.session.held());
+        match self.size_of_one < self.size {
+            true => self.size_of_one.saturating_sub(sequence),
+            false => whole,
+        }
+    }
+
+    pub(super) fn remember(&mut self, buffer: usize, saved: Option<Saved>) {
+        match saved {
+            Some(saved) => {
+                if self.saved.len() >= MOST_SAVED {
+                    self.saved.clear();
+                }
+                self.saved.insert(buffer, saved);
+            }
+            None => {
+                self.saved.remove(&buffer);
+            }
+        }
+    }
+
+    pub(super) fn saved(&self, buffer: usize) -> Option<&Saved> {
+        self.saved.get(&buffer)
+    }
+}

@@ -1,0 +1,75 @@
+//! The calls of the engine that the store makes. None of them is made within the
+//! [guard](crate::base::guard).
+
+use crate::attach::original::{self, original};
+use crate::attach::plain;
+use crate::base::abi::Pointer;
+use crate::capture::contexts;
+
+/// Removes the positions of a sequence from `from` on.
+///
+/// # Safety
+/// The context is alive, and the calling thread uses it.
+pub(super) unsafe fn cut(context: Pointer, sequence: i32, from: usize) {
+    let from = i32::try_from(from).unwrap_or(i32::MAX);
+    if original::llama_memory_seq_rm().is_some() {
+        if let Some(memory) = contexts::memory_of(context) {
+            original!(llama_memory_seq_rm(memory, sequence, from, -1));
+        }
+    } else if original::llama_kv_self_seq_rm().is_some() {
+        original!(llama_kv_self_seq_rm(context, sequence, from, -1));
+    } else {
+        original!(llama_kv_cache_seq_rm(context, sequence, from, -1));
+    }
+}
+
+/// The number of tokens that the engine holds of a sequence whose positions begin at 0.
+///
+/// # Safety
+/// As for [`cut`].
+pub(super) unsafe fn length(context: Pointer, sequence: i32) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    let last = unsafe { contexts::last_position(context, sequence) }?;
+    usize::try_from(last + 1).ok()
+}
+
+/// Copies the state of a sequence to `state`, whose memory is used again. False if the engine did not.
+///
+/// # Safety
+/// As for [`cut`].
+pub(super) unsafe fn save(context: Pointer, sequence: i32, state: &mut Vec<u8>) -> bool {
+    // SAFETY: the caller's promise.
+    let Some(size) = (unsafe { plain::state_size(context, sequence) }) else {
+        return false;
+    };
+    state.clear();
+    state.reserve(size);
+    let target = state.as_mut_ptr();
+    let written = match original::llama_state_seq_get_data_ext().is_some() {
+        true => original!(llama_state_seq_get_data_ext(
+            context, target, size, sequence, 0
+        )),
+        false => original!(llama_state_seq_get_data(context, target, size, sequence)),
+    };
+    if written == 0 || written > size {
+        return false;
+    }
+    // SAFETY: the engine has written so many bytes, and there is room for them.
+    unsafe { state.set_len(written) };
+    true
+}
+
+/// Replaces a sequence by a saved state. If that fails, the sequence is empty.
+///
+/// # Safety
+/// As for [`cut`].
+pub(super) unsafe fn load(context: Pointer, sequence: i32, state: &[u8]) -> bool {
+    let (source, size) = (state.as_ptr(), state.len());
+    let read = match original::llama_state_seq_set_data_ext().is_some() {
+        true => original!(llama_state_seq_set_data_ext(
+            context, source, size, sequence, 0
+        )),
+        false => original!(llama_state_seq_set_data(context, source, size, sequence)),
+    };
+    read == size
+}

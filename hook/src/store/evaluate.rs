@@ -1,0 +1,263 @@
+//! Evaluations: what the store has of a batch is loaded, and left out of it.
+
+mod batches;
+mod load;
+mod parts;
+
+use contextpilot_kv_store::{Layout, LayoutError, prove};
+use contextpilot_residency::{ContextId, Entry, Event};
+
+use self::batches::Batches;
+pub(crate) use self::batches::{extended, legacy};
+use self::parts::{Part, parts};
+use super::context::Facts;
+use super::figures::{self, FIGURES};
+use super::{ahead, engine, outputs, with_context};
+use crate::attach::original::original;
+use crate::base::abi::Pointer;
+use crate::base::{guard, log};
+use crate::capture::contexts;
+use crate::channel::push;
+
+/// Fewer leading tokens of a prompt are not looked for.
+pub(super) const LEAST: usize = 8;
+
+/// What a batch holds, as far as it is known.
+enum Content {
+    /// Tokens alone, each of one sequence.
+    Plain(Vec<Entry>),
+    /// Something else, in these sequences; `None`: not known in which.
+    Other(Option<Vec<i32>>),
+}
+
+/// Evaluates a batch, without what the store has of it. Returns the engine's result.
+fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
+    if contexts::memory_of(context).is_none() {
+        return batch.whole();
+    }
+    describe(context);
+    match content {
+        Content::Plain(entries) => evaluate_tokens(context, &entries, batch),
+        Content::Other(sequences) => {
+            for sequence in sequences.unwrap_or_else(|| vec![-1]) {
+                ahead::remove_in(context, sequence);
+                with_context(context, |_, one| one.session.obscure(sequence));
+            }
+            outputs::set(context, Vec::new());
+            batch.whole()
+        }
+    }
+}
+
+fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) -> i32 {
+    let mut parts = parts(entries);
+    for part in &mut parts {
+        if !prepare(context, part, batch) {
+            // The engine lost a sequence that the server believes in, and it cannot be repaired.
+            return LOST;
+        }
+    }
+    let left_out = left_out(context, &parts);
+    outputs::set(context, left_out.clone());
+    // Ends as "not known" if the engine throws.
+    let mut open = Open {
+        context,
+        parts: &parts,
+        ended: false,
+    };
+    let mut result = match left_out.len() {
+        0 => batch.whole(),
+        all if all == entries.len() => 0,
+        _ => batch.without(entries, &left_out),
+    };
+    if result != 0 && ahead::remove_in(context, -1) {
+        // What is ahead takes room that the server believes to be free.
+        outputs::set(context, Vec::new());
+        result = batch.whole();
+    }
+    open.ended = true;
+    if result == 0 {
+        note_loaded(context, entries, &left_out);
+    }
+    end(context, &parts, result);
+    if result == 0 {
+        prove_layout(context, &parts);
+    }
+    result
+}
+
+/// What the server is told if a sequence was lost: "compute error". It then clears its slots.
+const LOST: i32 = -3;
+
+/// Does what is to be done before a part of a batch is evaluated. False if a sequence was lost.
+fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
+    let advice = with_context(context, |_, one| {
+        if !part.follows {
+            let cut = one.session.ahead_of(part.run.sequence);
+            return (contextpilot_kv_store::Advice { cut, search: None }, true);
+        }
+        let conditions = one.conditions();
+        let mut advice = one.session.advise(&part.run, conditions, LEAST);
+        if one.embeddings {
+            advice.cut = one.session.ahead_of(part.run.sequence);
+            advice.search = None;
+        }
+        (advice, false)
+    });
+    let Some((advice, foreign)) = advice else {
+        return true;
+    };
+    if let Some(length) = advice.cut {
+        // SAFETY: our caller's caller uses the context.
+        unsafe { engine::cut(context, part.run.sequence, length) };
+        with_context(context, |_, one| one.session.cut(part.run.sequence, length));
+    }
+    if foreign {
+        with_context(context, |_, one| one.session.obscure(part.run.sequence));
+    }
+    match advice.search {
+        Some(held) => load::load(context, &part.run, held, batch),
+        None => true,
+    }
+}
+
+/// The indexes of the entries that the engine holds already.
+fn left_out(context: Pointer, parts: &[Part]) -> Vec<u32> {
+    let left_out = with_context(context, |_, one| {
+        let mut all = Vec::new();
+        for part in parts {
+            let there = one.session.there(&part.run);
+            all.extend_from_slice(&part.indexes[..there]);
+        }
+        all.sort_unstable();
+        all
+    });
+    left_out.unwrap_or_default()
+}
+
+/// Tells the worker which entries were not evaluated.
+fn note_loaded(context: Pointer, entries: &[Entry], left_out: &[u32]) {
+    if left_out.is_empty() || !outputs::are_left_out(context) {
+        return;
+    }
+    figures::add(&FIGURES.loaded_tokens, left_out.len());
+    let loaded: Vec<&Entry> = left_out
+        .iter()
+        .map(|&index| &entries[index as usize])
+        .collect();
+    guard::compute(|| {
+        for run in loaded.chunk_by(|a, b| a.sequence == b.sequence && a.position + 1 == b.position)
+        {
+            push(Event::Loaded {
+                context: ContextId(context.addr()),
+                sequence: run[0].sequence,
+                from: run[0].position,
+                to: run[run.len() - 1].position + 1,
+            });
+        }
+    });
+}
+
+/// The engine has evaluated the batch, or refused to.
+fn end(context: Pointer, parts: &[Part], result: i32) {
+    // There was no room, or the batch was invalid: all is as before.
+    if matches!(result, 1 | -1) {
+        return;
+    }
+    with_context(context, |_, one| {
+        for part in parts {
+            match result {
+                0 => one.session.evaluated(&part.run),
+                _ => one.session.obscure(part.run.sequence),
+            }
+        }
+    });
+}
+
+/// An evaluation that has not ended yet. If the engine throws an exception, nobody knows what it did.
+struct Open<'a> {
+    context: Pointer,
+    parts: &'a [Part],
+    ended: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            end(self.context, self.parts, -2);
+        }
+    }
+}
+
+/// Asks the engine what it says of a context, once.
+fn describe(context: Pointer) {
+    let known = with_context(context, |_, one| one.is_described());
+    if known != Some(false) {
+        return;
+    }
+    // SAFETY: our caller's caller uses the context.
+    let facts = unsafe { Facts::of(context) };
+    with_context(context, |_, one| {
+        one.describe(&facts);
+        if contexts::is_bounded(context) {
+            one.refuse("its cache cannot go back to any position (sliding window, recurrent)");
+        }
+    });
+}
+
+/// Proves that states of this context can be taken apart and put together, as soon as it holds two tokens.
+/// Until then it has no store.
+fn prove_layout(context: Pointer, parts: &[Part]) {
+    let wanted = with_context(context, |_, one| {
+        let wanted = one.layout.is_none() && one.refused.is_none();
+        wanted.then(|| std::mem::take(&mut one.buffer))
+    });
+    let Some(mut state) = wanted.flatten() else {
+        return;
+    };
+    let sequences = parts.iter().map(|part| part.run.sequence);
+    let proven = sequences
+        // SAFETY: our caller's caller uses the context.
+        .filter(|&sequence| unsafe { engine::length(context, sequence) } >= Some(2))
+        .find_map(|sequence| {
+            // SAFETY: as above.
+            let saved = unsafe { engine::save(context, sequence, &mut state) };
+            saved.then(|| guard::compute(|| prove(&state)))
+        });
+    with_context(context, |_, one| {
+        one.buffer = std::mem::take(&mut state);
+        if let Some(proven) = proven.flatten() {
+            learn(one, proven);
+        }
+    });
+}
+
+fn learn(one: &mut super::context::ContextStore, proven: Result<Layout, LayoutError>) {
+    match proven {
+        Ok(layout) => one.layout = Some(layout),
+        Err(error) => {
+            let why = format!("the state of its sequences is not understood ({error})");
+            if figures::note_refusal(&why) {
+                log::line(format_args!(
+                    "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
+                ));
+            }
+            one.refuse(&why);
+        }
+    }
+}
+
+/// A context is about to be freed.
+pub(super) fn forget(context: Pointer) {
+    let batch = super::with_state(|state| {
+        let at = state
+            .contexts
+            .iter()
+            .position(|one| one.is(context.addr()))?;
+        Some(state.contexts.swap_remove(at).batch)
+    });
+    if let Some(batch) = batch.flatten().filter(|batch| *batch != 0) {
+        let batch = std::ptr::with_exposed_provenance_mut(batch);
+        original!(llama_batch_ext_free(batch));
+    }
+}

@@ -1,0 +1,242 @@
+//! The two kinds of batches, and how a smaller one is made.
+
+use contextpilot_residency::Entry;
+
+use super::{Content, evaluate};
+use crate::attach::original::original;
+use crate::base::abi::{Batch, Pointer};
+use crate::base::guard::{self, EngineCall};
+use crate::capture::shadow;
+use crate::store::{acts, with_context};
+
+/// `LLAMA_PROCESS_TYPE_DECODE`.
+const DECODE: i32 = 1;
+
+/// A batch of the server's, and how to evaluate it.
+pub(super) trait Batches {
+    /// Evaluates it as it is.
+    fn whole(&self) -> i32;
+    /// Evaluates it without these entries.
+    fn without(&self, entries: &[Entry], left_out: &[u32]) -> i32;
+    /// Evaluates these tokens of a sequence that is empty, at most `most` at a time, and asks for no output.
+    fn tokens(&self, sequence: i32, tokens: &[i32], most: usize) -> i32;
+}
+
+/// Evaluates a `llama_batch_ext`.
+///
+/// # Safety
+/// The caller passes the batch for evaluation by this context.
+pub(crate) unsafe fn extended(call: &EngineCall, context: Pointer, batch: Pointer) -> i32 {
+    let whole = || original!(llama_process(context, DECODE, batch));
+    if !acts(call) {
+        return whole();
+    }
+    // SAFETY: the caller uses the batch.
+    let content = guard::compute(|| unsafe { shadow::with(batch, content_of_shadow) });
+    let content = content.flatten().unwrap_or(Content::Other(None));
+    evaluate(context, content, &Extended { context, batch })
+}
+
+fn content_of_shadow(shadow: &mut shadow::Shadow) -> Content {
+    if let Some(entries) = shadow.plain() {
+        return Content::Plain(entries.to_vec());
+    }
+    let entries = shadow.entries();
+    Content::Other(entries.map(|entries| sequences_of(&entries)))
+}
+
+fn sequences_of(entries: &[Entry]) -> Vec<i32> {
+    let mut sequences: Vec<i32> = entries.iter().map(|entry| entry.sequence).collect();
+    sequences.sort_unstable();
+    sequences.dedup();
+    sequences
+}
+
+/// Evaluates a `llama_batch`. `entries`: what is in it, each entry once for each of its sequences.
+///
+/// # Safety
+/// The caller passes the batch for evaluation by this context.
+pub(crate) unsafe fn legacy(
+    call: &EngineCall,
+    context: Pointer,
+    batch: Batch,
+    entries: Option<&[Entry]>,
+) -> i32 {
+    if !acts(call) {
+        return original!(llama_decode(context, batch));
+    }
+    let content = guard::compute(|| match entries {
+        Some(all) if !batch.token.is_null() && all.len() == batch.len as usize => {
+            Content::Plain(all.to_vec())
+        }
+        entries => Content::Other(entries.map(sequences_of)),
+    });
+    let content = content.unwrap_or(Content::Other(None));
+    evaluate(context, content, &Legacy { context, batch })
+}
+
+struct Extended {
+    context: Pointer,
+    batch: Pointer,
+}
+
+impl Extended {
+    /// Our own batch with these entries; null if the engine does not take them.
+    fn fill<'a>(&self, entries: impl Iterator<Item = &'a Entry>) -> Pointer {
+        let known = with_context(self.context, |_, one| one.batch).unwrap_or(0);
+        let batch: Pointer = match known {
+            0 => original!(llama_batch_ext_init(self.context)),
+            known => std::ptr::with_exposed_provenance_mut(known),
+        };
+        if batch.is_null() {
+            return batch;
+        }
+        with_context(self.context, |_, one| one.batch = batch.expose_provenance());
+        original!(llama_batch_ext_clear(batch));
+        for entry in entries {
+            let index = original!(llama_batch_ext_add_token(
+                batch,
+                entry.sequence,
+                entry.token
+            ));
+            // Models with several positions for a token read as many. For text, the first three are equal.
+            let position = [entry.position, entry.position, entry.position, 0];
+            let placed = original!(llama_batch_ext_set_pos(batch, index, position.as_ptr()));
+            let asked =
+                !entry.output || original!(llama_batch_ext_set_output_logits(batch, index, true));
+            if index < 0 || !placed || !asked {
+                return std::ptr::null_mut();
+            }
+        }
+        batch
+    }
+
+    fn process(&self, batch: Pointer) -> i32 {
+        match batch.is_null() {
+            true => REFUSED,
+            false => original!(llama_process(self.context, DECODE, batch)),
+        }
+    }
+}
+
+/// As if there were no room: what is ahead is cut off, and the server's batch is evaluated as it is.
+const REFUSED: i32 = 1;
+
+impl Batches for Extended {
+    fn whole(&self) -> i32 {
+        original!(llama_process(self.context, DECODE, self.batch))
+    }
+
+    fn without(&self, entries: &[Entry], left_out: &[u32]) -> i32 {
+        self.process(self.fill(kept(entries, left_out)))
+    }
+
+    fn tokens(&self, sequence: i32, tokens: &[i32], most: usize) -> i32 {
+        in_batches(sequence, tokens, most, |entries| {
+            self.process(self.fill(entries.iter()))
+        })
+    }
+}
+
+struct Legacy {
+    context: Pointer,
+    batch: Batch,
+}
+
+impl Legacy {
+    fn decode<'a>(&self, entries: impl Iterator<Item = &'a Entry>) -> i32 {
+        let entries: Vec<&Entry> = entries.collect();
+        let tokens: Vec<i32> = entries.iter().map(|entry| entry.token).collect();
+        let positions: Vec<i32> = entries.iter().map(|entry| entry.position).collect();
+        let counts = vec![1; entries.len()];
+        let sequences: Vec<i32> = entries.iter().map(|entry| entry.sequence).collect();
+        let lists: Vec<*const i32> = sequences.iter().map(std::ptr::from_ref).collect();
+        let outputs: Vec<i8> = entries.iter().map(|entry| i8::from(entry.output)).collect();
+        let batch = Batch {
+            len: i32::try_from(entries.len()).unwrap_or(0),
+            token: tokens.as_ptr(),
+            embedding: std::ptr::null(),
+            position: positions.as_ptr(),
+            sequences: counts.as_ptr(),
+            sequence: lists.as_ptr(),
+            output: outputs.as_ptr(),
+        };
+        original!(llama_decode(self.context, batch))
+    }
+}
+
+impl Batches for Legacy {
+    fn whole(&self) -> i32 {
+        original!(llama_decode(self.context, self.batch))
+    }
+
+    fn without(&self, entries: &[Entry], left_out: &[u32]) -> i32 {
+        self.decode(kept(entries, left_out))
+    }
+
+    fn tokens(&self, sequence: i32, tokens: &[i32], most: usize) -> i32 {
+        in_batches(sequence, tokens, most, |entries| {
+            self.decode(entries.iter())
+        })
+    }
+}
+
+/// The entries that are not left out.
+fn kept<'a>(entries: &'a [Entry], left_out: &[u32]) -> impl Iterator<Item = &'a Entry> {
+    let mut left_out = left_out.iter().peekable();
+    entries
+        .iter()
+        .enumerate()
+        .filter_map(move |(index, entry)| {
+            let out = left_out.next_if(|out| **out as usize == index).is_some();
+            (!out).then_some(entry)
+        })
+}
+
+/// Evaluates tokens from position 0 on, in batches of ours.
+fn in_batches(
+    sequence: i32,
+    tokens: &[i32],
+    most: usize,
+    evaluate: impl Fn(&[Entry]) -> i32,
+) -> i32 {
+    let most = most.max(1);
+    for (nth, tokens) in tokens.chunks(most).enumerate() {
+        let entries = tokens
+            .iter()
+            .zip(nth * most..)
+            .map(|(&token, position)| Entry {
+                sequence,
+                position: i32::try_from(position).unwrap_or(i32::MAX),
+                token,
+                output: false,
+            });
+        let result = evaluate(&entries.collect::<Vec<_>>());
+        if result != 0 {
+            return result;
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_not_kept() {
+        let entry = |token| Entry {
+            sequence: 0,
+            position: token,
+            token,
+            output: false,
+        };
+        let entries: Vec<Entry> = (0..6).map(entry).collect();
+        let tokens = |left_out: &[u32]| {
+            let kept = kept(&entries, left_out);
+            kept.map(|entry| entry.token).collect::<Vec<_>>()
+        };
+        assert_eq!(tokens(&[0, 1, 4]), [2, 3, 5]);
+        assert_eq!(tokens(&[]), [0, 1, 2, 3, 4, 5]);
+    }
+}

@@ -1,0 +1,124 @@
+//! Loads what the store has of a prompt into the context.
+
+use std::time::Instant;
+
+use contextpilot_kv_store::Run;
+
+use super::LEAST;
+use super::batches::Batches;
+use crate::base::abi::Pointer;
+use crate::base::log;
+use crate::store::change::WORTH;
+use crate::store::figures::{self, FIGURES};
+use crate::store::shelf::Offer;
+use crate::store::{engine, with_context};
+
+/// Looks for a run whose sequence holds `held` tokens, and loads what there is. False if the engine lost what
+/// it held, and it could not be evaluated again.
+pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batches) -> bool {
+    let start = Instant::now();
+    let Some((offer, mut state)) = search(context, run, held) else {
+        return true;
+    };
+    let sequence = run.sequence;
+    // All of it; then without what the server has not asked for; then what was there before.
+    let mut lengths = vec![offer.tokens.len(), offer.wanted, held];
+    lengths.dedup();
+    let mut composed = true;
+    let mut done = None;
+    for (attempt, &length) in lengths.iter().enumerate() {
+        if length == 0 {
+            done = Some(0);
+            break;
+        }
+        if attempt > 0 {
+            composed = compose(context, &offer, length, sequence, &mut state);
+        }
+        // SAFETY: our caller's caller uses the context.
+        if composed && unsafe { engine::load(context, sequence, &state) } {
+            // SAFETY: as above.
+            let there = unsafe { engine::length(context, sequence) };
+            if there.is_none_or(|there| there == length) {
+                done = Some(length);
+                break;
+            }
+        }
+        figures::add(&FIGURES.failed_loads, 1);
+    }
+    let tokens = offer.tokens;
+    let loaded = done.unwrap_or(0);
+    let kept = loaded.max(held);
+    if loaded < held {
+        // The engine has removed the sequence, and the server believes in it.
+        log::line(format_args!(
+            "Prefix store: the engine refused a state, {held} tokens are evaluated again"
+        ));
+        // SAFETY: as above.
+        unsafe { engine::cut(context, sequence, 0) };
+        // The engine takes as many tokens at a time as the server's batch has.
+        if batch.tokens(sequence, &tokens[..held], run.tokens.len()) != 0 {
+            with_context(context, |_, one| {
+                one.session.removed(sequence, -1, -1);
+                one.session.obscure(sequence);
+                one.buffer = state;
+            });
+            return false;
+        }
+    }
+    with_context(context, |_, one| {
+        one.session.loaded(sequence, tokens[..kept].to_vec());
+        one.buffer = state;
+    });
+    if loaded > held {
+        figures::add(&FIGURES.loads, 1);
+    }
+    figures::add_time(&FIGURES.load_nanos, start.elapsed());
+    true
+}
+
+/// What is worth loading, and its state.
+fn search(context: Pointer, run: &Run, held: usize) -> Option<(Offer, Vec<u8>)> {
+    // A chunk that is gone or damaged leaves the store: then there may be less.
+    const ATTEMPTS: usize = 4;
+    let found = with_context(context, |shelf, one| {
+        let shelf = shelf.as_mut()?;
+        let fingerprint = one.fingerprint(one.conditions())?;
+        let layout = one.layout.clone()?;
+        shelf.settle();
+        let wanted = one.session.wanted(run);
+        let room = one.room(held);
+        // If the prompt ends in this batch, nothing of it is left to be loaded.
+        let goes_on = run.leading == run.tokens.len();
+        for _ in 0..ATTEMPTS {
+            let more = room.saturating_sub(wanted.len().saturating_sub(held));
+            let offer = shelf.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
+            let gained = offer.wanted.saturating_sub(held);
+            let all = offer.tokens.len();
+            if gained < LEAST || gained > room || (all - held) * WORTH < all {
+                return None;
+            }
+            let mut state = std::mem::take(&mut one.buffer);
+            if shelf.compose(&offer, all, &layout, run.sequence, &mut state) {
+                return Some((offer, state));
+            }
+            one.buffer = state;
+        }
+        None
+    });
+    found.flatten()
+}
+
+fn compose(
+    context: Pointer,
+    offer: &Offer,
+    length: usize,
+    sequence: i32,
+    state: &mut Vec<u8>,
+) -> bool {
+    let composed = with_context(context, |shelf, one| {
+        let shelf = shelf.as_mut()?;
+        let layout = one.layout.clone()?;
+        Some(shelf.compose(offer, length, &layout, sequence, state))
+    });
+    composed.flatten() == Some(true)
+}

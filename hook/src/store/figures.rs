@@ -1,0 +1,112 @@
+//! Counters of the store. They only grow, but for what the store holds now.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use contextpilot_control::PrefixStore;
+
+/// All counters.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    /// Sequences that were loaded.
+    pub(crate) loads: AtomicU64,
+    /// Tokens that were left out of evaluations.
+    pub(crate) loaded_tokens: AtomicU64,
+    /// Time that loading took, in nanoseconds.
+    pub(crate) load_nanos: AtomicU64,
+    /// States that were taken apart because something new was in them.
+    pub(crate) saves: AtomicU64,
+    /// Tokens that were new to the store.
+    pub(crate) saved_tokens: AtomicU64,
+    /// Time that copying from the engine took, in nanoseconds.
+    pub(crate) save_nanos: AtomicU64,
+    /// Loads that failed: tokens were evaluated instead.
+    pub(crate) failed_loads: AtomicU64,
+    /// Chunks that were not kept, because the disk was too slow or refused them.
+    pub(crate) lost_chunks: AtomicU64,
+    /// What the store holds now.
+    pub(crate) bytes: AtomicU64,
+    pub(crate) chunks: AtomicU64,
+    pub(crate) limit: AtomicU64,
+}
+
+pub(crate) static FIGURES: Figures = Figures {
+    loads: AtomicU64::new(0),
+    loaded_tokens: AtomicU64::new(0),
+    load_nanos: AtomicU64::new(0),
+    saves: AtomicU64::new(0),
+    saved_tokens: AtomicU64::new(0),
+    save_nanos: AtomicU64::new(0),
+    failed_loads: AtomicU64::new(0),
+    lost_chunks: AtomicU64::new(0),
+    bytes: AtomicU64::new(0),
+    chunks: AtomicU64::new(0),
+    limit: AtomicU64::new(0),
+};
+
+/// What the disk refused last, and why contexts have no store.
+static PROBLEM: Mutex<Option<String>> = Mutex::new(None);
+static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+pub(super) fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(count as u64, Ordering::Relaxed);
+}
+
+pub(super) fn add_time(counter: &AtomicU64, time: Duration) {
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    counter.fetch_add(nanos, Ordering::Relaxed);
+}
+
+/// The folder of the store, once it is asked for.
+static FOLDER: OnceLock<String> = OnceLock::new();
+
+pub(super) fn set_folder(folder: &Path) {
+    let _ = FOLDER.set(folder.display().to_string());
+}
+
+/// All figures; `None`: no store is asked for.
+pub(crate) fn all() -> Option<PrefixStore> {
+    let folder = FOLDER.get()?.clone();
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e9;
+    Some(PrefixStore {
+        folder,
+        bytes: get(&FIGURES.bytes),
+        limit_bytes: get(&FIGURES.limit),
+        chunks: get(&FIGURES.chunks),
+        loads: get(&FIGURES.loads),
+        loaded_tokens: get(&FIGURES.loaded_tokens),
+        load_seconds: seconds(&FIGURES.load_nanos),
+        saves: get(&FIGURES.saves),
+        saved_tokens: get(&FIGURES.saved_tokens),
+        save_seconds: seconds(&FIGURES.save_nanos),
+        failed_loads: get(&FIGURES.failed_loads),
+        lost_chunks: get(&FIGURES.lost_chunks),
+        refused: lock(&REFUSED).clone(),
+        problem: lock(&PROBLEM).clone(),
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The disk refused something. True if that is new.
+pub(super) fn set_problem(problem: &str) -> bool {
+    let mut known = lock(&PROBLEM);
+    let is_new = known.as_deref() != Some(problem);
+    *known = Some(problem.to_owned());
+    is_new
+}
+
+/// A context has no store.
+pub(super) fn note_refusal(why: &str) -> bool {
+    let mut all = lock(&REFUSED);
+    let is_new = !all.iter().any(|known| known == why);
+    if is_new {
+        all.push(why.to_owned());
+    }
+    is_new
+}

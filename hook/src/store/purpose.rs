@@ -1,0 +1,61 @@
+//! For what contexts are used: from some, nothing may be left out.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use super::content::{self, Content};
+use super::{acts, ahead, with_context};
+use crate::base::abi::Pointer;
+use crate::base::guard::{self, EngineCall};
+
+/// The context has no store from now on.
+pub(crate) fn refuse(call: &EngineCall, context: Pointer, why: &str) {
+    if acts(call) {
+        ahead::remove_in(context, -1);
+        with_context(context, |_, one| one.refuse(why));
+    }
+}
+
+/// Whether the following batches are evaluated for their embeddings. The server says so before each batch.
+pub(crate) fn set_embeddings(call: &EngineCall, context: Pointer, value: bool) {
+    if !acts(call) {
+        return;
+    }
+    let turned_on = with_context(context, |_, one| {
+        let before = std::mem::replace(&mut one.embeddings, value);
+        value && !before
+    });
+    if turned_on == Some(true) {
+        ahead::remove_in(context, -1);
+    }
+}
+
+/// A file that is about to be loaded.
+pub(crate) struct Opening(Option<Arc<Content>>);
+
+/// The engine is about to load a model from this file.
+pub(crate) fn open_model(call: &EngineCall, path: Option<&CStr>) -> Opening {
+    let wanted = path.filter(|_| acts(call));
+    Opening(wanted.and_then(|path| guard::compute(|| content::begin(path))))
+}
+
+/// The model has been loaded.
+pub(crate) fn note_model(opening: Opening, model: Pointer) {
+    if let Some(content) = opening.0 {
+        guard::compute(|| content::own(model.addr(), content));
+    }
+}
+
+/// An adapter has been loaded from this file.
+pub(crate) fn note_adapter(call: &EngineCall, adapter: Pointer, path: &CStr) {
+    if acts(call) {
+        guard::compute(|| content::own(adapter.addr(), content::begin(path)));
+    }
+}
+
+/// These adapters are applied to a context from now on.
+pub(crate) fn set_adapters(context: Pointer, applied: &[(usize, f32)]) {
+    let applied = applied.iter().map(|(one, scale)| (*one, scale.to_bits()));
+    let applied = applied.collect();
+    with_context(context, |_, one| one.set_adapters(applied));
+}

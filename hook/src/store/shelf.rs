@@ -1,0 +1,239 @@
+//! The store itself: the tree of what is there, the folder with the rows, and the thread that writes them.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use contextpilot_kv_files::{Done, Folder, Writer};
+use contextpilot_kv_store::{Composer, Fingerprint, Found, Layout, Name, Piece, State, Store};
+use contextpilot_settings::StoreAt;
+
+use super::figures::{self, FIGURES};
+use crate::base::{guard, log};
+
+/// Bytes of rows that may wait for the disk.
+const QUEUE: u64 = 512 << 20;
+/// If no limit is set: this part of what is free on the disk, and at most so many bytes.
+const SHARE: u64 = 10;
+const MOST: u64 = 50_000_000_000;
+
+/// The store itself.
+pub(super) struct Shelf {
+    tree: Store,
+    folder: Folder,
+    writer: Writer,
+    /// For rows that are read.
+    rows: Vec<u8>,
+}
+
+/// What the store has of a prompt.
+pub(super) struct Offer {
+    /// The tokens, from the first on.
+    pub(super) tokens: Vec<i32>,
+    /// How many of them were asked for. The others continue them.
+    pub(super) wanted: usize,
+    pieces: Vec<Piece>,
+}
+
+impl Shelf {
+    /// Opens the folder. What is in it is read on a thread of its own, which then passes the shelf to
+    /// `ready`.
+    ///
+    /// # Errors
+    /// Why the folder cannot be used, as the rest of a message.
+    pub(super) fn open(
+        at: &StoreAt,
+        ready: impl FnOnce(Self) + Send + 'static,
+    ) -> Result<(), String> {
+        let folder = Folder::open(&at.folder).map_err(|e| e.to_string())?;
+        let free = || folder.space().map_or(0, |(free, _)| free);
+        let limit = at.limit.unwrap_or_else(|| MOST.min(free() / SHARE));
+        let read = move || {
+            guard::enter_for_life();
+            match Self::read(folder, limit) {
+                Ok(shelf) => ready(shelf),
+                Err(error) => say_problem(&format!("it cannot be written to ({error})")),
+            }
+        };
+        let thread = thread::Builder::new().name("contextpilot-open".to_owned());
+        thread
+            .spawn(read)
+            .map(drop)
+            .map_err(|e| format!("no thread can be started ({e})"))
+    }
+
+    fn read(folder: Folder, limit: u64) -> Result<Self, std::io::Error> {
+        let mut tree = Store::new(limit);
+        for header in folder.headers()? {
+            tree.load(header.chunk, header.last_used);
+        }
+        let writer = Writer::start(folder.clone(), QUEUE, guard::enter_for_life)?;
+        for name in tree.orphans() {
+            writer.remove(name);
+        }
+        let shelf = Self {
+            tree,
+            folder,
+            writer,
+            rows: Vec::new(),
+        };
+        shelf.count();
+        Ok(shelf)
+    }
+
+    /// How much of these tokens is there.
+    pub(super) fn length_of(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) -> usize {
+        self.tree.find(fingerprint, tokens).tokens()
+    }
+
+    /// What the store has of these tokens, and at most `more` tokens that continued them the last time.
+    pub(super) fn offer(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        more: usize,
+    ) -> Offer {
+        let found: Found = self.tree.find(fingerprint, tokens);
+        let wanted = found.tokens();
+        let mut offer = Offer {
+            tokens: tokens[..wanted].to_vec(),
+            wanted,
+            pieces: found.pieces().to_vec(),
+        };
+        if wanted == tokens.len() && more > 0 {
+            let (further, found) = self.tree.continuation(&found, more);
+            offer.tokens.extend(further);
+            offer.pieces = found.pieces().to_vec();
+        }
+        offer
+    }
+
+    /// Puts the state of a sequence together: the first `length` tokens of the offer. False if something
+    /// of it is gone or damaged; then that has left the store, and another offer may be asked for.
+    pub(super) fn compose(
+        &mut self,
+        offer: &Offer,
+        length: usize,
+        layout: &Layout,
+        sequence: i32,
+        state: &mut Vec<u8>,
+    ) -> bool {
+        let Ok(mut composer) = Composer::new(layout, sequence, 0..length, state) else {
+            return false;
+        };
+        let used = offer.pieces.iter().take_while(|piece| piece.start < length);
+        for piece in used.clone() {
+            let take = piece.take.min(length - piece.start);
+            let size = (piece.chunk_tokens * layout.bytes_per_token()) as u64;
+            let put = match self.writer.pending(&piece.name) {
+                Some(rows) => composer.put(piece.start, &rows, piece.chunk_tokens, 0, take),
+                None => match self.folder.read(&piece.name, size, &mut self.rows) {
+                    Ok(()) => composer.put(piece.start, &self.rows, piece.chunk_tokens, 0, take),
+                    Err(error) => {
+                        say_problem(&format!("a chunk cannot be read ({error})"));
+                        self.drop_chunk(piece.name);
+                        return false;
+                    }
+                },
+            };
+            if put.is_err() {
+                self.drop_chunk(piece.name);
+                return false;
+            }
+        }
+        if composer.finish().is_err() {
+            return false;
+        }
+        let used: Vec<Piece> = used.copied().collect();
+        self.tree.used(&used);
+        self.writer.touch(used.iter().map(|piece| piece.name));
+        true
+    }
+
+    /// Keeps what is new in a state that holds these tokens.
+    pub(super) fn keep(&mut self, fingerprint: &Fingerprint, tokens: &[i32], state: &State<'_>) {
+        self.settle();
+        let mut kept = 0;
+        for chunk in self
+            .tree
+            .missing(fingerprint, tokens, state.layout().bytes_per_token())
+        {
+            if self.writer.accepts(chunk.bytes).is_err() {
+                // The disk is too slow, or refused something a moment ago: less is kept.
+                figures::add(&FIGURES.lost_chunks, 1);
+                break;
+            }
+            let mut rows = Vec::with_capacity(usize::try_from(chunk.bytes).unwrap_or(0));
+            let from = chunk.start as usize;
+            let length = chunk.tokens.len();
+            if !state.extract(from..from + length, &mut rows) {
+                break;
+            }
+            let name = chunk.name;
+            let Ok(leaving) = self.tree.insert(chunk.clone()) else {
+                break;
+            };
+            for name in leaving {
+                self.writer.remove(name);
+            }
+            if self.writer.write(&chunk, Arc::new(rows)).is_err() {
+                figures::add(&FIGURES.lost_chunks, 1);
+                self.drop_chunk(name);
+                break;
+            }
+            kept += length;
+        }
+        if kept > 0 {
+            figures::add(&FIGURES.saves, 1);
+            figures::add(&FIGURES.saved_tokens, kept);
+        }
+        self.count();
+    }
+
+    /// Takes note of what the writer has done.
+    pub(super) fn settle(&mut self) {
+        let done: Vec<Done> = self.writer.done().collect();
+        for one in done {
+            match one {
+                Done::Written(_) => {}
+                Done::Failed(name, why) => {
+                    figures::add(&FIGURES.lost_chunks, 1);
+                    say_problem(&format!("a chunk cannot be written ({why})"));
+                    self.drop_chunk(name);
+                }
+            }
+        }
+    }
+
+    /// Waits until everything is written, at most so long.
+    pub(super) fn flush(&mut self, longest: Duration) {
+        self.writer.flush(longest);
+        self.settle();
+    }
+
+    /// A chunk leaves, with all that continues it.
+    fn drop_chunk(&mut self, name: Name) {
+        for name in self.tree.remove(&name) {
+            self.writer.remove(name);
+        }
+        self.count();
+    }
+
+    fn count(&self) {
+        let set = |counter: &std::sync::atomic::AtomicU64, value: u64| {
+            counter.store(value, std::sync::atomic::Ordering::Relaxed);
+        };
+        set(&FIGURES.bytes, self.tree.bytes());
+        set(&FIGURES.chunks, self.tree.chunks() as u64);
+        set(&FIGURES.limit, self.tree.limit());
+    }
+}
+
+/// Says a problem of the disk once.
+fn say_problem(problem: &str) {
+    if figures::set_problem(problem) {
+        log::line(format_args!(
+            "Prefix store: {problem}; these tokens are evaluated, as without a store"
+        ));
+    }
+}

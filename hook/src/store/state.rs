@@ -1,0 +1,114 @@
+//! States that the server itself saves and restores, for its host prompt cache. They are taken apart as
+//! well, so that nothing has to be copied twice.
+
+use contextpilot_residency::Token;
+
+use super::context::Saved;
+use super::{acts, change, with_context};
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+
+/// The server has saved a whole sequence to its own memory.
+///
+/// # Safety
+/// The engine has written `size` bytes to `target`.
+pub(crate) unsafe fn saved(
+    call: &EngineCall,
+    context: Pointer,
+    sequence: i32,
+    target: *const u8,
+    size: usize,
+) {
+    if !acts(call) || target.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let state = unsafe { std::slice::from_raw_parts(target, size) };
+    with_context(context, |shelf, one| {
+        change::keep(shelf, one, sequence, state);
+        let tokens: Option<Vec<Token>> = one.session.believed(sequence).map(<[_]>::to_vec);
+        let saved = match (tokens, one.session.conditions(sequence)) {
+            (Some(tokens), Some(conditions)) => Some(Saved {
+                tokens,
+                conditions,
+                sample: sample(state),
+            }),
+            _ => None,
+        };
+        one.remember(target.addr(), saved);
+    });
+}
+
+/// The server has replaced a sequence by what it had saved before. `done`: the engine took it.
+///
+/// # Safety
+/// The engine has read `size` bytes from `source`.
+pub(crate) unsafe fn restored(
+    call: &EngineCall,
+    context: Pointer,
+    sequence: i32,
+    source: *const u8,
+    size: usize,
+    done: bool,
+) {
+    if !acts(call) {
+        return;
+    }
+    with_context(context, |_, one| {
+        let known = one.saved(source.addr()).filter(|_| done).and_then(|saved| {
+            // SAFETY: the caller's promise.
+            let state = unsafe { std::slice::from_raw_parts(source, size) };
+            // Another state may have been moved to this address.
+            (sample(state) == saved.sample).then(|| (saved.tokens.clone(), saved.conditions))
+        });
+        match known {
+            Some((tokens, conditions)) => one.session.replaced(sequence, tokens, conditions),
+            None => one.session.obscure(sequence),
+        }
+    });
+}
+
+/// The engine removes a sequence before it replaces it.
+pub(crate) fn about_to_restore(call: &EngineCall, context: Pointer, sequence: i32) {
+    change::about_to_lose(call, Some(context), sequence, 0);
+}
+
+/// A number made of the length and of 64 places of a state. Two states of other tokens differ in every row.
+fn sample(state: &[u8]) -> u64 {
+    const PLACES: usize = 64;
+    let mut hash = state.len() as u64 ^ 0x9E37_79B9_7F4A_7C15;
+    let mut add = |bytes: &[u8]| {
+        for word in bytes.chunks(8) {
+            let mut whole = [0; 8];
+            whole[..word.len()].copy_from_slice(word);
+            hash = (hash ^ u64::from_le_bytes(whole))
+                .wrapping_mul(0xD6E8_FEB8_6659_FD93)
+                .rotate_left(29);
+        }
+    };
+    let step = state.len() / PLACES;
+    for place in 0..PLACES {
+        let from = place * step;
+        add(&state[from..state.len().min(from + 64)]);
+    }
+    add(&state[state.len().saturating_sub(256)..]);
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_that_differ_have_other_samples() {
+        let state: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
+        let mut other = state.clone();
+        assert_eq!(sample(&state), sample(&other));
+        for byte in &mut other[60_000..70_000] {
+            *byte ^= 1;
+        }
+        assert_ne!(sample(&state), sample(&other));
+        assert_ne!(sample(&state), sample(&state[1..]));
+        let _ = [&[][..], &[1], &[1; 63]].map(sample);
+    }
+}
