@@ -17,6 +17,7 @@ mod advise;
 mod connect;
 mod demo;
 mod doctor;
+mod engine;
 mod events;
 mod gateway;
 mod generate;
@@ -24,6 +25,7 @@ mod hosts;
 mod index;
 mod listen;
 mod reset;
+mod servers;
 mod show;
 mod simulate;
 mod slots;
@@ -44,7 +46,7 @@ mod words;
 ///
 ///   CONTEXTPILOT_INDEX_URL   where the index is
 ///   CONTEXTPILOT_INDEX_TOKEN bearer token for the index
-///   CONTEXTPILOT_LISTEN      where the control endpoint listens: 127.0.0.1:8890, unix:/path
+///   CONTEXTPILOT_LISTEN      where the control endpoint listens: auto, 127.0.0.1:8890, unix:/path
 ///   CONTEXTPILOT_LOG_FILE    file for a line of JSON for each finished request
 ///   CONTEXTPILOT_KV_EVENTS   where KV cache events are published for routers: tcp://127.0.0.1:5557
 ///   CONTEXTPILOT_TRAFFIC_FILE  file for a recording of traffic without its text

@@ -18,7 +18,7 @@ use crate::say::say;
 /// would help. Also says how much only the client can change, because its prompts differ near their beginning.
 #[derive(Args)]
 #[command(after_help = "Example:
-  contextpilot-llama advise --control 127.0.0.1:8890
+  contextpilot-llama advise
   contextpilot-llama advise traffic --json | jq '.changes[-1].flags'")]
 pub(super) struct Options {
     /// The recording [default: the one that a running server is making, see --control]

@@ -1,64 +1,98 @@
-//! The addresses of the server and its hook, and the messages if they do not answer.
+//! The hook that a command asks: given, or found; and the messages if it does not answer.
 
 use clap::Args;
-use contextpilot_client::{Control, Error, LlamaServer};
-use contextpilot_settings::env;
+use contextpilot_client::control::Stats;
+use contextpilot_client::{Control, Error};
+use contextpilot_settings::{Listen, env};
 
+use super::servers::{Running, choose, running};
 use crate::variables::{Lookup, of_process};
 
+/// Where the endpoint of older examples is. It is tried if nothing else is known.
 const CONTROL: &str = "127.0.0.1:8890";
-const SERVER: &str = "http://127.0.0.1:8080";
-/// llama-server's own variable for the same.
-const API_KEY: &str = "LLAMA_API_KEY";
 
-#[derive(Args)]
+/// Which server's hook is asked.
+#[derive(Args, Clone, Default)]
 pub(super) struct ControlAt {
     /// The hook's endpoint: what the server was given as CONTEXTPILOT_LISTEN.
     /// Its token is taken from CONTEXTPILOT_LISTEN_TOKEN
-    /// [default: CONTEXTPILOT_LISTEN, else 127.0.0.1:8890]
+    /// [default: CONTEXTPILOT_LISTEN, else the server of this user that runs]
     #[arg(long, value_name = "ADDRESS", global = true)]
     pub(super) control: Option<String>,
+    /// Of several servers, the one with this process id
+    #[arg(long, global = true, conflicts_with = "control")]
+    pub(super) pid: Option<u32>,
+    /// Of several servers, the one with this model, by its name or a part of it
+    #[arg(long, value_name = "NAME", global = true, conflicts_with = "control")]
+    pub(super) model: Option<String>,
 }
 
 impl ControlAt {
+    /// A client for the endpoint that was given, or of the one server that runs.
     pub(super) fn client(&self) -> Result<Control, String> {
-        let address = self.control.clone().or_else(|| text(env::LISTEN));
-        let control = Control::new(address.as_deref().unwrap_or(CONTROL))
-            .map_err(|e| format!("--control: {e}"))?;
-        match text(env::LISTEN_TOKEN) {
-            Some(token) => control
-                .with_token(&token)
-                .map_err(|_| format!("{} cannot be sent: check it", env::LISTEN_TOKEN)),
-            None => Ok(control),
+        match self.given()? {
+            Some(control) => Ok(control),
+            None => match self.found()? {
+                Some(found) => Ok(found.control),
+                None => self
+                    .usual()
+                    .map(|(control, _)| control)
+                    .ok_or_else(none_runs),
+            },
         }
+    }
+
+    /// The endpoint that was given.
+    pub(super) fn given(&self) -> Result<Option<Control>, String> {
+        let chosen = self.pid.is_some() || self.model.is_some();
+        let from_variable = || text(env::LISTEN).filter(|_| !chosen);
+        let address = self.control.clone().or_else(from_variable);
+        match address.filter(|address| address.parse() != Ok(Listen::Auto)) {
+            Some(address) => {
+                let control = Control::new(&address).map_err(|e| format!("--control: {e}"))?;
+                with_token(control).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The one server that runs and is meant. `None`: no server runs.
+    pub(super) fn found(&self) -> Result<Option<Running>, String> {
+        choose(running(), self.pid, self.model.as_deref())
+    }
+
+    /// The endpoint of older examples, if something answers there and nothing was asked for in particular.
+    pub(super) fn usual(&self) -> Option<(Control, Stats)> {
+        if self.pid.is_some() || self.model.is_some() {
+            return None;
+        }
+        let control = with_token(Control::new(CONTROL).ok()?).ok()?;
+        let stats = control.stats().ok()?;
+        Some((control, stats))
     }
 }
 
-#[derive(Args)]
-pub(super) struct ServerAt {
-    /// The server. Its key, if it asks for one, is taken from LLAMA_API_KEY
-    #[arg(long, value_name = "URL", default_value = SERVER, global = true)]
-    pub(super) server: String,
-}
-
-impl ServerAt {
-    pub(super) fn client(&self) -> Result<LlamaServer, String> {
-        let server = LlamaServer::new(&self.server).map_err(|e| format!("--server: {e}"))?;
-        match api_key() {
-            Some(key) => server
-                .with_api_key(&key)
-                .map_err(|_| format!("{API_KEY} cannot be sent: check it")),
-            None => Ok(server),
-        }
+/// Adds the token of the environment.
+pub(super) fn with_token(control: Control) -> Result<Control, String> {
+    match text(env::LISTEN_TOKEN) {
+        Some(token) => control
+            .with_token(&token)
+            .map_err(|_| format!("{} cannot be sent: check it", env::LISTEN_TOKEN)),
+        None => Ok(control),
     }
 }
 
-/// The server's key, if it asks for one.
-pub(super) fn api_key() -> Option<String> {
-    text(API_KEY)
+/// What to type if no server is found.
+pub(super) const START: &str = "CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf";
+
+fn none_runs() -> String {
+    format!(
+        "No server of this user with a control endpoint runs (nothing answers at {CONTROL} either): \
+         start it as {START}, or say with --control where it listens"
+    )
 }
 
-fn text(name: &str) -> Option<String> {
+pub(super) fn text(name: &str) -> Option<String> {
     of_process.non_empty(name)?.into_string().ok()
 }
 
@@ -99,19 +133,4 @@ fn versions_differ(control: &Control) -> Option<String> {
              contextpilot-llama-server {OUR_VERSION}"
         )
     })
-}
-
-/// The message for an error of the server.
-pub(super) fn server_says(server: &LlamaServer, error: &Error) -> String {
-    let address = server.address();
-    match error {
-        Error::Unreachable { why, .. } => format!(
-            "No llama-server answers at {address} ({why}): start it, \
-             or say with --server where it is"
-        ),
-        Error::Unauthorized { .. } => format!(
-            "The server at {address} asks for a key: set {API_KEY} to the one of its --api-key"
-        ),
-        other => format!("The server at {address}: {other}"),
-    }
 }

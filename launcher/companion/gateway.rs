@@ -5,6 +5,8 @@ use contextpilot_gateway::Gateway;
 use contextpilot_proxy::Upstream;
 use contextpilot_settings::{KvEventsOf, Settings, env};
 
+use super::connect::ControlAt;
+use super::engine::Engine;
 use super::hosts::Hosts;
 use super::listen;
 use crate::say::say;
@@ -19,13 +21,17 @@ use crate::variables::of_process;
 /// others. Everything else passes through to the server and back.
 #[derive(Args)]
 #[command(after_help = "Example:
-  contextpilot-llama gateway --server http://127.0.0.1:8080 --port 8081")]
+  contextpilot-llama gateway --port 8081
+  contextpilot-llama gateway --server http://127.0.0.1:9931 --port 8081")]
 pub(super) struct Options {
     /// The server: http://host:port, https://host:port, or unix:/path of its
     /// socket. Its certificate is checked against the system's authorities, or
     /// those in the PEM file that SSL_CERT_FILE names
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    server: String,
+    /// [default: where the server of this user listens that runs]
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    #[command(flatten)]
+    control: ControlAt,
     /// Port to listen on; 0 chooses a free one
     #[arg(long, default_value_t = 8081)]
     port: u16,
@@ -42,7 +48,11 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let settings = Settings::from(events).map_err(|e| e.to_string())?;
     let events = settings.kv_events.as_ref();
     let only = events.and_then(KvEventsOf::only);
-    let upstream = Upstream::new(&options.server).map_err(|e| format!("--server: {e}"))?;
+    let server = match &options.server {
+        Some(server) => server.clone(),
+        None => Engine::find(None, &options.control, "--server")?.url,
+    };
+    let upstream = Upstream::new(&server).map_err(|e| format!("--server: {e}"))?;
     let hosts = options.hosts.allowed()?;
     let gateway = Gateway::new(upstream, only.cloned()).with_hosts(hosts);
     let listener = listen::bind(&options.host, options.port)?;
@@ -61,8 +71,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         ),
     };
     say(format_args!(
-        "Gateway to {} on http://{address}; {events}",
-        options.server
+        "Gateway to {server} on http://{address}; {events}"
     ));
     gateway
         .run(listener)

@@ -7,13 +7,12 @@ use clap::Args;
 use contextpilot_client::{Control, LlamaServer};
 use contextpilot_index::{Index, Limits, Mode};
 use contextpilot_proxy::Upstream;
-use contextpilot_settings::env;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::connect::{ControlAt, api_key};
+use super::connect::ControlAt;
+use super::engine::{Engine, with_key};
 use super::hosts::Hosts;
 use crate::say::say;
-use crate::variables::{Lookup, of_process};
 
 mod hook;
 mod ids;
@@ -24,31 +23,24 @@ mod watch;
 /// Order contexts by what the server has cached
 ///
 /// Has the API of ContextPilot's index server (POST /reorder and so on) and
-/// passes all other requests on to the server. With --control, or with
-/// CONTEXTPILOT_LISTEN set, it asks the server's hook what is cached. Without,
-/// the index guesses, and its answers say so.
+/// passes all other requests on to the server. It asks the server's hook what is
+/// cached, if the server was started with CONTEXTPILOT_LISTEN. Without, the index
+/// guesses, and its answers say so.
 #[derive(Args)]
 #[command(after_help = "Example:
-  CONTEXTPILOT_LISTEN=127.0.0.1:8890 contextpilot-llama-server -m model.gguf &
-  contextpilot-llama index --port 8765 --engine http://127.0.0.1:8080 --control 127.0.0.1:8890")]
+  CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf &
+  contextpilot-llama index --port 8765")]
 pub(super) struct Options {
     #[command(flatten)]
     pub(super) serving: Serving,
     /// The server: http://host:port, https://host:port, or unix:/path. Its
     /// certificate is checked against the system's authorities, or those in the
     /// PEM file that SSL_CERT_FILE names
-    #[arg(
-        long,
-        value_name = "URL",
-        default_value = "http://127.0.0.1:8080",
-        alias = "infer-api-url"
-    )]
-    engine: String,
-    /// The hook's endpoint: what the server was given as CONTEXTPILOT_LISTEN.
-    /// Its token is taken from CONTEXTPILOT_LISTEN_TOKEN
-    /// [default: CONTEXTPILOT_LISTEN, else none: the index guesses]
-    #[arg(long, value_name = "ADDRESS")]
-    control: Option<String>,
+    /// [default: where the server of this user listens that runs]
+    #[arg(long, value_name = "URL", alias = "infer-api-url")]
+    engine: Option<String>,
+    #[command(flatten)]
+    control: ControlAt,
 }
 
 /// Address and limits of the index.
@@ -139,17 +131,13 @@ impl Shared {
 
 /// Serves until the process is ended.
 pub(super) fn run(options: &Options) -> Result<(), String> {
-    let given = ControlAt {
-        control: options.control.clone(),
-    };
-    let known = options.control.is_some() || of_process.non_empty(env::LISTEN).is_some();
-    let control = known.then(|| given.client()).transpose()?;
+    let engine = Engine::find(options.engine.as_deref(), &options.control, "--engine")?;
     let (listener, address) = options.serving.bind()?;
     say(format_args!(
         "Index at http://{address}, in front of {}",
-        options.engine
+        engine.url
     ));
-    serve(&options.serving, listener, &options.engine, control)
+    serve(&options.serving, listener, &engine.url, engine.control)
 }
 
 /// Serves with addresses that were resolved.
@@ -170,19 +158,14 @@ pub(super) fn serve(
     match control {
         Some(control) if mode == Mode::Live => watch::start(control, shared.clone()),
         _ if mode == Mode::Live => say(
-            "No control endpoint is given, so this index guesses what is cached; start the server \
-             with CONTEXTPILOT_LISTEN and say so with --control",
+            "No hook of this server is found, so this index guesses what is cached; start the \
+             server with CONTEXTPILOT_LISTEN=auto",
         ),
         _ => {}
     }
     let wishes = match LlamaServer::new(engine) {
         Ok(server) => {
-            let server = match api_key() {
-                Some(key) => server
-                    .with_api_key(&key)
-                    .map_err(|_| "LLAMA_API_KEY cannot be sent: check it")?,
-                None => server,
-            };
+            let server = with_key(server)?;
             Some(tokens::start(server, shared.clone()))
         }
         // At a Unix socket: tokens are estimated.

@@ -11,7 +11,7 @@ use super::show::{count, print, print_json};
 /// stays as it is.
 #[derive(Args)]
 #[command(after_help = "Example:
-  contextpilot-llama reset --control 127.0.0.1:8890")]
+  contextpilot-llama reset")]
 pub(super) struct Options {
     #[command(flatten)]
     control: ControlAt,

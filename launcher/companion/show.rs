@@ -67,6 +67,15 @@ impl Moment {
         format!("{:02}:{:02}:{:02}.{ms:03}", t.hour, t.minute, t.second)
     }
 
+    /// `YYYY-MM-DD HH:MM`
+    pub(super) fn minute(&self) -> String {
+        let t = &self.local;
+        format!(
+            "{:04}-{:02}-{:02} {:02}:{:02}",
+            t.year, t.month, t.day, t.hour, t.minute
+        )
+    }
+
     /// As RFC 3339 has it: `2026-11-21T07:25:03.123+01:00`
     pub(super) fn full(&self) -> String {
         let t = &self.local;

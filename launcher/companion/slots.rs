@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use contextpilot_client::control::{self, Stats};
-use contextpilot_client::{Error, Health, LlamaServer, Props, Slot};
+use contextpilot_client::{Control, Error, Health, LlamaServer, Props, Slot};
 use serde_json::json;
 
-use super::connect::{ControlAt, ServerAt, hook_says, server_says};
+use super::connect::{ControlAt, hook_says};
+use super::engine::{ServerAt, no_hook, server_says};
 use super::show::{Visible, bytes, count, print, print_json};
 use super::table::Table;
 use crate::say::say;
@@ -69,9 +70,9 @@ struct WithFile {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), String> {
-    let server = options.server.client()?;
+    let (server, control) = options.server.clients(&options.control)?;
     match &options.action {
-        None => show(options, &server),
+        None => show(options, &server, control.as_ref()),
         Some(action) => act(action, &server, options.json)
             .map_err(|e| advice(&e).unwrap_or_else(|| server_says(&server, &e)))
             .and_then(|text| print(&text)),
@@ -128,7 +129,7 @@ fn act(action: &Action, server: &LlamaServer, json: bool) -> Result<String, Erro
     })
 }
 
-fn show(options: &Options, server: &LlamaServer) -> Result<(), String> {
+fn show(options: &Options, server: &LlamaServer, control: Option<&Control>) -> Result<(), String> {
     let says = |e| server_says(server, &e);
     let health = server.health().map_err(says)?;
     let (props, slots) = match &health {
@@ -151,25 +152,27 @@ fn show(options: &Options, server: &LlamaServer) -> Result<(), String> {
             return Err(says(Error::Unreachable { address, why }));
         }
     };
-    let control = options.control.client()?;
-    let stats = match control.stats() {
-        // Without a hook the server's own slots are all there is to show. Any other error is one.
-        Err(error) if !matches!(error, Error::Unreachable { .. }) => {
-            return Err(hook_says(&control, &error));
-        }
-        other => other,
+    // Without a hook the server's own slots are all there is to show. Any other error is one.
+    let stats = match control.map(|control| (control, control.stats())) {
+        None => Err(no_hook(server)),
+        Some((_, Ok(stats))) => Ok(stats),
+        Some((control, Err(error @ Error::Unreachable { .. }))) => Err(hook_says(control, &error)),
+        Some((control, Err(error))) => return Err(hook_says(control, &error)),
     };
     if options.json {
         return print_json(&json!({
             "server": {"health": health, "props": props, "slots": slots},
             "hook": stats.as_ref().ok().map(|stats| &stats.slots),
-            "hook_error": stats.as_ref().err().map(|e| hook_says(&control, e)),
+            "hook_error": stats.as_ref().err(),
         }));
     }
     let mut text = heading(server, &health, props.as_ref());
-    match &stats {
-        Ok(stats) => text += &format!("{}  {}\n", control.address(), super::stats::heading(stats)),
-        Err(error) => say(hook_says(&control, error)),
+    match (&stats, control) {
+        (Ok(stats), Some(control)) => {
+            text += &format!("{}  {}\n", control.address(), super::stats::heading(stats));
+        }
+        (Ok(_), None) => {}
+        (Err(why), _) => say(why),
     }
     if health == Health::Ready {
         text.push('\n');

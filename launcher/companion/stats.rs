@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::control::{
-    Delivery, HostCache, KvEvents, Losses, Mode, ModelState, Reason, Recording, ReuseOver, Slot,
-    Stats,
+    HostCache, KvEvents, Losses, Mode, ModelState, Reason, Recording, ReuseOver, Slot, Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
@@ -77,7 +76,7 @@ pub(super) fn text(stats: &Stats) -> String {
     lines.push(line("reuse", &reuse(&stats.reuse.total)));
     lines.push(line("last minute", &reuse(&stats.reuse.last_minute)));
     lines.push(line("evictions", &evictions(stats)));
-    lines.push(line("index", &index(stats.delivery.as_ref())));
+    lines.push(line("index", &index(stats)));
     if let Some(events) = &stats.kv_events {
         lines.push(line("kv events", &kv_events(events)));
     }
@@ -217,9 +216,16 @@ pub(super) fn evictions(stats: &Stats) -> String {
 }
 
 /// The state of delivery to the index, in words.
-pub(super) fn index(delivery: Option<&Delivery>) -> String {
-    let Some(delivery) = delivery else {
-        return "none is told (CONTEXTPILOT_INDEX_URL is not set)".to_owned();
+pub(super) fn index(stats: &Stats) -> String {
+    let delivery = match (&stats.delivery, &stats.index_in_front) {
+        (Some(delivery), _) => delivery,
+        (None, Some(index)) => {
+            return format!(
+                "{} stands in front, and asks what is cached",
+                Visible(index)
+            );
+        }
+        (None, None) => return "none is told (CONTEXTPILOT_INDEX_URL is not set)".to_owned(),
     };
     let mut parts = vec![format!("{} ids told", count(delivery.sent))];
     for (number, what) in [

@@ -8,7 +8,8 @@ use clap::Args;
 use contextpilot_client::Error;
 use serde_json::json;
 
-use super::connect::{ControlAt, ServerAt, hook_says, server_says};
+use super::connect::{ControlAt, hook_says};
+use super::engine::{ServerAt, no_hook, server_says};
 use super::show::{count, print, print_json};
 use crate::say::say;
 
@@ -65,8 +66,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), String> {
-    let server = options.server.client()?;
-    let control = options.control.client()?;
+    let (server, control) = options.server.clients(&options.control)?;
     let says = |e: Error| server_says(&server, &e);
 
     let props = server.props().map_err(says)?;
@@ -90,10 +90,14 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             ));
         }
     }
-    let hook = match control.stats() {
-        Ok(_) => Some(Hook::new(control)),
-        Err(error) => {
+    let hook = match control.map(|control| (control.stats(), control)) {
+        Some((Ok(_), control)) => Some(Hook::new(control)),
+        Some((Err(error), control)) => {
             say(hook_says(&control, &error));
+            None
+        }
+        None => {
+            say(no_hook(&server));
             None
         }
     };

@@ -7,13 +7,14 @@ use std::process::{Child, Command, ExitCode, ExitStatus, exit};
 use std::thread;
 
 use clap::Args;
+use contextpilot_client::Control;
 use contextpilot_private_folder::{Base, PrivateFolder};
 use contextpilot_settings::env;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::connect::ControlAt;
+use super::connect::with_token;
 use super::index::{self, Serving};
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
@@ -39,10 +40,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let serving = Serving::at_port(options.index_port);
     let (listener, address) = serving.bind()?;
     let listen = listen()?;
-    let control = ControlAt {
-        control: Some(listen.to_string_lossy().into_owned()),
-    };
-    let control = control.client()?;
+    let control = Control::new(&listen.to_string_lossy()).map_err(|e| e.to_string())?;
+    let control = with_token(control)?;
     // Before the server starts, so that an error leaves no server behind.
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
         .map_err(|e| format!("Signals cannot be received ({e}): try again"))?;
@@ -93,7 +92,7 @@ fn engine(arguments: &[OsString]) -> String {
 
 /// The address for the hook: by the settings, else a Unix socket of this process.
 fn listen() -> Result<OsString, String> {
-    if let Some(listen) = of_process.non_empty(env::LISTEN) {
+    if let Some(listen) = of_process.non_empty(env::LISTEN).filter(|at| at != "auto") {
         return Ok(listen);
     }
     let folder = PrivateFolder::in_memory()

@@ -29,6 +29,7 @@
 mod evaluation;
 mod event;
 mod health;
+mod listening;
 mod log_line;
 mod matching;
 mod reason;

@@ -54,6 +54,10 @@ pub struct Stats {
     pub undecided: bool,
     /// How the index is being told; `None` where there is none ([`Mode::Observing`]).
     pub delivery: Option<Delivery>,
+    /// The URL of an index that stands in front of the server and asks this endpoint
+    /// (`CONTEXTPILOT_INDEX_IN_FRONT`, which `contextpilot-llama up` sets); `None`: none is known of.
+    #[serde(default)]
+    pub index_in_front: Option<String>,
     /// What is published for routers; `None` where nothing is (`CONTEXTPILOT_KV_EVENTS`).
     #[serde(default)]
     pub kv_events: Option<KvEvents>,

@@ -81,6 +81,7 @@ fn stats() -> Stats {
         evictions: BTreeMap::from([(Reason::Overwritten, 3), (Reason::NeverCached, 1)]),
         undecided: true,
         delivery: Some(Delivery::default()),
+        index_in_front: Some("http://127.0.0.1:8765".to_owned()),
         kv_events: Some(KvEvents::default()),
         recording: Some(Recording::default()),
         store: Some(PrefixStore::default()),

@@ -38,6 +38,8 @@ pub struct Outside {
     pub requests: Requests,
     /// See [`Stats::delivery`].
     pub delivery: Option<Delivery>,
+    /// See [`Stats::index_in_front`].
+    pub index_in_front: Option<String>,
     /// See [`Stats::kv_events`]. If it names no problem, the observer looks for one.
     pub kv_events: Option<KvEvents>,
     /// See [`Stats::recording`].
@@ -106,6 +108,7 @@ impl Observer {
             evictions: counts.evictions.clone(),
             undecided: ledger.is_some_and(Ledger::awaits_silence),
             delivery: outside.delivery,
+            index_in_front: outside.index_in_front,
             kv_events,
             recording: outside.recording,
             store: outside.store,

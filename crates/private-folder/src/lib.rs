@@ -1,7 +1,8 @@
 //! The folders that this project keeps files in: `contextpilot-llama` in the
 //! user's cache folder (the hook library) and in the user's state folder (the
 //! journal of live request ids), one in the system's memory (what the journal
-//! does not have yet), and one in the folder of the prefix store, which the user names.
+//! does not have yet), one in the folder of the prefix store, which the user names, and one in
+//! the user's runtime folder (sockets).
 //!
 //! Whoever can write to the first folder, or can put another folder in its place,
 //! chooses what is loaded into the server. Whoever can write to the second
@@ -68,12 +69,31 @@ impl Base {
         }
     }
 
+    /// The folder. `None`: no variable says where it is.
+    fn of(self, lookup: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+        let absolute = |name: &str| {
+            let path = lookup(name).map(PathBuf::from);
+            path.filter(|path| path.is_absolute())
+        };
+        absolute(self.variable())
+            .or_else(|| absolute("HOME").map(|home| home.join(self.below_home())))
+    }
+
     fn below_home(self) -> &'static str {
         match self {
             Self::Cache => ".cache",
             Self::State => ".local/state",
         }
     }
+}
+
+/// What becomes of a folder that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It is made.
+    Make,
+    /// It is not there.
+    Leave,
 }
 
 /// A folder that was found private, and is kept open. If its path is replaced
@@ -97,26 +117,52 @@ impl PrivateFolder {
     /// # Errors
     /// No such variable, the system's refusal, or what is not private.
     pub fn open(base: Base, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
-        let absolute = |name: &str| {
-            let path = lookup(name).map(PathBuf::from);
-            path.filter(|path| path.is_absolute())
-        };
-        let base = absolute(base.variable())
-            .or_else(|| absolute("HOME").map(|home| home.join(base.below_home())))
-            .ok_or(Error::NoHome)?;
+        let base = base.of(lookup).ok_or(Error::NoHome)?;
         Self::inside(&base, NAME)
+    }
+
+    /// Folders for what is of use as long as its process lives, such as sockets. The first is
+    /// the place for it: in `$XDG_RUNTIME_DIR`, else where logins have that folder, else in the
+    /// memory of the machine, else in the state folder. A process looks into all of them for
+    /// what others have put there, since not all processes of a user have the same variables.
+    /// Folders that are not there, or not private, are left out.
+    pub fn runtime(
+        lookup: impl Fn(&str) -> Option<OsString>,
+        missing: Missing,
+    ) -> impl Iterator<Item = Self> {
+        let given = lookup("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let given = given.filter(|path| path.is_absolute());
+        let usual = PathBuf::from(format!("/run/user/{}", effective_user()));
+        let other = (given.as_ref() != Some(&usual)).then_some(usual);
+        // These folders are the system's to make.
+        let bases = given.into_iter().chain(other).filter(|base| base.is_dir());
+        bases
+            .filter_map(move |base| Self::within(&base, NAME, missing).ok())
+            .chain(std::iter::once_with(move || Self::memory(missing)).flatten())
+            .chain(std::iter::once_with(move || Self::state(lookup, missing)).flatten())
+    }
+
+    fn state(lookup: impl Fn(&str) -> Option<OsString>, missing: Missing) -> Option<Self> {
+        let base = Base::State.of(lookup)?;
+        Self::within(&base, NAME, missing).ok()
     }
 
     /// The user's folder in the memory that all processes of the machine share: what
     /// outlives a process, but not the machine. Checked in the same way. `None`: there
     /// is no such memory, or the folder there is not private.
-    #[cfg(target_os = "linux")]
     pub fn in_memory() -> Option<Self> {
+        Self::memory(Missing::Make)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn memory(missing: Missing) -> Option<Self> {
         const TMPFS: i64 = 0x0102_1994;
         let name = format!("{NAME}-{}", effective_user());
         let memory = Path::new("/dev/shm");
         // Not made, if it is missing: that would not be memory.
-        let there = memory.is_dir().then(|| Self::inside(memory, &name).ok());
+        let there = memory
+            .is_dir()
+            .then(|| Self::within(memory, &name, missing).ok());
         there.flatten().filter(|folder| {
             let system = rustix::fs::fstatfs(folder);
             // The type of this field differs between machines.
@@ -127,7 +173,7 @@ impl PrivateFolder {
 
     /// Where the system has no such memory.
     #[cfg(not(target_os = "linux"))]
-    pub fn in_memory() -> Option<Self> {
+    fn memory(_: Missing) -> Option<Self> {
         None
     }
 
@@ -137,10 +183,15 @@ impl PrivateFolder {
     /// # Errors
     /// The system's refusal, or what is not private.
     pub fn inside(base: &Path, name: &str) -> Result<Self, Error> {
+        Self::within(base, name, Missing::Make)
+    }
+
+    fn within(base: &Path, name: &str, missing: Missing) -> Result<Self, Error> {
         let view = View {
             root: Path::new("/"),
             user: effective_user(),
             owner: &|_, owner| owner,
+            missing,
         };
         Self::seen(&view, base, name)
     }
@@ -170,14 +221,16 @@ impl AsFd for PrivateFolder {
     }
 }
 
-/// The folder `name` in `base`, made if it is missing, closed if others could read it. `path` is
+/// The folder `name` in `base`, closed if others could read it. `path` is
 /// where it is.
 fn private(view: &View<'_>, base: &File, name: &str, path: &Path) -> Result<File, Stop> {
     let faulty = |why| Stop::Unsafe {
         at: path.to_owned(),
         why,
     };
-    walk::make(base, OsStr::new(name))?;
+    if view.missing == Missing::Make {
+        walk::make(base, OsStr::new(name))?;
+    }
     // By name first, as opening a link or a file would fail with a code that differs between
     // systems; then again what was opened.
     let found = rustix::fs::statat(base, name, AtFlags::SYMLINK_NOFOLLOW)?;

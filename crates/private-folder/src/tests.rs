@@ -66,10 +66,15 @@ impl Tree {
 
     /// The private folder in `base`.
     fn open(&self, base: &str) -> Result<PrivateFolder, Error> {
+        self.open_or(base, Missing::Make)
+    }
+
+    fn open_or(&self, base: &str, missing: Missing) -> Result<PrivateFolder, Error> {
         let view = View {
             root: self.root.path(),
             user: effective_user(),
             owner: &|path, owner| self.given.get(path).copied().unwrap_or(owner),
+            missing,
         };
         PrivateFolder::seen(&view, Path::new(base), NAME)
     }
@@ -129,6 +134,61 @@ fn what_is_missing_is_made_for_us_alone() {
     let named = fs::metadata(tree.real("/home/a/c").join(NAME)).unwrap();
     assert_eq!(metadata.ino(), named.ino());
     assert_eq!(folder.path(), Path::new("/home/a/b/../c").join(NAME));
+}
+
+#[test]
+fn a_look_makes_nothing() {
+    let tree = Tree::new(&["/home"]);
+    for missing in ["/home", "/home/a/b"] {
+        let found = tree.open_or(missing, Missing::Leave);
+        assert!(matches!(found, Err(Error::System { .. })), "{found:?}");
+    }
+    assert_eq!(fs::read_dir(tree.real("/home")).unwrap().count(), 0);
+    tree.open("/home").unwrap();
+    tree.open_or("/home", Missing::Leave).unwrap();
+}
+
+#[test]
+fn the_first_runtime_folder_is_the_one_of_the_variable() {
+    let home = tempfile::tempdir().unwrap();
+    set(home.path(), 0o700);
+    let run = home.path().join("run");
+    let lookup = |name: &str| match name {
+        "XDG_RUNTIME_DIR" => Some(run.clone().into()),
+        "HOME" => Some(home.path().into()),
+        _ => None,
+    };
+    let folders = |missing| -> Vec<PathBuf> {
+        let folders = PrivateFolder::runtime(lookup, missing);
+        folders.map(|folder| folder.path().to_owned()).collect()
+    };
+    let here = |folders: Vec<PathBuf>| -> Vec<PathBuf> {
+        // The others are the machine's.
+        let ours = |path: &PathBuf| path.starts_with(home.path());
+        folders.into_iter().filter(ours).collect()
+    };
+    let state = home.path().join(".local/state").join(NAME);
+    assert!(here(folders(Missing::Leave)).is_empty());
+    // Not made, as it is the system's.
+    assert_eq!(
+        PrivateFolder::state(lookup, Missing::Make).unwrap().path(),
+        state
+    );
+    assert_eq!(here(folders(Missing::Leave)), std::slice::from_ref(&state));
+    assert!(!run.exists());
+
+    fs::create_dir(&run).unwrap();
+    set(&run, 0o700);
+    assert_eq!(here(folders(Missing::Leave)), std::slice::from_ref(&state));
+    let first = PrivateFolder::runtime(lookup, Missing::Make).next();
+    assert_eq!(first.unwrap().path(), run.join(NAME));
+    assert_eq!(
+        here(folders(Missing::Leave)),
+        [run.join(NAME), state.clone()]
+    );
+    // Others could put their own folder there.
+    set(&run, 0o777);
+    assert_eq!(here(folders(Missing::Leave)), [state]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::Missing;
 use crate::fault::{Facts, Fault};
 
 /// Links on the way, at most: Linux' own limit for one path.
@@ -62,10 +63,12 @@ pub(crate) struct View<'a> {
     /// The owner of what lies at a path, given the one that the system states. The identity but
     /// in tests, which may not give files away.
     pub(crate) owner: &'a dyn Fn(&Path, u32) -> u32,
+    /// What becomes of folders that are missing.
+    pub(crate) missing: Missing,
 }
 
 impl View<'_> {
-    /// Opens the folder at `path`, which is absolute. What is missing on the way is made, with
+    /// Opens the folder at `path`, which is absolute. What is missing on the way may be made, with
     /// mode 0700.
     ///
     /// `..` and symbolic links are followed as the system does it. All folders on the way, the
@@ -127,14 +130,14 @@ impl View<'_> {
     }
 
     /// Where `name` in the folder `at` leads if it is a symbolic link. If there is nothing, a
-    /// folder is made.
+    /// folder may be made.
     fn link(&self, folder: &File, name: &OsStr, at: &Path) -> Result<Option<PathBuf>, Stop> {
         if name == ".." {
             return Ok(None);
         }
         let found = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
-            Err(Errno::NOENT) => {
+            Err(Errno::NOENT) if self.missing == Missing::Make => {
                 make(folder, name)?;
                 return Ok(None);
             }

@@ -32,10 +32,16 @@ pub const EXIT_DRAIN_MS: &str = "CONTEXTPILOT_EXIT_DRAIN_MS";
 /// folder, `$XDG_STATE_HOME` or `~/.local/state`.
 pub const JOURNAL: &str = "CONTEXTPILOT_JOURNAL";
 
-/// Where the control endpoint listens: `127.0.0.1:8890`, `[::1]:8890` or `unix:/path` (see
-/// [`ListenAddress`](crate::ListenAddress)). Unset: nowhere. Without an index URL the hook is
+/// Where the control endpoint listens: `auto` for a private Unix socket that the companion
+/// command finds by itself, `127.0.0.1:8890`, `[::1]:8890` or `unix:/path` (see
+/// [`Listen`](crate::Listen)). Unset: nowhere. Without an index URL the hook is
 /// then there for observation only.
 pub const LISTEN: &str = "CONTEXTPILOT_LISTEN";
+
+/// The URL of an index that stands in front of the server and asks the control endpoint what is
+/// cached. `contextpilot-llama up` sets it, so that the hook can say so and the index finds its
+/// servers. Unset: none is known of.
+pub const INDEX_IN_FRONT: &str = "CONTEXTPILOT_INDEX_IN_FRONT";
 
 /// Bearer token that the control endpoint asks for. Must be set if it listens where other
 /// machines can reach it. Never shown.

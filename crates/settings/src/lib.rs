@@ -21,7 +21,7 @@ mod url;
 
 pub use browser::{AllowedHosts, BrowserHeaders};
 pub use kv_events::{DEFAULT_BLOCK_SIZE, KvEvents, KvEventsOf, NotPublished};
-pub use listen::{ListenAddress, ListenAddressError};
+pub use listen::{LONGEST_PATH, Listen, ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_EXIT_DRAIN, DEFAULT_EXPLAIN_LIMIT, DEFAULT_LOG_FILE_LIMIT,

@@ -10,9 +10,62 @@ mod tests;
 
 /// What comes before the path of a Unix socket.
 const UNIX: &str = "unix:";
+/// [`Listen::Auto`].
+const AUTO: &str = "auto";
 /// The longest path of a Unix socket: `sun_path` of Linux has 108 bytes, that of macOS 104, the
 /// last one is zero, and eight are for the name under which it is made.
-const LONGEST_PATH: usize = 95;
+pub const LONGEST_PATH: usize = 95;
+
+/// Where the control endpoint listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Listen {
+    /// At a Unix socket of its own, in a private folder where the companion command looks
+    /// (crates/discovery).
+    Auto,
+    /// There.
+    At(ListenAddress),
+}
+
+impl Listen {
+    /// Whether only this machine can reach it.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Auto => true,
+            Self::At(address) => address.is_local(),
+        }
+    }
+
+    /// Whether it is a Unix socket.
+    #[must_use]
+    pub fn is_unix(&self) -> bool {
+        match self {
+            Self::Auto => true,
+            Self::At(address) => address.unix_path().is_some(),
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = ListenAddressError;
+
+    fn from_str(text: &str) -> Result<Self, ListenAddressError> {
+        match text {
+            AUTO => Ok(Self::Auto),
+            text => text.parse().map(Self::At),
+        }
+    }
+}
+
+/// Writes the form that [`FromStr`] reads.
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str(AUTO),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}
 
 /// An address to listen at or to connect to: `127.0.0.1:8890`, `[::1]:8890`, `localhost:8890`
 /// or `unix:/path`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::env;
 use crate::kv_events::{At, Given, KvEventsError, KvEventsOf};
-use crate::listen::{ListenAddress, ListenAddressError};
+use crate::listen::{Listen, ListenAddressError};
 use crate::secret::Secret;
 use crate::store::{LARGEST_GB, StoreAt, read_gigabytes};
 use crate::url::{IndexUrl, IndexUrlError};
@@ -53,7 +53,10 @@ pub struct Settings {
     /// Whether live request ids are kept on disk, for the next start after a crash.
     pub journal: bool,
     /// Where the control endpoint listens; `None`: nowhere.
-    pub listen: Option<ListenAddress>,
+    pub listen: Option<Listen>,
+    /// The index that stands in front of the server and asks the control endpoint; `None`: none
+    /// is known of.
+    pub index_in_front: Option<IndexUrl>,
     /// Bearer token that the control endpoint asks for. There is one if other machines can
     /// reach it.
     pub listen_token: Option<Secret>,
@@ -94,7 +97,8 @@ impl Settings {
     /// The first variable whose value cannot be used, and why.
     pub fn from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
         let vars = Vars(lookup);
-        let index = vars.index_url()?;
+        let index = vars.index_url(env::INDEX_URL)?;
+        let index_in_front = vars.index_url(env::INDEX_IN_FRONT)?;
         let token = vars.token(env::INDEX_TOKEN)?;
         if token.is_some() && index.as_ref().is_some_and(|u| u.basic_auth().is_some()) {
             return Err(Error::new(env::INDEX_TOKEN, Cause::TwoAuthorizations));
@@ -132,6 +136,7 @@ impl Settings {
             exit_drain: (!exit_drain.is_zero()).then_some(exit_drain),
             journal,
             listen,
+            index_in_front,
             listen_token,
             log_file,
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
@@ -231,11 +236,11 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         }
     }
 
-    fn index_url(&self) -> Result<Option<IndexUrl>, Error> {
-        self.text(env::INDEX_URL)?
+    fn index_url(&self, variable: &'static str) -> Result<Option<IndexUrl>, Error> {
+        self.text(variable)?
             .map(|text| IndexUrl::parse(&text))
             .transpose()
-            .map_err(|e| Error::new(env::INDEX_URL, Cause::IndexUrl(e)))
+            .map_err(|e| Error::new(variable, Cause::IndexUrl(e)))
     }
 
     fn token(&self, variable: &'static str) -> Result<Option<Secret>, Error> {
@@ -249,7 +254,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         }
     }
 
-    fn listen(&self) -> Result<Option<ListenAddress>, Error> {
+    fn listen(&self) -> Result<Option<Listen>, Error> {
         let text = self.text(env::LISTEN)?;
         text.map(|text| {
             text.parse()

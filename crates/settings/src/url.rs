@@ -165,6 +165,11 @@ impl IndexUrl {
         }
     }
 
+    /// The URL for messages: without user info.
+    pub fn shown(&self) -> String {
+        self.endpoint("").trim_end_matches('/').to_owned()
+    }
+
     /// The target in the request line for an endpoint such as `evict`.
     pub fn target(&self, name: &str) -> String {
         format!("{}/{}", self.prefix, name.trim_start_matches('/'))

@@ -10,6 +10,7 @@
 //! - [`Trace`] is a sequence of requests; [`truth()`] asks the engine which of
 //!   them it still has cached; [`Score`] compares that with what was reported.
 
+mod apart;
 mod completion;
 mod engine;
 mod flags;
@@ -29,6 +30,7 @@ mod wait;
 
 use std::{fmt, io};
 
+pub use apart::{Apart, apart};
 pub use completion::Completion;
 pub use engine::{Arch, Model, ProjectorKind, Spec, llama_server, projector};
 pub use http::{Connection, Response};

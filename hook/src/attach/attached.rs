@@ -58,15 +58,17 @@ impl Attached {
 
     /// Prints the banner: one line that says what is hooked.
     pub(crate) fn announce(&self, settings: &Settings) {
-        let endpoint = settings.index.as_ref().map(|index| index.endpoint(""));
-        let (index, url) = match &endpoint {
-            Some(url) => ("index ", url.trim_end_matches('/')),
-            None if settings.kv_events.is_some() => ("for routers, as no index is set", ""),
-            None => ("for observation only, as no index is set", ""),
+        let index = match (&settings.index, &settings.index_in_front) {
+            (Some(index), _) => format!("index {}", index.shown()),
+            (None, Some(index)) => format!("the index at {} asks what is cached", index.shown()),
+            (None, None) if settings.kv_events.is_some() => {
+                "for routers, as no index is set".to_owned()
+            }
+            (None, None) => "for observation only, as no index is set".to_owned(),
         };
         let patched = || ROWS.iter().map(|row| row.places.patched());
         log::line(format_args!(
-            "Active: llama.cpp {}{}, hooked: {self} ({} functions in {} places); {index}{url}",
+            "Active: llama.cpp {}{}, hooked: {self} ({} functions in {} places); {index}",
             version(),
             if self.inside {
                 ", inside the executable"

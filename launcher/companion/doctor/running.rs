@@ -2,22 +2,47 @@
 
 use contextpilot_client::control::{HookedFunction, Stats};
 use contextpilot_client::{Control, Error};
-use contextpilot_settings::{ListenAddress, Settings};
+use contextpilot_settings::{Listen, ListenAddress, Settings};
 use serde_json::json;
 
 use crate::companion::connect::{OUR_VERSION, hook_says};
+use crate::companion::servers::running;
 
 use super::report::Report;
 use super::{Finding, Grade};
 
 const SUBJECT: &str = "running";
 
-/// Asks the server at the address in the settings, if one answers. It is no defect if none does: the
-/// server may not be started yet. Returns whether one answers.
+/// Asks the server at the address in the settings, or the one that runs, if one answers. It is no
+/// defect if none does: the server may not be started yet. Returns whether one answers.
 pub(super) fn examine(settings: &Settings, report: &mut Report) -> bool {
-    let Some(address) = &settings.listen else {
-        return false;
-    };
+    match &settings.listen {
+        None => false,
+        Some(Listen::Auto) => examine_found(report),
+        Some(Listen::At(address)) => examine_at(settings, address, report),
+    }
+}
+
+fn examine_found(report: &mut Report) -> bool {
+    let running: Vec<_> = running()
+        .into_iter()
+        .filter_map(|one| one.stats.ok())
+        .collect();
+    match &*running {
+        [stats] => add(stats, report),
+        [] => {
+            let text = "no server of this user runs with CONTEXTPILOT_LISTEN=auto now";
+            report.add(Finding::new(SUBJECT, Grade::Good, text));
+        }
+        several => {
+            let text = format!("{} servers of this user", several.len());
+            report.add(Finding::new(SUBJECT, Grade::Good, text));
+        }
+    }
+    !running.is_empty()
+}
+
+fn examine_at(settings: &Settings, address: &ListenAddress, report: &mut Report) -> bool {
     let control = match client(settings, address) {
         Ok(control) => control,
         Err(why) => {

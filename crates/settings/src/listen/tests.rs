@@ -24,6 +24,22 @@ fn an_address_that_was_read_is_written_in_the_same_form() {
 }
 
 #[test]
+fn auto_is_a_unix_socket_of_this_user() {
+    let auto: Listen = "auto".parse().unwrap();
+    assert_eq!((&auto, auto.to_string().as_str()), (&Listen::Auto, "auto"));
+    assert!(auto.is_local() && auto.is_unix());
+    let tcp: Listen = "0.0.0.0:8890".parse().unwrap();
+    assert_eq!(tcp.to_string(), "0.0.0.0:8890");
+    assert!(!tcp.is_local() && !tcp.is_unix());
+    assert!("unix:/run/x".parse::<Listen>().unwrap().is_unix());
+    assert_eq!("Auto".parse::<Listen>(), Err(ListenAddressError::NoPort));
+    assert!(
+        "auto".parse::<ListenAddress>().is_err(),
+        "no client can connect to that"
+    );
+}
+
+#[test]
 fn for_a_text_that_is_not_an_address_the_error_says_why() {
     for (text, error) in [
         ("", ListenAddressError::NoPort),

@@ -23,6 +23,7 @@ pub struct Builder {
     pub(super) index_url: Option<String>,
     pub(super) saves_slots: bool,
     pub(super) certificate: Option<Arc<Certificate>>,
+    pub(super) chooses_address: bool,
     pub(super) ready: Duration,
 }
 
@@ -39,6 +40,7 @@ impl Builder {
             index_url: None,
             saves_slots: true,
             certificate: None,
+            chooses_address: true,
             ready: READY,
         }
     }
@@ -77,6 +79,12 @@ impl Builder {
     /// Leaves out `--slot-save-path`. Then slots cannot be saved, restored or erased.
     pub fn no_saved_slots(mut self) -> Self {
         self.saves_slots = false;
+        self
+    }
+
+    /// Leaves out `--host` and `--port`. Then the server listens where it does by default.
+    pub fn default_address(mut self) -> Self {
+        self.chooses_address = false;
         self
     }
 

@@ -45,7 +45,11 @@ impl Builder {
             (&["--slot-save-path"], "."),
         ];
         for (names, value) in defaults {
-            let wanted = self.saves_slots || names != ["--slot-save-path"];
+            let wanted = match names[0] {
+                "--slot-save-path" => self.saves_slots,
+                "--host" | "--port" => self.chooses_address,
+                _ => true,
+            };
             if wanted && !self.has(names) {
                 command.arg(names[0]).arg(value);
             }

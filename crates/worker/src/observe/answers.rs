@@ -21,7 +21,7 @@ use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
 use contextpilot_observer::quote;
 use contextpilot_residency::Around;
-use contextpilot_settings::{BrowserHeaders, ListenAddress, Secret};
+use contextpilot_settings::{BrowserHeaders, Secret};
 use serde::Serialize;
 
 use super::ask::{Asker, NoAnswer, Question};
@@ -35,12 +35,14 @@ mod tests;
 
 /// What all connections share.
 pub(crate) struct Answers {
-    pub(crate) listen: ListenAddress,
+    /// It is a Unix socket, which no web page can reach.
+    pub(crate) is_unix: bool,
     pub(crate) token: Option<Secret>,
     pub(crate) asker: Asker,
     pub(crate) stream: Arc<Stream>,
     pub(crate) library: &'static dyn Library,
     pub(crate) sender: Option<Arc<Sender>>,
+    pub(crate) index_in_front: Option<String>,
     pub(crate) readers: Arc<AtomicUsize>,
 }
 
@@ -68,10 +70,6 @@ fn json(status: u16, body: &impl Serialize) -> Response {
 }
 
 impl Answers {
-    pub(crate) fn address(&self) -> &ListenAddress {
-        &self.listen
-    }
-
     pub(crate) fn answer(&self, request: &Request) -> Response {
         // A panic here affects only this request.
         let answer = catch_unwind(AssertUnwindSafe(|| match self.may_ask(request) {
@@ -104,7 +102,7 @@ impl Answers {
         if browser.from_a_page() {
             return Err(refuse(403, "web pages are not answered"));
         }
-        if self.listen.unix_path().is_none() && !browser.names_this_machine() {
+        if !self.is_unix && !browser.names_this_machine() {
             return Err(refuse(
                 421,
                 "the Host is not this machine's: use 127.0.0.1, [::1] or localhost",
@@ -263,9 +261,15 @@ impl Answers {
             return (HealthStatus::Loading, reason.to_owned());
         }
         let Some(sender) = &self.sender else {
-            let reason = "the hook works; no index is set (CONTEXTPILOT_INDEX_URL), so evictions are \
-                          not reported";
-            return (HealthStatus::Ok, reason.to_owned());
+            let reason = match &self.index_in_front {
+                Some(url) => format!("the hook works, and the index at {url} asks it"),
+                None => {
+                    "the hook works; no index is set (CONTEXTPILOT_INDEX_URL), so evictions are \
+                         not reported"
+                        .to_owned()
+                }
+            };
+            return (HealthStatus::Ok, reason);
         };
         let stats = sender.stats();
         if stats.failures_in_a_row > 0 || !stats.running {

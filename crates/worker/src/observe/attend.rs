@@ -26,6 +26,8 @@ pub(crate) struct Facts {
     pub(crate) started: Instant,
     /// The sender of evictions, and the URL of its index; `None` if there is no index.
     pub(crate) index: Option<(Arc<Sender>, String)>,
+    /// The URL of an index that asks the control endpoint.
+    pub(crate) index_in_front: Option<String>,
     /// The publication for routers.
     pub(crate) published: Option<Watch>,
 }
@@ -175,6 +177,7 @@ impl Attendant {
                 .index
                 .as_ref()
                 .map(|(sender, endpoint)| delivery(sender, endpoint)),
+            index_in_front: facts.index_in_front.clone(),
             kv_events: facts.published.as_ref().map(Watch::figures),
             recording: self.recording.as_ref().map(Recording::state),
             store: facts.library.store(),

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use contextpilot_http_server::{BindError, Bound, Limits, Listener, Pool, accept_for_ever, serve};
-use contextpilot_settings::ListenAddress;
+use contextpilot_settings::{Listen, ListenAddress};
 
 use super::answers::{Answers, refuse};
 use crate::bounds::{BODY, CONNECTIONS};
@@ -25,7 +25,7 @@ pub(crate) type Socket = Arc<OnceLock<Bound>>;
 /// Starts the thread that listens. The caller has blocked all signals.
 pub(crate) fn start(
     library: &'static dyn Library,
-    address: ListenAddress,
+    listen: Listen,
     answers: Answers,
 ) -> io::Result<Socket> {
     let socket = Socket::default();
@@ -35,15 +35,29 @@ pub(crate) fn start(
     thread.spawn(move || {
         library.enter_thread();
         // On this thread, not on the host's: a socket may be somewhere slow.
-        match bind(&address, &place) {
-            Ok(listener) => listen(library, &listener, &answers),
+        let bound = address(&listen).and_then(|at| {
+            let listener = bind(&at, &place).map_err(|why| why.to_string());
+            Ok((listener?, at))
+        });
+        match bound {
+            Ok((listener, at)) => accept(library, &listener, &at, &answers),
             Err(why) => library.say(format_args!(
-                "Control endpoint: cannot listen on {address}, {why}. The server runs as usual, \
+                "Control endpoint: cannot listen on {listen}, {why}. The server runs as usual, \
                  without the endpoint: set CONTEXTPILOT_LISTEN to another address and restart"
             )),
         }
     })?;
     Ok(socket)
+}
+
+/// The address that is meant.
+fn address(listen: &Listen) -> Result<ListenAddress, String> {
+    match listen {
+        Listen::At(address) => Ok(address.clone()),
+        Listen::Auto => contextpilot_discovery::place(|name| std::env::var_os(name))
+            .map(ListenAddress::Unix)
+            .map_err(|why| why.to_string()),
+    }
 }
 
 fn bind(address: &ListenAddress, place: &Socket) -> Result<Listener, BindError> {
@@ -57,10 +71,15 @@ fn bind(address: &ListenAddress, place: &Socket) -> Result<Listener, BindError> 
     }
 }
 
-fn listen(library: &'static dyn Library, listener: &Listener, answers: &Arc<Answers>) {
+fn accept(
+    library: &'static dyn Library,
+    listener: &Listener,
+    at: &ListenAddress,
+    answers: &Arc<Answers>,
+) {
     match listener.tcp_address() {
         Some(address) => library.say(format_args!("Control endpoint: http://{address}")),
-        None => library.say(format_args!("Control endpoint: {}", answers.address())),
+        None => library.say(format_args!("Control endpoint: {at}")),
     }
     let answers = Arc::clone(answers);
     accept_for_ever(

@@ -40,7 +40,7 @@ use std::time::Instant;
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_residency::Accounts;
-use contextpilot_settings::Settings;
+use contextpilot_settings::{IndexUrl, Settings};
 
 use crate::library::Library;
 use crate::turns::Turns;
@@ -105,19 +105,20 @@ pub(crate) fn start(
     };
     let epoch = epoch(library);
     let endpoint = match &settings.listen {
-        Some(address) => {
+        Some(listen) => {
             let (asker, questions) = ask::questions(turns.clone());
             let stream = Arc::new(Stream::new(epoch.clone()));
             let answers = Answers {
-                listen: address.clone(),
+                is_unix: listen.is_unix(),
                 token: settings.listen_token.clone(),
                 asker,
                 stream: Arc::clone(&stream),
                 library,
                 sender: index.as_ref().map(|(sender, _)| Arc::clone(sender)),
+                index_in_front: settings.index_in_front.as_ref().map(IndexUrl::shown),
                 readers: Arc::default(),
             };
-            remains.socket = Some(control::start(library, address.clone(), answers)?);
+            remains.socket = Some(control::start(library, listen.clone(), answers)?);
             Some((stream, questions))
         }
         None => None,
@@ -149,6 +150,7 @@ pub(crate) fn start(
         host_limit: command.host_limit(library.sees_host_cache()),
         started: Instant::now(),
         index,
+        index_in_front: settings.index_in_front.as_ref().map(IndexUrl::shown),
         published,
     };
     let attendant = Attendant::new(epoch, accounts, facts, endpoint, log, recording);

@@ -1,6 +1,6 @@
 //! Decides whether text of prompts is shown (`CONTEXTPILOT_EXPLAIN_TEXT`).
 
-use contextpilot_settings::{ListenAddress, Settings};
+use contextpilot_settings::{Listen, Settings};
 
 use crate::library::Library;
 
@@ -27,7 +27,7 @@ fn obstacle(settings: &Settings) -> Option<&'static str> {
     if settings.explain_limit.is_none() {
         return Some("CONTEXTPILOT_EXPLAIN_MB is 0, so nothing is remembered");
     }
-    match settings.listen.as_ref().map(ListenAddress::is_local) {
+    match settings.listen.as_ref().map(Listen::is_local) {
         Some(true) => None,
         Some(false) => Some(
             "other machines can reach the control endpoint; set CONTEXTPILOT_LISTEN to 127.0.0.1, \
@@ -53,7 +53,13 @@ mod tests {
             });
             obstacle(&settings.unwrap())
         };
-        for local in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "unix:/run/s"] {
+        for local in [
+            "127.0.0.1:1",
+            "127.9.9.9:1",
+            "[::1]:1",
+            "unix:/run/s",
+            "auto",
+        ] {
             assert_eq!(of(local, "1"), None, "{local}");
         }
         for open in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[::ffff:192.0.2.1]:1"] {

@@ -1,0 +1,187 @@
+//! With one server, no command needs an address.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use contextpilot_testbed::{Connection, Request, until};
+
+use crate::support::{COMPANION, Home, two_slots};
+
+/// Ends when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn each_command_finds_the_one_server() {
+    let Some(home) = Home::of("commands::each_command_finds_the_one_server") else {
+        return;
+    };
+    let traffic = home.path().join("traffic");
+    let server = home.serve(&two_slots().env("CONTEXTPILOT_TRAFFIC_FILE", &traffic));
+    let address = format!("http://{}", server.address());
+    // A request is recorded when its slot is used again.
+    for (text, id) in [
+        ("Owls turn their heads.", "owl"),
+        ("Tea is picked in spring.", "tea"),
+    ] {
+        let request = Request::completion(text).id(id).slot(0);
+        server.complete(&request).unwrap();
+    }
+    until("the hook knows it", || {
+        home.run(&["where", "tea"]).status.success().then_some(())
+    });
+    let stats = home.stats(&[]);
+    assert_eq!(stats.process, server.pid());
+    assert_eq!(stats.listening, std::slice::from_ref(&address));
+    assert!(home.text(&["stats"]).contains(&address));
+    assert!(home.text(&["top"]).contains(&address));
+    assert!(home.text(&["why", "--last"]).contains("tea"));
+    assert!(home.text(&["advise"]).contains("prompt tokens"));
+    let slots = home.text(&["slots"]);
+    assert!(slots.contains(&address), "{slots}");
+    assert!(slots.contains("unix:"), "the hook's view is there: {slots}");
+    home.text(&["slots", "erase", "0", "--wait", "10"]);
+    let small = ["ttft", "--trials", "1", "--context-tokens", "16", "--json"];
+    let measured = home.text(&small);
+    assert!(
+        measured.contains(r#""asked":"#),
+        "the hook was asked: {measured}"
+    );
+
+    // What runs until it is ended says in front of whom it is.
+    for (command, says) in [("gateway", "Gateway to"), ("index", "in front of")] {
+        let mut command = home.command(COMPANION, &[command, "--port", "0"]);
+        let mut child = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        let stderr = child.0.stderr.as_mut().unwrap();
+        BufReader::new(stderr).read_line(&mut line).unwrap();
+        assert!(line.contains(says) && line.contains(&address), "{line}");
+    }
+    let mut events = home.command(COMPANION, &["events", "--json", "--count", "1"]);
+    let events = events.stdout(Stdio::piped()).spawn().unwrap();
+    let events = std::thread::spawn(|| events.wait_with_output().unwrap());
+    let mut number = 0;
+    until("an event arrives", || {
+        number += 1;
+        let other = Request::completion("Owls").id(format!("owl-{number}"));
+        server.complete(&other).unwrap();
+        events.is_finished().then_some(())
+    });
+    assert!(events.join().unwrap().status.success());
+}
+
+#[test]
+fn the_socket_is_this_users_alone_and_leaves_with_the_server() {
+    let Some(home) =
+        Home::of("commands::the_socket_is_this_users_alone_and_leaves_with_the_server")
+    else {
+        return;
+    };
+    let mut server = home.serve(&two_slots());
+    let said = server.control().unwrap();
+    let socket = Path::new(said.strip_prefix("unix:").unwrap());
+    let file = socket.metadata().unwrap();
+    assert!(file.file_type().is_socket());
+    assert_eq!(file.mode() & 0o777, 0o600);
+    let folder = socket.parent().unwrap().metadata().unwrap();
+    assert_eq!((folder.mode() & 0o777, folder.uid()), (0o700, file.uid()));
+    let name = socket.file_name().unwrap().to_str().unwrap();
+    assert!(name.contains(&format!("-{}-", server.pid())), "{name}");
+    server.stop(15).unwrap();
+    assert!(!socket.exists());
+
+    // A server that is killed leaves its socket, and the next command removes it.
+    let mut server = home.serve(&two_slots());
+    let said = server.control().unwrap();
+    let socket = Path::new(said.strip_prefix("unix:").unwrap());
+    server.stop(9).unwrap();
+    assert!(socket.exists());
+    let none = home.fails(&["stats"]);
+    assert!(none.contains("No server of this user"), "{none}");
+    assert!(!socket.exists());
+}
+
+#[test]
+fn if_none_runs_the_line_to_type_is_named() {
+    let Some(home) = Home::of("commands::if_none_runs_the_line_to_type_is_named") else {
+        return;
+    };
+    const START: &str = "CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf";
+    for command in [
+        &["top"][..],
+        &["stats"],
+        &["why", "--last"],
+        &["where", "req-1"],
+        &["events"],
+        &["advise"],
+        &["reset"],
+    ] {
+        let said = home.fails(command);
+        assert!(said.contains(START), "{command:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    if !home.alone {
+        // Somebody else's server may listen at a default port.
+        return;
+    }
+    for command in ["slots", "ttft", "gateway", "index"] {
+        let said = home.fails(&[command]);
+        assert!(said.contains(START), "{command}: {said}");
+        let tried = "http://127.0.0.1:9931 and http://127.0.0.1:8080";
+        assert!(said.contains(tried), "{command}: {said}");
+    }
+}
+
+/// A server without the hook. Nothing says where it listens, so both defaults are tried, and that is said.
+#[test]
+fn a_server_without_the_hook_is_looked_for_at_the_default_ports() {
+    let name = "commands::a_server_without_the_hook_is_looked_for_at_the_default_ports";
+    let Some(home) = Home::of(name).filter(|home| home.alone) else {
+        return;
+    };
+    let server = two_slots().args(["--port", "8080"]).spawn().unwrap();
+    assert_eq!(server.address().port(), 8080);
+    let output = home.run(&["slots"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("one answers at http://127.0.0.1:8080"),
+        "{said}"
+    );
+    assert!(
+        said.contains("No hook of the server at http://127.0.0.1:8080"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_server_without_flags_listens_at_the_default_port_which_stats_name() {
+    let name = "commands::a_server_without_flags_listens_at_the_default_port_which_stats_name";
+    let Some(home) = Home::of(name).filter(|home| home.alone) else {
+        return;
+    };
+    let server = home.serve(&two_slots().default_address());
+    assert_eq!(home.stats(&[]).listening, ["http://127.0.0.1:9931"]);
+    let mut connection = Connection::open("127.0.0.1:9931".parse().unwrap()).unwrap();
+    assert_eq!(
+        connection.exchange("GET", "/health", b"").unwrap().status,
+        200
+    );
+    drop(server);
+    // Two addresses with one port.
+    let _server = home.serve(
+        &two_slots()
+            .default_address()
+            .args(["--host", "127.0.0.1,127.0.0.2"]),
+    );
+    let both = ["http://127.0.0.1:9931", "http://127.0.0.2:9931"];
+    assert_eq!(home.stats(&[]).listening, both);
+}

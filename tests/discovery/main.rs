@@ -1,0 +1,5 @@
+//! The companion finds the server: `CONTEXTPILOT_LISTEN=auto`, and commands without an address.
+
+mod commands;
+mod several;
+mod support;
