@@ -1,0 +1,214 @@
+//! Every command of the pages is run as it stands there, and what it prints is compared with the page.
+//!
+//! Each page has a clean home folder and a network namespace of its own, in which all default ports are
+//! free and nothing else can be reached. Files of two names are there: `model.gguf` is a real model
+//! (`scripts/model`), `tiny.gguf` a tiny one. What cannot be run says so in a comment above it. See
+//! `page.rs` for the rules.
+//!
+//! ```text
+//! cargo test --test pages                       all pages
+//! PAGES=docs/tools.md cargo test --test pages   one
+//! ```
+#![cfg(target_os = "linux")]
+
+mod markdown;
+mod page;
+mod shape;
+mod terminal;
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use contextpilot_testbed::{Arch, Model, llama_server};
+use terminal::Machine;
+
+/// Set within the namespace: the page.
+const INSIDE: &str = "CONTEXTPILOT_TEST_PAGE";
+/// Of util-linux and iproute2: runs a program in a network namespace of its own.
+const NAMESPACE: [&str; 6] = [
+    "unshare",
+    "-rn",
+    "sh",
+    "-c",
+    "ip link set lo up && exec \"$@\"",
+    "sh",
+];
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Pages that are still to be made true.
+const LATER: [&str; 4] = [
+    "README.md",
+    "docs/control.md",
+    "docs/index.md",
+    "docs/tools.md",
+];
+
+/// All pages of this repository, committed or not.
+fn pages() -> Vec<PathBuf> {
+    let listed = Command::new("git")
+        .args([
+            "ls-files",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            "*.md",
+        ])
+        .current_dir(repository())
+        .output()
+        .expect("git lists the pages");
+    let listed = String::from_utf8(listed.stdout).expect("their names are UTF-8");
+    let wanted = std::env::var("PAGES").unwrap_or_default();
+    let pages = listed.lines().filter(|page| page.contains(&wanted));
+    let pages = pages.filter(|page| !wanted.is_empty() || !LATER.contains(page));
+    let pages: Vec<_> = pages.map(PathBuf::from).collect();
+    assert!(!pages.is_empty(), "no page is called {wanted:?}");
+    pages
+}
+
+/// The path that a script prints. `None`: it cannot do its work here (exit code 77), and has said why.
+fn script(name: &str) -> Option<PathBuf> {
+    let output = Command::new(repository().join("scripts").join(name))
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("the script starts");
+    if output.status.code() == Some(77) {
+        assert!(std::env::var_os("CI").is_none(), "scripts/{name} is needed");
+        return None;
+    }
+    assert!(output.status.success(), "scripts/{name} failed");
+    let path = String::from_utf8(output.stdout).expect("a path");
+    Some(PathBuf::from(path.trim()))
+}
+
+#[test]
+fn every_command_of_the_pages_runs_as_it_stands() {
+    let probe = Command::new(NAMESPACE[0])
+        .args(&NAMESPACE[1..])
+        .arg("true")
+        .output();
+    if !probe.is_ok_and(|probe| probe.status.success()) {
+        eprintln!("skipped: no network namespace can be made here (unshare -rn, and ip)");
+        return;
+    }
+    // Fetched before the namespaces, from which nothing can be fetched.
+    llama_server();
+    let next = Mutex::new(pages().into_iter());
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let Some(page) = next.lock().expect("not poisoned").next() else {
+                        break;
+                    };
+                    if let Some(why) = in_namespace(&page) {
+                        failed.lock().expect("not poisoned").push(why);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().expect("not poisoned");
+    assert!(failed.is_empty(), "\n{}", failed.concat());
+}
+
+/// Runs a page in a namespace of its own. Returns what is wrong with it.
+fn in_namespace(page: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(repository().join(page)).expect("a page");
+    let mut command = Command::new(NAMESPACE[0]);
+    command
+        .args(&NAMESPACE[1..])
+        .arg(std::env::current_exe().expect("this program has a path"))
+        .args(["--exact", "one_page", "--ignored", "--nocapture"])
+        .env("RUST_BACKTRACE", "0")
+        .env(INSIDE, page);
+    if text.contains("model.gguf") && text.contains("```sh") {
+        let Some(model) = script("model") else {
+            println!("{} skipped: no real model", page.display());
+            return None;
+        };
+        command.env("LLAMA_TEST_MODEL", model);
+    }
+    if text.contains("```python") {
+        let Some(python) = script("python-clients") else {
+            println!("{} skipped: no Python", page.display());
+            return None;
+        };
+        command.env("CONTEXTPILOT_TEST_PYTHON", python);
+    }
+    let begun = Instant::now();
+    let output = command.output().expect("the page is run");
+    let seconds = begun.elapsed().as_secs_f32();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let result = said.lines().find(|line| line.contains(" blocks run"));
+    println!("{} ({seconds:.1} s)", result.unwrap_or("FAILED"));
+    let why = String::from_utf8_lossy(&output.stderr);
+    (!output.status.success()).then(|| why.into_owned())
+}
+
+#[test]
+#[ignore = "runs in a namespace, started by the other test"]
+fn one_page() {
+    let page = PathBuf::from(std::env::var_os(INSIDE).expect("the page"));
+    let text = std::fs::read_to_string(repository().join(&page)).expect("a page");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (home, commands) = (folder.path().join("home"), folder.path().join("bin"));
+    for folder in [&home, &commands] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    let link = |from: &Path, to: PathBuf| symlink(from, to).expect("a link");
+    for (name, program) in [
+        (
+            "contextpilot-llama",
+            Path::new(env!("CARGO_BIN_EXE_contextpilot-llama")),
+        ),
+        (
+            "contextpilot-llama-server",
+            Path::new(env!("CARGO_BIN_EXE_contextpilot-llama-server")),
+        ),
+        ("llama-server", &llama_server()),
+    ] {
+        link(program, commands.join(name));
+    }
+    link(Model::tiny(Arch::Llama).path(), home.join("tiny.gguf"));
+    if let Some(model) = std::env::var_os("LLAMA_TEST_MODEL") {
+        link(Path::new(&model), home.join("model.gguf"));
+    }
+    if let Some(python) = std::env::var_os("CONTEXTPILOT_TEST_PYTHON") {
+        // By a script: an environment finds its packages by the path of its Python.
+        let script = format!("#!/bin/sh\nexec {} \"$@\"\n", Path::new(&python).display());
+        let path = commands.join("python");
+        std::fs::write(&path, script).expect("a script");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, mode).expect("a script");
+    }
+    // HTTP errors are errors.
+    std::fs::write(home.join(".curlrc"), "fail-with-body\nsilent\nshow-error\n").expect("a file");
+    let machine = Machine {
+        home,
+        path: format!(
+            "{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            commands.display()
+        ),
+    };
+    match page::run(&page, &text, &machine) {
+        Ok(done) => println!(
+            "{}: {} blocks run, {} compared, {} not run",
+            page.display(),
+            done.run,
+            done.compared,
+            done.not_run
+        ),
+        Err(why) => {
+            eprintln!("{why}");
+            drop(folder);
+            std::process::exit(1);
+        }
+    }
+}
