@@ -46,7 +46,11 @@ fuzz_target!(|input: &[u8]| {
                 assert!(size <= LONGEST_FRAME);
                 bytes += size;
             }
-            Step::Ready | Step::Subscriptions => {}
+            Step::Subscribe(prefix) | Step::Cancel(prefix) => {
+                assert!(role == Role::Publisher && prefix.len() <= LONGEST_FRAME);
+                bytes += prefix.len();
+            }
+            Step::Ready => {}
         }
     }
     assert!(bytes + whole.0.len() <= stream.len() + 2);

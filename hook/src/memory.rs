@@ -11,7 +11,7 @@ use contextpilot_control::{Evaluated, Evaluation, Evicted, LogLine, ResidencyEve
 use contextpilot_delivery::Limits;
 use contextpilot_journal::{MAX_CHANGES, MAX_IDS, RECENT_BYTES};
 use contextpilot_kv_publisher::{
-    CONNECTIONS as ROUTERS, MOST_WAITING as MOST_PUBLISHED, QUEUED_BYTES,
+    CONNECTIONS as ROUTERS, MOST_WAITING as MOST_PUBLISHED, QUEUED_BYTES_OF_ALL,
 };
 use contextpilot_observer::{MOST_EVALUATIONS, MOST_EVENTS, MOST_GONE, MOST_IDS};
 use contextpilot_request::MAX_ID_BYTES;
@@ -256,15 +256,16 @@ pub(crate) const ALL: &[Bound] = &[
     },
     Bound {
         what: "bytes of batches that wait for routers",
-        most: ROUTERS * QUEUED_BYTES,
+        most: QUEUED_BYTES_OF_ALL,
         each: 1,
-        beyond: "the batch is dropped for that router, which then asks for a replay (`kv_events.dropped`)",
+        beyond: "the router for which most waits is disconnected (`kv_events.refused`); above 4 MiB for one router, the batch is dropped for it, and it asks for a replay (`kv_events.dropped`)",
     },
     Bound {
         what: "connections of routers",
-        most: ROUTERS + ROUTERS / 4,
-        // The stacks of two threads, and the largest message that is read.
-        each: (512 << 10) + (16 << 10),
+        // Those that lost their places may not have noticed yet.
+        most: 2 * (ROUTERS + ROUTERS / 4),
+        // The stacks of two threads, subscriptions, replies, and the largest message that is read.
+        each: (512 << 10) + (56 << 10),
         beyond: "the connection is closed (`kv_events.refused`)",
     },
 ];

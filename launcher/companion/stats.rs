@@ -258,6 +258,7 @@ pub(super) fn kv_events(events: &KvEvents) -> String {
         (events.dropped, "dropped"),
         (events.started_over, "new beginnings"),
         (events.refused, "connections refused"),
+        (events.displaced, "displaced"),
     ] {
         if number > 0 {
             parts.push(format!("{} {what}", count(number)));

@@ -398,8 +398,12 @@ pub struct KvEvents {
     pub replays: u64,
     /// Times that everything was said again, since too much waited to be published.
     pub started_over: u64,
-    /// Connections that were closed: one too many, or not of a router.
+    /// Connections that were closed: one too many, not of a router, or too much work.
     pub refused: u64,
+    /// Connections that took nothing and had to make room for others.
+    pub displaced: u64,
+    /// Microseconds of processor time for what routers sent. It is bounded.
+    pub work_us: u64,
 }
 
 /// What the hook did not see. All zero in a healthy process.

@@ -34,7 +34,8 @@ use contextpilot_residency::{Event, Ledger};
 use contextpilot_settings::KvEvents;
 
 use outlet::Outlet;
-pub use outlet::{CONNECTIONS, MOST_WAITING, QUEUED_BYTES};
+pub use outlet::{CONNECTIONS, MOST_WAITING, QUEUED_BYTES, QUEUED_BYTES_OF_ALL};
+pub use replay::REPLAYS;
 
 /// What this crate needs from the process that it runs in.
 #[derive(Clone, Copy)]

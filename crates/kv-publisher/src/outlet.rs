@@ -6,10 +6,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use contextpilot_kv_events::Feed;
+use contextpilot_kv_events::{Feed, Medium};
 use contextpilot_settings::KvEvents;
 
 use crate::Host;
+use crate::replay::Replays;
 use crate::shared::{lock, now};
 
 mod figures;
@@ -19,7 +20,7 @@ mod sockets;
 use inbox::Inbox;
 pub use inbox::MOST_WAITING;
 use sockets::Sockets;
-pub use sockets::{CONNECTIONS, QUEUED_BYTES};
+pub use sockets::{CONNECTIONS, QUEUED_BYTES, QUEUED_BYTES_OF_ALL};
 
 /// How long to wait at the end until the last batch is sent to subscribers.
 const LAST: Duration = Duration::from_millis(50);
@@ -38,7 +39,11 @@ pub(crate) struct Outlet {
     stored: AtomicU64,
     removed: AtomicU64,
     started_over: AtomicU64,
-    replays: Arc<AtomicU64>,
+    replays: Arc<Replays>,
+    /// What the feed says after the last batch: blocks on each medium, and the number of the next batch. The
+    /// figures are asked for on the worker's thread, which waits for no replay.
+    blocks: [AtomicU64; 2],
+    next: AtomicU64,
     /// Events that were taken from the inbox and are not published yet.
     in_hand: AtomicU64,
 }
@@ -63,6 +68,8 @@ impl Outlet {
             removed: AtomicU64::new(0),
             started_over: AtomicU64::new(0),
             replays: Arc::default(),
+            blocks: Default::default(),
+            next: AtomicU64::new(0),
             in_hand: AtomicU64::new(0),
         }
     }
@@ -92,10 +99,12 @@ impl Outlet {
                 let Some(feed) = &mut *feed else { return };
                 let batch = feed.batch(&events, now());
                 kept.keep(feed.next_sequence());
+                self.note(feed);
                 batch
             };
             self.count(&events);
-            if let Some(publisher) = &lock(&self.sockets).publisher {
+            let publisher = lock(&self.sockets).publisher.clone();
+            if let Some(publisher) = publisher {
                 let number = batch.sequence.to_be_bytes();
                 let topic = settings.topic.as_bytes();
                 publisher.publish(&[topic, &number, &batch.payload]);
@@ -109,5 +118,14 @@ impl Outlet {
         if let Some(publisher) = &sockets.publisher {
             publisher.drain(LAST);
         }
+    }
+
+    /// Notes the figures of the feed.
+    fn note(&self, feed: &Feed) {
+        for medium in [Medium::Gpu, Medium::Cpu] {
+            let blocks = feed.blocks(medium) as u64;
+            self.blocks[medium as usize].store(blocks, Ordering::Relaxed);
+        }
+        self.next.store(feed.next_sequence(), Ordering::Relaxed);
     }
 }

@@ -401,12 +401,28 @@ impl Page {
             ),
             (
                 "kv_events_refused_connections_total",
-                "Connections closed: too many at a time, or the peer broke the protocol",
+                "Connections closed: too many at a time, the peer broke the protocol, did not read, or \
+                 caused too much work",
                 events.refused,
+            ),
+            (
+                "kv_events_displaced_connections_total",
+                "Connections that took nothing, closed to make room for new ones",
+                events.displaced,
             ),
         ] {
             self.counter(name, help, value);
         }
+        self.family(
+            "kv_events_work_seconds_total",
+            "counter",
+            "Processor time for what routers sent; bounded, see docs/security.md",
+        );
+        self.sample(
+            "kv_events_work_seconds_total",
+            &[],
+            events.work_us as f64 / 1e6,
+        );
     }
 }
 

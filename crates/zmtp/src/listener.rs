@@ -6,7 +6,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream}
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use contextpilot_admission::{Allowance, Bucket, Peer, Work, give_way};
+
+use crate::Limits;
 
 /// The stack of a connection's thread. Only a little of it is ever used.
 const STACK: usize = 256 << 10;
@@ -16,7 +20,26 @@ const PAUSE: Duration = Duration::from_millis(200);
 const WAKE: Duration = Duration::from_millis(500);
 
 /// The function that serves a connection.
-pub(crate) type Serve = Arc<dyn Fn(&Arc<TcpStream>) + Send + Sync>;
+pub(crate) type Serve = Arc<dyn Fn(&Arc<TcpStream>, &Arc<Guest>) + Send + Sync>;
+
+/// The peer of a connection.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// It takes messages, or waits for an answer: it keeps its place.
+    served: AtomicBool,
+    /// The work that it causes.
+    pub(crate) peer: Peer,
+}
+
+impl Guest {
+    fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_served(&self, served: bool) {
+        self.served.store(served, Ordering::Relaxed);
+    }
+}
 
 /// Starts a thread with a small stack. `first` runs on it before anything else. (Boxed: each kind of
 /// closure would bring another copy of what starts a thread into the hook library.)
@@ -28,6 +51,7 @@ pub(crate) fn spawn(
     let builder = thread::Builder::new().name(name.into()).stack_size(STACK);
     builder.spawn(move || {
         first();
+        give_way();
         work();
     })
 }
@@ -45,27 +69,45 @@ pub(crate) struct Listener {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     closed: AtomicBool,
-    open: Mutex<HashMap<u64, Arc<TcpStream>>>,
+    places: Mutex<Places>,
+    most: usize,
+    work: Arc<Work>,
     refused: AtomicU64,
+    displaced: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    open: HashMap<u64, (Arc<TcpStream>, Arc<Guest>)>,
+    /// Threads, also of connections that were displaced and have not noticed yet.
+    threads: usize,
 }
 
 impl Listener {
-    /// Serves each connection on a thread of its own, at most `most` at a time; others are closed
-    /// at once. `first` is run on each thread before anything else.
+    /// Serves each connection on a thread of its own. `first` is run on each thread before anything
+    /// else.
     pub(crate) fn bind(
         address: SocketAddr,
-        most: usize,
+        limits: &Limits,
         first: fn(),
         serve: Serve,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            closed: AtomicBool::new(false),
+            places: Mutex::default(),
+            most: limits.connections,
+            work: Work::new(limits.work_of_each, limits.work_of_all),
+            refused: AtomicU64::new(0),
+            displaced: AtomicU64::new(0),
+        });
         let theirs = Arc::clone(&shared);
-        let work = move || accept(&listener, most, first, &theirs, &serve);
+        let pace = Pace::new(limits);
+        let work = move || accept(&listener, pace, first, &theirs, &serve);
         let thread = spawn("kv-listener", first, Box::new(work))?;
         Ok(Self {
             address,
@@ -83,9 +125,52 @@ impl Listener {
     pub(crate) fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
+
+    /// How many had to give their places to others.
+    pub(crate) fn displaced(&self) -> u64 {
+        self.shared.displaced.load(Ordering::Relaxed)
+    }
+
+    /// The processor time that connections took so far.
+    pub(crate) fn work(&self) -> Duration {
+        self.shared.work.spent()
+    }
 }
 
-fn accept(listener: &TcpListener, most: usize, first: fn(), shared: &Arc<Shared>, serve: &Serve) {
+/// How fast connections are accepted. Those that come faster wait in the system's queue, which costs
+/// nobody anything.
+struct Pace {
+    each: Duration,
+    bucket: Bucket,
+}
+
+impl Pace {
+    fn new(limits: &Limits) -> Self {
+        let second = Duration::from_secs(1);
+        let each = second / limits.connections_each_second.max(1);
+        let most = u32::try_from(2 * limits.connections).unwrap_or(u32::MAX);
+        let allowance = Allowance {
+            burst: each.saturating_mul(most),
+            each_second: second,
+        };
+        Self {
+            each,
+            bucket: Bucket::new(allowance, Instant::now()),
+        }
+    }
+
+    fn keep(&mut self) {
+        thread::sleep(self.bucket.spend(self.each, Instant::now()));
+    }
+}
+
+fn accept(
+    listener: &TcpListener,
+    mut pace: Pace,
+    first: fn(),
+    shared: &Arc<Shared>,
+    serve: &Serve,
+) {
     for number in 0.. {
         let accepted = listener.accept();
         if shared.closed.load(Ordering::Acquire) {
@@ -94,21 +179,16 @@ fn accept(listener: &TcpListener, most: usize, first: fn(), shared: &Arc<Shared>
         match accepted {
             Ok((stream, _)) => {
                 let stream = Arc::new(stream);
-                let mut open = lock(&shared.open);
-                if open.len() >= most {
-                    shared.refused.fetch_add(1, Ordering::Relaxed);
-                    continue;
+                if let Some(place) = shared.place(number, &stream) {
+                    let serve = Arc::clone(serve);
+                    let work = move || {
+                        serve(&stream, &place.guest);
+                        drop(place);
+                    };
+                    // Without a thread the connection is closed: the closure goes, and with it all.
+                    let _ = spawn("kv-connection", first, Box::new(work));
                 }
-                open.insert(number, Arc::clone(&stream));
-                drop(open);
-                let place = Place(Arc::clone(shared), number);
-                let serve = Arc::clone(serve);
-                let work = move || {
-                    serve(&stream);
-                    drop(place);
-                };
-                // Without a thread the connection is closed: the closure goes, and with it all.
-                let _ = spawn("kv-connection", first, Box::new(work));
+                pace.keep();
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => thread::sleep(PAUSE),
@@ -116,12 +196,56 @@ fn accept(listener: &TcpListener, most: usize, first: fn(), shared: &Arc<Shared>
     }
 }
 
+impl Shared {
+    /// A place for a connection. If all are taken, the oldest that is not served has to go: a router that has
+    /// just connected is then served long before it is the oldest.
+    fn place(self: &Arc<Self>, number: u64, stream: &Arc<TcpStream>) -> Option<Place> {
+        let mut places = lock(&self.places);
+        let full = places.open.len() >= self.most;
+        let oldest = || {
+            let idle = places
+                .open
+                .iter()
+                .filter(|(_, (_, guest))| !guest.is_served());
+            idle.map(|(&number, _)| number).min()
+        };
+        let displaced = if full { oldest() } else { None };
+        if (full && displaced.is_none()) || places.threads >= 2 * self.most {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        if let Some((stream, _)) = displaced.and_then(|oldest| places.open.remove(&oldest)) {
+            let _ = stream.shutdown(Shutdown::Both);
+            self.displaced.fetch_add(1, Ordering::Relaxed);
+        }
+        let guest = Arc::new(Guest {
+            served: AtomicBool::new(false),
+            peer: self.work.peer(),
+        });
+        let entry = (Arc::clone(stream), Arc::clone(&guest));
+        places.open.insert(number, entry);
+        places.threads += 1;
+        drop(places);
+        Some(Place {
+            shared: Arc::clone(self),
+            number,
+            guest,
+        })
+    }
+}
+
 /// The right to a connection, returned on drop.
-struct Place(Arc<Shared>, u64);
+struct Place {
+    shared: Arc<Shared>,
+    number: u64,
+    guest: Arc<Guest>,
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(stream) = lock(&self.0.open).remove(&self.1) {
+        let mut places = lock(&self.shared.places);
+        places.threads -= 1;
+        if let Some((stream, _)) = places.open.remove(&self.number) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -143,7 +267,7 @@ impl Drop for Listener {
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
         }
-        for stream in lock(&self.shared.open).values() {
+        for (stream, _) in lock(&self.shared.places).open.values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

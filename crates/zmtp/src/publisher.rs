@@ -1,17 +1,15 @@
 //! PUB: sends each message to all peers that subscribed to a prefix of its first part.
 
-use std::io::{self, Read};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::listener::{Listener, lock, spawn};
-use crate::queue::{Put, Queue};
-use crate::{Limits, Role, Session, Step, frame};
-
-/// Bytes read at a time.
-const CHUNK: usize = 4096;
+use crate::listener::{Guest, Listener, lock};
+use crate::queue::Put;
+use crate::subscriber::{self, Subscriber};
+use crate::{Limits, frame};
 
 /// A PUB socket.
 #[derive(Debug)]
@@ -20,14 +18,20 @@ pub struct Publisher {
     shared: Arc<Shared>,
 }
 
+/// What the publishing thread and those of the subscribers share.
 #[derive(Debug)]
-struct Shared {
-    limits: Limits,
-    first: fn(),
-    subscribers: Mutex<Vec<Arc<Queue>>>,
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    pub(crate) first: fn(),
+    pub(crate) subscribers: Mutex<Vec<Arc<Subscriber>>>,
+    /// Those that are subscribed to something.
+    pub(crate) subscribed: AtomicU64,
+    /// Bytes that wait for all of them.
+    pub(crate) waiting: Arc<AtomicUsize>,
     published: AtomicU64,
     dropped: AtomicU64,
     expelled: AtomicU64,
+    overworked: AtomicU64,
 }
 
 /// Counts since the start.
@@ -41,8 +45,14 @@ pub struct Figures {
     pub dropped: u64,
     /// Connections that were closed because there were too many.
     pub refused: u64,
-    /// Connections that were closed because of what the peer sent, or did not send in time.
+    /// Connections that took nothing and had to make room for others.
+    pub displaced: u64,
+    /// Connections that were closed because of what the peer sent, or did not send or read in time.
     pub expelled: u64,
+    /// Those of them that caused more work than [`Limits::work_of_each`].
+    pub overworked: u64,
+    /// Processor time for what peers sent, in microseconds.
+    pub work_us: u64,
 }
 
 impl Publisher {
@@ -55,18 +65,24 @@ impl Publisher {
             limits,
             first,
             subscribers: Mutex::default(),
+            subscribed: AtomicU64::new(0),
+            waiting: Arc::default(),
             published: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             expelled: AtomicU64::new(0),
+            overworked: AtomicU64::new(0),
         });
         let theirs = Arc::clone(&shared);
-        let serve = move |stream: &Arc<TcpStream>| {
-            if serve(stream, &theirs).is_err() {
-                theirs.expelled.fetch_add(1, Ordering::Relaxed);
+        let serve = move |stream: &Arc<TcpStream>, guest: &Arc<Guest>| {
+            let Err(error) = subscriber::serve(stream, guest, &theirs) else {
+                return;
+            };
+            theirs.expelled.fetch_add(1, Ordering::Relaxed);
+            if error.kind() == io::ErrorKind::QuotaExceeded {
+                theirs.overworked.fetch_add(1, Ordering::Relaxed);
             }
         };
-        let serve = Arc::new(serve);
-        let listener = Listener::bind(address, limits.connections, first, serve)?;
+        let listener = Listener::bind(address, &limits, first, Arc::new(serve))?;
         Ok(Self { listener, shared })
     }
 
@@ -89,12 +105,23 @@ impl Publisher {
         let message: Arc<[u8]> = frame::encode(parts).into();
         let mut queued = 0;
         for subscriber in subscribers.iter() {
-            match subscriber.publish(topic, &message) {
-                Put::Queued => queued += 1,
+            match subscriber.queue.publish(topic, &message) {
+                Put::Queued => {
+                    queued += 1;
+                    subscriber.guest.set_served(true);
+                }
                 Put::Dropped => {
                     shared.dropped.fetch_add(1, Ordering::Relaxed);
                 }
                 Put::Unwanted => {}
+            }
+        }
+        if shared.waiting.load(Ordering::Relaxed) > shared.limits.queued_bytes_of_all {
+            let bytes = |one: &&Arc<Subscriber>| one.queue.bytes();
+            // The others need no more than their share then.
+            if let Some(behind) = subscribers.iter().max_by_key(bytes) {
+                behind.end();
+                shared.expelled.fetch_add(1, Ordering::Relaxed);
             }
         }
         queued
@@ -104,148 +131,26 @@ impl Publisher {
     /// dropping the publisher: a drop loses waiting messages.
     pub fn drain(&self, longest: Duration) {
         let until = Instant::now() + longest;
-        let waits = || lock(&self.shared.subscribers).iter().any(|one| one.waits());
+        let waits = || self.shared.waiting.load(Ordering::Relaxed) > 0;
         while waits() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// The counts.
+    /// The counts. Waits for nobody.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        let subscribers = lock(&self.shared.subscribers);
-        let subscribed = subscribers.iter().filter(|one| one.is_subscribed()).count();
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let work = self.listener.work().as_micros();
         Figures {
-            subscribers: subscribed as u64,
+            subscribers: of(&self.shared.subscribed),
             published: of(&self.shared.published),
             dropped: of(&self.shared.dropped),
             refused: self.listener.refused(),
+            displaced: self.listener.displaced(),
             expelled: of(&self.shared.expelled),
+            overworked: of(&self.shared.overworked),
+            work_us: u64::try_from(work).unwrap_or(u64::MAX),
         }
     }
-}
-
-/// Serves a peer until it disconnects. An error is the peer's fault.
-fn serve(stream: &Arc<TcpStream>, shared: &Arc<Shared>) -> io::Result<()> {
-    let mut connection = Connection::open(stream, Role::Publisher, &shared.limits)?;
-    let queue = Arc::new(Queue::new(shared.limits.queued_bytes));
-    queue.subscribe(connection.session.subscriptions().clone());
-    let (ours, theirs) = (Arc::clone(stream), Arc::clone(&queue));
-    let work = move || {
-        let mut sent = 0;
-        while let Some(message) = theirs.take(sent) {
-            if write(&ours, &message).is_err() {
-                break;
-            }
-            sent = message.len();
-        }
-        // Close the connection, so that the reader notices, whichever side ended it.
-        let _ = ours.shutdown(Shutdown::Both);
-    };
-    let writer = spawn("kv-subscriber", shared.first, Box::new(work));
-    let Ok(writer) = writer else { return Ok(()) };
-    lock(&shared.subscribers).push(Arc::clone(&queue));
-    let read = connection.read_on(|step, session| match step {
-        Step::Reply(bytes) => match queue.reply(bytes) {
-            true => Ok(()),
-            false => Err(io::ErrorKind::TimedOut.into()),
-        },
-        Step::Subscriptions => {
-            queue.subscribe(session.subscriptions().clone());
-            Ok(())
-        }
-        _ => Ok(()),
-    });
-    lock(&shared.subscribers).retain(|other| !Arc::ptr_eq(other, &queue));
-    queue.close();
-    let _ = stream.shutdown(Shutdown::Both);
-    let _ = writer.join();
-    read
-}
-
-/// A connection whose handshake is over.
-pub(crate) struct Connection<'a> {
-    stream: &'a TcpStream,
-    session: Session,
-    /// What came with the end of the handshake.
-    steps: Vec<Step>,
-}
-
-impl<'a> Connection<'a> {
-    /// Does the handshake.
-    pub(crate) fn open(stream: &'a TcpStream, role: Role, limits: &Limits) -> io::Result<Self> {
-        let deadline = Instant::now() + limits.handshake;
-        // Each message is written in one piece.
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(limits.stalled))?;
-        write(stream, &Session::greeting())?;
-        let mut session = Session::new(role);
-        let mut steps = Vec::new();
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            stream.set_read_timeout(Some(left))?;
-            if !read(stream, &mut session, &mut steps)? {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let mut ready = false;
-            let mut rest = Vec::new();
-            for step in steps.drain(..) {
-                match step {
-                    Step::Ready => ready = true,
-                    // Nothing but our READY comes before the peer's.
-                    Step::Reply(bytes) if !ready => write(stream, &bytes)?,
-                    step => rest.push(step),
-                }
-            }
-            if ready {
-                stream.set_read_timeout(None)?;
-                return Ok(Self {
-                    stream,
-                    session,
-                    steps: rest,
-                });
-            }
-        }
-    }
-
-    /// Does each step, until the peer disconnects or is disconnected.
-    pub(crate) fn read_on(
-        &mut self,
-        mut act: impl FnMut(Step, &Session) -> io::Result<()>,
-    ) -> io::Result<()> {
-        loop {
-            for step in self.steps.drain(..) {
-                act(step, &self.session)?;
-            }
-            if !read(self.stream, &mut self.session, &mut self.steps)? {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// False if the peer has disconnected.
-fn read(mut stream: &TcpStream, session: &mut Session, steps: &mut Vec<Step>) -> io::Result<bool> {
-    let mut chunk = [0; CHUNK];
-    loop {
-        match stream.read(&mut chunk) {
-            Ok(0) => return Ok(false),
-            Ok(length) => {
-                let fed = session.feed(&chunk[..length], steps);
-                return fed.map(|()| true).map_err(io::Error::other);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Writes everything, as long as the peer reads some bytes in each interval.
-pub(crate) fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
-    io::Write::write_all(&mut stream, bytes)
 }

@@ -25,7 +25,8 @@ pub enum Refusal {
     Reported,
     /// A message of more than [`MOST_PARTS`](crate::MOST_PARTS) parts.
     ManyParts,
-    /// More than [`MOST_SUBSCRIPTIONS`](crate::MOST_SUBSCRIPTIONS) subscriptions.
+    /// More than [`MOST_SUBSCRIPTIONS`](crate::MOST_SUBSCRIPTIONS) subscriptions, or more than
+    /// [`MOST_SUBSCRIPTION_BYTES`](crate::MOST_SUBSCRIPTION_BYTES) in them.
     ManySubscriptions,
 }
 

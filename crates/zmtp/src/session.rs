@@ -1,14 +1,11 @@
 //! One connection without its socket: bytes in, steps out.
 
-use std::collections::HashMap;
-
 use crate::frame::{self, Frame};
+use crate::subscriptions::Subscriptions;
 use crate::{LONGEST_FRAME, Refusal};
 
 /// Most parts of a message from a peer.
 pub const MOST_PARTS: usize = 8;
-/// Most subscriptions of one subscriber.
-pub const MOST_SUBSCRIPTIONS: usize = 64;
 
 /// Bytes of a greeting.
 const GREETING: usize = 64;
@@ -29,8 +26,10 @@ pub enum Step {
     Reply(Vec<u8>),
     /// The handshake is over: messages may be sent.
     Ready,
-    /// The subscriptions changed: [`Session::wants`] answers anew.
-    Subscriptions,
+    /// Messages that begin with this are wanted from now on.
+    Subscribe(Vec<u8>),
+    /// They no longer are.
+    Cancel(Vec<u8>),
     /// A message came, in these parts. Only for [`Role::Router`].
     Message(Vec<Vec<u8>>),
 }
@@ -47,46 +46,13 @@ enum Stage {
 pub struct Session {
     role: Role,
     stage: Stage,
+    /// The peer speaks ZMTP 3.1, which has heartbeats.
+    beats: bool,
     /// What has come and is not complete yet.
     unread: Vec<u8>,
     /// The parts of a message whose last part has not come yet.
     parts: Vec<Vec<u8>>,
     subscriptions: Subscriptions,
-}
-
-/// Prefixes, and how often each is subscribed to.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Subscriptions(HashMap<Vec<u8>, u32>);
-
-impl Subscriptions {
-    /// Whether a message that begins with this is wanted.
-    pub(crate) fn want(&self, topic: &[u8]) -> bool {
-        self.0.keys().any(|prefix| topic.starts_with(prefix))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn add(&mut self, prefix: &[u8]) -> Result<(), Refusal> {
-        if let Some(count) = self.0.get_mut(prefix) {
-            *count = count.saturating_add(1);
-        } else if self.0.len() < MOST_SUBSCRIPTIONS {
-            self.0.insert(prefix.to_vec(), 1);
-        } else {
-            return Err(Refusal::ManySubscriptions);
-        }
-        Ok(())
-    }
-
-    fn cancel(&mut self, prefix: &[u8]) {
-        if let Some(count) = self.0.get_mut(prefix) {
-            *count -= 1;
-            if *count == 0 {
-                self.0.remove(prefix);
-            }
-        }
-    }
 }
 
 impl Session {
@@ -96,6 +62,7 @@ impl Session {
         Self {
             role,
             stage: Stage::Greeting,
+            beats: false,
             unread: Vec::new(),
             parts: Vec::new(),
             subscriptions: Subscriptions::default(),
@@ -113,14 +80,18 @@ impl Session {
         greeting
     }
 
-    /// Whether the subscriber wants a message whose first part is this.
+    /// Whether the peer answers a PING: others may take it for an error.
     #[must_use]
-    pub fn wants(&self, topic: &[u8]) -> bool {
-        self.subscriptions.want(topic)
+    pub fn has_heartbeats(&self) -> bool {
+        self.beats
     }
 
-    pub(crate) fn subscriptions(&self) -> &Subscriptions {
-        &self.subscriptions
+    /// What asks the peer whether it is still there.
+    #[must_use]
+    pub fn ping() -> Vec<u8> {
+        // Our heartbeats promise nothing: the peer need not notice if they end.
+        const NO_TIME_TO_LIVE: [u8; 2] = [0; 2];
+        frame::command(b"PING", &NO_TIME_TO_LIVE)
     }
 
     /// Takes in bytes, and adds to `steps` what follows. Between two calls it keeps less than a
@@ -138,6 +109,7 @@ impl Session {
                 self.unread = unread;
                 return Ok(());
             };
+            self.beats = (rest[10], rest[11]) >= (3, 1);
             rest = after;
             self.stage = Stage::Handshake;
             steps.push(Step::Reply(self.ready()));
@@ -171,14 +143,8 @@ impl Session {
                 }
                 steps.push(Step::Reply(frame::command(b"PONG", context)));
             }
-            (_, b"SUBSCRIBE") if self.role == Role::Publisher => {
-                self.subscriptions.add(data)?;
-                steps.push(Step::Subscriptions);
-            }
-            (_, b"CANCEL") if self.role == Role::Publisher => {
-                self.subscriptions.cancel(data);
-                steps.push(Step::Subscriptions);
-            }
+            (_, b"SUBSCRIBE") if self.role == Role::Publisher => self.subscribe(data, steps)?,
+            (_, b"CANCEL") if self.role == Role::Publisher => self.cancel(data, steps),
             // PONG, and what newer versions may know.
             _ => {}
         }
@@ -192,11 +158,10 @@ impl Session {
         if self.role == Role::Publisher {
             // ZMTP 3.0 subscribes by messages. Others are those of an XSUB socket's user.
             match body.split_first() {
-                Some((1, prefix)) => self.subscriptions.add(prefix)?,
-                Some((0, prefix)) => self.subscriptions.cancel(prefix),
-                _ => return Ok(()),
+                Some((1, prefix)) => self.subscribe(prefix, steps)?,
+                Some((0, prefix)) => self.cancel(prefix, steps),
+                _ => {}
             }
-            steps.push(Step::Subscriptions);
             return Ok(());
         }
         let bytes: usize = self.parts.iter().map(Vec::len).sum();
@@ -208,6 +173,19 @@ impl Session {
             steps.push(Step::Message(std::mem::take(&mut self.parts)));
         }
         Ok(())
+    }
+
+    fn subscribe(&mut self, prefix: &[u8], steps: &mut Vec<Step>) -> Result<(), Refusal> {
+        if self.subscriptions.add(prefix)? {
+            steps.push(Step::Subscribe(prefix.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, prefix: &[u8], steps: &mut Vec<Step>) {
+        if self.subscriptions.cancel(prefix) {
+            steps.push(Step::Cancel(prefix.to_vec()));
+        }
     }
 
     fn ready(&self) -> Vec<u8> {

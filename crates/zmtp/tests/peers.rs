@@ -17,9 +17,11 @@ fn any_port() -> SocketAddr {
 fn limits() -> Limits {
     Limits {
         connections: 4,
+        connections_each_second: 100_000,
         queued_bytes: 1 << 20,
         handshake: Duration::from_millis(300),
         stalled: Duration::from_secs(1),
+        ..Limits::default()
     }
 }
 
@@ -152,6 +154,11 @@ fn ten_thousand_connections_are_refused() {
         .collect();
     for peer in &mut peers {
         peer.subscribe(b"");
+    }
+    // Whoever has been sent something keeps its place.
+    publisher.publish(&[b"first"]);
+    for peer in &mut peers {
+        assert_eq!(peer.frame(), Some((false, b"first".to_vec())));
     }
     // Not more at a time than the system lets wait, or it has them wait for seconds.
     for hundreds in 1..=100 {

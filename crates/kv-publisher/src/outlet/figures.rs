@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use contextpilot_control::KvEvents;
 use contextpilot_kv_events::{KvEvent, Medium};
-use contextpilot_zmtp::{Publisher, Router};
+use contextpilot_zmtp::Router;
 
 use super::Outlet;
 use crate::shared::lock;
@@ -31,10 +31,11 @@ impl Outlet {
         let sockets = lock(&self.sockets);
         let publisher = sockets.publisher.as_ref();
         let router = sockets.router.as_ref();
-        let sent = publisher.map(Publisher::figures).unwrap_or_default();
-        let feed = lock(&self.feed);
-        let blocks = |medium| feed.as_ref().map_or(0, |feed| feed.blocks(medium) as u64);
+        let sent = publisher
+            .map(|publisher| publisher.figures())
+            .unwrap_or_default();
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let blocks = |medium: Medium| of(&self.blocks[medium as usize]);
         KvEvents {
             publish: publisher.map(|publisher| url(publisher.address())),
             replay: router.map(|router| url(router.address())),
@@ -43,17 +44,17 @@ impl Outlet {
             subscribers: sent.subscribers,
             gpu_blocks: blocks(Medium::Gpu),
             cpu_blocks: blocks(Medium::Cpu),
-            sequence: feed
-                .as_ref()
-                .and_then(|feed| feed.next_sequence().checked_sub(1)),
+            sequence: of(&self.next).checked_sub(1),
             waiting,
             batches: of(&self.batches),
             stored: of(&self.stored),
             removed: of(&self.removed),
             dropped: sent.dropped,
-            replays: of(&self.replays),
+            replays: self.replays.answered(),
             started_over: of(&self.started_over),
             refused: sent.refused + sent.expelled + router.map_or(0, Router::refused),
+            displaced: sent.displaced + router.map_or(0, Router::displaced),
+            work_us: sent.work_us + router.map_or(0, Router::work_us),
         }
     }
 }

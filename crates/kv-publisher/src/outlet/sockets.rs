@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use contextpilot_kv_events::Feed;
 use contextpilot_settings::KvEvents;
@@ -18,10 +17,12 @@ use crate::{Host, replay};
 pub const CONNECTIONS: usize = 32;
 /// Bytes that may wait for one connection.
 pub const QUEUED_BYTES: usize = 4 << 20;
+/// Bytes that may wait for all of them.
+pub const QUEUED_BYTES_OF_ALL: usize = 32 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    pub(super) publisher: Option<Publisher>,
+    pub(super) publisher: Option<Arc<Publisher>>,
     pub(super) router: Option<Router>,
     /// Why a socket is missing.
     pub(super) problem: Option<String>,
@@ -42,9 +43,11 @@ impl Outlet {
         };
         let chosen = address.port() == 0;
         let (kept, next) = Kept::open(publisher.address(), chosen, host);
-        *lock(&self.feed) = Some(Feed::new(settings.block_size, next));
+        let feed = Feed::new(settings.block_size, next);
+        self.note(&feed);
+        *lock(&self.feed) = Some(feed);
         let publish = publisher.address();
-        lock(&self.sockets).publisher = Some(publisher);
+        lock(&self.sockets).publisher = Some(Arc::new(publisher));
         lock(&self.sockets).problem = None;
         let mut said = false;
         self.open_replay(settings, &mut said, host);
@@ -80,10 +83,7 @@ impl Outlet {
         let topic = settings.topic.clone();
         let limits = limits(CONNECTIONS / 4);
         Router::bind(address, limits, host.on_thread, move |question, send| {
-            if replay::answer(&feed, topic.as_bytes(), question, send)? {
-                replays.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
+            replay::answer(&replays, &feed, topic.as_bytes(), question, send)
         })
     }
 
@@ -122,6 +122,7 @@ fn limits(connections: usize) -> Limits {
     Limits {
         connections,
         queued_bytes: QUEUED_BYTES,
+        queued_bytes_of_all: QUEUED_BYTES_OF_ALL,
         ..Limits::default()
     }
 }

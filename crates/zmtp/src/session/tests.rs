@@ -1,4 +1,5 @@
 use super::*;
+use crate::{MOST_SUBSCRIPTION_BYTES, MOST_SUBSCRIPTIONS};
 
 fn ready(kind: &[u8]) -> Vec<u8> {
     let mut data = b"\x0bSocket-Type".to_vec();
@@ -21,26 +22,36 @@ fn open(role: Role, kind: &[u8]) -> Session {
 }
 
 #[test]
-fn both_ways_of_subscribing_are_understood() {
+fn both_ways_of_subscribing_are_understood_and_only_changes_are_steps() {
     let mut session = open(Role::Publisher, b"SUB");
-    assert!(!session.wants(b"kv@a"));
     let by_message = frame::encode(&[b"\x01kv@"]);
-    assert_eq!(
-        feed(&mut session, &by_message),
-        Ok(vec![Step::Subscriptions])
-    );
-    assert!(session.wants(b"kv@a") && !session.wants(b"kv"));
+    let begun = Ok(vec![Step::Subscribe(b"kv@".to_vec())]);
+    assert_eq!(feed(&mut session, &by_message), begun);
     let by_command = frame::command(b"SUBSCRIBE", b"kv@");
-    feed(&mut session, &by_command).expect("a command");
+    assert_eq!(feed(&mut session, &by_command), Ok(vec![]));
     // It was subscribed to twice.
-    feed(&mut session, &frame::encode(&[b"\x00kv@"])).expect("a message");
-    assert!(session.wants(b"kv@a"));
-    feed(&mut session, &frame::command(b"CANCEL", b"kv@")).expect("a command");
-    assert!(!session.wants(b"kv@a"));
+    assert_eq!(
+        feed(&mut session, &frame::encode(&[b"\x00kv@"])),
+        Ok(vec![])
+    );
+    let cancelled = Ok(vec![Step::Cancel(b"kv@".to_vec())]);
+    let cancel = frame::command(b"CANCEL", b"kv@");
+    assert_eq!(feed(&mut session, &cancel), cancelled);
     // Nothing is left to cancel.
-    feed(&mut session, &frame::command(b"CANCEL", b"kv@")).expect("a command");
-    feed(&mut session, &frame::encode(&[b"\x01"])).expect("a message");
-    assert!(session.wants(b""));
+    assert_eq!(feed(&mut session, &cancel), Ok(vec![]));
+    let all = feed(&mut session, &frame::encode(&[b"\x01"]));
+    assert_eq!(all, Ok(vec![Step::Subscribe(vec![])]));
+}
+
+#[test]
+fn only_a_peer_of_zmtp_3_1_has_heartbeats() {
+    for (minor, beats) in [(0, false), (1, true)] {
+        let mut greeting = Session::greeting();
+        greeting[11] = minor;
+        let mut session = Session::new(Role::Publisher);
+        feed(&mut session, &greeting).expect("a greeting");
+        assert_eq!(session.has_heartbeats(), beats);
+    }
 }
 
 #[test]
@@ -125,9 +136,20 @@ fn subscriptions_are_bounded() {
         feed(&mut session, &frame::encode(&[&[1, nth]])).expect("few enough");
     }
     feed(&mut session, &frame::encode(&[&[1, 0]])).expect("one that is there");
+    let one_more = frame::encode(&[&[1, 255]]);
+    let refused = Err(Refusal::ManySubscriptions);
+    assert_eq!(feed(&mut session, &one_more), refused);
+    // So are their bytes, and what is cancelled counts no longer.
+    let mut session = open(Role::Publisher, b"SUB");
+    let prefix = |nth: u8| [&[nth; MOST_SUBSCRIPTION_BYTES / 8][..]].concat();
+    for nth in 0..8 {
+        feed(&mut session, &frame::command(b"SUBSCRIBE", &prefix(nth))).expect("they fit");
+    }
+    feed(&mut session, &frame::command(b"CANCEL", &prefix(0))).expect("a command");
+    feed(&mut session, &frame::command(b"SUBSCRIBE", &prefix(8))).expect("it fits");
     assert_eq!(
-        feed(&mut session, &frame::encode(&[&[1, 255]])),
-        Err(Refusal::ManySubscriptions)
+        feed(&mut session, &frame::command(b"SUBSCRIBE", b"x")),
+        refused
     );
 }
 

@@ -1,0 +1,219 @@
+//! Processor time that peers cause, and its bounds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{Allowance, Bucket};
+
+/// A thread looks again at least so often whether it still has to wait.
+const STEP: Duration = Duration::from_millis(100);
+/// The longest wait at a time. A single long answer may make a debt that is paid back more slowly.
+const LONGEST: Duration = Duration::from_secs(5);
+/// A peer that has spent no more than this of late does not wait for what others have spent. A
+/// handshake takes less.
+const LITTLE: Duration = Duration::from_millis(1);
+
+/// The work that all peers of a listener cause together.
+#[derive(Debug)]
+pub struct Work {
+    each: Allowance,
+    all: Mutex<Bucket>,
+    spent: AtomicU64,
+}
+
+/// The work that one peer causes, on whatever threads.
+#[derive(Debug)]
+pub struct Peer {
+    work: Arc<Work>,
+    own: Mutex<Bucket>,
+}
+
+/// The peer has spent more than its own allowance; how long it takes until that is paid back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overspent(pub Duration);
+
+/// Measures the calling thread.
+#[derive(Debug)]
+pub struct Meter<'a> {
+    peer: &'a Peer,
+    /// The thread's processor time when it was last charged.
+    charged: Duration,
+}
+
+impl Work {
+    /// What each peer may spend, and all of them together.
+    #[must_use]
+    pub fn new(each: Allowance, all: Allowance) -> Arc<Self> {
+        Arc::new(Self {
+            each,
+            all: Mutex::new(Bucket::new(all, Instant::now())),
+            spent: AtomicU64::new(0),
+        })
+    }
+
+    /// A peer that has just connected.
+    #[must_use]
+    pub fn peer(self: &Arc<Self>) -> Peer {
+        Peer {
+            work: Arc::clone(self),
+            own: Mutex::new(Bucket::new(self.each, Instant::now())),
+        }
+    }
+
+    /// The processor time that was charged to peers so far.
+    #[must_use]
+    pub fn spent(&self) -> Duration {
+        Duration::from_nanos(self.spent.load(Ordering::Relaxed))
+    }
+
+    /// Waits while all peers together have spent too much, at most some seconds.
+    fn wait(&self) {
+        let until = Instant::now() + LONGEST;
+        loop {
+            let now = Instant::now();
+            let debt = lock(&self.all).spend(Duration::ZERO, now);
+            let left = debt.min(until.saturating_duration_since(now));
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(STEP));
+        }
+    }
+}
+
+impl Peer {
+    /// Measures the calling thread from now on.
+    #[must_use]
+    pub fn meter(&self) -> Meter<'_> {
+        Meter {
+            peer: self,
+            charged: processor_time(),
+        }
+    }
+
+    /// Charges work that was done for this peer. Then waits if all peers together have spent too much,
+    /// and this one more than a little.
+    ///
+    /// # Errors
+    /// The peer itself has.
+    pub fn charge(&self, spent: Duration) -> Result<(), Overspent> {
+        let (debt, missing) = self.note(spent);
+        if !debt.is_zero() {
+            return Err(Overspent(debt));
+        }
+        if missing > LITTLE {
+            self.work.wait();
+        }
+        Ok(())
+    }
+
+    /// Returns the peer's debt, and how much is missing in its bucket.
+    fn note(&self, spent: Duration) -> (Duration, Duration) {
+        let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        self.work.spent.fetch_add(nanoseconds, Ordering::Relaxed);
+        let now = Instant::now();
+        lock(&self.work.all).spend(spent, now);
+        let mut own = lock(&self.own);
+        (own.spend(spent, now), own.missing())
+    }
+}
+
+impl Meter<'_> {
+    /// Charges what this thread has done since the last call.
+    ///
+    /// # Errors
+    /// See [`Peer::charge`].
+    pub fn charge(&mut self) -> Result<(), Overspent> {
+        let spent = self.since();
+        self.peer.charge(spent)
+    }
+
+    /// The same without waiting: for a thread that others wait for.
+    pub fn note(&mut self) {
+        let spent = self.since();
+        self.peer.note(spent);
+    }
+
+    fn since(&mut self) -> Duration {
+        let before = self.charged;
+        self.charged = processor_time();
+        self.charged.saturating_sub(before)
+    }
+
+    /// What this thread has done since the last call was not for the peer.
+    pub fn skip(&mut self) {
+        self.charged = processor_time();
+    }
+}
+
+/// The processor time of the calling thread, in the kernel too.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanoseconds)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn burn(time: Duration) {
+        let begun = processor_time();
+        while processor_time() < begun + time {}
+    }
+
+    fn allowance(burst: Duration, each_second: Duration) -> Allowance {
+        Allowance { burst, each_second }
+    }
+
+    #[test]
+    fn a_peer_that_works_us_too_hard_is_found_out_and_others_are_not() {
+        let work = Work::new(allowance(20 * MS, 1 * MS), allowance(1000 * MS, 1000 * MS));
+        let (rude, polite) = (work.peer(), work.peer());
+        let mut meter = rude.meter();
+        burn(5 * MS);
+        assert_eq!(meter.charge(), Ok(()));
+        burn(30 * MS);
+        meter.skip();
+        assert_eq!(meter.charge(), Ok(()), "that was not for the peer");
+        burn(30 * MS);
+        let Err(Overspent(debt)) = meter.charge() else {
+            panic!("it has spent 35 ms");
+        };
+        assert!(debt > Duration::from_secs(10), "{debt:?}");
+        assert_eq!(polite.charge(MS), Ok(()));
+        assert!(
+            work.spent() >= 36 * MS && work.spent() < 60 * MS,
+            "{:?}",
+            work.spent()
+        );
+    }
+
+    #[test]
+    fn if_all_have_spent_too_much_each_waits() {
+        let work = Work::new(allowance(1000 * MS, MS), allowance(10 * MS, 100 * MS));
+        let begun = Instant::now();
+        for _ in 0..10 {
+            work.peer().charge(3 * MS).expect("little for each");
+        }
+        // 20 ms of debt at 100 ms a second.
+        assert!(begun.elapsed() >= 190 * MS, "{:?}", begun.elapsed());
+        // Whoever takes little is not made to wait for the others.
+        let polite = work.peer();
+        work.peer().meter().note();
+        let _ = work.peer().note(1000 * MS);
+        let begun = Instant::now();
+        polite.charge(MS / 10).expect("little");
+        assert!(begun.elapsed() < STEP, "{:?}", begun.elapsed());
+    }
+}

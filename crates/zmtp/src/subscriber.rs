@@ -1,0 +1,144 @@
+//! One subscriber: a thread that reads what it sends, and one that writes what it subscribed to.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use crate::connection::{Connection, Next, write};
+use crate::listener::{Guest, lock, spawn};
+use crate::publisher::Shared;
+use crate::queue::{Queue, Taken};
+use crate::{Role, Session, Step};
+
+/// After so many intervals without a byte, and a PING in each, a peer counts as gone.
+const UNANSWERED: u32 = 3;
+
+/// A subscriber, as the publishing thread sees it.
+#[derive(Debug)]
+pub(crate) struct Subscriber {
+    pub(crate) queue: Queue,
+    pub(crate) guest: Arc<Guest>,
+    stream: Arc<TcpStream>,
+}
+
+impl Subscriber {
+    /// Disconnects it.
+    pub(crate) fn end(&self) {
+        self.queue.close();
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Serves a peer until it disconnects. An error is the peer's fault.
+pub(crate) fn serve(
+    stream: &Arc<TcpStream>,
+    guest: &Arc<Guest>,
+    shared: &Arc<Shared>,
+) -> io::Result<()> {
+    let limits = &shared.limits;
+    let mut connection = Connection::open(stream, &guest.peer, Role::Publisher, limits)?;
+    let subscriber = Arc::new(Subscriber {
+        queue: Queue::new(limits.queued_bytes, Arc::clone(&shared.waiting)),
+        guest: Arc::clone(guest),
+        stream: Arc::clone(stream),
+    });
+    let Ok(writer) = start_writer(&subscriber, shared.first) else {
+        return Ok(());
+    };
+    lock(&shared.subscribers).push(Arc::clone(&subscriber));
+    let read = follow(&mut connection, &subscriber.queue, shared);
+    lock(&shared.subscribers).retain(|other| !Arc::ptr_eq(other, &subscriber));
+    subscriber.end();
+    let _ = writer.join();
+    read
+}
+
+/// Does what the peer asks for.
+fn follow(connection: &mut Connection<'_>, queue: &Queue, shared: &Shared) -> io::Result<()> {
+    let counted = Counted::new(&shared.subscribed);
+    let beats = connection.has_heartbeats();
+    connection.read_on(shared.limits.heartbeat, |next| {
+        let step = match next {
+            Next::Step(step) => step,
+            Next::Silence(times) if beats && times > UNANSWERED => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Next::Silence(_) if beats => return reply(queue, &Session::ping()),
+            Next::Silence(_) => return Ok(()),
+        };
+        match step {
+            Step::Reply(bytes) => reply(queue, &bytes)?,
+            Step::Subscribe(prefix) => counted.set(queue.subscribe(prefix), true),
+            Step::Cancel(prefix) => counted.set(queue.cancel(&prefix), false),
+            Step::Ready | Step::Message(_) => {}
+        }
+        Ok(())
+    })
+}
+
+fn reply(queue: &Queue, bytes: &[u8]) -> io::Result<()> {
+    match queue.reply(bytes) {
+        true => Ok(()),
+        // It does not read.
+        false => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Counts a peer while it is subscribed to something.
+struct Counted<'a> {
+    all: &'a AtomicU64,
+    is_subscribed: std::cell::Cell<bool>,
+}
+
+impl<'a> Counted<'a> {
+    fn new(all: &'a AtomicU64) -> Self {
+        let is_subscribed = std::cell::Cell::new(false);
+        Self { all, is_subscribed }
+    }
+
+    fn set(&self, changed: bool, subscribed: bool) {
+        if !changed || self.is_subscribed.replace(subscribed) == subscribed {
+            return;
+        }
+        match subscribed {
+            true => self.all.fetch_add(1, Ordering::Relaxed),
+            false => self.all.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.set(true, false);
+    }
+}
+
+fn start_writer(subscriber: &Arc<Subscriber>, first: fn()) -> io::Result<JoinHandle<()>> {
+    let subscriber = Arc::clone(subscriber);
+    let work = move || {
+        let queue = &subscriber.queue;
+        let mut meter = subscriber.guest.peer.meter();
+        let mut sent = None;
+        while let Some(taken) = queue.take(sent.as_ref()) {
+            let (bytes, next): (&[u8], _) = match &taken {
+                Taken::Replies(bytes) => (bytes, None),
+                Taken::Message(message) => (message, Some(Arc::clone(message))),
+            };
+            meter.skip();
+            if write(&subscriber.stream, bytes).is_err() {
+                break;
+            }
+            // Messages are the server's doing, replies the peer's.
+            match next {
+                None => meter.note(),
+                Some(_) => meter.skip(),
+            }
+            sent = next;
+        }
+        // Close the connection, so that the reader notices, whichever side ended it.
+        let _ = subscriber.stream.shutdown(Shutdown::Both);
+    };
+    spawn("kv-subscriber", first, Box::new(work))
+}
