@@ -2,7 +2,7 @@
 //! answered as permutations of what was asked, and the bounds hold.
 #![no_main]
 
-use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Outcome, Query, Truth, timings};
+use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Next, Outcome, Query, Truth, timings};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -14,9 +14,13 @@ const PATHS: [&str; 9] = [
 const LIMITS: Limits = Limits {
     body: 4096,
     contexts: 16,
+    blocks_in_context: 32,
     blocks_in_call: 64,
+    ids_in_call: 24,
+    hint: 64,
     requests: 12,
     blocks: 40,
+    kept: 24 << 10,
     guessed: 6,
     turns: 8,
 };
@@ -74,26 +78,22 @@ fn ask(index: &mut Index, path: &str, body: &[u8], ids: &mut u64) -> Answer {
         *ids += 1;
         format!("req-{:012x}", *ids % 16)
     };
-    match index.answer(query, 0.0, &mut new_id) {
-        Outcome::Answer(answer) => answer,
-        Outcome::Work(work) => {
-            let mut worked = work.run();
-            loop {
-                match index.finish(&mut worked, &mut new_id) {
-                    Ok(true) => return worked.answer(),
-                    Ok(false) => {}
-                    Err(answer) => return *answer,
-                }
-            }
-        }
-        Outcome::Worked(mut worked) => {
-            if let Some(question) = worked.question() {
-                let reused = question.common / 2;
-                index.answered(&mut worked, reused);
-            }
-            worked.answer()
+    let mut work = match index.answer(query, 0.0, &mut new_id) {
+        Outcome::Answer(answer) | Outcome::Emptied(answer, _) => return answer,
+        Outcome::Work(work) => work,
+    };
+    loop {
+        match work.next() {
+            Next::State => index.proceed(&mut work, &mut new_id),
+            Next::Alone => work.compute(),
+            Next::Answer => break,
         }
     }
+    if let Some(question) = work.question() {
+        let reused = question.common / 2;
+        index.answered(&mut work, reused);
+    }
+    work.answer()
 }
 
 /// Checks that each context is answered once, with all of its blocks.

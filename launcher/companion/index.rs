@@ -1,13 +1,11 @@
 //! `index`: orders contexts by what the server has cached, and passes requests on to the server.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 
 use clap::Args;
 use contextpilot_client::{Control, LlamaServer};
 use contextpilot_index::{Index, Limits, Mode};
 use contextpilot_proxy::Upstream;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::connect::ControlAt;
 use super::engine::{Engine, with_key};
@@ -16,9 +14,13 @@ use crate::say::say;
 
 mod hook;
 mod ids;
+mod lanes;
 mod service;
+mod shared;
 mod tokens;
 mod watch;
+
+use shared::Shared;
 
 /// Order contexts by what the server has cached
 ///
@@ -64,6 +66,9 @@ pub(super) struct Serving {
     /// Distinct documents that are known at most
     #[arg(long, value_name = "N", default_value_t = Limits::default().blocks)]
     max_blocks: usize,
+    /// MiB of all that is kept, at most
+    #[arg(long, value_name = "MIB", default_value_t = Limits::default().kept >> 20)]
+    max_kept: usize,
     /// Contexts in one call at most; their clustering takes 4 bytes for the
     /// square of their number
     #[arg(long, value_name = "N", default_value_t = Limits::default().contexts)]
@@ -81,6 +86,7 @@ impl Serving {
             stateless: false,
             max_requests: limits.requests,
             max_blocks: limits.blocks,
+            max_kept: limits.kept >> 20,
             max_contexts: limits.contexts,
         }
     }
@@ -89,6 +95,7 @@ impl Serving {
         Limits {
             requests: self.max_requests,
             blocks: self.max_blocks,
+            kept: self.max_kept << 20,
             contexts: self.max_contexts,
             ..Limits::default()
         }
@@ -105,27 +112,6 @@ impl Serving {
             ));
         }
         Ok((listener, address))
-    }
-}
-
-/// The state, for all threads.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<Index>>);
-
-impl Shared {
-    /// After a panic, the state can still be locked: it is at worst incomplete.
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        self.0.lock()
-    }
-
-    /// Locks the state for one piece of long work, and then passes the lock to whoever waits for it. A plain
-    /// unlock would let the next piece take it again before a thread that waits has woken up: small requests
-    /// then waited for all of a large batch.
-    fn for_a_piece<T>(&self, piece: impl FnOnce(&mut Index) -> T) -> T {
-        let mut guard = self.lock();
-        let result = piece(&mut guard);
-        MutexGuard::unlock_fair(guard);
-        result
     }
 }
 
@@ -153,7 +139,7 @@ pub(super) fn serve(
         false => Mode::Live,
     };
     let index = Index::new(mode, serving.limits());
-    let shared = Shared(Arc::new(Mutex::new(index)));
+    let shared = Shared::new(index, mode);
     let hook = control.clone().map(hook::Hook::new);
     match control {
         Some(control) if mode == Mode::Live => watch::start(control, shared.clone()),

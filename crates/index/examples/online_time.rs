@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use contextpilot_index::{Endpoint, Index, Limits, Mode, Outcome, Query, Truth};
+use contextpilot_index::{Endpoint, Index, Limits, Mode, Next, Outcome, Query, Truth};
 use serde_json::json;
 
 fn main() {
@@ -46,13 +46,14 @@ fn main() {
             format!("req-{ids:012x}")
         };
         let answer = match index.answer(query, 0.0, &mut new_id) {
-            Outcome::Answer(answer) => answer,
-            Outcome::Work(work) => {
-                let mut worked = work.run();
-                while !index.finish(&mut worked, &mut new_id).expect("room") {}
-                worked.answer()
-            }
-            Outcome::Worked(worked) => worked.answer(),
+            Outcome::Answer(answer) | Outcome::Emptied(answer, _) => answer,
+            Outcome::Work(mut work) => loop {
+                match work.next() {
+                    Next::State => index.proceed(&mut work, &mut new_id),
+                    Next::Alone => work.compute(),
+                    Next::Answer => break work.answer(),
+                }
+            },
         };
         let text = answer.body.to_string();
         let took = start.elapsed();

@@ -1,7 +1,7 @@
 //! Blocks. A document is called a block here, as in ContextPilot.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use contextpilot_order::{Block, Frequency};
@@ -76,6 +76,8 @@ pub(crate) struct Info {
     pub(crate) number: u64,
     /// How many requests and turns contain it.
     uses: u32,
+    /// Where it stands among those that are in none.
+    rank: u64,
     /// Its number of tokens, if the engine was asked.
     pub(crate) tokens: Option<u32>,
     /// Bytes of its text.
@@ -88,6 +90,8 @@ pub(crate) struct Info {
 pub(crate) struct Blocks {
     by_key: HashMap<Key, Block>,
     infos: HashMap<Block, Info>,
+    /// Those in no request and no turn, the rarest first.
+    unused: BTreeSet<(u64, Block)>,
     free: Vec<Block>,
     seen: u64,
 }
@@ -122,58 +126,67 @@ impl Blocks {
             key,
             number: self.seen,
             uses: 0,
+            rank: 0,
             tokens: None,
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         };
         self.seen += 1;
         self.by_key.insert(key, block);
         self.infos.insert(block, info);
+        self.unused.insert((0, block));
         block
     }
 
     pub(crate) fn use_all(&mut self, blocks: &[Block]) {
         for block in blocks {
             if let Some(info) = self.infos.get_mut(block) {
+                if info.uses == 0 {
+                    self.unused.remove(&(info.rank, *block));
+                }
                 info.uses = info.uses.saturating_add(1);
             }
         }
     }
 
-    pub(crate) fn release_all(&mut self, blocks: &[Block]) {
+    pub(crate) fn release_all(&mut self, blocks: &[Block], frequency: &Frequency) {
         for block in blocks {
             if let Some(info) = self.infos.get_mut(block) {
                 info.uses = info.uses.saturating_sub(1);
+                if info.uses == 0 {
+                    info.rank = ascending(frequency.rank(*block));
+                    self.unused.insert((info.rank, *block));
+                }
             }
         }
     }
 
-    /// Forgets the rarest unused blocks, until there is room for `more`. Returns whether
-    /// there is.
-    pub(crate) fn make_room(
-        &mut self,
-        more: usize,
-        limit: usize,
-        frequency: &mut Frequency,
-    ) -> bool {
-        if self.infos.len() + more <= limit {
-            return true;
+    /// Forgets the rarest of those in no request and no turn.
+    pub(crate) fn forget_rarest(&mut self) -> Option<Block> {
+        let (_, block) = self.unused.pop_first()?;
+        if let Some(info) = self.infos.remove(&block) {
+            self.by_key.remove(&info.key);
         }
-        let mut unused: Vec<(f64, Block)> = self
-            .infos
-            .iter()
-            .filter(|(_, info)| info.uses == 0)
-            .map(|(block, _)| (frequency.of(*block), *block))
-            .collect();
-        unused.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        // Forget more than is needed now, so that this is done seldom.
-        let wanted = (self.infos.len() + more - limit).max(limit / 8);
-        for (_, block) in unused.into_iter().take(wanted) {
-            if let Some(info) = self.infos.remove(&block) {
-                self.by_key.remove(&info.key);
-                self.free.push(block);
-                frequency.drop_block(block);
-            }
-        }
-        self.infos.len() + more <= limit
+        self.free.push(block);
+        Some(block)
+    }
+}
+
+/// A number that is larger where the other one is.
+fn ascending(rank: f64) -> u64 {
+    let bits = rank.to_bits();
+    match rank.is_sign_negative() {
+        true => !bits,
+        false => bits | 1 << 63,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ascending;
+
+    #[test]
+    fn ranks_are_in_the_order_of_their_numbers() {
+        let ranks = [f64::NEG_INFINITY, -7.5, -0.1, 0.0, 1e-9, 3.0, f64::INFINITY];
+        assert!(ranks.is_sorted_by_key(|rank| ascending(*rank)));
     }
 }

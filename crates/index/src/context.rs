@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::Answer;
 use crate::block::Key;
+use crate::validate::too_many;
+use crate::{Answer, Limits};
 
 /// A context as it was sent.
 #[derive(Debug, Default)]
@@ -13,11 +14,19 @@ pub struct Context {
 }
 
 impl Context {
-    /// Reads a list at a path of the body.
+    /// Reads a list at a path of the body. Its values are taken from there later ([`Context::take`]).
     ///
     /// # Errors
-    /// 422 for a block that is neither a text nor a number.
-    pub(crate) fn parse(list: &[Value], path: &[Value]) -> Result<Self, Box<Answer>> {
+    /// 422 for a block that is neither a text nor a number, 413 for too many of them.
+    pub(crate) fn parse(
+        list: &[Value],
+        path: &[Value],
+        limits: &Limits,
+    ) -> Result<Self, Box<Answer>> {
+        let most = limits.blocks_in_context;
+        if list.len() > most {
+            return Err(too_many("documents in one context", list.len(), most));
+        }
         let keys = list.iter().enumerate().map(|(at, value)| {
             Key::of(value).ok_or_else(|| {
                 let mut path = path.to_vec();
@@ -29,7 +38,14 @@ impl Context {
         });
         Ok(Self {
             keys: keys.collect::<Result<_, _>>()?,
-            values: list.to_vec(),
+            values: Vec::new(),
         })
+    }
+
+    /// Takes the values out of the list that it was read from.
+    pub(crate) fn take(&mut self, list: &mut Value) {
+        if let Value::Array(list) = list.take() {
+            self.values = list;
+        }
     }
 }

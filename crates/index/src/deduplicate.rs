@@ -1,71 +1,19 @@
-//! Conversations: finds documents that were in earlier turns.
+//! `/deduplicate`: finds documents that were in earlier turns of a conversation.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use contextpilot_order::Block;
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::query::Reorder;
+use crate::work::{Next, Piece, REQUEST};
 use crate::{Answer, Index};
 
 const HINT: &str = "Please refer to [Doc {doc_id}] from the previous conversation turn.";
 
-/// How many earlier turns are searched.
-const CHAIN: usize = 1000;
-
-#[derive(Debug)]
-struct Turn {
-    number: u64,
-    parent: Option<String>,
-    blocks: Vec<Block>,
-}
-
-/// All turns, by the ids of their requests.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    by_id: HashMap<String, Turn>,
-    ids: BTreeMap<u64, String>,
-    next: u64,
-}
-
-impl Turns {
-    /// A turn and those before it, the earliest first.
-    fn chain<'a>(&'a self, id: &'a str) -> Vec<(&'a str, &'a Turn)> {
-        let mut chain = Vec::new();
-        let mut next = Some(id);
-        while let Some(id) = next.filter(|_| chain.len() < CHAIN) {
-            let Some(turn) = self.by_id.get(id) else {
-                break;
-            };
-            chain.push((id, turn));
-            next = turn.parent.as_deref();
-        }
-        chain.reverse();
-        chain
-    }
-
-    fn remove(&mut self, id: &str) -> Option<Turn> {
-        let turn = self.by_id.remove(id)?;
-        self.ids.remove(&turn.number);
-        Some(turn)
-    }
-
-    fn add(&mut self, id: &str, parent: Option<String>, blocks: Vec<Block>) {
-        let number = self.next;
-        self.next += 1;
-        self.ids.insert(number, id.to_owned());
-        let turn = Turn {
-            number,
-            parent,
-            blocks,
-        };
-        self.by_id.insert(id.to_owned(), turn);
-    }
-}
-
 /// The sums over all results of a call.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Sum {
     results: Vec<Value>,
     overlapping: usize,
@@ -84,33 +32,36 @@ impl Sum {
     }
 }
 
-impl Index {
-    /// `POST /deduplicate`: does not order, only finds new documents.
-    pub(crate) fn deduplicate(
-        &mut self,
-        reorder: Reorder,
-        new_id: &mut dyn FnMut() -> String,
-    ) -> Result<Answer, Box<Answer>> {
-        let blocks = reorder
-            .contexts
-            .iter()
-            .map(|context| context.keys.len())
-            .sum();
-        self.make_room(0, blocks)?;
-        let mut sum = Sum::default();
-        let mut ids = Vec::with_capacity(reorder.contexts.len());
-        for (at, context) in reorder.contexts.iter().enumerate() {
-            let id = new_id();
-            let blocks = self.intern(context);
-            let parent = reorder.parents.get(at).cloned().flatten();
-            let hint = reorder.hint.as_deref();
-            let continued = self.turn(&id, context, &blocks, parent.clone(), hint, &mut sum);
-            // Besides the members of a `/reorder`.
-            if let Some(result) = sum.results.last_mut() {
-                result["is_new_conversation"] = json!(!continued);
-                result["parent_request_id"] = json!(parent.filter(|_| continued));
-            }
-            ids.push(id);
+/// A `/deduplicate` that is being answered.
+#[derive(Debug)]
+pub(crate) struct Deduplication {
+    reorder: Reorder,
+    ids: Vec<String>,
+    sum: Sum,
+    /// Requests that may make room for it came before this number.
+    before: u64,
+    refused: Option<Answer>,
+}
+
+impl Deduplication {
+    pub(crate) fn next(&self) -> Next {
+        let rest = match self.refused {
+            Some(_) => !self.ids.is_empty(),
+            None => self.ids.len() < self.reorder.contexts.len(),
+        };
+        if rest { Next::State } else { Next::Answer }
+    }
+
+    pub(crate) fn is_small(&self) -> bool {
+        self.reorder.is_small()
+    }
+
+    pub(crate) fn answer(self) -> Answer {
+        let Self {
+            ids, sum, refused, ..
+        } = self;
+        if let Some(refused) = refused {
+            return refused;
         }
         let summary = json!({
             "total_contexts": ids.len(),
@@ -118,38 +69,100 @@ impl Index {
             "continued_conversations": sum.continued,
             "total_docs_deduplicated": sum.overlapping,
         });
-        Ok(Answer::ok(json!({
+        Answer::ok(json!({
             "status": "success",
             "message": "Contexts deduplicated",
             "request_ids": ids,
             "results": sum.results,
             "summary": summary,
-        })))
+        }))
+    }
+}
+
+/// What a turn is about.
+pub(crate) struct NewTurn<'a> {
+    pub(crate) id: &'a str,
+    /// Its documents, in the order of their blocks.
+    pub(crate) context: &'a Context,
+    pub(crate) blocks: &'a [Block],
+    pub(crate) parent: Option<String>,
+    pub(crate) hint: Option<&'a str>,
+}
+
+impl Index {
+    /// Does not order, only finds new documents.
+    pub(crate) fn deduplicate(&self, reorder: Reorder) -> Deduplication {
+        Deduplication {
+            ids: Vec::with_capacity(reorder.contexts.len()),
+            reorder,
+            sum: Sum::default(),
+            before: self.requests.next_number(),
+            refused: None,
+        }
     }
 
-    /// Adds a turn, and to `sum` which of its documents were in earlier turns. `context` has the
-    /// documents in the order of `blocks`. Returns whether there were earlier turns.
-    pub(crate) fn turn(
+    pub(crate) fn deduplicate_some(
         &mut self,
-        id: &str,
-        context: &Context,
-        blocks: &[Block],
-        parent: Option<String>,
-        hint: Option<&str>,
-        sum: &mut Sum,
-    ) -> bool {
-        let mut first: HashMap<Block, (usize, String)> = HashMap::new();
+        job: &mut Deduplication,
+        piece: &mut Piece,
+        new_id: &mut dyn FnMut() -> String,
+    ) {
+        while job.refused.is_none() && !piece.is_full() {
+            let Some(context) = job.reorder.contexts.get(job.ids.len()) else {
+                return;
+            };
+            let blocks = match self.admit(context, 0, job.before) {
+                Ok(blocks) => blocks,
+                Err(answer) => {
+                    self.counters.refused += 1;
+                    job.refused = Some(*answer);
+                    break;
+                }
+            };
+            let id = new_id();
+            let parent = job.reorder.parents.get(job.ids.len()).cloned().flatten();
+            let turn = NewTurn {
+                id: &id,
+                context,
+                blocks: &blocks,
+                parent: parent.clone(),
+                hint: job.reorder.hint.as_deref(),
+            };
+            let continued = self.turn(turn, &mut job.sum, piece);
+            // Besides the members of a `/reorder`.
+            if let Some(result) = job.sum.results.last_mut() {
+                result["is_new_conversation"] = json!(!continued);
+                result["parent_request_id"] = json!(parent.filter(|_| continued));
+            }
+            job.ids.push(id);
+        }
+        if job.refused.is_some() {
+            self.end_turns(&mut job.ids, piece);
+        }
+    }
+
+    /// Adds a turn, and to `sum` which of its documents were in earlier turns. Returns whether there were
+    /// earlier turns.
+    pub(crate) fn turn(&mut self, turn: NewTurn<'_>, sum: &mut Sum, piece: &mut Piece) -> bool {
+        let NewTurn {
+            id,
+            context,
+            blocks,
+            parent,
+            hint,
+        } = turn;
+        let mut first: HashMap<Block, (usize, &str)> = HashMap::new();
         let chain = parent.as_deref().map(|parent| self.turns.chain(parent));
         let chain = chain.unwrap_or_default();
         let continued = !chain.is_empty();
         sum.continued += usize::from(continued);
         for (at, (source, turn)) in chain.iter().enumerate() {
+            piece.done(1 + turn.blocks.len());
             for block in &turn.blocks {
-                first
-                    .entry(*block)
-                    .or_insert_with(|| (at + 1, (*source).to_owned()));
+                first.entry(*block).or_insert((at + 1, *source));
             }
         }
+        piece.done(REQUEST + blocks.len());
         let (mut old, mut new, mut hints) = (Vec::new(), Vec::new(), Vec::new());
         for (block, value) in blocks.iter().zip(&context.values) {
             match first.get(block) {
@@ -176,32 +189,43 @@ impl Index {
         self.end_turn(id);
         self.blocks.use_all(blocks);
         self.turns.add(id, parent, blocks.to_vec());
-        if self.turns.ids.len() > self.limits.turns {
-            let oldest = self.turns.ids.values().next().cloned();
-            if let Some(oldest) = oldest {
+        if self.turns.len() > self.limits.turns {
+            if let Some(oldest) = self.turns.oldest() {
                 self.end_turn(&oldest);
             }
         }
         continued
     }
 
-    /// Forgets a turn and those before it. Returns their number.
-    pub(crate) fn end_conversation(&mut self, id: &str) -> usize {
+    /// Forgets a turn and those before it. Returns their number, and that of their blocks.
+    pub(crate) fn end_conversation(&mut self, id: &str) -> (usize, usize) {
         let chain: Vec<String> = self
             .turns
             .chain(id)
             .iter()
             .map(|(id, _)| (*id).to_owned())
             .collect();
-        for id in &chain {
-            self.end_turn(id);
-        }
-        chain.len()
+        let blocks = chain.iter().map(|id| self.end_turn(id)).sum();
+        (chain.len(), blocks)
     }
 
-    fn end_turn(&mut self, id: &str) {
-        if let Some(turn) = self.turns.remove(id) {
-            self.blocks.release_all(&turn.blocks);
+    /// Forgets a turn. Returns the number of its blocks.
+    pub(crate) fn end_turn(&mut self, id: &str) -> usize {
+        let Some(turn) = self.turns.remove(id) else {
+            return 0;
+        };
+        self.blocks.release_all(&turn.blocks, &self.frequency);
+        turn.blocks.len()
+    }
+
+    /// Forgets these turns, without those before them.
+    fn end_turns(&mut self, ids: &mut Vec<String>, piece: &mut Piece) {
+        while !piece.is_full() {
+            let Some(id) = ids.pop() else {
+                return;
+            };
+            let blocks = self.end_turn(&id);
+            piece.done(REQUEST + blocks);
         }
     }
 

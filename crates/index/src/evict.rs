@@ -1,46 +1,93 @@
 //! Changes in the state of requests: cached, evicted, answered.
 
+use std::collections::HashSet;
+
 use serde_json::json;
 
 use crate::requests::Request;
+use crate::work::{Next, Piece, REQUEST};
 use crate::{Answer, Index, Timings, Truth};
 
-impl Index {
-    /// `POST /evict`.
-    pub(crate) fn evict(&mut self, ids: &[String]) -> Answer {
-        let mut normalized: Vec<String> = Vec::with_capacity(ids.len());
-        let mut seen = std::collections::HashSet::new();
-        for id in ids {
-            let id = self.normalize(id);
-            if !id.is_empty() && !id.starts_with("HEALTH_CHECK") && seen.insert(id.to_owned()) {
-                normalized.push(id.to_owned());
-            }
+/// A `POST /evict` that is being answered.
+#[derive(Debug)]
+pub(crate) struct Eviction {
+    ids: std::vec::IntoIter<String>,
+    seen: HashSet<String>,
+    normalized: Vec<String>,
+    nodes: Vec<u64>,
+    evicted: Vec<String>,
+    missing: Vec<String>,
+    turns: usize,
+    /// What is left in the index.
+    remaining: (usize, usize),
+    done: bool,
+}
+
+impl Eviction {
+    pub(crate) fn new(ids: Vec<String>) -> Self {
+        Self {
+            ids: ids.into_iter(),
+            seen: HashSet::new(),
+            normalized: Vec::new(),
+            nodes: Vec::new(),
+            evicted: Vec::new(),
+            missing: Vec::new(),
+            turns: 0,
+            remaining: (0, 0),
+            done: false,
         }
-        let mut nodes = Vec::new();
-        let mut evicted = Vec::new();
-        let mut missing = Vec::new();
-        let mut turns = 0;
-        for id in &normalized {
-            turns += self.end_conversation(id);
-            match self.forget(id) {
-                Some(request) => {
-                    nodes.push(request.number);
-                    evicted.push(id.clone());
-                }
-                None => missing.push(id.clone()),
-            }
-        }
+    }
+
+    pub(crate) fn next(&self) -> Next {
+        if self.done { Next::Answer } else { Next::State }
+    }
+
+    pub(crate) fn is_small(&self) -> bool {
+        self.ids.len() <= 16
+    }
+
+    pub(crate) fn answer(self) -> Answer {
+        let (nodes, requests) = self.remaining;
         Answer::ok(json!({
             "status": "success",
-            "conversations_cleared": turns,
-            "normalized_request_ids": normalized,
-            "removed_count": evicted.len(),
-            "evicted_node_ids": nodes,
-            "evicted_request_ids": evicted,
-            "not_found": missing,
-            "nodes_remaining": self.cached.nodes() + 1,
-            "requests_remaining": self.requests.len(),
+            "conversations_cleared": self.turns,
+            "normalized_request_ids": self.normalized,
+            "removed_count": self.evicted.len(),
+            "evicted_node_ids": self.nodes,
+            "evicted_request_ids": self.evicted,
+            "not_found": self.missing,
+            "nodes_remaining": nodes,
+            "requests_remaining": requests,
         }))
+    }
+}
+
+impl Index {
+    pub(crate) fn evict_some(&mut self, job: &mut Eviction, piece: &mut Piece) {
+        while !piece.is_full() {
+            let Some(id) = job.ids.next() else {
+                job.remaining = (self.cached.nodes() + 1, self.requests.len());
+                job.done = true;
+                return;
+            };
+            piece.done(REQUEST);
+            let id = self.normalize(&id).to_owned();
+            if id.is_empty() || id.starts_with("HEALTH_CHECK") || !job.seen.insert(id.clone()) {
+                continue;
+            }
+            let (turns, blocks) = self.end_conversation(&id);
+            piece.done(turns + blocks);
+            job.turns += turns;
+            match self.forget(&id) {
+                Some(request) => {
+                    piece.done(request.blocks.len());
+                    job.nodes.push(request.number);
+                    job.evicted.push(id.clone());
+                }
+                None => job.missing.push(id.clone()),
+            }
+            job.normalized.push(id);
+        }
     }
 
     /// The original id in an id that an engine derived from it: `cmpl-…`, `chatcmpl-…`, `batch-…`, and `…-0-a1b2c3`.
@@ -63,14 +110,11 @@ impl Index {
             .unwrap_or(id)
     }
 
-    /// Changes the source of what is cached. Guessed requests no longer count as
-    /// cached then.
+    /// Changes the source of what is cached. After a guess, nothing counts as cached.
     pub fn set_truth(&mut self, truth: Truth) {
-        if self.truth != truth {
-            self.truth = truth;
-            if truth == Truth::Engine {
-                self.nothing_cached();
-            }
+        let before = std::mem::replace(&mut self.truth, truth);
+        if before == Truth::Guess && truth != Truth::Guess {
+            self.nothing_cached();
         }
     }
 
@@ -184,7 +228,7 @@ impl Index {
     pub(crate) fn forget(&mut self, id: &str) -> Option<Request> {
         let request = self.requests.remove(id)?;
         self.cached.remove(request.number);
-        self.blocks.release_all(&request.blocks);
+        self.blocks.release_all(&request.blocks, &self.frequency);
         self.counters.evictions += 1;
         Some(request)
     }

@@ -4,12 +4,14 @@ use contextpilot_order::{Block, Cached, Frequency};
 use serde_json::{Value, json};
 
 use crate::block::Blocks;
-use crate::deduplicate::Turns;
+use crate::evict::Eviction;
 use crate::metrics;
 use crate::predict::Predictor;
 use crate::query::Query;
-use crate::reorder::Outcome;
 use crate::requests::Requests;
+use crate::status::Listing;
+use crate::turns::Turns;
+use crate::work::Work;
 use crate::{Answer, Endpoint, Errors, Limits};
 
 /// Whether the index keeps a state.
@@ -29,6 +31,9 @@ pub enum Truth {
     /// otherwise or too many others came after it.
     #[default]
     Guess,
+    /// The engine's hook was reached, and is being asked for what the index tracks. Answers say that it is a
+    /// guess, until all of it is known.
+    Learning,
     /// The engine's hook, which reports what becomes cached and what is evicted.
     Engine,
 }
@@ -37,7 +42,7 @@ impl Truth {
     /// In answers.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::Guess => "own guess",
+            Self::Guess | Self::Learning => "own guess",
             Self::Engine => "engine",
         }
     }
@@ -46,9 +51,27 @@ impl Truth {
 /// Contexts after which a count halves.
 const HALF_LIFE: f64 = 40.0;
 
-/// Texts that wait to be tokenized: their number, and the bytes of one.
+/// Texts that wait to be tokenized: their number, the bytes of one, and of all.
 const WANTED: usize = 1024;
 const WANTED_BYTES: usize = 64 << 10;
+const ALL_WANTED_BYTES: usize = 4 << 20;
+
+/// How a request is answered.
+#[derive(Debug)]
+pub enum Outcome {
+    /// At once.
+    Answer(Answer),
+    /// In some pieces.
+    Work(Box<Work>),
+    /// At once; what was forgotten is left to be dropped, which takes a while, without the state.
+    Emptied(Answer, Forgotten),
+}
+
+/// The content of an index before a `/reset`.
+#[derive(Debug)]
+pub struct Forgotten {
+    _index: Box<Index>,
+}
 
 /// An index.
 #[derive(Debug)]
@@ -69,6 +92,7 @@ pub struct Index {
     /// There was one since the start or the last `/reset`.
     pub(crate) built: bool,
     pub(crate) wanted: Vec<Wish>,
+    wanted_bytes: usize,
     /// A warning in every answer, because of the model.
     pub(crate) warning: Option<String>,
 }
@@ -113,6 +137,7 @@ impl Index {
             initialized: false,
             built: false,
             wanted: Vec::new(),
+            wanted_bytes: 0,
             warning: None,
         }
     }
@@ -142,30 +167,28 @@ impl Index {
         now: f64,
         new_id: &mut dyn FnMut() -> String,
     ) -> Outcome {
+        let work = |work: Work| Outcome::Work(Box::new(work));
         let answer = match query {
             Query::Plain(Endpoint::Root) => self.root(now),
-            Query::Plain(Endpoint::Reset) => self.reset(),
+            Query::Plain(Endpoint::Reset) => return self.reset(),
             Query::Plain(Endpoint::Health) => self.health(now),
-            Query::Plain(Endpoint::Ready) => self.ready(),
+            Query::Plain(Endpoint::Ready) => Self::ready(self.mode, self.truth),
             Query::Reorder(reorder) => {
-                return match self.reorder(*reorder, new_id) {
-                    Ok(outcome) => outcome,
+                return match self.reorder(*reorder) {
+                    Ok(job) => work(job.into()),
                     Err(answer) => self.refused(*answer),
                 };
             }
             // Conversations have a state of their own.
             Query::Deduplicate(reorder) if self.mode == Mode::Live => {
-                match self.deduplicate(*reorder, new_id) {
-                    Ok(answer) => answer,
-                    Err(answer) => return self.refused(*answer),
-                }
+                return work(self.deduplicate(*reorder).into());
             }
             // The others need an index.
             _ if self.mode == Mode::Stateless || !self.initialized => Answer::not_initialized(),
-            Query::Plain(Endpoint::Requests) => self.list(),
+            Query::Plain(Endpoint::Requests) => return work(Listing::default().into()),
             Query::Plain(_) => self.stats(now),
             Query::Deduplicate(_) => Answer::not_initialized(),
-            Query::Evict(ids) => self.evict(&ids),
+            Query::Evict(ids) => return work(Eviction::new(ids).into()),
             Query::Search(context) => self.search(&context),
             Query::Insert(context, tokens) => match self.insert(context, tokens, new_id) {
                 Ok(answer) => answer,
@@ -186,7 +209,7 @@ impl Index {
         metrics::text(self)
     }
 
-    fn reset(&mut self) -> Answer {
+    fn reset(&mut self) -> Outcome {
         let message = match self.initialized {
             true => "Index reset to initial state",
             false => "No index to reset (was not initialized)",
@@ -196,17 +219,20 @@ impl Index {
         // Keep what is known of the engine.
         self.truth = before.truth;
         self.initialized = before.initialized;
-        self.warning = before.warning;
-        self.errors = before.errors;
-        Answer::ok(json!({
+        self.warning.clone_from(&before.warning);
+        self.errors = before.errors.clone();
+        let answer = Answer::ok(json!({
             "status": "success",
             "message": message,
             "conversation_tracker": "reset",
-        }))
+        }));
+        let before = Box::new(before);
+        Outcome::Emptied(answer, Forgotten { _index: before })
     }
 
     /// Blocks whose tokens the engine may be asked for; each is given once.
     pub fn wishes(&mut self) -> Vec<Wish> {
+        self.wanted_bytes = 0;
         std::mem::take(&mut self.wanted)
     }
 
@@ -223,7 +249,9 @@ impl Index {
             return;
         };
         let wanted = info.tokens.is_none() && text.len() <= WANTED_BYTES;
-        if wanted && self.wanted.len() < WANTED {
+        let room = self.wanted.len() < WANTED && self.wanted_bytes < ALL_WANTED_BYTES;
+        if wanted && room {
+            self.wanted_bytes += text.len();
             self.wanted.push(Wish {
                 block,
                 number: info.number,

@@ -3,9 +3,14 @@
 //! became of these.
 //!
 //! The API is that of ContextPilot's index server 0.5.0: `/reorder`, `/evict` and so on. This
-//! crate has no server, no clock and no randomness: a request is parsed ([`Query::parse`]),
-//! answered from the state ([`Index::answer`]), and what takes long in between ([`Work::run`])
-//! needs the state for nothing, so that a server can do it elsewhere.
+//! crate has no server, no clock and no randomness: a request is parsed ([`Query::parse`]), and
+//! answered from the state ([`Index::answer`]). What takes more than a moment is done in pieces
+//! ([`Work`]): those that need the state are short, and the others can be done elsewhere.
+//!
+//! **Bounds.** [`Limits`] has those of one request, and of all that is kept. How much memory a request takes
+//! while it is worked on is told before ([`weight()`](weight()), [`Query::more_weight`]), so that a server can bound all of them
+//! together. All work is linear in the length of a request, or nearly so (`n log n`), but for batches, whose
+//! comparisons have a bound of their own.
 //!
 //! The index learns what is cached from three sources: the events of the hook's control endpoint
 //! ([`Index::cached`], [`Index::evicted`]), `POST /evict`, and answers that pass through it
@@ -33,13 +38,17 @@ mod room;
 mod search;
 mod status;
 mod timings;
+mod turns;
 mod validate;
+mod weight;
+mod work;
 
 pub use answer::Answer;
 pub use errors::Errors;
 pub use forecast::Question;
-pub use index::{Index, Mode, Truth, Wish};
+pub use index::{Forgotten, Index, Mode, Outcome, Truth, Wish};
 pub use limits::Limits;
 pub use query::{Endpoint, Query};
-pub use reorder::{Outcome, Work, Worked};
 pub use timings::{Timings, timings};
+pub use weight::weight;
+pub use work::{Next, Work};

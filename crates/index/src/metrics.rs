@@ -43,6 +43,12 @@ pub(crate) fn text(index: &Index) -> String {
         number(index.blocks.len()),
     );
     one(
+        "kept_bytes",
+        "gauge",
+        "Bytes of all that is kept, about (at most --max-kept)",
+        number(index.kept()),
+    );
+    one(
         "engine_tells",
         "gauge",
         "1 if the hook reports what is cached, 0 if the index guesses it",
@@ -69,7 +75,7 @@ pub(crate) fn text(index: &Index) -> String {
     one(
         "refused_total",
         "counter",
-        "API calls that were refused because the index is full (--max-requests, --max-blocks)",
+        "API calls that were refused because the index is full (--max-requests, --max-blocks, --max-kept)",
         counters.refused,
     );
     let errors = index.errors();

@@ -9,7 +9,7 @@ use crate::block::Key;
 use crate::context::Context;
 
 /// Numbers by which a tree is ordered: as texts appear; numbers by their value.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Numbers {
     /// The blocks of each context.
     pub(crate) contexts: Vec<Vec<Block>>,

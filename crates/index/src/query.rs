@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::numbering::Numbers;
-use crate::validate::{Members, not_a_list, not_allowed};
-use crate::{Answer, Limits};
+use crate::validate::{Members, not_a_list, not_allowed, too_many};
+use crate::{Answer, Limits, Mode};
 
 /// The routes, by method and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,9 +130,22 @@ impl Query {
             | Endpoint::Insert => {}
             plain => return Ok(Self::Plain(plain)),
         }
-        let body = json(body)?;
+        let mut body = json(body)?;
         let members = Members::of(&body).map_err(|answer| *answer)?;
-        Self::of_members(endpoint, &members, limits).map_err(|answer| *answer)
+        let query = Self::of_members(endpoint, &members, limits);
+        let mut query = query.map_err(|answer| *answer)?;
+        match &mut query {
+            Self::Reorder(reorder) | Self::Deduplicate(reorder) => {
+                let lists = body["contexts"].as_array_mut().into_iter().flatten();
+                for (context, list) in reorder.contexts.iter_mut().zip(lists) {
+                    context.take(list);
+                }
+                reorder.numbers = Numbers::of(&reorder.contexts);
+            }
+            Self::Search(context) | Self::Insert(context, _) => context.take(&mut body["context"]),
+            Self::Evict(_) | Self::Plain(_) => {}
+        }
+        Ok(query)
     }
 
     fn of_members(
@@ -140,9 +153,15 @@ impl Query {
         members: &Members<'_>,
         limits: &Limits,
     ) -> Result<Self, Box<Answer>> {
-        let context = || Context::parse(members.list("context")?, &["context".into()]);
+        let context = || Context::parse(members.list("context")?, &["context".into()], limits);
         Ok(match endpoint {
-            Endpoint::Evict => Self::Evict(members.strings("request_ids")?),
+            Endpoint::Evict => {
+                let given = members.list("request_ids")?.len();
+                if given > limits.ids_in_call {
+                    return Err(too_many("ids in one call", given, limits.ids_in_call));
+                }
+                Self::Evict(members.strings("request_ids")?)
+            }
             Endpoint::Search => Self::Search(context()?),
             Endpoint::Insert => Self::Insert(context()?, members.count("total_tokens", 0)?),
             Endpoint::Deduplicate => Self::Deduplicate(Box::new(reorder(members, true, limits)?)),
@@ -151,6 +170,51 @@ impl Query {
                 Self::Reorder(Box::new(reorder(members, stateless, limits)?))
             }
         })
+    }
+
+    /// Bytes that it takes to work on this and to answer, beside [`weight`](crate::weight()) of the body.
+    #[must_use]
+    pub fn more_weight(&self, mode: Mode) -> usize {
+        match self {
+            Self::Reorder(reorder) => {
+                let alone = mode == Mode::Stateless || reorder.stateless;
+                let clustered = alone || reorder.order == Wanted::Clustered;
+                let hints = if reorder.deduplicate {
+                    reorder.hints()
+                } else {
+                    0
+                };
+                hints + if clustered { reorder.distances() } else { 0 }
+            }
+            Self::Deduplicate(reorder) => reorder.hints(),
+            _ => 0,
+        }
+    }
+}
+
+impl Reorder {
+    /// Bytes of the distances of contexts.
+    fn distances(&self) -> usize {
+        let contexts = self.contexts.len();
+        4 * contexts * contexts
+    }
+
+    /// Bytes of hints, in the results and in the answer. What replaces a placeholder is at most three times as
+    /// long.
+    fn hints(&self) -> usize {
+        let hint = self.hint.as_ref().map_or(100, String::len);
+        let any = self.parents.iter().any(Option::is_some);
+        if any { 6 * hint * self.blocks() } else { 0 }
+    }
+
+    /// Documents in all contexts.
+    pub(crate) fn blocks(&self) -> usize {
+        let contexts = self.contexts.iter();
+        contexts.map(|context| context.keys.len()).sum()
+    }
+
+    pub(crate) fn is_small(&self) -> bool {
+        self.contexts.len() == 1 && self.blocks() <= 64
     }
 }
 
@@ -173,7 +237,11 @@ fn reorder(
 ) -> Result<Reorder, Box<Answer>> {
     let lists = members.list("contexts")?;
     if lists.len() > limits.contexts {
-        return Err(too_many("contexts", lists.len(), limits.contexts));
+        return Err(too_many(
+            "contexts in one call",
+            lists.len(),
+            limits.contexts,
+        ));
     }
     let mut contexts = Vec::with_capacity(lists.len());
     let mut blocks = 0;
@@ -184,9 +252,13 @@ fn reorder(
         };
         blocks += list.len();
         if blocks > limits.blocks_in_call {
-            return Err(too_many("blocks", blocks, limits.blocks_in_call));
+            return Err(too_many(
+                "documents in one call",
+                blocks,
+                limits.blocks_in_call,
+            ));
         }
-        contexts.push(Context::parse(list, &path)?);
+        contexts.push(Context::parse(list, &path, limits)?);
     }
     let method = members.string("linkage_method")?.unwrap_or("average");
     let linkage = Linkage::of_name(method).ok_or_else(|| {
@@ -203,9 +275,14 @@ fn reorder(
             return Err(not_allowed("order", message, other));
         }
     };
+    let hint = members.string("hint_template")?;
+    if hint.is_some_and(|hint| hint.len() > limits.hint) {
+        let given = hint.map_or(0, str::len);
+        return Err(too_many("bytes of \"hint_template\"", given, limits.hint));
+    }
     members.flag("use_gpu")?; // Checked as there; the work is done by the CPU.
     Ok(Reorder {
-        numbers: Numbers::of(&contexts),
+        numbers: Numbers::default(),
         contexts,
         batch: BatchOptions {
             alpha: members.number("alpha", 0.001)?,
@@ -224,11 +301,6 @@ fn reorder(
         tokens: members.count("initial_tokens_per_context", 0)?,
         deduplicate: members.flag("deduplicate")?,
         parents: members.optional_strings("parent_request_ids")?,
-        hint: members.string("hint_template")?.map(str::to_owned),
+        hint: hint.map(str::to_owned),
     })
-}
-
-fn too_many(what: &str, given: usize, limit: usize) -> Box<Answer> {
-    let why = format!("{given} {what} in one call, and {limit} are allowed: send several calls");
-    Box::new(Answer::error(413, &why))
 }

@@ -8,44 +8,25 @@ use contextpilot_order::{
 
 use serde_json::Value;
 
+use crate::context::Context;
+use crate::deduplicate::{NewTurn, Sum};
 use crate::forecast::Question;
-use crate::numbering::{Numbers, places};
+use crate::numbering::places;
 use crate::query::{Reorder, Wanted};
+use crate::work::{Next, Piece, REQUEST};
 use crate::{Answer, Index, Mode, Truth};
 
-/// How a request is answered.
+/// A `/reorder` that is being answered.
 #[derive(Debug)]
-pub enum Outcome {
-    /// At once.
-    Answer(Answer),
-    /// After some work.
-    Work(Box<Work>),
-    /// All is done; the answer has to be written ([`Worked::answer`]).
-    Worked(Box<Worked>),
-}
-
-/// A batch to order, which takes long and needs no state.
-#[derive(Debug)]
-pub struct Work {
-    reorder: Reorder,
-    kind: Kind,
-    /// The cached prefixes that the batch could continue, in the numbers of the batch.
-    cached: Cached,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Stateless,
-    /// The first batch of an index.
-    Initial,
-    Incremental,
-}
-
-/// A batch that was ordered by itself.
-#[derive(Debug)]
-pub struct Worked {
+pub(crate) struct Reordering {
     pub(crate) reorder: Reorder,
     pub(crate) kind: Kind,
+    phase: Phase,
+    /// Blocks of the call that the index knows, and their numbers in the call.
+    known: HashMap<Block, Block>,
+    /// The cached prefixes that the batch could continue, in the numbers of the call.
+    cached: Cached,
+    /// The batch, ordered by itself.
     pub(crate) batch: Batch,
     /// For each context, the original positions of its blocks, in the new order.
     pub(crate) places: Vec<Vec<usize>>,
@@ -56,11 +37,38 @@ pub struct Worked {
     pub(crate) placed: Vec<Placed>,
     /// Ids of contexts with the same blocks, in a first batch.
     same: HashMap<Vec<Block>, String>,
-    started: bool,
+    /// The ids that were handed out.
+    tracked: Vec<String>,
+    /// Requests that may make room for it came before this number.
+    before: u64,
+    sum: Sum,
+    refused: Option<Answer>,
     /// A query for the hook before the answer.
     pub(crate) question: Option<Question>,
     /// What the answer says of the state, after all contexts are placed.
     pub(crate) facts: Option<Facts>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Stateless,
+    /// The first batch of an index.
+    Initial,
+    Incremental,
+}
+
+/// What is next, and from which block or context on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Find out what is cached of the blocks.
+    Known(usize),
+    Order,
+    Place,
+    /// Compare with earlier turns.
+    Turns(usize),
+    /// It is refused: forget what was tracked.
+    Undo,
+    Done,
 }
 
 /// What an answer says of the state.
@@ -81,35 +89,46 @@ pub(crate) struct Placed {
     pub(crate) matched: bool,
 }
 
-/// How many contexts are placed before other requests may use the state for a moment.
-const SLICE: usize = 16;
-
 /// The most blocks of cached prefixes that a batch is ordered by.
-const COPIED: usize = 1 << 16;
+const COPIED: usize = 1 << 15;
 
-impl Work {
-    /// Orders the batch by itself.
-    #[must_use]
-    pub fn run(self) -> Worked {
+impl Reordering {
+    pub(crate) fn next(&self) -> Next {
+        match self.phase {
+            Phase::Order => Next::Alone,
+            Phase::Done => Next::Answer,
+            _ => Next::State,
+        }
+    }
+
+    pub(crate) fn is_small(&self) -> bool {
+        self.reorder.is_small()
+    }
+
+    /// What it is refused for, if it is.
+    pub(crate) fn refused(&self) -> Option<Answer> {
+        self.refused.clone()
+    }
+
+    /// Orders the batch by itself, which takes long and needs no state.
+    pub(crate) fn order(&mut self) {
         let Self {
             reorder,
             kind,
             cached,
-        } = self;
+            ..
+        } = &*self;
         let numbered = &reorder.numbers.contexts;
         let kept = reorder.online.keep_first;
         let batch = match reorder.order {
-            Wanted::None => Batch {
-                contexts: numbered.clone(),
-                groups: vec![(0..numbered.len()).collect()],
-                nodes: numbered.len() + 1,
-                leaves: numbered.len(),
-            },
-            Wanted::Auto if kind != Kind::Stateless => {
+            // A single context is ordered only by what is cached, when it is placed.
+            Wanted::Auto | Wanted::Clustered if self.is_single() => as_given(numbered),
+            Wanted::None => as_given(numbered),
+            Wanted::Auto if *kind != Kind::Stateless => {
                 let weight = |block| reorder.numbers.weight(block);
-                batch_sharing(numbered, kept, &cached, weight)
+                batch_sharing(numbered, kept, cached, weight)
             }
-            _ if kept == 0 => batch_after(numbered, &cached, &reorder.batch),
+            _ if kept == 0 => batch_after(numbered, cached, &reorder.batch),
             _ => {
                 let rest: Vec<Vec<Block>> = numbered
                     .iter()
@@ -124,107 +143,189 @@ impl Work {
         };
         let both = numbered.iter().zip(&batch.contexts);
         let places = both.map(|(before, after)| places(before, after)).collect();
-        Worked {
-            placed: vec![Placed::default(); numbered.len()],
-            left: batch.schedule().collect(),
-            planned: Cached::new(),
-            same: HashMap::new(),
-            started: false,
-            question: None,
-            facts: None,
-            reorder,
-            kind,
-            batch,
-            places,
-        }
+        self.placed = vec![Placed::default(); numbered.len()];
+        self.places = places;
+        self.left = batch.schedule().collect();
+        self.batch = batch;
+        self.phase = match self.kind {
+            Kind::Stateless => Phase::Done,
+            _ => Phase::Place,
+        };
+    }
+
+    /// One context in an index that has ordered some before.
+    fn is_single(&self) -> bool {
+        self.kind == Kind::Incremental && self.reorder.contexts.len() == 1
+    }
+
+    fn refuse(&mut self, answer: Answer) {
+        self.refused = Some(answer);
+        self.phase = Phase::Undo;
     }
 }
 
-impl Worked {
-    /// A query whose answer makes the forecast more exact ([`Index::answered`]). Only for a single context,
-    /// while the hook reports what is cached.
-    #[must_use]
-    pub fn question(&self) -> Option<&Question> {
-        self.question.as_ref()
+fn as_given(contexts: &[Vec<Block>]) -> Batch {
+    Batch {
+        contexts: contexts.to_vec(),
+        groups: vec![(0..contexts.len()).collect()],
+        nodes: contexts.len() + 1,
+        leaves: contexts.len(),
     }
 }
 
 impl Index {
-    pub(crate) fn reorder(
-        &mut self,
-        reorder: Reorder,
-        new_id: &mut dyn FnMut() -> String,
-    ) -> Result<Outcome, Box<Answer>> {
+    /// Begins with a `/reorder`.
+    ///
+    /// # Errors
+    /// 429: more is cached than leaves room for it.
+    pub(crate) fn reorder(&self, reorder: Reorder) -> Result<Reordering, Box<Answer>> {
         let kind = match self.mode {
             _ if reorder.stateless => Kind::Stateless,
             Mode::Stateless => Kind::Stateless,
             Mode::Live if self.built => Kind::Incremental,
             Mode::Live => Kind::Initial,
         };
+        let contexts = reorder.contexts.len();
         if kind != Kind::Stateless {
-            let blocks = reorder
-                .contexts
-                .iter()
-                .map(|context| context.keys.len())
-                .sum();
-            self.make_room(reorder.contexts.len(), blocks)?;
+            self.could_hold(contexts)?;
         }
-        let alone = reorder.contexts.len() == 1;
-        let cached = match kind {
-            Kind::Incremental if !alone => self.cached_of(&reorder.numbers),
-            _ => Cached::new(),
-        };
-        let work = Work {
+        Ok(Reordering {
+            phase: match kind {
+                Kind::Incremental if contexts > 1 => Phase::Known(0),
+                _ => Phase::Order,
+            },
             reorder,
             kind,
-            cached,
-        };
-        if kind == Kind::Incremental && alone {
-            // A single context is ordered only by what is cached.
-            let mut worked = Work::run(work);
-            self.finish(&mut worked, new_id)?;
-            return Ok(Outcome::Worked(Box::new(worked)));
-        }
-        Ok(Outcome::Work(Box::new(work)))
+            known: HashMap::new(),
+            cached: Cached::new(),
+            batch: Batch::default(),
+            places: Vec::new(),
+            planned: Cached::new(),
+            left: VecDeque::new(),
+            placed: Vec::new(),
+            same: HashMap::new(),
+            tracked: Vec::new(),
+            before: self.requests.next_number(),
+            sum: Sum::default(),
+            refused: None,
+            question: None,
+            facts: None,
+        })
     }
 
-    /// Continues with an ordered batch. Returns true if it is done and can be answered
-    /// ([`Worked::answer`]). If not, release the state for a moment, and call this
-    /// again.
-    ///
-    /// # Errors
-    /// 429: there is no room.
-    pub fn finish(
+    pub(crate) fn reorder_some(
         &mut self,
-        worked: &mut Worked,
+        job: &mut Reordering,
+        piece: &mut Piece,
         new_id: &mut dyn FnMut() -> String,
-    ) -> Result<bool, Box<Answer>> {
-        if worked.kind == Kind::Stateless {
-            return Ok(true);
+    ) {
+        match job.phase {
+            Phase::Known(from) => self.look_up(job, from, piece),
+            Phase::Place => {
+                (self.initialized, self.built) = (true, true);
+                self.place_some(job, piece, new_id);
+            }
+            Phase::Turns(from) => self.turns_of(job, from, piece),
+            Phase::Undo => {
+                self.undo_some(&mut job.tracked, piece);
+                if job.tracked.is_empty() {
+                    self.counters.refused += 1;
+                    job.phase = Phase::Done;
+                }
+            }
+            Phase::Order | Phase::Done => {}
         }
-        if !worked.started {
-            worked.started = true;
-            (self.initialized, self.built) = (true, true);
-        }
-        for _ in 0..SLICE {
-            let Some(at) = worked.left.pop_front() else {
-                break;
-            };
-            self.place(worked, at, new_id)?;
-        }
-        if worked.left.is_empty() {
-            worked.facts = Some(self.facts(worked));
-        }
-        Ok(worked.left.is_empty())
     }
 
-    /// The engine's hook has answered [`Worked::question`]: so many tokens would be reused.
-    pub fn answered(&mut self, worked: &mut Worked, reused: u64) {
-        let Some(question) = worked.question.take() else {
+    /// The blocks that are known and, after the last one, the cached prefixes that the batch could continue. Blocks
+    /// may be forgotten meanwhile, and others have their numbers: then the order is not as good as it could be.
+    fn look_up(&self, job: &mut Reordering, from: usize, piece: &Piece) {
+        let keys = job.reorder.numbers.keys.iter().enumerate();
+        let mut to = from;
+        for (number, key) in keys.skip(from).take(piece.left()) {
+            let known = self.blocks.known(*key);
+            job.known
+                .extend(known.map(|block| (block, number as Block)));
+            to = number + 1;
+        }
+        job.phase = Phase::Known(to);
+        if to == job.reorder.numbers.keys.len() {
+            let known = std::mem::take(&mut job.known);
+            job.cached = self.cached.renumbered(&known, COPIED);
+            job.phase = Phase::Order;
+        }
+    }
+
+    fn place_some(
+        &mut self,
+        job: &mut Reordering,
+        piece: &mut Piece,
+        new_id: &mut dyn FnMut() -> String,
+    ) {
+        while !piece.is_full() {
+            let Some(at) = job.left.pop_front() else {
+                job.phase = match job.reorder.deduplicate {
+                    true => Phase::Turns(0),
+                    false => self.end_reorder(job),
+                };
+                return;
+            };
+            piece.done(REQUEST + job.places[at].len());
+            if let Err(answer) = self.place(job, at, new_id) {
+                job.refuse(*answer);
+                return;
+            }
+        }
+    }
+
+    fn turns_of(&mut self, job: &mut Reordering, from: usize, piece: &mut Piece) {
+        for at in from..job.placed.len() {
+            if piece.is_full() {
+                job.phase = Phase::Turns(at);
+                return;
+            }
+            let given = &job.reorder.contexts[at];
+            let places = job.places[at].iter();
+            let context = Context {
+                values: places
+                    .clone()
+                    .map(|place| given.values[*place].clone())
+                    .collect(),
+                keys: places.map(|place| given.keys[*place]).collect(),
+            };
+            let blocks = match self.admit(&context, 0, job.before) {
+                Ok(blocks) => blocks,
+                Err(answer) => return job.refuse(*answer),
+            };
+            let turn = NewTurn {
+                id: &job.placed[at].id,
+                context: &context,
+                blocks: &blocks,
+                parent: job.reorder.parents.get(at).cloned().flatten(),
+                hint: job.reorder.hint.as_deref(),
+            };
+            self.turn(turn, &mut job.sum, piece);
+        }
+        job.phase = self.end_reorder(job);
+    }
+
+    fn end_reorder(&self, job: &mut Reordering) -> Phase {
+        let sum = std::mem::take(&mut job.sum);
+        job.facts = Some(Facts {
+            stats: self.index_stats(),
+            truth: self.truth,
+            warning: self.warning.clone(),
+            deduplication: job.reorder.deduplicate.then(|| sum.member()),
+        });
+        Phase::Done
+    }
+
+    pub(crate) fn hook_answered(&mut self, job: &mut Reordering, reused: u64) {
+        let Some(question) = job.question.take() else {
             return;
         };
         let expected = question.expected(reused);
-        for placed in &mut worked.placed {
+        for placed in &mut job.placed {
             if let Some(request) = self.requests.get_mut(&placed.id) {
                 request.expected = Some(expected);
             }
@@ -237,36 +338,24 @@ impl Index {
         }
     }
 
-    /// The cached prefixes that contexts could continue, in the numbers of their call.
-    fn cached_of(&self, numbers: &Numbers) -> Cached {
-        let known = numbers.keys.iter().enumerate().filter_map(|(number, key)| {
-            let block = self.blocks.known(*key)?;
-            Some((block, number as Block))
-        });
-        self.cached.renumbered(&known.collect(), COPIED)
-    }
-
     /// Gives a context its final order, and an id.
     fn place(
         &mut self,
-        worked: &mut Worked,
+        job: &mut Reordering,
         at: usize,
         new_id: &mut dyn FnMut() -> String,
     ) -> Result<(), Box<Answer>> {
-        let given = self.intern(&worked.reorder.contexts[at]);
-        let by_tree: Vec<Block> = worked.places[at]
-            .iter()
-            .map(|place| given[*place])
-            .collect();
-        let alone = worked.reorder.contexts.len() == 1;
-        let ordered = match (worked.kind, worked.reorder.order) {
-            (Kind::Incremental, Wanted::Auto | Wanted::Clustered) if alone => {
+        let given = self.admit(&job.reorder.contexts[at], 1, job.before)?;
+        let by_tree: Vec<Block> = job.places[at].iter().map(|place| given[*place]).collect();
+        let alone = job.reorder.contexts.len() == 1;
+        let ordered = match job.reorder.order {
+            Wanted::Auto | Wanted::Clustered if job.is_single() => {
                 let weight = |block| self.predictor.weight(block, &self.blocks);
-                let options = &worked.reorder.online;
+                let options = &job.reorder.online;
                 online(&given, &self.cached, &self.frequency, weight, options)
             }
             _ => {
-                let (cached, prompt) = self.longest(&worked.planned, &by_tree);
+                let (cached, prompt) = self.longest(&job.planned, &by_tree);
                 Online {
                     blocks: by_tree,
                     cached,
@@ -275,7 +364,7 @@ impl Index {
             }
         };
         if alone && self.truth == Truth::Engine {
-            worked.question = self.question(&ordered.blocks);
+            job.question = self.question(&ordered.blocks);
         }
         let expected = self.expected(&ordered);
         let from = ordered
@@ -284,33 +373,34 @@ impl Index {
             .map(str::to_owned);
         self.frequency.note(&given);
         self.counters.contexts += 1;
-        self.counters.searches += u64::from(worked.kind == Kind::Incremental);
+        self.counters.searches += u64::from(job.kind == Kind::Incremental);
         self.counters.matches += u64::from(ordered.cached > 0);
 
         let mut key = ordered.blocks.clone();
         key.sort_unstable();
-        let known = worked
+        let known = job
             .same
             .get(&key)
-            .filter(|_| worked.kind == Kind::Initial && !key.is_empty());
+            .filter(|_| job.kind == Kind::Initial && !key.is_empty());
         let id = match known {
             Some(id) => id.clone(),
             None => {
-                let id = self.track(ordered.blocks.clone(), worked.reorder.tokens, new_id);
-                worked.same.insert(key, id.clone());
+                let id = self.track(ordered.blocks.clone(), job.reorder.tokens, new_id);
+                job.same.insert(key, id.clone());
+                job.tracked.push(id.clone());
                 id
             }
         };
         if let Some(request) = self.requests.get_mut(&id) {
             request.expected = Some(expected);
-            worked.planned.insert(request.number, &ordered.blocks);
+            job.planned.insert(request.number, &ordered.blocks);
         }
         if self.truth == Truth::Guess {
-            self.cached(&id, worked.reorder.tokens);
+            self.cached(&id, job.reorder.tokens);
             self.guess_no_more_than();
         }
-        worked.places[at] = places(&given, &ordered.blocks);
-        worked.placed[at] = Placed {
+        job.places[at] = places(&given, &ordered.blocks);
+        job.placed[at] = Placed {
             id,
             expected: expected.tokens,
             from,

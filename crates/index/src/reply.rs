@@ -3,23 +3,24 @@
 use contextpilot_order::{Block, importance_note};
 use serde_json::{Value, json};
 
-use crate::context::Context;
-use crate::deduplicate::Sum;
+use crate::Answer;
 use crate::numbering::are_texts;
-use crate::reorder::{Facts, Kind, Placed, Worked};
-use crate::{Answer, Index};
+use crate::reorder::{Facts, Kind, Placed, Reordering};
 
-impl Worked {
+impl Reordering {
     fn len(&self) -> usize {
         self.reorder.contexts.len()
     }
 
-    fn context(&self, at: usize) -> Vec<&Value> {
-        let values = &self.reorder.contexts[at].values;
-        self.places[at]
-            .iter()
-            .map(|place| &values[*place])
-            .collect()
+    /// The contexts in their new order. Takes their documents, as they may be large.
+    fn take_contexts(&mut self, schedule: &[usize]) -> Value {
+        let contexts = schedule.iter().map(|at| {
+            let values = &mut self.reorder.contexts[*at].values;
+            let places = self.places[*at].iter();
+            let taken: Vec<Value> = places.map(|place| values[*place].take()).collect();
+            Value::Array(taken)
+        });
+        contexts.collect()
     }
 
     fn groups(&self, number: impl Fn(&[usize]) -> usize) -> Vec<Value> {
@@ -34,19 +35,19 @@ impl Worked {
         }
     }
 
-    fn stateless(&self) -> Answer {
+    fn stateless(mut self) -> Answer {
         let schedule: Vec<usize> = self.batch.schedule().collect();
-        let contexts: Vec<_> = schedule.iter().map(|at| self.context(*at)).collect();
+        let input_type = self.input_type();
+        let contexts = self.take_contexts(&schedule);
         let mut body = json!({
             "status": "success",
             "message": "Contexts reordered successfully (stateless mode)",
             "mode": "stateless",
-            "input_type": self.input_type(),
+            "input_type": input_type,
             "num_contexts": self.len(),
             "num_groups": self.batch.groups.len(),
-            "reordered_contexts": contexts,
             "original_indices": schedule,
-            "scheduled_contexts": contexts,
+            "scheduled_contexts": contexts.clone(),
             "groups": self.groups(|_| 0),
             "stats": {
                 "total_nodes": self.batch.nodes,
@@ -55,6 +56,7 @@ impl Worked {
                 "num_groups": self.batch.groups.len(),
             },
         });
+        body["reordered_contexts"] = contexts;
         self.add_notes(&mut body, &schedule);
         Answer::ok(body)
     }
@@ -73,33 +75,35 @@ impl Worked {
         }
     }
 
-    /// The answer, once the batch is finished ([`Index::finish`]).
-    #[must_use]
-    pub fn answer(&self) -> Answer {
-        match (&self.facts, self.kind) {
-            (_, Kind::Stateless) => self.stateless(),
-            (Some(facts), _) => self.live(facts),
-            (None, _) => Answer::error(503, "the batch is not finished: try again"),
+    pub(crate) fn answer(mut self) -> Answer {
+        if let Some(refused) = self.refused() {
+            return refused;
+        }
+        match self.facts.take() {
+            _ if self.kind == Kind::Stateless => self.stateless(),
+            Some(facts) => self.live(facts),
+            None => Answer::error(503, "the batch is not finished: try again"),
         }
     }
 
-    fn live(&self, facts: &Facts) -> Answer {
+    fn live(mut self, facts: Facts) -> Answer {
         let schedule: Vec<usize> = self.batch.schedule().collect();
-        let contexts: Vec<_> = schedule.iter().map(|at| self.context(*at)).collect();
+        let input_type = self.input_type();
+        let contexts = self.take_contexts(&schedule);
         let of = |part: fn(&Placed) -> Value| -> Value { self.placed.iter().map(part).collect() };
         let matched = self.placed.iter().filter(|placed| placed.matched).count();
         let mut body = json!({
             "status": "success",
-            "input_type": self.input_type(),
+            "input_type": input_type,
             "num_contexts": self.len(),
             "request_ids": of(|placed| json!(placed.id)),
-            "reordered_contexts": contexts,
             "original_indices": schedule,
             "stats": facts.stats,
             "expected_cached_tokens": of(|placed| json!(placed.expected)),
             "expected_from": of(|placed| json!(placed.from)),
             "cache_truth": facts.truth.as_str(),
         });
+        body["reordered_contexts"] = contexts;
         if self.kind == Kind::Initial {
             body["message"] = json!("Index built successfully");
             body["mode"] = json!("initial");
@@ -119,46 +123,13 @@ impl Worked {
             body["merged_count"] = json!(self.len() - matched);
             body["groups"] = json!(self.groups(<[usize]>::len));
         }
-        if let Some(warning) = &facts.warning {
+        if let Some(warning) = facts.warning {
             body["warning"] = json!(warning);
         }
         self.add_notes(&mut body, &schedule);
-        if let Some(deduplication) = &facts.deduplication {
-            body["deduplication"] = deduplication.clone();
+        if let Some(deduplication) = facts.deduplication {
+            body["deduplication"] = deduplication;
         }
         Answer::ok(body)
-    }
-}
-
-impl Index {
-    /// The part about the state, at the end of a batch.
-    pub(crate) fn facts(&mut self, worked: &Worked) -> Facts {
-        let deduplication = worked.reorder.deduplicate.then(|| self.turns_of(worked));
-        Facts {
-            stats: self.index_stats(),
-            truth: self.truth,
-            warning: self.warning.clone(),
-            deduplication,
-        }
-    }
-
-    fn turns_of(&mut self, worked: &Worked) -> Value {
-        let mut sum = Sum::default();
-        for (at, placed) in worked.placed.iter().enumerate() {
-            let given = &worked.reorder.contexts[at];
-            let places = worked.places[at].iter();
-            let context = Context {
-                values: places
-                    .clone()
-                    .map(|place| given.values[*place].clone())
-                    .collect(),
-                keys: places.map(|place| given.keys[*place]).collect(),
-            };
-            let blocks = self.intern(&context);
-            let parent = worked.reorder.parents.get(at).cloned().flatten();
-            let hint = worked.reorder.hint.as_deref();
-            self.turn(&placed.id, &context, &blocks, parent, hint, &mut sum);
-        }
-        sum.member()
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Requests {
     next: u64,
     /// Clients say how many tokens a request has, so that their sum may be beyond 64 bits.
     tokens: u128,
+    /// In all of them.
+    blocks: usize,
 }
 
 impl Requests {
@@ -51,6 +53,16 @@ impl Requests {
         self.by_id.len() - self.waiting.len()
     }
 
+    /// The number that the next one gets. Numbers ascend.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next
+    }
+
+    /// How many blocks all of them have.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
     /// Of all of them.
     pub(crate) fn tokens(&self) -> u64 {
         u64::try_from(self.tokens).unwrap_or(u64::MAX)
@@ -58,6 +70,12 @@ impl Requests {
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
         self.ids.values().map(String::as_str)
+    }
+
+    /// Those from a number on.
+    pub(crate) fn ids_from(&self, number: u64) -> impl Iterator<Item = (u64, &str)> {
+        let ids = self.ids.range(number..);
+        ids.map(|(number, id)| (*number, id.as_str()))
     }
 
     pub(crate) fn cached_ids(&self) -> impl DoubleEndedIterator<Item = (u64, &str)> {
@@ -84,6 +102,7 @@ impl Requests {
         let number = self.next;
         self.next += 1;
         self.tokens += u128::from(tokens);
+        self.blocks += blocks.len();
         self.waiting.insert(number);
         self.ids.insert(number, id.clone());
         let request = Request {
@@ -125,17 +144,19 @@ impl Requests {
         self.ids.remove(&request.number);
         self.waiting.remove(&request.number);
         self.tokens -= u128::from(request.tokens);
+        self.blocks -= request.blocks.len();
         Some(request)
     }
 
-    /// The oldest that is not known to be cached.
-    pub(crate) fn oldest_waiting(&self) -> Option<String> {
-        let number = self.waiting.first()?;
+    /// The oldest that is not known to be cached, if it came before this number.
+    pub(crate) fn oldest_waiting(&self, before: u64) -> Option<String> {
+        let number = self.waiting.first().filter(|number| **number < before)?;
         self.ids.get(number).cloned()
     }
 
-    /// The oldest of all.
-    pub(crate) fn oldest(&self) -> Option<String> {
-        self.ids.values().next().cloned()
+    /// The oldest of all, if it came before this number.
+    pub(crate) fn oldest(&self, before: u64) -> Option<String> {
+        let (number, id) = self.ids.first_key_value()?;
+        (*number < before).then(|| id.clone())
     }
 }

@@ -36,8 +36,8 @@ impl Index {
         tokens: u64,
         new_id: &mut dyn FnMut() -> String,
     ) -> Result<Answer, Box<Answer>> {
-        self.make_room(1, context.keys.len())?;
-        let blocks = self.intern(&context);
+        let before = self.requests.next_number();
+        let blocks = self.admit(&context, 1, before)?;
         let (path, _) = self.cached.beginning_of(&blocks, |_| 1, 0);
         let id = self.track(blocks, tokens, new_id);
         self.cached(&id, tokens);

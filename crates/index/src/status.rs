@@ -2,14 +2,38 @@
 
 use serde_json::{Value, json};
 
-use crate::{Answer, Index, Mode};
+use crate::work::{Next, Piece};
+use crate::{Answer, Index, Mode, Truth};
+
+/// A `GET /requests` that is being answered.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    ids: Vec<String>,
+    /// The number of the next request.
+    from: u64,
+    done: bool,
+}
+
+impl Listing {
+    pub(crate) fn next(&self) -> Next {
+        if self.done { Next::Answer } else { Next::State }
+    }
+
+    pub(crate) fn answer(self) -> Answer {
+        Answer::ok(json!({
+            "status": "success",
+            "num_requests": self.ids.len(),
+            "request_ids": self.ids,
+        }))
+    }
+}
 
 impl Index {
     pub(crate) fn root(&self, now: f64) -> Answer {
         Answer::ok(json!({
             "service": "ContextPilot Live Index Server",
             "status": "running",
-            "mode": self.mode_name(),
+            "mode": self.mode.as_str(),
             "index_initialized": self.initialized,
             "timestamp": now,
         }))
@@ -47,11 +71,12 @@ impl Index {
     }
 
     /// Whether the index can order, which is true from the start.
-    pub(crate) fn ready(&self) -> Answer {
+    #[must_use]
+    pub fn ready(mode: Mode, truth: Truth) -> Answer {
         Answer::ok(json!({
             "status": "ready",
-            "mode": self.mode_name(),
-            "cache_truth": self.truth.as_str(),
+            "mode": mode.as_str(),
+            "cache_truth": truth.as_str(),
         }))
     }
 
@@ -63,6 +88,7 @@ impl Index {
             "cache_truth": self.truth.as_str(),
             "cached_requests": self.requests.cached(),
             "known_blocks": self.blocks.len(),
+            "kept_bytes": self.kept(),
             "contexts": self.counters.contexts,
             "evictions": self.counters.evictions,
             "refused": self.counters.refused,
@@ -95,19 +121,22 @@ impl Index {
         })
     }
 
-    pub(crate) fn list(&self) -> Answer {
-        let ids: Vec<&str> = self.requests.ids().collect();
-        Answer::ok(json!({
-            "status": "success",
-            "num_requests": ids.len(),
-            "request_ids": ids,
-        }))
+    pub(crate) fn list_some(&self, job: &mut Listing, piece: &mut Piece) {
+        let room = piece.left();
+        let mut more = self.requests.ids_from(job.from);
+        for (number, id) in more.by_ref().take(room) {
+            job.ids.push(id.to_owned());
+            job.from = number + 1;
+        }
+        job.done = more.next().is_none();
     }
+}
 
-    fn mode_name(&self) -> &'static str {
-        match self.mode {
-            Mode::Live => "live",
-            Mode::Stateless => "stateless",
+impl Mode {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Stateless => "stateless",
         }
     }
 }

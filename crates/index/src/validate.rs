@@ -133,3 +133,9 @@ pub(crate) fn not_allowed(name: &str, message: &str, input: &str) -> Box<Answer>
     let path = vec![json!(name)];
     Box::new(Answer::invalid("value_error", path, message, &json!(input)))
 }
+
+/// More than a call may have.
+pub(crate) fn too_many(what: &str, given: usize, limit: usize) -> Box<Answer> {
+    let why = format!("{given} {what}, and {limit} are allowed: send less at a time");
+    Box::new(Answer::error(413, &why))
+}

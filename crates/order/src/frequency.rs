@@ -138,6 +138,15 @@ impl Frequency {
         })
     }
 
+    /// What [`of`](Self::of) says, on a scale that does not change as time goes by: of two blocks, the one with the
+    /// lower rank was requested less often, now and later. The lowest: never.
+    #[must_use]
+    pub fn rank(&self, block: Block) -> f64 {
+        self.counts.get(&block).map_or(f64::NEG_INFINITY, |count| {
+            count.value.log2() + count.at as f64 / self.half_life
+        })
+    }
+
     /// A block no longer exists, and its number may be reused.
     pub fn drop_block(&mut self, block: Block) {
         self.counts.remove(&block);

@@ -1,29 +1,25 @@
 //! Answers the index's own routes, and passes the others on.
 
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use contextpilot_index::{
-    Answer, Endpoint, Limits, Outcome, Query, Timings, Wish, Work, Worked, timings,
-};
+use contextpilot_index::{Answer, Endpoint, Limits, Outcome, Query, Timings, Wish, Work, timings};
 use contextpilot_proxy::{
     Body, Handler, Request, Response, Tap, TooLarge, Upstream, generates, give_id, json_response,
     request_id,
 };
 use contextpilot_settings::AllowedHosts;
+use hyper::body::Bytes;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, StatusCode};
-use tokio::sync::Semaphore;
 
 use super::hook::Hook;
+use super::lanes::{Lane, Lanes, work_off, work_off_here};
 use super::{Shared, ids};
 
 /// Larger bodies are read on other threads than those that serve.
 const SMALL: usize = 8 << 10;
-/// Batches that may wait.
-const WAITING: usize = 32;
 /// Bytes of the end of an answer that are kept: the engine's figures are there.
 const TAIL: usize = 64 << 10;
 
@@ -33,9 +29,7 @@ struct Service {
     limits: Limits,
     wishes: Option<SyncSender<Wish>>,
     hook: Option<Hook>,
-    /// One batch at a time is ordered, so that a core is left for other requests.
-    turn: Arc<Semaphore>,
-    queue: Arc<Semaphore>,
+    lanes: Lanes,
 }
 
 /// Serves until the process is ended.
@@ -47,15 +41,14 @@ pub(super) fn serve(
     hook: Option<Hook>,
     hosts: AllowedHosts,
 ) -> Result<(), String> {
-    let limits = *shared.lock().limits();
+    let limits = *shared.wait().limits();
     let service = Service {
         upstream,
         shared,
         limits,
         wishes,
         hook,
-        turn: Arc::new(Semaphore::new(1)),
-        queue: Arc::new(Semaphore::new(WAITING)),
+        lanes: Lanes::new(),
     };
     let cannot = |e: std::io::Error| format!("The index cannot serve ({e}): try again");
     listener.set_nonblocking(true).map_err(cannot)?;
@@ -74,7 +67,8 @@ pub(super) fn serve(
 impl Handler for Service {
     async fn handle(&self, request: Request) -> Response {
         match Endpoint::of(request.method().as_str(), request.uri().path()) {
-            Ok(Some(Endpoint::Metrics)) => self.metrics(),
+            Ok(Some(Endpoint::Metrics)) => self.metrics().await,
+            Ok(Some(Endpoint::Ready)) => response(&self.shared.ready()),
             Ok(Some(endpoint)) => self.own(endpoint, request).await,
             Ok(None) => self.pass_on(request).await,
             Err(answer) => response(&answer),
@@ -87,8 +81,9 @@ fn response(answer: &Answer) -> Response {
 }
 
 impl Service {
-    fn metrics(&self) -> Response {
-        let mut response = Response::new(Body::full(self.shared.lock().metrics()));
+    async fn metrics(&self) -> Response {
+        let metrics = self.shared.lock().await.metrics();
+        let mut response = Response::new(Body::full(metrics));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
@@ -102,69 +97,82 @@ impl Service {
             }
             Err(error) => return response(&Answer::error(400, &error.to_string())),
         };
-        let limits = self.limits;
-        let small = body.len() <= SMALL;
-        let parse = move || Query::parse(endpoint, &body, &limits);
-        let parsed = match small {
-            true => parse(),
-            false => beside(parse).await.unwrap_or_else(Err),
-        };
-        let query = match parsed {
-            Ok(query) => query,
-            Err(answer) => return response(&answer),
-        };
-        let outcome = self.shared.lock().answer(query, now(), &mut ids::new);
-        let response = match outcome {
-            Outcome::Answer(answer) => response(&answer),
-            Outcome::Worked(mut worked) => {
-                self.foresee(&mut worked).await;
-                response(&worked.answer())
-            }
-            Outcome::Work(work) => self.work(work).await,
-        };
-        self.pass_wishes();
-        response
-    }
-
-    /// Asks the hook what the engine would reuse: it knows the engine's rules and which slots are busy.
-    async fn foresee(&self, worked: &mut Worked) {
-        let (Some(hook), Some(question)) = (&self.hook, worked.question()) else {
-            return;
-        };
-        if let Some(reused) = hook.ask(question).await {
-            self.shared.lock().answered(worked, reused);
-        }
-    }
-
-    /// Orders a batch on another thread than those that serve.
-    async fn work(&self, work: Box<Work>) -> Response {
-        let Ok(place) = Arc::clone(&self.queue).try_acquire_owned() else {
-            let why = format!("{WAITING} batches wait already: try again in a moment");
-            return response(&Answer::error(429, &why));
-        };
-        let turn = Arc::clone(&self.turn).acquire_owned().await;
-        let shared = self.shared.clone();
-        let done = beside(move || {
-            let mut worked = work.run();
-            let answer = loop {
-                match shared.for_a_piece(|index| index.finish(&mut worked, &mut ids::new)) {
-                    Ok(true) => break worked.answer(),
-                    Ok(false) => {}
-                    Err(answer) => break *answer,
-                }
-            };
-            drop((turn, place));
-            (answer.status, answer.body.to_string())
-        });
-        match done.await {
-            Ok((status, body)) => json_response(status, body),
+        match self.answered(endpoint, body).await {
+            Ok(response) => response,
             Err(answer) => response(&answer),
         }
     }
 
-    fn pass_wishes(&self) {
+    async fn answered(&self, endpoint: Endpoint, body: Bytes) -> Result<Response, Answer> {
+        let limits = self.limits;
+        let lane = self.lane(endpoint);
+        let small = body.len() <= SMALL;
+        let parse = move || Query::parse(endpoint, &body, &limits);
+        let query = match small {
+            true => parse()?,
+            false => lane.run(parse).await??,
+        };
+        let outcome = self.shared.lock().await.answer(query, now(), &mut ids::new);
+        let response = match outcome {
+            Outcome::Answer(answer) => response(&answer),
+            Outcome::Emptied(answer, forgotten) => {
+                lane.run(move || drop(forgotten)).await?;
+                response(&answer)
+            }
+            Outcome::Work(work) => self.work(work, lane).await?,
+        };
+        self.pass_wishes().await;
+        Ok(response)
+    }
+
+    fn lane(&self, endpoint: Endpoint) -> &Lane {
+        match endpoint {
+            Endpoint::Evict => &self.lanes.evictions,
+            _ => &self.lanes.others,
+        }
+    }
+
+    async fn work(&self, work: Box<Work>, lane: &Lane) -> Result<Response, Answer> {
+        if work.is_small() {
+            let mut work = work_off_here(work, &self.shared).await;
+            self.foresee(&mut work).await;
+            return Ok(response(&work.answer()));
+        }
+        let lane = if work.is_batch() {
+            &self.lanes.batches
+        } else {
+            lane
+        };
+        let shared = self.shared.clone();
+        let done = lane.run(move || {
+            let work = work_off(work, &shared);
+            match work.question() {
+                None => Ok(response(&work.answer())),
+                Some(_) => Err(work),
+            }
+        });
+        match done.await? {
+            Ok(response) => Ok(response),
+            Err(mut work) => {
+                self.foresee(&mut work).await;
+                lane.run(move || response(&work.answer())).await
+            }
+        }
+    }
+
+    /// Asks the hook what the engine would reuse: it knows the engine's rules and which slots are busy.
+    async fn foresee(&self, work: &mut Work) {
+        let (Some(hook), Some(question)) = (&self.hook, work.question()) else {
+            return;
+        };
+        if let Some(reused) = hook.ask(question).await {
+            self.shared.lock().await.answered(work, reused);
+        }
+    }
+
+    async fn pass_wishes(&self) {
         if let Some(sender) = &self.wishes {
-            for wish in self.shared.lock().wishes() {
+            for wish in self.shared.lock().await.wishes() {
                 // If the queue is full, the tokens are estimated from the length.
                 let _ = sender.try_send(wish);
             }
@@ -194,7 +202,13 @@ impl Service {
                 id = Some(new);
             }
         }
-        let tracked = id.filter(|id| self.shared.lock().tracks(id));
+        let tracked = match id {
+            Some(id) => {
+                let tracks = self.shared.lock().await.tracks(&id);
+                tracks.then_some(id)
+            }
+            None => None,
+        };
         let request = Request::from_parts(parts, Body::full(body));
         let response = self.upstream.forward(request).await;
         match tracked {
@@ -228,13 +242,6 @@ impl Service {
     }
 }
 
-/// Runs long work on a thread where it blocks nothing else.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| Answer::error(503, "the index failed at this, which is a bug: report it"))
-}
-
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
@@ -259,7 +266,8 @@ impl Tap for Tail {
     fn end(&mut self, complete: bool) {
         let found: Option<Timings> = complete.then(|| timings(&self.end)).flatten();
         if let Some(timings) = found {
-            self.shared.lock().completed(&self.id, timings);
+            let id = std::mem::take(&mut self.id);
+            self.shared.soon(move |index| index.completed(&id, timings));
         }
     }
 }

@@ -23,7 +23,7 @@ fn answer(wishes: &Receiver<Wish>, server: &LlamaServer, shared: &Shared) {
         // If the server does not answer, the estimate from the length stays.
         if let Ok(tokens) = server.count_tokens(&wish.text) {
             let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-            shared.lock().tokenized(&wish, tokens);
+            shared.wait().tokenized(&wish, tokens);
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn start(control: Control, shared: Shared) {
         loop {
             let ended = follow(&control, &shared, &mut told, &mut met);
             // Cached requests may still be cached. From now on the index guesses.
-            shared.lock().set_truth(Truth::Guess);
+            shared.set_truth(Truth::Guess);
             let why = match ended {
                 Ok(()) => format!("The stream of {} has ended", control.address()),
                 // While a server loads its model, the hook may not answer yet.
@@ -58,9 +58,8 @@ fn follow(
     // The stream has what happens from here on. Ask for everything before.
     let mut events = control.events(None)?;
     let taken_for_cached = {
-        let mut index = shared.lock();
-        let ids = index.cached_ids().into_iter().collect();
-        index.set_truth(Truth::Engine);
+        let ids = shared.wait().cached_ids().into_iter().collect();
+        shared.set_truth(Truth::Engine);
         ids
     };
     ask(control, shared, &taken_for_cached)?;
@@ -91,12 +90,12 @@ fn follow(
 
 fn note(shared: &Shared, change: &Change) {
     match change {
-        Change::Cached { id, tokens, .. } => shared.lock().cached(id, u64::from(*tokens)),
-        Change::Evicted { id, .. } => shared.lock().evicted(id),
+        Change::Cached { id, tokens, .. } => shared.wait().cached(id, u64::from(*tokens)),
+        Change::Evicted { id, .. } => shared.wait().evicted(id),
         Change::MovedToHost { ids, tokens, .. } => {
-            shared.lock().moved_to_host(ids, u64::from(*tokens));
+            shared.wait().moved_to_host(ids, u64::from(*tokens));
         }
-        Change::Restored { ids, .. } => shared.lock().restored(ids),
+        Change::Restored { ids, .. } => shared.wait().restored(ids),
         Change::Other => {}
     }
 }
@@ -109,7 +108,7 @@ fn ask(
     taken_for_cached: &HashSet<String>,
 ) -> Result<(), Error> {
     look_for_checkpoints(control, shared)?;
-    let mut ids = shared.lock().ids();
+    let mut ids = shared.wait().ids();
     for _ in 0..DOUBTS {
         ids = ask_for(control, shared, taken_for_cached, ids)?;
         if ids.is_empty() {
@@ -117,7 +116,7 @@ fn ask(
         }
         thread::sleep(DOUBT);
     }
-    let mut index = shared.lock();
+    let mut index = shared.wait();
     ids.iter().for_each(|id| index.evicted(id));
     Ok(())
 }
@@ -125,7 +124,7 @@ fn ask(
 /// If the model keeps checkpoints, adds a warning to every order that it is worth little.
 fn look_for_checkpoints(control: &Control, shared: &Shared) -> Result<(), Error> {
     let checkpoints = control.stats()?.host.checkpoints > 0;
-    shared.lock().warn(checkpoints.then(|| WARNING.to_owned()));
+    shared.wait().warn(checkpoints.then(|| WARNING.to_owned()));
     Ok(())
 }
 
@@ -140,7 +139,7 @@ fn ask_for(
     for id in ids {
         match control.request(&id)? {
             RequestState::Cached { tokens, places, .. } => {
-                let mut index = shared.lock();
+                let mut index = shared.wait();
                 index.cached(&id, u64::from(tokens));
                 if !places
                     .iter()
@@ -149,10 +148,10 @@ fn ask_for(
                     index.moved_to_host(&[id], u64::from(tokens));
                 }
             }
-            RequestState::Evicted { .. } => shared.lock().evicted(&id),
+            RequestState::Evicted { .. } => shared.wait().evicted(&id),
             RequestState::Unknown { .. } => {
                 // Otherwise the request was not sent yet.
-                if taken_for_cached.contains(&id) || shared.lock().is_answered(&id) {
+                if taken_for_cached.contains(&id) || shared.wait().is_answered(&id) {
                     doubtful.push(id);
                 }
             }

@@ -1,5 +1,6 @@
 //! The whole API, in one thread.
 
+mod bounds;
 mod golden;
 mod state;
 mod support;

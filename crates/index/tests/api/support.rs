@@ -1,6 +1,6 @@
 //! An index, and requests to it, in one thread.
 
-use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Outcome, Query, Question};
+use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Next, Outcome, Query, Question};
 use serde_json::Value;
 
 pub(crate) struct Asked {
@@ -34,26 +34,22 @@ impl Asked {
             *ids += 1;
             format!("req-{ids:012x}")
         };
-        match self.index.answer(query, 0.0, &mut new_id) {
-            Outcome::Answer(answer) => answer,
-            Outcome::Work(work) => {
-                let mut worked = work.run();
-                loop {
-                    match self.index.finish(&mut worked, &mut new_id) {
-                        Ok(true) => return worked.answer(),
-                        Ok(false) => {}
-                        Err(answer) => return *answer,
-                    }
-                }
-            }
-            Outcome::Worked(mut worked) => {
-                let said = self.hook.and_then(|hook| worked.question().map(hook));
-                if let Some(reused) = said {
-                    self.index.answered(&mut worked, reused);
-                }
-                worked.answer()
+        let mut work = match self.index.answer(query, 0.0, &mut new_id) {
+            Outcome::Answer(answer) | Outcome::Emptied(answer, _) => return answer,
+            Outcome::Work(work) => work,
+        };
+        loop {
+            match work.next() {
+                Next::State => self.index.proceed(&mut work, &mut new_id),
+                Next::Alone => work.compute(),
+                Next::Answer => break,
             }
         }
+        let said = self.hook.and_then(|hook| work.question().map(hook));
+        if let Some(reused) = said {
+            self.index.answered(&mut work, reused);
+        }
+        work.answer()
     }
 
     pub(crate) fn post(&mut self, path: &str, body: Value) -> Answer {

@@ -1,0 +1,60 @@
+//! The state, for all threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use contextpilot_index::{Answer, Index, Mode, Truth};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// The state. Whoever waits for it gets it in turn, so that the many pieces of a large request hold nobody up for
+/// longer than one of them takes. Threads that serve do not block while they wait.
+#[derive(Clone)]
+pub(super) struct Shared {
+    index: Arc<Mutex<Index>>,
+    mode: Mode,
+    /// What the state says, for answers that wait for nobody.
+    truth: Arc<AtomicU8>,
+}
+
+impl Shared {
+    pub(super) fn new(index: Index, mode: Mode) -> Self {
+        Self {
+            index: Arc::new(Mutex::new(index)),
+            mode,
+            truth: Arc::new(AtomicU8::new(Truth::Guess as u8)),
+        }
+    }
+
+    /// For what serves. Nothing that takes more than some milliseconds may be done with it.
+    pub(super) async fn lock(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().await
+    }
+
+    /// For threads of our own; those that serve must not call this.
+    pub(super) fn wait(&self) -> MutexGuard<'_, Index> {
+        self.index.blocking_lock()
+    }
+
+    /// For what serves and cannot wait: now if the state is free, else soon.
+    pub(super) fn soon(&self, work: impl FnOnce(&mut Index) + Send + 'static) {
+        if let Ok(mut index) = self.index.try_lock() {
+            return work(&mut index);
+        }
+        let shared = self.clone();
+        tokio::spawn(async move { work(&mut *shared.lock().await) });
+    }
+
+    /// Changes the source of what is cached.
+    pub(super) fn set_truth(&self, truth: Truth) {
+        let mut index = self.wait();
+        index.set_truth(truth);
+        self.truth.store(truth as u8, Ordering::Relaxed);
+    }
+
+    /// `GET /ready`.
+    pub(super) fn ready(&self) -> Answer {
+        let told = self.truth.load(Ordering::Relaxed) == Truth::Engine as u8;
+        let truth = if told { Truth::Engine } else { Truth::Guess };
+        Index::ready(self.mode, truth)
+    }
+}
