@@ -97,6 +97,7 @@ fn pure_crates_have_no_dependencies() {
         "contextpilot-order",
         "contextpilot-residency",
         "contextpilot-request",
+        "contextpilot-server-flags",
         "contextpilot-settings",
         "contextpilot-traffic",
     ] {
@@ -158,6 +159,7 @@ fn pure_crates_contain_no_unsafe_code_and_no_io() {
         "order",
         "residency",
         "request",
+        "server-flags",
         "settings",
         "traffic",
         "simulate",

@@ -7,6 +7,7 @@ use contextpilot_control::{Engine, Losses, ModelState, PrefixStore, Requests};
 use contextpilot_journal::Recent;
 use contextpilot_observer::Now;
 use contextpilot_residency::{Arrival, BufferId, RequestId, Token};
+use contextpilot_server_flags::ServerFlags;
 use contextpilot_worker::{Item, Library, Lost, Rest, Source, Withdrawn};
 
 use crate::attach::claims::{self, Claim};
@@ -53,6 +54,10 @@ impl Library for Here {
         self.0.describe()
     }
 
+    fn flags(&self) -> &ServerFlags {
+        attach::flags()
+    }
+
     fn sees_host_cache(&self) -> bool {
         self.0.sees_host_cache()
     }
@@ -84,7 +89,7 @@ impl Library for Here {
     }
 
     fn listening(&self) -> Vec<String> {
-        listeners::now(original::called::SSL_accept.ever() || attach::serves_tls())
+        listeners::now(original::called::SSL_accept.ever() || attach::flags().tls())
     }
 
     fn requests(&self) -> Requests {

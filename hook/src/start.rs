@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use contextpilot_delivery::{Config, Sender};
-use contextpilot_journal::{Identity, Journal, Place, model_name};
+use contextpilot_journal::{Identity, Journal, Place};
 use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
 use contextpilot_settings::Settings;
@@ -176,7 +176,7 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
         Some(path) => Some(Trace::open(Path::new(&path))?),
         None => None,
     };
-    if let Some(bytes) = worker::host_limit(library.0.sees_host_cache()) {
+    if let Some(bytes) = worker::host_limit(attach::flags(), library.0.sees_host_cache()) {
         claims::expect_host_limit(bytes);
     }
     let task = Task {
@@ -234,8 +234,10 @@ fn publish(settings: &Settings) -> io::Result<Option<Publication>> {
     let Some(of) = &settings.kv_events else {
         return Ok(None);
     };
-    let (model, routed) = model_name(std::env::args_os(), host.lookup);
-    match of.server(&model, routed) {
+    let flags = attach::flags();
+    let model = flags.model().map(|model| model.name).unwrap_or_default();
+    let routed = flags.router_port().is_some();
+    match of.server(&model.to_string_lossy(), routed) {
         Ok(events) => Publication::start(events.clone(), host).map(Some),
         Err(why) => {
             let why = why.to_string();
@@ -252,7 +254,7 @@ fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
     }
     Box::new(move || {
         let lookup = |name: &str| std::env::var_os(name);
-        let identity = Identity::of(&endpoint, std::env::args_os(), lookup, &Place::here());
+        let identity = Identity::of(&endpoint, attach::flags(), &Place::here());
         Journal::in_state_folder(lookup, Some(recent::map), identity, log::complete_line)
     })
 }

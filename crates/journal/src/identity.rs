@@ -1,9 +1,10 @@
 //! What makes two starts of llama-server the same instance.
 
-use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+
+use contextpilot_server_flags::{Address, Flag, ServerFlags};
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,11 @@ mod tests;
 /// Two servers may still have the same identity: with `--port 0`, with `--reuse-port`,
 /// or in containers that share a home but not a network. The lock on the journal keeps
 /// them apart, see [`Journal::open`](crate::Journal::open).
+///
+/// **The usual port** depends on the server's version (9931 since 0.7.0, before that 8080), so with a new
+/// llama-server the same command line can mean another address, and another identity. An engine that does
+/// not tell its version is older than 0.7.0. If that were wrong, the identity would still be the same at
+/// each start. It could only be that of another server at port 8080, and the lock keeps them apart.
 ///
 /// An address in llama.cpp's own `config.ini` (newer servers read one) is not seen. So
 /// servers whose addresses differ only there have the same identity, too.
@@ -59,43 +65,27 @@ fn machine_id() -> std::io::Result<Vec<u8>> {
     Ok(id.trim_ascii().to_vec())
 }
 
-/// llama-server's own defaults.
-const DEFAULT_HOST: &str = "127.0.0.1";
-const DEFAULT_PORT: i64 = 8080;
-
-/// Set by a router in the environment of its children.
-const ROUTER_PORT: &str = "LLAMA_SERVER_ROUTER_PORT";
-
 impl Identity {
     /// The length of an identity, in bytes.
     pub(crate) const LENGTH: usize = 16;
 
     /// `index`: the index's URL in the form that may be shown: normalised, without a
-    /// password. `argv`: the server's arguments, its own name first. `env`: looks up
-    /// environment variables.
-    ///
-    /// Flags are read as llama-server's `common_params_parse_ex` reads them. A flag
-    /// and its value are two arguments (there is no `--port=8080`). `_` stands
-    /// for `-` in names with two dashes. The last of several counts. The command
-    /// line counts more than the environment. A port ends where its digits end
-    /// (`std::stoi`). Other flags than these are not known here, so a *value* that
-    /// reads `--port` is taken for the flag if a number follows it.
-    pub fn of(
-        index: &str,
-        argv: impl IntoIterator<Item = OsString>,
-        env: impl Fn(&str) -> Option<OsString>,
-        place: &Place,
-    ) -> Self {
-        let flags = Flags::of(argv, &env);
+    /// password.
+    pub fn of(index: &str, flags: &ServerFlags, place: &Place) -> Self {
         let mut digest = Digest::new();
         digest.field("index", index.as_bytes());
         digest.field("machine", &place.machine);
-        if let Some(router) = env(ROUTER_PORT) {
+        if let Some(router) = flags.router_port() {
+            let model = [Flag::Alias, Flag::Model, Flag::HfRepo]
+                .into_iter()
+                .find_map(|flag| flags.text(flag));
             digest.field("router", router.as_bytes());
-            digest.field("model", flags.model.unwrap_or_default().as_bytes());
+            digest.field("model", model.unwrap_or_default().as_bytes());
         } else {
-            for address in flags.addresses(place) {
-                digest.field("address", &address);
+            // In the order of the command line, because overlapping addresses in another order can
+            // mean something else.
+            for address in flags.addresses() {
+                digest.field("address", &bytes_of(&address, place));
             }
         }
         Self(digest.0.to_be_bytes())
@@ -119,114 +109,20 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The name of a server's model: its alias, else the file or repository that it loads; empty if neither
-/// is given. And whether the server is a child of llama-server's router mode. Flags are read as in
-/// [`Identity::of`].
-pub fn model_name(
-    argv: impl IntoIterator<Item = OsString>,
-    env: impl Fn(&str) -> Option<OsString>,
-) -> (String, bool) {
-    let name = Flags::of(argv, &env).model.unwrap_or_default();
-    let routed = env(ROUTER_PORT).is_some();
-    (name.to_string_lossy().into_owned(), routed)
-}
-
-#[derive(Default)]
-struct Flags {
-    host: Option<OsString>,
-    port: Option<i64>,
-    /// The alias, which a router gives each child; else the file or repository that is loaded.
-    model: Option<OsString>,
-}
-
-impl Flags {
-    fn of(
-        argv: impl IntoIterator<Item = OsString>,
-        env: &impl Fn(&str) -> Option<OsString>,
-    ) -> Self {
-        let mut host = env("LLAMA_ARG_HOST");
-        let mut port = env("LLAMA_ARG_PORT").and_then(|value| leading_number(&value));
-        let mut alias = env("LLAMA_ARG_ALIAS");
-        let mut model = env("LLAMA_ARG_MODEL");
-        let mut repository = env("LLAMA_ARG_HF_REPO");
-        let mut argv = argv.into_iter().skip(1).peekable();
-        while let Some(argument) = argv.next() {
-            // Only looked at: it may turn out to be a flag, and not a value.
-            let Some(value) = argv.peek() else { break };
-            match name_of(&argument).as_slice() {
-                b"--port" => match leading_number(value) {
-                    Some(number) => port = Some(number),
-                    None => continue,
-                },
-                b"--host" => host = Some(value.clone()),
-                b"-a" | b"--alias" => alias = Some(value.clone()),
-                b"-m" | b"--model" => model = Some(value.clone()),
-                b"-hf" | b"-hfr" | b"--hf-repo" => repository = Some(value.clone()),
-                _ => continue,
-            }
-            argv.next();
-        }
-        Self {
-            host,
-            port,
-            model: alias.or(model).or(repository),
+fn bytes_of(address: &Address, place: &Place) -> Vec<u8> {
+    match address {
+        // An absolute path stays what it is.
+        Address::Unix(path) => place
+            .folder
+            .join(path)
+            .into_os_string()
+            .into_encoded_bytes(),
+        Address::Tcp(host, port) => {
+            let mut address = host.as_bytes().to_ascii_lowercase();
+            address.extend(format!(" {port}").bytes());
+            address
         }
     }
-
-    /// One entry for each address, in the order of the command line. The order is part of the
-    /// identity, because overlapping addresses in another order can mean something else.
-    fn addresses(&self, place: &Place) -> Vec<Vec<u8>> {
-        let default = OsString::from(DEFAULT_HOST);
-        let host = self.host.as_ref().unwrap_or(&default);
-        let port = self.port.unwrap_or(DEFAULT_PORT);
-        host.as_bytes()
-            .split(|&byte| byte == b',')
-            .map(<[u8]>::trim_ascii)
-            .filter(|address| !address.is_empty())
-            .map(|address| {
-                if address.ends_with(b".sock") {
-                    // An absolute path stays what it is.
-                    let socket = place.folder.join(OsStr::from_bytes(address));
-                    socket.into_os_string().as_bytes().to_vec()
-                } else {
-                    let mut address = address.to_ascii_lowercase();
-                    address.extend(format!(" {port}").bytes());
-                    address
-                }
-            })
-            .collect()
-    }
-}
-
-fn name_of(argument: &OsStr) -> Vec<u8> {
-    let mut name = argument.as_bytes().to_vec();
-    if name.starts_with(b"--") {
-        for byte in &mut name {
-            if *byte == b'_' {
-                *byte = b'-';
-            }
-        }
-    }
-    name
-}
-
-/// What `std::stoi` makes of `text`: it skips white space, reads a sign and digits, and ignores the rest.
-fn leading_number(text: &OsStr) -> Option<i64> {
-    let text = text.as_bytes();
-    let start = text
-        .iter()
-        .position(|&b| !(b.is_ascii_whitespace() || b == 0x0b))?;
-    let (negative, digits) = match text[start..].split_first()? {
-        (b'-', rest) => (true, rest),
-        (b'+', rest) => (false, rest),
-        _ => (false, &text[start..]),
-    };
-    let length = digits.iter().take_while(|b| b.is_ascii_digit()).count();
-    let number: i64 = std::str::from_utf8(&digits[..length]).ok()?.parse().ok()?;
-    // Beyond an `int`, `std::stoi` throws and the server does not start.
-    i32::try_from(if negative { -number } else { number })
-        .ok()
-        .map(i64::from)
 }
 
 /// FNV-1a with 128 bits: wide enough that no two servers of one user collide by chance.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_server_flags::{Generation, ServerFlags};
 use tempfile::TempDir;
 
 /// Makes a log function, and a function that takes the lines it got. Each test has its own, because
@@ -33,7 +34,8 @@ fn quiet(line: &str) {
 
 fn identity(port: &str) -> Identity {
     let argv = ["llama-server", "--port", port].map(Into::into);
-    Identity::of("http://index", argv, |_| None, &Place::default())
+    let flags = ServerFlags::read(argv, |_| None, Generation::Late2026);
+    Identity::of("http://index", &flags, &Place::default())
 }
 
 /// A home folder that is closed to others, whatever the umask of this process is.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_server_flags::{Generation, ServerFlags};
 use tempfile::TempDir;
 
 /// The name of the function below that is the process.
@@ -33,7 +34,8 @@ fn new_home() -> TempDir {
 
 fn open(home: &Path, port: &str) -> (Journal, BTreeSet<String>) {
     let argv = ["llama-server", "--port", port].map(Into::into);
-    let identity = Identity::of("http://index", argv, |_| None, &Place::default());
+    let flags = ServerFlags::read(argv, |_| None, Generation::Late2026);
+    let identity = Identity::of("http://index", &flags, &Place::default());
     let lookup = |name: &str| (name == "HOME").then(|| home.into());
     let (journal, lost) = Journal::in_state_folder(lookup, None, identity, quiet);
     assert!(journal.is_on());

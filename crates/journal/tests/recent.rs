@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use contextpilot_journal::{Identity, Journal, Map, Place};
+use contextpilot_server_flags::{Generation, ServerFlags};
 use tempfile::TempDir;
 
 fn array(file: &File, bytes: usize) -> io::Result<&'static [AtomicU64]> {
@@ -49,7 +50,8 @@ fn new_home() -> TempDir {
 }
 
 fn open_with(home: &TempDir, map: Map, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
-    let identity = Identity::of("http://index", [], |_| None, &Place::default());
+    let flags = ServerFlags::read([], |_| None, Generation::Late2026);
+    let identity = Identity::of("http://index", &flags, &Place::default());
     let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
     Journal::in_state_folder(lookup, Some(map), identity, log)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use contextpilot_server_flags::is_of_0_7;
 use contextpilot_traffic::{Calls, Memory, Setup, Traffic};
 
 /// The flags that decide what is reused.
@@ -98,33 +99,12 @@ impl Generation {
         if setup.calls == Calls::Decode {
             return Self::Early2026;
         }
-        let is_late = match (build(&setup.engine), version(&setup.version)) {
-            (Some(build), _) => build >= 11_669,
-            (None, Some(version)) => version >= (0, 7),
-            (None, None) => !takes_last_first(traffic, setup.parallel),
-        };
-        match is_late {
+        let is_late = is_of_0_7(&setup.version, &setup.engine);
+        match is_late.unwrap_or_else(|| !takes_last_first(traffic, setup.parallel)) {
             true => Self::Late2026,
             false => Self::Older,
         }
     }
-}
-
-/// The number in a build such as `b11669-Debian`. `None` for builds outside llama.cpp's repository, which
-/// have 0 or 1.
-fn build(engine: &str) -> Option<u32> {
-    let begin = engine.find(|c: char| c.is_ascii_digit())?;
-    let digits = engine[begin..]
-        .split(|c: char| !c.is_ascii_digit())
-        .next()?;
-    digits.parse().ok().filter(|&number| number >= 1000)
-}
-
-/// The major and minor number of a version.
-fn version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next()?.parse().ok();
-    Some((next()?, next()?))
 }
 
 /// Whether the first request that could choose among several unused slots took the last of them.

@@ -7,6 +7,7 @@ use contextpilot_control::{Engine, Losses, ModelState, PrefixStore, Requests};
 use contextpilot_journal::Recent;
 use contextpilot_observer::{Note, Now, Stamp};
 use contextpilot_residency::{Arrival, BufferId, Event, Prompt, RequestId, TaskId, Token};
+use contextpilot_server_flags::ServerFlags;
 
 /// The hook in a server's process. Any thread may call these functions.
 pub trait Library: Sync {
@@ -33,6 +34,9 @@ pub trait Library: Sync {
 
     /// The engine, and what is hooked.
     fn engine(&self) -> Engine;
+
+    /// The flags with which the server was started.
+    fn flags(&self) -> &ServerFlags;
 
     /// Whether the host prompt cache is followed.
     fn sees_host_cache(&self) -> bool;

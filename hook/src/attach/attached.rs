@@ -1,12 +1,12 @@
 //! What the library has attached to, and the same as text for the banner and for `/stats`.
 
-use std::ffi::OsString;
 use std::fmt;
 
 use contextpilot_control::{Engine, HookedFunction};
 use contextpilot_settings::Settings;
 
 use super::claims::{self, Claim};
+use super::flags::flags;
 use super::original::{ROWS, has};
 use super::plain;
 use super::row::Row;
@@ -135,7 +135,7 @@ impl Attached {
             parts.push((self.slots && holds, "slot assignment", unrecognised));
         }
         // Say this only if the server uses TLS.
-        if serves_tls() {
+        if flags().tls() {
             parts.push((self.tls, "TLS", "requests over https are not recognised"));
         }
         parts
@@ -155,16 +155,6 @@ impl fmt::Display for Attached {
         }
         Ok(())
     }
-}
-
-/// Whether the server was asked to speak TLS: with both of these files, and not with one alone.
-pub(crate) fn serves_tls() -> bool {
-    let given = |flag: &str, variable: &str| {
-        let is_flag = |argument: OsString| argument.to_string_lossy().replace('_', "-") == flag;
-        std::env::args_os().any(is_flag) || std::env::var_os(variable).is_some()
-    };
-    given("--ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE")
-        && given("--ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE")
 }
 
 /// What is known of each function that the host has.

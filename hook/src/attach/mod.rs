@@ -29,7 +29,7 @@
 //! | a function | [`linker`] (on macOS `dyld`) finds it by name; [`slot`]: its address; [`evidence`]: its places and calls |
 //! | all functions | [`plain`]: those that we only call; [`row`]: one that we hook; [`original`]: all that we hook |
 //! | the ways | [`got`] and [`inline`]; on macOS, their stand-ins `got_elsewhere` and `inline_elsewhere` |
-//! | what follows | [`process`]: whether this is a llama-server; [`claims`]: what may be said; [`version`] of the engine |
+//! | what follows | [`process`]: whether this is a llama-server; [`claims`]: what may be said; [`version`] of the engine; [`flags`] of the server |
 //! | the result | [`attached`]: what was attached to, as text |
 //! | the whole | [`host`]: finds the server and attaches to it |
 
@@ -41,6 +41,7 @@ pub(crate) mod claims;
 #[cfg(target_os = "linux")]
 mod elf;
 pub(crate) mod evidence;
+mod flags;
 #[cfg_attr(not(target_os = "linux"), path = "got_elsewhere.rs")]
 mod got;
 mod host;
@@ -56,7 +57,8 @@ mod row;
 mod slot;
 mod version;
 
-pub(crate) use self::attached::{Attached, serves_tls};
+pub(crate) use self::attached::Attached;
+pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;
 pub(crate) use self::replacement::Replacement;

@@ -103,7 +103,12 @@ impl Answers {
     /// How far the layers of a bounded context look back, in tokens: 0 for a recurrent state.
     /// `None` for a context that keeps every position.
     fn reach(&self) -> Option<u32> {
-        let window = if keeps_whole_window() { 0 } else { self.window };
+        // The engine has no function that says whether the layers keep all positions.
+        let window = if attach::flags().swa_full() {
+            0
+        } else {
+            self.window
+        };
         (self.recurrent || self.hybrid || window > 0).then(|| u32::try_from(window).unwrap_or(0))
     }
 }
@@ -379,14 +384,6 @@ fn as_if_of_2026(first: i32) -> i32 {
 /// The length of the longest sequence of a context whose size the engine was asked for, in tokens.
 pub(crate) fn measured(context: Pointer) -> Option<&'static AtomicU32> {
     find(context.addr()).map(|row| &row.measured)
-}
-
-/// Whether the server was told to keep all positions of sliding-window layers. This reads the command
-/// line, because the engine has no function that says so.
-fn keeps_whole_window() -> bool {
-    let told = std::env::args_os().any(|argument| argument == "--swa-full");
-    told || std::env::var_os("LLAMA_ARG_SWA_FULL")
-        .is_some_and(|value| ["1", "true", "on", "enabled"].iter().any(|on| value == *on))
 }
 
 fn find(address: usize) -> Option<&'static Row> {

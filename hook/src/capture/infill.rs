@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use contextpilot_request::{Infill, InfillTexts};
 
 use crate::attach::original::original;
-use crate::attach::plain;
+use crate::attach::{self, plain};
 use crate::base::abi::Pointer;
 use crate::capture::contexts;
 
@@ -55,7 +55,7 @@ unsafe fn ask(vocabulary: Pointer) -> Option<Infill> {
         // Not checked further: a vocabulary may ask for a BOS token that it does not have.
         bos: bos.filter(|_| begins),
         batch: contexts::batch()?.try_into().ok()?,
-        suffix_first: std::env::args_os().any(|argument| argument == "--spm-infill"),
+        suffix_first: attach::flags().spm_infill(),
         // SAFETY: see above.
         texts: InfillTexts::new(|text| unsafe { tokens(vocabulary, text) })?,
     })

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
+use contextpilot_server_flags::name_of;
 use sha2::{Digest, Sha256};
 
 use crate::attach::version;
@@ -270,11 +271,7 @@ fn relevant(
     };
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
-        let name = argument.to_string_lossy();
-        let name = match name.starts_with("--") {
-            true => name.replace('_', "-"),
-            false => name.into_owned(),
-        };
+        let name = name_of(&argument);
         match OTHERS.iter().find(|(known, _)| *known == name) {
             Some((_, true)) => drop(arguments.next()),
             Some((_, false)) => {}

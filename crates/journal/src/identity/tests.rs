@@ -1,4 +1,10 @@
+use std::ffi::OsString;
+
+use contextpilot_server_flags::Generation;
+
 use super::*;
+
+const ROUTER_PORT: &str = "LLAMA_SERVER_ROUTER_PORT";
 
 const INDEX: &str = "http://127.0.0.1:8765";
 
@@ -9,13 +15,18 @@ fn place() -> Place {
     }
 }
 
-fn of_with(index: &str, flags: &[&str], variables: &[(&str, &str)], place: &Place) -> Identity {
+fn read(flags: &[&str], variables: &[(&str, &str)], generation: Generation) -> ServerFlags {
     let argv = ["llama-server"].iter().chain(flags).map(OsString::from);
     let env = |name: &str| {
         let found = variables.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| OsString::from(value))
     };
-    Identity::of(index, argv, env, place)
+    ServerFlags::read(argv, env, generation)
+}
+
+fn of_with(index: &str, flags: &[&str], variables: &[(&str, &str)], place: &Place) -> Identity {
+    let flags = read(flags, variables, Generation::Late2026);
+    Identity::of(index, &flags, place)
 }
 
 fn of(flags: &[&str], variables: &[(&str, &str)]) -> Identity {
@@ -38,14 +49,14 @@ fn same(starts: &[Start<'_>]) -> Identity {
 fn every_spelling_of_an_address_gives_the_same_identity() {
     let default = same(&[
         (&[], &[]),
-        (&["--port", "8080"], &[]),
+        (&["--port", "9931"], &[]),
         (&["--host", "127.0.0.1"], &[]),
-        (&["--host", " 127.0.0.1 ,", "--port", " +8080"], &[]),
-        (&["--port", "1", "--port", "8080"], &[]),
-        (&["--port", "8080"], &[("LLAMA_ARG_PORT", "9000")]),
+        (&["--host", " 127.0.0.1 ,", "--port", " +9931"], &[]),
+        (&["--port", "1", "--port", "9931"], &[]),
+        (&["--port", "9931"], &[("LLAMA_ARG_PORT", "9000")]),
         (
             &[],
-            &[("LLAMA_ARG_PORT", "8080"), ("LLAMA_ARG_HOST", "127.0.0.1")],
+            &[("LLAMA_ARG_PORT", "9931"), ("LLAMA_ARG_HOST", "127.0.0.1")],
         ),
         // llama-server does not know these flags or values, and would not start with them.
         (&["--port=9000", "-port", "9000"], &[]),
@@ -58,7 +69,6 @@ fn every_spelling_of_an_address_gives_the_same_identity() {
         (&["--port", "9000x"], &[]),
         (&[], &[("LLAMA_ARG_PORT", "9000")]),
         (&["--alias", "--port", "--port", "9000"], &[]),
-        (&["--port", "--port", "9000"], &[]),
     ]);
     assert_ne!(default, other);
     same(&[
@@ -147,20 +157,31 @@ fn a_routers_child_is_known_by_its_model_whatever_its_port() {
     );
 }
 
+/// A later version must find the journal of an earlier one.
 #[test]
-fn arguments_that_are_not_utf_8_are_accepted() {
-    use std::os::unix::ffi::OsStringExt;
-    let argv = |byte| {
-        ["llama-server", "--host"]
-            .map(OsString::from)
-            .into_iter()
-            .chain([OsString::from_vec(vec![
-                b'/', byte, b'.', b's', b'o', b'c', b'k',
-            ])])
+fn the_identity_stays_what_it_was() {
+    let of = |flags: &[&str], variables: &[(&str, &str)], generation| {
+        let flags = read(flags, variables, generation);
+        Identity::of(INDEX, &flags, &place()).to_string()
     };
-    let of = |byte| Identity::of(INDEX, argv(byte), |_| None, &place());
-    assert_eq!(of(0xfe), of(0xfe));
-    assert_ne!(of(0xfe), of(0xff));
+    let usual = of(&[], &[], Generation::Mid2026);
+    assert_eq!(usual, "bb20dad4c56f36422e67fa131befe7c7");
+    let given = of(&["--port", "8080"], &[], Generation::Late2026);
+    assert_eq!(given, usual);
+    let two = ["--host", "0.0.0.0,here.sock", "--port", "9000"];
+    let two = of(&two, &[], Generation::Late2026);
+    assert_eq!(two, "6d5e67c10ba5437b1e03cc2782a9d0de");
+    let child = ["-a", "b,a", "-m", "x"];
+    let child = of(&child, &[(ROUTER_PORT, "8080")], Generation::Late2026);
+    assert_eq!(child, "a2c92efdeb742359fab5ecf3517f7a3e");
+}
+
+/// Without `--port`, a server of 0.7.0 is not the one that was at port 8080.
+#[test]
+fn the_usual_port_is_that_of_the_servers_version() {
+    let at = |generation| Identity::of(INDEX, &read(&[], &[], generation), &place());
+    assert_ne!(at(Generation::Late2026), at(Generation::Mid2026));
+    assert_eq!(at(Generation::Late2026), of(&["--port", "9931"], &[]));
 }
 
 #[test]

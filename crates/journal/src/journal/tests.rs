@@ -5,6 +5,8 @@ use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
+use contextpilot_server_flags::{Generation, ServerFlags};
+
 use tempfile::TempDir;
 
 use super::running::COMPACT_FROM;
@@ -15,7 +17,8 @@ use crate::record::{self, HEADER_BYTES, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn identity() -> Identity {
-    Identity::of("http://index", [], |_| None, &Place::default())
+    let flags = ServerFlags::read([], |_| None, Generation::Late2026);
+    Identity::of("http://index", &flags, &Place::default())
 }
 
 /// A home, closed to others whatever the mask of this process is.

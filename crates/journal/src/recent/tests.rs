@@ -1,8 +1,11 @@
+use contextpilot_server_flags::{Generation, ServerFlags};
+
 use super::*;
 use crate::Place;
 
 fn identity(index: &str) -> Identity {
-    Identity::of(index, [], |_| None, &Place::default())
+    let flags = ServerFlags::read([], |_| None, Generation::Late2026);
+    Identity::of(index, &flags, &Place::default())
 }
 
 fn memory() -> &'static [AtomicU64] {

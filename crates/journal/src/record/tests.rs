@@ -1,10 +1,12 @@
+use contextpilot_server_flags::{Generation, ServerFlags};
 use proptest::prelude::*;
 
 use super::*;
 
 fn identity(port: &str) -> Identity {
     let argv = ["llama-server", "--port", port].map(Into::into);
-    Identity::of("http://index", argv, |_| None, &crate::Place::default())
+    let flags = ServerFlags::read(argv, |_| None, Generation::Late2026);
+    Identity::of("http://index", &flags, &crate::Place::default())
 }
 
 fn read_all(bytes: &[u8]) -> Content {

@@ -22,7 +22,7 @@ use crate::library::Library;
 pub(crate) struct Facts {
     pub(crate) library: &'static dyn Library,
     pub(crate) model: Option<Model>,
-    pub(crate) host_limit: (Option<u64>, String),
+    pub(crate) host_limit: (Option<u64>, &'static str),
     pub(crate) started: Instant,
     /// The sender of evictions, and the URL of its index; `None` if there is no index.
     pub(crate) index: Option<(Arc<Sender>, String)>,
@@ -171,7 +171,7 @@ impl Attendant {
             model: facts.model.clone(),
             model_state: facts.library.model_state(),
             host_limit: facts.host_limit.0,
-            host_limit_from: facts.host_limit.1.clone(),
+            host_limit_from: facts.host_limit.1.to_owned(),
             requests: facts.library.requests(),
             delivery: facts
                 .index

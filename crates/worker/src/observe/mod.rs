@@ -30,7 +30,6 @@ mod stream;
 mod text;
 
 use std::collections::hash_map::RandomState;
-use std::ffi::OsString;
 use std::hash::BuildHasher;
 use std::io;
 use std::sync::Arc;
@@ -40,6 +39,7 @@ use std::time::Instant;
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_residency::Accounts;
+use contextpilot_server_flags::ServerFlags;
 use contextpilot_settings::{IndexUrl, Settings};
 
 use crate::library::Library;
@@ -47,7 +47,6 @@ use crate::turns::Turns;
 use answers::Answers;
 use attend::Facts;
 use control::Socket;
-use facts::CommandLine;
 use log_file::{LogFile, Written};
 use recording::Recording;
 use stream::Stream;
@@ -123,10 +122,10 @@ pub(crate) fn start(
         }
         None => None,
     };
-    let command = command_line();
+    let flags = library.flags();
     let recording = match &settings.traffic_file {
         Some(wanted) => {
-            let setup = setup::setup(&command, &library.engine(), library.sees_host_cache());
+            let setup = setup::setup(flags, &library.engine());
             // Everything else goes on without the recording.
             Recording::start(library, wanted, setup)
                 .inspect_err(|error| library.say(format_args!("No traffic is recorded: {error}")))
@@ -138,7 +137,7 @@ pub(crate) fn start(
     let shows_text = text::is_shown(settings, library);
     let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let rules = command.rules(library.sees_host_cache(), by_prompts);
+        let rules = facts::rules(flags, by_prompts);
         match shows_text {
             true => Accounts::new(rules, bytes).quoting(),
             false => Accounts::new(rules, bytes),
@@ -146,8 +145,8 @@ pub(crate) fn start(
     });
     let facts = Facts {
         library,
-        model: command.model(),
-        host_limit: command.host_limit(library.sees_host_cache()),
+        model: facts::model(flags),
+        host_limit: facts::host_limit(flags, library.sees_host_cache()),
         started: Instant::now(),
         index,
         index_in_front: settings.index_in_front.as_ref().map(IndexUrl::shown),
@@ -157,16 +156,11 @@ pub(crate) fn start(
     Ok((Some(attendant), remains))
 }
 
-/// The server's flags that we read.
-fn command_line() -> CommandLine<impl Fn(&str) -> Option<OsString>> {
-    CommandLine::new(std::env::args_os(), |name: &str| std::env::var_os(name))
-}
-
-/// The limit of the server's host prompt cache by its command line, in bytes; `None` if there is no
+/// The limit of the server's host prompt cache by its flags, in bytes; `None` if there is no
 /// limit. `seen`: the host prompt cache is followed.
 #[must_use]
-pub fn host_limit(seen: bool) -> Option<u64> {
-    let (limit, _) = command_line().host_limit(seen);
+pub fn host_limit(flags: &ServerFlags, seen: bool) -> Option<u64> {
+    let (limit, _) = facts::host_limit(flags, seen);
     limit.filter(|bytes| *bytes > 0)
 }
 

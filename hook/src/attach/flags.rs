@@ -1,0 +1,26 @@
+//! The server's flags.
+
+use std::sync::OnceLock;
+
+use contextpilot_server_flags::{Generation, ServerFlags};
+
+use super::original::has;
+use super::plain;
+use super::table::HOST_CACHE;
+use super::version::{Version, version};
+
+/// The flags with which the server was started, read once. The engine's version is asked before
+/// ([`ask_version`](super::ask_version)), because defaults depend on it.
+pub(crate) fn flags() -> &'static ServerFlags {
+    static FLAGS: OnceLock<ServerFlags> = OnceLock::new();
+    FLAGS.get_or_init(|| {
+        let lookup = |name: &str| std::env::var_os(name);
+        ServerFlags::read(std::env::args_os(), lookup, generation())
+    })
+}
+
+fn generation() -> Generation {
+    let Version { version, build } = version();
+    let (version, build) = (version.unwrap_or_default(), build.unwrap_or_default());
+    Generation::of(plain::has(HOST_CACHE), has("llama_process"), version, build)
+}
