@@ -89,6 +89,9 @@ pub struct Recording {
 pub struct PrefixStore {
     /// The folder, on the server's machine.
     pub folder: String,
+    /// Whether it is in use: its folder was read, and so were the files of the models, which takes some
+    /// seconds for a large one. Until then prompts are evaluated as ever.
+    pub ready: bool,
     /// Bytes that its files take.
     pub bytes: u64,
     /// Bytes that they may take.

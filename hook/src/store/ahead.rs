@@ -20,6 +20,22 @@ pub(crate) fn remove(call: &EngineCall, context: Pointer, sequence: i32) {
     }
 }
 
+/// Whether a sequence holds nothing from a position on but what is ahead: nothing that the server
+/// could remove.
+pub(crate) fn holds_nothing_else(
+    call: &EngineCall,
+    context: Option<Pointer>,
+    sequence: i32,
+    from: i32,
+    to: i32,
+) -> bool {
+    let Some(context) = context.filter(|_| to < 0 && acts(call)) else {
+        return false;
+    };
+    let believed = with_context(context, |_, one| one.session.ahead_of(sequence)).flatten();
+    believed.is_some_and(|believed| usize::try_from(from).is_ok_and(|from| from >= believed))
+}
+
 /// As [`remove`], if the context is known.
 pub(crate) fn remove_from(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
     if let Some(context) = context {

@@ -7,12 +7,14 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use contextpilot_server_flags::name_of;
 use sha2::{Digest, Sha256};
 
+use super::figures::DIGESTS;
 use crate::attach::version;
 use crate::base::guard;
 
@@ -61,13 +63,18 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
         content: Arc::clone(&content),
     });
     let result = Arc::clone(&content);
+    let finish = |content: &Content, digest| {
+        let _ = content.0.set(digest);
+        DIGESTS.fetch_sub(1, Ordering::Release);
+    };
+    DIGESTS.fetch_add(1, Ordering::Relaxed);
     let digest = move || {
         guard::enter_for_life();
-        let _ = result.0.set(digest_of(&path));
+        finish(&result, digest_of(&path));
     };
     let thread = thread::Builder::new().name("contextpilot-digest".to_owned());
     if thread.spawn(digest).is_err() {
-        let _ = content.0.set(None);
+        finish(&content, None);
     }
     content
 }

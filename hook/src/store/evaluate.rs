@@ -50,8 +50,9 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
 }
 
 fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) -> i32 {
-    let mut parts = parts(entries);
-    for part in &mut parts {
+    let parts = parts(entries);
+    learn_layout(context, &parts, batch);
+    for part in &parts {
         if !prepare(context, part, batch) {
             // The engine lost a sequence that the server believes in, and it cannot be repaired.
             return LOST;
@@ -203,6 +204,34 @@ fn describe(context: Pointer) {
             one.refuse("its cache cannot go back to any position (sliding window, recurrent)");
         }
     });
+}
+
+/// Before the first prompt of a context whose layout is not known: evaluates its first two tokens, to see
+/// the state of a sequence. (A server that warms up has evaluated some before.) They are then removed, and
+/// evaluated again with the rest, or loaded.
+fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
+    const ENOUGH: usize = 2;
+    let wanted = with_context(context, |_, one| {
+        let wanted = one.layout.is_none() && one.refused.is_none() && !one.embeddings;
+        let fresh = |part: &&Part| {
+            let run = &part.run;
+            let empty = one.session.believed(run.sequence) == Some(&[]);
+            part.follows && run.first == 0 && run.leading > ENOUGH && empty
+        };
+        parts
+            .iter()
+            .filter(|_| wanted)
+            .position(|part| fresh(&part))
+    });
+    let Some(part) = wanted.flatten().map(|at| &parts[at]) else {
+        return;
+    };
+    let sequence = part.run.sequence;
+    if batch.tokens(sequence, &part.run.tokens[..ENOUGH], ENOUGH) == 0 {
+        prove_layout(context, std::slice::from_ref(part));
+    }
+    // SAFETY: our caller's caller uses the context.
+    unsafe { engine::cut(context, sequence, 0) };
 }
 
 /// Proves that states of this context can be taken apart and put together, as soon as it holds two tokens.

@@ -1,7 +1,7 @@
 //! Counters of the store. They only grow, but for what the store holds now.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +46,11 @@ pub(crate) static FIGURES: Figures = Figures {
     limit: AtomicU64::new(0),
 };
 
+/// Files of models and adapters whose digests are being made.
+pub(super) static DIGESTS: AtomicU64 = AtomicU64::new(0);
+/// The folder has been read.
+pub(super) static FOLDER_READ: AtomicBool = AtomicBool::new(false);
+
 /// What the disk refused last, and why contexts have no store.
 static PROBLEM: Mutex<Option<String>> = Mutex::new(None);
 static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -73,6 +78,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
     let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e9;
     Some(PrefixStore {
         folder,
+        ready: FOLDER_READ.load(Ordering::Acquire) && get(&DIGESTS) == 0,
         bytes: get(&FIGURES.bytes),
         limit_bytes: get(&FIGURES.limit),
         chunks: get(&FIGURES.chunks),

@@ -101,6 +101,7 @@ pub(crate) fn start(at: &StoreAt) -> Result<(), String> {
     let opened = Shelf::open(at, |shelf| {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         state.shelf = Some(shelf);
+        figures::FOLDER_READ.store(true, Ordering::Release);
     });
     if let Err(why) = &opened {
         ON.store(false, Ordering::SeqCst);

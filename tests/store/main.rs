@@ -1,0 +1,120 @@
+//! The prefix store (`CONTEXTPILOT_STORE`) under a real llama-server: what was evaluated once is loaded, the
+//! server does not notice, and damage costs time only.
+#![cfg(target_os = "linux")]
+
+mod damage;
+mod refusals;
+mod reuse;
+
+use std::path::{Path, PathBuf};
+
+use contextpilot_client::Control;
+use contextpilot_control::{Evaluated, Evaluation, PrefixStore};
+use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server, until};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A server with a store, and its control endpoint.
+struct Stored {
+    server: Server,
+    control: Control,
+    next: u32,
+}
+
+/// A folder for a store, which may be used by several servers in turn.
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// One slot of 4,096 tokens, and no host prompt cache.
+fn one_slot() -> Builder {
+    Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(1)
+        .args(["-c", "4096"])
+}
+
+impl Stored {
+    fn start(builder: &Builder, folder: &Path) -> Self {
+        let mut server = builder
+            .clone()
+            .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+            .env("CONTEXTPILOT_STORE", folder)
+            .env("CONTEXTPILOT_STORE_GB", "1")
+            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+            .start()
+            .unwrap();
+        let control = server.await_control().unwrap();
+        server.await_ready().unwrap();
+        let stored = Self {
+            server,
+            control: Control::new(&control.to_string()).unwrap(),
+            next: 0,
+        };
+        until("the store is in use", || {
+            let figures = stored.figures();
+            (figures.ready || figures.problem.is_some()).then_some(())
+        });
+        stored
+    }
+
+    /// Evaluates a prompt of these tokens, and returns the answer and the prompt's account.
+    fn ask(&mut self, prompt: &[u32]) -> (Completion, Evaluation) {
+        self.next += 1;
+        let id = format!("req-{}", self.next);
+        let request = asking(prompt).id(&*id);
+        let answer = self.server.complete(&request).unwrap();
+        let account = until("the request's account", || {
+            let latest = self.control.latest(1).unwrap();
+            let named = |one: &Evaluated| one.id.as_deref() == Some(&*id);
+            latest.requests.into_iter().find(named)
+        });
+        (answer, account.evaluation)
+    }
+
+    fn figures(&self) -> PrefixStore {
+        self.control.stats().unwrap().store.unwrap()
+    }
+}
+
+fn asking(prompt: &[u32]) -> Request {
+    Request::completion(Value::from(prompt))
+        .predict(4)
+        .with("n_probs", 1)
+}
+
+/// Tokens that mean nothing. Different seeds give unrelated tokens.
+fn tokens(seed: u64, count: usize) -> Vec<u32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut token = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        300 + (state % 50) as u32
+    };
+    (0..count).map(|_| token()).collect()
+}
+
+/// All files of a store.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => found.push(path),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A server without us.
+fn started(builder: &Builder) -> Server {
+    let mut server = builder.clone().start().unwrap();
+    server.await_ready().unwrap();
+    server
+}

@@ -1,0 +1,37 @@
+//! What cannot be stored is refused by name, and evaluated as ever.
+
+use contextpilot_testbed::{Arch, Model, Server};
+
+use super::{Stored, folder, one_slot, started, tokens};
+
+#[test]
+fn models_that_cannot_go_back_are_refused_by_name() {
+    for arch in [Arch::Gemma2, Arch::Mamba] {
+        let folder = folder();
+        let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(1);
+        let mut stored = Stored::start(&builder, folder.path());
+        for seed in [1, 2, 1] {
+            let (_, account) = stored.ask(&tokens(seed, 200));
+            assert_eq!(account.from.store, 0);
+        }
+        let figures = stored.figures();
+        assert_eq!((figures.chunks, figures.loaded_tokens), (0, 0));
+        assert!(figures.refused[0].contains("cannot go back"), "{figures:?}");
+    }
+}
+
+#[test]
+fn embeddings_are_evaluated_whole() {
+    let folder = folder();
+    let builder = one_slot().args(["--embeddings", "--pooling", "mean"]);
+    let stored = Stored::start(&builder, folder.path());
+    let plain = started(&builder);
+    let body = |seed| serde_json::json!({ "content": tokens(seed, 300) });
+    for seed in [1, 2, 1] {
+        let ours = stored.server.post("/embedding", &body(seed)).unwrap();
+        let theirs = plain.post("/embedding", &body(seed)).unwrap();
+        assert_eq!(ours.status, theirs.status);
+        assert_eq!(ours.text(), theirs.text());
+    }
+    assert_eq!(stored.figures().loaded_tokens, 0);
+}

@@ -1,0 +1,98 @@
+//! What an earlier prompt had is loaded.
+
+use super::{Stored, asking, files, folder, one_slot, started, tokens};
+
+#[test]
+fn a_prompt_that_was_overwritten_is_loaded_and_the_server_does_not_notice() {
+    let folder = folder();
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    let plain = started(&one_slot());
+    let (tea, sea) = (tokens(1, 600), tokens(2, 600));
+    for prompt in [&tea, &sea, &tea, &sea] {
+        let (ours, account) = stored.ask(prompt);
+        let theirs = plain.complete(&asking(prompt)).unwrap();
+        assert_eq!(ours.content, theirs.content);
+        assert_eq!(
+            (ours.cache_n, ours.prompt_n),
+            (theirs.cache_n, theirs.prompt_n)
+        );
+        assert_eq!(account.prompt_tokens, 600);
+        assert_eq!(account.causes.sum(), account.evaluated);
+        assert_eq!(account.reused + account.evaluated, 600);
+    }
+    let (_, account) = stored.ask(&tea);
+    assert_eq!(
+        account.from.store, 599,
+        "all but the last token: {account:?}"
+    );
+    assert_eq!((account.evaluated, account.causes.last_token), (1, 1));
+    let figures = stored.figures();
+    assert_eq!(figures.loaded_tokens, 3 * 599, "{figures:?}");
+    assert_eq!(figures.refused, [""; 0]);
+    assert_eq!(figures.problem, None);
+}
+
+#[test]
+fn the_next_server_has_what_the_last_one_stored_also_after_a_kill() {
+    let folder = folder();
+    let (tea, sea) = (tokens(3, 500), tokens(4, 500));
+    let mut first = Stored::start(&one_slot(), folder.path());
+    first.ask(&tea);
+    // The slot's prompt is stored when it is overwritten.
+    first.ask(&sea);
+    contextpilot_testbed::until("the chunks are on disk", || {
+        let chunks = first.figures().chunks;
+        (files(folder.path()).len() as u64 == chunks).then_some(())
+    });
+    assert!(first.figures().chunks >= 2);
+    first.server.stop(SIGKILL).unwrap();
+
+    let mut second = Stored::start(&one_slot(), folder.path());
+    let (_, account) = second.ask(&tea);
+    assert_eq!(account.from.store, 499, "{account:?}");
+    second.server.stop(SIGTERM).unwrap();
+
+    // At an orderly end, what is in slots is stored as well.
+    let mut third = Stored::start(&one_slot(), folder.path());
+    let longer: Vec<u32> = tea.iter().copied().chain(tokens(5, 100)).collect();
+    third.ask(&longer);
+    third.server.stop(SIGTERM).unwrap();
+    let mut fourth = Stored::start(&one_slot(), folder.path());
+    let (_, account) = fourth.ask(&longer);
+    assert_eq!(account.from.store, 599, "{account:?}");
+}
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+#[test]
+fn a_branch_shares_its_beginning_to_the_token() {
+    let folder = folder();
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    let head = tokens(6, 333);
+    let branch = |seed| -> Vec<u32> { head.iter().copied().chain(tokens(seed, 100)).collect() };
+    stored.ask(&branch(7));
+    stored.ask(&tokens(8, 400));
+    let (_, account) = stored.ask(&branch(9));
+    // The first token behind the branch may be the same by chance.
+    assert!((333..336).contains(&account.from.store), "{account:?}");
+    assert_eq!(account.from.slot, account.reused - account.from.store);
+}
+
+#[test]
+fn small_batches_load_once_and_leave_out_batch_by_batch() {
+    let folder = folder();
+    let builder = one_slot().args(["-b", "64", "-ub", "32"]);
+    let mut stored = Stored::start(&builder, folder.path());
+    let (tea, sea) = (tokens(10, 700), tokens(11, 300));
+    stored.ask(&tea);
+    stored.ask(&sea);
+    let before = stored.figures().loads;
+    let (_, account) = stored.ask(&tea);
+    assert_eq!(account.from.store, 699, "{account:?}");
+    assert_eq!(
+        stored.figures().loads - before,
+        1,
+        "one load for eleven batches"
+    );
+}
