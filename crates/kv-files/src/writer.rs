@@ -18,6 +18,9 @@ mod thread;
 /// is not that important.
 const MOST_TOUCHED: usize = 1 << 16;
 
+/// Memory that is kept to be used again, bytes.
+const SPARE: u64 = 64 << 20;
+
 /// Writes, removes and touches files, on a thread of its own and in the order in which it was told.
 ///
 /// No method waits for the disk or for the thread, except [`flush`](Self::flush). The thread takes
@@ -29,6 +32,7 @@ const MOST_TOUCHED: usize = 1 << 16;
 pub struct Writer {
     jobs: Sender<Job>,
     done: Receiver<Done>,
+    spare: Receiver<Vec<u8>>,
     shared: Arc<Shared>,
     queue_bytes: u64,
     /// The rows that are not on disk yet, for as long as the thread has them.
@@ -40,6 +44,8 @@ pub struct Writer {
 struct Shared {
     /// Bytes of rows in the queue, and of those being written.
     queued: AtomicU64,
+    /// The size of the spare buffers, bytes.
+    spare: AtomicU64,
     /// After a failure nothing is written for a while.
     paused: AtomicBool,
     touched: Mutex<HashSet<Name>>,
@@ -85,16 +91,18 @@ impl Writer {
     pub fn start(folder: Folder, queue_bytes: u64, on_start: fn()) -> io::Result<Self> {
         let (jobs, inbox) = unbounded();
         let (outbox, done) = unbounded();
+        let (used, spare) = unbounded();
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("contextpilot-kv".into());
         builder.spawn(move || {
             on_start();
-            thread::run(folder, &inbox, &outbox, &theirs);
+            thread::run(folder, &inbox, &outbox, &used, &theirs);
         })?;
         Ok(Self {
             jobs,
             done,
+            spare,
             shared,
             queue_bytes,
             pending: Mutex::default(),
@@ -130,6 +138,18 @@ impl Writer {
         } else {
             Ok(())
         }
+    }
+
+    /// An empty buffer for rows, with the memory of rows that are written by now, if there are any.
+    /// Fresh pages can take longer than the copy that fills them.
+    pub fn buffer(&self) -> Vec<u8> {
+        let Ok(mut buffer) = self.spare.try_recv() else {
+            return Vec::new();
+        };
+        let size = buffer.capacity() as u64;
+        self.shared.spare.fetch_sub(size, Ordering::Relaxed);
+        buffer.clear();
+        buffer
     }
 
     /// Bytes of rows that are not on disk yet.

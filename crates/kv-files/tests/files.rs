@@ -158,6 +158,47 @@ fn the_queue_is_bounded_and_nobody_waits() {
 }
 
 #[test]
+fn memory_of_written_rows_is_used_again() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let writer = writer(&folder);
+    assert_eq!(writer.buffer().capacity(), 0);
+    let chunk = chunks(1, 100).remove(0);
+    let rows = rows(&chunk);
+    let places: Vec<_> = (0..3)
+        .map(|_| {
+            let copy = rows.clone();
+            let place = copy.as_ptr();
+            writer.write(&chunk, Arc::new(copy)).expect("it is taken");
+            place
+        })
+        .collect();
+    let ours = Arc::new(rows);
+    writer.write(&chunk, ours.clone()).expect("it is taken");
+    assert!(writer.flush(LONG));
+    for place in places {
+        let buffer = writer.buffer();
+        assert_eq!((buffer.as_ptr(), buffer.len()), (place, 0));
+    }
+    assert_eq!(
+        writer.buffer().capacity(),
+        0,
+        "somebody else has the last ones"
+    );
+
+    // And bounded.
+    let large = common::chunks(2, 1).remove(0);
+    for _ in 0..5 {
+        let rows = Arc::new(vec![0; 20 << 20]);
+        writer.write(&large, rows).expect("it is taken");
+    }
+    assert!(writer.flush(LONG));
+    let kept =
+        std::iter::from_fn(|| Some(writer.buffer())).take_while(|buffer| buffer.capacity() > 0);
+    assert_eq!(kept.count(), 3);
+}
+
+#[test]
 fn a_dropped_writer_finishes() {
     let home = closed();
     let folder = Folder::open(home.path()).expect("it opens");

@@ -16,7 +16,7 @@
 //! The crate knows names, tokens and sizes. Rows are in files, which `crates/kv-files` writes and reads.
 //!
 //! # Memory
-//! 4 bytes a token and about 350 bytes a chunk, at most [`MEMORY`] in all: when that is reached,
+//! 4 bytes a token and about 300 bytes a chunk, at most [`MEMORY`] in all: when that is reached,
 //! chunks leave as if the budget were used up.
 
 #![forbid(unsafe_code)]

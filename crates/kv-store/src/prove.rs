@@ -19,7 +19,9 @@ pub fn prove(bytes: &[u8]) -> Result<Layout, LayoutError> {
     let same = if state.is_in_order() {
         composed == bytes
     } else {
-        rows(&state, &all) == rows(&State::read(&composed)?, &all)
+        let layout = state.layout();
+        let again = State::read_with(&composed, layout.extra, layout.words.len())?;
+        again.layout() == layout && rows(&state, &all) == rows(&again, &all)
     };
     if same && composed.len() == bytes.len() {
         Ok(state.layout().clone())

@@ -39,8 +39,8 @@ impl<'a> State<'a> {
         for (nth, (extra, words)) in ways.enumerate() {
             match Self::read_with(bytes, extra, words) {
                 Ok(state) => return Ok(state),
-                // The first attempt's says most: nearly all models have no extra words.
-                Err(first) if nth == 0 => error = first,
+                // The first attempt's says most, unless another one has read all but a second part.
+                Err(why) if nth == 0 || why == LayoutError::Trailing => error = why,
                 Err(_) => {}
             }
             if error == LayoutError::Empty {
@@ -50,7 +50,13 @@ impl<'a> State<'a> {
         Err(error)
     }
 
-    fn read_with(bytes: &'a [u8], extra: usize, words: usize) -> Result<Self, LayoutError> {
+    /// As [`read`](Self::read), for a state with so many extra words in each cell, and words behind
+    /// the number of layers.
+    pub(crate) fn read_with(
+        bytes: &'a [u8],
+        extra: usize,
+        words: usize,
+    ) -> Result<Self, LayoutError> {
         let mut reader = Reader { bytes, at: 0 };
         let mut streams = reader.u32()?;
         let mut prefix = None;

@@ -12,7 +12,7 @@
 //!
 //! The children of a chunk are linked in the order of their last use, latest first.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::chunk::Size;
 use crate::slab::{Key, Slab};
@@ -27,8 +27,9 @@ const LOOKED_AT: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: Slab<Node>,
-    edges: HashMap<Edge, Key>,
-    names: HashMap<Name, Key>,
+    // Not hashed: a table would be made anew and filled now and then, while the server waits.
+    edges: BTreeMap<Edge, Key>,
+    names: BTreeMap<Name, Key>,
 }
 
 #[derive(Debug)]
@@ -49,14 +50,14 @@ pub(crate) struct Node {
 }
 
 /// A child, by where it stands and its first token.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Edge {
     site: Site,
     token: i32,
 }
 
 /// Where chunks can stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Site {
     /// At position 0.
     Start(Fingerprint),
@@ -74,8 +75,8 @@ impl Tree {
     pub(crate) fn new() -> Self {
         Self {
             nodes: Slab::new(),
-            edges: HashMap::new(),
-            names: HashMap::new(),
+            edges: BTreeMap::new(),
+            names: BTreeMap::new(),
         }
     }
 

@@ -159,7 +159,7 @@ fn memory_is_bounded() {
     for prompt in 0..5000 {
         save(&mut store, &[prompt, 1, 2]);
     }
-    assert_eq!(store.chunks(), (1 << 20) / (350 + 12));
+    assert_eq!(store.chunks(), (1 << 20) / (300 + 12));
     assert_eq!(store.find(&MODEL, &[4999, 1, 2]).tokens(), 3);
     assert_eq!(store.find(&MODEL, &[0, 1, 2]).tokens(), 0);
 }

@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_store::{Chunk, Name};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::disk::Disk;
-use super::{Done, Job, Shared};
+use super::{Done, Job, SPARE, Shared};
 use crate::{Folder, Problem};
 
 /// How long nothing is written after a failure. After each further one twice as long.
@@ -20,13 +20,20 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long touched names are collected.
 const COLLECT: Duration = Duration::from_secs(30);
 
-pub(super) fn run(folder: Folder, jobs: &Receiver<Job>, done: &Sender<Done>, shared: &Shared) {
+pub(super) fn run(
+    folder: Folder,
+    jobs: &Receiver<Job>,
+    done: &Sender<Done>,
+    spare: &Sender<Vec<u8>>,
+    shared: &Shared,
+) {
     lower_priority();
     let disk = Disk::new(folder);
     disk.sweep();
     let mut thread = Thread {
         disk,
         done,
+        spare,
         shared,
         touch_at: None,
         pause: None,
@@ -38,6 +45,7 @@ pub(super) fn run(folder: Folder, jobs: &Receiver<Job>, done: &Sender<Done>, sha
 struct Thread<'a> {
     disk: Disk,
     done: &'a Sender<Done>,
+    spare: &'a Sender<Vec<u8>>,
     shared: &'a Shared,
     touch_at: Option<Instant>,
     /// Until when nothing is written, and why.
@@ -65,8 +73,8 @@ impl Thread<'_> {
             Ok(Job::Write(chunk, rows)) => {
                 let done = self.write(&chunk, &rows);
                 let bytes = rows.len() as u64;
-                // Nobody finds the rows in memory who could not find them on disk.
-                drop(rows);
+                // From now on nobody finds the rows in memory.
+                self.keep(rows);
                 self.shared.queued.fetch_sub(bytes, Ordering::Relaxed);
                 let _ = self.done.send(done);
             }
@@ -96,6 +104,18 @@ impl Thread<'_> {
                 Done::Written(chunk.name)
             }
             Err(error) => Done::Failed(chunk.name, self.pause(&error)),
+        }
+    }
+
+    /// Keeps the memory of rows that are written, if nobody else has them.
+    fn keep(&self, rows: Arc<Vec<u8>>) {
+        let Ok(buffer) = Arc::try_unwrap(rows) else {
+            return;
+        };
+        let size = buffer.capacity() as u64;
+        if self.shared.spare.load(Ordering::Relaxed) + size <= SPARE {
+            self.shared.spare.fetch_add(size, Ordering::Relaxed);
+            let _ = self.spare.send(buffer);
         }
     }
 

@@ -157,13 +157,16 @@ pub(crate) fn engines() -> Vec<Engine> {
         for transposed in [false, true] {
             for extra in [0, 2, 3] {
                 for streams in [1, 4] {
-                    all.push(Engine {
-                        magic,
-                        streams,
-                        extra,
-                        transposed,
-                        ..dense.clone()
-                    });
+                    for words in [vec![], vec![0, 0], vec![64, 0], vec![64, 128]] {
+                        all.push(Engine {
+                            magic,
+                            streams,
+                            extra,
+                            transposed,
+                            words,
+                            ..dense.clone()
+                        });
+                    }
                 }
             }
         }

@@ -3,6 +3,10 @@
 
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Piece, Refused};
 
+mod both;
+
+pub(crate) use both::{Both, Step};
+
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) chunk: Chunk,
