@@ -238,8 +238,8 @@ pub(crate) const ALL: &[Bound] = &[
     Bound {
         what: "with `CONTEXTPILOT_TRAFFIC_FILE`: tokens of recorded prompts",
         most: contextpilot_observer::MOST_RECORDED_TOKENS,
-        // The token, a quarter of a hash table's entry, and its share of the tree.
-        each: 16,
+        // An entry of a hash table of 8/7 places, and a 64th part of one.
+        each: 20,
         beyond: "all are forgotten: what prompts have in common is then recorded to the block, by hashes, not to the token",
     },
     Bound {

@@ -1,10 +1,11 @@
 //! Which change of flags would have gained most, and which tokens no flag saves.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
 use crate::point::Point;
+use crate::prefixes::Prefixes;
 use crate::setting::Setting;
 use crate::simulate::simulate;
 
@@ -82,7 +83,7 @@ pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
     Advice {
         recorded: first,
         changes,
-        tokens: repeated(&traffic.requests),
+        tokens: repeated(&traffic.requests, traffic.gram.max(1)),
     }
 }
 
@@ -101,11 +102,9 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         all.push(Candidate { flags, setting });
     };
-    for thousandths in [0, 50, 100, 250, 500] {
+    for thousandths in [0, 10, 50, 100, 250, 500] {
         if thousandths != setting.slot_prompt_similarity {
-            let mut changed = setting.clone();
-            changed.slot_prompt_similarity = thousandths;
-            let share = format!("{}", f64::from(thousandths) / 1000.0);
+            let (share, changed) = with_similarity(setting, thousandths);
             add(&["--slot-prompt-similarity", &share], changed);
         }
     }
@@ -114,7 +113,20 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
         for chunk in [256, 64] {
             let mut changed = setting.clone();
             changed.cache_reuse = chunk;
-            add(&["--cache-reuse", &chunk.to_string()], changed);
+            let chunk = chunk.to_string();
+            add(&["--cache-reuse", &chunk], changed.clone());
+            // A prompt that lacks what follows its first tokens is similar to hardly any slot. So it gets
+            // the slot that has the chunks only if little similarity is enough.
+            for thousandths in [50, 10] {
+                if thousandths < setting.slot_prompt_similarity {
+                    let (share, changed) = with_similarity(&changed, thousandths);
+                    let similar = ["--slot-prompt-similarity", &share];
+                    add(
+                        &[&["--cache-reuse", &chunk], &similar[..]].concat(),
+                        changed,
+                    );
+                }
+            }
         }
     }
     if setting.memory != Memory::Full {
@@ -164,40 +176,38 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
     all
 }
 
-fn repeated(requests: &[TrafficRequest]) -> Repeated {
+/// The flag's value, and the setting with it.
+fn with_similarity(setting: &Setting, thousandths: u32) -> (String, Setting) {
+    let mut changed = setting.clone();
+    changed.slot_prompt_similarity = thousandths;
+    (format!("{}", f64::from(thousandths) / 1000.0), changed)
+}
+
+/// `gram`: how many tokens decide about an identity. Whoever has it has all of them.
+fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
     let mut sum = Repeated::default();
     let mut differ = Vec::new();
-    // The last request in which this run of tokens began at this position.
-    let mut begun: HashMap<(u32, u64), usize> = HashMap::new();
+    let mut rows = Prefixes::new();
     // Stretches of identities that were seen: from their first identity to one past their last.
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
     for (nth, request) in requests.iter().enumerate() {
-        if request.record.child {
+        let record = &request.record;
+        if record.child {
             continue;
         }
-        let (mut at, mut prefix, mut known) = (0, 0, 0);
+        let (prefix, _) = rows.find(&request.tokens, record.prompt);
+        let known = u64::from(repeats(&seen, request, gram));
+        rows.insert(&request.tokens, request.tokens.len(), nth);
         for run in request.tokens.runs() {
-            let left = request.record.prompt.saturating_sub(at).min(run.length);
-            if let Some(&earlier) = begun.get(&(at, run.first)) {
-                let common = request.tokens.common_prefix(&requests[earlier].tokens);
-                prefix = prefix.max(common.min(request.record.prompt));
-            }
-            known += overlap(&seen, run.first, run.first + u64::from(left));
-            at += run.length;
-        }
-        let mut at = 0;
-        for run in request.tokens.runs() {
-            begun.insert((at, run.first), nth);
             insert(&mut seen, run.first, run.first + u64::from(run.length));
-            at += run.length;
         }
         let behind = known.saturating_sub(u64::from(prefix));
         sum.prefix += u64::from(prefix);
         sum.behind_a_difference += behind;
-        sum.new += u64::from(request.record.prompt)
+        sum.new += u64::from(record.prompt)
             .saturating_sub(u64::from(prefix))
             .saturating_sub(behind);
-        if behind > u64::from(request.record.prompt / 4) {
+        if behind > u64::from(record.prompt / 4) {
             differ.push(prefix);
         }
     }
@@ -206,13 +216,33 @@ fn repeated(requests: &[TrafficRequest]) -> Repeated {
     sum
 }
 
-/// How many identities of `[from, to)` were seen.
-fn overlap(seen: &BTreeMap<u64, u64>, from: u64, to: u64) -> u64 {
+/// How many tokens of a prompt were seen.
+fn repeats(seen: &BTreeMap<u64, u64>, request: &TrafficRequest, gram: u32) -> u32 {
+    let (mut at, mut upto, mut sum) = (0, 0, 0);
+    for run in request.tokens.runs() {
+        let left = request.record.prompt.saturating_sub(at).min(run.length);
+        for (from, to) in overlaps(seen, run.first, run.first + u64::from(left)) {
+            let (from, to) = (from - run.first, to - run.first);
+            let begin = (at + from as u32).saturating_sub(gram - 1).max(upto);
+            upto = at + to as u32;
+            sum += upto - begin;
+        }
+        at += run.length;
+    }
+    sum
+}
+
+/// The parts of the identities `[from, to)` that were seen.
+fn overlaps(
+    seen: &BTreeMap<u64, u64>,
+    from: u64,
+    to: u64,
+) -> impl Iterator<Item = (u64, u64)> + '_ {
     let earlier = seen.range(..=from).next_back().map(|(&begin, _)| begin);
-    let parts = seen.range(earlier.unwrap_or(from)..to);
+    let parts = seen.range(earlier.unwrap_or(from).min(to)..to);
     parts
-        .map(|(&begin, &end)| end.min(to).saturating_sub(begin.max(from)))
-        .sum()
+        .map(move |(&begin, &end)| (begin.max(from), end.min(to)))
+        .filter(|(begin, end)| begin < end)
 }
 
 /// Adds the stretch `[from, to)`, joined with those that it touches.
@@ -240,8 +270,9 @@ mod tests {
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(10, 40)]);
         let seen = BTreeMap::from([(10, 20), (30, 40)]);
-        assert_eq!(overlap(&seen, 15, 35), 10);
-        assert_eq!(overlap(&seen, 0, 100), 20);
-        assert_eq!(overlap(&seen, 20, 30), 0);
+        let parts = |from, to| overlaps(&seen, from, to).collect::<Vec<_>>();
+        assert_eq!(parts(15, 35), [(15, 20), (30, 35)]);
+        assert_eq!(parts(0, 100), [(10, 20), (30, 40)]);
+        assert_eq!(parts(20, 30), []);
     }
 }

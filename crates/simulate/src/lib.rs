@@ -45,6 +45,7 @@ mod files;
 mod host;
 mod marks;
 mod point;
+mod prefixes;
 mod rates;
 mod reuse;
 mod server;

@@ -4,24 +4,24 @@
 //! recording has the ends of batches. Those that have no other cause are taken for marks. They are known
 //! only for messages that were evaluated while recording, but a prompt that repeats these has them, too.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use contextpilot_traffic::{Traffic, TrafficRequest};
 
 use crate::setting::Setting;
 
-/// The positions of marks, by the identity of the token there.
+/// The identities and the positions of marks.
 #[derive(Debug, Default)]
-pub(crate) struct Marks(BTreeMap<u64, u32>);
+pub(crate) struct Marks(BTreeSet<(u64, u32)>);
 
 impl Marks {
     /// The marks in a recording. `recorded`: its setting.
     pub(crate) fn of(traffic: &Traffic, recorded: &Setting) -> Self {
-        let mut marks = BTreeMap::new();
+        let mut marks = BTreeSet::new();
         for request in &traffic.requests {
             for at in breaks_without_cause(request, recorded) {
                 if let Some(identity) = request.tokens.at(at) {
-                    marks.insert(identity, at);
+                    marks.insert((identity, at));
                 }
             }
         }
@@ -33,12 +33,13 @@ impl Marks {
         let mut begin = 0;
         let mut found = Vec::new();
         for run in request.tokens.runs() {
-            let within = self.0.range(run.first..run.first + u64::from(run.length));
-            let places = within.filter(|&(identity, &at)| {
+            let end = run.first + u64::from(run.length);
+            let within = self.0.range((run.first, 0)..(end, 0));
+            let places = within.filter(|&&(identity, at)| {
                 u64::from(begin) + (identity - run.first) == u64::from(at)
                     && at < request.record.prompt
             });
-            found.extend(places.map(|(_, &at)| at));
+            found.extend(places.map(|&(_, at)| at));
             begin += run.length;
         }
         found

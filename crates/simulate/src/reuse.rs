@@ -5,22 +5,29 @@ use contextpilot_traffic::{Run, Tokens};
 use crate::content::Content;
 
 /// `--cache-reuse`: chunks of `least` tokens or more that are further on in the slot are moved up.
-/// `from`: the length of the common prefix. Returns how many tokens of the prompt the slot has then.
-pub(crate) fn with_chunks(held: &Content, prompt: &Content, from: u32, least: u32) -> u32 {
+/// `from`: the length of the common prefix. `gram`: how many tokens decide about an identity; shorter
+/// chunks are not found. Returns how many tokens of the prompt the slot has then.
+pub(crate) fn with_chunks(
+    held: &Content,
+    prompt: &Content,
+    from: u32,
+    (least, gram): (u32, u32),
+) -> u32 {
     let mut wanted = from;
     let mut search = from;
-    while wanted < prompt.len() && search < held.len() {
-        let Some(identity) = prompt.row().at(wanted) else {
+    // A chunk has the identities of all of its tokens but the first ones.
+    let first = gram.saturating_sub(1);
+    while wanted + first < prompt.len() && search + first < held.len() {
+        let Some(identity) = prompt.row().at(wanted + first) else {
             break;
         };
         let Some((begin, length)) = places(held.row(), identity)
-            .filter(|&place| place >= search && place < held.len())
+            .filter(|&place| place >= search + first && place < held.len())
             .map(|place| {
-                let length = held.row().matching(place, prompt.row(), wanted);
-                (
-                    place,
-                    length.min(held.len() - place).min(prompt.len() - wanted),
-                )
+                let alike = held.row().matching(place, prompt.row(), wanted + first);
+                let begin = place - first;
+                let most = (held.len() - begin).min(prompt.len() - wanted);
+                (begin, most.min(first + alike))
             })
             .find(|&(_, length)| length >= least)
         else {
@@ -73,14 +80,24 @@ mod tests {
         let (head, middle, tail) = ((0, 30), (100, 40), (200, 50));
         let long = content(&[head, middle, tail]);
         let short = content(&[head, tail]);
-        assert_eq!(with_chunks(&long, &short, 30, 16), 80);
-        assert_eq!(with_chunks(&long, &short, 30, 51), 30);
+        assert_eq!(with_chunks(&long, &short, 30, (16, 1)), 80);
+        assert_eq!(with_chunks(&long, &short, 30, (51, 1)), 30);
         // The chunk is found wherever it is in the slot.
         let swapped = content(&[head, tail, middle]);
-        assert_eq!(with_chunks(&long, &swapped, 30, 16), 80);
+        assert_eq!(with_chunks(&long, &swapped, 30, (16, 1)), 80);
         // A new token in front of the chunk ends the search.
         let hidden = content(&[head, (300, 1), tail]);
-        assert_eq!(with_chunks(&long, &hidden, 30, 16), 30);
+        assert_eq!(with_chunks(&long, &hidden, 30, (16, 1)), 30);
+    }
+
+    /// The first tokens of the chunk have other tokens before them, and so other identities.
+    #[test]
+    fn the_first_tokens_of_a_chunk_are_found_by_those_that_follow() {
+        let (head, tail) = ((0, 30), (207, 50));
+        let long = content(&[head, (100, 40), (200, 7), tail]);
+        let short = content(&[head, (300, 7), tail]);
+        assert_eq!(with_chunks(&long, &short, 30, (57, 8)), 87);
+        assert_eq!(with_chunks(&long, &short, 30, (58, 8)), 30);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Which request waits for which.
 
-use std::collections::BTreeMap;
-
 use contextpilot_traffic::{Traffic, TrafficChange, TrafficRequest};
+
+use crate::prefixes::Prefixes;
 
 /// When a request comes, microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,11 +226,12 @@ fn changes(traffic: &Traffic, jobs: &[Job]) -> Vec<Arrival> {
 
 fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arrival> {
     let ended = |job: usize| ended(&jobs[job], requests);
-    // Jobs by when they ended, and the answers of those that have ended, by their first token.
+    // Jobs by when they ended, and the prompts of those that have ended, each with the first token of its
+    // answer.
     let mut by_end: Vec<usize> = (0..jobs.len()).collect();
     by_end.sort_by_key(|&job| ended(job));
     let mut over = by_end.iter().peekable();
-    let mut answers: BTreeMap<u64, (u32, usize)> = BTreeMap::new();
+    let mut answers = Prefixes::new();
     let mut last = None;
     let mut done = 0;
     let mut arrivals = Vec::with_capacity(jobs.len());
@@ -239,8 +240,8 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arri
         let arrived = queued[nth];
         while let Some(&earlier) = over.next_if(|&&earlier| ended(earlier) <= arrived) {
             let answered = &requests[jobs[earlier].request];
-            if let Some(first) = answered.tokens.at(answered.record.prompt) {
-                answers.insert(first, (answered.record.prompt, earlier));
+            if answered.generated() > 0 {
+                answers.insert(&answered.tokens, answered.record.prompt + 1, earlier);
             }
             last = Some(earlier);
             done += 1;
@@ -249,7 +250,8 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arri
         // Whoever waits until nothing is at work waits for the last of it.
         let cause = match idle {
             true => last,
-            false => continued(request, &answers),
+            // The last answer that stands in the prompt where it stood when it was given.
+            false => answers.find(&request.tokens, request.record.prompt).1,
         };
         arrivals.push(match cause {
             Some(request) => Arrival::After {
@@ -260,24 +262,4 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arri
         });
     }
     arrivals
-}
-
-/// The last answer that stands in a prompt where it stood when it was given.
-fn continued(request: &TrafficRequest, answers: &BTreeMap<u64, (u32, usize)>) -> Option<usize> {
-    let mut begin = 0;
-    let mut found = None;
-    for run in request.tokens.runs() {
-        if begin >= request.record.prompt {
-            break;
-        }
-        let within = answers.range(run.first..run.first + u64::from(run.length));
-        for (first, &(at, job)) in within {
-            if u64::from(begin) + (first - run.first) == u64::from(at) && at < request.record.prompt
-            {
-                found = Some(job);
-            }
-        }
-        begin += run.length;
-    }
-    found
 }

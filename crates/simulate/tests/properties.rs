@@ -40,6 +40,7 @@ fn traffic(asked: &[Asked], setup: Setup) -> Traffic {
         TrafficRequest {
             record,
             tokens: Arc::new(tokens),
+            junction: Tokens::new(),
         }
     });
     let sizes = [10, 1000].map(|tokens| SizeSample {

@@ -98,9 +98,9 @@ impl SlotChange {
 
     /// The row comes first, because its new tokens take part in the numbering of all later ones. So it
     /// is returned even where the change itself is of an unknown kind and left out (`None`).
-    pub(crate) fn decode(body: &[u8], next: u64) -> Option<(Row, Option<Self>)> {
+    pub(crate) fn decode(body: &[u8], next: u64, version: u16) -> Option<(Row, Option<Self>)> {
         let mut bytes = Bytes(body);
-        let row = Row::decode(&mut bytes, next)?;
+        let row = Row::decode(&mut bytes, next, version)?;
         let (order, at, slot) = (bytes.number()?, bytes.number()?, bytes.small()?);
         let mut media = Vec::new();
         for _ in 0..bytes.count()? {

@@ -1,24 +1,27 @@
 //! Recordings of traffic without its text.
 //!
 //! A recording says of each request when it came, how long it took, which slot served it, how many
-//! tokens its prompt had and how many of them were reused. It says to the token what prompts have in
-//! common, but not which tokens these are. A prompt is a list of segments. A segment is either *new*,
-//! or *known*: equal to a stretch of tokens that was recorded before. New tokens get consecutive
-//! numbers, their *identities*. A known segment names the identities that it repeats. Tokens of equal
-//! identity are equal. Where two prompts first differ, the two tokens have different identities, so
-//! [`Tokens::common_prefix`] is exact.
+//! tokens its prompt had and how many of them were reused. It says what prompts have in common, but not
+//! which tokens these are. For each token it has a number, the token's *identity*. The identity depends
+//! on the token and on those before it, [`GRAM`] in all, or fewer at the beginning of a row. Equal grams
+//! have equal identities, and no others have. So the common prefix of two rows is known to the token
+//! ([`Tokens::common_prefix`]), and so is each stretch that they have in common elsewhere, if it is at
+//! least as long as a gram. Shorter stretches cannot be seen: they would tell more of the text than a
+//! simulation needs.
+//!
+//! A row is written as the number of tokens that it has in common with an earlier row, and segments. A
+//! segment is either *new*, with new identities, or *known*: it names the identities that it repeats.
 //!
 //! Other changes of slots are recorded too ([`SlotChange`]): a slot was erased, restored from a state
 //! file, or chosen for a request that was refused. What the slot holds after that is written like a
 //! prompt. Names of files are not written.
 //!
 //! The writer forgets old tokens to bound its memory, so it does not recognise a prompt that comes
-//! back after that. The reader does, to the block, because prompts with new tokens come with hashes:
-//! one for each whole block of [`BLOCK`] tokens that does not lie within the prefix that is already
-//! known. A hash covers all tokens up to the end of its block, and has a key. The key is drawn for
-//! each file, and is in the file only if this was asked for. Without the key the hashes do not tell
-//! whether a guessed text was sent. What anybody can read is the lengths of prompts, what they have in
-//! common, and the times.
+//! back after that. The reader does, to the block, because prompts come with hashes: one for each whole
+//! block of [`BLOCK`] tokens that does not lie within the prefix that is already known. A hash covers all
+//! tokens up to the end of its block, and has a key. The key is drawn for each file, and is in the file
+//! only if this was asked for. Without the key the hashes do not tell whether a guessed text was sent.
+//! What anybody can read is the lengths of prompts, what they have in common, and the times.
 //!
 //! ```text
 //! tokens ──► History ──► segments ─┐
@@ -27,8 +30,11 @@
 //!
 //! | part of a file | bytes |
 //! |---|---|
-//! | header | `CPTRAFIC`, version (2, little-endian) |
+//! | header | `CPTRAFIC`, version (2 bytes, little-endian) |
 //! | frame | kind (1), length of the body (4), body, CRC-32 of all that (4) |
+//!
+//! Files of versions 1 and 2 are read as well. There the identities of equal stretches in the middle of
+//! prompts may differ: whether they do depends on what else these stretches repeat.
 //!
 //! A file that was cut or damaged is read up to the first frame that is not good. A reader leaves out
 //! frames of a kind that it does not know. A later version that puts new tokens into such a frame must
@@ -41,6 +47,7 @@
 mod bytes;
 mod change;
 mod frame;
+mod gram;
 mod history;
 mod key;
 mod read;
@@ -52,6 +59,7 @@ mod write;
 
 pub use change::{ChangeKind, Refusal, SlotChange};
 pub use frame::{MAGIC, VERSION};
+pub use gram::GRAM;
 pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficChange, TrafficRequest, read};

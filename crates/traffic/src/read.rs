@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::change::SlotChange;
 use crate::frame::{self, MAGIC, Next, VERSION};
+use crate::gram::GRAM;
 use crate::history::Segment;
 use crate::key::{BLOCK, Key};
 use crate::record::{self, Line, RequestRecord, SizeSample};
@@ -26,6 +27,10 @@ pub struct Traffic {
     pub changes: Vec<TrafficChange>,
     /// The key of the hashes, if the file keeps it.
     pub key: Option<Key>,
+    /// How many tokens decide about an identity: the token, and those before it. Two rows that have so many
+    /// tokens in common anywhere have the identity of the last of them in common. Below 2: a file of an
+    /// older version, in which equal tokens may have different identities, except in a common prefix.
+    pub gram: u32,
     /// Why the recording could not be read to the end of the file. `None`: it was.
     pub damage: Option<Damage>,
 }
@@ -37,6 +42,9 @@ pub struct TrafficRequest {
     pub record: RequestRecord,
     /// The tokens of its prompt, and those that were evaluated after it.
     pub tokens: Arc<Tokens>,
+    /// If the context was shifted: the first tokens that are left after the kept ones. There they have
+    /// other identities than in `tokens`.
+    pub junction: Tokens,
 }
 
 /// A change of a slot in a recording.
@@ -124,7 +132,13 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
     if !(1..=VERSION).contains(&version) {
         return damage(8, DamageKind::Version(version));
     }
-    let mut identities = Identities::default();
+    if version >= 3 {
+        traffic.gram = GRAM as u32;
+    }
+    let mut identities = Identities {
+        version,
+        ..Identities::default()
+    };
     loop {
         let at = bytes.len() - rest.len();
         let (kind, body) = match frame::next(rest) {
@@ -161,6 +175,10 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
 /// The identities of all tokens read so far.
 #[derive(Default)]
 struct Identities {
+    /// The version of the format.
+    version: u16,
+    /// All rows.
+    rows: Vec<Arc<Tokens>>,
     /// The identity of the next new token, as the writer counts.
     next: u64,
     /// The tokens of each block, by its hash.
@@ -172,22 +190,29 @@ struct Identities {
 
 impl Identities {
     fn request(&mut self, body: &[u8]) -> Option<TrafficRequest> {
-        let line = Line::decode(body, self.next)?;
+        let line = Line::decode(body, self.next, self.version)?;
         Some(TrafficRequest {
             tokens: self.row(&line.row)?,
+            junction: self.tokens(&line.junction)?,
             record: line.request,
         })
     }
 
     /// `Some(None)`: the change is of an unknown kind. `None`: the body is damaged.
     fn change(&mut self, body: &[u8]) -> Option<Option<TrafficChange>> {
-        let (row, change) = SlotChange::decode(body, self.next)?;
+        let (row, change) = SlotChange::decode(body, self.next, self.version)?;
         let tokens = self.row(&row)?;
         Some(change.map(|record| TrafficChange { record, tokens }))
     }
 
     fn row(&mut self, row: &Row) -> Option<Arc<Tokens>> {
-        let mut tokens = Tokens::new();
+        let tokens = Arc::new(self.tokens(row)?);
+        self.rows.push(Arc::clone(&tokens));
+        Some(tokens)
+    }
+
+    fn tokens(&mut self, row: &Row) -> Option<Tokens> {
+        let mut tokens = self.prefix(row)?;
         let mut new = Vec::new();
         let mut next = self.next;
         for segment in &row.segments {
@@ -210,7 +235,19 @@ impl Identities {
             }
         }
         self.next = next;
-        Some(Arc::new(self.recognise(row, tokens, &new)))
+        Some(self.recognise(row, tokens, &new))
+    }
+
+    /// What a row has in common with an earlier one.
+    fn prefix(&self, row: &Row) -> Option<Tokens> {
+        let mut tokens = Tokens::new();
+        let length = row.prefix()?;
+        if length > 0 {
+            let earlier = self.rows.len().checked_sub(row.like as usize)?;
+            let earlier = self.rows.get(earlier)?;
+            tokens.extend(earlier, 0, length);
+        }
+        (tokens.len() == length).then_some(tokens)
     }
 
     /// Appends a run, with aliases replaced by what they stand for.

@@ -95,6 +95,8 @@ pub struct RequestRecord {
     pub evaluated: u32,
     /// Tokens that a context shift kept at the beginning (`n_keep`).
     pub keep: u32,
+    /// Tokens after these that context shifts discarded, in all. Since version 3 of the format.
+    pub gone: u32,
     /// Where batches ended, in the part of the prompt that was evaluated: one past the last position of
     /// each.
     pub breaks: Vec<u32>,
@@ -119,6 +121,9 @@ pub(crate) struct Line {
     pub(crate) request: RequestRecord,
     /// The tokens of the prompt and of the answer.
     pub(crate) row: Row,
+    /// The first tokens that a context shift left after the kept ones. Their identities are others than in
+    /// the row, because other tokens are before them.
+    pub(crate) junction: Row,
 }
 
 impl Line {
@@ -161,10 +166,16 @@ impl Line {
             put(&mut into, u64::from(end));
         }
         self.row.encode(next, &mut into);
+        put(&mut into, u64::from(request.gone));
+        if request.gone > 0 {
+            let next = next + self.row.new_tokens();
+            self.junction.encode(next, &mut into);
+        }
         into
     }
 
-    pub(crate) fn decode(body: &[u8], next: u64) -> Option<Self> {
+    /// `version`: that of the format.
+    pub(crate) fn decode(body: &[u8], next: u64, version: u16) -> Option<Self> {
         let mut bytes = Bytes(body);
         let order = bytes.number()?;
         let arrived = bytes.number()?;
@@ -197,6 +208,7 @@ impl Line {
             reused: bytes.small()?,
             evaluated: bytes.small()?,
             keep: bytes.small()?,
+            gone: 0,
             breaks: Vec::new(),
             media: Vec::new(),
         };
@@ -206,8 +218,19 @@ impl Line {
         for _ in 0..bytes.count()? {
             request.media.push((bytes.small()?, bytes.small()?));
         }
-        let row = Row::decode(&mut bytes, next)?;
+        let row = Row::decode(&mut bytes, next, version)?;
+        if version >= 3 {
+            request.gone = bytes.small()?;
+        }
+        let junction = match request.gone {
+            0 => Row::default(),
+            _ => Row::decode(&mut bytes, next.checked_add(row.new_tokens())?, version)?,
+        };
         let fits = row.len()? >= request.prompt && bytes.0.is_empty();
-        fits.then_some(Self { request, row })
+        fits.then_some(Self {
+            request,
+            row,
+            junction,
+        })
     }
 }

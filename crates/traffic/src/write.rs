@@ -2,12 +2,12 @@
 
 use crate::change::SlotChange;
 use crate::frame;
-use crate::history::{History, Segment};
-use crate::key::{BLOCK, Key};
+use crate::gram::GRAM;
+use crate::history::History;
+use crate::key::Key;
 use crate::record::{self, Line, RequestRecord, SizeSample};
 use crate::row::Row;
 use crate::setup::Setup;
-use crate::tokens::{Run, Tokens};
 
 /// The result of recording something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,25 +79,26 @@ impl Writer {
     /// after these were discarded.
     pub fn request(
         &mut self,
-        request: RequestRecord,
+        mut request: RequestRecord,
         tokens: &[i32],
         shift: Option<(u32, u32)>,
     ) -> Recorded {
         if self.full {
             return Recorded::Full;
         }
+        let row = self.history.relate(&self.key, tokens);
+        let junction = shift.map(|(keep, gone)| {
+            request.keep = keep;
+            request.gone = gone;
+            self.junction(tokens, keep as usize, gone as usize)
+        });
         let line = Line {
             request,
-            row: self.row(tokens),
+            row,
+            junction: junction.unwrap_or_default(),
         };
         let body = line.encode(self.next);
-        let row = self.number(&line.row);
-        if let Some((keep, gone)) = shift {
-            let mut left = Tokens::new();
-            left.extend(&row, 0, keep);
-            left.extend(&row, keep.saturating_add(gone), row.len());
-            self.history.graft(&left);
-        }
+        self.next += line.row.new_tokens() + line.junction.new_tokens();
         self.frame(record::REQUEST, &body)
     }
 
@@ -107,47 +108,23 @@ impl Writer {
         if self.full {
             return Recorded::Full;
         }
-        let row = self.row(tokens);
+        let row = self.history.relate(&self.key, tokens);
         let body = change.encode(&row, self.next);
-        self.number(&row);
+        self.next += row.new_tokens();
         self.frame(record::CHANGE, &body)
     }
 
-    /// Splits tokens into segments. If some are new, hashes the blocks after the known prefix.
-    fn row(&mut self, tokens: &[i32]) -> Row {
-        let segments = self.history.relate(tokens);
-        let known = segments.iter().map_while(|segment| match segment {
-            Segment::Known(run) => Some(run.length as usize),
-            Segment::New(_) => None,
-        });
-        let first_block = known.sum::<usize>() / BLOCK;
-        let is_new = segments.iter().any(|s| matches!(s, Segment::New(_)));
-        let mut blocks = match is_new {
-            true => self.key.blocks(tokens),
-            false => Vec::new(),
-        };
-        blocks.drain(..first_block.min(blocks.len()));
+    /// The tokens after the kept ones, once the shift has moved them there: as many as have other tokens
+    /// before them than they had.
+    fn junction(&mut self, tokens: &[i32], keep: usize, gone: usize) -> Row {
+        let (keep, moved) = (keep.min(tokens.len()), keep.saturating_add(gone));
+        let moved = tokens.get(moved..).unwrap_or_default();
+        let moved = &moved[..moved.len().min(GRAM - 1)];
+        let left = [&tokens[..keep], moved].concat();
         Row {
-            segments,
-            first_block: first_block as u32,
-            blocks,
+            segments: self.history.part(&self.key, &left, keep),
+            ..Row::default()
         }
-    }
-
-    /// Gives the new tokens their identities.
-    fn number(&mut self, row: &Row) -> Tokens {
-        let mut tokens = Tokens::new();
-        for segment in &row.segments {
-            match *segment {
-                Segment::Known(run) => tokens.push(run),
-                Segment::New(length) => {
-                    let first = self.next;
-                    tokens.push(Run { first, length });
-                    self.next += u64::from(length);
-                }
-            }
-        }
-        tokens
     }
 
     fn frame(&mut self, kind: u8, body: &[u8]) -> Recorded {

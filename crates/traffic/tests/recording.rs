@@ -1,8 +1,10 @@
 //! Whether a recording reads as it was written, also when it is damaged, old, or full.
 
+use std::collections::HashMap;
+
 use contextpilot_traffic::{
-    Applied, BLOCK, Calls, ChangeKind, DamageKind, History, Key, Memory, Recorded, Refusal,
-    RequestRecord, Setup, SizeKind, SizeSample, SlotChange, Traffic, Writer, read,
+    Applied, BLOCK, Calls, ChangeKind, DamageKind, GRAM, History, Key, Memory, Recorded, Refusal,
+    RequestRecord, Setup, SizeKind, SizeSample, SlotChange, Tokens, Traffic, Writer, read,
 };
 use proptest::prelude::*;
 
@@ -70,12 +72,29 @@ proptest! {
     #[test]
     fn tokens_of_equal_identity_are_equal(prompts in prompts(90), limit in 1_usize..3000) {
         let traffic = read(&file(&prompts, History::with_limit(limit)));
-        let mut known = std::collections::HashMap::new();
+        let mut known = HashMap::new();
         for (prompt, request) in prompts.iter().zip(&traffic.requests) {
             let identities = request.tokens.runs().iter();
             let identities = identities.flat_map(|run| run.first..run.first + u64::from(run.length));
             for (identity, token) in identities.zip(prompt) {
                 prop_assert_eq!(*known.entry(identity).or_insert(*token), *token);
+            }
+        }
+    }
+
+    /// A token has the same identity in two places if, and only if, the tokens before it are the same, too:
+    /// as many as make a gram, or all of them from the beginning of both prompts on.
+    #[test]
+    fn identities_are_equal_exactly_where_grams_are(prompts in prompts(90)) {
+        let traffic = read(&file(&prompts, History::new()));
+        prop_assert_eq!(traffic.gram as usize, GRAM);
+        let gram = |prompt: &[i32], at: usize| (prompt[at.saturating_sub(GRAM - 1)..=at].to_vec(), at.min(GRAM - 1));
+        let (mut names, mut grams) = (HashMap::new(), HashMap::new());
+        for (prompt, request) in prompts.iter().zip(&traffic.requests) {
+            for at in 0..prompt.len() {
+                let (gram, identity) = (gram(prompt, at), request.tokens.at(at as u32));
+                prop_assert_eq!(*names.entry(gram.clone()).or_insert(identity), identity);
+                prop_assert_eq!(grams.entry(identity).or_insert(gram.clone()), &gram);
             }
         }
     }
@@ -160,6 +179,7 @@ fn every_field_of_a_request_is_read_as_it_was_written() {
         reused: 30,
         evaluated: 60,
         keep: 4,
+        gone: 20,
         breaks: vec![30, 86],
         media: vec![(10, 20)],
     };
@@ -167,7 +187,11 @@ fn every_field_of_a_request_is_read_as_it_was_written() {
     let (mut writer, mut file) = Writer::new(key(), true, LIMIT);
     file.extend(bytes(writer.setup(&setup)));
     file.extend(bytes(writer.size(size)));
-    file.extend(bytes(writer.request(record.clone(), &tokens, None)));
+    file.extend(bytes(writer.request(
+        record.clone(),
+        &tokens,
+        Some((4, 20)),
+    )));
     let traffic = read(&file);
     assert_eq!(traffic.damage, None);
     assert_eq!(traffic.setup, Some(setup));
@@ -274,16 +298,25 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Files of version 1 have no changes of slots, and shorter setups.
+/// Files of version 1 have no changes of slots, and shorter setups. Requests of versions 1 and 2 do not say
+/// what a context shift left.
 #[test]
-fn files_of_version_1_are_read_and_of_version_0_refused() {
-    let prompt: Vec<i32> = (0..90).collect();
-    let mut file = file(std::slice::from_ref(&prompt), History::new());
-    assert_eq!(file[8], 2);
-    file[8] = 1;
-    let traffic = read(&file);
-    assert_eq!(traffic.damage, None);
-    assert_eq!(traffic.requests.len(), 1);
+fn files_of_versions_1_and_2_are_read_and_of_version_0_refused() {
+    // Recorded by version 2: a model's chat of six turns, then without the oldest one.
+    let mut file = include_bytes!("old/version-2.traffic").to_vec();
+    for version in [2, 1] {
+        file[8] = version;
+        let traffic = read(&file);
+        assert_eq!(traffic.damage, None);
+        assert!(
+            traffic.gram < 2,
+            "equal tokens may have different identities"
+        );
+        let prompts: Vec<u32> = traffic.requests.iter().map(|r| r.record.prompt).collect();
+        assert_eq!(prompts, [41, 210, 379, 547, 718, 886, 885]);
+        let last = &traffic.requests[6].tokens;
+        assert_eq!(last.common_prefix(&traffic.requests[5].tokens), 25);
+    }
     file[8] = 0;
     let kind = read(&file).damage.map(|damage| damage.kind);
     assert_eq!(kind, Some(DamageKind::Version(0)));
@@ -325,10 +358,20 @@ fn at_its_limit_the_recording_ends() {
 /// it.
 #[test]
 fn a_prompt_shares_its_prefix_with_a_shifted_slot_to_the_token() {
+    for shared in [13, 30] {
+        shares_with_a_shifted_slot(shared);
+    }
+}
+
+fn shares_with_a_shifted_slot(shared: u32) {
     let whole: Vec<i32> = (0..60).collect();
     // Ten tokens are kept, and twenty discarded.
     let left: Vec<i32> = (0..10).chain(30..60).collect();
-    let next: Vec<i32> = left[..13].iter().copied().chain(500..520).collect();
+    let next: Vec<i32> = left[..shared as usize]
+        .iter()
+        .copied()
+        .chain(500..520)
+        .collect();
     let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
     file.extend(bytes(writer.request(
         request(0, &whole),
@@ -337,10 +380,14 @@ fn a_prompt_shares_its_prefix_with_a_shifted_slot_to_the_token() {
     )));
     file.extend(bytes(writer.request(request(1, &next), &next, None)));
     let traffic = read(&file);
-    let (whole, next) = (&traffic.requests[0].tokens, &traffic.requests[1].tokens);
-    let mut held = contextpilot_traffic::Tokens::new();
-    held.extend(whole, 0, 10);
-    held.extend(whole, 30, 60);
-    assert_eq!(held.common_prefix(next), 13);
-    assert_eq!(whole.common_prefix(next), 10);
+    let (shifted, next) = (&traffic.requests[0], &traffic.requests[1].tokens);
+    assert_eq!((shifted.record.keep, shifted.record.gone), (10, 20));
+    let moved = GRAM as u32 - 1;
+    assert_eq!(shifted.junction.len(), moved);
+    let mut held = Tokens::new();
+    held.extend(&shifted.tokens, 0, 10);
+    held.extend(&shifted.junction, 0, moved);
+    held.extend(&shifted.tokens, 30 + moved, 60);
+    assert_eq!(held.common_prefix(next), shared);
+    assert_eq!(shifted.tokens.common_prefix(next), 10);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contextpilot_traffic::{Applied, Memory, Tokens, TrafficRequest};
+use contextpilot_traffic::{Applied, Memory, Run, Tokens, TrafficRequest};
 
 use super::{Happening, Server, Slot};
 use crate::checkpoints::{self, Batch};
@@ -69,7 +69,8 @@ impl Server<'_> {
             let least = self.setting.cache_reuse;
             let moves = self.setting.memory == Memory::Full && !self.has_media;
             if least > 0 && moves {
-                past = reuse::with_chunks(&slot.prompt.content, &prompt, past, least);
+                let gram = self.traffic.gram.max(1);
+                past = reuse::with_chunks(&slot.prompt.content, &prompt, past, (least, gram));
             }
             if let Some(at @ 1..) = record.activated_at {
                 past = past.min(at - 1);
@@ -159,7 +160,7 @@ impl Server<'_> {
             0 => u32::from(self.begins_alike),
             keep => keep,
         };
-        let row = Arc::new(shifted(&request.tokens, most, keep));
+        let row = Arc::new(shifted(request, most, keep, self.traffic.gram));
         if self.setting.generation.clears_checkpoints() {
             slot.prompt.checkpoints.clear();
         }
@@ -196,23 +197,51 @@ pub(super) fn keeps_for(slot: Applied, next: Applied) -> bool {
     slot == next || (next.invoked && (slot.invoked || !slot.enabled))
 }
 
-/// What context shifts leave of the tokens: whenever the slot is full (`most` tokens), the first `keep`
-/// stay (`n_keep`), and half of the others are discarded.
-fn shifted(tokens: &Tokens, most: u32, keep: u32) -> Tokens {
+/// What context shifts leave of a request's tokens: whenever the slot is full (`most` tokens), the first
+/// `keep` stay (`n_keep`), and half of the others are discarded. `gram`: how many tokens decide about an
+/// identity.
+fn shifted(request: &TrafficRequest, most: u32, keep: u32, gram: u32) -> Tokens {
+    let tokens = &*request.tokens;
     let keep = keep.min((most + 1).saturating_sub(4));
     let mut row = Tokens::new();
-    let mut at = 0;
+    let (mut at, mut gone) = (0, 0);
     while at < tokens.len() {
         if row.len() >= most {
-            let discard = (row.len() - keep) / 2;
-            let mut left = Tokens::new();
-            left.extend(&row, 0, keep);
-            left.extend(&row, keep + discard.max(1), row.len());
-            row = left;
+            let discard = ((row.len() - keep) / 2).max(1);
+            gone += discard;
+            row = joined(&row, keep, &Tokens::new(), keep + discard);
         }
         let next = tokens.len().min(at + (most - row.len()).max(1));
         row.extend(tokens, at, next);
         at = next;
     }
-    row
+    // The first tokens after the kept ones have other tokens before them than they had.
+    let moved = gram.saturating_sub(1).min(row.len().saturating_sub(keep));
+    if gone == 0 || moved == 0 {
+        return row;
+    }
+    let record = &request.record;
+    let as_recorded = (record.keep, record.gone) == (keep, gone);
+    if as_recorded && request.junction.len() == moved {
+        return joined(&row, keep, &request.junction, keep + moved);
+    }
+    // It is not recorded what they are equal to: take them for tokens that no prompt has.
+    let mut unique = Tokens::new();
+    unique.push(Run {
+        first: UNIQUE + record.order * u64::from(gram),
+        length: moved,
+    });
+    joined(&row, keep, &unique, keep + moved)
+}
+
+/// Identities from here on are not in any recording.
+const UNIQUE: u64 = 1 << 62;
+
+/// The first `keep` tokens of a row, then those of `middle`, then the row's tokens from `rest` on.
+fn joined(row: &Tokens, keep: u32, middle: &Tokens, rest: u32) -> Tokens {
+    let mut whole = Tokens::new();
+    whole.extend(row, 0, keep);
+    whole.extend(middle, 0, middle.len());
+    whole.extend(row, rest, row.len());
+    whole
 }
