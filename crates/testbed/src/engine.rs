@@ -42,7 +42,7 @@ pub fn llama_server() -> PathBuf {
     }
 }
 
-/// A model file below `target/`.
+/// A model file.
 #[derive(Clone, Debug)]
 pub struct Model {
     path: PathBuf,
@@ -86,6 +86,11 @@ impl Model {
             path,
             arch: spec.arch,
         }
+    }
+
+    /// The model in a file.
+    pub fn file(path: PathBuf, arch: Arch) -> Self {
+        Self { path, arch }
     }
 
     /// The GGUF file.

@@ -4,7 +4,7 @@
 //! and all sockets listen on loopback only.
 //!
 //! - [`llama_server`] finds (or fetches) the real engine, [`Model`] writes tiny
-//!   models for it, [`Server`] runs it, with or without the hook.
+//!   models for it, [`real_model()`] fetches a real one, [`Server`] runs it, with or without the hook.
 //! - [`Connection`] is an HTTP client that gives access to every byte.
 //! - [`Index`] receives evictions, and can be told to misbehave.
 //! - [`Trace`] is a sequence of requests; [`truth()`] asks the engine which of
@@ -17,6 +17,7 @@ mod flags;
 mod http;
 mod index;
 mod nowhere;
+mod real_model;
 mod requests;
 mod router;
 mod score;
@@ -36,6 +37,7 @@ pub use engine::{Arch, Model, ProjectorKind, Spec, llama_server, projector};
 pub use http::{Connection, Response};
 pub use index::{Behaviour, Index, Post};
 pub use nowhere::nowhere;
+pub use real_model::real_model;
 pub use requests::Request;
 pub use router::{Decision, Gateway, Router};
 pub use score::Score;
