@@ -6,6 +6,7 @@ use std::process::Command;
 use contextpilot_testbed::{Arch, Completion, Error, Model, Request, Result, Server, Step, Trace};
 use serde_json::Value;
 
+use crate::client::{Client, Sampling, phrases};
 use crate::prompts::text;
 use crate::recorded::{LAUNCHER, SIGTERM};
 
@@ -51,8 +52,27 @@ fn windows() -> Trace {
     })
 }
 
-fn set_ups() -> Vec<SetUp> {
-    let bare: &[&str] = &["-c", "8192", "--parallel", "1", "--cache-ram", "0"];
+/// A client sends a model's own answers, later without the oldest turns.
+fn chat() -> Result<Trace> {
+    let server = Server::builder().model(&Model::tiny(Arch::Llama));
+    let mut server = server.args(BARE.iter().copied()).spawn()?;
+    let sayings = (0..20).map(|nth| text(nth, 40));
+    let sampling = Sampling {
+        temperature: 0.0,
+        tokens: 150,
+        grammar: Some(phrases()),
+    };
+    let mut client = Client::new(&server, &text(99, 60), sayings, sampling);
+    client.chat()?;
+    let trace = client.trace;
+    server.stop(SIGTERM)?;
+    Ok(trace)
+}
+
+const BARE: &[&str] = &["-c", "8192", "--parallel", "1", "--cache-ram", "0"];
+
+fn set_ups() -> Result<Vec<SetUp>> {
+    let bare = BARE;
     let tight: &[&str] = &["-c", "8192", "--parallel", "2", "--cache-ram", "1"];
     let strict: &[&str] = &[
         "-c",
@@ -71,7 +91,8 @@ fn set_ups() -> Vec<SetUp> {
         trace,
         hopeless,
     };
-    vec![
+    let chat = chat()?;
+    Ok(vec![
         set_up(
             "one slot for three talkers",
             Arch::Llama,
@@ -114,13 +135,41 @@ fn set_ups() -> Vec<SetUp> {
             dated(),
             true,
         ),
-    ]
+        set_up(
+            "a chat without its oldest turns",
+            Arch::Llama,
+            bare,
+            chat.clone(),
+            false,
+        ),
+        set_up(
+            "such a chat, with a host cache",
+            Arch::Llama,
+            &["-c", "8192", "--parallel", "1"],
+            chat.clone(),
+            false,
+        ),
+        set_up(
+            "such a chat, with the default flags",
+            Arch::Llama,
+            &["-c", "8192"],
+            chat,
+            false,
+        ),
+    ])
 }
 
 /// Tries all set-ups. Returns how many failed.
 pub(super) fn run() -> usize {
+    let set_ups = match set_ups() {
+        Ok(set_ups) => set_ups,
+        Err(error) => {
+            println!("test advice ... FAILED\n  {error}");
+            return 1;
+        }
+    };
     let mut failed = 0;
-    for set_up in set_ups() {
+    for set_up in set_ups {
         match try_out(&set_up) {
             Ok(said) => println!("test advice: {} ... ok ({said})", set_up.name),
             Err(error) => {

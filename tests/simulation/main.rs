@@ -10,11 +10,15 @@
 //! *At other settings*: recorded traffic of several kinds is played again to servers with other flags.
 //! The simulated share must be right within two percentage points.
 //!
+//! *Chats* in which a client sends a model its own answers again must be right to the token, with the tiny
+//! model, and within 0.2 percentage points with a real one.
+//!
 //! *Advice*: for bad set-ups, the advised flags are tried on the server.
 //!
 //! ```text
 //! cargo test --test simulation [-- NAME...]             NAME: all whose names contain it; -NAME: no such
-//! cargo test --test simulation -- --grid [REQUESTS]     also writes docs/simulate.md
+//! cargo test --test simulation -- --grid                writes the table of settings into docs/simulate.md
+//! cargo test --test simulation -- --chats               writes the table of chats, with a real model
 //! ```
 
 mod advised;
@@ -22,10 +26,13 @@ mod advised;
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
 mod changes;
+mod chats;
+mod client;
 mod commands;
 mod concurrent;
 mod elsewhere;
 mod file;
+mod page;
 #[path = "../exactness/prompts.rs"]
 mod prompts;
 mod recorded;
@@ -38,18 +45,20 @@ const REQUESTS: usize = 300;
 const FEW_REQUESTS: usize = 100;
 
 fn main() -> ExitCode {
-    let mut grid = false;
+    let (mut grid, mut chats) = (false, false);
     let mut wanted: Vec<String> = Vec::new();
     for argument in std::env::args().skip(1) {
         match &*argument {
             "--grid" => grid = true,
+            "--chats" => chats = true,
             flag if flag.starts_with("--") => {}
             _ => wanted.push(argument),
         }
     }
-    let failed = match grid {
-        true => whole_grid(),
-        false => {
+    let failed = match (grid, chats) {
+        (true, _) => whole_grid(),
+        (false, true) => real_chats(),
+        (false, false) => {
             let advised = match is_wanted(&wanted, "advice") {
                 true => advised::run(),
                 false => 0,
@@ -62,6 +71,7 @@ fn main() -> ExitCode {
                     changes::unseen,
                 )
                 + one(&wanted, "the commands", commands::run)
+                + one(&wanted, "chats of the model's own answers", chats::tiny)
                 + one(&wanted, "concurrent clients", concurrent::run)
                 + advised
                 + some_of_the_grid(&wanted)
@@ -140,7 +150,7 @@ fn some_of_the_grid(wanted: &[String]) -> usize {
 fn whole_grid() -> usize {
     match elsewhere::run(REQUESTS, 1) {
         Ok((rows, missed)) => {
-            write_page(&rows, missed);
+            page::write_grid(&rows, missed, REQUESTS);
             missed
         }
         Err(error) => {
@@ -150,22 +160,16 @@ fn whole_grid() -> usize {
     }
 }
 
-fn write_page(rows: &str, missed: usize) {
-    let points = rows.lines().count();
-    let text = format!(
-        "# How right the simulator is\n\n\
-         Written by `scripts/simulate`. {REQUESTS} requests of made-up traffic (agents with tools,\n\
-         subagents, retrieval, chats) were recorded once for each model, by a server with 3 slots and\n\
-         `-c 8192`, its other flags at their defaults, and simulated at the settings below. The same requests were\n\
-         then sent to llama-server itself, started with these flags. *Engine* is what it says it has\n\
-         reused, of all prompt tokens; *exact* counts prompts of which the simulator said the same, to\n\
-         the token. The models are tiny; so is the host cache that is filled.\n\n\
-         Missed by more than two points: {missed} of {points}.\n\n\
-         | model | `--parallel` | `--cache-ram` | `--slot-prompt-similarity` | `--cache-reuse` | engine | simulated | off | exact |\n\
-         |---|---|---|---|---|---|---|---|---|\n{rows}"
-    );
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/simulate.md");
-    if let Err(error) = std::fs::write(path, text) {
-        println!("cannot write {path}: {error}");
+fn real_chats() -> usize {
+    match chats::real() {
+        Ok(Some((rows, missed))) => {
+            page::write_chats(&rows, missed);
+            missed
+        }
+        Ok(None) => 0,
+        Err(error) => {
+            println!("{error}");
+            1
+        }
     }
 }
