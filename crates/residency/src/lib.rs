@@ -20,7 +20,7 @@ mod tree;
 
 pub use account::{
     Account, Accounts, Around, Asker, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED,
-    Match, Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Wishes,
+    Match, Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Taking, Wishes,
 };
 pub use adapters::{Adapter, Blend, Compared, Scale, activation};
 pub use entries::{Entries, Entry};

@@ -1,9 +1,11 @@
 //! The account of a prompt, once all of it has been evaluated.
 
 use super::difference::{Difference, difference};
+use super::matching::Choice;
 use super::open::{Begun, Open, Other};
-use super::past::{Nearest, common};
-use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Sources};
+use super::order::{Shared, shared};
+use super::past::{LossId, Nearest, common};
+use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Loss, Sources, Taking};
 use super::{Accounts, Rules};
 use crate::ledger::Keeper;
 use crate::token::{Token, is_unseen};
@@ -34,12 +36,6 @@ impl Stretches {
         }
         self.upto(to, cause);
     }
-
-    fn first(&self, wanted: Cause) -> Option<u32> {
-        let mut all = self.all.iter();
-        let found = all.find(|(_, _, cause)| *cause == wanted);
-        found.map(|&(from, _, _)| from)
-    }
 }
 
 impl Accounts {
@@ -69,10 +65,10 @@ impl Accounts {
         };
         self.explain(open, begun, prompt, nearest.as_ref(), &mut stretches);
         account.causes = count(open, &stretches, evaluated);
-        let evicted = stretches.first(Cause::Evicted);
-        let loss = evicted.and_then(|at| self.past.loss(prompt, at));
-        account.lost = loss.and_then(|loss| self.losses.get(loss));
-        account.diverged = nearest.and_then(|nearest| self.diverged(prompt, &nearest));
+        account.lost = self.lost(prompt, &stretches);
+        account.diverged = nearest.and_then(|nearest| self.diverged(open, prompt, &nearest));
+        self.losses
+            .take(open.nth, taking(open, begun, prompt, &self.rules));
         if seen {
             let end = self.past.record(prompt, open.nth);
             self.losses.place(open.nth, end);
@@ -145,7 +141,35 @@ impl Accounts {
         stretches.upto_around(&movable, all, cause);
     }
 
-    fn diverged(&self, prompt: &[Token], nearest: &Nearest) -> Option<Diverged> {
+    /// The loss that took most of the evicted tokens; of several, the first.
+    fn lost(&self, prompt: &[Token], stretches: &Stretches) -> Option<Loss> {
+        let mut losses: Vec<(LossId, u32)> = Vec::new();
+        let all = stretches.all.iter();
+        for &(from, to, _) in all.filter(|(_, _, cause)| *cause == Cause::Evicted) {
+            for (loss, tokens) in self.past.losses(prompt, from, to) {
+                match losses.iter_mut().find(|(known, _)| *known == loss) {
+                    Some((_, sum)) => *sum += tokens,
+                    None => losses.push((loss, tokens)),
+                }
+            }
+        }
+        let most = losses.into_iter().rev().max_by_key(|&(_, tokens)| tokens);
+        most.and_then(|(loss, tokens)| self.losses.get(loss, tokens))
+    }
+
+    /// How many tokens of an earlier prompt, behind those that this prompt has in common with it, were
+    /// cached when this prompt came.
+    fn cached_behind(&self, open: &Open, nearest: &Nearest) -> usize {
+        let was_cached = |loss: Option<LossId>| match loss {
+            None => true,
+            Some(loss) => self.losses.is_overwritten_by(loss, open.nth),
+        };
+        let runs = nearest.lost.iter();
+        let cached = runs.take_while(|(_, loss)| was_cached(*loss));
+        cached.map(|(tokens, _)| tokens).sum()
+    }
+
+    fn diverged(&self, open: &Open, prompt: &[Token], nearest: &Nearest) -> Option<Diverged> {
         let ours = &prompt[nearest.common as usize..];
         if ours.is_empty() || nearest.rest.is_empty() {
             return None;
@@ -155,7 +179,18 @@ impl Accounts {
             deleted,
             same_after,
         } = difference(ours, &nearest.rest);
+        let cached = &nearest.rest[..self.cached_behind(open, nearest)];
+        // If nearly all of the rest is the same, nothing was reordered.
+        let same = (cached.len() as u32)
+            .saturating_sub(deleted)
+            .min(same_after);
+        let shared = match same as usize * 8 < ours.len() * 7 {
+            true => shared(ours, cached),
+            false => Shared::default(),
+        };
         Some(Diverged {
+            repeated: shared.repeated.max(same),
+            reordered: shared.reordered,
             at: nearest.common,
             request: self.losses.asker(nearest.nth),
             differing: inserted.max(deleted),
@@ -180,6 +215,27 @@ fn kind(open: &Open, other: &Other, (common, prompt): (u32, u32), rules: &Rules)
         Keeper::Slot(_) if rules.similarity(common, prompt, other.tokens).is_some() => Kind::Busy,
         Keeper::Slot(_) => Kind::Similarity,
     }
+}
+
+/// How a prompt came into its slot. `None`: not known, or the slot's content was saved to host memory and
+/// exchanged for other content before.
+fn taking(open: &Open, begun: &Begun, prompt: &[Token], rules: &Rules) -> Option<Taking> {
+    let held = begun.own.len();
+    if begun.blind || begun.prepared.restored || held == 0 {
+        return None;
+    }
+    let same = common(&begun.own, prompt);
+    let similar = rules.similarity(same as u32, prompt.len() as u32, held as u32);
+    let thousandths = |of: usize| (same * 1000 / of.max(1)) as u16;
+    Some(Taking {
+        choice: match (open.wishes.slot, similar) {
+            (Some(_), _) => Choice::Pinned,
+            (None, Some(_)) => Choice::Similarity,
+            (None, None) => Choice::LeastRecentlyUsed,
+        },
+        similarity: thousandths(prompt.len()),
+        kept: thousandths(held),
+    })
 }
 
 fn sources(begun: &Begun, reused: u64, store: u64) -> Sources {

@@ -1,7 +1,7 @@
 //! Losses of tokens, and who asked for which prompt. Both are numbered, and only the latest are kept.
 
 use super::past::{End, LossId, Nth};
-use super::types::{Asker, Loss};
+use super::types::{Asker, Loss, Taking};
 use crate::event::Reason;
 use std::collections::VecDeque;
 
@@ -9,8 +9,7 @@ use std::collections::VecDeque;
 pub const MOST: usize = 16_384;
 /// The most bytes that one loss and one prompt take together, without an id: just after the lists
 /// have doubled.
-pub const EACH: usize =
-    2 * (size_of::<Entry>() + size_of::<(Asker, Option<End>)>() + size_of::<u64>());
+pub const EACH: usize = 2 * (size_of::<Entry>() + size_of::<Prompt>() + size_of::<u64>());
 
 /// A loss as it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +17,15 @@ struct Entry {
     at_unix_ms: u64,
     reason: Reason,
     by: Option<Nth>,
+}
+
+/// What is known of a prompt.
+#[derive(Debug)]
+struct Prompt {
+    asker: Asker,
+    /// Where it ends in the past, once it is recorded.
+    end: Option<End>,
+    taking: Option<Taking>,
 }
 
 /// A numbered list that drops its oldest entries.
@@ -60,7 +68,7 @@ impl<T> Numbered<T> {
 #[derive(Debug)]
 pub(super) struct Losses {
     all: Numbered<Entry>,
-    prompts: Numbered<(Asker, Option<End>)>,
+    prompts: Numbered<Prompt>,
     /// Losses since the last batch. They may be for a prompt that is not launched yet.
     unclaimed: Vec<LossId>,
 }
@@ -76,29 +84,40 @@ impl Losses {
 
     /// Numbers a prompt.
     pub(super) fn ask(&mut self, asker: Asker) -> Nth {
-        self.prompts.push((asker, None))
+        self.prompts.push(Prompt {
+            asker,
+            end: None,
+            taking: None,
+        })
     }
 
     /// It became known who asked for a prompt.
     pub(super) fn name(&mut self, nth: Nth, asker: Asker) {
-        if let Some((known, _)) = self.prompts.get_mut(nth) {
-            *known = asker;
+        if let Some(prompt) = self.prompts.get_mut(nth) {
+            prompt.asker = asker;
         }
     }
 
     /// Notes where a recorded prompt ends in the past.
     pub(super) fn place(&mut self, nth: Nth, end: End) {
-        if let Some((_, known)) = self.prompts.get_mut(nth) {
-            *known = Some(end);
+        if let Some(prompt) = self.prompts.get_mut(nth) {
+            prompt.end = Some(end);
+        }
+    }
+
+    /// Notes how a prompt came into its slot.
+    pub(super) fn take(&mut self, nth: Nth, taking: Option<Taking>) {
+        if let Some(prompt) = self.prompts.get_mut(nth) {
+            prompt.taking = taking;
         }
     }
 
     pub(super) fn asker(&self, nth: Nth) -> Option<Asker> {
-        self.prompts.get(nth).map(|(asker, _)| asker.clone())
+        self.prompts.get(nth).map(|prompt| prompt.asker.clone())
     }
 
     pub(super) fn end(&self, nth: Nth) -> Option<End> {
-        self.prompts.get(nth)?.1
+        self.prompts.get(nth)?.end
     }
 
     pub(super) fn note(&mut self, at_unix_ms: u64, reason: Reason, by: Option<Nth>) -> LossId {
@@ -132,12 +151,22 @@ impl Losses {
         self.unclaimed.clear();
     }
 
-    pub(super) fn get(&self, id: LossId) -> Option<Loss> {
+    /// A loss of so many tokens.
+    pub(super) fn get(&self, id: LossId, tokens: u32) -> Option<Loss> {
         let entry = self.all.get(id)?;
         Some(Loss {
             at_unix_ms: entry.at_unix_ms,
             reason: entry.reason,
             by: entry.by.and_then(|nth| self.asker(nth)),
+            tokens,
+            taking: entry.by.and_then(|nth| self.prompts.get(nth)?.taking),
         })
+    }
+
+    /// Whether a prompt took the place of these tokens. What was cleared between two batches counts as
+    /// lost for the next prompt, too, but a client may have erased it.
+    pub(super) fn is_overwritten_by(&self, id: LossId, nth: Nth) -> bool {
+        let entry = self.all.get(id);
+        entry.is_some_and(|entry| entry.by == Some(nth) && entry.reason != Reason::Cleared)
     }
 }

@@ -28,6 +28,7 @@ mod leaving;
 mod losses;
 mod matching;
 mod open;
+mod order;
 mod past;
 mod rules;
 #[cfg(test)]
@@ -39,7 +40,9 @@ use losses::Losses;
 pub use losses::{EACH as REMEMBERED_EACH, MOST as MOST_REMEMBERED};
 pub use matching::{Choice, Match, Matched, Occupied};
 pub use rules::Rules;
-pub use types::{Account, Around, Asker, Causes, Diverged, Elsewhere, Loss, Sources, Wishes};
+pub use types::{
+    Account, Around, Asker, Causes, Diverged, Elsewhere, Loss, Sources, Taking, Wishes,
+};
 
 /// Accounts for prompts. Call [`Self::before`] with each event, let the ledger apply it, and call
 /// [`Self::after`].

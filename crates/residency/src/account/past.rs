@@ -35,6 +35,8 @@ pub(crate) struct Nearest {
     pub(crate) nth: Nth,
     /// What the slot of the earlier prompt held behind these, as far as that is remembered.
     pub(crate) rest: Vec<Token>,
+    /// How these were lost: for each run of them, the number of tokens, and the loss.
+    pub(crate) lost: Vec<(usize, Option<LossId>)>,
 }
 
 /// Where a recorded prompt ends. If the place is forgotten since, [`Past::read`] finds nothing.
@@ -176,11 +178,25 @@ impl Past {
         self.shrink();
     }
 
-    /// How the token at index `at` of these was last lost. `None`: it was not, or is not remembered.
-    pub(crate) fn loss(&self, tokens: &[Token], at: u32) -> Option<LossId> {
-        let upto = tokens.get(..at as usize + 1)?;
-        let reached = self.walk(upto);
-        (reached.depth == at + 1).then(|| self.nodes[reached.node].lost)?
+    /// How the tokens `[from, to)` of these were last lost: for each run of them, the loss and the number
+    /// of tokens. Those that were not lost, or are not remembered, are left out.
+    pub(crate) fn losses(&self, tokens: &[Token], from: u32, to: u32) -> Vec<(LossId, u32)> {
+        let Reached {
+            node: mut key,
+            depth,
+            ..
+        } = self.walk(&tokens[..to as usize]);
+        let mut losses = Vec::new();
+        while key != ROOT && self.nodes[key].end() > from {
+            let node = &self.nodes[key];
+            let inside = node.end().min(depth).saturating_sub(node.start.max(from));
+            if let Some(loss) = node.lost.filter(|_| inside > 0) {
+                losses.push((loss, inside));
+            }
+            key = node.parent;
+        }
+        losses.reverse();
+        losses
     }
 
     /// The prompt with the longest common beginning with these tokens; of several, the latest.
@@ -196,16 +212,19 @@ impl Past {
         }
         let here = &self.nodes[node];
         let mut rest = here.tokens[inside..].to_vec();
+        let mut lost = vec![(rest.len(), here.lost)];
         let mut next = here.next;
         while next != NONE {
             let node = &self.nodes[next];
             rest.extend_from_slice(&node.tokens);
+            lost.push((node.tokens.len(), node.lost));
             next = node.next;
         }
         Some(Nearest {
             common: depth,
             nth: here.latest,
             rest,
+            lost,
         })
     }
 

@@ -82,7 +82,12 @@ fn flags() -> impl Strategy<Value = Flags> {
 
 /// Runs the steps on the simple server, and calls `check` with each prompt's account. `bytes`: the
 /// memory for past prompts.
-fn run(flags: Flags, steps: &[Step], bytes: usize, mut check: impl FnMut(&server::Answer)) {
+fn run(
+    flags: Flags,
+    steps: &[Step],
+    bytes: usize,
+    mut check: impl FnMut(&server::Answer, &Server),
+) {
     let mut server = Server::new(flags, bytes);
     let mut prompts: Vec<Vec<Token>> = vec![vec![9]];
     for step in steps {
@@ -115,7 +120,7 @@ fn run(flags: Flags, steps: &[Step], bytes: usize, mut check: impl FnMut(&server
                     leaves,
                 });
                 if let Some(answer) = answer {
-                    check(&answer);
+                    check(&answer, &server);
                 }
             }
             Step::Generate(slot, token) if slot < flags.slots => server.generate(slot, token),
@@ -132,7 +137,7 @@ proptest! {
         // Later prompts are compared with a prompt that was given up half way only once its slot is used
         // again.
         let any_leaves = steps.iter().any(|step| matches!(step, Step::Ask { leaves: Some(_), .. }));
-        run(flags, &steps, usize::MAX, |answer| {
+        run(flags, &steps, usize::MAX, |answer, server| {
             let account = &answer.account;
             assert_eq!(account.causes, answer.causes, "{account:?}");
             assert_eq!(account.causes.sum(), account.evaluated);
@@ -143,6 +148,16 @@ proptest! {
             if let Some(diverged) = &account.diverged {
                 let at = diverged.at as usize;
                 assert!(at == answer.common || any_leaves && at < answer.common, "{account:?}");
+                let repeated = diverged.repeated as usize;
+                assert!(repeated <= answer.behind || any_leaves, "{account:?}");
+            }
+            if let Some(lost) = &account.lost {
+                assert!(lost.tokens > 0 && u64::from(lost.tokens) <= account.causes.evicted);
+                let by = lost.by.as_ref().map(|by| server.taken[by.number as usize - 1]);
+                if let (Some((choice, loaded)), Some(taking)) = (by, lost.taking) {
+                    assert_eq!((taking.choice, loaded), (choice, false), "{account:?}");
+                }
+                assert!(lost.taking.is_some() || by.is_none_or(|(_, loaded)| loaded) || lost.reason != Reason::Overwritten || any_leaves);
             }
         });
     }
@@ -153,7 +168,7 @@ proptest! {
         steps in steps(),
         nodes in 0..8_usize,
     ) {
-        run(flags, &steps, nodes * 256, |answer| {
+        run(flags, &steps, nodes * 256, |answer, _| {
             let (told, truth) = (answer.account.causes, answer.causes);
             assert_eq!(told.sum(), answer.account.evaluated);
             assert_eq!(told.elsewhere, truth.elsewhere);

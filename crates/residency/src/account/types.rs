@@ -1,5 +1,6 @@
 //! The parts of an account.
 
+use super::matching::Choice;
 use crate::event::Reason;
 use crate::ids::RequestId;
 use crate::token::Token;
@@ -44,8 +45,8 @@ pub struct Account {
     /// several, the latest). `None`: there is no such prompt, or one of the two begins with the whole
     /// other one.
     pub diverged: Option<Diverged>,
-    /// How the first of the tokens with the cause `evicted` was lost. `None`: there is no such token,
-    /// or the loss is no longer remembered.
+    /// How most of the tokens with the cause `evicted` were lost. `None`: there is no such token, or no
+    /// loss is remembered.
     pub lost: Option<Loss>,
 }
 
@@ -203,6 +204,11 @@ pub struct Diverged {
     pub deleted: u32,
     /// Tokens behind the difference that are the same again in both prompts.
     pub same_after: u32,
+    /// Tokens from the difference on that the earlier prompt has, too, in whatever order, as far as they
+    /// were still cached: so many more could have been reused if they had come as in the earlier prompt.
+    pub repeated: u32,
+    /// At least so many of these stand in another order than in the earlier prompt.
+    pub reordered: u32,
     /// The tokens around the difference, with
     /// [`Accounts::quoting`](super::Accounts::quoting).
     pub around: Option<Box<Around>>,
@@ -245,4 +251,20 @@ pub struct Loss {
     pub reason: Reason,
     /// The request for which the engine removed them; `None`: for no request, or not known.
     pub by: Option<Asker>,
+    /// How many of the tokens with the cause `evicted` were lost like this.
+    pub tokens: u32,
+    /// How that request came into the slot that had them; `None`: not known.
+    pub taking: Option<Taking>,
+}
+
+/// How a prompt came into its slot, and what it did to the slot's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taking {
+    /// How the slot was chosen.
+    pub choice: Choice,
+    /// The share of the prompt that the slot held, in thousandths.
+    pub similarity: u16,
+    /// The share of the slot's content that stayed there, in thousandths. Below a half, the server saves
+    /// the content to the host prompt cache first, if it has one.
+    pub kept: u16,
 }

@@ -41,6 +41,9 @@ impl Naive {
             common: most as u32,
             nth: *nth,
             rest: held[most..].to_vec(),
+            lost: (most..held.len())
+                .map(|at| (1, self.losses.get(&held[..=at]).copied()))
+                .collect(),
         })
     }
 }
@@ -128,10 +131,20 @@ proptest! {
         let (mut past, mut naive) = (Past::new(usize::MAX), Naive::default());
         apply(&mut past, &mut naive, &steps);
         for tokens in questions {
-            prop_assert_eq!(past.nearest(&tokens), naive.nearest(&tokens));
-            for at in 0..tokens.len() {
-                let known = naive.losses.get(&tokens[..=at]).copied();
-                prop_assert_eq!(past.loss(&tokens, at as u32), known);
+            let each = |mut nearest: Nearest| {
+                let runs = nearest.lost.iter();
+                nearest.lost = runs.flat_map(|&(tokens, loss)| vec![(1, loss); tokens]).collect();
+                nearest
+            };
+            prop_assert_eq!(past.nearest(&tokens).map(each), naive.nearest(&tokens));
+            for from in 0..tokens.len() {
+                for to in from..=tokens.len() {
+                    let known = (from..to).filter_map(|at| naive.losses.get(&tokens[..=at]));
+                    let known: Vec<LossId> = known.copied().collect();
+                    let losses = past.losses(&tokens, from as u32, to as u32).into_iter();
+                    let each = losses.flat_map(|(loss, tokens)| vec![loss; tokens as usize]);
+                    prop_assert_eq!(each.collect::<Vec<_>>(), known);
+                }
             }
             prop_assert!(!past.has_forgotten(&tokens));
         }

@@ -50,6 +50,8 @@ pub(super) struct Server {
     buffers: usize,
     /// The number of the last task.
     tasks: TaskId,
+    /// How each task came into its slot, and whether the slot was filled from the host prompt cache.
+    pub(super) taken: Vec<(Choice, bool)>,
     pub(super) ledger: Ledger,
     pub(super) accounts: Accounts,
 }
@@ -61,6 +63,8 @@ pub(super) struct Answer {
     pub(super) from: Sources,
     /// The most tokens that the prompt has in common with any earlier one.
     pub(super) common: usize,
+    /// The most tokens that anything held behind these when the prompt came.
+    pub(super) behind: usize,
 }
 
 impl Server {
@@ -74,6 +78,7 @@ impl Server {
             clock: 0,
             buffers: 0,
             tasks: 0,
+            taken: Vec::new(),
             ledger: Ledger::new(),
             accounts: Accounts::new(flags.rules, bytes),
         };
@@ -93,13 +98,17 @@ impl Server {
     }
 
     /// The server's `get_available_slot`. `None`: the request would wait.
-    fn choose(&mut self, ask: &Ask) -> Option<usize> {
+    fn choose(&mut self, ask: &Ask) -> Option<(usize, Choice)> {
         let all = ask.prompt.len() as f32;
         let pinned = ask.wishes.slot.map(|slot| slot as usize);
         if pinned.is_some_and(|slot| self.slots[slot].busy) {
             return None;
         }
         let mut chosen = pinned;
+        let mut choice = match pinned {
+            Some(_) => Choice::Pinned,
+            None => Choice::Similarity,
+        };
         let mut best = 0.0;
         if self.flags.rules.similarity > 0.0 {
             for slot in self.idle().filter(|&slot| pinned.is_none_or(|p| p == slot)) {
@@ -116,6 +125,7 @@ impl Server {
             });
         if chosen.is_none() {
             chosen = self.idle().min_by_key(|&slot| self.slots[slot].used);
+            choice = Choice::LeastRecentlyUsed;
             update = true;
         }
         let slot = chosen?;
@@ -123,7 +133,7 @@ impl Server {
             self.save(slot);
             self.load(slot, &ask.prompt);
         }
-        Some(slot)
+        Some((slot, choice))
     }
 
     /// The server's `server_prompt_cache::alloc`.
@@ -186,8 +196,13 @@ impl Server {
     /// Evaluates a prompt. `None`: no slot is free, or the client has left.
     pub(super) fn ask(&mut self, ask: &Ask) -> Option<Answer> {
         let before: Vec<Vec<Token>> = self.slots.iter().map(|slot| slot.tokens.clone()).collect();
-        let slot = self.choose(ask)?;
+        let all = before
+            .iter()
+            .chain(self.host.iter().map(|(_, entry)| entry));
+        let all: Vec<Vec<Token>> = all.cloned().collect();
+        let (slot, choice) = self.choose(ask)?;
         let loaded = self.slots[slot].tokens != before[slot];
+        self.taken.push((choice, loaded));
         let sequence = slot as SequenceId;
         self.tasks += 1;
         let task = self.tasks;
@@ -228,6 +243,8 @@ impl Server {
         }
         let (reused, evaluated) = (from as u64, (last + 1 - from) as u64);
         let account = self.accounts.close(sequence, reused, evaluated)?;
+        let most = most.unwrap_or(0);
+        let behind = all.iter().filter(|one| common(one, &ask.prompt) == most);
         let mut sources = Sources::default();
         match loaded {
             true => sources.host = reused,
@@ -237,7 +254,8 @@ impl Server {
             account,
             causes,
             from: sources,
-            common: most.unwrap_or(0),
+            common: most,
+            behind: behind.map(|one| one.len() - most).max().unwrap_or(0),
         })
     }
 
