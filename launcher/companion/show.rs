@@ -133,6 +133,15 @@ pub(super) fn percent(ratio: Option<f64>) -> String {
     ratio.map_or("–".to_owned(), |ratio| format!("{:.0} %", ratio * 100.0))
 }
 
+/// `350 ms`, `3.1 s`, then as [`span`].
+pub(super) fn duration(seconds: f64) -> String {
+    match seconds {
+        ..0.9995 => format!("{:.0} ms", seconds * 1000.0),
+        ..9.95 => format!("{seconds:.1} s"),
+        _ => span(Duration::from_secs_f64(seconds.round())),
+    }
+}
+
 /// `3 min 12 s`: two units at most.
 pub(super) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
@@ -184,6 +193,11 @@ mod tests {
         assert_eq!(sizes, ["0 B", "999 B", "1.5 KiB", "10 MiB", "8.0 GiB"]);
         let spans = [0, 59, 61, 3700, 90_000].map(|s| span(Duration::from_secs(s)));
         assert_eq!(spans, ["0 ms", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
+        let durations = [0.0, 0.9994, 1.26, 9.94, 9.96, 61.0].map(duration);
+        assert_eq!(
+            durations,
+            ["0 ms", "999 ms", "1.3 s", "9.9 s", "10 s", "1 min 1 s"]
+        );
         assert_eq!([Some(0.625), None].map(percent), ["62 %", "–"]);
     }
 }

@@ -1,13 +1,18 @@
 //! The words for what the hook reports: one word for one thing, in all commands. `docs/words.md` lists
 //! them.
 
-use contextpilot_client::control::{Place, Reason};
+use contextpilot_client::control::{Place, Reason, RequestName};
 
 use super::show::Visible;
 
 /// What became of a request that is [`Reason::NeverCached`]: it is no eviction, and was in no place.
 pub(super) const NEVER_CACHED: &str =
     "never cached: it was refused, or its client left before the prompt was evaluated";
+
+/// A request: by its id or, without one, by its number.
+pub(super) fn request(name: &RequestName) -> String {
+    Visible(&name.to_string()).to_string()
+}
 
 /// A place, as part of a sentence.
 pub(super) fn place(place: &Place) -> String {

@@ -1,6 +1,7 @@
 //! The commands of contextpilot-llama on a real llama-server under the launcher.
 #![cfg(target_os = "linux")]
 
+mod advice;
 mod cache;
 mod client;
 mod dashboard;

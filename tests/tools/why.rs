@@ -44,7 +44,7 @@ fn a_changed_word_near_the_beginning_is_found() {
     let rest = second.prompt_n - 2;
     assert_eq!(diverged["same_after"], rest);
 
-    let text = watched.text(&["why", "--last"]);
+    let text = watched.text(&["why", "--last", "--worth", "0"]);
     let number = evaluated["number"].as_u64().unwrap();
     let start = format!("slot 0  #{number}  {} tokens", second.prompt_tokens);
     assert!(text.contains(&start), "{text}");
@@ -54,7 +54,8 @@ fn a_changed_word_near_the_beginning_is_found() {
             "2 tokens differ, the {rest} behind are the same; all {} had",
             second.prompt_n
         ),
-        "→ put what changes".to_owned(),
+        format!("→ would have saved {rest} tokens, "),
+        "ms: put what changes (a date, an id) behind what stays the same\n".to_owned(),
     ] {
         assert!(text.contains(&part), "{part:?} is not in:\n{text}");
     }
@@ -85,9 +86,19 @@ fn for_an_evicted_prompt_why_names_the_request_that_took_its_place() {
     assert_eq!(evaluation["causes"]["evicted"], again.prompt_n - 1);
     assert_eq!(evaluation["lost"]["reason"], "overwritten");
     assert_eq!(evaluation["lost"]["by"], "other");
-    let text = watched.text(&["why", "again"]);
+    assert_eq!(evaluation["lost"]["tokens"], again.prompt_n - 1);
+    assert_eq!(evaluation["lost"]["chosen_by"], "id");
+    let text = watched.text(&["why", "again", "--worth", "0"]);
     assert!(text.contains("overwritten by other"), "{text}");
-    assert!(text.contains("→ more slots"), "{text}");
+    let saved = format!("→ would have saved {} tokens, ", again.prompt_n - 1);
+    assert!(text.contains(&saved), "{text}");
+    assert!(
+        text.contains("a host prompt cache (--cache-ram, off now)"),
+        "{text}"
+    );
+    // It took less than a tenth of a second.
+    let quick = evaluation["seconds"].as_f64().unwrap() < 0.1;
+    assert_eq!(watched.text(&["why", "again"]).contains('→'), !quick);
 }
 
 #[test]

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Reason, Timestamp};
+use crate::{ChosenBy, Reason, Timestamp};
 
 /// Which tokens of a request's prompt were reused or evaluated, and why. If a request has several prompts
 /// (a list, `n`), numbers are added up, and the other fields are of the prompt with the most evaluated
 /// tokens.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evaluation {
     /// Tokens: [`reused`](Self::reused) and [`evaluated`](Self::evaluated).
@@ -19,6 +19,9 @@ pub struct Evaluation {
     pub reused: u64,
     /// Tokens that were evaluated: the engine's `prompt_n`, less what the prefix store loaded.
     pub evaluated: u64,
+    /// The time that this took, from the launch of the prompt's task in its slot to the first token of the
+    /// answer. `None`: not measured, or there is no first token yet.
+    pub seconds: Option<f64>,
     /// Why tokens were evaluated. Adds up to [`evaluated`](Self::evaluated).
     pub causes: Causes,
     /// Where reused tokens were. Adds up to [`reused`](Self::reused).
@@ -26,7 +29,7 @@ pub struct Evaluation {
     /// Where the prompt diverged from the earlier prompt with the longest common prefix, the latest if there
     /// are several. `None` if there is none, or if one prompt is a prefix of the other.
     pub diverged: Option<Diverged>,
-    /// How the first token of [`Causes::evicted`] was lost. `None` if no token was, or if that is no longer
+    /// How most tokens of [`Causes::evicted`] were lost. `None` if no token was, or if that is no longer
     /// known.
     pub lost: Option<Lost>,
 }
@@ -194,6 +197,16 @@ pub struct Diverged {
     pub differing: u64,
     /// Tokens behind the difference that are the same in both prompts.
     pub same_after: u64,
+    /// Tokens from the difference on that the earlier prompt has, too, in whatever order, and that were
+    /// still cached. So many more could have been reused if they had come as in the earlier prompt, and
+    /// before what differs.
+    pub repeated: u64,
+    /// At least so many of these stand in another order than in the earlier prompt: a list of tools may
+    /// have been sorted anew.
+    pub reordered: u64,
+    /// Tokens right at the difference that are not [`repeated`](Self::repeated). If these are few and
+    /// others are reordered, the order is all that differs.
+    pub unmatched: u64,
     /// Tokens that only this prompt has there.
     pub inserted: u64,
     /// Tokens that only the earlier prompt has there.
@@ -216,7 +229,7 @@ pub struct DivergedText {
 }
 
 /// How tokens were lost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lost {
     /// When.
     pub when: Timestamp,
@@ -224,6 +237,21 @@ pub struct Lost {
     pub reason: Reason,
     /// The request that took their place; `None` if there was none, or it is not known.
     pub by: Option<RequestName>,
+    /// How many tokens of [`Causes::evicted`] were lost so.
+    #[serde(default)]
+    pub tokens: u64,
+    /// How the slot that had them was chosen for that request. `None`: not known, or the slot's content was
+    /// saved to the host prompt cache before.
+    #[serde(default)]
+    pub chosen_by: Option<ChosenBy>,
+    /// The share of that request's prompt that the slot held, 0 to 1. `None` as for
+    /// [`chosen_by`](Self::chosen_by).
+    #[serde(default)]
+    pub similarity: Option<f64>,
+    /// The share of the slot's content that stayed there, 0 to 1. Below a half, the server saves the content
+    /// to the host prompt cache first, if it has one. `None` as for [`chosen_by`](Self::chosen_by).
+    #[serde(default)]
+    pub kept: Option<f64>,
 }
 
 /// Names a request: by its id or, without one, by the number that this process gave it.
@@ -246,7 +274,7 @@ impl fmt::Display for RequestName {
 }
 
 /// A request whose prompt was evaluated: an entry of `GET /requests/last`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluated {
     /// The number that this process gave it, in the order of arrival. 0 if it came on a
     /// connection that could not be read.
@@ -262,7 +290,7 @@ pub struct Evaluated {
 }
 
 /// `GET /requests/last?n=…`: the latest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latest {
     /// At most as many as were asked for.

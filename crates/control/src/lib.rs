@@ -28,6 +28,7 @@
 
 mod evaluation;
 mod event;
+mod flags;
 mod health;
 mod listening;
 mod log_line;
@@ -43,6 +44,7 @@ pub use evaluation::{
     Sources,
 };
 pub use event::{Change, EventId, Missed, ResidencyEvent, name};
+pub use flags::{Flags, Memory};
 pub use health::{Health, HealthStatus, Refusal, Reset};
 pub use log_line::{Evicted, LogLine, Outcome};
 pub use matching::{ChosenBy, HostMatch, Like, Match, MatchRequest, SlotMatch};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Evaluation, Place, Reason, Timestamp};
 
 /// Where a request's prompt is, or what became of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RequestState {
     /// On its way: received, and its prompt not evaluated to the end.

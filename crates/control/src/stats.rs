@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Causes, Reason, Timestamp};
+use crate::{Causes, Flags, Reason, Timestamp};
 
 /// Everything at one moment: the worker thread takes it between two events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Stats {
     /// Whether it is there.
     #[serde(default)]
     pub model_state: ModelState,
+    /// The server's flags that decide what it reuses. `None`: an older hook.
+    #[serde(default)]
+    pub flags: Option<Flags>,
     /// Each slot that a task was ever launched in, by number.
     pub slots: Vec<Slot>,
     /// The host prompt cache.
@@ -301,6 +304,9 @@ pub struct Reuse {
     pub last_minute: ReuseOver,
     /// Why tokens were evaluated, since the start. All zero with `CONTEXTPILOT_EXPLAIN_MB=0`.
     pub causes: Causes,
+    /// The time that evaluating them took, since the start, summed over the prompts: see
+    /// [`Evaluation::seconds`](crate::Evaluation::seconds).
+    pub seconds: f64,
 }
 
 /// Prompt tokens over some time. Counts prompts whose evaluation was completed, each at that

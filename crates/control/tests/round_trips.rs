@@ -1,11 +1,11 @@
 //! What one end writes, the other end reads; and JSON looks as the docs say.
 
 use contextpilot_control::{
-    Causes, Change, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted, Health,
-    HealthStatus, HookedFunction, HostCache, KvBytes, KvEvents, LogLine, Losses, Lost, Missed,
-    Mode, Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
-    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats,
-    Timestamp, Tokens,
+    Causes, Change, ChosenBy, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted,
+    Flags, Health, HealthStatus, HookedFunction, HostCache, KvBytes, KvEvents, LogLine, Losses,
+    Lost, Memory, Missed, Mode, Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording,
+    Refusal, RequestName, RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot,
+    Sources, Stats, Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -54,6 +54,11 @@ fn stats() -> Stats {
             from: "command line".to_owned(),
         }),
         model_state: ModelState::Loaded,
+        flags: Some(Flags {
+            parallel: Some(4),
+            memory: Memory::Window,
+            ..Flags::default()
+        }),
         slots: vec![Slot {
             slot: 0,
             tokens: 80,
@@ -77,6 +82,7 @@ fn stats() -> Stats {
             total: ReuseOver::new(2, 30, 70),
             last_minute: ReuseOver::new(0, 0, 0),
             causes: evaluation().causes,
+            seconds: 0.25,
         },
         evictions: BTreeMap::from([(Reason::Overwritten, 3), (Reason::NeverCached, 1)]),
         undecided: true,
@@ -136,6 +142,7 @@ fn evaluation() -> Evaluation {
         prompt_tokens: 12,
         reused: 3,
         evaluated: 9,
+        seconds: Some(0.5),
         causes,
         from: Sources {
             slot: 3,
@@ -148,12 +155,19 @@ fn evaluation() -> Evaluation {
             same_after: 5,
             inserted: 2,
             deleted: 1,
+            repeated: 6,
+            reordered: 2,
+            unmatched: 1,
             text: None,
         }),
         lost: Some(Lost {
             when: moment(),
             reason: Reason::Overwritten,
             by: Some(RequestName::Number(7)),
+            tokens: 4,
+            chosen_by: Some(ChosenBy::Similarity),
+            similarity: Some(0.75),
+            kept: Some(0.5),
         }),
     }
 }
@@ -173,6 +187,11 @@ fn evaluations_come_back_whole() {
     assert_eq!(evaluation["causes"]["elsewhere"]["busy"], 0);
     assert_eq!(evaluation["diverged"]["request"], "req-1");
     assert_eq!(evaluation["lost"]["by"], 7);
+    assert_eq!(evaluation["lost"]["chosen_by"], "similarity");
+    // An older hook's.
+    let lost = json!({"when": moment(), "reason": "overwritten", "by": null});
+    let lost: Lost = serde_json::from_value(lost).unwrap();
+    assert_eq!((lost.tokens, lost.kept), (0, None));
     assert!(evaluation["diverged"].get("text").is_none());
     assert_eq!(evaluated.evaluation.causes.sum(), 9);
 }

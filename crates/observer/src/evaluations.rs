@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use contextpilot_control::{
     Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName, Sources, Timestamp,
 };
-use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId};
+use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId, Taking};
 
-use crate::names::reason_out;
+use crate::names::{choice_out, reason_out};
 
 /// The evaluations of this many requests are remembered.
 pub const MOST_EVALUATIONS: usize = 10_000;
@@ -40,6 +40,15 @@ impl Evaluations {
     /// Counts the tokens of a prompt by cause.
     pub(crate) fn count(&mut self, account: &Account) {
         self.causes.add(evaluation(account).causes);
+    }
+
+    /// The evaluation of a prompt of the request at this entry took so long.
+    pub(crate) fn took(&mut self, entry: u64, seconds: f64) {
+        let place = entry.checked_sub(self.before);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
+            *known.evaluated.evaluation.seconds.get_or_insert(0.0) += seconds;
+        }
     }
 
     /// The evaluation at this entry belongs to another request.
@@ -146,6 +155,7 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
         prompt_tokens: account.tokens,
         reused: account.reused,
         evaluated: account.evaluated,
+        seconds: None,
         causes: causes(account.causes),
         from: sources(account.from),
         diverged: account.diverged.as_ref().map(|diverged| Diverged {
@@ -153,14 +163,25 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
             request: diverged.request.as_ref().and_then(name),
             differing: diverged.differing.into(),
             same_after: diverged.same_after.into(),
+            repeated: diverged.repeated.into(),
+            reordered: diverged.reordered.into(),
+            unmatched: diverged.unmatched.into(),
             inserted: diverged.inserted.into(),
             deleted: diverged.deleted.into(),
             text: None,
         }),
-        lost: account.lost.as_ref().map(|lost| Lost {
-            when: Timestamp::from_unix_ms(lost.at_unix_ms),
-            reason: reason_out(lost.reason),
-            by: lost.by.as_ref().and_then(name),
+        lost: account.lost.as_ref().map(|lost| {
+            let share =
+                |of: fn(&Taking) -> u16| Some(f64::from(of(lost.taking.as_ref()?)) / 1000.0);
+            Lost {
+                when: Timestamp::from_unix_ms(lost.at_unix_ms),
+                reason: reason_out(lost.reason),
+                by: lost.by.as_ref().and_then(name),
+                tokens: lost.tokens.into(),
+                chosen_by: lost.taking.map(|taking| choice_out(taking.choice)),
+                similarity: share(|taking| taking.similarity),
+                kept: share(|taking| taking.kept),
+            }
         }),
     }
 }

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
-use contextpilot_control::{ChosenBy, HostMatch, Like, Match, MatchRequest, SlotMatch};
-use contextpilot_residency::{Choice, Ledger, Occupied, Token};
+use contextpilot_control::{HostMatch, Like, Match, MatchRequest, SlotMatch};
+use contextpilot_residency::{Ledger, Occupied, Token};
 
+use crate::names::choice_out;
 use crate::observer::Observer;
 
 /// Stands for tokens that no slot has: no vocabulary has it.
@@ -39,11 +40,7 @@ impl Observer {
         let mut answer = Match {
             tokens: tokens.len() as u64,
             slot: found.choice.map(|(slot, _)| slot),
-            chosen_by: found.choice.map(|(_, how)| match how {
-                Choice::Pinned => ChosenBy::Id,
-                Choice::Similarity => ChosenBy::Similarity,
-                Choice::LeastRecentlyUsed => ChosenBy::LeastRecentlyUsed,
-            }),
+            chosen_by: found.choice.map(|(_, how)| choice_out(how)),
             reused: found.reused.into(),
             ..Match::default()
         };

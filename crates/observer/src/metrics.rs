@@ -283,6 +283,13 @@ impl Page {
             "cause",
             &stats.reuse.causes.all(),
         );
+        self.family(
+            "evaluation_seconds_total",
+            "counter",
+            "Seconds that evaluating prompts took, each from the launch of its task to the first token \
+             of its answer",
+        );
+        self.sample("evaluation_seconds_total", &[], stats.reuse.seconds);
         let losses = &stats.losses;
         self.counters(
             "losses_total",

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use contextpilot_control::{Place as PlaceOut, Reason as ReasonOut};
-use contextpilot_residency::{Ledger, Place, Reason, RequestId, SequenceId};
+use contextpilot_control::{ChosenBy, Place as PlaceOut, Reason as ReasonOut};
+use contextpilot_residency::{Choice, Ledger, Place, Reason, RequestId, SequenceId};
 
 /// The most request ids that are named in one place: in an event, for a slot, or in a log line.
 pub const MOST_NAMED: usize = 1000;
@@ -38,6 +38,14 @@ pub(crate) fn reason_out(reason: Reason) -> ReasonOut {
         Reason::OutOfStep => ReasonOut::OutOfStep,
         Reason::Reset => ReasonOut::Reset,
         Reason::TooMany => ReasonOut::TooMany,
+    }
+}
+
+pub(crate) fn choice_out(choice: Choice) -> ChosenBy {
+    match choice {
+        Choice::Pinned => ChosenBy::Id,
+        Choice::Similarity => ChosenBy::Similarity,
+        Choice::LeastRecentlyUsed => ChosenBy::LeastRecentlyUsed,
     }
 }
 

@@ -84,6 +84,8 @@ pub enum Note {
         capacity: Option<u32>,
         /// The number of slots (`llama_n_seq_max`).
         slots: Option<u32>,
+        /// Whether tokens can be moved to other positions (`llama_memory_can_shift`).
+        can_shift: Option<bool>,
         /// The model's description (`llama_model_desc`).
         model: Option<Arc<str>>,
     },

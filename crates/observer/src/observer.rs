@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use contextpilot_control::{Change, LogLine, Reason as ReasonOut, ResidencyEvent, Timestamp};
+use contextpilot_control::{
+    Change, LogLine, Memory as KeptPositions, Reason as ReasonOut, ResidencyEvent, Timestamp,
+};
 use contextpilot_residency::{
     Accounts, Arrival, BufferId, ContextId, Effect, EvaluationId, Event, Ledger, Place, Reason,
     RequestId, SequenceId, TaskId,
@@ -69,6 +71,8 @@ pub struct Output {
 pub(crate) struct Counts {
     pub(crate) prompts: u64,
     pub(crate) taken: TokenCounts,
+    /// The time that evaluating prompts took.
+    pub(crate) seconds: f64,
     pub(crate) finished: u64,
     pub(crate) evictions: BTreeMap<ReasonOut, u64>,
     pub(crate) first_token: [Histogram; CLASSES.len()],
@@ -133,11 +137,13 @@ impl Observer {
                 context,
                 capacity,
                 slots,
+                can_shift,
                 model,
             } => {
                 let known = self.contexts.entry(context).or_default();
                 known.capacity = capacity;
                 known.slots = slots;
+                known.can_shift = can_shift;
                 known.model = model;
             }
         }
@@ -157,18 +163,18 @@ impl Observer {
                 ref id,
             } => self.posted(arrival, task, Some(id)),
             Event::Answered { arrival, ref id } => self.answered(arrival, Some(id), at, now),
-            Event::Launched { sequence, task } => self.launched(sequence, task, None, now),
+            Event::Launched { sequence, task } => self.launched(sequence, task, None, at, now),
             Event::LaunchedUnclaimed {
                 sequence,
                 evaluation,
                 likely,
-            } => self.launched(sequence, likely, Some(evaluation), now),
+            } => self.launched(sequence, likely, Some(evaluation), at, now),
             Event::Claimed { evaluation, task } => self.claimed(evaluation, task),
             Event::ClaimsClosed { evaluation } => self.claims_closed(evaluation),
             Event::Submitted {
                 context,
                 ref entries,
-            } if is_primary(context) => self.submitted(entries),
+            } if is_primary(context) => self.submitted(entries, at),
             Event::Loaded {
                 context,
                 sequence,
@@ -198,6 +204,12 @@ impl Observer {
             } if ledger.knows(buffer) => return After::Restored(sequence, buffer),
             Event::Freed { buffer } => {
                 self.buffers.remove(&buffer);
+            }
+            Event::Bounded { context, window } => {
+                self.contexts.entry(context).or_default().memory = match window {
+                    0 => KeptPositions::Recurrent,
+                    _ => KeptPositions::Window,
+                };
             }
             Event::ContextFreed { context } => {
                 let primary = is_primary(context);

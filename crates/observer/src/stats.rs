@@ -1,8 +1,8 @@
 //! All figures at one moment.
 
 use contextpilot_control::{
-    Delivery, Engine, HostCache, KvBytes, KvEvents, Losses, Mode, Model, ModelState, PrefixStore,
-    Recording, Requests, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
+    Delivery, Engine, Flags, HostCache, KvBytes, KvEvents, Losses, Memory, Mode, Model, ModelState,
+    PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
 };
 use contextpilot_residency::{Ledger, SequenceId};
 
@@ -30,6 +30,8 @@ pub struct Outside {
     pub model: Option<Model>,
     /// See [`Stats::model_state`].
     pub model_state: ModelState,
+    /// See [`Stats::flags`]. The observer fills in what the context says.
+    pub flags: Flags,
     /// See [`HostCache::limit_bytes`].
     pub host_limit: Option<u64>,
     /// See [`HostCache::limit_from`].
@@ -88,6 +90,12 @@ impl Observer {
                 })
             }),
             model_state: outside.model_state,
+            flags: Some(Flags {
+                parallel: context.and_then(|context| context.slots),
+                can_shift: context.and_then(|context| context.can_shift),
+                memory: context.map_or(Memory::default(), |context| context.memory),
+                ..outside.flags
+            }),
             tokens: Tokens {
                 resident,
                 shared: (held + host.tokens).saturating_sub(resident),
@@ -104,6 +112,7 @@ impl Observer {
                 total: ReuseOver::new(counts.prompts, counts.taken.reused, counts.taken.evaluated),
                 last_minute: self.minute.sum(now.stamp),
                 causes: self.evaluations.causes,
+                seconds: counts.seconds,
             },
             evictions: counts.evictions.clone(),
             undecided: ledger.is_some_and(Ledger::awaits_silence),

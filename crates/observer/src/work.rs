@@ -41,6 +41,13 @@ impl Work {
         seconds
     }
 
+    /// The evaluation of one of its prompts took so long.
+    pub(crate) fn took(&mut self, seconds: f64) {
+        if let Some(evaluation) = &mut self.evaluation {
+            *evaluation.seconds.get_or_insert(0.0) += seconds;
+        }
+    }
+
     /// Adds why one of its prompts was evaluated.
     pub(crate) fn accounted(&mut self, account: &Account, entry: u64) {
         self.entry = Some(entry);
@@ -88,6 +95,18 @@ pub(crate) struct SlotWork {
     /// The counts of the last prompt, for further answers (`n`) that take it over.
     pub(crate) last: Option<(TokenCounts, Stamp)>,
     pub(crate) surplus: Surplus,
+    /// A prompt that is evaluated, until there is the first token of its answer.
+    pub(crate) untimed: Option<Untimed>,
+}
+
+/// A prompt whose evaluation is to be timed.
+#[derive(Debug)]
+pub(crate) struct Untimed {
+    /// When it was launched.
+    pub(crate) since: Stamp,
+    pub(crate) arrival: Option<Arrival>,
+    /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
+    pub(crate) entry: Option<u64>,
 }
 
 impl SlotWork {
@@ -103,6 +122,7 @@ impl SlotWork {
 pub(crate) struct Launch {
     pub(crate) arrival: Option<Arrival>,
     pub(crate) id: Option<RequestId>,
+    pub(crate) at: Stamp,
     pub(crate) at_unix_ms: u64,
     /// Its request is not answered yet.
     pub(crate) busy: bool,

@@ -279,6 +279,37 @@ fn an_evaluation_counts_for_its_last_claim_or_else_for_the_most_likely_request()
 }
 
 /// Where requests are found by their prompts, only the first launch of several answers is seen.
+/// Some engines return from an evaluation before their device has done it. The time of a prompt ends when
+/// the server goes on with a token of it.
+#[test]
+fn an_evaluation_is_timed_from_its_launch_to_its_first_token() {
+    let mut scene = Scene::new();
+    let seconds = |scene: &Scene, id: &str| {
+        let state = scene.request(id);
+        state.evaluation().expect("an evaluation").seconds
+    };
+    // A launch, a removal, the batch, its end: 1 ms each.
+    let first = scene.begin(Some("first"), 0, 1, 0, 50);
+    assert_eq!(seconds(&scene, "first"), None);
+    scene.clock += 96;
+    scene.evaluate(0, 1, 50, 51);
+    assert_eq!(seconds(&scene, "first"), Some(0.101));
+    // Later tokens change nothing.
+    scene.evaluate(0, 1, 51, 52);
+    scene.end(first, Some("first"));
+    assert_eq!(seconds(&scene, "first"), Some(0.101));
+    // Of a request for one token, the answer is the first sign.
+    let second = scene.begin(Some("second"), 0, 2, 0, 50);
+    scene.clock += 6;
+    scene.end(second, Some("second"));
+    assert_eq!(seconds(&scene, "second"), Some(0.01));
+    let line = scene.take_output().lines.pop().expect("a line");
+    assert_eq!(line.evaluation.expect("an evaluation").seconds, Some(0.01));
+    let now = scene.now();
+    let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+    assert!((stats.reuse.seconds - 0.111).abs() < 1e-9, "{stats:?}");
+}
+
 #[test]
 fn a_further_answer_without_a_launch_counts_with_the_figures_of_its_parent() {
     let mut scene = Scene::new();
@@ -413,6 +444,7 @@ fn outside() -> contextpilot_observer::Outside {
         engine: contextpilot_control::Engine::default(),
         model: None,
         model_state: contextpilot_control::ModelState::Loaded,
+        flags: contextpilot_control::Flags::default(),
         host_limit: None,
         host_limit_from: String::new(),
         requests: contextpilot_control::Requests::default(),

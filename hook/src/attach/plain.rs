@@ -39,6 +39,7 @@ plain! {
     last_in_cache, "llama_kv_cache_seq_pos_max", fn(context: Pointer, sequence: i32) -> i32;
     first_in_memory, "llama_memory_seq_pos_min", fn(memory: Pointer, sequence: i32) -> i32;
     first_in_self, "llama_kv_self_seq_pos_min", fn(context: Pointer, sequence: i32) -> i32;
+    can_shift, "llama_memory_can_shift", fn(memory: Pointer) -> bool;
     kv_self, "llama_get_kv_self", fn(context: Pointer) -> Pointer;
     window, "llama_model_n_swa", fn(model: Pointer) -> i32;
     is_recurrent, "llama_model_is_recurrent", fn(model: Pointer) -> bool;

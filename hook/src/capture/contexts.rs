@@ -89,14 +89,15 @@ impl Answers {
         let hybrid = model.and_then(|model| unsafe { plain::is_hybrid(model) });
         // SAFETY: see above.
         let window = model.and_then(|model| unsafe { plain::window(model) });
+        let memory = memory_in(context);
         Self {
-            memory: memory_in(context),
+            memory,
             recurrent: recurrent == Some(true),
             hybrid: hybrid == Some(true),
             window: window.unwrap_or(0),
             // SAFETY: see above.
             vocabulary: model.and_then(|model| unsafe { pieces::vocabulary_of(model) }),
-            observed: facts::ask_context(context, model),
+            observed: facts::ask_context(context, memory, model),
         }
     }
 

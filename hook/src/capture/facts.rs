@@ -7,7 +7,7 @@ use std::sync::Arc;
 use contextpilot_observer::Note;
 use contextpilot_residency::ContextId;
 
-use crate::attach::plain;
+use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
 use crate::base::clock::is_engaged;
 use crate::channel::note;
@@ -16,12 +16,17 @@ use crate::channel::note;
 pub(crate) struct ContextFacts {
     capacity: Option<u32>,
     slots: Option<u32>,
+    can_shift: Option<bool>,
     /// The engine's description of the model, ended by a zero byte.
     model: [u8; 128],
 }
 
 /// Asks the engine, if somebody observes. Do not call this within the guard.
-pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<ContextFacts> {
+pub(crate) fn ask_context(
+    context: Pointer,
+    memory: Pointer,
+    model: Option<Pointer>,
+) -> Option<ContextFacts> {
     if !is_engaged() {
         return None;
     }
@@ -31,6 +36,9 @@ pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<Co
     let capacity = of_one.or_else(|| unsafe { plain::context_size(context) });
     // SAFETY: see above.
     let slots = unsafe { plain::sequences(context) };
+    let is_memory = !memory.is_null() && original::llama_get_memory().is_some();
+    // SAFETY: `llama_get_memory` returned it for a living context.
+    let can_shift = is_memory.then(|| unsafe { plain::can_shift(memory) });
     let mut text = [0_u8; 128];
     if let Some(model) = model {
         // SAFETY: the model of a living context, and a buffer of that size, which the engine ends with a zero byte.
@@ -39,6 +47,7 @@ pub(crate) fn ask_context(context: Pointer, model: Option<Pointer>) -> Option<Co
     Some(ContextFacts {
         capacity,
         slots,
+        can_shift: can_shift.flatten(),
         model: text,
     })
 }
@@ -50,6 +59,7 @@ pub(crate) fn note_context(context: Pointer, facts: Option<&ContextFacts>) {
             context: ContextId(context.addr()),
             capacity: facts.capacity,
             slots: facts.slots,
+            can_shift: facts.can_shift,
             model: model_of(facts),
         });
     }

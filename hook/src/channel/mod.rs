@@ -224,6 +224,7 @@ impl Channel {
         let at = match event {
             Event::Posted { .. }
             | Event::Launched { .. }
+            | Event::Submitted { .. }
             | Event::Evaluated { .. }
             | Event::Answered { .. }
             | Event::Replaced { .. }

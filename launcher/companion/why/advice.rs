@@ -1,119 +1,196 @@
-//! What would have saved an evaluation.
+//! What would have saved evaluation, and how much of it.
+//!
+//! Each piece of advice is for one cause of evaluated tokens. It is given only where it would have saved
+//! enough, and where the server's flags and state let it help. The tokens are those that this prompt
+//! would have reused. The time is at the rate at which this prompt was evaluated.
 
-use contextpilot_client::control::{Causes, Evaluation, Reason};
+use contextpilot_client::control::{Diverged, Evaluation, Memory, Stats};
+use serde::Serialize;
 
-/// A cause counts if it has at least this share of the evaluated tokens.
-const WORTH: u64 = 20;
+use super::server::Server;
+use crate::companion::show::{count, duration};
 
-/// One sentence for each cause that counts.
-pub(super) fn advice(evaluation: &Evaluation) -> Vec<String> {
+mod evicted;
+
+/// The least tokens that are worth a piece of advice.
+const TOKENS: u64 = 64;
+/// The least share of the evaluated tokens: a twentieth.
+const SHARE: u64 = 20;
+/// The least time, seconds, unless `--worth` says otherwise.
+pub(super) const SECONDS: f64 = 0.1;
+/// From so many on, tokens in another order are no coincidence.
+const REORDERED: u64 = 16;
+/// From so many on, tokens at a difference are text of their own, and not the joint of two parts that
+/// were exchanged.
+const UNMATCHED: u64 = 4;
+/// The chunk for which tokens count as movable, and so the one to advise.
+const CHUNK: u32 = 64;
+
+/// What would have saved some of the evaluated tokens.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Advice {
+    /// Tokens that would not have been evaluated.
+    pub(super) tokens: u64,
+    /// The time that this would have saved. `None`: the evaluation was not timed.
+    pub(super) seconds: Option<f64>,
+    /// What to do.
+    pub(super) text: String,
+}
+
+/// What would have saved `worth` seconds or more, the largest gain first. `stats`: of the server, as it is now.
+pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64) -> Vec<Advice> {
     let Evaluation {
         evaluated, causes, ..
     } = evaluation;
-    let matters = |tokens: u64| tokens > 1 && tokens * WORTH >= *evaluated;
-    let Causes {
-        new,
-        evicted,
-        elsewhere,
-        no_way_back,
-        uncached,
-        moved,
-        adapter,
-        not_known,
-        ..
-    } = *causes;
-    let mut advice = Vec::new();
-    let mut say = |tokens: u64, text: &str| {
-        if matters(tokens) {
-            advice.push(text.to_owned());
-        }
-    };
-    if let Some(diverged) = &evaluation.diverged {
-        let late = diverged.same_after > diverged.differing;
-        say(
-            if late { new + evicted } else { 0 },
-            "put what changes (a date, an id, a list of tools) behind what stays the same, and \
-             write it in the same order each time",
-        );
-    }
-    let lost = evaluation.lost.as_ref().map(|lost| lost.reason);
-    say(evicted, keep(lost));
-    say(
-        elsewhere.pinned,
-        "leave out id_slot, or name the slot that has the conversation",
-    );
-    say(
-        elsewhere.busy,
-        "wait for the answer before the next prompt of a conversation is sent: a slot at work \
-         lends nothing",
-    );
-    say(
-        elsewhere.similarity,
-        "lower --slot-prompt-similarity: this is a small share of the prompt, and no slot is \
-         chosen for less than that (0.1 by default)",
-    );
-    say(
-        elsewhere.least_recently_used,
-        "give --slot-prompt-similarity a value above 0: with 0, slots are chosen by age alone",
-    );
-    say(
-        elsewhere.host_rule,
-        "the host cache gives back an entry only if a quarter of it or more is used, and more of \
-         it than of the slot: name a slot (id_slot) for prompts that share a short beginning",
-    );
-    say(
-        no_way_back,
-        "this context goes back to checkpoints only: raise --ctx-checkpoints, lower \
-         --checkpoint-min-step, or use --swa-full (sliding window)",
-    );
-    say(
-        uncached,
-        "leave out \"cache_prompt\": false (embeddings and reranking never use the cache)",
-    );
-    say(
-        moved,
-        "start the server with --cache-reuse 256: the same tokens stood further on in the slot",
-    );
-    say(
-        adapter,
-        "a slot keeps tokens for one set of LoRA adapters: name a slot (id_slot) for each set",
-    );
-    say(not_known, "raise CONTEXTPILOT_EXPLAIN_MB to remember more");
-    advice
+    let server = Server::new(stats);
+    let elsewhere = &causes.elsewhere;
+    let all = [
+        evaluation.diverged.as_ref().and_then(|diverged| {
+            // Tokens in a busy slot could not have been reused either.
+            let may_help = elsewhere.busy == 0 && diverged.repeated > 0;
+            // What both have in front of the difference would have been found with it.
+            let tokens = (diverged.at + diverged.repeated).saturating_sub(evaluation.reused);
+            may_help.then(|| (tokens, change(diverged)))
+        }),
+        evicted::advice(evaluation, &server),
+        Some((
+            elsewhere.pinned,
+            "leave out id_slot, or name the slot that has the conversation".to_owned(),
+        )),
+        Some((
+            elsewhere.busy,
+            "wait for the answer before the next prompt of a conversation is sent: a busy slot lends \
+             nothing"
+                .to_owned(),
+        )),
+        // The slot's own content would be overwritten, unless there is a host cache that keeps it.
+        server.has_host_cache().then(|| {
+            let share = (evaluation.reused + elsewhere.similarity) as f64;
+            let share = share / evaluation.prompt_tokens.max(1) as f64;
+            let now = server.similarity().map_or(String::new(), |now| format!(" ({now} now)"));
+            let text = format!(
+                "set --slot-prompt-similarity below {}{now}: a slot held that share of the prompt",
+                rounded_down(share)
+            );
+            (elsewhere.similarity, text)
+        }),
+        Some((
+            elsewhere.least_recently_used,
+            "set --slot-prompt-similarity above 0, for example 0.1: with 0, slots are chosen by age alone"
+                .to_owned(),
+        )),
+        Some((
+            elsewhere.host_rule,
+            "name one slot (id_slot) for all prompts with this beginning: the host cache gives back an \
+             entry only if a quarter of it or more is used, and more of it than of the slot"
+                .to_owned(),
+        )),
+        Some((causes.no_way_back, checkpoints(&server))),
+        Some((
+            causes.uncached,
+            "leave out \"cache_prompt\": false (embeddings and reranking never use the cache)"
+                .to_owned(),
+        )),
+        server.may_move_chunks().then(|| {
+            let text = format!(
+                "start the server with --cache-reuse {CHUNK} (off now): the same tokens stood further on \
+                 in the slot"
+            );
+            (causes.moved, text)
+        }),
+        Some((
+            causes.adapter,
+            "name a slot (id_slot) for each set of LoRA adapters: a slot keeps tokens for one set"
+                .to_owned(),
+        )),
+    ];
+    let most = evaluated.saturating_sub(causes.last_token);
+    let mut all: Vec<Advice> = all
+        .into_iter()
+        .flatten()
+        .map(|(tokens, text)| {
+            let tokens = tokens.min(most);
+            let seconds = evaluation.seconds;
+            Advice {
+                tokens,
+                seconds: seconds.map(|all| all * tokens as f64 / (*evaluated).max(1) as f64),
+                text,
+            }
+        })
+        .filter(|advice| {
+            let enough = advice.tokens >= TOKENS && advice.tokens * SHARE >= *evaluated;
+            enough && advice.seconds.is_none_or(|seconds| seconds >= worth)
+        })
+        .collect();
+    all.sort_by_key(|advice| std::cmp::Reverse(advice.tokens));
+    all
 }
 
-/// What would have kept tokens that were lost for this reason.
-fn keep(reason: Option<Reason>) -> &'static str {
-    match reason {
-        Some(Reason::DroppedFromHost) => "a larger --cache-ram would have kept them",
-        Some(Reason::ContextFreed) => {
-            "the server has unloaded its model since: see --sleep-idle-seconds"
-        }
-        Some(Reason::Shifted) => {
-            "a larger context (-c) would have kept them: the slot was full, and its middle was cut \
-             out"
-        }
-        _ => "more slots (--parallel), or a host prompt cache (--cache-ram), would have kept them",
+impl Advice {
+    /// `would have saved 1,010 tokens, 3.1 s: …`
+    pub(super) fn line(&self) -> String {
+        let time = match self.seconds {
+            Some(seconds) => format!(", {}", duration(seconds)),
+            None => String::new(),
+        };
+        format!(
+            "would have saved {} tokens{time}: {}",
+            count(self.tokens),
+            self.text
+        )
     }
+}
+
+/// What differs between a prompt and an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Differs {
+    Text,
+    /// What follows was sent before, in another order.
+    Order,
+    Both,
+}
+
+impl Differs {
+    pub(super) fn of(diverged: &Diverged) -> Self {
+        match diverged.reordered >= REORDERED {
+            false => Self::Text,
+            true if diverged.unmatched < UNMATCHED => Self::Order,
+            true => Self::Both,
+        }
+    }
+}
+
+fn change(diverged: &Diverged) -> String {
+    let last = "put what changes (a date, an id) behind what stays the same";
+    let order = "in the same order each time (a list of tools, the keys of a JSON object)";
+    match Differs::of(diverged) {
+        Differs::Text => last.to_owned(),
+        Differs::Order => format!("send what follows token {} {order}", count(diverged.at)),
+        Differs::Both => format!("{last}, and send that {order}"),
+    }
+}
+
+fn checkpoints(server: &Server) -> String {
+    let (number, step) = match server.flags() {
+        Some(flags) => (
+            format!(" (at most {} now)", flags.ctx_checkpoints),
+            format!(" ({} now)", flags.checkpoint_min_step),
+        ),
+        None => Default::default(),
+    };
+    let checkpoints =
+        format!("raise --ctx-checkpoints{number}, or lower --checkpoint-min-step{step}");
+    match server.flags().map(|flags| flags.memory) {
+        Some(Memory::Recurrent) => checkpoints,
+        _ => format!("{checkpoints}, or use --swa-full"),
+    }
+}
+
+/// `0.078`: at most the share, with as many digits as it needs.
+fn rounded_down(share: f64) -> String {
+    let thousandths = (share * 1000.0).floor().max(1.0);
+    format!("{}", thousandths / 1000.0)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cause_with_few_tokens_gets_no_advice() {
-        let with = |moved| Evaluation {
-            evaluated: 1000,
-            causes: Causes {
-                moved,
-                new: 1000 - moved,
-                ..Causes::default()
-            },
-            ..Evaluation::default()
-        };
-        assert_eq!(advice(&with(49)), Vec::<String>::new());
-        let [only] = advice(&with(50)).try_into().expect("one");
-        assert!(only.contains("--cache-reuse"), "{only}");
-    }
-}
+mod tests;

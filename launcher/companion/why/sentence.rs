@@ -2,28 +2,30 @@
 
 use contextpilot_client::control::{Causes, Diverged, Evaluation, Lost, RequestName, Sources};
 
-use super::advice::advice;
-use crate::companion::show::{Moment, Visible, count};
-use crate::companion::words::{cause, lost as how};
+use super::advice::{Advice, Differs};
+use crate::companion::show::{Moment, Visible, count, duration};
+use crate::companion::words::{cause, lost as how, request};
 
 /// A few lines, the last of which say what to do.
-pub(super) fn text(name: &RequestName, evaluation: &Evaluation) -> String {
+pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advice: &[Advice]) -> String {
     let Evaluation {
         prompt_tokens,
         reused,
         evaluated,
+        seconds,
         causes,
         from,
         diverged,
         lost,
     } = evaluation;
     let mut text = format!(
-        "{}  {} tokens: {} reused{}, {} evaluated\n",
-        visible(name),
+        "{}  {} tokens: {} reused{}, {} evaluated{}\n",
+        request(name),
         count(*prompt_tokens),
         count(*reused),
         sources(from),
         count(*evaluated),
+        seconds.map_or(String::new(), |took| format!(" in {}", duration(took))),
     );
     let mut line = |line: String| text += &format!("    {line}\n");
     line(because(causes));
@@ -37,18 +39,18 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation) -> String {
     if let Some(lost) = lost {
         line(how_lost(lost, causes.evicted));
     }
-    for advice in advice(evaluation) {
-        line(format!("→ {advice}"));
+    if causes.not_known * 2 > *evaluated {
+        line(NOT_KNOWN.to_owned());
+    }
+    for advice in advice {
+        line(format!("→ {}", advice.line()));
     }
     text
 }
 
-fn visible(name: &RequestName) -> String {
-    match name {
-        RequestName::Id(id) => Visible(id).to_string(),
-        RequestName::Number(_) => name.to_string(),
-    }
-}
+/// Said if most causes are not known.
+const NOT_KNOWN: &str = "most causes are not known: what was in the slots is forgotten, or events were \
+                         lost; CONTEXTPILOT_EXPLAIN_MB is how much is remembered";
 
 /// ` (from the slot)`, or nothing.
 fn sources(from: &Sources) -> String {
@@ -86,7 +88,7 @@ fn because(causes: &Causes) -> String {
 /// Where the prompt diverged from an earlier one.
 fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
     let whose = match &diverged.request {
-        Some(name) => format!("{}'s", visible(name)),
+        Some(name) => format!("{}'s", request(name)),
         None => "an earlier one".to_owned(),
     };
     let at = format!(
@@ -94,6 +96,19 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
         count(diverged.at),
         count(tokens)
     );
+    let repeated = of_tokens(diverged.repeated);
+    match Differs::of(diverged) {
+        Differs::Text => {}
+        Differs::Order => {
+            return format!("{at}: {repeated} from there on are the same in another order");
+        }
+        Differs::Both => {
+            let own = of_tokens(diverged.unmatched);
+            return format!(
+                "{at}: {own} differ, and {repeated} behind are the same in another order"
+            );
+        }
+    }
     let Diverged {
         inserted, deleted, ..
     } = *diverged;
@@ -128,11 +143,17 @@ fn of_tokens(number: u64) -> String {
     }
 }
 
-fn how_lost(lost: &Lost, tokens: u64) -> String {
+/// `evicted`: all tokens that were.
+fn how_lost(lost: &Lost, evicted: u64) -> String {
     let by = lost.by.as_ref().map(ToString::to_string);
+    let tokens = match lost.tokens {
+        tokens if tokens > 0 && tokens < evicted => {
+            format!("{} of these {}", count(tokens), count(evicted))
+        }
+        _ => of_tokens(evicted),
+    };
     format!(
-        "{} lost at {}: {}",
-        of_tokens(tokens),
+        "{tokens} lost at {}: {}",
         Moment::from(lost.when).of_day(),
         how(lost.reason, by.as_deref()),
     )
@@ -142,6 +163,7 @@ fn how_lost(lost: &Lost, tokens: u64) -> String {
 mod tests {
     use contextpilot_client::control::{Elsewhere, Reason, Timestamp};
 
+    use super::super::advice::advice;
     use super::*;
 
     fn one() -> Evaluation {
@@ -149,6 +171,7 @@ mod tests {
             prompt_tokens: 9_800,
             reused: 57,
             evaluated: 9_743,
+            seconds: Some(2.04),
             causes: Causes {
                 last_token: 1,
                 new: 9_742,
@@ -165,6 +188,9 @@ mod tests {
                 same_after: 9_737,
                 inserted: 6,
                 deleted: 6,
+                repeated: 9_737,
+                reordered: 0,
+                unmatched: 6,
                 text: None,
             }),
             lost: None,
@@ -173,7 +199,7 @@ mod tests {
 
     fn lines(evaluation: &Evaluation) -> Vec<String> {
         let name = RequestName::Number(813);
-        let text = text(&name, evaluation);
+        let text = text(&name, evaluation, &advice(evaluation, None, 0.1));
         text.lines().map(|line| line.trim().to_owned()).collect()
     }
 
@@ -183,13 +209,14 @@ mod tests {
         assert_eq!(
             lines[..3],
             [
-                "#813  9,800 tokens: 57 reused from the slot, 9,743 evaluated",
+                "#813  9,800 tokens: 57 reused from the slot, 9,743 evaluated in 2.0 s",
                 "9,742 new, 1 last token",
                 "it left req-812's at token 57 of 9,800: 6 tokens differ, the 9,737 behind are the \
                  same; all 9,743 had to be evaluated",
             ]
         );
-        assert!(lines[3].starts_with("→ "), "{lines:?}");
+        let advised = "→ would have saved 9,737 tokens, 2.0 s: put what changes";
+        assert!(lines[3].starts_with(advised), "{lines:?}");
     }
 
     #[test]
@@ -209,13 +236,51 @@ mod tests {
                 when: Timestamp::from_unix_ms(0),
                 reason: Reason::DroppedFromHost,
                 by: Some(RequestName::Number(7)),
+                tokens: 9_740,
+                chosen_by: None,
+                similarity: None,
+                kept: None,
             }),
             ..one()
         });
         assert_eq!(lines[1], "9,740 evicted, 2 in a busy slot, 1 last token");
         assert!(lines[2].starts_with("9,740 tokens lost at "), "{lines:?}");
         assert!(lines[2].ends_with("dropped from host by #7"), "{lines:?}");
-        assert!(lines[3].contains("--cache-ram"), "{lines:?}");
+    }
+
+    #[test]
+    fn another_order_is_described_as_that() {
+        let reordered = Diverged {
+            at: 57,
+            reordered: 800,
+            repeated: 9_700,
+            same_after: 30,
+            ..Diverged::default()
+        };
+        let lines = lines(&Evaluation {
+            diverged: Some(reordered.clone()),
+            ..one()
+        });
+        let left = "it left an earlier one at token 57 of 9,800: 9,700 tokens from there on are the same \
+                    in another order";
+        assert_eq!(lines[2], left);
+        let sent = "send what follows token 57 in the same order";
+        assert!(lines[3].contains(sent), "{lines:?}");
+        let dated = Diverged {
+            unmatched: 8,
+            ..reordered
+        };
+        let lines = self::lines(&Evaluation {
+            diverged: Some(dated),
+            ..one()
+        });
+        let left = "8 tokens differ, and 9,700 tokens behind are the same in another order";
+        assert!(lines[2].ends_with(left), "{lines:?}");
+        let [last, order] = ["put what changes", "in the same order"];
+        assert!(
+            lines[3].contains(last) && lines[3].contains(order),
+            "{lines:?}"
+        );
     }
 
     #[test]

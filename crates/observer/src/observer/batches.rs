@@ -14,8 +14,13 @@ impl Observer {
         self.tasks.insert(task, arrival);
     }
 
-    pub(super) fn submitted(&mut self, entries: &[Entry]) {
+    pub(super) fn submitted(&mut self, entries: &[Entry], at: Stamp) {
         self.flying.clear();
+        let untimed = self.slots.iter();
+        let untimed = untimed.filter(|(_, slot)| slot.untimed.is_some());
+        for sequence in untimed.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.has_first_token(sequence, at);
+        }
         for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
             let Some(sequence) = run.first().map(|entry| entry.sequence) else {
                 continue;
@@ -69,6 +74,7 @@ impl Observer {
             .collect();
         for sequence in of_it {
             self.end_prompt(sequence, now);
+            self.has_first_token(sequence, at);
             let slot = self.slots.get_mut(&sequence);
             if let Some(launch) = slot.and_then(|slot| slot.launch.as_mut()) {
                 launch.busy = false;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contextpilot_control::Change;
+use contextpilot_control::{Change, Memory};
 use contextpilot_residency::{BufferId, ContextId, Ledger, SequenceId};
 
 use super::Observer;
@@ -42,6 +42,8 @@ pub(crate) enum Kind {
 pub(crate) struct Context {
     pub(crate) capacity: Option<u32>,
     pub(crate) slots: Option<u32>,
+    pub(crate) can_shift: Option<bool>,
+    pub(crate) memory: Memory,
     pub(crate) model: Option<Arc<str>>,
     /// The tokens and bytes of the longest sequence whose size is known.
     pub(crate) measured: (u32, u64),

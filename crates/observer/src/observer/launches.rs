@@ -8,7 +8,7 @@ use super::Observer;
 use crate::histogram::class_of;
 use crate::note::{Now, Stamp};
 use crate::prompt::{Prompt, TokenCounts};
-use crate::work::Launch;
+use crate::work::{Launch, Untimed};
 
 /// An evaluation of a prompt for which several requests wait. Which of them it belongs to is known
 /// later. Until then it belongs to none of them, as in the ledger.
@@ -39,6 +39,7 @@ impl Observer {
         sequence: SequenceId,
         task: TaskId,
         evaluation: Option<EvaluationId>,
+        at: Stamp,
         now: Now,
     ) {
         let arrival = match evaluation {
@@ -72,10 +73,12 @@ impl Observer {
         // A prompt that began for an unknown task goes on: its end has told which task it is.
         let begun = slot.launch.take().filter(|launch| launch.untied);
         let untied = task == UNTIED;
+        let at = begun.as_ref().map_or(at, |launch| launch.at);
         let prompt = begun.filter(|_| !untied).and_then(|launch| launch.prompt);
         slot.launch = Some(Launch {
             arrival,
             id,
+            at,
             at_unix_ms: now.unix_ms,
             busy: arrival.is_some(),
             untied,
@@ -188,9 +191,40 @@ impl Observer {
     /// Call when a slot's prompt is evaluated to its end.
     pub(super) fn ended(&mut self, sequence: SequenceId, taken: TokenCounts, at: Stamp, now: Now) {
         let account = self.close(sequence, taken);
-        self.completed(sequence, taken, account, at, now);
+        let entry = self.completed(sequence, taken, account, at, now);
+        if let Some(slot) = self.slots.get_mut(&sequence) {
+            slot.untimed = slot.launch.as_ref().map(|launch| Untimed {
+                since: launch.at,
+                arrival: launch.arrival,
+                entry,
+            });
+        }
     }
 
+    /// The first token of a slot's answer is there: the engine evaluates the next batch, or the request is
+    /// answered. Some engines return from an evaluation before their device has done it, so its end says
+    /// little.
+    pub(super) fn has_first_token(&mut self, sequence: SequenceId, at: Stamp) {
+        let slot = self.slots.get_mut(&sequence);
+        let Some(prompt) = slot.and_then(|slot| slot.untimed.take()) else {
+            return;
+        };
+        let Some(seconds) = at.seconds_since(prompt.since) else {
+            return;
+        };
+        self.counts.seconds += seconds;
+        if let Some(entry) = prompt.entry {
+            self.evaluations.took(entry, seconds);
+        }
+        let work = prompt
+            .arrival
+            .and_then(|arrival| self.works.get_mut(&arrival));
+        if let Some(work) = work {
+            work.took(seconds);
+        }
+    }
+
+    /// Returns the entry of its evaluation, if it has one.
     fn completed(
         &mut self,
         sequence: SequenceId,
@@ -198,7 +232,7 @@ impl Observer {
         account: Option<Account>,
         at: Stamp,
         now: Now,
-    ) {
+    ) -> Option<u64> {
         let counts = &mut self.counts;
         counts.prompts += 1;
         counts.taken.tokens += taken.tokens;
@@ -208,13 +242,9 @@ impl Observer {
         if let Some(account) = &account {
             self.evaluations.count(account);
         }
-        let Some(slot) = self.slots.get_mut(&sequence) else {
-            return;
-        };
+        let slot = self.slots.get_mut(&sequence)?;
         slot.last = Some((taken, at));
-        let Some(launch) = slot.launch.as_mut() else {
-            return;
-        };
+        let launch = slot.launch.as_mut()?;
         launch.prompt = None;
         let arrival = launch.arrival;
         let done = Done {
@@ -228,7 +258,7 @@ impl Observer {
         if let Some(unclaimed) = unclaimed {
             unclaimed.done.push(done.clone());
             if !unclaimed.claimed {
-                return;
+                return None;
             }
         }
         let evaluation = launch.evaluation;
@@ -237,6 +267,7 @@ impl Observer {
         if let Some(unclaimed) = unclaimed {
             unclaimed.entry = unclaimed.entry.or(entry);
         }
+        entry
     }
 
     /// Counts an evaluated prompt for its request. `asker`: the request, if it was not known before.

@@ -186,11 +186,15 @@ impl Accounts {
             .min(same_after);
         let shared = match same as usize * 8 < ours.len() * 7 {
             true => shared(ours, cached),
-            false => Shared::default(),
+            false => Shared {
+                unmatched: inserted,
+                ..Shared::default()
+            },
         };
         Some(Diverged {
             repeated: shared.repeated.max(same),
             reordered: shared.reordered,
+            unmatched: shared.unmatched,
             at: nearest.common,
             request: self.losses.asker(nearest.nth),
             differing: inserted.max(deleted),

@@ -209,6 +209,9 @@ pub struct Diverged {
     pub repeated: u32,
     /// At least so many of these stand in another order than in the earlier prompt.
     pub reordered: u32,
+    /// Tokens right at the difference that are not repeated. If there are only few and others are
+    /// reordered, the order is all that differs.
+    pub unmatched: u32,
     /// The tokens around the difference, with
     /// [`Accounts::quoting`](super::Accounts::quoting).
     pub around: Option<Box<Around>>,

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_control::{Delivery, Mode, Model, Stats, Timestamp};
+use contextpilot_control::{Delivery, Flags, Mode, Model, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
@@ -22,6 +22,7 @@ use crate::library::Library;
 pub(crate) struct Facts {
     pub(crate) library: &'static dyn Library,
     pub(crate) model: Option<Model>,
+    pub(crate) flags: Flags,
     pub(crate) host_limit: (Option<u64>, &'static str),
     pub(crate) started: Instant,
     /// The sender of evictions, and the URL of its index; `None` if there is no index.
@@ -170,6 +171,7 @@ impl Attendant {
             engine: facts.library.engine(),
             model: facts.model.clone(),
             model_state: facts.library.model_state(),
+            flags: facts.flags.clone(),
             host_limit: facts.host_limit.0,
             host_limit_from: facts.host_limit.1.to_owned(),
             requests: facts.library.requests(),

@@ -122,10 +122,11 @@ pub(crate) fn start(
         }
         None => None,
     };
-    let flags = library.flags();
+    let given = library.flags();
+    let setup = setup::setup(given, &library.engine());
+    let flags = setup::flags(&setup);
     let recording = match &settings.traffic_file {
         Some(wanted) => {
-            let setup = setup::setup(flags, &library.engine());
             // Everything else goes on without the recording.
             Recording::start(library, wanted, setup)
                 .inspect_err(|error| library.say(format_args!("No traffic is recorded: {error}")))
@@ -145,8 +146,9 @@ pub(crate) fn start(
     });
     let facts = Facts {
         library,
-        model: facts::model(flags),
-        host_limit: facts::host_limit(flags, library.sees_host_cache()),
+        model: facts::model(given),
+        flags,
+        host_limit: facts::host_limit(given, library.sees_host_cache()),
         started: Instant::now(),
         index,
         index_in_front: settings.index_in_front.as_ref().map(IndexUrl::shown),

@@ -1,6 +1,6 @@
 //! The flags of the server that decide what it reuses, for a recording.
 
-use contextpilot_control::Engine;
+use contextpilot_control::{Engine, Flags, Memory};
 use contextpilot_server_flags::ServerFlags;
 use contextpilot_traffic::{Calls, Setup};
 
@@ -23,6 +23,23 @@ pub(super) fn setup(flags: &ServerFlags, engine: &Engine) -> Setup {
         batch_size: flags.batch_size(),
         ubatch_size: flags.ubatch_size(),
         ..Setup::default()
+    }
+}
+
+/// The flags as the control endpoint shows them.
+pub(super) fn flags(setup: &Setup) -> Flags {
+    Flags {
+        kv_unified: setup.kv_unified,
+        slot_prompt_similarity: f64::from(setup.slot_prompt_similarity) / 1000.0,
+        cache_reuse: setup.cache_reuse,
+        context_shift: setup.context_shift,
+        cache_idle_slots: setup.cache_idle_slots,
+        ctx_checkpoints: setup.ctx_checkpoints,
+        checkpoint_min_step: setup.checkpoint_min_step,
+        // The context says it.
+        parallel: None,
+        can_shift: None,
+        memory: Memory::default(),
     }
 }
 

@@ -1,0 +1,277 @@
+use contextpilot_client::control::{
+    Causes, ChosenBy, Elsewhere, Lost, Reason, RequestName, Timestamp,
+};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A server of four slots whose host cache is nearly empty.
+fn server() -> Value {
+    json!({
+        "at": "2026-01-02T03:04:05.000Z", "epoch": "e", "process": 1, "uptime_seconds": 1.0,
+        "hook_version": "0.1.0", "mode": "observing", "slots": [], "tokens": {}, "requests": {},
+        "engine": {"name": "llama.cpp", "attached": ["KV cache", "host prompt cache"]},
+        "flags": {"parallel": 4, "slot_prompt_similarity": 0.1, "can_shift": true},
+        "host": {"bytes": 18 << 20, "limit_bytes": 8_u64 << 30, "limit_from": "default of 0.7"},
+        "kv": {"bytes_per_token": 20_000.0}, "reuse": {"total": {}, "last_minute": {}, "causes": {}},
+        "evictions": {}, "losses": {},
+    })
+}
+
+fn said_of(evaluation: &Evaluation, server: &Value) -> Vec<String> {
+    let stats: Stats = serde_json::from_value(server.clone()).unwrap();
+    let all = advice(evaluation, Some(&stats), SECONDS);
+    all.iter().map(Advice::line).collect()
+}
+
+/// The only advice for an evaluation, without its size.
+#[track_caller]
+fn only(evaluation: &Evaluation, server: &Value) -> String {
+    let [one] = said_of(evaluation, server).try_into().expect("one");
+    let (_, text) = one.split_once(": ").unwrap();
+    text.to_owned()
+}
+
+/// 2 ms for each of 1,000 tokens.
+fn with(causes: Causes) -> Evaluation {
+    let new = 1000 - causes.sum();
+    Evaluation {
+        prompt_tokens: 1200,
+        reused: 200,
+        evaluated: 1000,
+        seconds: Some(2.0),
+        causes: Causes { new, ..causes },
+        ..Evaluation::default()
+    }
+}
+
+fn moved(moved: u64) -> Evaluation {
+    with(Causes {
+        moved,
+        ..Causes::default()
+    })
+}
+
+fn lost(evicted: u64, reason: Reason, taking: Option<(ChosenBy, f64, f64)>) -> Evaluation {
+    Evaluation {
+        lost: Some(Lost {
+            when: Timestamp::from_unix_ms(0),
+            reason,
+            by: Some(RequestName::Id("other".to_owned())),
+            tokens: evicted,
+            chosen_by: taking.map(|taking| taking.0),
+            similarity: taking.map(|taking| taking.1),
+            kept: taking.map(|taking| taking.2),
+        }),
+        ..with(Causes {
+            evicted,
+            ..Causes::default()
+        })
+    }
+}
+
+#[test]
+fn advice_must_save_enough_tokens_and_time() {
+    let none: [String; 0] = [];
+    assert_eq!(said_of(&moved(63), &server()), none);
+    let said = said_of(&moved(64), &server());
+    let text =
+        "would have saved 64 tokens, 128 ms: start the server with --cache-reuse 64 (off now)";
+    assert!(said[0].starts_with(text), "{said:?}");
+    // A twentieth of what was evaluated.
+    let large = |moved| Evaluation {
+        evaluated: 10_000,
+        seconds: Some(20.0),
+        ..self::moved(moved)
+    };
+    assert_eq!(said_of(&large(499), &server()), none);
+    assert_eq!(said_of(&large(500), &server()).len(), 1);
+    // A tenth of a second.
+    let fast = |seconds| Evaluation {
+        seconds,
+        ..moved(500)
+    };
+    assert_eq!(said_of(&fast(Some(0.19)), &server()), none);
+    assert_eq!(said_of(&fast(Some(0.21)), &server()).len(), 1);
+    assert!(said_of(&fast(None), &server())[0].starts_with("would have saved 500 tokens: "));
+}
+
+/// 7 of 157 tokens were evicted, and 13 of 215 were in another slot: both got advice.
+#[test]
+fn a_handful_of_tokens_gets_no_advice() {
+    let handful = Evaluation {
+        prompt_tokens: 372,
+        evaluated: 157,
+        causes: Causes {
+            last_token: 1,
+            new: 129,
+            evicted: 7,
+            elsewhere: Elsewhere {
+                similarity: 13,
+                ..Elsewhere::default()
+            },
+            moved: 7,
+            ..Causes::default()
+        },
+        ..lost(7, Reason::Overwritten, None)
+    };
+    assert_eq!(said_of(&handful, &server()), [""; 0]);
+}
+
+#[test]
+fn the_largest_gain_comes_first() {
+    let both = Evaluation {
+        diverged: Some(Diverged {
+            at: 200,
+            repeated: 300,
+            ..Diverged::default()
+        }),
+        ..moved(500)
+    };
+    let said = said_of(&both, &server());
+    assert!(
+        said[0].starts_with("would have saved 500 tokens, 1.0 s: start"),
+        "{said:?}"
+    );
+    assert!(
+        said[1].starts_with("would have saved 300 tokens, 600 ms: put"),
+        "{said:?}"
+    );
+    assert_eq!(said.len(), 2);
+}
+
+#[test]
+fn chunks_are_advised_only_where_they_could_be_moved() {
+    let said = |flags: Value, functions: Value| {
+        let mut server = server();
+        let all = flags.as_object().unwrap();
+        for (flag, value) in all {
+            server["flags"][flag] = value.clone();
+        }
+        server["engine"]["functions"] = functions;
+        said_of(&moved(500), &server).len()
+    };
+    assert_eq!(said(json!({}), json!([])), 1);
+    assert_eq!(said(json!({"can_shift": null}), json!([])), 1);
+    assert_eq!(said(json!({"can_shift": false}), json!([])), 0);
+    assert_eq!(said(json!({"cache_reuse": 256}), json!([])), 0);
+    assert_eq!(said(json!({"memory": "window"}), json!([])), 0);
+    let projector = |called| json!([{"name": "mtmd_init_from_file", "called": called}]);
+    assert_eq!(said(json!({}), projector(true)), 0);
+    assert_eq!(said(json!({}), projector(false)), 1);
+}
+
+#[test]
+fn a_slot_that_a_similar_prompt_took_is_helped_by_a_higher_similarity() {
+    let taken = |similarity, kept| {
+        let taking = Some((ChosenBy::Similarity, similarity, kept));
+        lost(500, Reason::Overwritten, taking)
+    };
+    assert_eq!(
+        only(&taken(0.78, 0.7), &server()),
+        "set --slot-prompt-similarity to 0.79 (0.1 now), or name a slot (id_slot) for each conversation: \
+         other took the slot, as it shares a long beginning"
+    );
+    // The same conversation went on in another way.
+    let own = "name a slot (id_slot) for each conversation";
+    assert_eq!(only(&taken(0.95, 0.7), &server()), own);
+    let mut alone = server();
+    alone["flags"]["parallel"] = json!(1);
+    assert!(
+        only(&taken(0.78, 0.7), &alone)
+            .starts_with("set --slot-prompt-similarity to 0.79 (0.1 now): ")
+    );
+    alone["host"] = json!({"limit_bytes": 0, "limit_from": "off"});
+    assert_eq!(said_of(&taken(0.78, 0.7), &alone), [""; 0]);
+    // Less than half was kept: the server saved the content, if it has a host cache.
+    assert_eq!(said_of(&taken(0.2, 0.4), &server()), [""; 0]);
+    let host = "give the server a host prompt cache (--cache-ram, off now)";
+    assert_eq!(only(&taken(0.2, 0.4), &alone), host);
+    let named = lost(500, Reason::Overwritten, Some((ChosenBy::Id, 0.78, 0.7)));
+    assert_eq!(only(&named, &server()), own);
+}
+
+#[test]
+fn more_slots_are_advised_only_for_what_the_oldest_slot_lost() {
+    let mut bare = server();
+    bare["host"] = json!({"limit_bytes": 0, "limit_from": "off"});
+    let by_age = lost(
+        500,
+        Reason::Overwritten,
+        Some((ChosenBy::LeastRecentlyUsed, 0.0, 0.0)),
+    );
+    assert_eq!(
+        only(&by_age, &bare),
+        "give the server more slots (--parallel, 4 now) or a host prompt cache (--cache-ram, off now)"
+    );
+    // The host cache is on: it was saved there.
+    assert_eq!(said_of(&by_age, &server()), [""; 0]);
+    // Unless it does not fit.
+    let mut small = server();
+    small["host"]["limit_bytes"] = json!(5_000_000);
+    assert_eq!(
+        only(&by_age, &small),
+        "raise --cache-ram (18 MiB of 4.8 MiB used now)"
+    );
+    // A server of 2025 has no host cache.
+    bare["host"] = json!({"limit_from": "unknown"});
+    bare["engine"]["attached"] = json!(["KV cache"]);
+    assert_eq!(
+        only(&by_age, &bare),
+        "give the server more slots (--parallel, 4 now)"
+    );
+}
+
+#[test]
+fn a_larger_host_cache_is_advised_only_if_it_is_full() {
+    let dropped = lost(300, Reason::DroppedFromHost, None);
+    assert_eq!(said_of(&dropped, &server()), [""; 0]);
+    let mut full = server();
+    full["host"] =
+        json!({"bytes": 900 << 10, "limit_bytes": 1 << 20, "limit_from": "command line"});
+    assert_eq!(
+        only(&dropped, &full),
+        "raise --cache-ram (900 KiB of 1.0 MiB used now)"
+    );
+    full["host"] = json!({"bytes": 900 << 10, "limit_from": "unlimited"});
+    assert!(only(&dropped, &full).starts_with("give --cache-ram a size"));
+}
+
+#[test]
+fn a_lower_similarity_is_advised_with_the_share_and_if_nothing_is_lost_by_it() {
+    let elsewhere = Evaluation {
+        prompt_tokens: 1000,
+        reused: 0,
+        ..with(Causes {
+            elsewhere: Elsewhere {
+                similarity: 90,
+                ..Elsewhere::default()
+            },
+            ..Causes::default()
+        })
+    };
+    assert_eq!(
+        only(&elsewhere, &server()),
+        "set --slot-prompt-similarity below 0.09 (0.1 now): a slot held that share of the prompt"
+    );
+    let mut bare = server();
+    bare["host"] = json!({"limit_bytes": 0, "limit_from": "off"});
+    assert_eq!(said_of(&elsewhere, &bare), [""; 0]);
+}
+
+#[test]
+fn what_was_in_a_busy_slot_is_not_the_clients_order() {
+    let mut busy = with(Causes {
+        elsewhere: Elsewhere {
+            busy: 500,
+            ..Elsewhere::default()
+        },
+        ..Causes::default()
+    });
+    busy.diverged = Some(Diverged {
+        repeated: 400,
+        reordered: 100,
+        ..Diverged::default()
+    });
+    assert!(only(&busy, &server()).starts_with("wait for the answer"));
+}
