@@ -138,7 +138,7 @@ pub(crate) fn start(
     let shows_text = text::is_shown(settings, library);
     let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let rules = facts::rules(flags, by_prompts);
+        let rules = facts::rules(given, by_prompts);
         match shows_text {
             true => Accounts::new(rules, bytes).quoting(),
             false => Accounts::new(rules, bytes),
