@@ -23,6 +23,8 @@ pub(crate) enum Note {
     OutputOf(String),
     /// `before: …`: commands that prepare what the block shows.
     Before(String),
+    /// `fresh: …`: all terminals are closed first, and why.
+    Fresh,
     /// `exit: …`: the code with which the block's last command ends.
     Exit(i32),
 }
@@ -36,6 +38,7 @@ impl Note {
             "not run" if !text.is_empty() => Some(Self::NotRun(text)),
             "output of" => Some(Self::OutputOf(text)),
             "before" => Some(Self::Before(text)),
+            "fresh" if !text.is_empty() => Some(Self::Fresh),
             "exit" => text.parse().ok().map(Self::Exit),
             _ => None,
         }

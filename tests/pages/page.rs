@@ -1,7 +1,8 @@
 //! Runs the blocks of one page, in order.
 //!
 //! - `sh` blocks are typed into a terminal. If a program stays in it, such as a server, the next block
-//!   is typed into another one. A comment line "in another terminal" within a block does the same.
+//!   is typed into another one. A line with the comment "in another terminal" goes into another
+//!   one, too.
 //! - `python` blocks are run by a Python that has the packages that the page uses.
 //! - `text` blocks that begin with `$ ` show commands and what they print: the commands are run.
 //! - Other `text` and `json` blocks are the output of a command that a comment above them names. It is
@@ -79,6 +80,7 @@ impl Session<'_> {
                 Note::Before(commands) => {
                     self.type_in(commands, 0)?;
                 }
+                Note::Fresh => self.terminals.clear(),
                 Note::OutputOf(command) => shows = Some(command),
                 Note::Exit(code) => exit = *code,
             }
@@ -119,15 +121,14 @@ impl Session<'_> {
     fn type_all(&mut self, text: &str, exit: i32) -> Result<(), String> {
         let mut part = String::new();
         for line in text.lines() {
-            if line.starts_with('#') && line.contains("another terminal") {
+            if line.contains("# in another terminal") {
                 self.type_in(&part, 0)?;
                 part.clear();
                 // A second terminal, even if nothing stays in the first one.
                 self.open()?;
-            } else {
-                part += line;
-                part += "\n";
             }
+            part += line;
+            part += "\n";
         }
         self.type_in(&part, exit).map(drop)
     }
@@ -244,6 +245,7 @@ mod tests {
         let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
         let machine = Machine {
             home: folder.path().to_owned(),
+            runtime: folder.path().to_owned(),
             path: "/usr/bin:/bin".to_owned(),
         };
         run(Path::new("page.md"), text, &machine)

@@ -139,7 +139,11 @@ fn part_of(part: &str) -> String {
 /// Where they differ.
 pub(crate) fn compare_json(page: &str, output: &str) -> Result<(), String> {
     let is_excerpt = page.contains(MORE);
-    let page = page.replace(", …", "").replace("…, ", "");
+    // Members, elements, and values of a list that is not shown as such.
+    let page = page
+        .replace(", …", "")
+        .replace("…, ", "")
+        .replace("},\n{", "}\n{");
     let read = |text: &str, whose| {
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         let values: Result<Vec<_>, _> = values.collect();

@@ -28,6 +28,8 @@ const STAYING: &[(&str, &str)] = &[
 /// Where commands are run.
 pub(crate) struct Machine {
     pub(crate) home: PathBuf,
+    /// `XDG_RUNTIME_DIR`: only this user can enter it.
+    pub(crate) runtime: PathBuf,
     /// The folders of `PATH`.
     pub(crate) path: String,
 }
@@ -67,6 +69,7 @@ impl Terminal {
             .env_clear()
             .env("PATH", &machine.path)
             .env("HOME", &machine.home)
+            .env("XDG_RUNTIME_DIR", &machine.runtime)
             .env("USER", "me")
             .env("LANG", "C.UTF-8")
             .env("TERM", "xterm")
