@@ -84,6 +84,8 @@ enum Command {
     Gateway(gateway::Options),
     Index(index::Options),
     Up(up::Options),
+    #[command(name = up::index::COMMAND, hide = true)]
+    IndexOfUp(up::index::Options),
     /// Print the path of the hook library
     ///
     /// This is CONTEXTPILOT_HOOK_LIB, if it is set; else the library of the package that this
@@ -100,7 +102,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
     let command = Cli::parse().command;
-    // These two handle signals themselves.
+    // One becomes another program, and the other handles signals itself.
     if !matches!(command, Command::Up(_) | Command::Top(_)) {
         end_as_first_process();
     }
@@ -111,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Gateway(options) => done(gateway::run(&options)),
         Command::Index(options) => done(index::run(&options)),
         Command::Up(options) => up::run(&options),
+        Command::IndexOfUp(options) => up::index::run(&options),
         Command::HookPath => done(hook_path()),
         Command::Top(options) => done(top::run(&options)),
         Command::Stats(options) => done(stats::run(&options)),

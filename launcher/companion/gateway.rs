@@ -55,7 +55,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let upstream = Upstream::new(&server).map_err(|e| format!("--server: {e}"))?;
     let hosts = options.hosts.allowed()?;
     let gateway = Gateway::new(upstream, only.cloned()).with_hosts(hosts);
-    let listener = listen::bind(&options.host, options.port)?;
+    let listener = listen::bind(&options.host, options.port, "--port")?;
     let address = listener
         .local_addr()
         .map_err(|e| format!("the socket has no address ({e}): try again"))?;

@@ -3,15 +3,15 @@
 use std::net::{SocketAddr, TcpListener};
 
 use clap::Args;
-use contextpilot_client::{Control, LlamaServer};
+use contextpilot_client::Control;
 use contextpilot_index::{Index, Limits, Mode};
-use contextpilot_proxy::Upstream;
 
 use super::connect::ControlAt;
-use super::engine::{Engine, with_key};
+use super::engine::Engine;
 use super::hosts::Hosts;
 use crate::say::say;
 
+mod behind;
 mod hook;
 mod ids;
 mod lanes;
@@ -20,6 +20,7 @@ mod shared;
 mod tokens;
 mod watch;
 
+pub(super) use behind::{Behind, Known};
 use shared::Shared;
 
 /// Order contexts by what the server has cached
@@ -101,8 +102,9 @@ impl Serving {
         }
     }
 
-    pub(super) fn bind(&self) -> Result<(TcpListener, SocketAddr), String> {
-        let listener = super::listen::bind(&self.host, self.port)?;
+    /// `flag`: the one that chooses the port, for messages.
+    pub(super) fn bind(&self, flag: &str) -> Result<(TcpListener, SocketAddr), String> {
+        let listener = super::listen::bind(&self.host, self.port, flag)?;
         let address = listener.local_addr();
         let address = address.map_err(|e| format!("The socket has no address ({e}): try again"))?;
         if !address.ip().is_loopback() {
@@ -118,45 +120,46 @@ impl Serving {
 /// Serves until the process is ended.
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let engine = Engine::find(options.engine.as_deref(), &options.control, "--engine")?;
-    let (listener, address) = options.serving.bind()?;
+    let behind = Behind::default();
+    behind.found(Known::at(&engine.url).map_err(|e| format!("--engine: {e}"))?);
+    let (listener, address) = options.serving.bind("--port")?;
     say(format_args!(
         "Index at http://{address}, in front of {}",
         engine.url
     ));
-    serve(&options.serving, listener, &engine.url, engine.control)
+    let hook: Option<FindHook> = match engine.control {
+        Some(control) => Some(Box::new(move || Some(control.clone()))),
+        None => None,
+    };
+    serve(&options.serving, listener, behind, hook)
 }
 
-/// Serves with addresses that were resolved.
+/// Finds the hook of the server, which may be another one after a restart. `None`: not yet.
+pub(super) type FindHook = Box<dyn FnMut() -> Option<Control> + Send>;
+
+/// Serves at an address, in front of a server that may be found later. `hook`: `None` if there is none.
 pub(super) fn serve(
     serving: &Serving,
     listener: TcpListener,
-    engine: &str,
-    control: Option<Control>,
+    behind: Behind,
+    hook: Option<FindHook>,
 ) -> Result<(), String> {
-    let upstream = Upstream::new(engine).map_err(|e| format!("--engine: {e}"))?;
     let mode = match serving.stateless {
         true => Mode::Stateless,
         false => Mode::Live,
     };
     let index = Index::new(mode, serving.limits());
     let shared = Shared::new(index, mode);
-    let hook = control.clone().map(hook::Hook::new);
-    match control {
-        Some(control) if mode == Mode::Live => watch::start(control, shared.clone()),
+    let asked = hook::Hook::default();
+    match hook {
+        Some(find) if mode == Mode::Live => watch::start(find, asked.clone(), shared.clone()),
         _ if mode == Mode::Live => say(
             "No hook of this server is found, so this index guesses what is cached; start the \
              server with CONTEXTPILOT_LISTEN=auto",
         ),
         _ => {}
     }
-    let wishes = match LlamaServer::new(engine) {
-        Ok(server) => {
-            let server = with_key(server)?;
-            Some(tokens::start(server, shared.clone()))
-        }
-        // At a Unix socket: tokens are estimated.
-        Err(_) => None,
-    };
+    let wishes = tokens::start(behind.clone(), shared.clone());
     let hosts = serving.hosts.allowed()?;
-    service::serve(listener, upstream, shared, wishes, hook, hosts)
+    service::serve(listener, behind, shared, wishes, asked, hosts)
 }

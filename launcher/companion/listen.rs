@@ -84,7 +84,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 
 /// What accepts connections at a port, and its URL.
 fn at_port(host: &str, port: u16) -> Result<(Listener, String), String> {
-    let listener = Listener::Tcp(bind(host, port)?);
+    let listener = Listener::Tcp(bind(host, port, "--port")?);
     let address = listener
         .tcp_address()
         .ok_or("the socket has no address: try again")?;
@@ -115,8 +115,8 @@ fn at_path(path: &Path) -> Result<(Listener, String), String> {
     }
 }
 
-/// Listens at a port of an address.
-pub(super) fn bind(host: &str, port: u16) -> Result<TcpListener, String> {
+/// Listens at a port of an address. `flag`: the one that chooses the port, for messages.
+pub(super) fn bind(host: &str, port: u16, flag: &str) -> Result<TcpListener, String> {
     // Accept an IPv6 address in brackets, as it is written before a port.
     let host = host
         .strip_prefix('[')
@@ -125,11 +125,11 @@ pub(super) fn bind(host: &str, port: u16) -> Result<TcpListener, String> {
     TcpListener::bind((host, port)).map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => format!(
             "Port {port} on {host} is in use: stop what listens there, \
-             or choose another with --port"
+             or choose another with {flag}"
         ),
         std::io::ErrorKind::PermissionDenied => {
-            format!("Port {port} on {host} may not be used: choose one above 1023 with --port")
+            format!("Port {port} on {host} may not be used: choose one above 1023 with {flag}")
         }
-        _ => format!("Cannot listen on {host} port {port} ({e}): check --host and --port"),
+        _ => format!("Cannot listen on {host} port {port} ({e}): check --host and {flag}"),
     })
 }

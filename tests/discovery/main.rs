@@ -3,3 +3,4 @@
 mod commands;
 mod several;
 mod support;
+mod up;

@@ -46,6 +46,7 @@ pub use evaluation::{
 pub use event::{Change, EventId, Missed, ResidencyEvent, name};
 pub use flags::{Flags, Memory};
 pub use health::{Health, HealthStatus, Refusal, Reset};
+pub use listening::nearest;
 pub use log_line::{Evicted, LogLine, Outcome};
 pub use matching::{ChosenBy, HostMatch, Like, Match, MatchRequest, SlotMatch};
 pub use reason::{Place, Reason};

@@ -10,10 +10,7 @@ impl Stats {
     /// Ports come before Unix sockets, and loopback addresses before others. `None`: it is not known.
     #[must_use]
     pub fn reachable(&self) -> Option<String> {
-        let places = self.listening.iter().filter_map(|url| Place::of(url));
-        places
-            .min_by_key(Place::rank)
-            .map(|place| place.reachable())
+        nearest(&self.listening)
     }
 
     /// Whether the server listens at this URL, by which somebody calls it.
@@ -25,6 +22,15 @@ impl Stats {
         let mut places = self.listening.iter().filter_map(|url| Place::of(url));
         places.any(|place| place.is_called(&wanted))
     }
+}
+
+/// Of addresses in the form of [`Stats::listening`], the one that a program on the same machine uses:
+/// see [`Stats::reachable`].
+#[must_use]
+pub fn nearest(listening: &[String]) -> Option<String> {
+    let places = listening.iter().filter_map(|url| Place::of(url));
+    let nearest = places.min_by_key(Place::rank);
+    nearest.map(|place| place.reachable())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,10 +108,8 @@ mod tests {
     use super::*;
 
     fn reachable(urls: &[&str]) -> Option<String> {
-        let places = urls.iter().filter_map(|url| Place::of(url));
-        places
-            .min_by_key(Place::rank)
-            .map(|place| place.reachable())
+        let urls: Vec<String> = urls.iter().map(|&url| url.to_owned()).collect();
+        nearest(&urls)
     }
 
     #[test]

@@ -26,6 +26,10 @@ pub struct Stats {
     /// all addresses of the machine. Empty: not seen, or an older hook.
     #[serde(default)]
     pub listening: Vec<String>,
+    /// It is a child of a llama-server in router mode, which listens elsewhere and passes requests on
+    /// to it.
+    #[serde(default)]
+    pub routed: bool,
     /// What it stands in front of.
     pub engine: Engine,
     /// The model that is served.

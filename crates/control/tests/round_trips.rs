@@ -34,6 +34,7 @@ fn stats() -> Stats {
         hook_version: "0.1.0".to_owned(),
         mode: Mode::Reporting,
         listening: vec!["http://127.0.0.1:9931".to_owned()],
+        routed: false,
         engine: Engine {
             name: "llama.cpp".to_owned(),
             version: Some("0.7.0".to_owned()),

@@ -23,6 +23,8 @@ pub struct Outside {
     pub mode: Mode,
     /// See [`Stats::listening`].
     pub listening: Vec<String>,
+    /// See [`Stats::routed`].
+    pub routed: bool,
     /// See [`Stats::engine`].
     pub engine: Engine,
     /// The model named by the command line or the environment. If there is none, the engine's own
@@ -82,6 +84,7 @@ impl Observer {
             hook_version: outside.hook_version,
             mode: outside.mode,
             listening: outside.listening,
+            routed: outside.routed,
             engine: outside.engine,
             model: outside.model.or_else(|| {
                 said.map(|name| Model {

@@ -439,6 +439,7 @@ fn outside() -> contextpilot_observer::Outside {
         uptime_seconds: 1.0,
         hook_version: String::new(),
         listening: Vec::new(),
+        routed: false,
         index_in_front: None,
         mode: contextpilot_control::Mode::Observing,
         engine: contextpilot_control::Engine::default(),

@@ -1,6 +1,6 @@
 //! Asks the hook what the engine would reuse for a prompt.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use contextpilot_client::Control;
@@ -18,20 +18,33 @@ const AT_A_TIME: usize = 8;
 /// Queries to the hook.
 #[derive(Clone)]
 pub(super) struct Hook {
-    control: Control,
+    /// `None`: it is not known.
+    control: Arc<Mutex<Option<Control>>>,
     places: Arc<Semaphore>,
 }
 
-impl Hook {
-    pub(super) fn new(control: Control) -> Self {
+impl Default for Hook {
+    fn default() -> Self {
         Self {
-            control,
+            control: Arc::default(),
             places: Arc::new(Semaphore::new(AT_A_TIME)),
         }
+    }
+}
+
+impl Hook {
+    /// From now on, this one is asked.
+    pub(super) fn found(&self, control: &Control) {
+        *self.control() = Some(control.clone());
+    }
+
+    fn control(&self) -> MutexGuard<'_, Option<Control>> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The tokens that would be reused. `None` if the hook does not answer in time.
     pub(super) async fn ask(&self, question: &Question) -> Option<u64> {
+        let control = self.control().clone()?;
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let tokens = |count| u32::try_from(count).unwrap_or(u32::MAX);
         let like = Like {
@@ -39,7 +52,6 @@ impl Hook {
             common: tokens(question.common),
             tokens: tokens(question.tokens),
         };
-        let control = self.control.clone();
         let asked = tokio::task::spawn_blocking(move || {
             let found = control.matching_like(&like, PATIENCE);
             drop(place);

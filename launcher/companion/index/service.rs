@@ -6,8 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use contextpilot_index::{Answer, Endpoint, Limits, Outcome, Query, Timings, Wish, Work, timings};
 use contextpilot_proxy::{
-    Body, Handler, Request, Response, Tap, TooLarge, Upstream, generates, give_id, json_response,
-    request_id,
+    Body, Handler, Request, Response, Tap, TooLarge, generates, give_id, json_response, request_id,
 };
 use contextpilot_settings::AllowedHosts;
 use hyper::body::Bytes;
@@ -16,7 +15,7 @@ use hyper::{Method, StatusCode};
 
 use super::hook::Hook;
 use super::lanes::{Lane, Lanes, work_off, work_off_here};
-use super::{Shared, ids};
+use super::{Behind, Shared, ids};
 
 /// Larger bodies are read on other threads than those that serve.
 const SMALL: usize = 8 << 10;
@@ -24,26 +23,26 @@ const SMALL: usize = 8 << 10;
 const TAIL: usize = 64 << 10;
 
 struct Service {
-    upstream: Upstream,
+    behind: Behind,
     shared: Shared,
     limits: Limits,
-    wishes: Option<SyncSender<Wish>>,
-    hook: Option<Hook>,
+    wishes: SyncSender<Wish>,
+    hook: Hook,
     lanes: Lanes,
 }
 
 /// Serves until the process is ended.
 pub(super) fn serve(
     listener: TcpListener,
-    upstream: Upstream,
+    behind: Behind,
     shared: Shared,
-    wishes: Option<SyncSender<Wish>>,
-    hook: Option<Hook>,
+    wishes: SyncSender<Wish>,
+    hook: Hook,
     hosts: AllowedHosts,
 ) -> Result<(), String> {
     let limits = *shared.wait().limits();
     let service = Service {
-        upstream,
+        behind,
         shared,
         limits,
         wishes,
@@ -162,20 +161,18 @@ impl Service {
 
     /// Asks the hook what the engine would reuse: it knows the engine's rules and which slots are busy.
     async fn foresee(&self, work: &mut Work) {
-        let (Some(hook), Some(question)) = (&self.hook, work.question()) else {
+        let Some(question) = work.question() else {
             return;
         };
-        if let Some(reused) = hook.ask(question).await {
+        if let Some(reused) = self.hook.ask(question).await {
             self.shared.lock().await.answered(work, reused);
         }
     }
 
     async fn pass_wishes(&self) {
-        if let Some(sender) = &self.wishes {
-            for wish in self.shared.lock().await.wishes() {
-                // If the queue is full, the tokens are estimated from the length.
-                let _ = sender.try_send(wish);
-            }
+        for wish in self.shared.lock().await.wishes() {
+            // If the queue is full, the tokens are estimated from the length.
+            let _ = self.wishes.try_send(wish);
         }
     }
 
@@ -183,7 +180,7 @@ impl Service {
     /// compared with the forecast.
     async fn pass_on(&self, request: Request) -> Response {
         let Some(length) = self.readable(&request) else {
-            return self.upstream.forward(request).await;
+            return self.behind.forward(request).await;
         };
         let (mut parts, body) = request.into_parts();
         let mut body = match body.collect(length).await {
@@ -210,7 +207,7 @@ impl Service {
             None => None,
         };
         let request = Request::from_parts(parts, Body::full(body));
-        let response = self.upstream.forward(request).await;
+        let response = self.behind.forward(request).await;
         match tracked {
             Some(id) if response.status() == StatusCode::OK => {
                 let tail = Tail {

@@ -3,25 +3,27 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use contextpilot_client::LlamaServer;
 use contextpilot_index::Wish;
 
-use super::Shared;
+use super::{Behind, Shared};
 
 /// Documents that may wait. Others are estimated from their length.
 const WAITING: usize = 4096;
 
 /// A thread that asks.
-pub(super) fn start(server: LlamaServer, shared: Shared) -> SyncSender<Wish> {
+pub(super) fn start(server: Behind, shared: Shared) -> SyncSender<Wish> {
     let (sender, wishes) = sync_channel(WAITING);
     thread::spawn(move || answer(&wishes, &server, &shared));
     sender
 }
 
-fn answer(wishes: &Receiver<Wish>, server: &LlamaServer, shared: &Shared) {
+fn answer(wishes: &Receiver<Wish>, server: &Behind, shared: &Shared) {
     for wish in wishes {
         // If the server does not answer, the estimate from the length stays.
-        if let Ok(tokens) = server.count_tokens(&wish.text) {
+        let counted = server
+            .client()
+            .map(|client| client.count_tokens(&wish.text));
+        if let Some(Ok(tokens)) = counted {
             let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
             shared.wait().tokenized(&wish, tokens);
         }

@@ -8,7 +8,8 @@ use contextpilot_client::control::{Change, Place, RequestState};
 use contextpilot_client::{Control, Error, Update};
 use contextpilot_index::Truth;
 
-use super::Shared;
+use super::hook::Hook;
+use super::{FindHook, Shared};
 use crate::companion::connect::hook_says;
 use crate::say::say;
 
@@ -20,12 +21,17 @@ const AGAIN: Duration = Duration::from_millis(500);
 const DOUBTS: usize = 10;
 const DOUBT: Duration = Duration::from_millis(100);
 
-/// A thread that follows.
-pub(super) fn start(control: Control, shared: Shared) {
+/// A thread that follows the hook that `find` returns.
+pub(super) fn start(mut find: FindHook, asked: Hook, shared: Shared) {
     thread::spawn(move || {
         let mut told = None;
         let mut met = false;
         loop {
+            let Some(control) = find() else {
+                thread::sleep(AGAIN);
+                continue;
+            };
+            asked.found(&control);
             let ended = follow(&control, &shared, &mut told, &mut met);
             // Cached requests may still be cached. From now on the index guesses.
             shared.set_truth(Truth::Guess);

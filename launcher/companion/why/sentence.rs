@@ -59,6 +59,7 @@ fn sources(from: &Sources) -> String {
         (from.host, "from the host cache"),
         (from.checkpoint, "from a checkpoint"),
         (from.moved, "moved up in the slot"),
+        (from.store, "from the prefix store"),
     ];
     let used: Vec<_> = all.iter().filter(|(tokens, _)| *tokens > 0).collect();
     match used.as_slice() {

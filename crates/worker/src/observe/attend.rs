@@ -23,6 +23,8 @@ pub(crate) struct Facts {
     pub(crate) library: &'static dyn Library,
     pub(crate) model: Option<Model>,
     pub(crate) flags: Flags,
+    /// See [`Stats::routed`].
+    pub(crate) routed: bool,
     pub(crate) host_limit: (Option<u64>, &'static str),
     pub(crate) started: Instant,
     /// The sender of evictions, and the URL of its index; `None` if there is no index.
@@ -168,6 +170,7 @@ impl Attendant {
                 (true, None) => Mode::Observing,
             },
             listening: facts.library.listening(),
+            routed: facts.routed,
             engine: facts.library.engine(),
             model: facts.model.clone(),
             model_state: facts.library.model_state(),

@@ -147,6 +147,7 @@ pub(crate) fn start(
     let facts = Facts {
         library,
         model: facts::model(given),
+        routed: given.router_port().is_some(),
         flags,
         host_limit: facts::host_limit(given, library.sees_host_cache()),
         started: Instant::now(),

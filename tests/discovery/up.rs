@@ -1,0 +1,341 @@
+//! `up`: server, hook and index in one command, and what a user types next.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+
+use contextpilot_testbed::{Arch, Connection, Model, Response, llama_server, until};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
+use serde_json::{Value, json};
+
+use crate::support::{COMPANION, Home};
+
+/// `up`, in a process group of its own. Ends when it is dropped.
+struct Up {
+    process: Child,
+    log: Option<JoinHandle<String>>,
+    index: SocketAddr,
+}
+
+impl Up {
+    /// Starts `up` with these arguments, and waits until the index listens.
+    fn start(mut command: Command) -> Self {
+        command.process_group(0).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut stderr = BufReader::new(process.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        let url = line.strip_prefix("[ContextPilot] Index at http://");
+        let address = url.and_then(|url| url.split_once(','));
+        let address = address.unwrap_or_else(|| panic!("{line}")).0;
+        let index = address.parse().unwrap();
+        let log = std::thread::spawn(move || {
+            let mut log = line;
+            for line in stderr.lines() {
+                log += &(line.unwrap_or_default() + "\n");
+            }
+            log
+        });
+        Self {
+            process,
+            log: Some(log),
+            index,
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    fn send(&self, method: &str, path: &str, body: &Value) -> Response {
+        let mut connection = Connection::open(self.index).unwrap();
+        let body = body.to_string();
+        connection.exchange(method, path, body.as_bytes()).unwrap()
+    }
+
+    /// Waits until the server behind the index is ready. Until then every answer is a 503, with a reason.
+    fn await_ready(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        until("the server is ready", || {
+            let answer = self.send("GET", "/props", &json!({}));
+            if answer.status == 200 {
+                return Some(());
+            }
+            assert_eq!(answer.status, 503, "{}", answer.text());
+            reasons.push(answer.json().unwrap()["error"]["message"].to_string());
+            None
+        });
+        reasons
+    }
+
+    fn complete(&self, body: &Value) -> Response {
+        let answer = self.send("POST", "/v1/completions", body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer
+    }
+
+    /// Waits for the end. Returns the code, and what all of it said.
+    fn end(mut self) -> (ExitStatus, String) {
+        let status = self.process.wait().unwrap();
+        let log = self.log.take().unwrap().join().unwrap();
+        (status, log)
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// `up` with these arguments of its own, and `server` in the server's place.
+fn up(home: &Home, arguments: &[&str], server: &Path) -> Command {
+    let mut command = home.command(COMPANION, &["up"]);
+    command.args(arguments).env("LLAMA_SERVER_BIN", server);
+    command
+}
+
+fn tiny() -> String {
+    Model::tiny(Arch::Llama).path().display().to_string()
+}
+
+/// A script that does something before the server starts, or runs it in another way.
+fn script(home: &Home, lines: &str) -> std::path::PathBuf {
+    let path = home.path().join("server.sh");
+    let server = llama_server();
+    fs::write(
+        &path,
+        format!("#!/bin/sh\nserver='{}'\n{lines}\n", server.display()),
+    )
+    .unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Whether something listens there.
+fn listens(address: SocketAddr) -> bool {
+    Connection::open(address).is_ok()
+}
+
+/// What a user types first, with the defaults of everything.
+#[test]
+fn what_a_user_types_first_works_first() {
+    let name = "up::what_a_user_types_first_works_first";
+    let Some(home) = Home::of(name).filter(|home| home.alone) else {
+        return;
+    };
+    let up = Up::start(up(&home, &["-m", &tiny(), "-t", "1"], &llama_server()));
+    assert_eq!(up.index.port(), 8765);
+    up.await_ready();
+    for (prompt, id) in [
+        ("Tea is picked in spring.", "tea"),
+        ("Owls turn their heads.", "owl"),
+        ("Tea is dried.", "tea2"),
+    ] {
+        up.complete(&json!({"prompt": prompt, "max_tokens": 4, "rid": id, "id_slot": 0}));
+    }
+    until("the hook knows them", || {
+        home.run(&["where", "tea2"]).status.success().then_some(())
+    });
+    assert!(home.text(&["why", "--last"]).contains("tea2"));
+    let stats = home.text(&["stats"]);
+    assert!(
+        stats.contains("listening    http://127.0.0.1:9931"),
+        "{stats}"
+    );
+    let in_front = "http://127.0.0.1:8765 stands in front, and asks what is cached";
+    assert!(stats.contains(in_front), "{stats}");
+    assert!(home.text(&["top"]).contains(in_front));
+    let advice = home.text(&["advise"]);
+    assert!(advice.contains("prompt tokens are reused"), "{advice}");
+    assert_eq!(
+        home.stats(&[]).process,
+        up.process.id(),
+        "this process is the server"
+    );
+
+    // As Ctrl-C does: to every process of the group.
+    kill_process_group(up.pid(), Signal::INT).unwrap();
+    let index = up.index;
+    let (status, log) = up.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(!log.contains("second interrupt"), "{log}");
+    assert!(!log.contains("for observation only"), "{log}");
+    assert!(
+        log.contains("the index at http://127.0.0.1:8765 asks what is cached"),
+        "{log}"
+    );
+    assert!(
+        log.contains("Index at http://127.0.0.1:8765, in front of http://127.0.0.1:9931"),
+        "{log}"
+    );
+    until("the index has ended", || (!listens(index)).then_some(()));
+    assert!(home.fails(&["stats"]).contains("No server of this user"));
+}
+
+#[test]
+fn while_the_server_starts_the_index_says_503_with_a_reason() {
+    let Some(home) = Home::of("up::while_the_server_starts_the_index_says_503_with_a_reason")
+    else {
+        return;
+    };
+    let slow = script(&home, "sleep 1; exec \"$server\" \"$@\"");
+    let up = Up::start(up(
+        &home,
+        &["--index-port", "0", "-m", &tiny(), "--port", "0"],
+        &slow,
+    ));
+    let answer = up.send("GET", "/props", &json!({}));
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    let error = answer.json().unwrap()["error"].clone();
+    assert_eq!(error["type"], "unavailable_error");
+    let reasons = up.await_ready();
+    let first = "llama-server is starting and does not listen yet: try again in a moment";
+    assert_eq!(reasons[0], format!("{first:?}"));
+    // The index itself answers meanwhile.
+    kill_process(up.pid(), Signal::TERM).unwrap();
+    let (status, log) = up.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+/// The process that is started is a shell, and the server its child.
+#[test]
+fn a_server_that_a_script_starts_is_found() {
+    let Some(home) = Home::of("up::a_server_that_a_script_starts_is_found") else {
+        return;
+    };
+    let wrapper = script(&home, "\"$server\" \"$@\" & trap 'kill $!' TERM; wait");
+    let up = Up::start(up(
+        &home,
+        &["--index-port", "0", "-m", &tiny(), "--port", "0"],
+        &wrapper,
+    ));
+    up.await_ready();
+    let server = home.stats(&[]).process;
+    assert_ne!(server, up.process.id());
+    kill_process(up.pid(), Signal::TERM).unwrap();
+    let index = up.index;
+    let (_, log) = up.end();
+    until("the index has ended", || (!listens(index)).then_some(()));
+    let server = Pid::from_raw(server.cast_signed()).unwrap();
+    until("the server has ended", || {
+        test_kill_process(server).is_err().then_some(())
+    });
+    drop(log);
+}
+
+#[test]
+fn a_router_is_found_and_its_first_model_followed() {
+    let Some(home) = Home::of("up::a_router_is_found_and_its_first_model_followed") else {
+        return;
+    };
+    let models = home.path().join("models");
+    fs::create_dir(&models).unwrap();
+    fs::copy(Model::tiny(Arch::Llama).path(), models.join("one.gguf")).unwrap();
+    let folder = models.display().to_string();
+    let router = ["--index-port", "0", "--models-dir", &folder, "--port", "0"];
+    let up = Up::start(up(&home, &router, &llama_server()));
+    up.await_ready();
+    up.complete(&json!({"model": "one", "prompt": "Tea", "max_tokens": 1}));
+    until("the hook is followed", || {
+        let ready = up.send("GET", "/ready", &json!({})).json().unwrap();
+        (ready["cache_truth"] == "engine").then_some(())
+    });
+    let child = home.stats(&[]);
+    assert!(child.routed, "{child:?}");
+    kill_process(up.pid(), Signal::TERM).unwrap();
+    let (status, log) = up.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    let in_front = log
+        .lines()
+        .find(|line| line.contains(", in front of http://"));
+    let in_front = in_front.unwrap_or_else(|| panic!("{log}"));
+    assert!(
+        !child.listening.iter().any(|url| in_front.ends_with(url)),
+        "{in_front}"
+    );
+}
+
+#[test]
+fn without_a_hook_the_server_is_found_all_the_same() {
+    let Some(home) = Home::of("up::without_a_hook_the_server_is_found_all_the_same") else {
+        return;
+    };
+    let mut command = up(
+        &home,
+        &["--index-port", "0", "-m", &tiny(), "--port", "0"],
+        &llama_server(),
+    );
+    command.env("CONTEXTPILOT_HOOK_LIB", "/nonexistent");
+    let up = Up::start(command);
+    up.await_ready();
+    up.complete(&json!({"prompt": "Tea", "max_tokens": 1}));
+    let ready = up.send("GET", "/ready", &json!({})).json().unwrap();
+    assert_eq!(ready["cache_truth"], "own guess");
+}
+
+#[test]
+fn if_the_port_of_the_index_is_taken_the_flag_for_it_is_named() {
+    let Some(home) = Home::of("up::if_the_port_of_the_index_is_taken_the_flag_for_it_is_named")
+    else {
+        return;
+    };
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let server = script(&home, "touch started");
+    let output = up(&home, &["--index-port", &port, "-m", "x"], &server)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("choose another with --index-port"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(!home.path().join("started").exists());
+}
+
+#[test]
+fn the_code_of_a_server_that_fails_is_the_code_of_up() {
+    let Some(home) = Home::of("up::the_code_of_a_server_that_fails_is_the_code_of_up") else {
+        return;
+    };
+    let failing = script(&home, "exit 7");
+    let up = Up::start(up(&home, &["--index-port", "0", "-m", "x"], &failing));
+    let index = up.index;
+    let (status, log) = up.end();
+    assert_eq!(status.code(), Some(7), "{log}");
+    until("the index has ended", || (!listens(index)).then_some(()));
+}
+
+#[test]
+fn nothing_is_recorded_if_that_is_not_wanted() {
+    let Some(home) = Home::of("up::nothing_is_recorded_if_that_is_not_wanted") else {
+        return;
+    };
+    let own = [
+        "--index-port",
+        "0",
+        "--no-recording",
+        "-m",
+        &tiny(),
+        "--port",
+        "0",
+    ];
+    let up = Up::start(up(&home, &own, &llama_server()));
+    up.await_ready();
+    assert_eq!(home.stats(&[]).recording, None);
+    drop(up);
+    // Otherwise one file for each port, in a folder that nobody else can enter.
+    let own = ["--index-port", "0", "-m", &tiny(), "--port", "0"];
+    let up = Up::start(self::up(&home, &own, &llama_server()));
+    up.await_ready();
+    let recording = home.stats(&[]).recording.unwrap();
+    let file = format!("contextpilot-llama/up-{}.traffic", up.index.port());
+    assert_eq!(Path::new(&recording.file), home.path().join(file));
+}
