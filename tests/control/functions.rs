@@ -67,7 +67,7 @@ fn metrics_and_doctor_agree_with_stats() {
         assert!(page.contains(&labels), "{labels} in {page}");
     }
     let doctor = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"))
-        .arg("doctor")
+        .args(["doctor", "--verbose"])
         .arg(contextpilot_testbed::llama_server())
         .env("CONTEXTPILOT_LISTEN", hooked.control.to_string())
         .output()
