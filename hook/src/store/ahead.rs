@@ -29,10 +29,8 @@ pub(crate) fn holds_nothing_else(
     from: i32,
     to: i32,
 ) -> bool {
-    let Some(context) = context.filter(|_| to < 0 && acts(call)) else {
-        return false;
-    };
-    let believed = with_context(context, |_, one| one.session.ahead_of(sequence)).flatten();
+    let context = context.filter(|_| to < 0);
+    let believed = context.and_then(|context| believed(call, context, sequence));
     believed.is_some_and(|believed| usize::try_from(from).is_ok_and(|from| from >= believed))
 }
 

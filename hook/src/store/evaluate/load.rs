@@ -28,6 +28,9 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     let mut done = None;
     for (attempt, &length) in lengths.iter().enumerate() {
         if length == 0 {
+            // A state that was taken, but is not of the length that was asked for, must not stay.
+            // SAFETY: our caller's caller uses the context.
+            unsafe { engine::cut(context, sequence, 0) };
             done = Some(0);
             break;
         }
