@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use contextpilot_journal::{Identity, Journal, Place};
 use contextpilot_server_flags::{Generation, ServerFlags};
+use rustix::fs::{CWD, Mode};
 use tempfile::TempDir;
 
 /// Makes a log function, and a function that takes the lines it got. Each test has its own, because
@@ -76,6 +77,13 @@ fn leave(home: &TempDir, port: &str, ids: &[&str]) {
         journal.note_live(&id.into());
     }
     journal.flush();
+}
+
+/// Makes a named pipe, without a process for it: a child has this program's files open until it runs
+/// its own program, and so would keep the journals of the tests beside this one locked.
+fn make_fifo(path: &Path) {
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mkfifoat(CWD, path, mode).unwrap();
 }
 
 #[test]
@@ -179,10 +187,7 @@ fn a_file_that_is_no_journal_is_set_aside() {
         ("link", &|path| symlink(&elsewhere, path).unwrap()),
         ("dangling", &|path| symlink("/nonexistent", path).unwrap()),
         ("folder", &|path| fs::create_dir(path).unwrap()),
-        ("fifo", &|path| {
-            let made = std::process::Command::new("mkfifo").arg(path).status();
-            assert!(made.unwrap().success());
-        }),
+        ("fifo", &|path| make_fifo(path)),
         ("socket", &|path| {
             drop(std::os::unix::net::UnixListener::bind(path).unwrap())
         }),
