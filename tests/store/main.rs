@@ -60,9 +60,18 @@ impl Stored {
 
     /// Evaluates a prompt of these tokens, and returns the answer and the prompt's account.
     fn ask(&mut self, prompt: &[u32]) -> (Completion, Evaluation) {
+        self.send(asking(prompt))
+    }
+
+    /// As [`Self::ask`], of a slot.
+    fn ask_slot(&mut self, slot: u32, prompt: &[u32]) -> (Completion, Evaluation) {
+        self.send(asking(prompt).slot(slot))
+    }
+
+    fn send(&mut self, request: Request) -> (Completion, Evaluation) {
         self.next += 1;
         let id = format!("req-{}", self.next);
-        let request = asking(prompt).id(&*id);
+        let request = request.id(&*id);
         let answer = self.server.complete(&request).unwrap();
         let account = until("the request's account", || {
             let latest = self.control.latest(1).unwrap();

@@ -1,5 +1,7 @@
 //! What an earlier prompt had is loaded.
 
+use contextpilot_testbed::{Arch, Model, Server};
+
 use super::{Stored, asking, files, folder, one_slot, started, tokens};
 
 #[test]
@@ -95,4 +97,42 @@ fn small_batches_load_once_and_leave_out_batch_by_batch() {
         1,
         "one load for eleven batches"
     );
+}
+
+#[test]
+fn what_another_slot_holds_is_as_good_as_stored() {
+    let folder = folder();
+    let builder = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(2)
+        .args(["-c", "8192"]);
+    let mut stored = Stored::start(&builder, folder.path());
+    let tea = tokens(12, 700);
+    stored.ask_slot(0, &tea);
+    let longer: Vec<u32> = tea.iter().copied().chain(tokens(13, 40)).collect();
+    let (_, account) = stored.ask_slot(1, &longer);
+    assert_eq!(account.from.store, 700, "{account:?}");
+    // Nothing became of the first slot.
+    let (answer, account) = stored.ask_slot(0, &tea);
+    assert_eq!(
+        (answer.cache_n, account.from.slot),
+        (699, 699),
+        "{account:?}"
+    );
+}
+
+#[test]
+fn the_end_of_a_long_prompt_is_stored_too() {
+    let folder = folder();
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    let tea = tokens(14, 3000);
+    stored.ask(&tea);
+    stored.ask(&tokens(15, 300));
+    // Twenty tokens more, which are lost when the other prompt comes again.
+    let longer: Vec<u32> = tea.iter().copied().chain(tokens(16, 20)).collect();
+    let (_, account) = stored.ask(&longer);
+    assert_eq!(account.from.store, 3000, "{account:?}");
+    stored.ask(&tokens(15, 300));
+    let (_, account) = stored.ask(&longer);
+    assert_eq!(account.from.store, 3019, "{account:?}");
 }

@@ -18,13 +18,15 @@ pub(crate) struct Lab {
     /// The hook library, as the launcher lays it down.
     pub(crate) hook: PathBuf,
     pub(crate) server: PathBuf,
+    /// A real model, if there is one.
+    pub(crate) model: Option<PathBuf>,
     scratch: TempDir,
 }
 
 impl Lab {
     /// # Errors
     /// When a command is not there, or the hook cannot be laid down.
-    pub(crate) fn new(launcher: &Path, quick: bool) -> Result<Self> {
+    pub(crate) fn new(launcher: &Path, model: Option<PathBuf>, quick: bool) -> Result<Self> {
         // The hook's cache is in it: closed to others whatever the mask of this process is.
         let private = Permissions::from_mode(0o700);
         let scratch = tempfile::Builder::new().permissions(private).tempdir()?;
@@ -46,6 +48,7 @@ impl Lab {
             companion,
             hook,
             server: llama_server(),
+            model,
             scratch,
         })
     }

@@ -4,7 +4,8 @@
 //! Run it by `scripts/bench`, which builds what is measured and hands over where it is.
 //!
 //! ```text
-//! bench LAUNCHER PAGE [--quick] [--ledger FILE] [--python PYTHON] [--only PART]...
+//! bench LAUNCHER PAGE [--quick] [--ledger FILE] [--python PYTHON] [--model FILE]
+//!     [--sessions FILE [--requests N]] [--only PART]...
 //! ```
 
 mod cores;
@@ -14,6 +15,7 @@ mod parts;
 mod plot;
 mod probe;
 mod sample;
+mod sessions;
 mod subscribers;
 
 /// The traces of the exactness test, and what they are made of.
@@ -33,6 +35,7 @@ use contextpilot_testbed::Result;
 use exactness::{cases, prompts};
 use lab::{Lab, failed};
 use page::Page;
+use sessions::Sessions;
 
 struct Options {
     launcher: PathBuf,
@@ -42,6 +45,11 @@ struct Options {
     ledger: Option<PathBuf>,
     /// A Python that has the package `contextpilot`.
     python: Option<PathBuf>,
+    /// A real model.
+    model: Option<PathBuf>,
+    /// Recorded sessions, and how many requests of each are taken.
+    sessions: Option<PathBuf>,
+    requests: usize,
     /// Parts to run; all if empty.
     only: Vec<String>,
 }
@@ -55,6 +63,9 @@ impl Options {
             quick: false,
             ledger: None,
             python: None,
+            model: None,
+            sessions: None,
+            requests: usize::MAX,
             only: Vec::new(),
         };
         while let Some(option) = arguments.next() {
@@ -63,6 +74,9 @@ impl Options {
                 "--quick" => options.quick = true,
                 "--ledger" => options.ledger = Some(value()?.into()),
                 "--python" => options.python = Some(value()?.into()),
+                "--model" => options.model = Some(value()?.into()),
+                "--sessions" => options.sessions = Some(value()?.into()),
+                "--requests" => options.requests = value()?.parse().map_err(|_| usage())?,
                 "--only" => options.only.push(value()?),
                 _ => return Err(usage()),
             }
@@ -83,9 +97,17 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     let machine = lab::machine();
-    let lab = Lab::new(&options.launcher, options.quick)?;
+    let lab = Lab::new(&options.launcher, options.model.clone(), options.quick)?;
+    let sessions = match &options.sessions {
+        Some(file) => Sessions::recorded(file, options.requests)?,
+        None => Sessions::made_up(lab.rounds(24, 3) as u64, lab.rounds(20, 3)),
+    };
     let mut page = Page::new(&options.page)?;
-    for (name, part) in parts::all(options.ledger.as_deref(), options.python.as_deref()) {
+    for (name, part) in parts::all(
+        options.ledger.as_deref(),
+        options.python.as_deref(),
+        sessions,
+    ) {
         if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
             continue;
         }

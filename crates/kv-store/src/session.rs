@@ -49,6 +49,8 @@ struct Sequence {
     believed: usize,
     /// Under what the tokens were evaluated. Of no meaning for an empty sequence.
     conditions: Conditions,
+    /// Where the last run began, if all of its tokens wanted an output: they may be a draft.
+    draft: usize,
     /// Not known: see the module's documentation.
     unknown: bool,
 }
@@ -116,6 +118,32 @@ impl Session {
         if there < run.tokens.len() {
             sequence.tokens.extend_from_slice(&run.tokens[there..]);
         }
+        sequence.draft = match run.leading {
+            0 => sequence.believed - run.tokens.len(),
+            _ => sequence.believed,
+        };
+    }
+
+    /// Whether everything behind the first `kept` tokens is of a draft: speculation evaluates guessed tokens,
+    /// an output for each, and removes those that were wrong.
+    pub fn is_draft(&self, sequence: i32, kept: usize) -> bool {
+        let sequence = self.sequences.get(&sequence);
+        sequence.is_some_and(|sequence| !sequence.unknown && kept >= sequence.draft)
+    }
+
+    /// The other sequence that has the most of what is wanted for a run, and how many tokens that are. Those
+    /// that are ahead come from the store, and are not asked.
+    pub fn sharing(
+        &self,
+        run: &Run,
+        wanted: &[i32],
+        conditions: Conditions,
+    ) -> Option<(i32, usize)> {
+        let others = self.sequences.iter().filter(|&(&id, one)| {
+            id != run.sequence && !one.unknown && one.conditions == conditions && !one.ahead()
+        });
+        let shared = others.map(|(&id, one)| (id, common(&one.tokens, wanted)));
+        shared.max_by_key(|&(id, shared)| (shared, -id))
     }
 
     /// The engine's sequence has been replaced by these tokens. The server's view is as before.
@@ -246,6 +274,7 @@ impl Session {
         let one = self.sequences.entry(sequence).or_default();
         *one = Sequence {
             believed: tokens.len(),
+            draft: tokens.len(),
             conditions,
             tokens,
             unknown: false,

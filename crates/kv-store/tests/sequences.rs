@@ -205,3 +205,46 @@ fn a_session_knows_what_lists_know() {
     }
     assert!(left_out > 1000, "{left_out}");
 }
+
+#[test]
+fn tokens_that_all_want_an_output_may_be_a_draft() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3]);
+    assert!(
+        !session.is_draft(0, 2),
+        "the prompt's last token is of the prompt"
+    );
+    // A generated token with three guesses behind it, of which two are wrong.
+    session.evaluated(&run(0, 3, &[4, 5, 6, 7], 0));
+    assert!(session.is_draft(0, 5) && session.is_draft(0, 3));
+    assert!(!session.is_draft(0, 2), "a token of the prompt goes, too");
+    session.removed(0, 5, -1);
+    session.evaluated(&run(0, 5, &[8, 9], 1));
+    assert!(!session.is_draft(0, 5));
+    assert!(!session.is_draft(1, 0), "nothing is known of it");
+}
+
+#[test]
+fn another_sequence_may_have_what_is_wanted() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+    evaluate(&mut session, 1, 0, &[1, 2, 9]);
+    let wanted = [1, 2, 3, 5];
+    let third = run(2, 0, &wanted, 4);
+    assert_eq!(session.sharing(&third, &wanted, NOW), Some((0, 3)));
+    let own = run(0, 0, &wanted, 4);
+    assert_eq!(
+        session.sharing(&own, &wanted, NOW),
+        Some((1, 2)),
+        "not itself"
+    );
+    assert_eq!(session.sharing(&third, &wanted, Conditions(1)), None);
+    session.loaded(0, vec![1, 2, 3, 4, 5, 6]);
+    assert_eq!(
+        session.sharing(&third, &wanted, NOW),
+        Some((1, 2)),
+        "not what is ahead"
+    );
+    session.obscure(1);
+    assert_eq!(session.sharing(&third, &wanted, NOW), None);
+}

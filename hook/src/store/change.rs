@@ -11,13 +11,8 @@ use super::{acts, ahead, engine, with_context};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 
-/// Fewer lost tokens are not worth a copy of their sequence. More than speculation drafts, which writes
-/// tokens and removes most of them again, many times a second.
-const LEAST_LOST: usize = 32;
-
-/// Copying a token takes less than this part of evaluating it, on every machine that was measured (on a
-/// processor, less than a four-hundredth).
-pub(super) const WORTH: usize = 64;
+/// Fewer lost tokens are not worth a copy of their sequence.
+const LEAST_LOST: usize = 8;
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
 pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequence: i32, kept: i32) {
@@ -32,6 +27,11 @@ pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequenc
     for sequence in sequences.unwrap_or_default() {
         save(context, sequence, kept);
     }
+}
+
+/// Another sequence wants what this one holds: as if that were about to be lost.
+pub(super) fn share(context: Pointer, sequence: i32) {
+    save(context, sequence, 0);
 }
 
 /// As [`about_to_lose`], of all sequences but one.
@@ -80,9 +80,12 @@ fn save(context: Pointer, sequence: i32, kept: usize) {
     let start = Instant::now();
     // SAFETY: our caller's caller uses the context.
     let saved = unsafe { engine::save(context, sequence, &mut buffer) };
-    figures::add_time(&FIGURES.save_nanos, start.elapsed());
+    let took = start.elapsed();
+    figures::add_time(&FIGURES.save_nanos, took);
     with_context(context, |shelf, one| {
         if saved {
+            let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
+            one.rates.saved(tokens, took);
             keep(shelf, one, sequence, &buffer);
         }
         one.buffer = buffer;
@@ -101,13 +104,14 @@ fn is_worth_saving(
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
-    if tokens.len() < kept + LEAST_LOST {
+    if tokens.len() < kept + LEAST_LOST || one.session.is_draft(sequence, kept) {
         return None;
     }
     let there = shelf.length_of(&fingerprint, tokens);
     let lost = tokens.len() - there.max(kept).min(tokens.len());
     let missing = tokens.len() - there;
-    (lost >= LEAST_LOST && missing * WORTH >= tokens.len()).then(|| std::mem::take(&mut one.buffer))
+    (lost >= LEAST_LOST && missing * one.rates.worth_saving() >= tokens.len())
+        .then(|| std::mem::take(&mut one.buffer))
 }
 
 /// Takes what is new out of the state of a sequence.

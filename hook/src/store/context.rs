@@ -7,6 +7,7 @@ use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Session};
 
 use super::content::{self, Content};
 use super::figures;
+use super::rates::Rates;
 use crate::attach::plain;
 use crate::base::abi::Pointer;
 
@@ -25,6 +26,7 @@ const MOST_SAVED: usize = 4096;
 pub(super) struct ContextStore {
     address: usize,
     pub(super) session: Session,
+    pub(super) rates: Rates,
     /// Why this context has no store.
     pub(super) refused: Option<String>,
     /// The layout of its states, once it was proven that they can be taken apart and put together.
@@ -98,6 +100,7 @@ impl ContextStore {
         Self {
             address,
             session: Session::default(),
+            rates: Rates::default(),
             refused: None,
             layout: None,
             model: None,

@@ -4,6 +4,8 @@ mod batches;
 mod load;
 mod parts;
 
+use std::time::Instant;
+
 use contextpilot_kv_store::{Layout, LayoutError, prove};
 use contextpilot_residency::{ContextId, Entry, Event};
 
@@ -66,11 +68,17 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         parts: &parts,
         ended: false,
     };
+    let start = Instant::now();
     let mut result = match left_out.len() {
         0 => batch.whole(),
         all if all == entries.len() => 0,
         _ => batch.without(entries, &left_out),
     };
+    let took = start.elapsed();
+    if result == 0 {
+        let evaluated = entries.len() - left_out.len();
+        with_context(context, |_, one| one.rates.evaluated(evaluated, took));
+    }
     if result != 0 && ahead::remove_in(context, -1) {
         // What is ahead takes room that the server believes to be free.
         outputs::set(context, Vec::new());

@@ -24,6 +24,7 @@
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`content`] | digests of models and adapters |
+//! | [`rates`] | how long evaluating and copying take here |
 //! | [`engine`] | the calls of the engine |
 //! | [`figures`] | counters |
 //!
@@ -49,6 +50,7 @@ pub(crate) mod evaluate;
 pub(crate) mod figures;
 pub(crate) mod outputs;
 pub(crate) mod purpose;
+mod rates;
 mod shelf;
 pub(crate) mod state;
 

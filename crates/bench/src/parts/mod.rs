@@ -11,6 +11,7 @@ mod others;
 mod routers;
 mod serving;
 mod signal;
+mod store;
 
 use std::path::{Path, PathBuf};
 
@@ -18,11 +19,16 @@ use contextpilot_testbed::Result;
 
 use crate::lab::Lab;
 use crate::page::Page;
+use crate::sessions::Sessions;
 
 type Part = Box<dyn Fn(&Lab, &mut Page) -> Result<()>>;
 
 /// All parts, by the names under which they can be asked for, in the order of the page.
-pub(crate) fn all(ledger: Option<&Path>, python: Option<&Path>) -> Vec<(&'static str, Part)> {
+pub(crate) fn all(
+    ledger: Option<&Path>,
+    python: Option<&Path>,
+    sessions: Sessions,
+) -> Vec<(&'static str, Part)> {
     let ledger = ledger.map(Path::to_owned);
     let python = python.map(PathBuf::from);
     vec![
@@ -39,6 +45,10 @@ pub(crate) fn all(ledger: Option<&Path>, python: Option<&Path>) -> Vec<(&'static
         ),
         ("memory", Box::new(memory::run)),
         ("explaining", Box::new(explaining::run)),
+        (
+            "store",
+            Box::new(move |lab, page| store::run(&sessions, lab, page)),
+        ),
         (
             "others",
             Box::new(move |lab, page| others::run(python.as_deref(), lab, page)),

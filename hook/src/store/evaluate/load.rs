@@ -8,15 +8,17 @@ use super::LEAST;
 use super::batches::Batches;
 use crate::base::abi::Pointer;
 use crate::base::log;
-use crate::store::change::WORTH;
 use crate::store::figures::{self, FIGURES};
 use crate::store::shelf::Offer;
-use crate::store::{engine, with_context};
+use crate::store::{change, engine, with_context};
 
 /// Looks for a run whose sequence holds `held` tokens, and loads what there is. False if the engine lost what
 /// it held, and it could not be evaluated again.
 pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batches) -> bool {
     let start = Instant::now();
+    if let Some(sequence) = better_than_stored(context, run, held) {
+        change::share(context, sequence);
+    }
     let Some((offer, mut state)) = search(context, run, held) else {
         return true;
     };
@@ -68,15 +70,40 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
             return false;
         }
     }
+    let took = start.elapsed();
     with_context(context, |_, one| {
         one.session.loaded(sequence, tokens[..kept].to_vec());
         one.buffer = state;
+        if loaded > held {
+            one.rates.loaded(loaded, took);
+        }
     });
     if loaded > held {
         figures::add(&FIGURES.loads, 1);
     }
-    figures::add_time(&FIGURES.load_nanos, start.elapsed());
+    figures::add_time(&FIGURES.load_nanos, took);
     true
+}
+
+/// Another sequence of the context that holds more of what is wanted than the store has, and enough more to be
+/// worth copying it out and in. (A server with several free slots may take the one that does not hold the
+/// prompt, and so it does if the other one was just given away.)
+fn better_than_stored(context: Pointer, run: &Run, held: usize) -> Option<i32> {
+    let better = with_context(context, |shelf, one| {
+        let shelf = shelf.as_mut()?;
+        let conditions = one.conditions();
+        let wanted = one.session.wanted(run);
+        let (sequence, shared) = one.session.sharing(run, &wanted, conditions)?;
+        if shared < held + LEAST {
+            return None;
+        }
+        let fingerprint = one.fingerprint(conditions)?;
+        let stored = shelf.length_of(&fingerprint, &wanted).max(held);
+        let all = one.session.believed(sequence)?.len();
+        let more = shared.saturating_sub(stored);
+        (more >= LEAST && more * one.rates.worth_saving() >= all).then_some(sequence)
+    });
+    better.flatten()
 }
 
 /// What is worth loading, and its state.
@@ -97,7 +124,7 @@ fn search(context: Pointer, run: &Run, held: usize) -> Option<(Offer, Vec<u8>)> 
             let offer = shelf.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
             let gained = offer.wanted.saturating_sub(held);
             let all = offer.tokens.len();
-            if gained < LEAST || gained > room || (all - held) * WORTH < all {
+            if gained < LEAST || gained > room || (all - held) * one.rates.worth_loading() < all {
                 return None;
             }
             let mut state = std::mem::take(&mut one.buffer);

@@ -1,0 +1,238 @@
+//! What the store costs where it can bring nothing, what a stored prompt's first token takes, and how long
+//! a save keeps another slot waiting.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use contextpilot_testbed::{Arch, Connection, Model, Request, Result, Server, Spec};
+use serde_json::Value;
+
+use super::super::serving::{ask, prompt};
+use super::Stored;
+use crate::lab::{Lab, failed};
+use crate::page::{Aim, Page};
+use crate::sample::{Comparison, Sample, Verdict, order};
+
+/// Targets: the first token with nothing to gain, a stored prompt's first token, and the longest gap.
+const NOTHING: f64 = 1.03;
+const SOONER: f64 = 50.0;
+const GAP: f64 = 1.2;
+
+pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
+    if let Some(model) = &lab.model {
+        again(lab, page, &Model::file(model.clone(), Arch::Llama))?;
+    }
+    nothing_to_gain(lab, page)?;
+    neighbour(lab, page)
+}
+
+/// The time to the first token of prompts that are asked again, on one slot.
+fn again(lab: &Lab, page: &mut Page, model: &Model) -> Result<()> {
+    const TOKENS: usize = 3_000;
+    let plain =
+        Server::builder()
+            .model(model)
+            .bare_slots(1)
+            .args(["-c", "4096", "--cache-ram", "0"]);
+    let folder = tempfile::tempdir_in(lab.scratch(""))?;
+    let stored = Stored::start(lab, &plain, folder.path())?;
+    let other = plain.spawn()?;
+    let mut times = [Vec::new(), Vec::new()];
+    for round in 0..lab.rounds(3, 2) {
+        for document in 0..lab.rounds(3, 2) {
+            for (side, server) in [&other, &stored.server].into_iter().enumerate() {
+                // Letters, which are tokens of this model, too.
+                let tokens: Vec<usize> = (0..TOKENS)
+                    .map(|n| 300 + (n * (document + 7) + document) % 47)
+                    .collect();
+                let request = Request::completion(Value::from(tokens))
+                    .predict(8)
+                    .streamed();
+                let [first, _] = ask(server, &request)?;
+                if round > 0 {
+                    times[side].push(first);
+                }
+            }
+        }
+    }
+    let [plain, stored] = times.map(|times| Sample::new(times).median());
+    let sooner = plain / stored;
+    page.say(format!(
+        "Documents of {TOKENS} tokens that are asked again on one slot, {}: the first token after {plain:.0} ms\n\
+         without the store and {stored:.0} ms with it (medians).",
+        model.path().file_name().unwrap_or_default().to_string_lossy(),
+    ));
+    page.aim(
+        "The first token of a stored prompt, so many times sooner",
+        &format!("at least {SOONER}"),
+        &format!("{sooner:.0}"),
+        Aim::met_if(sooner >= SOONER),
+    );
+    Ok(())
+}
+
+/// The time to the first token of prompts that have nothing in common.
+fn nothing_to_gain(lab: &Lab, page: &mut Page) -> Result<()> {
+    let tiny = Spec::new(Arch::Llama);
+    let larger = Spec {
+        layers: 8,
+        width: 512,
+        ..tiny.clone()
+    };
+    let mut loads = vec![("the tiny model", tiny, 200, lab.rounds(300, 2))];
+    if !lab.quick {
+        loads.push(("a model of 85 MB", larger, 200, 40));
+    }
+    for (name, spec, tokens, rounds) in loads {
+        let plain = Server::builder().model(&Model::of(&spec)).bare_slots(2);
+        let hooked = || {
+            plain
+                .clone()
+                .launcher(&lab.launcher)
+                .env("XDG_CACHE_HOME", lab.cache())
+                .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+                .spawn()
+        };
+        let folder = tempfile::tempdir_in(lab.scratch(""))?;
+        let stored = Stored::start(lab, &plain, folder.path())?;
+        let others = [hooked()?, hooked()?];
+        let servers = [&others[0], &others[1], &stored.server];
+        let mut first = Comparison::new(&[
+            "no store",
+            "no store, again",
+            "a store with nothing to gain",
+        ]);
+        for round in 0..rounds {
+            for side in order(round, servers.len()) {
+                let request = Request::completion(prompt(round, tokens))
+                    .predict(8)
+                    .streamed();
+                first.add(side, ask(servers[side], &request)?[0]);
+            }
+        }
+        if stored.figures()?.saves == 0 && rounds > 4 {
+            return Err(failed("nothing was stored"));
+        }
+        page.say(format!(
+            "**Nothing to gain**: prompts of {tokens} tokens that have nothing in common, {name}. Each is stored\n\
+             when the next but one takes its slot. Time to the first token:"
+        ));
+        page.say(first.table("ms"));
+        let ratio = first.ratio(2);
+        page.aim(
+            &format!("The first token with a store and nothing to gain, {name}"),
+            &format!("at most {NOTHING}"),
+            &ratio.show(3),
+            match first.verdict(2) {
+                _ if ratio.middle <= NOTHING => Aim::Met,
+                Verdict::Noise => Aim::Noise,
+                _ => Aim::Missed,
+            },
+        );
+    }
+    Ok(())
+}
+
+/// The longest gap between two tokens of a slot while the other slot's prompt of 100 MB is saved.
+fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
+    // 16 KB of KV a token.
+    let spec = Spec {
+        layers: 16,
+        width: 256,
+        ..Spec::new(Arch::Llama)
+    };
+    let tokens = lab.rounds(6_400, 200);
+    let plain = Server::builder()
+        .model(&Model::of(&spec))
+        .bare_slots(2)
+        .args(["-c", "16384"]);
+    let folder = tempfile::tempdir_in(lab.scratch(""))?;
+    let stored = Stored::start(
+        lab,
+        &plain.clone().args(["--cache-ram", "0"]),
+        folder.path(),
+    )?;
+    let servers = [plain.clone().spawn()?, plain.spawn()?];
+    let servers = [&servers[0], &servers[1], &stored.server];
+    let mut gaps = Comparison::new(&["the server's host cache", "the same, again", "the store"]);
+    for round in 0..lab.rounds(6, 1) {
+        for side in order(round, servers.len()) {
+            gaps.add(side, gap(servers[side], round, tokens)?);
+        }
+    }
+    if stored.figures()?.saves == 0 {
+        return Err(failed("nothing was stored"));
+    }
+    page.say(format!(
+        "**A neighbour**: one of two slots generates, and the other one's prompt of {tokens} tokens ({} MB) is\n\
+         saved, because a prompt of 8 tokens takes its place: by the plain server to its host cache, or to the\n\
+         store. The longest gap between two tokens meanwhile:",
+        tokens * 16 * 1024 / 1_000_000,
+    ));
+    page.say(gaps.table("ms"));
+    let ratio = gaps.ratio(2);
+    page.aim(
+        "A neighbour's longest gap while 100 MB are stored, against the server's own save",
+        &format!("at most {GAP}"),
+        &ratio.show(2),
+        Aim::met_if(ratio.middle <= GAP),
+    );
+    Ok(())
+}
+
+fn gap(server: &Server, round: usize, tokens: usize) -> Result<f64> {
+    // Not streamed: the next request must find it done.
+    let long = Request::completion(prompt(2 * round, tokens))
+        .slot(1)
+        .predict(1);
+    server.complete(&long)?;
+    let (seen, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let stream = scope.spawn(|| {
+            let request = Request::completion(prompt(2 * round + 1, 8))
+                .slot(0)
+                .predict(4_000)
+                .streamed();
+            let mut connection = server.connect()?;
+            let body = request.wire_body();
+            connection.write(&Connection::request_bytes(
+                "POST",
+                request.path(),
+                body.as_bytes(),
+            ))?;
+            let head = connection.head()?;
+            let mut times = Vec::new();
+            while !done.load(Ordering::Acquire) && connection.part(&head)?.is_some() {
+                times.push(Instant::now());
+                seen.fetch_add(1, Ordering::Release);
+            }
+            Ok(times)
+        });
+        let wait_for = |count: usize| {
+            while seen.load(Ordering::Acquire) < count && !stream.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait_for(20);
+        let start = Instant::now();
+        // Any slot: the one that generates is not free.
+        let short = Request::completion(prompt(900_000 + round, 8)).predict(1);
+        let answer = server.complete(&short);
+        let end = Instant::now();
+        wait_for(seen.load(Ordering::Acquire) + 3);
+        done.store(true, Ordering::Release);
+        let times: Result<Vec<Instant>> = stream
+            .join()
+            .unwrap_or_else(|_| Err(failed("a client panicked")));
+        answer?;
+        let times = times?;
+        let gaps = times
+            .windows(2)
+            .filter(|pair| pair[1] >= start && pair[0] <= end);
+        let longest = gaps.map(|pair| pair[1] - pair[0]).max();
+        longest
+            .map(|gap| gap.as_secs_f64() * 1e3)
+            .ok_or_else(|| failed("no token came meanwhile"))
+    })
+}

@@ -1,0 +1,207 @@
+//! Agents' sessions, more of them than there are slots.
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use contextpilot_testbed::{Arch, Builder, Completion, Connection, Model, Request, Result, Server};
+use serde_json::Value;
+
+use super::Stored;
+use crate::lab::{Lab, failed};
+use crate::page::{Aim, Page};
+use crate::sessions::{Need, Session, Sessions};
+
+/// Sessions at a time, and slots.
+const CROWDS: [(usize, u32); 3] = [(6, 4), (3, 2), (6, 2)];
+/// The host prompt cache: what the tables call it, and the flags.
+const HOSTS: [(&str, &[&str]); 3] = [
+    ("off", &["--cache-ram", "0"]),
+    ("3 MiB", &["--cache-ram", "3"]),
+    ("default", &[]),
+];
+/// A host prompt cache that holds everything.
+const ENDLESS: [&str; 2] = ["--cache-ram", "-1"];
+/// Targets: evaluated tokens as a multiple of those that are needed; the time as a multiple of that of a
+/// server that holds everything; bytes on disk as a multiple of the KV of distinct tokens.
+const EVALUATED: f64 = 1.05;
+const TIME: f64 = 1.10;
+const WRITTEN: f64 = 1.1;
+/// KV of a token of the tiny model: 2 layers with K and V of 64 values of 2 bytes.
+const KV: f64 = 2.0 * 2.0 * 64.0 * 2.0;
+/// The server closes a connection after 100 requests.
+const ON_A_CONNECTION: usize = 90;
+
+/// What a replay took.
+struct Played {
+    /// Tokens that the server asked the engine to evaluate.
+    asked: usize,
+    seconds: f64,
+}
+
+pub(super) fn run(sessions: &Sessions, lab: &Lab, page: &mut Page) -> Result<()> {
+    let need = sessions.need();
+    let origin = match sessions.are_recorded {
+        true => {
+            "Recorded sessions of Claude Code (callanjfox/kv-cache-tester, Apache-2.0, recorded at WEKA), a\n\
+                 block of 64 tokens played as 4"
+        }
+        false => "Made-up sessions of agents",
+    };
+    page.say(format!(
+        "{origin}: {} sessions, {} requests, {} prompt tokens, of which {} are needed: for each prompt, what is\n\
+         behind the longest beginning that an earlier one had. The tiny model; one token is generated for each\n\
+         prompt. *Evaluated* is what the engine says it was asked for (`prompt_n`) without what the store\n\
+         loaded, as a multiple of what is needed. The time is for all answers, as a multiple of the time of\n\
+         a plain server whose host prompt cache holds everything.",
+        sessions.all.len(),
+        need.requests,
+        need.prompts,
+        need.evaluated,
+    ));
+    let mut table = String::from(
+        "| sessions at a time, slots, host cache | evaluated | | time | bytes written |\n|---|--:|--:|--:|--:|\n",
+    );
+    let (mut most, mut longest, mut written) = (0.0_f64, 0.0_f64, 0.0_f64);
+    let mut without = None;
+    for (users, slots) in CROWDS {
+        let plain = plain(slots, &need);
+        let endless = play(&started(&plain.clone().args(ENDLESS))?, sessions, users)?;
+        if without.is_none() {
+            let (host, flags) = HOSTS[1];
+            let played = play(
+                &started(&plain.clone().args(flags.iter().copied()))?,
+                sessions,
+                users,
+            )?;
+            let times = played.asked as f64 / need.evaluated as f64;
+            table.push_str(&format!(
+                "| {users}, {slots}, {host}, **without the store** | {} | {times:.2} | {:.2} | |\n",
+                played.asked,
+                played.seconds / endless.seconds,
+            ));
+            without = Some(times);
+        }
+        for (host, flags) in HOSTS {
+            let folder = tempfile::tempdir_in(lab.scratch(""))?;
+            let stored = Stored::start(
+                lab,
+                &plain.clone().args(flags.iter().copied()),
+                folder.path(),
+            )?;
+            let played = play(&stored.server, sessions, users)?;
+            let figures = stored.figures()?;
+            let evaluated = played.asked - figures.loaded_tokens as usize;
+            let times = evaluated as f64 / need.evaluated as f64;
+            let time = played.seconds / endless.seconds;
+            let bytes = figures.bytes as f64 / (need.distinct as f64 * KV);
+            most = most.max(times);
+            longest = longest.max(time);
+            written = written.max(bytes);
+            table.push_str(&format!(
+                "| {users}, {slots}, {host} | {evaluated} | {times:.3} | {time:.2} | {bytes:.3} |\n"
+            ));
+            eprintln!(
+                "{users} sessions, {slots} slots, host cache {host}: {times:.3}, time {time:.2}"
+            );
+        }
+    }
+    page.say(table);
+    page.aim(
+        "Tokens evaluated on agents' sessions, as a multiple of what is needed, the worst",
+        &format!("at most {EVALUATED}"),
+        &format!("{most:.3}"),
+        Aim::met_if(most <= EVALUATED),
+    );
+    page.aim(
+        "The time of all answers, against a server whose host cache holds everything, the worst",
+        &format!("at most {TIME}"),
+        &format!("{longest:.2}"),
+        Aim::met_if(longest <= TIME),
+    );
+    page.aim(
+        "Bytes written, against the KV of distinct tokens, the worst",
+        &format!("at most {WRITTEN}"),
+        &format!("{written:.3}"),
+        Aim::met_if(written <= WRITTEN),
+    );
+    if let Some(without) = without {
+        page.in_short(
+            "The prefix store",
+            &format!(
+                "brings the tokens that are evaluated on agents' sessions from {without:.1} times what is needed to\n\
+                 {most:.2} times at most.",
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// A server with room for the longest prompt in each slot.
+fn plain(slots: u32, need: &Need) -> Builder {
+    let context = (need.longest + 64).next_multiple_of(256) * slots as usize;
+    Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(slots)
+        .args(["-c".to_owned(), context.to_string()])
+}
+
+fn started(builder: &Builder) -> Result<Server> {
+    let mut server = builder.start()?;
+    server.await_ready()?;
+    Ok(server)
+}
+
+/// Plays all sessions, so many at a time. The requests of a session follow each other.
+fn play(server: &Server, sessions: &Sessions, users: usize) -> Result<Played> {
+    let queue = Mutex::new(sessions.all.iter());
+    let start = Instant::now();
+    let next = || queue.lock().map_or(None, |mut queue| queue.next());
+    let user = || -> Result<usize> {
+        let mut asked = 0;
+        while let Some(session) = next() {
+            asked += one(server, session)?;
+        }
+        Ok(asked)
+    };
+    let all: Vec<Result<usize>> = thread::scope(|scope| {
+        let users: Vec<_> = (0..users).map(|_| scope.spawn(user)).collect();
+        let joined = users.into_iter().map(|user| user.join());
+        joined
+            .map(|user| user.unwrap_or_else(|_| Err(failed("a client panicked"))))
+            .collect()
+    });
+    let mut asked = 0;
+    for one in all {
+        asked += one?;
+    }
+    Ok(Played {
+        asked,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// Plays one session; what was asked of the engine.
+fn one(server: &Server, session: &Session) -> Result<usize> {
+    let mut connection: Option<Connection> = None;
+    let mut asked = 0;
+    for (nth, prompt) in session.prompts().enumerate() {
+        let tokens = prompt.len();
+        let request = Request::completion(Value::from(prompt)).predict(1);
+        if nth % ON_A_CONNECTION == 0 {
+            connection = Some(server.connect()?);
+        }
+        let connection = connection.as_mut().ok_or_else(|| failed("no connection"))?;
+        let body = request.wire_body();
+        let answer = connection.exchange("POST", request.path(), body.as_bytes())?;
+        let answer = Completion::first(&answer)?;
+        if answer.cache_n + answer.prompt_n != tokens {
+            return Err(failed(format!(
+                "{} tokens of {tokens}",
+                answer.prompt_tokens
+            )));
+        }
+        asked += answer.prompt_n;
+    }
+    Ok(asked)
+}
