@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use contextpilot_kv_store::{Chunk, Name};
@@ -12,13 +12,16 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crate::{Folder, Problem};
 
 mod disk;
+mod rows;
 mod thread;
+
+use rows::{Rows, Waiting};
 
 /// How many names wait to be touched, at most. More are forgotten: the order of their last uses
 /// is not that important.
 const MOST_TOUCHED: usize = 1 << 16;
 
-/// Memory that is kept to be used again, bytes.
+/// Memory that is kept to be used again, bytes; or one buffer of any size.
 const SPARE: u64 = 64 << 20;
 
 /// Writes, removes and touches files, on a thread of its own and in the order in which it was told.
@@ -36,7 +39,7 @@ pub struct Writer {
     shared: Arc<Shared>,
     queue_bytes: u64,
     /// The rows that are not on disk yet, for as long as the thread has them.
-    pending: Mutex<HashMap<Name, Weak<Vec<u8>>>>,
+    pending: Mutex<HashMap<Name, Waiting>>,
 }
 
 /// What the writer and its thread share.
@@ -53,7 +56,7 @@ struct Shared {
 
 #[derive(Debug)]
 enum Job {
-    Write(Chunk, Arc<Vec<u8>>),
+    Write(Chunk, Rows),
     Remove(Name),
     /// There are touched names from now on.
     Touched,
@@ -114,9 +117,23 @@ impl Writer {
     /// # Errors
     /// The chunk was not taken, and nothing will become of it.
     pub fn write(&self, chunk: &Chunk, rows: Arc<Vec<u8>>) -> Result<(), Refusal> {
-        let bytes = rows.len() as u64;
+        self.send(chunk, rows.len() as u64, Rows::Cut(rows))
+    }
+
+    /// As [`write`](Self::write), with the rows that the chunk has in this state, which the thread cuts out. The
+    /// state stays in memory until all of its chunks are written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_from(&self, chunk: &Chunk, state: &Arc<Vec<u8>>) -> Result<(), Refusal> {
+        let from = chunk.start as usize;
+        let range = from..from + chunk.tokens.len();
+        self.send(chunk, chunk.bytes, Rows::InState(Arc::clone(state), range))
+    }
+
+    fn send(&self, chunk: &Chunk, bytes: u64, rows: Rows) -> Result<(), Refusal> {
         self.accepts(bytes)?;
-        let waiting = Arc::downgrade(&rows);
+        let waiting = rows.waiting();
         self.shared.queued.fetch_add(bytes, Ordering::Relaxed);
         if self.jobs.send(Job::Write(chunk.clone(), rows)).is_err() {
             return Err(Refusal::Stopped);
@@ -159,7 +176,8 @@ impl Writer {
 
     /// The rows of a chunk that is not on disk yet.
     pub fn pending(&self, name: &Name) -> Option<Arc<Vec<u8>>> {
-        self.waiting().get(name)?.upgrade()
+        let rows = self.waiting().get(name)?.rows()?;
+        rows.cut(Vec::new)
     }
 
     /// Removes a chunk's file, also if it is still to be written.
@@ -188,10 +206,7 @@ impl Writer {
             let (Done::Written(name) | Done::Failed(name, _)) = done;
             let mut waiting = self.waiting();
             // The same chunk may have been queued again since.
-            if waiting
-                .get(name)
-                .is_some_and(|rows| rows.strong_count() == 0)
-            {
+            if waiting.get(name).is_some_and(Waiting::is_over) {
                 waiting.remove(name);
             }
         })
@@ -203,7 +218,7 @@ impl Writer {
         self.jobs.send(Job::Flush(sender)).is_ok() && receiver.recv_timeout(within).is_ok()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<Name, Weak<Vec<u8>>>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Name, Waiting>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
 //! Changes of sequences other than evaluations: what a sequence is about to lose is saved first.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use contextpilot_kv_store::State as SequenceState;
@@ -86,7 +87,10 @@ fn save(context: Pointer, sequence: i32, kept: usize) {
         if saved {
             let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
             one.rates.saved(tokens, took);
-            keep(shelf, one, sequence, &buffer);
+            let state = Arc::new(buffer);
+            keep(shelf, one, sequence, &state, Some(&state));
+            // Else the writer has it.
+            buffer = Arc::try_unwrap(state).unwrap_or_default();
         }
         one.buffer = buffer;
     });
@@ -110,12 +114,24 @@ fn is_worth_saving(
     let there = shelf.length_of(&fingerprint, tokens);
     let lost = tokens.len() - there.max(kept).min(tokens.len());
     let missing = tokens.len() - there;
-    (lost >= LEAST_LOST && missing * one.rates.worth_saving() >= tokens.len())
-        .then(|| std::mem::take(&mut one.buffer))
+    (lost >= LEAST_LOST && missing * one.rates.worth_saving() >= tokens.len()).then(|| {
+        let buffer = std::mem::take(&mut one.buffer);
+        match buffer.capacity() {
+            0 => shelf.buffer(),
+            _ => buffer,
+        }
+    })
 }
 
 /// Takes what is new out of the state of a sequence.
-pub(super) fn keep(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32, state: &[u8]) {
+/// `ours`: its bytes, if they may be handed over.
+pub(super) fn keep(
+    shelf: &mut Option<Shelf>,
+    one: &mut ContextStore,
+    sequence: i32,
+    state: &[u8],
+    ours: Option<&Arc<Vec<u8>>>,
+) {
     let conditions = one.session.conditions(sequence);
     let fingerprint = conditions.and_then(|conditions| one.fingerprint(conditions));
     let (Some(shelf), Some(layout), Some(fingerprint), Some(tokens)) = (
@@ -133,7 +149,7 @@ pub(super) fn keep(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: 
         Ok(state)
             if state.layout() == layout && state.tokens() == tokens.len() && state.is_whole() =>
         {
-            shelf.keep(&fingerprint, tokens, &state);
+            shelf.keep(&fingerprint, tokens, &state, ours);
         }
         // The engine holds something else than was seen: nothing is kept.
         _ => {}

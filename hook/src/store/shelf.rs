@@ -150,25 +150,46 @@ impl Shelf {
         true
     }
 
-    /// Keeps what is new in a state that holds these tokens.
-    pub(super) fn keep(&mut self, fingerprint: &Fingerprint, tokens: &[i32], state: &State<'_>) {
+    /// Memory for a state.
+    pub(super) fn buffer(&self) -> Vec<u8> {
+        self.writer.buffer()
+    }
+
+    /// Keeps what is new in a state that holds these tokens. `ours`: the bytes of the state, if they may be
+    /// kept until they are written.
+    pub(super) fn keep(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        state: &State<'_>,
+        ours: Option<&Arc<Vec<u8>>>,
+    ) {
         self.settle();
         let mut kept = 0;
-        for chunk in self
+        let missing = self
             .tree
-            .missing(fingerprint, tokens, state.layout().bytes_per_token())
-        {
+            .missing(fingerprint, tokens, state.layout().bytes_per_token());
+        let new: u64 = missing.iter().map(|chunk| chunk.bytes).sum();
+        // Else the thread would hold much for little.
+        let ours = ours.filter(|state| 2 * new >= state.len() as u64);
+        for chunk in missing {
             if self.writer.accepts(chunk.bytes).is_err() {
                 // The disk is too slow, or refused something a moment ago: less is kept.
                 figures::add(&FIGURES.lost_chunks, 1);
                 break;
             }
-            let mut rows = Vec::with_capacity(usize::try_from(chunk.bytes).unwrap_or(0));
             let from = chunk.start as usize;
             let length = chunk.tokens.len();
-            if !state.extract(from..from + length, &mut rows) {
-                break;
-            }
+            let rows = match ours {
+                Some(_) => None,
+                None => {
+                    let mut rows = Vec::new();
+                    if !state.extract(from..from + length, &mut rows) {
+                        break;
+                    }
+                    Some(Arc::new(rows))
+                }
+            };
             let name = chunk.name;
             let Ok(leaving) = self.tree.insert(chunk.clone()) else {
                 break;
@@ -176,7 +197,11 @@ impl Shelf {
             for name in leaving {
                 self.writer.remove(name);
             }
-            if self.writer.write(&chunk, Arc::new(rows)).is_err() {
+            let taken = match (ours, rows) {
+                (Some(state), _) => self.writer.write_from(&chunk, state),
+                (None, rows) => self.writer.write(&chunk, rows.unwrap_or_default()),
+            };
+            if taken.is_err() {
                 figures::add(&FIGURES.lost_chunks, 1);
                 self.drop_chunk(name);
                 break;

@@ -25,7 +25,7 @@ pub(crate) unsafe fn saved(
     // SAFETY: the caller's promise.
     let state = unsafe { std::slice::from_raw_parts(target, size) };
     with_context(context, |shelf, one| {
-        change::keep(shelf, one, sequence, state);
+        change::keep(shelf, one, sequence, state, None);
         let tokens: Option<Vec<Token>> = one.session.believed(sequence).map(<[_]>::to_vec);
         let saved = match (tokens, one.session.conditions(sequence)) {
             (Some(tokens), Some(conditions)) => Some(Saved {

@@ -46,9 +46,10 @@ pub(crate) fn all(
         ("memory", Box::new(memory::run)),
         ("explaining", Box::new(explaining::run)),
         (
-            "store",
-            Box::new(move |lab, page| store::run(&sessions, lab, page)),
+            "sessions",
+            Box::new(move |lab, page| store::sessions(&sessions, lab, page)),
         ),
+        ("store", Box::new(store::prompts)),
         (
             "others",
             Box::new(move |lab, page| others::run(python.as_deref(), lab, page)),

@@ -14,9 +14,15 @@ use crate::lab::{Lab, failed};
 use crate::page::Page;
 use crate::sessions::Sessions;
 
-pub(super) fn run(sessions: &Sessions, lab: &Lab, page: &mut Page) -> Result<()> {
+/// Agents' sessions, with and without it.
+pub(super) fn sessions(sessions: &Sessions, lab: &Lab, page: &mut Page) -> Result<()> {
     page.section("The prefix store");
-    traffic::run(sessions, lab, page)?;
+    traffic::run(sessions, lab, page)
+}
+
+/// Single prompts.
+pub(super) fn prompts(lab: &Lab, page: &mut Page) -> Result<()> {
+    page.section("The prefix store: single prompts");
     latency::run(lab, page)
 }
 

@@ -10,6 +10,7 @@ use contextpilot_kv_store::{Chunk, Name};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::disk::Disk;
+use super::rows::Rows;
 use super::{Done, Job, SPARE, Shared};
 use crate::{Folder, Problem};
 
@@ -38,6 +39,7 @@ pub(super) fn run(
         touch_at: None,
         pause: None,
         next_pause: FIRST_PAUSE,
+        cut: Vec::new(),
     };
     while thread.step(jobs) {}
 }
@@ -51,6 +53,8 @@ struct Thread<'a> {
     /// Until when nothing is written, and why.
     pause: Option<(Instant, Problem)>,
     next_pause: Duration,
+    /// For rows that are cut here.
+    cut: Vec<u8>,
 }
 
 impl Thread<'_> {
@@ -71,10 +75,19 @@ impl Thread<'_> {
         }
         match job {
             Ok(Job::Write(chunk, rows)) => {
-                let done = self.write(&chunk, &rows);
-                let bytes = rows.len() as u64;
+                let (done, bytes) = match rows.cut(|| std::mem::take(&mut self.cut)) {
+                    Some(cut) => {
+                        let done = self.write(&chunk, &cut);
+                        let bytes = cut.len() as u64;
+                        if matches!(rows, Rows::InState(..)) {
+                            self.cut = Arc::try_unwrap(cut).unwrap_or_default();
+                        }
+                        (done, bytes)
+                    }
+                    None => (self.not_in_state(&chunk), chunk.bytes),
+                };
                 // From now on nobody finds the rows in memory.
-                self.keep(rows);
+                self.keep(rows.into_bytes());
                 self.shared.queued.fetch_sub(bytes, Ordering::Relaxed);
                 let _ = self.done.send(done);
             }
@@ -107,13 +120,20 @@ impl Thread<'_> {
         }
     }
 
+    /// Cannot be: whoever hands a state over has read it.
+    fn not_in_state(&self, chunk: &Chunk) -> Done {
+        let error = io::Error::new(io::ErrorKind::InvalidData, "the state lacks these tokens");
+        Done::Failed(chunk.name, Problem::new(self.disk.path(), &error))
+    }
+
     /// Keeps the memory of rows that are written, if nobody else has them.
     fn keep(&self, rows: Arc<Vec<u8>>) {
         let Ok(buffer) = Arc::try_unwrap(rows) else {
             return;
         };
         let size = buffer.capacity() as u64;
-        if self.shared.spare.load(Ordering::Relaxed) + size <= SPARE {
+        let kept = self.shared.spare.load(Ordering::Relaxed);
+        if kept == 0 || kept + size <= SPARE {
             self.shared.spare.fetch_add(size, Ordering::Relaxed);
             let _ = self.spare.send(buffer);
         }

@@ -1,0 +1,97 @@
+//! States that are handed over whole: the writer's thread cuts the rows of each chunk out of them.
+
+mod common;
+#[allow(dead_code, reason = "made for the states' own tests")]
+#[path = "../../kv-store/tests/engine/mod.rs"]
+mod engine;
+
+use std::sync::{Arc, Mutex};
+
+use common::{LONG, closed};
+use contextpilot_kv_files::{Done, Folder, Writer};
+use contextpilot_kv_store::{Chunk, Fingerprint, State, Store};
+use engine::Engine;
+
+const TOKENS: usize = 700;
+
+fn engine() -> Engine {
+    Engine::dense(3, 64)
+}
+
+fn state() -> Arc<Vec<u8>> {
+    Arc::new(engine().state(0, &(0..TOKENS).collect::<Vec<_>>()))
+}
+
+fn chunks(tokens: usize) -> Vec<Chunk> {
+    let state = state();
+    let row = State::read(&state)
+        .expect("a state")
+        .layout()
+        .bytes_per_token();
+    let tokens: Vec<i32> = (0..tokens as i32).collect();
+    Store::new(0).missing(&Fingerprint([7; 16]), &tokens, row)
+}
+
+fn rows(chunk: &Chunk) -> Vec<u8> {
+    let from = chunk.start as usize;
+    engine().chunk(from..from + chunk.tokens.len())
+}
+
+#[test]
+fn chunks_of_a_state_are_what_was_cut_out_of_it() {
+    static GO: Mutex<()> = Mutex::new(());
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let stop = GO.lock().expect("a lock");
+    let writer = Writer::start(folder.clone(), u64::MAX, || drop(GO.lock())).expect("a thread");
+    let (state, chunks) = (state(), chunks(TOKENS));
+    assert_eq!(chunks.len(), 3);
+    for chunk in &chunks {
+        assert_eq!(writer.write_from(chunk, &state), Ok(()));
+    }
+    // Before they are written.
+    for chunk in &chunks {
+        let kept = writer.pending(&chunk.name).expect("it waits");
+        assert_eq!(*kept, rows(chunk));
+    }
+    assert_eq!(
+        writer.queued(),
+        chunks.iter().map(|chunk| chunk.bytes).sum::<u64>()
+    );
+    drop(stop);
+    assert!(writer.flush(LONG));
+    assert_eq!(writer.queued(), 0);
+    let mut out = Vec::new();
+    for chunk in &chunks {
+        folder
+            .read(&chunk.name, chunk.bytes, &mut out)
+            .expect("it is written");
+        assert_eq!(out, rows(chunk));
+    }
+    // The memory of the state is given back, though it is larger than what is kept of small ones.
+    assert!(writer.done().all(|done| matches!(done, Done::Written(_))));
+    drop(state);
+    assert!(writer.pending(&chunks[0].name).is_none());
+}
+
+#[test]
+fn a_state_that_lacks_the_tokens_stops_nothing_else() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let writer = common::writer(&folder);
+    let (state, chunks) = (state(), chunks(TOKENS + 300));
+    let (has, lacks) = (&chunks[0], &chunks[3]);
+    let nonsense = Arc::new(vec![7; 5000]);
+    assert_eq!(writer.write_from(lacks, &state), Ok(()));
+    assert_eq!(writer.pending(&chunks[2].name), None);
+    assert_eq!(writer.write_from(&chunks[1], &nonsense), Ok(()));
+    assert_eq!(writer.write_from(has, &state), Ok(()));
+    assert!(writer.flush(LONG));
+    let done: Vec<_> = writer.done().collect();
+    assert!(
+        matches!(&done[0], Done::Failed(name, why) if *name == lacks.name && why.text.contains("lacks"))
+    );
+    assert!(matches!(&done[1], Done::Failed(name, _) if *name == chunks[1].name));
+    assert_eq!(done[2], Done::Written(has.name));
+    assert_eq!((writer.queued(), writer.accepts(1)), (0, Ok(())));
+}
