@@ -1,7 +1,6 @@
 //! States that are handed over whole: the writer's thread cuts the rows of each chunk out of them.
 
 mod common;
-#[allow(dead_code, reason = "made for the states' own tests")]
 #[path = "../../kv-store/tests/engine/mod.rs"]
 mod engine;
 
