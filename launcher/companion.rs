@@ -30,6 +30,7 @@ mod show;
 mod simulate;
 mod slots;
 mod stats;
+mod store;
 mod table;
 mod top;
 mod ttft;
@@ -49,8 +50,10 @@ mod words;
 ///   CONTEXTPILOT_LISTEN      where the control endpoint listens: auto, 127.0.0.1:8890, unix:/path
 ///   CONTEXTPILOT_LOG_FILE    file for a line of JSON for each finished request
 ///   CONTEXTPILOT_KV_EVENTS   where KV cache events are published for routers: tcp://127.0.0.1:5557
+///   CONTEXTPILOT_STORE       folder of the prefix store: what was evaluated once is loaded from there
+///   CONTEXTPILOT_STORE_GB    how large it may become, in 10⁹ bytes
 ///   CONTEXTPILOT_TRAFFIC_FILE  file for a recording of traffic without its text
-///                            (without any of these but the token, the hook is not used)
+///                            (without any of these but the token and the size, the hook is not used)
 ///   CONTEXTPILOT_HOOK_LIB    hook library to use instead of the built-in one
 ///   CONTEXTPILOT_STRICT      1: exit 3 instead of running without the hook
 ///   LLAMA_SERVER_BIN         llama-server to run instead of the one on PATH
@@ -76,6 +79,7 @@ enum Command {
     Events(events::Options),
     Slots(slots::Options),
     Ttft(ttft::Options),
+    Store(store::Options),
     Reset(reset::Options),
     Simulate(simulate::Options),
     Advise(advise::Options),
@@ -122,6 +126,7 @@ pub fn main() -> ExitCode {
         Command::Events(options) => done(events::run(&options)),
         Command::Slots(options) => done(slots::run(&options)),
         Command::Ttft(options) => done(ttft::run(&options)),
+        Command::Store(options) => store::run(&options),
         Command::Reset(options) => done(reset::run(&options)),
         Command::Simulate(options) => done(simulate::run(&options)),
         Command::Advise(options) => done(advise::run(&options)),

@@ -55,6 +55,16 @@ impl Running {
         model.map(|model| &*model.name)
     }
 
+    pub(super) fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// The folder of its prefix store.
+    pub(super) fn store(&self) -> Option<&str> {
+        let store = self.stats.as_ref().ok()?.store.as_ref();
+        store.map(|store| &*store.folder)
+    }
+
     /// Whether it listens at this URL.
     pub(super) fn listens_at(&self, url: &str) -> bool {
         let stats = self.stats.as_ref();

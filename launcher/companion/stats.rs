@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::control::{
-    HostCache, KvEvents, Losses, Mode, ModelState, Reason, Recording, ReuseOver, Slot, Stats,
+    HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, Reason, Recording, ReuseOver, Slot,
+    Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
@@ -77,6 +78,9 @@ pub(super) fn text(stats: &Stats) -> String {
     lines.push(line("last minute", &reuse(&stats.reuse.last_minute)));
     lines.push(line("evictions", &evictions(stats)));
     lines.push(line("index", &index(stats)));
+    if let Some(store) = &stats.store {
+        lines.push(line("store", &prefix_store(store)));
+    }
     if let Some(events) = &stats.kv_events {
         lines.push(line("kv events", &kv_events(events)));
     }
@@ -243,6 +247,32 @@ pub(super) fn index(stats: &Stats) -> String {
         parts.push(format!("FAILING: {}", Visible(error)));
     }
     format!("{}: {}", delivery.endpoint, parts.join(", "))
+}
+
+/// The prefix store, in words.
+pub(super) fn prefix_store(store: &PrefixStore) -> String {
+    let mut parts = vec![
+        format!("{} of {}", bytes(store.bytes), bytes(store.limit_bytes)),
+        format!("{} tokens loaded", count(store.loaded_tokens)),
+        format!("{} stored", count(store.saved_tokens)),
+    ];
+    if !store.ready {
+        parts.push("not in use yet: the folder and the model's file are being read".to_owned());
+    }
+    for (number, what) in [
+        (store.failed_loads, "states refused by the engine"),
+        (store.lost_chunks, "chunks not kept"),
+    ] {
+        if number > 0 {
+            parts.push(format!("{} {what}", count(number)));
+        }
+    }
+    let refused = store.refused.iter().map(|why| format!("REFUSED: {why}"));
+    parts.extend(refused);
+    if let Some(problem) = &store.problem {
+        parts.push(format!("PROBLEM: {}", Visible(problem)));
+    }
+    format!("{}; {}", parts.join(", "), Visible(&store.folder))
 }
 
 /// What is published for routers, in words.

@@ -26,7 +26,12 @@ fn names() -> BTreeSet<String> {
 #[test]
 fn every_metric_of_the_dashboard_is_exported() {
     let index = Index::start().unwrap();
-    let watched = Watched::start(two_slots().index_url(index.url()));
+    let folder = tempfile::tempdir().unwrap();
+    let watched = {
+        // Only a server with a prefix store exports its size.
+        let builder = two_slots().env("CONTEXTPILOT_STORE", folder.path());
+        Watched::start(builder.index_url(index.url()))
+    };
     let control = Control::new(&watched.control).unwrap();
     for text in ["Tea is picked in spring.", "The sea is salt."] {
         watched.complete(Request::completion(text).id(text).slot(0));
@@ -62,6 +67,7 @@ fn every_metric_of_the_dashboard_is_exported() {
         ("requests_total", "id"),
         ("time_to_first_token_seconds_bucket", "reuse"),
         ("info", "model"),
+        ("prefix_store_tokens_total", "change"),
     ] {
         let name = format!("{PREFIX}{name}");
         let sample = metrics.of(&name).next();

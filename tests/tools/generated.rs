@@ -10,7 +10,7 @@ fn completions_contain_every_command() {
         let script = good(&companion(&["completions", shell]).output().unwrap());
         for command in [
             "demo", "top", "stats", "where", "why", "events", "slots", "ttft", "reset", "simulate",
-            "advise", "doctor", "listen", "gateway", "index", "up",
+            "advise", "store", "doctor", "listen", "gateway", "index", "up",
         ] {
             assert!(script.contains(command), "{command} for {shell}");
         }
@@ -107,6 +107,8 @@ fn there_is_a_man_page_for_every_command() {
         "-ttft",
         "-slots",
         "-slots-save",
+        "-store",
+        "-store-prune",
         "-where",
         "-index",
         "-up",

@@ -9,6 +9,7 @@ mod gateway;
 mod generated;
 mod screen;
 mod slots;
+mod store;
 mod support;
 mod text;
 mod ttft;

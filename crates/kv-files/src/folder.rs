@@ -48,6 +48,17 @@ impl Folder {
         })
     }
 
+    /// Opens the store in the folder `path`, if there is one.
+    ///
+    /// # Errors
+    /// Others could change it.
+    pub fn existing(path: &Path) -> Result<Option<Self>, FolderError> {
+        match path.join(VERSION).is_dir() {
+            true => Self::open(path).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// The path that was given.
     pub fn path(&self) -> &Path {
         &self.path
@@ -159,8 +170,12 @@ impl Folder {
         Ok(rustix::fs::openat(&*private, name, flags, Mode::empty())?)
     }
 
-    /// Removes a chunk's file, if it is there.
-    pub(crate) fn remove(&self, name: &Name) -> io::Result<()> {
+    /// Removes a chunk's file, if it is there. A server that uses the store finds that out when it wants the
+    /// chunk, and evaluates.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn remove(&self, name: &Name) -> io::Result<()> {
         match rustix::fs::unlinkat(&*self.private(), file_name(name), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(error) => Err(error.into()),

@@ -3,6 +3,7 @@
 //! ```text
 //!  <folder>/v1/            0700, this user's
 //!    4f/4f0c….kv           0600, one for each chunk: header, tokens, rows
+//!    models/<fingerprint>  what a person calls the model; nothing depends on it
 //!    new/<process>-<n>     what is being written
 //! ```
 //!
@@ -31,6 +32,7 @@
 mod folder;
 mod format;
 mod list;
+mod models;
 mod problem;
 mod writer;
 

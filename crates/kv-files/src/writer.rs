@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contextpilot_kv_store::{Chunk, Name};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::{Folder, Problem};
@@ -58,6 +58,7 @@ struct Shared {
 enum Job {
     Write(Chunk, Rows),
     Remove(Name),
+    NameModel(Fingerprint, String),
     /// There are touched names from now on.
     Touched,
     /// Everything before this was done.
@@ -185,6 +186,11 @@ impl Writer {
         self.waiting().remove(&name);
         // If the thread has ended, the next start loads the file, and finds it useless or not.
         let _ = self.jobs.send(Job::Remove(name));
+    }
+
+    /// Writes down how people call the model with this fingerprint, for [`Folder::model_name`].
+    pub fn name_model(&self, fingerprint: Fingerprint, model: String) {
+        let _ = self.jobs.send(Job::NameModel(fingerprint, model));
     }
 
     /// Chunks were used: the times of their files are set soon, so that the next start knows.

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::*;
 use contextpilot_kv_files::{Done, Folder, ReadError, Refusal, Writer};
+use contextpilot_kv_store::Fingerprint;
 
 #[test]
 fn chunks_are_read_as_they_were_written() {
@@ -307,4 +308,42 @@ fn the_disk_says_how_much_is_free() {
     let folder = Folder::open(home.path()).expect("it opens");
     let (free, all) = folder.space().expect("it says");
     assert!(0 < free && free <= all, "{free} of {all}");
+}
+
+#[test]
+fn a_model_has_the_name_that_was_given_last() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let model = chunks(1, 1)[0].fingerprint;
+    assert_eq!(folder.model_name(&model), None);
+    let writer = writer(&folder);
+    writer.name_model(model, "tea".to_owned());
+    writer.name_model(model, "tea + milk".to_owned());
+    assert!(writer.flush(LONG));
+    assert_eq!(folder.model_name(&model).as_deref(), Some("tea + milk"));
+    assert_eq!(folder.model_name(&Fingerprint([9; 16])), None);
+    // It is no chunk.
+    assert_eq!(found(&folder), []);
+    let headers = folder.headers().expect("it is there");
+    assert_eq!(
+        (headers.damaged, headers.foreign, headers.unreadable),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn looking_for_a_store_makes_none() {
+    let home = closed();
+    assert!(
+        Folder::existing(home.path())
+            .expect("it may be looked at")
+            .is_none()
+    );
+    assert_eq!(fs::read_dir(home.path()).expect("it is there").count(), 0);
+    Folder::open(home.path()).expect("it opens");
+    assert!(
+        Folder::existing(home.path())
+            .expect("it may be looked at")
+            .is_some()
+    );
 }

@@ -7,6 +7,8 @@ use contextpilot_control::{Reason, Stats};
 use crate::histogram::{BOUNDS, CLASSES};
 use crate::observer::Observer;
 
+mod store;
+
 /// The beginning of every metric's name.
 const PREFIX: &str = "contextpilot_llama_";
 
@@ -22,6 +24,7 @@ impl Observer {
         page.requests(stats);
         page.delivery(stats);
         page.kv_events(stats);
+        page.prefix_store(stats);
         self.first_token(&mut page);
         page.text
     }

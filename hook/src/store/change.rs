@@ -132,8 +132,10 @@ pub(super) fn keep(
     state: &[u8],
     ours: Option<&Arc<Vec<u8>>>,
 ) {
-    let conditions = one.session.conditions(sequence);
-    let fingerprint = conditions.and_then(|conditions| one.fingerprint(conditions));
+    let Some(conditions) = one.session.conditions(sequence) else {
+        return;
+    };
+    let fingerprint = one.fingerprint(conditions);
     let (Some(shelf), Some(layout), Some(fingerprint), Some(tokens)) = (
         shelf,
         &one.layout,
@@ -149,6 +151,7 @@ pub(super) fn keep(
         Ok(state)
             if state.layout() == layout && state.tokens() == tokens.len() && state.is_whole() =>
         {
+            shelf.name_model(fingerprint, || one.model_name(conditions));
             shelf.keep(&fingerprint, tokens, &state, ours);
         }
         // The engine holds something else than was seen: nothing is kept.

@@ -18,14 +18,26 @@ use super::figures::DIGESTS;
 use crate::attach::version;
 use crate::base::guard;
 
-/// The digest of a file; `None` inside: the file cannot be read. Empty while it is being made.
-#[derive(Default)]
-pub(super) struct Content(OnceLock<Option<[u8; 16]>>);
+/// What is in a file.
+pub(super) struct Content {
+    /// What people call it: the file's name.
+    pub(super) name: String,
+    /// `None` inside: the file cannot be read. Empty while it is being made.
+    digest: OnceLock<Option<[u8; 16]>>,
+}
 
 impl Content {
+    fn of(path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default();
+        Self {
+            name: name.to_string_lossy().into_owned(),
+            digest: OnceLock::new(),
+        }
+    }
+
     /// The digest, if it is there.
-    pub(super) fn get(&self) -> Option<&[u8; 16]> {
-        self.0.get()?.as_ref()
+    pub(super) fn digest(&self) -> Option<&[u8; 16]> {
+        self.digest.get()?.as_ref()
     }
 }
 
@@ -56,7 +68,7 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
         return Arc::clone(&known.content);
     }
     files.retain(|file| file.path != path);
-    let content = Arc::new(Content::default());
+    let content = Arc::new(Content::of(&path));
     files.push(FileContent {
         path: path.clone(),
         mark,
@@ -64,7 +76,7 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
     });
     let result = Arc::clone(&content);
     let finish = |content: &Content, digest| {
-        let _ = content.0.set(digest);
+        let _ = content.digest.set(digest);
         DIGESTS.fetch_sub(1, Ordering::Release);
     };
     DIGESTS.fetch_add(1, Ordering::Relaxed);

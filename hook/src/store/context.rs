@@ -178,7 +178,7 @@ impl ContextStore {
         let under = self.all_conditions.get(conditions.0 as usize)?;
         if under.fingerprint.is_none() {
             let layout = self.layout.as_ref()?.digest();
-            let model = *self.model.as_ref()?.get()?;
+            let model = *self.model.as_ref()?.digest()?;
             let mut parts: Vec<Vec<u8>> = vec![
                 content::surroundings(),
                 layout.to_vec(),
@@ -187,7 +187,7 @@ impl ContextStore {
             ];
             for &(adapter, scale) in &under.adapters {
                 let content = content::of_adapter(adapter)?;
-                parts.push(content.get()?.to_vec());
+                parts.push(content.digest()?.to_vec());
                 parts.push(scale.to_le_bytes().to_vec());
             }
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
@@ -196,6 +196,16 @@ impl ContextStore {
             return Some(made);
         }
         under.fingerprint
+    }
+
+    /// What people call the model with the adapters that these conditions apply.
+    pub(super) fn model_name(&self, conditions: Conditions) -> String {
+        let under = self.all_conditions.get(conditions.0 as usize);
+        let adapters = under.into_iter().flat_map(|under| &under.adapters);
+        let adapters = adapters.filter_map(|&(adapter, _)| content::of_adapter(adapter));
+        let parts = self.model.iter().cloned().chain(adapters);
+        let names: Vec<String> = parts.map(|part| part.name.clone()).collect();
+        names.join(" + ")
     }
 
     /// The tokens that fit into the context beside what it holds. A context whose sequences share it has

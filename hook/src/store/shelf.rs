@@ -24,6 +24,8 @@ pub(super) struct Shelf {
     writer: Writer,
     /// For rows that are read.
     rows: Vec<u8>,
+    /// The models whose names were written down.
+    named: Vec<Fingerprint>,
 }
 
 /// What the store has of a prompt.
@@ -76,6 +78,7 @@ impl Shelf {
             folder,
             writer,
             rows: Vec::new(),
+            named: Vec::new(),
         };
         shelf.count();
         Ok(shelf)
@@ -153,6 +156,14 @@ impl Shelf {
     /// Memory for a state.
     pub(super) fn buffer(&self) -> Vec<u8> {
         self.writer.buffer()
+    }
+
+    /// Writes down what people call the model with this fingerprint, once.
+    pub(super) fn name_model(&mut self, fingerprint: Fingerprint, name: impl FnOnce() -> String) {
+        if !self.named.contains(&fingerprint) {
+            self.named.push(fingerprint);
+            self.writer.name_model(fingerprint, name());
+        }
     }
 
     /// Keeps what is new in a state that holds these tokens. `ours`: the bytes of the state, if they may be

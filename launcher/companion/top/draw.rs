@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline};
 
-use contextpilot_client::control::{HostCache, KvEvents, Slot};
+use contextpilot_client::control::{HostCache, KvEvents, PrefixStore, Slot};
 
 use super::state::{Line, Order, Point, State};
 use crate::companion::show::{Moment, Visible, bytes, count, percent};
@@ -23,7 +23,10 @@ const FIGURES: u16 = 4;
 pub(super) fn screen(state: &State, frame: &mut Frame) {
     let area = frame.area();
     // Slots and host take what they need, the evictions at least a third.
-    let wanted = state.slots().len().max(1) as u16 + 2 + published(state).is_some() as u16;
+    let wanted = state.slots().len().max(1) as u16
+        + 2
+        + published(state).is_some() as u16
+        + stored(state).is_some() as u16;
     // If the server does not explain evaluations, there is no line for that.
     let says_why = u16::from(causes::are_known(state));
     let room = area.height.saturating_sub(2 + says_why + FIGURES);
@@ -70,9 +73,11 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
     let inside = block.inner(area);
     frame.render_widget(block, area);
     let published = published(state);
-    let [slots, host, routers] = Layout::vertical([
+    let stored = stored(state);
+    let [slots, host, store, routers] = Layout::vertical([
         Constraint::Fill(1),
         Constraint::Length(1),
+        Constraint::Length(stored.is_some() as u16),
         Constraint::Length(published.is_some() as u16),
     ])
     .areas(inside);
@@ -100,14 +105,27 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
         None => Text::default(),
     };
     frame.render_widget(Paragraph::new(line), host);
-    if let Some(events) = published {
-        let line = format!("kv   {}", stats::kv_events(events));
-        let style = match events.problem {
-            Some(_) => colour(state, Color::Red),
-            None => Style::new(),
+    let mut line = |text: String, is_wrong: bool, area| {
+        let style = match is_wrong {
+            true => colour(state, Color::Red),
+            false => Style::new(),
         };
-        frame.render_widget(Paragraph::new(Text::styled(line, style)), routers);
+        frame.render_widget(Paragraph::new(Text::styled(text, style)), area);
+    };
+    if let Some(kept) = stored {
+        let text = format!("disk {}", stats::prefix_store(kept));
+        let is_wrong = kept.problem.is_some() || !kept.refused.is_empty();
+        line(text, is_wrong, store);
     }
+    if let Some(events) = published {
+        let text = format!("kv   {}", stats::kv_events(events));
+        line(text, events.problem.is_some(), routers);
+    }
+}
+
+/// The prefix store, if there is one.
+fn stored(state: &State) -> Option<&PrefixStore> {
+    state.now.as_ref()?.store.as_ref()
 }
 
 /// What is published for routers, if anything should be.

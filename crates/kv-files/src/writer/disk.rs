@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use contextpilot_kv_store::{Chunk, Name};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name};
 use rustix::fs::{
     AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
 };
@@ -14,6 +14,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::folder::{Folder, NEW, file_name};
 use crate::format::Head;
+use crate::models;
 
 /// How many names are tried for a new file. Others may have the same process id, in another container.
 const ATTEMPTS: u32 = 1000;
@@ -49,16 +50,31 @@ impl Disk {
             Some(new) => new,
             None => self.folder.inner(NEW)?,
         };
-        let (mut file, name) = self.create(&new)?;
-        let written = file
-            .write_all(&head)
-            .and_then(|()| file.write_all(rows))
-            .and_then(|()| self.rename(&new, &name, &chunk.name));
-        if written.is_err() {
-            let _ = rustix::fs::unlinkat(&new, &*name, AtFlags::empty());
-        }
+        let to = file_name(&chunk.name);
+        self.put(&new, &[&head, rows], &to[..2], &to)?;
         // Kept open only as long as all is well.
-        written.map(|()| self.new = Some(new))
+        self.new = Some(new);
+        Ok(())
+    }
+
+    /// Says how people call the model with this fingerprint.
+    pub(super) fn name_model(&mut self, fingerprint: &Fingerprint, model: &str) -> io::Result<()> {
+        let new = self.folder.inner(NEW)?;
+        let to = models::file_name(fingerprint);
+        self.put(&new, &[model.as_bytes()], models::FOLDER, &to)
+    }
+
+    /// Writes a file whole, and then gives it its name, which is in the folder `within`.
+    fn put(&mut self, new: &OwnedFd, parts: &[&[u8]], within: &str, to: &str) -> io::Result<()> {
+        let (mut file, name) = self.create(new)?;
+        let written = parts
+            .iter()
+            .try_for_each(|part| file.write_all(part))
+            .and_then(|()| self.rename(new, &name, within, to));
+        if written.is_err() {
+            let _ = rustix::fs::unlinkat(new, &*name, AtFlags::empty());
+        }
+        written
     }
 
     /// A new file, locked so that nobody takes it for one of a dead process.
@@ -81,14 +97,13 @@ impl Disk {
         Err(Errno::EXIST.into())
     }
 
-    fn rename(&self, new: &OwnedFd, from: &str, name: &Name) -> io::Result<()> {
+    fn rename(&self, new: &OwnedFd, from: &str, within: &str, to: &str) -> io::Result<()> {
         let private = self.folder.private();
-        let to = file_name(name);
-        match rustix::fs::renameat(new, from, &*private, &*to) {
+        match rustix::fs::renameat(new, from, &*private, to) {
             // The first file of this folder.
             Err(Errno::NOENT) => {
-                self.folder.inner(&to[..2])?;
-                Ok(rustix::fs::renameat(new, from, &*private, &*to)?)
+                self.folder.inner(within)?;
+                Ok(rustix::fs::renameat(new, from, &*private, to)?)
             }
             other => Ok(other?),
         }

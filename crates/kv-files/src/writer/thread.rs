@@ -93,6 +93,10 @@ impl Thread<'_> {
             }
             // If it cannot be removed, the next start finds it again.
             Ok(Job::Remove(name)) => drop(self.disk.remove(&name)),
+            // Nothing but a person's reading depends on it.
+            Ok(Job::NameModel(fingerprint, model)) => {
+                drop(self.disk.name_model(&fingerprint, &model));
+            }
             Ok(Job::Touched) => self.touch_at = self.touch_at.or(Some(now + COLLECT)),
             Ok(Job::Flush(waiting)) => {
                 self.touch();

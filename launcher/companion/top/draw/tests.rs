@@ -1,5 +1,5 @@
 use contextpilot_client::Update;
-use contextpilot_client::control::{Missed, ResidencyEvent, Stats};
+use contextpilot_client::control::{Missed, PrefixStore, ResidencyEvent, Stats};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -273,4 +273,27 @@ fn a_bar_says_why_tokens_were_evaluated() {
         line.ends_with("new 60 %, evicted 30 %, elsewhere 10 %"),
         "{line}"
     );
+}
+
+#[test]
+fn a_prefix_store_has_a_line() {
+    let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
+    now.store = Some(PrefixStore {
+        folder: "/var/lib/llama/store".to_owned(),
+        ready: true,
+        bytes: 5 << 20,
+        limit_bytes: 1 << 30,
+        loaded_tokens: 1234,
+        saved_tokens: 700,
+        ..PrefixStore::default()
+    });
+    let mut state = State::new(false);
+    state.stats(now.clone());
+    let shown = lines(&drawn(&state, 100, 24)).join("\n");
+    let line = "disk 5.0 MiB of 1.0 GiB, 1,234 tokens loaded, 700 stored; /var/lib/llama/store";
+    assert!(shown.contains(line), "{shown}");
+    now.store = None;
+    state.stats(now);
+    let shown = lines(&drawn(&state, 100, 24)).join("\n");
+    assert!(!shown.contains("disk"), "{shown}");
 }

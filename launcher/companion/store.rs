@@ -1,0 +1,181 @@
+//! `store`: the prefix store's folder, seen from outside.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use contextpilot_kv_files::Folder;
+use contextpilot_settings::env;
+use serde_json::json;
+
+mod contents;
+mod size;
+mod text;
+
+use super::servers::{self, Running};
+use super::show::{Visible, bytes, count, print, print_json};
+use crate::say::say;
+use crate::variables::{Lookup, of_process};
+use contents::Contents;
+use size::Size;
+
+/// Show, check or shrink the prefix store
+///
+/// Reads the folder of CONTEXTPILOT_STORE. Without that variable: the folder of the server of this user
+/// that runs with CONTEXTPILOT_LISTEN=auto. A server may use the folder meanwhile: if a chunk is gone, it
+/// evaluates. Files with a damaged header are removed on the way, as a server does when it starts.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  contextpilot-llama store
+  contextpilot-llama store verify
+  contextpilot-llama store prune --to 10GB")]
+pub(super) struct Options {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// The folder [default: CONTEXTPILOT_STORE, else that of the server that runs]
+    #[arg(long, value_name = "FOLDER", global = true)]
+    folder: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Read every chunk and check it; what is damaged is removed
+    ///
+    /// The exit code is 2 if something was damaged or cannot be read.
+    #[command(after_help = "Example:
+  contextpilot-llama store verify --json")]
+    Verify,
+    /// Remove what was used longest ago, until the rest is this large
+    #[command(after_help = "Example:
+  contextpilot-llama store prune --to 500MB")]
+    Prune {
+        /// The size: bytes, or with kB, MB, GB, TB (10³, 10⁶, …) or KiB, MiB, GiB, TiB
+        #[arg(long, value_name = "SIZE")]
+        to: Size,
+    },
+    /// Remove all chunks
+    ///
+    /// The bytes stay on the disk until they are overwritten, as with any file that is removed.
+    #[command(after_help = "Example:
+  contextpilot-llama store clear")]
+    Clear,
+    /// Print the folder
+    #[command(after_help = "Example:
+  du -sh \"$(contextpilot-llama store path)\"")]
+    Path,
+}
+
+/// Something was damaged or cannot be read.
+const DAMAGED: u8 = 2;
+
+pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+    let running = servers::running();
+    let path = folder(options, &running)?;
+    if matches!(options.action, Some(Action::Path)) {
+        return done(match options.json {
+            true => print_json(&json!({ "folder": path })),
+            false => print(&format!("{}\n", path.display())),
+        });
+    }
+    let shown = || Visible(&path.to_string_lossy()).to_string();
+    let folder = Folder::existing(&path).map_err(|e| format!("The store cannot be opened: {e}"))?;
+    let Some(folder) = folder else {
+        return Err(format!(
+            "There is no prefix store in {}: a server with {}={} makes one",
+            shown(),
+            env::STORE,
+            shown()
+        ));
+    };
+    let contents =
+        Contents::read(folder).map_err(|e| format!("{} cannot be read: {e}", shown()))?;
+    match &options.action {
+        None | Some(Action::Path) => {
+            let users = text::users(&running, &path);
+            done(match options.json {
+                true => print_json(&text::json(&path, &contents, &users)),
+                false => print(&text::text(&path, &contents, &users)),
+            })
+        }
+        Some(Action::Verify) => verify(options, contents),
+        Some(Action::Prune { to }) => remove(options, contents, to.bytes()),
+        Some(Action::Clear) => remove(options, contents, 0),
+    }
+}
+
+fn done(printed: Result<(), String>) -> Result<ExitCode, String> {
+    printed.map(|()| ExitCode::SUCCESS)
+}
+
+/// The folder that is meant, absolute.
+fn folder(options: &Options, running: &[Running]) -> Result<PathBuf, String> {
+    let given = options.folder.clone();
+    let given = given.or_else(|| of_process.non_empty(env::STORE).map(PathBuf::from));
+    if let Some(given) = given {
+        return std::path::absolute(&given)
+            .map_err(|e| format!("The folder {} has no path: {e}", given.display()));
+    }
+    let mut folders: Vec<&str> = running.iter().filter_map(Running::store).collect();
+    folders.sort_unstable();
+    folders.dedup();
+    match folders[..] {
+        [one] => Ok(PathBuf::from(one)),
+        [] => Err(format!(
+            "No store is known: set {}, or name the folder with --folder",
+            env::STORE
+        )),
+        _ => Err(format!(
+            "Servers of this user have several stores: choose one with --folder: {}",
+            Visible(&folders.join(", "))
+        )),
+    }
+}
+
+fn verify(options: &Options, mut contents: Contents) -> Result<ExitCode, String> {
+    let checked = contents.verify(|name, why| say(format!("The chunk {name} was removed: {why}")));
+    let bad = checked.damaged + checked.unreadable;
+    match options.json {
+        true => print_json(&checked)?,
+        false => print(&format!(
+            "{} chunks, {}: {}\n",
+            count(checked.good as u64),
+            bytes(checked.bytes),
+            match bad {
+                0 => "all are good".to_owned(),
+                _ => format!(
+                    "these are good; {} were damaged and are removed, {} cannot be read",
+                    checked.damaged, checked.unreadable
+                ),
+            }
+        ))?,
+    }
+    Ok(match bad {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::from(DAMAGED),
+    })
+}
+
+fn remove(options: &Options, mut contents: Contents, to: u64) -> Result<ExitCode, String> {
+    let removed = contents
+        .shrink(to)
+        .map_err(|e| format!("A chunk cannot be removed: {e}"))?;
+    done(match options.json {
+        true => print_json(&removed),
+        false => print(&format!(
+            "{} chunks removed, {}; {} chunks stay, {}\n",
+            count(removed.chunks as u64),
+            bytes(removed.bytes),
+            count(removed.left_chunks as u64),
+            bytes(removed.left_bytes)
+        )),
+    })
+}
+
+/// Whether two paths lead to the same folder.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    one == other || real(one) == real(other)
+}

@@ -1,0 +1,158 @@
+//! What is in the folder.
+
+use std::io;
+
+use contextpilot_kv_files::{Folder, Header, Headers, ReadError};
+use contextpilot_kv_store::{Fingerprint, Name, Store};
+use serde::Serialize;
+
+/// All chunks whose headers are good.
+pub(super) struct Contents {
+    folder: Folder,
+    /// The chunks that were used longest ago come first.
+    pub(super) headers: Vec<Header>,
+    /// Files with damaged headers, which were removed.
+    pub(super) damaged: usize,
+    /// Files that are not the store's, or another version's.
+    pub(super) foreign: usize,
+    /// Files that the system did not let us read.
+    pub(super) unreadable: usize,
+}
+
+/// What is there of one model.
+#[derive(Serialize)]
+pub(super) struct OfModel {
+    /// What the server called it; `None`: it did not say.
+    pub(super) model: Option<String>,
+    /// Stands for the model, its adapters, and everything else that KV depends on.
+    pub(super) fingerprint: String,
+    pub(super) chunks: usize,
+    pub(super) tokens: u64,
+    pub(super) bytes: u64,
+    /// Nanoseconds since 1970.
+    #[serde(skip)]
+    pub(super) last_used: u64,
+}
+
+/// What became of checking everything.
+#[derive(Default, Serialize)]
+pub(super) struct Checked {
+    pub(super) good: usize,
+    /// Of the good ones.
+    pub(super) bytes: u64,
+    /// They were removed.
+    pub(super) damaged: usize,
+    pub(super) unreadable: usize,
+}
+
+/// What became of removing.
+#[derive(Serialize)]
+pub(super) struct Removed {
+    pub(super) chunks: usize,
+    pub(super) bytes: u64,
+    pub(super) left_chunks: usize,
+    pub(super) left_bytes: u64,
+}
+
+impl Contents {
+    pub(super) fn read(folder: Folder) -> io::Result<Self> {
+        let mut found: Headers = folder.headers()?;
+        let mut headers: Vec<Header> = found.by_ref().collect();
+        headers.sort_by_key(|header| (header.last_used, header.chunk.name));
+        Ok(Self {
+            damaged: found.damaged,
+            foreign: found.foreign,
+            unreadable: found.unreadable,
+            headers,
+            folder,
+        })
+    }
+
+    /// Bytes of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.headers.iter().map(|one| one.chunk.cost()).sum()
+    }
+
+    pub(super) fn tokens(&self) -> u64 {
+        let tokens = self.headers.iter().map(|one| one.chunk.tokens.len() as u64);
+        tokens.sum()
+    }
+
+    /// By model, the one that was used last first.
+    pub(super) fn models(&self) -> Vec<OfModel> {
+        let mut models: Vec<(Fingerprint, OfModel)> = Vec::new();
+        for Header { chunk, last_used } in &self.headers {
+            let known = models.iter().position(|(one, _)| *one == chunk.fingerprint);
+            let at = known.unwrap_or_else(|| {
+                models.push((chunk.fingerprint, self.model(&chunk.fingerprint)));
+                models.len() - 1
+            });
+            let model = &mut models[at].1;
+            model.chunks += 1;
+            model.tokens += chunk.tokens.len() as u64;
+            model.bytes += chunk.cost();
+            model.last_used = model.last_used.max(*last_used);
+        }
+        let mut models: Vec<OfModel> = models.into_iter().map(|(_, model)| model).collect();
+        models.sort_by_key(|model| std::cmp::Reverse(model.last_used));
+        models
+    }
+
+    fn model(&self, fingerprint: &Fingerprint) -> OfModel {
+        OfModel {
+            model: self.folder.model_name(fingerprint),
+            fingerprint: fingerprint.to_string(),
+            chunks: 0,
+            tokens: 0,
+            bytes: 0,
+            last_used: 0,
+        }
+    }
+
+    /// Reads all rows. What is damaged is removed, and `say` is told.
+    pub(super) fn verify(&mut self, say: impl Fn(&Name, &ReadError)) -> Checked {
+        let mut checked = Checked {
+            damaged: self.damaged,
+            unreadable: self.unreadable,
+            ..Checked::default()
+        };
+        let mut rows = Vec::new();
+        for Header { chunk, .. } in &self.headers {
+            match self.folder.read(&chunk.name, chunk.bytes, &mut rows) {
+                Ok(()) => {
+                    checked.good += 1;
+                    checked.bytes += chunk.cost();
+                }
+                // A server has let it go meanwhile.
+                Err(ReadError::Gone) => {}
+                Err(why @ ReadError::Damaged(_)) if self.folder.remove(&chunk.name).is_ok() => {
+                    checked.damaged += 1;
+                    say(&chunk.name, &why);
+                }
+                Err(_) => checked.unreadable += 1,
+            }
+        }
+        checked
+    }
+
+    /// Removes chunks until all files have at most so many bytes, in the order in which a server with this
+    /// budget would. What cannot be used goes first.
+    pub(super) fn shrink(&mut self, to: u64) -> io::Result<Removed> {
+        let before = (self.headers.len(), self.bytes());
+        let mut tree = Store::with_memory(u64::MAX, usize::MAX);
+        for Header { chunk, last_used } in &self.headers {
+            tree.load(chunk.clone(), *last_used);
+        }
+        let mut names = tree.orphans();
+        names.extend(tree.set_limit(to));
+        for name in &names {
+            self.folder.remove(name)?;
+        }
+        Ok(Removed {
+            chunks: before.0 - tree.chunks(),
+            bytes: before.1 - tree.bytes(),
+            left_chunks: tree.chunks(),
+            left_bytes: tree.bytes(),
+        })
+    }
+}

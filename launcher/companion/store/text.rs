@@ -1,0 +1,140 @@
+//! What is in the store, as text and as JSON.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use contextpilot_client::control::PrefixStore;
+use serde_json::{Value, json};
+
+use super::contents::{Contents, OfModel};
+use super::is_same;
+use crate::companion::servers::Running;
+use crate::companion::show::{Visible, bytes, count, span};
+use crate::companion::table::Table;
+
+/// A server that uses the folder.
+pub(super) struct User<'a> {
+    process: u32,
+    store: &'a PrefixStore,
+}
+
+/// The servers that use this folder.
+pub(super) fn users<'a>(running: &'a [Running], folder: &Path) -> Vec<User<'a>> {
+    let users = running.iter().filter_map(|one| {
+        let store = one.stats.as_ref().ok()?.store.as_ref()?;
+        is_same(Path::new(&store.folder), folder).then_some(User {
+            process: one.process(),
+            store,
+        })
+    });
+    users.collect()
+}
+
+pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> String {
+    let mut text = format!("{}\n", Visible(&folder.to_string_lossy()));
+    text += &format!(
+        "{} chunks, {} tokens, {}{}\n",
+        count(contents.headers.len() as u64),
+        count(contents.tokens()),
+        bytes(contents.bytes()),
+        used(contents)
+    );
+    for (number, what) in [
+        (contents.damaged, "files were damaged, and are removed"),
+        (
+            contents.foreign,
+            "files are not the store's, or another version's; they stay",
+        ),
+        (contents.unreadable, "files cannot be read"),
+    ] {
+        if number > 0 {
+            text += &format!("{} {what}\n", count(number as u64));
+        }
+    }
+    let models = contents.models();
+    if !models.is_empty() {
+        text += "\n";
+        text += &table(&models);
+    }
+    if !users.is_empty() {
+        text += "\n";
+    }
+    for User { process, store } in users {
+        text += &format!(
+            "server {process}: {} tokens loaded in {} loads, at most {}\n",
+            count(store.loaded_tokens),
+            count(store.loads),
+            bytes(store.limit_bytes)
+        );
+    }
+    text
+}
+
+/// When the chunks were last used.
+fn used(contents: &Contents) -> String {
+    match (contents.headers.last(), contents.headers.first()) {
+        (Some(last), Some(first)) => format!(
+            "; last used {} to {} ago",
+            ago(last.last_used),
+            ago(first.last_used)
+        ),
+        _ => String::new(),
+    }
+}
+
+fn table(models: &[OfModel]) -> String {
+    let mut table = Table::new(&["model", "chunks", "tokens", "bytes", "last used"], &[0]);
+    for model in models {
+        // Enough to tell them apart.
+        let short = model.fingerprint.get(..12).unwrap_or_default();
+        table.row(vec![
+            match &model.model {
+                Some(name) => Visible(name).to_string(),
+                None => short.to_owned(),
+            },
+            count(model.chunks as u64),
+            count(model.tokens),
+            bytes(model.bytes),
+            format!("{} ago", ago(model.last_used)),
+        ]);
+    }
+    table.text()
+}
+
+pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Value {
+    let age = |nanoseconds: u64| since(nanoseconds).as_secs_f64();
+    let models = contents.models().into_iter().map(|model| {
+        let age = age(model.last_used);
+        let mut value = json!(model);
+        value["last_used_seconds_ago"] = json!(age);
+        value
+    });
+    json!({
+        "folder": folder,
+        "chunks": contents.headers.len(),
+        "tokens": contents.tokens(),
+        "bytes": contents.bytes(),
+        "damaged": contents.damaged,
+        "foreign": contents.foreign,
+        "unreadable": contents.unreadable,
+        "last_used_seconds_ago": contents.headers.last().map(|one| age(one.last_used)),
+        "first_used_seconds_ago": contents.headers.first().map(|one| age(one.last_used)),
+        "models": models.collect::<Vec<_>>(),
+        "servers": users.iter().map(|user| json!({
+            "pid": user.process,
+            "loads": user.store.loads,
+            "loaded_tokens": user.store.loaded_tokens,
+            "limit_bytes": user.store.limit_bytes,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn ago(nanoseconds: u64) -> String {
+    span(since(nanoseconds))
+}
+
+/// How long ago a time is, in nanoseconds since 1970. Nothing, if the clock was set back since.
+fn since(nanoseconds: u64) -> Duration {
+    let then = UNIX_EPOCH + Duration::from_nanos(nanoseconds);
+    SystemTime::now().duration_since(then).unwrap_or_default()
+}

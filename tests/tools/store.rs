@@ -1,0 +1,170 @@
+//! `store` on the folder that a real server wrote.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use contextpilot_testbed::{Completion, Request};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Watched, companion, fails, good, json, two_slots, until};
+
+/// A server with a store of 600 tokens, its folder, and the answer.
+fn filled() -> (Watched, TempDir, Completion) {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = two_slots().env("CONTEXTPILOT_STORE", folder.path());
+    let watched = Watched::start(builder);
+    until("the store is in use", || {
+        let ready = &watched.json(&["stats"])["store"]["ready"];
+        (*ready == true).then_some(())
+    });
+    let answer = watched.complete(asking(1, 600));
+    watched.complete(asking(2, 5));
+    until("the prompt is on disk", || {
+        (tokens(folder.path()) >= 600).then_some(())
+    });
+    (watched, folder, answer)
+}
+
+fn asking(first: u64, count: usize) -> Request {
+    let prompt: Vec<u64> = (1..=count as u64).map(|i| 300 + (first * i) % 50).collect();
+    Request::completion(Value::from(prompt)).slot(0).predict(4)
+}
+
+/// How many tokens the command finds.
+fn tokens(folder: &Path) -> u64 {
+    shown(folder, &[])["tokens"].as_u64().unwrap_or(0)
+}
+
+fn shown(folder: &Path, arguments: &[&str]) -> Value {
+    let output = on(folder, arguments).arg("--json").output().unwrap();
+    json(&String::from_utf8_lossy(&output.stdout))
+}
+
+fn on(folder: &Path, arguments: &[&str]) -> std::process::Command {
+    let mut command = companion(&[&["store"], arguments].concat());
+    command.env("CONTEXTPILOT_STORE", folder);
+    command
+}
+
+/// The files of chunks, the largest first.
+fn chunks(folder: &Path) -> Vec<PathBuf> {
+    let folders = fs::read_dir(folder.join("v1")).unwrap();
+    let files = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+    let files = files.map(|file| file.unwrap().path());
+    let mut files: Vec<_> = files
+        .filter(|file| file.extension().is_some_and(|end| end == "kv"))
+        .collect();
+    files.sort_by_key(|file| std::cmp::Reverse(fs::metadata(file).unwrap().len()));
+    files
+}
+
+#[test]
+fn it_shows_what_a_server_has_stored() {
+    let (watched, folder, _) = filled();
+    let said = shown(folder.path(), &[]);
+    let files = chunks(folder.path());
+    assert_eq!(said["chunks"], files.len());
+    let on_disk: u64 = files
+        .iter()
+        .map(|file| fs::metadata(file).unwrap().len().next_multiple_of(4096))
+        .sum();
+    assert_eq!(said["bytes"], on_disk);
+    let models = said["models"].as_array().unwrap();
+    assert_eq!(models.len(), 1, "{said}");
+    assert_eq!(models[0]["tokens"], said["tokens"]);
+    let name = watched.json(&["stats"])["model"]["name"].clone();
+    assert_eq!(models[0]["model"], name, "{said}");
+    assert!(said["last_used_seconds_ago"].as_f64().unwrap() < 60.0);
+
+    let text = good(&on(folder.path(), &[]).output().unwrap());
+    assert!(
+        text.starts_with(&*folder.path().to_string_lossy()),
+        "{text}"
+    );
+    assert!(text.contains(name.as_str().unwrap()), "{text}");
+    let path = good(&on(folder.path(), &["path"]).output().unwrap());
+    assert_eq!(path.trim_end(), folder.path().to_string_lossy());
+}
+
+#[test]
+fn verify_removes_what_is_damaged_and_says_so() {
+    let (mut watched, folder, _) = filled();
+    watched.server.stop(15).unwrap();
+    let all = chunks(folder.path()).len();
+    let output = on(folder.path(), &["verify"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(good(&output).contains("all are good"), "{output:?}");
+
+    let largest = chunks(folder.path()).remove(0);
+    let mut bytes = fs::read(&largest).unwrap();
+    let end = bytes.len();
+    bytes[end - 1000] ^= 1;
+    fs::write(&largest, bytes).unwrap();
+    let output = on(folder.path(), &["verify", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = json(&String::from_utf8_lossy(&output.stdout));
+    assert_eq!(said["damaged"], 1, "{said}");
+    assert_eq!(said["good"], all - 1, "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let name = largest.file_stem().unwrap().to_string_lossy();
+    let line = format!("[ContextPilot] The chunk {name} was removed: ");
+    assert!(stderr.starts_with(&line), "{stderr}");
+    assert!(!largest.exists());
+}
+
+#[test]
+fn pruning_under_a_running_server_costs_time_only() {
+    let (watched, folder, first) = filled();
+    let before = shown(folder.path(), &[]);
+    let half = before["bytes"].as_u64().unwrap() / 2;
+    let said = shown(folder.path(), &["prune", "--to", &half.to_string()]);
+    assert!(said["left_bytes"].as_u64().unwrap() <= half, "{said}");
+    assert!(said["left_chunks"].as_u64().unwrap() > 0, "{said}");
+    let files = chunks(folder.path()).len() as u64;
+    assert_eq!(said["left_chunks"], files);
+    let removed = said["chunks"].as_u64().unwrap();
+    assert_eq!(before["chunks"], removed + files);
+
+    let answer = watched.complete(asking(1, 600));
+    assert_eq!(answer.content, first.content);
+    // The beginning stayed: what a chunk continues leaves after it.
+    let account = until("the prompt's account", || {
+        let said = watched.json(&["stats"]);
+        (said["store"]["loads"].as_u64()? > 0).then_some(said)
+    });
+    let loaded = account["store"]["loaded_tokens"].as_u64().unwrap();
+    assert!(loaded >= 256, "{}", account["store"]);
+
+    let said = shown(folder.path(), &["clear"]);
+    assert_eq!(said["left_chunks"], 0);
+    assert_eq!(chunks(folder.path()), [] as [PathBuf; 0]);
+    assert_eq!(
+        watched.complete(asking(2, 5)).content,
+        watched.complete(asking(2, 5)).content
+    );
+    let answer = watched.complete(asking(1, 600));
+    assert_eq!(answer.content, first.content);
+}
+
+#[test]
+fn without_a_store_it_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = companion(&["store"]);
+    // No server of this user runs there.
+    command.env("XDG_RUNTIME_DIR", folder.path());
+    command.env("HOME", folder.path());
+    command.env_remove("CONTEXTPILOT_STORE");
+    let said = fails(command);
+    assert!(said.contains("CONTEXTPILOT_STORE"), "{said}");
+    assert!(said.contains("--folder"), "{said}");
+    let said = fails(on(folder.path(), &[]));
+    assert!(said.contains("There is no prefix store in"), "{said}");
+    // Looking made none.
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    let output = on(folder.path(), &["prune", "--to", "much"]).output();
+    let stderr = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(stderr.contains("10GB"), "{stderr}");
+    let path = good(&on(folder.path(), &["path", "--json"]).output().unwrap());
+    assert_eq!(json(&path), json!({ "folder": folder.path() }));
+}
