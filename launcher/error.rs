@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use contextpilot_settings::env;
 
+use crate::misspelt::Misspelt;
 use crate::variables::PRELOAD;
 
 /// Why llama-server was not started.
@@ -19,6 +20,8 @@ pub(crate) enum Error {
     NotExecutable(PathBuf, &'static str),
     /// The hook cannot be used, and `CONTEXTPILOT_STRICT` is set.
     Strict(HookError),
+    /// Nothing asks for the hook but a misspelt setting, and `CONTEXTPILOT_STRICT` is set.
+    Unwanted(Misspelt),
     /// The system refused to execute the server.
     Exec { path: PathBuf, source: io::Error },
 }
@@ -28,7 +31,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Settings(_) => 2,
-            Self::Strict(_) => 3,
+            Self::Strict(_) | Self::Unwanted(_) => 3,
             Self::NotExecutable(..) => 126,
             Self::NotFound | Self::Missing(_) => 127,
             Self::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
@@ -66,6 +69,12 @@ impl fmt::Display for Error {
             Self::Strict(why) => write!(
                 f,
                 "llama-server not started, as {} is set and the hook cannot be used: {why}",
+                env::STRICT
+            ),
+            Self::Unwanted(misspelt) => write!(
+                f,
+                "llama-server not started, as {} is set and no setting asks for the hook: \
+                 {misspelt}",
                 env::STRICT
             ),
             Self::Exec { path, source } => write!(

@@ -9,12 +9,14 @@ use crate::hook_lib::Library;
 use crate::say::say;
 use crate::server::{self, Server};
 use crate::variables::{Lookup, PRELOAD, of_process};
-use crate::{hook_lib, obstacle, preload, sys};
+use crate::{hook_lib, misspelt, obstacle, preload, sys};
 
 /// Becomes llama-server, with the hook in it if the environment asks for it:
 /// with `CONTEXTPILOT_INDEX_URL`, or, for observation only, with
 /// `CONTEXTPILOT_LISTEN` or `CONTEXTPILOT_LOG_FILE`. Returns only if that
 /// failed, with the exit code, after one line on stderr.
+///
+/// A misspelt setting gets a line on stderr.
 ///
 /// Without any of these, arguments, environment and signal
 /// dispositions are passed on untouched, nothing is printed, and no file is
@@ -33,8 +35,14 @@ pub fn launch() -> u8 {
 
 fn run() -> Result<Infallible, Error> {
     let arguments = std::env::args_os().skip(1).collect();
+    let mut misspelt = misspelt::find(std::env::vars_os());
+    let wanted = is_wanted(of_process);
+    if !wanted && !misspelt.is_empty() && flag(of_process, env::STRICT)? {
+        return Err(Error::Unwanted(misspelt.swap_remove(0)));
+    }
+    misspelt.iter().for_each(say);
     // Before the settings are checked: without the hook they do not matter.
-    if !is_wanted(of_process) {
+    if !wanted {
         return exec(&server::find(of_process)?, arguments);
     }
     Settings::from(of_process)?;

@@ -17,6 +17,7 @@ pub mod companion;
 mod error;
 mod hook_lib;
 mod launch;
+mod misspelt;
 mod obstacle;
 mod preload;
 mod say;

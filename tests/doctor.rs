@@ -564,6 +564,20 @@ fn doctor_shows_wrong_settings() {
 }
 
 #[test]
+fn doctor_names_a_misspelt_setting() {
+    let home = Home::new();
+    let mut doctor = home.doctor(&["/bin/true"]);
+    let report = json(doctor.env("CONTEXTPILOT_LOGFILE", "/dev/null"));
+    let settings = finding(&report, "settings");
+    assert_eq!(settings["grade"], "limit");
+    let text = settings["text"].as_str().unwrap();
+    assert!(
+        text.ends_with("did you mean CONTEXTPILOT_LOG_FILE?"),
+        "{text}"
+    );
+}
+
+#[test]
 fn doctor_ends_with_the_command_to_type_next() {
     let (home, index) = (Home::new(), Index::start());
     let last = |doctor: &mut Command| {

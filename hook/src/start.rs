@@ -12,8 +12,8 @@ use contextpilot_delivery::{Config, Sender};
 use contextpilot_journal::{Identity, Journal, Place};
 use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
-use contextpilot_settings::Settings;
-use contextpilot_worker::{self as worker, Handle, TRACE_FILE, Task, Trace};
+use contextpilot_settings::{Settings, env};
+use contextpilot_worker::{self as worker, Handle, Task, Trace};
 
 use crate::attach::{self, Host, claims};
 use crate::base::mode::{self, Turns};
@@ -172,7 +172,7 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
         None => None,
     };
     let sender = index.as_ref().map(|index| Arc::clone(&index.sender));
-    let trace = match std::env::var_os(TRACE_FILE).filter(|path| !path.is_empty()) {
+    let trace = match std::env::var_os(env::TRACE_FILE).filter(|path| !path.is_empty()) {
         Some(path) => Some(Trace::open(Path::new(&path))?),
         None => None,
     };

@@ -7,6 +7,7 @@ use clap::Args;
 use contextpilot_settings::{Settings, env};
 
 use crate::hook_lib;
+use crate::misspelt;
 use crate::obstacle::Library;
 use crate::server;
 use crate::variables::{Lookup, of_process};
@@ -82,6 +83,13 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         Ok(library) => Finding::new("hook", Grade::Good, library.to_string()),
         Err(why) => Finding::new("hook", Grade::Fails, why.to_string()),
     });
+    for misspelt in misspelt::find(std::env::vars_os()) {
+        report.add(Finding::new(
+            "settings",
+            Grade::Limited,
+            misspelt.to_string(),
+        ));
+    }
     let settings = Settings::from(of_process);
     let mut index = Grade::Good;
     let mut runs = false;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::machine::{Machine, assert_refused, stderr};
+use crate::machine::{Machine, assert_refused, preloaded, stderr};
 
 #[test]
 fn a_wrong_setting_is_named_and_the_exit_code_is_2() {
@@ -64,7 +64,8 @@ fn kv_events_that_cannot_be_published_are_refused_before_the_server_starts() {
 fn an_address_that_cannot_be_listened_at_is_refused_before_the_server_starts() {
     let machine = Machine::new();
     for (address, why) in [
-        ("8890", "no port; give one, as in 127.0.0.1:8890"),
+        ("9000", "a port without an address; give 127.0.0.1:9000"),
+        ("localhost", "no port; give one, as in 127.0.0.1:8890"),
         ("http://127.0.0.1:8890", "a URL"),
         ("::1:8890", "brackets"),
         ("127.0.0.1:88900", "its port is not a number"),
@@ -96,4 +97,41 @@ fn an_address_that_cannot_be_listened_at_is_refused_before_the_server_starts() {
         .unwrap();
     assert_refused(&bad_token, 2, &["CONTEXTPILOT_LISTEN_TOKEN", "position 3"]);
     assert!(!stderr(&bad_token).contains("s3 same"));
+}
+
+#[test]
+fn a_misspelt_setting_gets_a_line_that_names_the_nearest() {
+    let machine = Machine::new();
+    let line = "[ContextPilot] CONTEXTPILOT_LISTN is not a setting and has no effect: \
+                did you mean CONTEXTPILOT_LISTEN?\n";
+    let run = |mut command: Command| {
+        command.arg("/proc/self/environ");
+        let output = command.env("CONTEXTPILOT_LISTN", "auto").output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        output
+    };
+    // Nothing else asks for the hook.
+    let alone = run(machine.launcher());
+    assert_eq!(stderr(&alone), line);
+    assert_eq!(preloaded(&alone), None);
+    let hooked = run(machine.hooked());
+    assert!(stderr(&hooked).starts_with(line), "{}", stderr(&hooked));
+    assert!(preloaded(&hooked).is_some());
+    // A variable of ContextPilot's Python package.
+    let mut others = machine.launcher();
+    others.arg("/dev/null").env("CONTEXTPILOT_MODEL_NAME", "m");
+    assert_eq!(stderr(&others.output().unwrap()), "");
+}
+
+#[test]
+fn strict_refuses_a_server_whose_only_setting_is_misspelt() {
+    let machine = Machine::new();
+    let output = machine
+        .launcher()
+        .env("CONTEXTPILOT_LISTN", "auto")
+        .env("CONTEXTPILOT_STRICT", "1")
+        .output()
+        .unwrap();
+    let what = ["CONTEXTPILOT_STRICT", "did you mean CONTEXTPILOT_LISTEN?"];
+    assert_refused(&output, 3, &what);
 }

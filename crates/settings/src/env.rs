@@ -106,6 +106,9 @@ pub const EXPLAIN_MB: &str = "CONTEXTPILOT_EXPLAIN_MB";
 /// that place as text, if only this machine can reach it (default 0).
 pub const EXPLAIN_TEXT: &str = "CONTEXTPILOT_EXPLAIN_TEXT";
 
+/// A file that gets every event and effect, one a line, for finding faults. It has ids and no prompts.
+pub const TRACE_FILE: &str = "CONTEXTPILOT_TRACE_FILE";
+
 /// The hook library to preload, instead of the one inside the launcher: for
 /// packagers who install it as a file of its own.
 pub const HOOK_LIB: &str = "CONTEXTPILOT_HOOK_LIB";
@@ -116,3 +119,51 @@ pub const STRICT: &str = "CONTEXTPILOT_STRICT";
 
 /// The llama-server to run, instead of the first `llama-server` on `PATH`.
 pub const LLAMA_SERVER_BIN: &str = "LLAMA_SERVER_BIN";
+
+/// All of them that begin with `CONTEXTPILOT_`. Those that give the hook something to do come first.
+pub const ALL: &[&str] = &[
+    INDEX_URL,
+    LISTEN,
+    LOG_FILE,
+    KV_EVENTS,
+    TRAFFIC_FILE,
+    STORE,
+    INDEX_TOKEN,
+    INDEX_CA,
+    INDEX_CONNECT_TIMEOUT_MS,
+    INDEX_TIMEOUT_MS,
+    EXIT_DRAIN_MS,
+    JOURNAL,
+    INDEX_IN_FRONT,
+    LISTEN_TOKEN,
+    LOG_FILE_MB,
+    STORE_GB,
+    KV_EVENTS_REPLAY,
+    KV_EVENTS_TOPIC,
+    KV_BLOCK_SIZE,
+    KV_LORA_NAMES,
+    TRAFFIC_FILE_MB,
+    TRAFFIC_KEEP_KEY,
+    EXPLAIN_MB,
+    EXPLAIN_TEXT,
+    TRACE_FILE,
+    HOOK_LIB,
+    STRICT,
+];
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn all_are_listed() {
+        let source = include_str!("env.rs");
+        let lines = source.lines().filter(|line| line.starts_with("pub const"));
+        let values = lines.filter_map(|line| line.split('"').nth(1));
+        let mut names: Vec<_> = values
+            .filter(|value| value.starts_with("CONTEXTPILOT_") && *value != super::KV_PREFIX)
+            .collect();
+        let mut listed = super::ALL.to_vec();
+        names.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, names);
+    }
+}

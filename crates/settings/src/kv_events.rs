@@ -169,6 +169,9 @@ impl fmt::Display for EndpointError {
             Self::Address(ListenAddressError::Url | ListenAddressError::NoPort) => {
                 f.write_str("no port; give one, as in tcp://127.0.0.1:5557")
             }
+            Self::Address(ListenAddressError::OnlyPort(port)) => {
+                write!(f, "a port without an address; give tcp://127.0.0.1:{port}")
+            }
             Self::Address(error) => error.fmt(f),
         }
     }

@@ -118,7 +118,12 @@ impl FromStr for ListenAddress {
         if text.contains("//") {
             return Err(ListenAddressError::Url);
         }
-        let (host, port) = text.rsplit_once(':').ok_or(ListenAddressError::NoPort)?;
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return Err(match text.parse::<u16>() {
+                Ok(port) => ListenAddressError::OnlyPort(port),
+                Err(_) => ListenAddressError::NoPort,
+            });
+        };
         let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
         let port = match port.parse::<u16>() {
             Ok(port) if digits => port,
@@ -131,7 +136,7 @@ impl FromStr for ListenAddress {
         };
         match ip {
             Some(ip) => Ok(Self::Tcp(SocketAddr::new(ip, port))),
-            None if host.is_empty() => Err(ListenAddressError::NoHost),
+            None if host.is_empty() => Err(ListenAddressError::OnlyPort(port)),
             None if host.contains(':') => Err(ListenAddressError::Brackets),
             None => Err(ListenAddressError::Name),
         }
@@ -167,8 +172,8 @@ pub enum ListenAddressError {
     NoPort,
     /// Its port is not a number of a port.
     Port,
-    /// It has nothing but a port.
-    NoHost,
+    /// It has nothing but this port.
+    OnlyPort(u16),
     /// Its IPv6 address is not in brackets, or is wrong.
     Brackets,
     /// It has a name other than `localhost`.
@@ -185,7 +190,7 @@ impl fmt::Display for ListenAddressError {
             Self::Url => f.write_str("a URL; give only address and port, as in 127.0.0.1:8890"),
             Self::NoPort => f.write_str("no port; give one, as in 127.0.0.1:8890"),
             Self::Port => f.write_str("its port is not a number from 0 to 65535"),
-            Self::NoHost => f.write_str("no address before the port; 127.0.0.1 is this machine's"),
+            Self::OnlyPort(port) => write!(f, "a port without an address; give 127.0.0.1:{port}"),
             Self::Brackets => f.write_str("an IPv6 address stands in brackets, as in [::1]:8890"),
             Self::Name => f.write_str(
                 "a name, where a number such as 127.0.0.1 is wanted (localhost is understood)",

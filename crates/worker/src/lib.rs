@@ -37,5 +37,5 @@ pub use contextpilot_http_server::LARGEST_HEAD;
 pub use library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
 pub use observe::host_limit;
 pub use silence::{DOZE, NAP};
-pub use trace::{Trace, VARIABLE as TRACE_FILE};
+pub use trace::Trace;
 pub use worker::{Handle, Index, OpenJournal, Task, start};

@@ -12,9 +12,6 @@ use std::time::Instant;
 
 use contextpilot_residency::{Effect, Entry, Event};
 
-/// The variable that names the file.
-pub const VARIABLE: &str = "CONTEXTPILOT_TRACE_FILE";
-
 /// The open file.
 pub struct Trace {
     file: File,

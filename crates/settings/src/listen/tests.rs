@@ -44,8 +44,9 @@ fn for_a_text_that_is_not_an_address_the_error_says_why() {
     for (text, error) in [
         ("", ListenAddressError::NoPort),
         ("127.0.0.1", ListenAddressError::NoPort),
-        ("8890", ListenAddressError::NoPort),
-        (":8890", ListenAddressError::NoHost),
+        ("8890", ListenAddressError::OnlyPort(8890)),
+        (":8891", ListenAddressError::OnlyPort(8891)),
+        ("88900", ListenAddressError::NoPort),
         ("127.0.0.1:", ListenAddressError::Port),
         ("127.0.0.1:+1", ListenAddressError::Port),
         ("127.0.0.1:65536", ListenAddressError::Port),

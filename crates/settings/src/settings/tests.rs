@@ -114,7 +114,16 @@ fn an_error_names_the_variable_and_the_remedy() {
         (env::EXIT_DRAIN_MS, "99999999999999999999", "from 0 to"),
         (env::INDEX_TOKEN, "ab\ncd", "character at position 3"),
         (env::LISTEN_TOKEN, "ab cd", "character at position 3"),
-        (env::LISTEN, "8890", "is \"8890\": no port; give one, as in"),
+        (
+            env::LISTEN,
+            "9000",
+            "is \"9000\": a port without an address; give 127.0.0.1:9000",
+        ),
+        (
+            env::KV_EVENTS,
+            "tcp://5557",
+            "a port without an address; give tcp://127.0.0.1:5557",
+        ),
         (
             env::LISTEN,
             "0.0.0.0:8890",
