@@ -40,6 +40,10 @@ pub(super) struct Options {
     host: String,
     #[command(flatten)]
     hosts: Hosts,
+    /// MiB that requests for token ids may take together while they are received,
+    /// worked on and answered: some 100 bytes for each of theirs
+    #[arg(long, value_name = "MIB", default_value_t = contextpilot_gateway::BODIES >> 20)]
+    max_bodies: usize,
 }
 
 /// Serves until the process is ended.
@@ -54,7 +58,10 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     };
     let upstream = Upstream::new(&server).map_err(|e| format!("--server: {e}"))?;
     let hosts = options.hosts.allowed()?;
-    let gateway = Gateway::new(upstream, only.cloned()).with_hosts(hosts);
+    let gateway = Gateway::new(upstream, only.cloned());
+    let gateway = gateway
+        .with_hosts(hosts)
+        .with_bodies(options.max_bodies << 20);
     let listener = listen::bind(&options.host, options.port, "--port")?;
     let address = listener
         .local_addr()

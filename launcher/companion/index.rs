@@ -15,6 +15,7 @@ mod behind;
 mod hook;
 mod ids;
 mod lanes;
+mod rooms;
 mod service;
 mod shared;
 mod tokens;
@@ -70,6 +71,11 @@ pub(super) struct Serving {
     /// MiB of all that is kept, at most
     #[arg(long, value_name = "MIB", default_value_t = Limits::default().kept >> 20)]
     max_kept: usize,
+    /// MiB that requests may take together while they are received, worked on and
+    /// answered. Evictions, and completions that pass through, may take a quarter
+    /// as much each, in addition
+    #[arg(long, value_name = "MIB", default_value_t = Limits::default().bodies >> 20)]
+    max_bodies: usize,
     /// Contexts in one call at most; their clustering takes 4 bytes for the
     /// square of their number
     #[arg(long, value_name = "N", default_value_t = Limits::default().contexts)]
@@ -88,6 +94,7 @@ impl Serving {
             max_requests: limits.requests,
             max_blocks: limits.blocks,
             max_kept: limits.kept >> 20,
+            max_bodies: limits.bodies >> 20,
             max_contexts: limits.contexts,
         }
     }
@@ -97,6 +104,7 @@ impl Serving {
             requests: self.max_requests,
             blocks: self.max_blocks,
             kept: self.max_kept << 20,
+            bodies: self.max_bodies << 20,
             contexts: self.max_contexts,
             ..Limits::default()
         }

@@ -1,5 +1,6 @@
 //! `contextpilot-llama index` and `up`, in front of a real llama-server.
 
+mod bounds;
 mod foreseen;
 #[path = "../index/python.rs"]
 mod python;

@@ -66,6 +66,14 @@ impl Index {
         });
     }
 
+    pub(crate) fn process(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn text(&self, path: &str) -> String {
+        exchange(self.address, "GET", path, b"").text()
+    }
+
     pub(crate) fn get(&self, path: &str) -> Value {
         let response = exchange(self.address, "GET", path, b"");
         assert_eq!(response.status, 200, "{path}: {}", response.text());

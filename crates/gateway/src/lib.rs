@@ -25,7 +25,7 @@ mod sources;
 use std::io;
 use std::net::TcpListener;
 
-use contextpilot_proxy::{Handler, Limits, Request, Response, Upstream, serve};
+use contextpilot_proxy::{Handler, Limits, Request, Response, Room, Upstream, serve};
 use contextpilot_proxy::{error_response, json_response};
 use contextpilot_settings::{AllowedHosts, KvEvents};
 use hyper::Method;
@@ -36,7 +36,11 @@ pub struct Gateway {
     upstream: Upstream,
     events: Option<KvEvents>,
     hosts: AllowedHosts,
+    room: Room,
 }
+
+/// Bytes that requests for token ids take together, unless it is said otherwise.
+pub const BODIES: usize = 512 << 20;
 
 impl Gateway {
     /// For this server, which publishes its events there.
@@ -46,7 +50,16 @@ impl Gateway {
             upstream,
             events,
             hosts: AllowedHosts::default(),
+            room: Room::new(BODIES),
         }
+    }
+
+    /// With another bound for the bytes that requests for token ids take together while they are received, worked on
+    /// and answered.
+    #[must_use]
+    pub fn with_bodies(self, bytes: usize) -> Self {
+        let room = Room::new(bytes);
+        Self { room, ..self }
     }
 
     /// With more hosts by which clients may name it.
@@ -85,8 +98,12 @@ impl Handler for Gateway {
             return error_response(405, "invalid_request_error", &message);
         }
         match request.uri().path() {
-            "/v1/completions/render" => render::completion(&self.upstream, request).await,
-            "/v1/chat/completions/render" => render::chat(&self.upstream, request).await,
+            "/v1/completions/render" => {
+                render::completion(&self.upstream, &self.room, request).await
+            }
+            "/v1/chat/completions/render" => {
+                render::chat(&self.upstream, &self.room, request).await
+            }
             _ => json_response(200, sources::describe(self.events.as_ref(), &request)),
         }
     }

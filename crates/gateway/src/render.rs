@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use contextpilot_proxy::{
-    Body, Request, Response, TooLarge, Upstream, error_response, json_response,
+    Body, Held, NoRoom, Request, Response, Room, TooLarge, Upstream, error_response, json_response,
 };
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -15,6 +15,10 @@ const LARGEST_REQUEST: usize = 64 << 20;
 /// Bytes of an answer of the server: token ids take a little more than their text.
 const LARGEST_ANSWER: usize = 256 << 20;
 
+/// For each byte of a request: a text has no more tokens than bytes, and each is a number in the server's answer, a
+/// value of ours, a copy of it, and a number in our answer.
+const WEIGHT: usize = 100;
+
 /// Texts of one request: the server is asked once for each.
 const MOST_TEXTS: usize = 256;
 
@@ -22,24 +26,36 @@ const INVALID: &str = "invalid_request_error";
 const NOT_SUPPORTED: &str = "not_supported_error";
 
 /// `POST /v1/completions/render`.
-pub(crate) async fn completion(server: &Upstream, request: Request) -> Response {
-    either(try_completion(server, request).await)
+pub(crate) async fn completion(server: &Upstream, room: &Room, request: Request) -> Response {
+    let mut held = room.enter();
+    let result = try_completion(server, &mut held, request).await;
+    either(result, held)
 }
 
 /// `POST /v1/chat/completions/render`.
-pub(crate) async fn chat(server: &Upstream, request: Request) -> Response {
-    either(try_chat(server, request).await)
+pub(crate) async fn chat(server: &Upstream, room: &Room, request: Request) -> Response {
+    let mut held = room.enter();
+    let result = try_chat(server, &mut held, request).await;
+    either(result, held)
 }
 
-fn either(result: Result<Value, Response>) -> Response {
-    match result {
-        Ok(value) => json_response(200, value.to_string()),
-        Err(response) => response,
+fn either(result: Result<Value, Response>, mut held: Held) -> Response {
+    let value = match result {
+        Ok(value) => value.to_string(),
+        Err(response) => return response,
+    };
+    match held.hold(value.len()) {
+        Ok(()) => json_response(200, value).map(|body| body.holding(held)),
+        Err(why) => no_room(why),
     }
 }
 
-async fn try_completion(server: &Upstream, request: Request) -> Result<Value, Response> {
-    let (asker, _, body) = read(server, request).await?;
+async fn try_completion(
+    server: &Upstream,
+    held: &mut Held,
+    request: Request,
+) -> Result<Value, Response> {
+    let (asker, _, body) = read(server, held, request).await?;
     let prompts = prompts::of_completion(&body).map_err(|why| match why {
         NoPrompt::Malformed => error_response(
             400,
@@ -67,8 +83,8 @@ async fn try_completion(server: &Upstream, request: Request) -> Result<Value, Re
     Ok(rendered.into())
 }
 
-async fn try_chat(server: &Upstream, request: Request) -> Result<Value, Response> {
-    let (asker, bytes, body) = read(server, request).await?;
+async fn try_chat(server: &Upstream, held: &mut Held, request: Request) -> Result<Value, Response> {
+    let (asker, bytes, body) = read(server, held, request).await?;
     if prompts::has_media(&body) {
         return Err(media());
     }
@@ -80,12 +96,21 @@ async fn try_chat(server: &Upstream, request: Request) -> Result<Value, Response
     Ok(json!({ "token_ids": tokens }))
 }
 
-async fn read(server: &Upstream, request: Request) -> Result<(Asker<'_>, Bytes, Value), Response> {
+async fn read<'a>(
+    server: &'a Upstream,
+    held: &mut Held,
+    request: Request,
+) -> Result<(Asker<'a>, Bytes, Value), Response> {
     let (head, body) = request.into_parts();
-    let bytes = body.collect(LARGEST_REQUEST).await.map_err(|error| {
-        let status = if error.is::<TooLarge>() { 413 } else { 400 };
-        error_response(status, INVALID, &error.to_string())
+    let bytes = body.collect_in(LARGEST_REQUEST, held).await;
+    let bytes = bytes.map_err(|error| match error.downcast_ref::<NoRoom>() {
+        Some(why) => no_room(*why),
+        None => {
+            let status = if error.is::<TooLarge>() { 413 } else { 400 };
+            error_response(status, INVALID, &error.to_string())
+        }
     })?;
+    held.hold(WEIGHT * bytes.len()).map_err(no_room)?;
     let body: Value = serde_json::from_slice(&bytes).map_err(|error| {
         let message = format!("the body is no JSON: {error}");
         error_response(400, INVALID, &message)
@@ -146,6 +171,10 @@ impl Asker<'_> {
 fn member(mut answer: Value, name: &str, expected: fn(&Value) -> bool) -> Option<Value> {
     let member = answer.get_mut(name)?.take();
     expected(&member).then_some(member)
+}
+
+fn no_room(why: NoRoom) -> Response {
+    error_response(why.status(), INVALID, &why.to_string())
 }
 
 fn media() -> Response {

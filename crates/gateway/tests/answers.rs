@@ -55,7 +55,13 @@ fn read(stream: &mut TcpStream) -> (String, String) {
 }
 
 fn gateway(server: &str) -> SocketAddr {
-    let gateway = Gateway::new(Upstream::new(server).expect("an address"), None);
+    serving(Gateway::new(
+        Upstream::new(server).expect("an address"),
+        None,
+    ))
+}
+
+fn serving(gateway: Gateway) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || gateway.run(listener));
@@ -117,4 +123,18 @@ fn a_request_with_very_many_prompts_is_refused_before_the_server_is_asked() {
     // Token ids need no server.
     let ids = format!(r#"{{"prompt":[{}[1]]}}"#, "[1,2],".repeat(1000));
     assert!(ask(gateway, COMPLETION, &ids).0.contains(" 200 "));
+}
+
+#[test]
+fn a_request_that_would_take_too_much_memory_is_refused_before_the_server_is_asked() {
+    let (server, asked) = server(r#"{"tokens": [1]}"#);
+    let gateway = Gateway::new(Upstream::new(&server).expect("an address"), None);
+    let gateway = serving(gateway.with_bodies(1 << 20));
+    let prompt = |bytes| serde_json::json!({"prompt": "x".repeat(bytes)}).to_string();
+    let (status, body) = ask(gateway, COMPLETION, &prompt(20_000));
+    assert!(status.contains(" 413 "), "{status}{body}");
+    assert!(body.contains("takes 2 MiB of memory"), "{body}");
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    let (status, body) = ask(gateway, COMPLETION, &prompt(10_000));
+    assert!(status.contains(" 200 "), "{status}{body}");
 }

@@ -1,8 +1,15 @@
+use crate::Endpoint;
+
 /// Limits for what clients may make the index keep and do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a request's body; for the server to enforce before it calls.
     pub body: usize,
+    /// The same, of a `/evict`.
+    pub evict_body: usize,
+    /// Bytes that all requests take together while they are received, worked on and answered; for the server to
+    /// enforce, with [`weight`](crate::weight()).
+    pub bodies: usize,
     /// Contexts in a call. Clustering takes 4 bytes for the square of their number: 400 MB for
     /// 10,000.
     pub contexts: usize,
@@ -33,6 +40,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body: 64 << 20,
+            evict_body: 16 << 20,
+            bodies: 512 << 20,
             contexts: 10_000,
             blocks_in_context: 10_000,
             blocks_in_call: 1_000_000,
@@ -43,6 +52,17 @@ impl Default for Limits {
             kept: 256 << 20,
             guessed: 256,
             turns: 100_000,
+        }
+    }
+}
+
+impl Limits {
+    /// Bytes of the body of a request to this endpoint.
+    #[must_use]
+    pub fn body_of(&self, endpoint: Endpoint) -> usize {
+        match endpoint {
+            Endpoint::Evict => self.evict_body,
+            _ => self.body,
         }
     }
 }

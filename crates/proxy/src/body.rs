@@ -9,6 +9,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Frame, SizeHint};
 
+use crate::room::Held;
+
 /// Why a body is cut off.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -83,6 +85,47 @@ impl Body {
             Err(error) if error.is::<LengthLimitError>() => Err(Box::new(TooLarge { limit })),
             Err(error) => Err(error),
         }
+    }
+
+    /// The same, for a client's request: what has arrived counts as held.
+    ///
+    /// # Errors
+    /// [`TooLarge`], [`NoRoom`](crate::NoRoom), or that of the connection.
+    pub async fn collect_in(mut self, limit: usize, held: &mut Held) -> Result<Bytes, BoxError> {
+        let declared = hyper::body::Body::size_hint(&self);
+        if declared.lower() > limit as u64 {
+            return Err(Box::new(TooLarge { limit }));
+        }
+        // A client may declare more than it ever sends, so the buffer grows as the body arrives.
+        let most = usize::try_from(declared.upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let mut all = Vec::new();
+        while let Some(frame) = self.frame().await {
+            let Ok(data) = frame?.into_data() else {
+                continue;
+            };
+            let length = all.len() + data.len();
+            if length > limit {
+                return Err(Box::new(TooLarge { limit }));
+            }
+            if length > all.capacity() {
+                let capacity = (2 * length).min(most.min(limit)).max(length);
+                held.hold(capacity)?;
+                all.reserve_exact(capacity - all.len());
+            }
+            all.extend_from_slice(&data);
+        }
+        Ok(all.into())
+    }
+
+    /// The same body; what its request holds is given back once it was sent.
+    #[must_use]
+    pub fn holding(self, held: Held) -> Self {
+        struct Until(#[expect(dead_code, reason = "it is held")] Held);
+        impl Tap for Until {
+            fn data(&mut self, _: &[u8]) {}
+            fn end(&mut self, _: bool) {}
+        }
+        self.tapped(Until(held))
     }
 }
 

@@ -48,6 +48,9 @@
 //! (`Access-Control-Allow-Origin`) is removed. Loopback names are always allowed; further names are a setting
 //! (`AllowedHosts`). At an address that other machines can reach, IP addresses are allowed as well.
 //!
+//! **Memory.** A [`Room`] bounds what all requests together hold while they are received, worked on and
+//! answered: [`Body::collect_in`] counts what has arrived, and [`Body::holding`] what was not sent yet.
+//!
 //! **Upgrades** (`101 Switching Protocols`) join the two connections.
 
 #![forbid(unsafe_code)]
@@ -56,12 +59,14 @@ mod body;
 mod guard;
 mod headers;
 mod rid;
+mod room;
 mod server;
 mod tls;
 mod upstream;
 
 pub use body::{Body, BoxError, Tap, TooLarge};
 pub use rid::{generates, give_id, request_id};
+pub use room::{FREE, Held, NoRoom, Room};
 pub use server::{Handler, Limits, serve};
 pub use upstream::{AddressError, Upstream};
 

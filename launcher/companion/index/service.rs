@@ -4,9 +4,12 @@ use std::net::TcpListener;
 use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use contextpilot_index::{Answer, Endpoint, Limits, Outcome, Query, Timings, Wish, Work, timings};
+use contextpilot_index::{
+    Answer, Endpoint, Limits, Mode, Outcome, Query, Timings, Wish, Work, timings, weight,
+};
 use contextpilot_proxy::{
-    Body, Handler, Request, Response, Tap, TooLarge, generates, give_id, json_response, request_id,
+    Body, BoxError, Handler, Held, NoRoom, Request, Response, Tap, TooLarge, generates, give_id,
+    json_response, request_id,
 };
 use contextpilot_settings::AllowedHosts;
 use hyper::body::Bytes;
@@ -15,6 +18,7 @@ use hyper::{Method, StatusCode};
 
 use super::hook::Hook;
 use super::lanes::{Lane, Lanes, work_off, work_off_here};
+use super::rooms::Rooms;
 use super::{Behind, Shared, ids};
 
 /// Larger bodies are read on other threads than those that serve.
@@ -29,6 +33,7 @@ struct Service {
     wishes: SyncSender<Wish>,
     hook: Hook,
     lanes: Lanes,
+    rooms: Rooms,
 }
 
 /// Serves until the process is ended.
@@ -48,6 +53,7 @@ pub(super) fn serve(
         wishes,
         hook,
         lanes: Lanes::new(),
+        rooms: Rooms::new(limits.bodies),
     };
     let cannot = |e: std::io::Error| format!("The index cannot serve ({e}): try again");
     listener.set_nonblocking(true).map_err(cannot)?;
@@ -81,7 +87,8 @@ fn response(answer: &Answer) -> Response {
 
 impl Service {
     async fn metrics(&self) -> Response {
-        let metrics = self.shared.lock().await.metrics();
+        let mut metrics = self.shared.lock().await.metrics();
+        metrics.push_str(&self.rooms.metrics());
         let mut response = Response::new(Body::full(metrics));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);
@@ -89,36 +96,48 @@ impl Service {
     }
 
     async fn own(&self, endpoint: Endpoint, request: Request) -> Response {
-        let body = match request.into_body().collect(self.limits.body).await {
+        let mut held = self.rooms.of(endpoint).enter();
+        let limit = self.limits.body_of(endpoint);
+        let body = match request.into_body().collect_in(limit, &mut held).await {
             Ok(body) => body,
-            Err(error) if error.is::<TooLarge>() => {
-                return response(&Answer::error(413, &error.to_string()));
-            }
-            Err(error) => return response(&Answer::error(400, &error.to_string())),
+            Err(error) => return response(&not_received(&error)),
         };
-        match self.answered(endpoint, body).await {
+        match self.answered(endpoint, body, held).await {
             Ok(response) => response,
             Err(answer) => response(&answer),
         }
     }
 
-    async fn answered(&self, endpoint: Endpoint, body: Bytes) -> Result<Response, Answer> {
-        let limits = self.limits;
+    async fn answered(
+        &self,
+        endpoint: Endpoint,
+        body: Bytes,
+        mut held: Held,
+    ) -> Result<Response, Answer> {
+        let (limits, mode) = (self.limits, self.shared.mode());
         let lane = self.lane(endpoint);
         let small = body.len() <= SMALL;
-        let parse = move || Query::parse(endpoint, &body, &limits);
-        let query = match small {
+        let parse = move || {
+            let query = parse(endpoint, &body, &limits, mode, &mut held)?;
+            Ok((query, held))
+        };
+        let (query, held) = match small {
             true => parse()?,
             false => lane.run(parse).await??,
         };
         let outcome = self.shared.lock().await.answer(query, now(), &mut ids::new);
         let response = match outcome {
-            Outcome::Answer(answer) => response(&answer),
+            Outcome::Answer(mut answer) => {
+                if endpoint == Endpoint::Stats {
+                    self.rooms.tell(&mut answer.body);
+                }
+                response(&answer)
+            }
             Outcome::Emptied(answer, forgotten) => {
                 lane.run(move || drop(forgotten)).await?;
                 response(&answer)
             }
-            Outcome::Work(work) => self.work(work, lane).await?,
+            Outcome::Work(work) => self.work(work, lane, held).await?,
         };
         self.pass_wishes().await;
         Ok(response)
@@ -131,11 +150,11 @@ impl Service {
         }
     }
 
-    async fn work(&self, work: Box<Work>, lane: &Lane) -> Result<Response, Answer> {
+    async fn work(&self, work: Box<Work>, lane: &Lane, held: Held) -> Result<Response, Answer> {
         if work.is_small() {
             let mut work = work_off_here(work, &self.shared).await;
             self.foresee(&mut work).await;
-            return Ok(response(&work.answer()));
+            return Ok(last(*work, held));
         }
         let lane = if work.is_batch() {
             &self.lanes.batches
@@ -146,15 +165,15 @@ impl Service {
         let done = lane.run(move || {
             let work = work_off(work, &shared);
             match work.question() {
-                None => Ok(response(&work.answer())),
-                Some(_) => Err(work),
+                None => Ok(last(*work, held)),
+                Some(_) => Err((work, held)),
             }
         });
         match done.await? {
             Ok(response) => Ok(response),
-            Err(mut work) => {
+            Err((mut work, held)) => {
                 self.foresee(&mut work).await;
-                lane.run(move || response(&work.answer())).await
+                lane.run(move || last(*work, held)).await
             }
         }
     }
@@ -183,10 +202,15 @@ impl Service {
             return self.behind.forward(request).await;
         };
         let (mut parts, body) = request.into_parts();
-        let mut body = match body.collect(length).await {
+        let mut held = self.rooms.passing.enter();
+        let mut body = match body.collect_in(length, &mut held).await {
             Ok(body) => body,
-            Err(error) => return response(&Answer::error(400, &error.to_string())),
+            Err(error) => return response(&not_received(&error)),
         };
+        // It is copied if it gets an id.
+        if let Err(why) = held.hold(2 * length) {
+            return response(&refused(why));
+        }
         let path = parts.uri.path();
         let mut id = request_id(&body);
         if id.is_none() {
@@ -206,7 +230,7 @@ impl Service {
             }
             None => None,
         };
-        let request = Request::from_parts(parts, Body::full(body));
+        let request = Request::from_parts(parts, Body::full(body).holding(held));
         let response = self.behind.forward(request).await;
         match tracked {
             Some(id) if response.status() == StatusCode::OK => {
@@ -237,6 +261,46 @@ impl Service {
             && length <= self.limits.body)
             .then_some(length)
     }
+}
+
+/// Reads a request, if there is room for all that follows from it.
+fn parse(
+    endpoint: Endpoint,
+    body: &[u8],
+    limits: &Limits,
+    mode: Mode,
+    held: &mut Held,
+) -> Result<Query, Answer> {
+    let weight = weight(endpoint, body);
+    held.hold(weight).map_err(refused)?;
+    let query = Query::parse(endpoint, body, limits)?;
+    let all = weight.saturating_add(query.more_weight(mode));
+    held.hold(all).map_err(refused)?;
+    Ok(query)
+}
+
+/// The answer to a request, which holds only that from now on. Lists alone can be refused here: others hold as
+/// much as their answer from the start.
+fn last(work: Work, mut held: Held) -> Response {
+    let answer = work.answer();
+    let text = answer.body.to_string();
+    if let Err(why) = held.hold(text.len()) {
+        return response(&refused(why));
+    }
+    json_response(answer.status, text).map(|body| body.holding(held))
+}
+
+/// Why the body of a request is not there.
+fn not_received(error: &BoxError) -> Answer {
+    match error.downcast_ref::<NoRoom>() {
+        Some(why) => refused(*why),
+        None if error.is::<TooLarge>() => Answer::error(413, &error.to_string()),
+        None => Answer::error(400, &error.to_string()),
+    }
+}
+
+fn refused(why: NoRoom) -> Answer {
+    Answer::error(why.status(), &why.to_string())
 }
 
 fn now() -> f64 {

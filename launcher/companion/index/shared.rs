@@ -25,6 +25,10 @@ impl Shared {
         }
     }
 
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// For what serves. Nothing that takes more than some milliseconds may be done with it.
     pub(super) async fn lock(&self) -> MutexGuard<'_, Index> {
         self.index.lock().await

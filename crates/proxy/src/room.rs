@@ -1,0 +1,188 @@
+//! Memory for bodies, bounded for all requests together.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// What a request may hold without being counted: so much is bounded by the number of connections, and small
+/// requests are answered however many large ones there are.
+pub const FREE: usize = 128 << 10;
+
+/// Bytes that requests may hold together.
+#[derive(Clone, Debug)]
+pub struct Room(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    most: usize,
+    held: AtomicUsize,
+    refused: AtomicU64,
+}
+
+/// What one request holds. Given back when this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    room: Room,
+    /// Beyond [`FREE`].
+    bytes: usize,
+}
+
+/// A request may not hold that much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// Not even alone.
+    Ever {
+        /// Bytes that it takes.
+        needs: usize,
+        /// Bytes that all may take.
+        most: usize,
+    },
+    /// Others hold too much of it now.
+    Now {
+        /// Bytes that all may take.
+        most: usize,
+    },
+}
+
+impl NoRoom {
+    /// 413 or 429.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Ever { .. } => 413,
+            Self::Now { .. } => 429,
+        }
+    }
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        match self {
+            Self::Ever { needs, most } => write!(
+                f,
+                "this takes {} MiB of memory while it is worked on, and {} are allowed: send less at a time",
+                mib(*needs),
+                mib(*most)
+            ),
+            Self::Now { most } => write!(
+                f,
+                "requests take all of the {} MiB of memory that they may: try again in a moment",
+                mib(*most)
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+impl Room {
+    /// For so many bytes.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self(Arc::new(State {
+            most,
+            held: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+        }))
+    }
+
+    /// For a request that holds nothing yet.
+    #[must_use]
+    pub fn enter(&self) -> Held {
+        Held {
+            room: self.clone(),
+            bytes: 0,
+        }
+    }
+
+    /// Bytes that requests hold now, beyond [`FREE`] for each.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.0.held.load(Ordering::Relaxed)
+    }
+
+    /// How often something was refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl Held {
+    /// Holds so many bytes in all from now on, more or fewer than before.
+    ///
+    /// # Errors
+    /// There is no room. It holds what it did before.
+    pub fn hold(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let state = &*self.room.0;
+        let counted = bytes.saturating_sub(FREE);
+        if counted <= self.bytes {
+            state
+                .held
+                .fetch_sub(self.bytes - counted, Ordering::Relaxed);
+            self.bytes = counted;
+            return Ok(());
+        }
+        let refused = |why| {
+            state.refused.fetch_add(1, Ordering::Relaxed);
+            Err(why)
+        };
+        let most = state.most;
+        if counted > most {
+            return refused(NoRoom::Ever { needs: bytes, most });
+        }
+        let more = counted - self.bytes;
+        let taken = |held: usize| held.checked_add(more).filter(|all| *all <= most);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        match state.held.fetch_update(set, fetch, taken) {
+            Ok(_) => {
+                self.bytes = counted;
+                Ok(())
+            }
+            Err(_) => refused(NoRoom::Now { most }),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.room.0.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn all_together_hold_no_more_than_there_is_room() {
+        let room = Room::new(10 * MIB);
+        let (mut one, mut two) = (room.enter(), room.enter());
+        one.hold(6 * MIB).expect("room");
+        assert_eq!(two.hold(6 * MIB), Err(NoRoom::Now { most: 10 * MIB }));
+        two.hold(4 * MIB).expect("room");
+        two.hold(FREE).expect("what is free");
+        assert_eq!(room.held(), 6 * MIB - FREE);
+        one.hold(10 * MIB).expect("room");
+        one.hold(MIB).expect("less");
+        drop(one);
+        assert_eq!((room.held(), room.refused()), (0, 1));
+    }
+
+    #[test]
+    fn what_never_fits_is_told_apart_and_small_requests_always_fit() {
+        let room = Room::new(MIB);
+        let mut large = room.enter();
+        let refused = large.hold(MIB + FREE + 1).expect_err("too much");
+        assert_eq!(refused.status(), 413);
+        assert!(refused.to_string().contains("takes 2 MiB"), "{refused}");
+        large.hold(MIB + FREE).expect("all of it");
+        room.enter().hold(FREE).expect("free");
+        let refused = room.enter().hold(FREE + 1).expect_err("nothing is left");
+        assert_eq!(refused.status(), 429);
+        assert!(refused.to_string().contains("1 MiB"), "{refused}");
+    }
+}

@@ -1,0 +1,82 @@
+//! What clients can make the index take up.
+
+use std::net::SocketAddr;
+use std::thread;
+
+use contextpilot_testbed::{Connection, Response};
+use serde_json::json;
+
+use super::support::{Index, exchange};
+
+/// Nothing listens there, and nothing here is passed on.
+const NOBODY: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
+
+/// The most memory that the process had so far, in MiB.
+fn peak(index: &Index) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", index.process())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let kib = line
+        .and_then(|line| line.split_whitespace().nth(1))
+        .unwrap();
+    kib.parse::<u64>().unwrap() >> 10
+}
+
+/// Posts this eight times at once. A body that is too long is refused before it has arrived.
+fn eight(address: SocketAddr, path: &str, body: &[u8]) -> Vec<Response> {
+    let post = || {
+        let mut connection = Connection::open(address).unwrap();
+        let _ = connection.write(&Connection::request_bytes("POST", path, body));
+        connection.response().unwrap()
+    };
+    thread::scope(|scope| {
+        let posts: Vec<_> = (0..8).map(|_| scope.spawn(post)).collect();
+        posts.into_iter().map(|post| post.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn bodies_have_a_bound_for_each_and_for_all_together() {
+    let index = Index::start(NOBODY.into(), &["--max-bodies", "64"]);
+    let before = peak(&index);
+    // A body holds four times its bytes until it is answered: one of these at a time.
+    let documents: Vec<String> = (0..40)
+        .map(|n| format!("{n}{}", "x".repeat(250_000)))
+        .collect();
+    let body = json!({"contexts": [documents]}).to_string();
+    let answers = eight(index.address, "/reorder", body.as_bytes());
+    let with = |status| answers.iter().filter(|one| one.status == status).count();
+    assert!(with(200) >= 1, "the first has all the room");
+    let statuses: Vec<u16> = answers.iter().map(|one| one.status).collect();
+    assert_eq!(with(200) + with(429), 8, "{statuses:?}");
+    for refused in answers.iter().filter(|one| one.status == 429) {
+        let text = refused.text();
+        assert!(text.contains("all of the 64 MiB of memory"), "{text}");
+    }
+    // Alone it is too much: eight million values in a body of 16 MB.
+    let body = format!("{{\"request_ids\":[{}1]}}", "1,".repeat(8_000_000));
+    let answer = exchange(index.address, "POST", "/evict", body.as_bytes());
+    assert_eq!(answer.status, 413, "{}", answer.text());
+    let text = answer.text();
+    assert!(text.contains("of memory while it is worked on"), "{text}");
+    // And this is more than an eviction may have at all.
+    let body = json!({"request_ids": vec!["x".repeat(1000); 20_000]}).to_string();
+    for answer in eight(index.address, "/evict", body.as_bytes()) {
+        assert_eq!(answer.status, 413, "{}", answer.text());
+    }
+    let took = peak(&index) - before;
+    assert!(took < 150, "{took} MiB");
+    // What was refused is counted, and nothing is held any more.
+    assert_eq!(
+        index.post("/evict", &json!({"request_ids": ["a"]})).status,
+        200
+    );
+    let bodies = &index.get("/stats")["bodies"];
+    assert_eq!(bodies["held_bytes"], 0);
+    assert!(bodies["refused"].as_u64() >= Some(8), "{bodies}");
+    let metrics = index.text("/metrics");
+    let refused = format!(
+        "\ncontextpilot_index_bodies_refused_total {}\n",
+        bodies["refused"]
+    );
+    assert!(metrics.contains(&refused), "{metrics}");
+}
