@@ -55,7 +55,7 @@ mod words;
 ///   CONTEXTPILOT_TRAFFIC_FILE  file for a recording of traffic without its text
 ///                            (without any of these but the token and the size, the hook is not used)
 ///   CONTEXTPILOT_HOOK_LIB    hook library to use instead of the built-in one
-///   CONTEXTPILOT_STRICT      1: exit 3 instead of running without the hook
+///   CONTEXTPILOT_STRICT      1: exit 3 instead of running without the hook, or a file that a setting names
 ///   LLAMA_SERVER_BIN         llama-server to run instead of the one on PATH
 #[derive(Parser)]
 #[command(name = "contextpilot-llama", version, verbatim_doc_comment)]

@@ -45,8 +45,7 @@ fn run() -> Result<Infallible, Error> {
     if !wanted {
         return exec(&server::find(of_process)?, arguments);
     }
-    Settings::from(of_process)?;
-    let strict = flag(of_process, env::STRICT)?;
+    let strict = Settings::from(of_process)?.strict;
     let server = server::find(of_process)?;
     match inject(&server) {
         Ok(library) => say(format_args!(

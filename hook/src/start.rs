@@ -1,6 +1,7 @@
 //! The constructor, the start of the threads, and the end of the process.
 
 use std::ffi::CStr;
+use std::fmt::Display;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic;
@@ -12,7 +13,7 @@ use contextpilot_delivery::{Config, Sender};
 use contextpilot_journal::{Identity, Journal, Place};
 use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
-use contextpilot_settings::{Settings, env};
+use contextpilot_settings::{Settings, env, flag};
 use contextpilot_worker::{self as worker, Handle, Task, Trace};
 
 use crate::attach::{self, Host, claims};
@@ -68,7 +69,11 @@ extern "C" fn on_load() {
     if !wanted {
         return;
     }
-    if let Ok(Some(prepared)) = panic::catch_unwind(prepare) {
+    let prepared = panic::catch_unwind(prepare);
+    if prepared.is_err() {
+        stay_inactive("an internal error; please report this");
+    }
+    if let Ok(Some(prepared)) = prepared {
         let observes = prepared.settings.observes();
         if PREPARED.set(prepared).is_ok() {
             // SAFETY: the function is there as long as the process: the library is never unloaded.
@@ -94,7 +99,7 @@ fn prepare() -> Option<Prepared> {
         Ok(settings) if settings.is_engaged() => settings,
         Ok(_) => return None,
         Err(error) => {
-            log::line(format_args!("Inactive: {error}"));
+            stay_inactive(error);
             return None;
         }
     };
@@ -120,11 +125,30 @@ fn prepare() -> Option<Prepared> {
             Some(Prepared { settings, library })
         }
         Err(why) => {
-            log::line(format_args!("Inactive: {why}"));
+            stay_inactive(why);
             None
         }
     }
 }
+
+/// Says why this server runs without the hook. With `CONTEXTPILOT_STRICT=1` the server ends: it has not
+/// loaded a model yet.
+fn stay_inactive(why: impl Display) {
+    // A wrong value was meant to turn it on, too.
+    if !flag(|name| std::env::var_os(name), env::STRICT).unwrap_or(true) {
+        log::line(format_args!("Inactive: {why}"));
+        return;
+    }
+    let strict = env::STRICT;
+    log::line(format_args!(
+        "Inactive: {why}. The server ends here, as {strict} is set"
+    ));
+    // SAFETY: runs nothing of the server's, whose threads may be at work.
+    unsafe { libc::_exit(EXIT_STRICT) }
+}
+
+/// As the launcher's.
+const EXIT_STRICT: i32 = 3;
 
 fn is_set(name: &CStr) -> bool {
     // SAFETY: the name is a C string, and constructors run before there are threads to change
@@ -151,9 +175,7 @@ fn ensure_running() {
         Ok(()) => prepared.library.0.announce(&prepared.settings),
         Err(error) => {
             mode::withdraw();
-            log::line(format_args!(
-                "Inactive: {error}; the server runs as usual, nothing is reported to the index"
-            ));
+            stay_inactive(format_args!("{error}; nothing is reported to the index"));
         }
     }
 }
@@ -172,8 +194,8 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
         None => None,
     };
     let sender = index.as_ref().map(|index| Arc::clone(&index.sender));
-    let trace = match std::env::var_os(env::TRACE_FILE).filter(|path| !path.is_empty()) {
-        Some(path) => Some(Trace::open(Path::new(&path))?),
+    let trace = match &settings.trace_file {
+        Some(path) => open_trace(path, settings.strict)?,
         None => None,
     };
     if let Some(bytes) = worker::host_limit(attach::flags(), library.0.sees_host_cache()) {
@@ -203,6 +225,24 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
     // SAFETY: the handler does nothing that is not allowed between fork and exec.
     unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     Ok(())
+}
+
+/// `None`: it cannot be written. All else goes on without it.
+///
+/// # Errors
+/// The same, if `strict`.
+fn open_trace(path: &Path, strict: bool) -> io::Result<Option<Trace>> {
+    let error = match Trace::open(path) {
+        Ok(trace) => return Ok(Some(trace)),
+        Err(error) => error,
+    };
+    let variable = env::TRACE_FILE;
+    let text = format!("{variable} is {path:?}, which cannot be written ({error})");
+    if strict {
+        return Err(io::Error::new(error.kind(), text));
+    }
+    log::line(format_args!("No trace is written: {text}"));
+    Ok(None)
 }
 
 /// How long the server's start may wait until the journal is open, which takes some milliseconds.

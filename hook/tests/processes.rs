@@ -423,6 +423,56 @@ fn the_message_names_a_wrong_setting() {
 }
 
 #[test]
+fn a_trace_that_cannot_be_written_stops_nothing_else() {
+    let fixture = latest();
+    let index = index();
+    let mut host = fixture.told("evict", &index);
+    let (output, _) = finish(host.env("CONTEXTPILOT_TRACE_FILE", "/nowhere/trace"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let message = stderr(&output);
+    let line = "[ContextPilot] No trace is written: CONTEXTPILOT_TRACE_FILE is \"/nowhere/trace\"";
+    assert!(message.starts_with(line), "{message}");
+    assert!(message.contains("[ContextPilot] Active: "), "{message}");
+    assert!(heard(&index).contains(r#""first""#));
+}
+
+#[test]
+fn if_settings_are_strict_the_server_ends_where_the_hook_or_a_file_cannot_be_used() {
+    let fixture = latest();
+    for (name, value) in [
+        ("CONTEXTPILOT_INDEX_URL", "ftp://host"),
+        ("CONTEXTPILOT_TRACE_FILE", "/nowhere/trace"),
+        ("CONTEXTPILOT_LOG_FILE", "/nowhere/log"),
+        ("CONTEXTPILOT_LOG_FILE", "/dev/null"),
+        ("CONTEXTPILOT_TRAFFIC_FILE", "/dev/null"),
+        ("CONTEXTPILOT_STRICT", "yes"),
+    ] {
+        let mut host = fixture.host("evict", NOWHERE);
+        host.env("CONTEXTPILOT_STRICT", "1").env(name, value);
+        let (output, _) = finish(&mut host);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(3), "{name}: {message}");
+        let inactive = "[ContextPilot] Inactive: ";
+        assert!(message.starts_with(inactive), "{message}");
+        let why = "The server ends here, as CONTEXTPILOT_STRICT is set\n";
+        assert!(
+            message.contains(name) && message.ends_with(why),
+            "{message}"
+        );
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    let lacking = Fixture::with(Generation::Extended, Linking::Library, &["-DWITHOUT_KEEP"]);
+    let mut host = lacking.host("contexts", NOWHERE);
+    let (output, _) = finish(host.env("CONTEXTPILOT_STRICT", "1"));
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    // Nor is anything else ended.
+    let (_folder, program) = plain_program();
+    let mut plain = preloaded(&program, "ftp://host");
+    let (output, _) = finish(plain.env("CONTEXTPILOT_STRICT", "1"));
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
 fn other_programs_behave_as_without_us() {
     let (_folder, program) = plain_program();
     let (output, _) = finish(&mut preloaded(&program, NOWHERE));

@@ -92,16 +92,49 @@ fn each_finished_request_is_logged_without_its_text() {
 }
 
 #[test]
-fn if_the_log_file_cannot_be_written_there_is_one_line_on_stderr() {
+fn if_the_log_file_cannot_be_written_one_line_says_so_before_the_first_request() {
     let folder = tempfile::tempdir().unwrap();
-    let server = logging(&folder.path().join("none/queries.jsonl"));
+    let missing = folder.path().join("none");
+    let path = missing.join("queries.jsonl");
+    let server = logging(&path);
+    let said = || server.stderr().matches("cannot be written").count();
+    assert_eq!(said(), 1, "{}", server.stderr());
     for n in 0..3 {
         server.complete(&ask(n, 60)).unwrap();
     }
-    let said = || server.stderr().matches("cannot be written").count();
-    until("it says so", || (said() == 1).then_some(()));
-    server.complete(&ask(9, 60)).unwrap();
+    // It is tried again.
+    std::fs::create_dir(missing).unwrap();
+    server.complete(&ask(9, 60).id("req-9")).unwrap();
+    let lines = until("a line is written", || {
+        Some(lines(&path)).filter(|lines| !lines.is_empty())
+    });
+    assert_eq!(lines[0].id.as_deref(), Some("req-9"));
     assert_eq!(said(), 1);
+}
+
+#[test]
+fn what_is_not_a_file_of_this_user_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let [letter, log, traffic] = ["letter", "log", "traffic"].map(|name| folder.path().join(name));
+    std::fs::write(&letter, "a letter").unwrap();
+    std::os::unix::fs::symlink(&letter, &log).unwrap();
+    std::fs::write(&traffic, "another letter").unwrap();
+    let server = bare(1)
+        .launcher(LAUNCHER)
+        .env("CONTEXTPILOT_LOG_FILE", &log)
+        .env("CONTEXTPILOT_TRAFFIC_FILE", &traffic)
+        .spawn()
+        .unwrap();
+    let said = server.stderr();
+    for what in ["(it is a link; ", "(it is not a recording; "] {
+        assert_eq!(said.matches(what).count(), 1, "{said}");
+    }
+    server.complete(&ask(1, 60)).unwrap();
+    server.wait_idle().unwrap();
+    assert_eq!(std::fs::read_to_string(&letter).unwrap(), "a letter");
+    assert_eq!(std::fs::read_to_string(&traffic).unwrap(), "another letter");
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 3, "nothing was renamed");
 }
 
 #[test]

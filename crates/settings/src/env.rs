@@ -114,7 +114,8 @@ pub const TRACE_FILE: &str = "CONTEXTPILOT_TRACE_FILE";
 pub const HOOK_LIB: &str = "CONTEXTPILOT_HOOK_LIB";
 
 /// `1`: a hook that cannot be used ends the launcher (exit 3) instead of
-/// starting the plain server.
+/// starting the plain server. In the server, it ends the server (exit 3) before the model is loaded; a file
+/// that a setting names and that cannot be written does the same.
 pub const STRICT: &str = "CONTEXTPILOT_STRICT";
 
 /// The llama-server to run, instead of the first `llama-server` on `PATH`.

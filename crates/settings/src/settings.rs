@@ -75,6 +75,10 @@ pub struct Settings {
     pub traffic_file: Option<TrafficFile>,
     /// The prefix store; `None`: there is none.
     pub store: Option<StoreAt>,
+    /// File that gets every event and effect. Not opened here.
+    pub trace_file: Option<PathBuf>,
+    /// Whether the server is to end if the hook, or a file that a setting names, cannot be used.
+    pub strict: bool,
 }
 
 /// A recording of traffic, without its text.
@@ -127,6 +131,8 @@ impl Settings {
         let explain_text = vars.flag(env::EXPLAIN_TEXT)?.unwrap_or(false);
         let traffic_file = vars.traffic_file()?;
         let store = vars.store()?;
+        let trace_file = vars.get(env::TRACE_FILE).map(PathBuf::from);
+        let strict = vars.flag(env::STRICT)?.unwrap_or(false);
         Ok(Self {
             index,
             token,
@@ -143,6 +149,8 @@ impl Settings {
             kv_events,
             traffic_file,
             store,
+            trace_file,
+            strict,
             explain_limit: (explain_limit > 0).then_some(explain_limit),
             explain_text,
         })

@@ -62,7 +62,7 @@ pub use frame::{MAGIC, VERSION};
 pub use gram::GRAM;
 pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
-pub use read::{Damage, DamageKind, Traffic, TrafficChange, TrafficRequest, read};
+pub use read::{Damage, DamageKind, Traffic, TrafficChange, TrafficRequest, is_empty, read};
 pub use record::{Applied, RequestRecord, SizeKind, SizeSample};
 pub use setup::{Calls, Memory, Setup};
 pub use tokens::{Run, Tokens};

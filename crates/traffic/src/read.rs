@@ -117,6 +117,22 @@ pub fn read(bytes: &[u8]) -> Traffic {
     traffic
 }
 
+/// Whether a file is a recording, or the beginning of one, without any traffic: it ends before its first
+/// request. `start`: all of the file, or its first bytes.
+#[must_use]
+pub fn is_empty(start: &[u8]) -> bool {
+    let Some(mut rest) = start.strip_prefix(MAGIC).and_then(|rest| rest.get(2..)) else {
+        return false;
+    };
+    loop {
+        match frame::next(rest) {
+            Next::Frame(record::KEY | record::SETUP, _, after) => rest = after,
+            Next::End => return true,
+            _ => return false,
+        }
+    }
+}
+
 fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
     let damage = |at, kind| Some(Damage { at, kind });
     let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {

@@ -73,6 +73,8 @@ fn every_variable_sets_its_field() {
         (env::LOG_FILE_MB, "2"),
         (env::EXPLAIN_MB, "0"),
         (env::EXPLAIN_TEXT, "1"),
+        (env::TRACE_FILE, "trace"),
+        (env::STRICT, "1"),
     ])
     .unwrap();
     let index = settings.index.as_ref().map(ToString::to_string);
@@ -89,7 +91,8 @@ fn every_variable_sets_its_field() {
     assert_eq!(settings.log_file, Some(PathBuf::from("queries.jsonl")));
     assert_eq!(settings.log_file_limit, 2 << 20);
     assert_eq!(settings.explain_limit, None);
-    assert!(settings.explain_text);
+    assert!(settings.explain_text && settings.strict);
+    assert_eq!(settings.trace_file, Some(PathBuf::from("trace")));
     let shown = format!("{settings:?}");
     assert!(!shown.contains("t0ken") && !shown.contains("s3same"));
 }

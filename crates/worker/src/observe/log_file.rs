@@ -4,9 +4,9 @@
 //! with are dropped and counted. At its limit the file is renamed to `<file>.1`, replacing an older file
 //! of that name, and a new one begins. So there are two files at most.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use contextpilot_control::LogLine;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustix::fs::{FlockOperation, flock};
 
+use super::own_file;
 use crate::bounds::{LOG_IDS, LOG_LINES};
 use crate::library::Library;
 
@@ -62,10 +63,12 @@ fn ids_in(line: &LogLine) -> usize {
 }
 
 impl LogFile {
-    /// Starts the thread, which opens the file. The caller has blocked all signals.
+    /// Starts the thread. The caller has blocked all signals. `file`: what [`open`] returned, or `None` if it
+    /// failed and that was said; it is then tried again for each line.
     pub(crate) fn start(
         library: &'static dyn Library,
         path: PathBuf,
+        file: Option<File>,
         limit: u64,
     ) -> io::Result<(Self, Written)> {
         let (sender, lines) = unbounded();
@@ -78,7 +81,7 @@ impl LogFile {
             library.enter_thread();
             // A panic loses a line, and nothing else.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                write_all(library, &path, limit, &lines, &taken);
+                write_all(library, &path, file, limit, &lines, &taken);
             }));
             end.store(true, Ordering::SeqCst);
         })?;
@@ -100,13 +103,13 @@ impl LogFile {
 fn write_all(
     library: &dyn Library,
     path: &Path,
+    mut file: Option<File>,
     limit: u64,
     lines: &Receiver<LogLine>,
     waiting: &Waiting,
 ) {
-    let mut file: Option<File> = None;
     // Report a full disk once, not for each request.
-    let mut failing = false;
+    let mut failing = file.is_none();
     for line in lines {
         waiting.give_room(&line);
         match write(path, limit, &mut file, &line) {
@@ -115,15 +118,20 @@ fn write_all(
                 library.count_lost_log_line();
                 file = None;
                 if !std::mem::replace(&mut failing, true) {
-                    library.say(format_args!(
-                        "Log file {} cannot be written ({error}): requests are not logged until \
-                         it can be; check CONTEXTPILOT_LOG_FILE and the disk",
-                        path.display()
-                    ));
+                    library.say(format_args!("{}", not_written(path, &error)));
                 }
             }
         }
     }
+}
+
+/// For people: the file cannot be written.
+pub(crate) fn not_written(path: &Path, error: &io::Error) -> String {
+    format!(
+        "Log file {} cannot be written ({error}): requests are not logged until it can be; check \
+         CONTEXTPILOT_LOG_FILE and the disk",
+        path.display()
+    )
 }
 
 fn write(path: &Path, limit: u64, file: &mut Option<File>, line: &LogLine) -> io::Result<()> {
@@ -133,6 +141,9 @@ fn write(path: &Path, limit: u64, file: &mut Option<File>, line: &LogLine) -> io
         Some(open) => open,
         None => file.insert(open(path)?),
     };
+    if ends_torn(open)? {
+        text.insert(0, '\n');
+    }
     // One write, so that lines of several servers do not mix, and a line is whole if a server is killed.
     open.write_all(text.as_bytes())?;
     if open.metadata()?.len() >= limit {
@@ -142,12 +153,19 @@ fn write(path: &Path, limit: u64, file: &mut Option<File>, line: &LogLine) -> io
     Ok(())
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(path)
+/// Whether the file ends within a line: a disk was full.
+fn ends_torn(file: &File) -> io::Result<bool> {
+    let length = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if let Some(at) = length.checked_sub(1) {
+        file.read_at(&mut last, at)?;
+    }
+    Ok(last != [b'\n'])
+}
+
+/// Opens the log file for [`LogFile::start`].
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    own_file::append(path)
 }
 
 /// Renames the file, unless another server with the same one has done so.
@@ -159,9 +177,7 @@ fn set_aside(path: &Path, file: &File) -> io::Result<()> {
     if !same {
         return Ok(());
     }
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".1");
-    fs::rename(path, aside)
+    own_file::set_aside(path)
 }
 
 #[cfg(test)]
@@ -237,5 +253,25 @@ mod tests {
         write(&path, 3 * one, &mut second, &line("req-4")).unwrap();
         assert_eq!(ids(&path), ["req-4"]);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+    #[test]
+    fn a_torn_line_does_not_take_the_next_one_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queries.jsonl");
+        let mut file = None;
+        write(&path, 1 << 20, &mut file, &line("req-0")).unwrap();
+        // What a full disk leaves, of this server or another one with the same file.
+        let mut torn = open(&path).unwrap();
+        torn.write_all(b"{\"at\":\"1970-01-01T").unwrap();
+        write(&path, 1 << 20, &mut file, &line("req-2")).unwrap();
+        write(&path, 1 << 20, &mut file, &line("req-3")).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let ids = text.lines().map(|line| {
+            let line = serde_json::from_str::<LogLine>(line);
+            line.ok().and_then(|line| line.id)
+        });
+        let ids: Vec<_> = ids.collect();
+        let ids: Vec<_> = ids.iter().map(Option::as_deref).collect();
+        assert_eq!(ids, [Some("req-0"), None, Some("req-2"), Some("req-3")]);
     }
 }

@@ -24,6 +24,7 @@ mod attend;
 mod control;
 mod facts;
 mod log_file;
+mod own_file;
 mod recording;
 mod setup;
 mod stream;
@@ -80,7 +81,7 @@ impl Remains {
 /// tied to slots by their prompts.
 ///
 /// # Errors
-/// A thread cannot be created.
+/// A thread cannot be created; or a file cannot be used, and the settings are strict.
 pub(crate) fn start(
     settings: &Settings,
     library: &'static dyn Library,
@@ -93,10 +94,26 @@ pub(crate) fn start(
     if !settings.observes() {
         return Ok((None, remains));
     }
+    // Everything else goes on without the file, unless that was ruled out.
+    let unusable = |text: String| match settings.strict {
+        true => Err(io::Error::other(text)),
+        false => {
+            library.say(format_args!("{text}"));
+            Ok(())
+        }
+    };
     let log = match &settings.log_file {
         Some(path) => {
+            // Before there are requests, so that a wrong path is said at once.
+            let file = match log_file::open(path) {
+                Ok(file) => Some(file),
+                Err(error) => {
+                    unusable(log_file::not_written(path, &error))?;
+                    None
+                }
+            };
             let limit = settings.log_file_limit;
-            let (file, written) = LogFile::start(library, path.clone(), limit)?;
+            let (file, written) = LogFile::start(library, path.clone(), file, limit)?;
             remains.log = Some(written);
             Some(file)
         }
@@ -126,12 +143,13 @@ pub(crate) fn start(
     let setup = setup::setup(given, &library.engine());
     let flags = setup::flags(&setup);
     let recording = match &settings.traffic_file {
-        Some(wanted) => {
-            // Everything else goes on without the recording.
-            Recording::start(library, wanted, setup)
-                .inspect_err(|error| library.say(format_args!("No traffic is recorded: {error}")))
-                .ok()
-        }
+        Some(wanted) => match Recording::start(library, wanted, setup) {
+            Ok(recording) => Some(recording),
+            Err(error) => {
+                unusable(format!("No traffic is recorded: {error}"))?;
+                None
+            }
+        },
         None => None,
     };
     let reads = settings.listen.is_some() || settings.log_file.is_some();

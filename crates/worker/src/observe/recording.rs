@@ -1,11 +1,11 @@
 //! `CONTEXTPILOT_TRAFFIC_FILE`: a recording of traffic without its text.
 //!
-//! The worker writes a piece for each request. An existing file of that name is renamed to `<file>.1`: each
-//! recording has its own key, so an old one cannot be continued.
+//! The worker writes a piece for each request. An existing recording of that name is renamed to `<file>.1`:
+//! each recording has its own key, so an old one cannot be continued. Nothing but a recording is renamed or
+//! replaced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,14 @@ use contextpilot_control::Recording as State;
 use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Event, Ledger};
 use contextpilot_settings::TrafficFile;
-use contextpilot_traffic::{Key, Setup};
+use contextpilot_traffic::{Key, MAGIC, Setup};
+use rustix::fs::{FlockOperation, flock};
 
+use super::own_file;
 use crate::library::Library;
+
+/// Bytes.
+const START: u64 = 1 << 16;
 
 /// An open recording.
 pub(crate) struct Recording {
@@ -112,16 +117,102 @@ impl Recording {
     }
 }
 
+/// Creates the file. A recording of that name is set aside, unless it has no traffic: so a good one outlives
+/// starts after which nothing was asked.
 fn create(path: &Path) -> io::Result<File> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".1");
-    match fs::rename(path, aside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    if own_file::exists(path)? {
+        let old = own_file::open(path, OpenOptions::new().read(true))?;
+        flock(&old, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| refused("another server records there; give each a file of its own"))?;
+        let start = start_of(&old)?;
+        let aside = own_file::aside(path);
+        if start.is_empty() || contextpilot_traffic::is_empty(&start) {
+            fs::remove_file(path)?;
+        } else if !is_recording(&start) {
+            return Err(refused("it is not a recording; give another path"));
+        } else if own_file::exists(&aside)? && !is_recording(&start_of(&File::open(&aside)?)?) {
+            let text = format!("{} is not a recording; give another path", aside.display());
+            return Err(refused(&text));
+        } else {
+            own_file::set_aside(path)?;
+        }
     }
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
+    let file = own_file::open(path, OpenOptions::new().write(true).create_new(true))?;
+    // For as long as it is open. Another server may have been faster.
+    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    Ok(file)
+}
+
+/// The first bytes of a file: more than a recording has before its first request.
+fn start_of(file: &File) -> io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    file.take(START).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+fn is_recording(start: &[u8]) -> bool {
+    start.starts_with(MAGIC)
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A recording with traffic, as far as its kind can be seen.
+    fn recorded(what: &str) -> Vec<u8> {
+        [MAGIC.as_slice(), &[3, 0], what.as_bytes()].concat()
+    }
+
+    #[test]
+    fn only_recordings_are_set_aside_and_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("traffic");
+        let aside = folder.path().join("traffic.1");
+        fs::write(&path, "a letter").unwrap();
+        let error = create(&path).unwrap_err().to_string();
+        assert!(error.contains("not a recording"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"a letter");
+
+        fs::write(&path, recorded("one")).unwrap();
+        fs::write(&aside, "another letter").unwrap();
+        let error = create(&path).unwrap_err().to_string();
+        assert!(error.contains("traffic.1 is not a recording"), "{error}");
+        assert_eq!(fs::read(&aside).unwrap(), b"another letter");
+        assert_eq!(fs::read(&path).unwrap(), recorded("one"));
+
+        fs::remove_file(&aside).unwrap();
+        create(&path).unwrap();
+        assert_eq!(fs::read(&aside).unwrap(), recorded("one"));
+    }
+
+    #[test]
+    fn a_good_recording_outlives_starts_without_traffic() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("traffic");
+        fs::write(&path, recorded("good")).unwrap();
+        for _ in 0..3 {
+            let mut file = create(&path).unwrap();
+            let recorder = Recorder::new(Key::new([0; 16]), true, 1 << 20, Setup::default());
+            let mut recorder = recorder;
+            file.write_all(&recorder.take()).unwrap();
+        }
+        let aside = folder.path().join("traffic.1");
+        assert_eq!(fs::read(&aside).unwrap(), recorded("good"));
+        assert!(fs::read(&path).unwrap().starts_with(MAGIC));
+    }
+
+    #[test]
+    fn a_recording_of_a_running_server_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("traffic");
+        let mut running = create(&path).unwrap();
+        let error = create(&path).unwrap_err().to_string();
+        assert!(error.contains("another server records there"), "{error}");
+        running.write_all(b"more").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"more");
+    }
 }
