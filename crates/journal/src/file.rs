@@ -313,11 +313,6 @@ impl JournalFile {
         Ok(())
     }
 
-    /// The open file, which keeps the lock.
-    pub(crate) fn into_lock(self) -> File {
-        self.file
-    }
-
     /// Removes the file. It stays locked until it has no name any more.
     pub(crate) fn remove(self, folder: &PrivateFolder) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(folder, &self.name, AtFlags::empty())?)

@@ -1,6 +1,5 @@
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,8 +26,9 @@ pub const MAX_CHANGES: usize = 1 << 16;
 
 /// The ids that the index believes to be cached, in memory and, a little later, on disk.
 ///
-/// Any error turns the journal off and logs one line. The server goes on, and the
-/// evictions by a crash are then not reported.
+/// If it cannot be opened, it is off, and a line says so. If it cannot be written later, a line says so, and
+/// after a while a new file with all ids is tried. The server goes on either way, and meanwhile the evictions by
+/// a crash are not reported.
 pub struct Journal {
     state: State,
     ring: Option<Ring>,
@@ -37,11 +37,7 @@ pub struct Journal {
 
 enum State {
     On(Box<Running>),
-    /// The file is no longer kept up to date, but is still locked. Without the lock another
-    /// start would take this living process for dead.
-    Off {
-        _lock: Option<File>,
-    },
+    Off,
 }
 
 impl Journal {
@@ -121,7 +117,7 @@ impl Journal {
     /// A journal that keeps nothing.
     pub fn off(log: fn(&str)) -> Self {
         Self {
-            state: State::Off { _lock: None },
+            state: State::Off,
             ring: None,
             log,
         }
@@ -187,8 +183,8 @@ impl Journal {
     /// find it. So call this now and then.
     pub fn is_written(&mut self) -> bool {
         let written = match &self.state {
-            State::On(open) => open.changes.is_empty(),
-            State::Off { .. } => true,
+            State::On(open) => open.is_written(),
+            State::Off => true,
         };
         if written && self.ring.as_ref().is_some_and(|ring| !ring.has_name()) {
             self.ring = None;
@@ -201,19 +197,22 @@ impl Journal {
     pub fn due(&self, now: Instant) -> Option<Instant> {
         match &self.state {
             State::On(open) => open.due(now),
-            State::Off { .. } => None,
+            State::Off => None,
         }
     }
 
-    /// Writes what has changed, at once.
+    /// Writes what has changed, at once. After a failed write, only if it is time to try again.
     pub fn flush(&mut self) {
-        self.on(Running::flush);
+        self.on(|open| match open.retry {
+            Some(retry) if Instant::now() < retry => Ok(()),
+            _ => open.flush(),
+        });
     }
 
     /// Ends the journal when the server ends cleanly. The next start reports the ids that are
     /// left. If there are none, the file is removed.
     pub fn close(mut self) {
-        self.flush();
+        self.on(Running::flush);
         if let State::On(open) = self.state {
             if let Some(ring) = &self.ring {
                 ring.remove();
@@ -229,16 +228,24 @@ impl Journal {
         let State::On(open) = &mut self.state else {
             return;
         };
-        let Err(error) = action(open) else { return };
-        (self.log)(&format!(
-            "[ContextPilot] the journal {:?} cannot be written ({error}): it is off until the \
-             next start, and evictions by a crash before that are not reported. Check the disk",
-            open.file.path(&open.folder)
-        ));
-        let off = State::Off { _lock: None };
-        if let State::On(open) = std::mem::replace(&mut self.state, off) {
-            let lock = Some(open.file.into_lock());
-            self.state = State::Off { _lock: lock };
+        let failed = open.retry.is_some();
+        let path = |open: &Running| open.file.path(&open.folder);
+        match action(open) {
+            Ok(()) if failed && open.retry.is_none() => (self.log)(&format!(
+                "[ContextPilot] the journal {:?} can be written again, and has everything",
+                path(open)
+            )),
+            Ok(()) => {}
+            Err(error) => {
+                if open.fail(Instant::now()) {
+                    (self.log)(&format!(
+                        "[ContextPilot] the journal {:?} cannot be written ({error}): evictions by \
+                         a crash may not be reported until it can be, which is tried every few \
+                         seconds. Check the disk",
+                        path(open)
+                    ));
+                }
+            }
         }
     }
 }
@@ -254,7 +261,7 @@ impl fmt::Debug for Journal {
                 open.file.length(),
                 open.file.path(&open.folder)
             ),
-            State::Off { .. } => f.write_str("Journal(off)"),
+            State::Off => f.write_str("Journal(off)"),
         }
     }
 }

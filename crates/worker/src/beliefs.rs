@@ -17,6 +17,9 @@ use crate::library::Library;
 /// the journal may be put off while the engine is busy.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// More than there are at once, unless the journal cannot be written.
+const MOST_RECENT: usize = 1 << 13;
+
 /// The live ids, and what has to be reported about them.
 pub(crate) struct Beliefs {
     sender: Arc<Sender>,
@@ -70,6 +73,12 @@ impl Beliefs {
         self.kept = kept.is_some();
         if let Some(arrival) = kept {
             self.recent.push(arrival);
+            if self.recent.len() > MOST_RECENT {
+                // The journal cannot be written, and the ring holds later ids in their slots.
+                let recent = self.journal.recent();
+                self.recent
+                    .retain(|arrival| recent.as_ref().is_some_and(|ring| ring.holds(arrival.0)));
+            }
             // The ring must not overwrite an id before the journal has it.
             let first = self.recent.first().unwrap_or(&arrival);
             self.unwritten |= Recent::is_far(first.0, arrival.0);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use contextpilot_private_folder::PrivateFolder;
 
@@ -14,6 +14,11 @@ use crate::recent::Map;
 use crate::recent::file::{Ring, Rings};
 use crate::record::{self, HEADER_BYTES, Kind, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
 use crate::sweep;
+
+/// How long to wait after a write that failed before the next one. It doubles with each failure, so that a
+/// disk that is now full and now not brings a few lines a minute at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(16);
 
 /// A file up to this size is not compacted, bytes. Compaction waits for the disk, so it
 /// should be rare.
@@ -32,6 +37,11 @@ pub(super) struct Running {
     /// The size of the live records in the file, bytes.
     pub(super) written_bytes: u64,
     pub(super) next_write: Option<Instant>,
+    /// The last write failed, so the file may end within a record: when to try a new file with all ids. Until
+    /// then only `ids` and `bytes` are kept up to date.
+    pub(super) retry: Option<Instant>,
+    /// How long to wait after the next failure.
+    pub(super) pause: Duration,
     pub(super) buffer: Vec<u8>,
     /// The log line about ids that cannot be kept was written.
     pub(super) refusal_said: bool,
@@ -110,6 +120,8 @@ impl Running {
             bytes: 0,
             written_bytes: 0,
             next_write: None,
+            retry: None,
+            pause: FIRST_PAUSE,
             buffer: Vec::new(),
             refusal_said: false,
         };
@@ -193,7 +205,7 @@ impl Running {
         if matches!(entry.belief, Belief::Returned | Belief::Gone) {
             return Ok(());
         }
-        if !entry.written {
+        if !entry.written || self.retry.is_some() {
             self.bytes -= record::size(id);
             self.ids.remove(id);
             return Ok(());
@@ -206,6 +218,9 @@ impl Running {
     }
 
     fn changed(&mut self, id: Arc<str>) -> io::Result<()> {
+        if self.retry.is_some() {
+            return Ok(());
+        }
         self.changes.push(id);
         if self.changes.len() < MAX_CHANGES {
             return Ok(());
@@ -214,11 +229,49 @@ impl Running {
     }
 
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+        if self.retry.is_some() {
+            return self.retry;
+        }
         let due = self.next_write.unwrap_or(now);
         (!self.changes.is_empty()).then_some(due)
     }
 
+    /// Whether everything that was noted is in the file.
+    pub(super) fn is_written(&self) -> bool {
+        self.changes.is_empty() && self.retry.is_none()
+    }
+
+    /// Notes that a write failed. True: the one before did not.
+    pub(super) fn fail(&mut self, now: Instant) -> bool {
+        let retry = now.checked_add(self.pause).unwrap_or(now);
+        self.pause = LONGEST_PAUSE.min(self.pause * 2);
+        let before = self.retry.replace(retry);
+        self.changes = Vec::new();
+        let bytes = &mut self.bytes;
+        self.ids.retain(|id, entry| {
+            let stays = entry.belief != Belief::Gone;
+            *bytes -= if stays { 0 } else { record::size(id) };
+            stays
+        });
+        before.is_none()
+    }
+
+    /// After a failure: replaces the file by one with all ids.
+    fn write_anew(&mut self) -> io::Result<()> {
+        self.file.compact(&self.folder, self.ids.keys())?;
+        self.retry = None;
+        self.written_bytes = self.bytes;
+        for entry in self.ids.values_mut() {
+            entry.written = true;
+            entry.changed = false;
+        }
+        Ok(())
+    }
+
     pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.retry.is_some() {
+            return self.write_anew();
+        }
         self.buffer.clear();
         let identity = *self.file.identity();
         for id in self.changes.drain(..) {

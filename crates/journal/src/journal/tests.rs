@@ -1,7 +1,7 @@
 //! Tests that look at private state, within one process. Tests with files, processes and
 //! kills are in `tests/`.
 
-use std::fs::{OpenOptions, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
@@ -194,45 +194,82 @@ fn an_id_that_comes_again_while_its_eviction_is_reported_stays_live() {
     assert_eq!(lost, []);
 }
 
-#[test]
-fn a_full_disk_turns_the_journal_off_with_one_log_line() {
-    let home = new_home();
-    let log: fn(&str) = |line| LINES.lock().unwrap().push(line.to_owned());
-    let (mut journal, _) = open(&home, log);
-    journal.note_live(&id(1));
-    journal.flush();
-    let running = running(&mut journal);
+/// Lets the next writes fail. Returns the real file, which has the lock.
+fn fill_disk(journal: &mut Journal) -> File {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-    // Keeps the real file open, and with it the lock.
-    let _file = std::mem::replace(&mut running.file.file, full);
-    journal.note_live(&id(2));
-    journal.flush();
-    assert!(!journal.is_on());
-    for n in 0..10 {
-        journal.note_live(&id(n));
-        journal.note_gone(&id(n));
-        journal.flush();
-    }
-    assert_eq!(journal.due(Instant::now()), None);
-    let lines = LINES.lock().unwrap();
-    let [line] = lines.as_slice() else {
-        panic!("{lines:?}");
-    };
-    assert!(
-        line.starts_with("[ContextPilot]") && line.contains("off"),
-        "{line}"
-    );
-    assert!(!line.contains("req-"), "{line}");
+    std::mem::replace(&mut running(journal).file.file, full)
 }
 
 #[test]
-fn a_journal_that_is_turned_off_stays_locked() {
+fn after_a_full_disk_the_journal_is_written_again_and_no_id_is_lost() {
+    let home = new_home();
+    let log: fn(&str) = |line| LINES.lock().unwrap().push(line.to_owned());
+    let (mut journal, _) = open(&home, log);
+    (1..=3).for_each(|n| journal.note_live(&id(n)));
+    journal.flush();
+    journal.note_gone(&id(1));
+    journal.note_live(&id(4));
+    let _file = fill_disk(&mut journal);
+    journal.flush();
+    assert!(journal.is_on() && !journal.is_written());
+    // Meanwhile ids come and go, and are as bounded as ever.
+    journal.note_gone(&id(2));
+    for n in 5..MAX_CHANGES + 100 {
+        journal.note_live(&id(n));
+        journal.note_gone(&id(n));
+    }
+    journal.note_live(&id(5));
+    assert!(running(&mut journal).changes.is_empty());
+    // Not yet.
+    let failed = Instant::now();
+    journal.flush();
+    journal.flush_if_due(failed);
+    assert!(!journal.is_written());
+    let due = journal.due(failed).unwrap();
+    assert!(due > failed, "it is not tried all the time");
+    journal.flush_if_due(due);
+    assert!(journal.is_written());
+    journal.note_live(&id(6));
+    journal.note_gone(&id(5));
+    journal.flush();
+    let lines = LINES.lock().unwrap();
+    let [full, again] = lines.as_slice() else {
+        panic!("{lines:?}");
+    };
+    assert!(full.starts_with("[ContextPilot] the journal ") && full.contains("cannot be written"));
+    assert!(again.contains("can be written again"), "{again}");
+    assert!(!full.contains("req-"), "{full}");
+    // Killed.
+    drop(journal);
+    let (_journal, mut lost) = open(&home, quiet);
+    lost.sort_unstable();
+    assert_eq!(lost, [id(3), id(4), id(6)]);
+}
+
+#[test]
+fn a_disk_that_stays_full_is_tried_ever_less_often() {
+    let home = new_home();
+    let (mut journal, _) = open(&home, |_| ());
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let before = Instant::now();
+        journal.on(|_| Err(io::ErrorKind::StorageFull.into()));
+        pauses.push((journal.due(before).unwrap() - before).as_secs());
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 16, 16, 16]);
+    // The end does not wait.
+    journal.note_live(&id(1));
+    journal.close();
+    assert_eq!(open(&home, quiet).1, [id(1)]);
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_stays_locked() {
     let home = new_home();
     let (mut journal, _) = open(&home, |_| ());
     journal.note_live(&id(1));
     journal.flush();
     journal.on(|_| Err(io::ErrorKind::StorageFull.into()));
-    assert!(!journal.is_on());
     let (second, lost) = open(&home, quiet);
     assert_eq!(lost, []);
     drop((journal, second));
