@@ -14,6 +14,7 @@ use crate::say::say;
 use crate::{hook_lib, variables};
 
 mod advise;
+mod bounds;
 mod connect;
 mod demo;
 mod doctor;

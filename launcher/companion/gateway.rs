@@ -5,6 +5,7 @@ use contextpilot_gateway::Gateway;
 use contextpilot_proxy::Upstream;
 use contextpilot_settings::{KvEventsOf, Settings, env};
 
+use super::bounds::Bounds;
 use super::connect::ControlAt;
 use super::engine::Engine;
 use super::hosts::Hosts;
@@ -40,6 +41,8 @@ pub(super) struct Options {
     host: String,
     #[command(flatten)]
     hosts: Hosts,
+    #[command(flatten)]
+    bounds: Bounds,
     /// MiB that requests for token ids may take together while they are received,
     /// worked on and answered: some 100 bytes for each of theirs
     #[arg(long, value_name = "MIB", default_value_t = contextpilot_gateway::BODIES >> 20)]
@@ -62,6 +65,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let gateway = gateway
         .with_hosts(hosts)
         .with_bodies(options.max_bodies << 20);
+    let gateway = gateway.with_limits(options.bounds.limits());
     let listener = listen::bind(&options.host, options.port, "--port")?;
     let address = listener
         .local_addr()

@@ -6,6 +6,7 @@ use clap::Args;
 use contextpilot_client::Control;
 use contextpilot_index::{Index, Limits, Mode};
 
+use super::bounds::Bounds;
 use super::connect::ControlAt;
 use super::engine::Engine;
 use super::hosts::Hosts;
@@ -59,6 +60,8 @@ pub(super) struct Serving {
     host: String,
     #[command(flatten)]
     hosts: Hosts,
+    #[command(flatten)]
+    bounds: Bounds,
     /// Order each batch by itself only, and track nothing
     #[arg(long)]
     stateless: bool,
@@ -90,6 +93,7 @@ impl Serving {
             port,
             host: "127.0.0.1".to_owned(),
             hosts: Hosts::default(),
+            bounds: Bounds::default(),
             stateless: false,
             max_requests: limits.requests,
             max_blocks: limits.blocks,
@@ -169,5 +173,6 @@ pub(super) fn serve(
     }
     let wishes = tokens::start(behind.clone(), shared.clone());
     let hosts = serving.hosts.allowed()?;
-    service::serve(listener, behind, shared, wishes, asked, hosts)
+    let clients = serving.bounds.limits();
+    service::serve(listener, behind, shared, wishes, asked, hosts, clients)
 }

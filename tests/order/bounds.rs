@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Connection, Response};
 use serde_json::json;
@@ -79,4 +80,54 @@ fn bodies_have_a_bound_for_each_and_for_all_together() {
         bodies["refused"]
     );
     assert!(metrics.contains(&refused), "{metrics}");
+}
+
+/// Far above what is right: some milliseconds.
+const SOON: Duration = Duration::from_secs(2);
+
+#[test]
+fn unfinished_requests_hold_up_neither_health_checks_nor_evictions() {
+    // One file for each connection, here and there.
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let all = rustix::process::Rlimit {
+        current: files.maximum,
+        ..files
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, all).unwrap();
+    let index = Index::start(NOBODY.into(), &[]);
+    index.post("/reorder", &json!({"contexts": [["a"]]}));
+    let open = |path: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n");
+        let mut connection = Connection::open(index.address).unwrap();
+        let rest = if path == "/slots" {
+            "Content"
+        } else {
+            "\r\n{\""
+        };
+        connection
+            .write(format!("{head}{rest}").as_bytes())
+            .unwrap();
+        connection
+    };
+    let paths = ["/evict", "/reorder", "/v1/completions", "/slots"];
+    let unfinished: Vec<Connection> = (0..1100).map(|n| open(paths[n % 4])).collect();
+    for _ in 0..50 {
+        for (method, path, body) in [
+            ("GET", "/ready", ""),
+            ("GET", "/health", ""),
+            ("POST", "/evict", r#"{"request_ids": ["a"]}"#),
+        ] {
+            let begun = Instant::now();
+            let answer = exchange(index.address, method, path, body.as_bytes());
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+            assert!(begun.elapsed() < SOON, "{path}: {:?}", begun.elapsed());
+        }
+    }
+    let connections = &index.get("/stats")["connections"];
+    assert!(
+        connections["displaced"].as_u64() >= Some(76),
+        "{connections}"
+    );
+    assert!(connections["open"].as_u64() <= Some(1088), "{connections}");
+    drop(unfinished);
 }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `POST /v1/completions/render` | `[{"token_ids": […]}]`, one for each prompt |
 //! | `POST /v1/chat/completions/render` | `{"token_ids": […]}` |
+//! | `GET /gateway/metrics` | what the gateway refused, for Prometheus |
 //! | `GET /kv_event_sources` | where the server publishes its KV cache events, `{"0": {"endpoint": …}}` |
 //!
 //! The body is that of the request which is to be routed. Everything else is passed on to the server, and its
@@ -24,9 +25,10 @@ mod sources;
 
 use std::io;
 use std::net::TcpListener;
+use std::sync::Arc;
 
-use contextpilot_proxy::{Handler, Limits, Request, Response, Room, Upstream, serve};
-use contextpilot_proxy::{error_response, json_response};
+use contextpilot_proxy::{Handler, Limits, Request, Response, Room, Tally, Upstream, serve};
+use contextpilot_proxy::{error_response, json_response, metrics, metrics_response};
 use contextpilot_settings::{AllowedHosts, KvEvents};
 use hyper::Method;
 
@@ -37,6 +39,8 @@ pub struct Gateway {
     events: Option<KvEvents>,
     hosts: AllowedHosts,
     room: Room,
+    limits: Limits,
+    tally: Arc<Tally>,
 }
 
 /// Bytes that requests for token ids take together, unless it is said otherwise.
@@ -51,6 +55,8 @@ impl Gateway {
             events,
             hosts: AllowedHosts::default(),
             room: Room::new(BODIES),
+            limits: Limits::default(),
+            tally: Arc::default(),
         }
     }
 
@@ -68,6 +74,12 @@ impl Gateway {
         Self { hosts, ..self }
     }
 
+    /// With other limits for clients.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
     /// Serves for as long as the process lives.
     ///
     /// # Errors
@@ -79,18 +91,24 @@ impl Gateway {
             .build()?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            let (hosts, limits) = (self.hosts.clone(), Limits::default());
-            serve(listener, self, hosts, limits, std::future::pending()).await;
+            let (hosts, limits, tally) = (self.hosts.clone(), self.limits, self.tally.clone());
+            serve(listener, self, hosts, limits, tally, std::future::pending()).await;
             Ok(())
         })
     }
 }
 
+const METRICS: &str = "/gateway/metrics";
+
 impl Handler for Gateway {
+    fn urgent(&self, request: &Request) -> bool {
+        matches!(request.uri().path(), "/health" | METRICS)
+    }
+
     async fn handle(&self, request: Request) -> Response {
         let only = match request.uri().path() {
             "/v1/completions/render" | "/v1/chat/completions/render" => Method::POST,
-            "/kv_event_sources" => Method::GET,
+            "/kv_event_sources" | METRICS => Method::GET,
             _ => return self.upstream.forward(request).await,
         };
         if request.method() != only {
@@ -103,6 +121,10 @@ impl Handler for Gateway {
             }
             "/v1/chat/completions/render" => {
                 render::chat(&self.upstream, &self.room, request).await
+            }
+            METRICS => {
+                let counts = self.tally.counts();
+                metrics_response(metrics("contextpilot_gateway", counts, &[&self.room]))
             }
             _ => json_response(200, sources::describe(self.events.as_ref(), &request)),
         }

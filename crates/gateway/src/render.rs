@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use contextpilot_proxy::{
-    Body, Held, NoRoom, Request, Response, Room, TooLarge, Upstream, error_response, json_response,
+    Body, Held, NoRoom, Request, Response, Room, TooLarge, TooSlow, Upstream, error_response,
+    json_response,
 };
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -106,7 +107,11 @@ async fn read<'a>(
     let bytes = bytes.map_err(|error| match error.downcast_ref::<NoRoom>() {
         Some(why) => no_room(*why),
         None => {
-            let status = if error.is::<TooLarge>() { 413 } else { 400 };
+            let status = match () {
+                () if error.is::<TooLarge>() => 413,
+                () if error.is::<TooSlow>() => 408,
+                () => 400,
+            };
             error_response(status, INVALID, &error.to_string())
         }
     })?;

@@ -6,7 +6,9 @@
 //! [`Upstream::forward`]:
 //!
 //! ```no_run
-//! use contextpilot_proxy::{Handler, Limits, Request, Response, Upstream, json_response, serve};
+//! use std::sync::Arc;
+//!
+//! use contextpilot_proxy::{Handler, Limits, Request, Response, Tally, Upstream, json_response, serve};
 //! use contextpilot_settings::AllowedHosts;
 //!
 //! struct Gateway {
@@ -26,7 +28,8 @@
 //! let gateway = Gateway { upstream: Upstream::new("http://127.0.0.1:8080")? };
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8081").await?;
 //! let (hosts, limits) = (AllowedHosts::default(), Limits::default());
-//! serve(listener, gateway, hosts, limits, std::future::pending()).await;
+//! let tally = Arc::<Tally>::default();
+//! serve(listener, gateway, hosts, limits, tally, std::future::pending()).await;
 //! # Ok(())
 //! # }
 //! ```
@@ -48,6 +51,11 @@
 //! (`Access-Control-Allow-Origin`) is removed. Loopback names are always allowed; further names are a setting
 //! (`AllowedHosts`). At an address that other machines can reach, IP addresses are allowed as well.
 //!
+//! **Slow clients.** Each step has a time ([`Limits`]): the head of a request, its body, the pause between two
+//! requests, and a client that reads nothing of its answer. If all places are taken, clients that are expected
+//! to send something lose theirs to new ones. Beyond that there is a reserve for urgent requests
+//! ([`Handler::urgent`]). A [`Tally`] counts all of it.
+//!
 //! **Memory.** A [`Room`] bounds what all requests together hold while they are received, worked on and
 //! answered: [`Body::collect_in`] counts what has arrived, and [`Body::holding`] what was not sent yet.
 //!
@@ -55,16 +63,23 @@
 
 #![forbid(unsafe_code)]
 
+mod arriving;
 mod body;
 mod guard;
 mod headers;
+mod metrics;
+mod places;
 mod rid;
 mod room;
 mod server;
+mod stream;
 mod tls;
 mod upstream;
 
+pub use arriving::TooSlow;
 pub use body::{Body, BoxError, Tap, TooLarge};
+pub use metrics::{metrics, metrics_response};
+pub use places::{Counts, Tally};
 pub use rid::{generates, give_id, request_id};
 pub use room::{FREE, Held, NoRoom, Room};
 pub use server::{Handler, Limits, serve};

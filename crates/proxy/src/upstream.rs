@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 
+use crate::arriving::Fault;
 use crate::tls::Tls;
 use crate::{Body, BoxError, Request, Response, Tap, error_response, headers};
 
@@ -111,11 +112,15 @@ impl Upstream {
     }
 
     /// Passes a request on, and its answer back as it arrives. A server that cannot be reached
-    /// is a 502 that says so.
+    /// is a 502 that says so; a body that breaks off or takes too long is the client's fault, 400 or 408.
     pub async fn forward(&self, request: Request) -> Response {
+        let fault = request.extensions().get::<Fault>().cloned();
         match self.send(request).await {
             Ok(response) => response,
             Err(error) => {
+                if let Some(answer) = fault.and_then(|fault| fault.answer()) {
+                    return answer;
+                }
                 let shown = &self.shown;
                 let message = format!("no answer from llama-server at {shown}: {error}");
                 error_response(502, "proxy_error", &message)

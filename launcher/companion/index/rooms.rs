@@ -29,28 +29,15 @@ impl Rooms {
         }
     }
 
-    fn sum(&self) -> (usize, u64) {
-        let all = [&self.evictions, &self.others, &self.passing];
-        all.iter().fold((0, 0), |(held, refused), room| {
-            (held + room.held(), refused + room.refused())
-        })
+    pub(super) fn all(&self) -> [&Room; 3] {
+        [&self.evictions, &self.others, &self.passing]
     }
 
     /// For `/stats`.
     pub(super) fn tell(&self, stats: &mut Value) {
-        let (held, refused) = self.sum();
+        let all = self.all();
+        let held: usize = all.iter().map(|room| room.held()).sum();
+        let refused: u64 = all.iter().map(|room| room.refused()).sum();
         stats["bodies"] = json!({"held_bytes": held, "refused": refused});
-    }
-
-    /// For `/metrics`.
-    pub(super) fn metrics(&self) -> String {
-        let (held, refused) = self.sum();
-        let name = "contextpilot_index_bodies";
-        format!(
-            "# HELP {name}_bytes Memory of requests that are received, worked on or answered (--max-bodies)\n\
-             # TYPE {name}_bytes gauge\n{name}_bytes {held}\n\
-             # HELP {name}_refused_total Requests that were refused because there was no memory for them\n\
-             # TYPE {name}_refused_total counter\n{name}_refused_total {refused}\n"
-        )
     }
 }

@@ -1,6 +1,7 @@
 //! Answers the index's own routes, and passes the others on.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,8 +9,8 @@ use contextpilot_index::{
     Answer, Endpoint, Limits, Mode, Outcome, Query, Timings, Wish, Work, timings, weight,
 };
 use contextpilot_proxy::{
-    Body, BoxError, Handler, Held, NoRoom, Request, Response, Tap, TooLarge, generates, give_id,
-    json_response, request_id,
+    Body, BoxError, Counts, Handler, Held, NoRoom, Request, Response, Tally, Tap, TooLarge,
+    TooSlow, generates, give_id, json_response, metrics, metrics_response, request_id,
 };
 use contextpilot_settings::AllowedHosts;
 use hyper::body::Bytes;
@@ -34,6 +35,7 @@ struct Service {
     hook: Hook,
     lanes: Lanes,
     rooms: Rooms,
+    tally: Arc<Tally>,
 }
 
 /// Serves until the process is ended.
@@ -44,7 +46,9 @@ pub(super) fn serve(
     wishes: SyncSender<Wish>,
     hook: Hook,
     hosts: AllowedHosts,
+    clients: contextpilot_proxy::Limits,
 ) -> Result<(), String> {
+    let tally = Arc::<Tally>::default();
     let limits = *shared.wait().limits();
     let service = Service {
         behind,
@@ -54,6 +58,7 @@ pub(super) fn serve(
         hook,
         lanes: Lanes::new(),
         rooms: Rooms::new(limits.bodies),
+        tally: Arc::clone(&tally),
     };
     let cannot = |e: std::io::Error| format!("The index cannot serve ({e}): try again");
     listener.set_nonblocking(true).map_err(cannot)?;
@@ -63,13 +68,22 @@ pub(super) fn serve(
         .map_err(cannot)?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
-        let limits = contextpilot_proxy::Limits::default();
-        contextpilot_proxy::serve(listener, service, hosts, limits, std::future::pending()).await;
+        let stop = std::future::pending();
+        contextpilot_proxy::serve(listener, service, hosts, clients, tally, stop).await;
         Ok(())
     })
 }
 
 impl Handler for Service {
+    fn urgent(&self, request: &Request) -> bool {
+        matches!(
+            Endpoint::of(request.method().as_str(), request.uri().path()),
+            Ok(Some(
+                Endpoint::Health | Endpoint::Ready | Endpoint::Metrics | Endpoint::Evict
+            ))
+        )
+    }
+
     async fn handle(&self, request: Request) -> Response {
         match Endpoint::of(request.method().as_str(), request.uri().path()) {
             Ok(Some(Endpoint::Metrics)) => self.metrics().await,
@@ -87,12 +101,10 @@ fn response(answer: &Answer) -> Response {
 
 impl Service {
     async fn metrics(&self) -> Response {
-        let mut metrics = self.shared.lock().await.metrics();
-        metrics.push_str(&self.rooms.metrics());
-        let mut response = Response::new(Body::full(metrics));
-        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-        response.headers_mut().insert(CONTENT_TYPE, kind);
-        response
+        let mut text = self.shared.lock().await.metrics();
+        let counts = self.tally.counts();
+        text.push_str(&metrics("contextpilot_index", counts, &self.rooms.all()));
+        metrics_response(text)
     }
 
     async fn own(&self, endpoint: Endpoint, request: Request) -> Response {
@@ -130,6 +142,7 @@ impl Service {
             Outcome::Answer(mut answer) => {
                 if endpoint == Endpoint::Stats {
                     self.rooms.tell(&mut answer.body);
+                    tell(self.tally.counts(), &mut answer.body);
                 }
                 response(&answer)
             }
@@ -290,11 +303,22 @@ fn last(work: Work, mut held: Held) -> Response {
     json_response(answer.status, text).map(|body| body.holding(held))
 }
 
+/// For `/stats`.
+fn tell(counts: Counts, stats: &mut serde_json::Value) {
+    stats["connections"] = serde_json::json!({
+        "open": counts.open,
+        "displaced": counts.displaced,
+        "late": counts.late,
+        "refused": counts.refused,
+    });
+}
+
 /// Why the body of a request is not there.
 fn not_received(error: &BoxError) -> Answer {
     match error.downcast_ref::<NoRoom>() {
         Some(why) => refused(*why),
         None if error.is::<TooLarge>() => Answer::error(413, &error.to_string()),
+        None if error.is::<TooSlow>() => Answer::error(408, &error.to_string()),
         None => Answer::error(400, &error.to_string()),
     }
 }

@@ -1,5 +1,6 @@
 //! Compares what passes through the proxy at both ends, byte by byte.
 
+mod slow;
 mod support;
 
 use std::io::{Read, Write};

@@ -2,10 +2,13 @@
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use contextpilot_proxy::{Handler, Limits, Request, Response, Upstream, json_response, serve};
+use contextpilot_proxy::{
+    Counts, Handler, Limits, Request, Response, Tally, Upstream, json_response, serve,
+};
 use contextpilot_settings::AllowedHosts;
 use tokio::sync::oneshot;
 
@@ -33,6 +36,10 @@ impl Fake {
 struct Own(Upstream);
 
 impl Handler for Own {
+    fn urgent(&self, request: &Request) -> bool {
+        request.uri().path() == "/own"
+    }
+
     async fn handle(&self, request: Request) -> Response {
         match request.uri().path() {
             "/own" => json_response(200, "mine"),
@@ -43,6 +50,7 @@ impl Handler for Own {
 
 pub(crate) struct Proxied {
     address: std::net::SocketAddr,
+    tally: Arc<Tally>,
     stop: oneshot::Sender<()>,
     running: JoinHandle<()>,
 }
@@ -54,6 +62,13 @@ impl Proxied {
 
     /// Listens at this address.
     pub(crate) fn at(host: &str, upstream: &str) -> Self {
+        Self::within(Limits::default(), host, upstream)
+    }
+
+    /// With these limits for clients.
+    pub(crate) fn within(limits: Limits, host: &str, upstream: &str) -> Self {
+        let tally = Arc::<Tally>::default();
+        let counted = Arc::clone(&tally);
         let own = Own(Upstream::new(upstream).expect("an address"));
         let listener = TcpListener::bind((host, 0)).expect("a free port");
         listener.set_nonblocking(true).expect("non-blocking");
@@ -71,14 +86,19 @@ impl Proxied {
                     let _ = stopped.await;
                 };
                 let hosts = AllowedHosts::default();
-                serve(listener, own, hosts, Limits::default(), stopped).await;
+                serve(listener, own, hosts, limits, tally, stopped).await;
             });
         });
         Self {
             address,
+            tally: counted,
             stop,
             running,
         }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.tally.counts()
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

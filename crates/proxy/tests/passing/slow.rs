@@ -1,0 +1,154 @@
+//! Clients that take their time, or as many places as there are.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use contextpilot_proxy::Limits;
+
+use crate::support::{Fake, Proxied, head, read_to};
+
+/// Longer than what is quick here, and shorter than the tests' patience.
+const SHORT: Duration = Duration::from_millis(600);
+
+const BODY: &[u8] = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc";
+const OWN: &[u8] = b"GET /own HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+fn within(limits: Limits) -> (Fake, Proxied) {
+    let fake = Fake::start();
+    let proxy = Proxied::within(limits, "127.0.0.1", &fake.url());
+    (fake, proxy)
+}
+
+fn send(proxy: &Proxied, bytes: &[u8]) -> TcpStream {
+    let mut client = proxy.connect();
+    client.write_all(bytes).expect("sent");
+    client
+}
+
+/// All that comes until the connection is closed.
+fn rest(mut client: TcpStream) -> String {
+    let mut text = Vec::new();
+    let _ = client.read_to_end(&mut text);
+    String::from_utf8(text).expect("text")
+}
+
+#[test]
+fn the_head_the_body_and_the_pause_between_requests_have_their_times() {
+    let (mut fake, proxy) = within(Limits {
+        head: SHORT,
+        body: SHORT,
+        idle: SHORT,
+        ..Limits::default()
+    });
+    let silent = proxy.connect();
+    let half = send(&proxy, b"POST /x HTTP/1.1\r\nHost: loc");
+    let mut idle = send(&proxy, OWN);
+    read_to(&mut idle, "mine");
+    let body = send(&proxy, BODY);
+    let mut server = fake.accept();
+    head(&mut server);
+    assert_eq!(rest(silent), "");
+    assert_eq!(rest(half), "");
+    assert_eq!(rest(idle), "");
+    let answer = rest(body);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(answer.contains("send it faster"), "{answer}");
+    assert_eq!(proxy.counts().late, 4);
+    // Whoever waits for an answer may wait longer than all of these.
+    let mut waits = send(&proxy, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut server = fake.accept();
+    head(&mut server);
+    std::thread::sleep(3 * SHORT);
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate";
+    server.write_all(answer.as_bytes()).expect("answered");
+    read_to(&mut waits, "late");
+    assert_eq!(proxy.counts().late, 4);
+}
+
+#[test]
+fn a_client_that_reads_nothing_of_its_answer_is_disconnected() {
+    let (mut fake, proxy) = within(Limits {
+        answer: SHORT,
+        ..Limits::default()
+    });
+    let _client = send(&proxy, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut server = fake.accept();
+    head(&mut server);
+    let start = "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n";
+    server.write_all(start.as_bytes()).expect("head");
+    // More than all buffers on the way hold: this ends only because the connection does.
+    let part = vec![b'x'; 1 << 20];
+    while server.write_all(&part).is_ok() {}
+    assert_eq!(proxy.counts().late, 1);
+}
+
+#[test]
+fn if_unfinished_requests_hold_all_places_others_are_answered() {
+    let (_fake, proxy) = within(Limits {
+        connections: 8,
+        reserve: 2,
+        ..Limits::default()
+    });
+    let slow: Vec<_> = (0..40).map(|_| send(&proxy, BODY)).collect();
+    for _ in 0..20 {
+        let mut client = send(&proxy, OWN);
+        read_to(&mut client, "mine");
+    }
+    let counts = proxy.counts();
+    assert!(counts.open <= 10, "{counts:?}");
+    assert!(counts.displaced >= 32, "{counts:?}");
+    drop(slow);
+}
+
+#[test]
+fn if_all_places_wait_for_answers_urgent_requests_alone_are_answered() {
+    let (mut fake, proxy) = within(Limits {
+        connections: 2,
+        reserve: 1,
+        ..Limits::default()
+    });
+    let get = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let client = send(&proxy, get);
+        let mut server = fake.accept();
+        head(&mut server);
+        waiting.push((client, server));
+    }
+    for _ in 0..5 {
+        let mut client = send(&proxy, OWN);
+        read_to(&mut client, "mine");
+    }
+    let answer = rest(send(&proxy, get));
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.to_lowercase().contains("retry-after: 1"), "{answer}");
+    assert_eq!(proxy.counts().refused, 1);
+    for (client, server) in &mut waiting {
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        server.write_all(answer.as_bytes()).expect("answered");
+        read_to(client, "ok");
+    }
+}
+
+#[test]
+fn a_clients_malformed_or_broken_body_is_not_the_servers_fault() {
+    let (mut fake, proxy) = within(Limits::default());
+    let start = "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for bad in ["3\r\nabc\r\nzz\r\n", "3\r\nabcdef\r\n"] {
+        let client = send(&proxy, format!("{start}{bad}").as_bytes());
+        let mut server = fake.accept();
+        head(&mut server);
+        let answer = rest(client);
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        assert!(answer.contains("the body of the request"), "{answer}");
+    }
+    let client = send(&proxy, BODY);
+    let mut server = fake.accept();
+    head(&mut server);
+    client
+        .shutdown(std::net::Shutdown::Write)
+        .expect("half closed");
+    let answer = rest(client);
+    assert!(!answer.contains("llama-server"), "{answer}");
+}
