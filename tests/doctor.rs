@@ -203,6 +203,54 @@ fn on_a_real_server_doctor_finds_all_good() {
 }
 
 #[test]
+fn without_any_setting_doctor_says_what_to_set_and_all_is_good() {
+    let server = contextpilot_testbed::llama_server();
+    let home = Home::new();
+    let output = home.doctor(&[server.to_str().unwrap()]).output().unwrap();
+    assert_says(
+        &output,
+        0,
+        &[
+            ("ok", "settings", "set CONTEXTPILOT_LISTEN=auto"),
+            ("ok", "index", "CONTEXTPILOT_INDEX_URL=http://"),
+            ("ok", "prefix store", "possible"),
+            ("All good", "", ""),
+        ],
+    );
+    let mut engaged = home.doctor(&[server.to_str().unwrap()]);
+    let report = json(engaged.env("CONTEXTPILOT_LISTEN", "auto"));
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().all(|found| found["subject"] != "settings"));
+}
+
+#[test]
+fn doctor_says_whether_there_can_be_a_prefix_store() {
+    let server = contextpilot_testbed::llama_server();
+    let home = Home::new();
+    let about = |server: &str, folder: PathBuf| {
+        let mut doctor = home.doctor(&[server]);
+        let report = json(doctor.env("CONTEXTPILOT_STORE", folder));
+        let store = finding(&report, "prefix store");
+        let text = |name: &str| store[name].as_str().unwrap().to_owned();
+        (text("grade"), text("text"))
+    };
+    let server = server.to_str().unwrap();
+    let (grade, text) = about(server, home.path("store"));
+    assert_eq!(grade, "ok", "{text}");
+    let folder = home.path("store").display().to_string();
+    assert!(text.starts_with(&format!("in {folder}, ")), "{text}");
+
+    fs::write(home.path("letter"), "").unwrap();
+    let (grade, text) = about(server, home.path("letter"));
+    assert_eq!(grade, "limit", "{text}");
+    assert!(text.ends_with("; correct CONTEXTPILOT_STORE"), "{text}");
+
+    let (grade, text) = about("/bin/true", home.path("store"));
+    assert_eq!(grade, "limit", "{text}");
+    assert!(text.starts_with("not possible, though "), "{text}");
+}
+
+#[test]
 fn a_server_whose_own_functions_are_hidden_works_with_limits() {
     let (home, index) = (Home::new(), Index::start());
     if let Some(server) = unseen_server(Unseen::Nameless).unwrap() {
@@ -261,7 +309,12 @@ fn a_program_that_is_not_a_server_will_not_work() {
         2,
         &[
             ("fails", "KV cache", "nothing is reported"),
-            ("limit", "index", "CONTEXTPILOT_INDEX_URL"),
+            (
+                "ok",
+                "prefix store",
+                "not possible: this build has no llama_state_seq_get_size",
+            ),
+            ("ok", "index", "CONTEXTPILOT_INDEX_URL"),
         ],
     );
 }
@@ -370,8 +423,9 @@ fn if_the_server_is_a_script_doctor_examines_the_server_that_it_names() {
 #[test]
 fn if_a_folder_cannot_be_used_doctor_says_so() {
     let home = Home::new();
+    let index = ("CONTEXTPILOT_INDEX_URL", "http://127.0.0.1:9");
     let mut doctor = home.doctor(&["/bin/true"]);
-    doctor.env_remove("HOME");
+    doctor.env_remove("HOME").env(index.0, index.1);
     let report = json(&mut doctor);
     let hook = finding(&report, "hook");
     assert_eq!(hook["grade"], "ok");
@@ -380,10 +434,30 @@ fn if_a_folder_cannot_be_used_doctor_says_so() {
     assert_eq!(state["grade"], "limit");
     assert!(state["text"].as_str().unwrap().contains("XDG_STATE_HOME"));
 
-    let mut doctor = home.doctor(&["/bin/true"]);
-    let report = json(doctor.env("CONTEXTPILOT_JOURNAL", "0"));
-    assert_eq!(finding(&report, "state folder")["grade"], "limit");
+    for (url, grade) in [("", "ok"), (index.1, "limit")] {
+        let mut doctor = home.doctor(&["/bin/true"]);
+        doctor.env("CONTEXTPILOT_JOURNAL", "0").env(index.0, url);
+        let report = json(&mut doctor);
+        assert_eq!(finding(&report, "state folder")["grade"], grade);
+    }
     assert!(!home.path(".local").exists());
+}
+
+/// Only the journal needs the state folder, and only with an index there is a journal.
+#[test]
+fn an_observer_without_a_home_is_good() {
+    let server = contextpilot_testbed::llama_server();
+    let home = Home::new();
+    let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+    doctor.env_remove("HOME").env(
+        "CONTEXTPILOT_LISTEN",
+        contextpilot_testbed::nowhere().to_string(),
+    );
+    assert_says(
+        &doctor.output().unwrap(),
+        0,
+        &[("ok", "state folder", "without an index it is not needed")],
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use contextpilot_inspect::{Located, Place};
 use contextpilot_settings::{Settings, env};
 
 use crate::hook_lib;
@@ -19,6 +20,7 @@ mod next;
 mod program;
 mod report;
 mod running;
+mod store;
 
 use report::Form;
 pub(super) use report::{Finding, Grade};
@@ -26,8 +28,8 @@ pub(super) use report::{Finding, Grade};
 /// Check a server, the index and the folders, without starting a model
 ///
 /// Prints the version of llama.cpp, how it is linked, how many functions will be
-/// hooked and how, and what does not work. With CONTEXTPILOT_LISTEN, also how many
-/// functions a running server has called.
+/// hooked and how, and what does not work. Without any setting: what to set. With
+/// CONTEXTPILOT_LISTEN, also how many functions a running server has called.
 ///
 /// Exit code: 0 all good, 1 works with limits, 2 will not work.
 #[derive(Args)]
@@ -42,6 +44,7 @@ pub(super) use report::{Finding, Grade};
   ok     request ids   read from HTTP, tied to slots
   ok     prompts       as text, chat or token arrays: exact; infill: exact; images: exact
   ok     TLS           ids are read within it: OpenSSL is a library
+  ok     prefix store  possible, for models with dense attention: set CONTEXTPILOT_STORE to a folder of your own
   ok     hook          /home/me/.cache/contextpilot-llama/libcontextpilot_llama_hook-….so
   ok     state folder  /home/me/.local/state/contextpilot-llama
   ok     index         http://127.0.0.1:8765 answers: ready
@@ -95,7 +98,11 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut runs = false;
     match &settings {
         Ok(settings) => {
-            report.add(folders::state(of_process, settings.journal));
+            if !settings.is_engaged() {
+                report.add(Finding::new("settings", Grade::Good, NOTHING_SET));
+            }
+            let reports = settings.index.is_some();
+            report.add(folders::state(of_process, settings.journal, reports));
             let finding = index::check(settings);
             index = finding.grade;
             report.add(finding);
@@ -122,6 +129,16 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         .map_err(|e| super::cannot_print(&e))?;
     Ok(ExitCode::from(report.grade() as u8))
 }
+
+/// Whether the server has a function that was looked up.
+fn has(located: &Located, name: &str) -> bool {
+    let mut functions = located.functions.iter();
+    functions.any(|(found, place)| found == name && !matches!(place, Place::Missing { .. }))
+}
+
+/// For who has just installed this.
+const NOTHING_SET: &str = "none asks for the hook, so the server would run without it; to see what is \
+                           in its cache, set CONTEXTPILOT_LISTEN=auto";
 
 fn find(options: &Options) -> Result<PathBuf, String> {
     match &options.server {

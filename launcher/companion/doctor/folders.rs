@@ -8,28 +8,30 @@ use crate::variables::Lookup;
 
 use super::{Finding, Grade};
 
-/// Where the journal of live request ids lies.
-pub(super) fn state(lookup: impl Lookup, journal: bool) -> Finding {
-    const SUBJECT: &str = "state folder";
-    if !journal {
-        return Finding::new(
-            SUBJECT,
-            Grade::Limited,
-            "not used: no journal is kept (CONTEXTPILOT_JOURNAL=0), so what a crash takes from \
-             the cache is not reported",
-        );
-    }
-    match PrivateFolder::open(Base::State, lookup) {
-        Ok(folder) => Finding::new(SUBJECT, Grade::Good, folder.path().display().to_string()),
-        Err(why) => Finding::new(
-            SUBJECT,
-            Grade::Limited,
-            format!(
-                "{why}: no journal is kept, so what a crash takes from the cache is not reported; \
-                 set XDG_STATE_HOME to a folder of your own"
-            ),
-        ),
-    }
+/// Where the journal of live request ids lies. `index`: evictions are reported, so there is a journal.
+pub(super) fn state(lookup: impl Lookup, journal: bool, index: bool) -> Finding {
+    let limit = match index {
+        true => Grade::Limited,
+        false => Grade::Good,
+    };
+    let (grade, text) = if !journal {
+        let text = "not used: no journal is kept (CONTEXTPILOT_JOURNAL=0), so what a crash takes from \
+                    the cache is not reported";
+        (limit, text.to_owned())
+    } else {
+        match PrivateFolder::open(Base::State, lookup) {
+            Ok(folder) => (Grade::Good, folder.path().display().to_string()),
+            Err(why) if !index => (limit, format!("{why}; without an index it is not needed")),
+            Err(why) => {
+                let text = format!(
+                    "{why}: no journal is kept, so what a crash takes from the cache is not \
+                     reported; set XDG_STATE_HOME to a folder of your own"
+                );
+                (limit, text)
+            }
+        }
+    };
+    Finding::new("state folder", grade, text)
 }
 
 /// A command of another package under the launcher's name, in the folder of this one. `None`: it

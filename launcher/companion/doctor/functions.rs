@@ -9,7 +9,7 @@ use crate::table::{
 };
 
 use super::report::Report;
-use super::{Finding, Grade};
+use super::{Finding, Grade, has};
 
 mod missing;
 mod tls;
@@ -34,7 +34,8 @@ struct Functions {
     host_cache: bool,
 }
 
-pub(super) fn examine(program: &Program, located: &Located, report: &mut Report) {
+/// Returns whether the KV cache is followed.
+pub(super) fn examine(program: &Program, located: &Located, report: &mut Report) -> bool {
     let mut functions = Functions::new(program, located);
     let (tls, finding) = tls::examine(program, located);
     let openssl = OPENSSL.iter().map(|row| (row, tls.clone()));
@@ -60,18 +61,14 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
         functions.names(|way| *way == Way::Uncalled),
     );
     report.list("Not hooked", functions.consequences());
-    report.add(functions.kv_cache());
+    let kv_cache = functions.kv_cache();
+    let follows = kv_cache.grade == Grade::Good;
+    report.add(kv_cache);
     report.add(functions.host_cache());
     report.add(functions.request_ids());
     report.add(functions.prompts());
     report.add(finding);
-}
-
-/// Whether the server has this function, which is not hooked but identifies a generation.
-fn has_mark(located: &Located, mark: &str) -> bool {
-    let hooked = ROWS.len() + OPENSSL.len();
-    let mut marks = located.functions.iter().skip(hooked);
-    marks.any(|(name, place)| name == mark && !matches!(place, Place::Missing { .. }))
+    follows
 }
 
 impl Functions {
@@ -80,7 +77,7 @@ impl Functions {
         let verdicts = verdicts(program, &names);
         let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
         let ways = ways.map(|((row, (_, place)), refusal)| (row, way(row, place, refusal)));
-        Self::of(ways, has_mark(located, HOST_CACHE))
+        Self::of(ways, has(located, HOST_CACHE))
     }
 
     /// Leaves out functions that the hook does not need in such a server.

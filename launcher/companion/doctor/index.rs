@@ -53,8 +53,8 @@ fn none(settings: &Settings) -> Finding {
             format!("none, as the hook only observes (with {variable} it reports evictions)");
         return Finding::new(SUBJECT, Grade::Good, text);
     }
-    let text = format!("none, so the hook is not used: set {variable}");
-    Finding::new(SUBJECT, Grade::Limited, text)
+    let text = format!("none: with {variable}=http://127.0.0.1:8765 evictions are reported to it");
+    Finding::new(SUBJECT, Grade::Good, text)
 }
 
 /// What follows from the answer to `GET /health`, as text after the index's address.

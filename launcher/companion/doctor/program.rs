@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use contextpilot_inspect::{Executable, Format, Libc, Linkage, Program, Script, Search};
+use contextpilot_settings::env;
 use serde_json::json;
 
 use crate::obstacle::{Library, obstacle};
 use crate::table::{HOST_CACHE, OPENSSL, ROWS, SESSIONS_SOCKET};
+use crate::variables::{Lookup, of_process};
 
 use super::report::Report;
-use super::{Finding, Grade, functions};
+use super::{Finding, Grade, functions, store};
 
 pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     let shown = path.display().to_string();
@@ -40,7 +42,8 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     let rows = ROWS.iter().map(|row| row.name);
     let openssl = OPENSSL.iter().map(|row| row.name);
     let marks = [HOST_CACHE, SESSIONS_SOCKET];
-    let names: Vec<&str> = rows.chain(openssl).chain(marks).collect();
+    let names = rows.chain(openssl).chain(marks).chain(store::functions());
+    let names: Vec<&str> = names.collect();
     let search = Search {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),
         ..Search::default()
@@ -75,7 +78,9 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
         );
         report.add(Finding::new("libraries", Grade::Limited, text));
     }
-    functions::examine(&program, &located, report);
+    let follows = functions::examine(&program, &located, report);
+    let folder = of_process.non_empty(env::STORE).map(PathBuf::from);
+    report.add(store::examine(&located, follows, folder.as_deref()));
 }
 
 /// A Mach-O file, of which only the obstacles are known.

@@ -5,7 +5,7 @@ use contextpilot_inspect::{Calls, Located, Place, Program};
 use crate::companion::doctor::{Finding, Grade};
 use crate::table::{OPENSSL, ROWS, SESSIONS_SOCKET};
 
-use super::{Way, has_mark, verdicts};
+use super::{Way, has, verdicts};
 
 /// How OpenSSL's functions are hooked, all alike, and what follows.
 pub(super) fn examine(program: &Program, located: &Located) -> (Way, Finding) {
@@ -17,7 +17,7 @@ pub(super) fn examine(program: &Program, located: &Located) -> (Way, Finding) {
         matches!(place, Place::Dynamic { calls: found, .. } if *found == calls)
     };
     let is_inside = |place: &&Place| matches!(place, Place::Inside(_));
-    let is_complete = places.len() == OPENSSL.len() && has_mark(located, SESSIONS_SOCKET);
+    let is_complete = places.len() == OPENSSL.len() && has(located, SESSIONS_SOCKET);
     let (way, grade, text) = if is_complete && places.iter().all(is_imported) {
         let text = "ids are read within it: OpenSSL is a library";
         (Way::Imported, Grade::Good, text.to_owned())

@@ -1,0 +1,79 @@
+//! Whether the server can have a prefix store.
+
+use std::path::Path;
+
+use contextpilot_inspect::Located;
+use contextpilot_kv_files::Folder;
+use contextpilot_settings::env;
+
+use super::{Finding, Grade, has};
+
+const SUBJECT: &str = "prefix store";
+
+/// What the hook calls to copy the KV of a sequence. The server needs one function of each line, as the
+/// versions of llama.cpp have named it.
+const NEEDED: [&[&str]; 5] = [
+    &["llama_state_seq_get_size"],
+    &["llama_state_seq_get_data_ext", "llama_state_seq_get_data"],
+    &["llama_state_seq_set_data_ext", "llama_state_seq_set_data"],
+    &[
+        "llama_memory_seq_rm",
+        "llama_kv_self_seq_rm",
+        "llama_kv_cache_seq_rm",
+    ],
+    &[
+        "llama_memory_seq_pos_max",
+        "llama_kv_self_seq_pos_max",
+        "llama_kv_cache_seq_pos_max",
+    ],
+];
+
+/// The names of the functions to look for.
+pub(super) fn functions() -> impl Iterator<Item = &'static str> {
+    NEEDED.into_iter().flatten().copied()
+}
+
+/// `folder`: the setting.
+pub(super) fn examine(located: &Located, follows: bool, folder: Option<&Path>) -> Finding {
+    let lacking = NEEDED
+        .iter()
+        .find(|names| !names.iter().any(|name| has(located, name)));
+    let obstacle = match lacking {
+        Some(names) => Some(format!("this build has no {}", names.join(" or "))),
+        None if !follows => Some("its KV cache is not followed".to_owned()),
+        None => None,
+    };
+    let variable = env::STORE;
+    let (grade, text) = match (obstacle, folder) {
+        (Some(why), None) => (Grade::Good, format!("not possible: {why}")),
+        (Some(why), Some(_)) => (
+            Grade::Limited,
+            format!("not possible, though {variable} is set: {why}"),
+        ),
+        (None, None) => (
+            Grade::Good,
+            format!(
+                "possible, for models with dense attention: set {variable} to a folder of your own"
+            ),
+        ),
+        (None, Some(folder)) => of(folder),
+    };
+    Finding::new(SUBJECT, grade, text)
+}
+
+/// Opens the folder as the hook does.
+fn of(folder: &Path) -> (Grade, String) {
+    match Folder::open(folder) {
+        Ok(_) => (
+            Grade::Good,
+            format!(
+                "in {}, for models with dense attention; `contextpilot-llama store` shows it",
+                folder.display()
+            ),
+        ),
+        Err(why) => (
+            Grade::Limited,
+            format!("none: {why}; correct {}", env::STORE),
+        ),
+    }
+}
