@@ -203,7 +203,7 @@ fn unshared(machine: &Machine, script: &str, file: &str) -> Option<Command> {
         probe.is_ok_and(|status| status.success())
     });
     let Some(flags) = flags else {
-        eprintln!("skipped: nothing can be mounted here");
+        contextpilot_testbed::skip("nothing can be mounted here");
         return None;
     };
     let mut command = machine.command("unshare");
@@ -257,7 +257,7 @@ fn if_memory_cannot_be_executed_either_one_line_says_why() {
     let output = refused.output().unwrap();
     let message = text(&output.stderr);
     if message.contains("/proc/sys/vm/memfd_noexec") {
-        eprintln!("skipped: {message}");
+        contextpilot_testbed::skip(message);
         return;
     }
     assert_eq!(message.lines().count(), 1, "{message}");

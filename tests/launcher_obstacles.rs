@@ -195,7 +195,7 @@ fn a_single_executable_runs_without_the_hook_where_there_is_no_proc() {
     let mut probe = Command::new(WITHOUT[0]);
     let probe = probe.args(&WITHOUT[1..]).arg("true").output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        eprintln!("skipped: no mount namespace can be made here (unshare -rm)");
+        contextpilot_testbed::skip("no mount namespace can be made here (unshare -rm)");
         return;
     }
     let message = |machine: &Machine| {
@@ -297,7 +297,7 @@ fn a_set_user_id_server_runs_without_the_hook() {
     fs::set_permissions(machine.0.path(), Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&server, Permissions::from_mode(0o4755)).unwrap();
     if !given || Program::open(&server).unwrap().privilege.is_none() {
-        eprintln!("skipped: needs root, and a system that honours the set-user-ID bit");
+        contextpilot_testbed::skip("needs root, and a system that honours the set-user-ID bit");
         return;
     }
     assert_plain_file(&machine, &["set-user-ID bit", "chmod ug-s"]);
@@ -379,7 +379,7 @@ fn a_given_library_on_a_noexec_mount_is_not_used() {
         output.is_ok_and(|output| output.status.success())
     });
     let Some(how) = how else {
-        eprintln!("skipped: nothing can be mounted here");
+        contextpilot_testbed::skip("nothing can be mounted here");
         return;
     };
     let run = "exec \"$0\" \"$@\"";

@@ -70,11 +70,36 @@ run_tests() {
         [ -e "$code" ] || continue
         ended=$((ended + 1))
         name=$(sed -n 2p "$code")
+        count_tests "$(sed -n 1p "$code")" "$name" "${code%.code}"
         [ "$(sed -n 1p "$code")" -eq 0 ] || failed+=("$name")
     done
     rm -r "$kept"
     [ "$ended" -eq "$ran" ] || die "$ran test programs were started, but only $ended have an exit code"
     [ "${#failed[@]}" -eq 0 ]
+}
+
+# count_tests CODE NAME FILE: adds the tests of a program to the counts below, by its exit code and its
+# output. To the harness, a test that said it cannot run here (skip() in crates/testbed) has passed. A
+# program that fails without a failed test counts as one.
+passed_tests=0 failed_tests=0 skipped_tests=()
+count_tests() {
+    local code=$1 name=$2 file=$3 good bad line
+    read -r good bad < <(awk '
+        /^test result: / { good += $4; bad += $6 }
+        /^[0-9]+ passed, [0-9]+ failed/ { good += $1; bad += $3 }
+        /^skipped: / && !seen[$2]++ { good-- }
+        END { print good + 0, bad + 0 }' "$file")
+    [ "$code" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
+    passed_tests=$((passed_tests + good)) failed_tests=$((failed_tests + bad))
+    while read -r line; do
+        skipped_tests+=("$name: $line")
+    done < <(sed -nE 's/^skipped( case)?: //p' "$file")
+}
+
+# Prints the counts, and why tests were skipped.
+counted() {
+    say "$passed_tests passed, $failed_tests failed, ${#skipped_tests[@]} skipped"
+    [ ${#skipped_tests[@]} -eq 0 ] || printf 'skipped: %s\n' "${skipped_tests[@]}" >&2
 }
 
 # Runs one test program, in the background.

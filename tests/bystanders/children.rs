@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use contextpilot_testbed::{Arch, Builder, Index, Model, Request, Server};
+use contextpilot_testbed::{Arch, Builder, Index, Model, Request, Server, skip};
 use serde_json::json;
 
 use crate::engine::Engine;
 use crate::runs::HOOK;
-use crate::tools::{left_out, program, python};
+use crate::tools::{program, python};
 
 /// The tool of llama-server that runs a shell.
 const TOOL: &str = "exec_shell_command";
@@ -20,7 +20,7 @@ fn server() -> Option<Builder> {
         .bare_slots(2)
         .args(["--tools", TOOL]);
     if let Some(lacking) = server.lacking() {
-        left_out(true, &format!("bystanders: this server has no {lacking}"));
+        skip(format!("this server has no {lacking}"));
         return None;
     }
     Some(server)

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use contextpilot_testbed::{Arch, Model, llama_server};
+use contextpilot_testbed::{Arch, Model, llama_server, skip};
 
 use crate::runs::Bystander;
-use crate::tools::{fixture, left_out, python};
+use crate::tools::{fixture, python};
 
 /// The llama.cpp library of the real server, and how to run a program with it.
 pub(crate) struct Engine {
@@ -33,8 +33,7 @@ impl Engine {
         });
         let loader = lines.find(|line| line.contains("ld-linux"));
         let (Some(library), Some(loader)) = (library, loader) else {
-            let why = format!("bystanders: {} has no libllama", server.display());
-            left_out(true, &why);
+            skip(format!("{} has no libllama", server.display()));
             return None;
         };
         let loader = loader.rsplit_once(" => ").map_or(loader, |(_, path)| path);

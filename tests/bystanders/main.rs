@@ -5,7 +5,7 @@
 //! preloaded, and with the library and all settings of the hook. Its output, exit code, files and
 //! connections must be the same (see [`runs`]).
 //!
-//! A program that this machine lacks is named on stderr. With `CI=true` the common programs must
+//! A program that this machine lacks is named on stderr. Under CI the common programs must
 //! exist.
 #![cfg(target_os = "linux")]
 

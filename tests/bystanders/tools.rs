@@ -1,9 +1,10 @@
 //! Which programs this machine has.
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use contextpilot_testbed::{skip, skip_optional};
 
 /// Programs that must exist on a CI machine.
 const COMMON: [&str; 5] = ["python3", "perl", "git", "curl", "strace"];
@@ -15,8 +16,11 @@ const COMMON: [&str; 5] = ["python3", "perl", "git", "curl", "strace"];
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let found = which::which(name).ok();
     if found.is_none() {
-        let essential = COMMON.contains(&name);
-        left_out(essential, &format!("bystanders: no {name} here"));
+        let why = format!("no {name} here");
+        match COMMON.contains(&name) {
+            true => skip(why),
+            false => skip_optional(why),
+        }
     }
     found
 }
@@ -34,18 +38,6 @@ pub(crate) fn python() -> Option<PathBuf> {
     Some(PathBuf::from(path.trim_end()))
 }
 
-/// Prints to stderr what is not tested, and why.
-///
-/// # Panics
-/// If it is `essential` and the test runs in CI.
-pub(crate) fn left_out(essential: bool, why: &str) {
-    let tests_for_others = std::env::var_os("CI").is_some_and(|value| value == "true");
-    assert!(!(essential && tests_for_others), "{why}");
-    // Not eprintln!, whose output the test harness hides if the test passes. Errors of writing do
-    // not matter.
-    let _ = writeln!(std::io::stderr(), "\nleft out: {why}");
-}
-
 /// A file of `fixtures`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -59,7 +51,7 @@ pub(crate) fn compiles(command: &mut Command, what: &str) -> bool {
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
         let why = why.lines().last().unwrap_or_default();
-        left_out(false, &format!("bystanders: {what} cannot be built: {why}"));
+        skip_optional(format!("{what} cannot be built: {why}"));
     }
     output.status.success()
 }

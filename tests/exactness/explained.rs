@@ -20,7 +20,9 @@ mod verbose;
 
 use cases::Case;
 use contextpilot_control::{Causes, Evaluated, Latest};
-use contextpilot_testbed::{Completion, Connection, Error, Outcome, Result, Unseen, unseen_server};
+use contextpilot_testbed::{
+    Completion, Connection, Error, Outcome, Result, Tally, Unseen, unseen_server,
+};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -51,12 +53,18 @@ fn main() -> ExitCode {
     let causes = causes.map(|shown| (Some(shown.cause), shown.case));
     let mut total = Total::default();
     let mut total_by_prompts = Total::default();
-    let mut results = Results::default();
+    let mut results = Tally::default();
     for (cause, case) in traces.chain(causes).filter(|(_, case)| matches(case.name)) {
-        if let Some(why) = does_not_apply(&case) {
-            println!("test {} ... left out{why}", case.name);
-            results.left_out += 1;
-            continue;
+        match lacking(&case) {
+            Ok(None) => {}
+            Ok(Some(why)) => {
+                results.skip(case.name, &why);
+                continue;
+            }
+            Err(error) => {
+                results.note(case.name, Err(error));
+                continue;
+            }
         }
         let by_prompts = unseen
             .as_deref()
@@ -95,55 +103,23 @@ fn main() -> ExitCode {
     results.end()
 }
 
-/// How many tests passed, failed, or were left out.
-#[derive(Default)]
-struct Results {
-    passed: u32,
-    failed: u32,
-    left_out: u32,
-}
-
-impl Results {
-    fn note(&mut self, name: &str, done: Result<String>) {
-        match done {
-            Ok(text) => {
-                println!("test {name} ... ok: {text}");
-                self.passed += 1;
-            }
-            Err(error) => {
-                println!("test {name} ... FAILED\n  {error}");
-                self.failed += 1;
-            }
-        }
-    }
-
-    fn end(&self) -> ExitCode {
-        let Self {
-            passed,
-            failed,
-            left_out,
-        } = self;
-        println!("{passed} passed, {failed} failed, {left_out} left out");
-        match failed {
-            0 => ExitCode::SUCCESS,
-            _ => ExitCode::FAILURE,
-        }
-    }
-}
-
 /// Whether some clients leave during the trace. How much is evaluated for them depends on chance.
 fn is_up_to_chance(case: &Case) -> bool {
     let mut steps = 0..case.trace.steps.len();
     steps.any(|step| case.is_abandoned(step))
 }
 
-/// Why a case cannot be run on this server.
-fn does_not_apply(case: &Case) -> Option<&'static str> {
-    if case.server.lacking().is_some() || case.host_cache && !case.server.has_host_cache() {
-        return Some("");
+/// What this server lacks for a case.
+fn lacking(case: &Case) -> Result<Option<String>> {
+    if let Some(flag) = case.server.lacking() {
+        return Ok(Some(format!("no {flag}")));
+    }
+    if case.host_cache && !case.server.has_host_cache() {
+        return Ok(Some("no host prompt cache".to_owned()));
     }
     let other_server = std::env::var_os("LLAMA_SERVER_BIN").is_some();
-    (other_server && case.server.plain().spawn().is_err()).then_some(": no such model")
+    let unknown = other_server && !case.server.knows_model()?;
+    Ok(unknown.then(|| "no model of this kind".to_owned()))
 }
 
 /// Evaluated tokens and their causes, summed over requests.

@@ -20,8 +20,8 @@
 //! Each case is also run on a copy of the server whose own functions are hidden: see `by_prompts`.
 //!
 //! With `LLAMA_SERVER_BIN`, the test runs another server, such as an older one. Cases
-//! that need a flag or an endpoint that this server lacks are left out, and nothing is
-//! written.
+//! that need a flag, an endpoint or a kind of model that this server lacks are skipped, and
+//! nothing is written. A run in which no case passes fails.
 
 mod by_prompts;
 mod cases;
@@ -29,7 +29,7 @@ mod moments;
 mod prompts;
 
 use cases::Case;
-use contextpilot_testbed::{Index, Outcome, Score, Unseen, truth, unseen_server};
+use contextpilot_testbed::{Error, Index, Outcome, Score, Tally, Unseen, truth, unseen_server};
 use moments::Comparison;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,7 +45,7 @@ const LISTEN: Duration = Duration::from_millis(250);
 
 enum Verdict {
     Known(Box<Known>),
-    /// The server lacks something that the case needs. The text names it.
+    /// The server lacks something that the case needs. The text says what.
     DoesNotApply(String),
 }
 
@@ -90,14 +90,13 @@ fn main() -> ExitCode {
     let mut total = Score::default();
     let mut total_of_moments = Comparison::default();
     let mut total_by_prompts = Score::default();
-    let (mut passed, mut failed, mut left_out) = (0, 0, 0);
+    let mut tally = Tally::default();
     for case in &chosen {
         let started = Instant::now();
         let known = match run(case, unseen.as_deref()) {
             Ok(Verdict::Known(known)) => *known,
             Ok(Verdict::DoesNotApply(lacking)) => {
-                left_out += 1;
-                println!("test {} ... left out: no {lacking}", case.name);
+                tally.skip(case.name, &lacking);
                 continue;
             }
             Err(error) => Known {
@@ -111,20 +110,14 @@ fn main() -> ExitCode {
             moments,
             problem,
         } = known;
-        let good = problem.is_none() && score.is_perfect();
-        println!(
-            "test {} ... {} ({:.1} s)",
-            case.name,
-            if good { "ok" } else { "FAILED" },
-            started.elapsed().as_secs_f32()
-        );
-        if good {
-            passed += 1;
-        } else {
-            failed += 1;
-            println!("  {score:?}");
-            println!("  {}", problem.unwrap_or_default());
-        }
+        let result = match problem.is_none() && score.is_perfect() {
+            true => Ok(format!("{:.1} s", started.elapsed().as_secs_f32())),
+            false => Err(Error::new(format!(
+                "{score:?}\n  {}",
+                problem.unwrap_or_default()
+            ))),
+        };
+        tally.note(case.name, result);
         rows.push(score.row(case.name));
         total.add(case.name, &score);
         total_by_prompts.add(case.name, &by_prompts.unwrap_or_default());
@@ -135,7 +128,7 @@ fn main() -> ExitCode {
     }
     let ours = std::env::var_os("LLAMA_SERVER_BIN").is_none();
     let usual = !every_moment && !has_store();
-    if ours && wanted.is_empty() && usual && failed == 0 && left_out == 0 {
+    if ours && wanted.is_empty() && usual && tally.is_complete() {
         let mut more = by_prompts::page(&total_by_prompts);
         more += &moments::page(&rows_of_moments, &total_of_moments);
         write_table(&rows, &total, &more);
@@ -147,28 +140,24 @@ fn main() -> ExitCode {
     if unseen.is_some() {
         println!("{}", total_by_prompts.row("by prompts"));
     }
-    println!("{passed} passed, {failed} failed, {left_out} left out");
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    tally.end()
 }
 
 fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdict> {
     if let Some(flag) = case.server.lacking() {
-        return Ok(Verdict::DoesNotApply(flag));
+        return Ok(Verdict::DoesNotApply(format!("no {flag}")));
     }
     if case.host_cache && !case.server.has_host_cache() {
-        return Ok(Verdict::DoesNotApply("host prompt cache".into()));
+        return Ok(Verdict::DoesNotApply("no host prompt cache".into()));
     }
     let other_server = std::env::var_os("LLAMA_SERVER_BIN").is_some();
     if other_server {
-        let Ok(plain) = case.server.plain().spawn() else {
-            return Ok(Verdict::DoesNotApply("model of this kind".into()));
-        };
-        if case.trace.run(&plain).is_err() {
-            return Ok(Verdict::DoesNotApply("answer without the hook".into()));
+        if !case.server.knows_model()? {
+            return Ok(Verdict::DoesNotApply("no model of this kind".into()));
+        }
+        if let Err(error) = case.trace.run(&case.server.plain().spawn()?) {
+            let why = format!("no answer without the hook: {error}");
+            return Ok(Verdict::DoesNotApply(why));
         }
     }
     let index = Index::start()?;
@@ -191,7 +180,7 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
             .for_each(|line| println!("  {line}"));
     })?;
     if let Some(path) = unknown_endpoint(case, &answers) {
-        return Ok(Verdict::DoesNotApply(path));
+        return Ok(Verdict::DoesNotApply(format!("no {path}")));
     }
     // In parallel: the truth takes many replays, which spend most of their time waiting.
     let (moments, by_prompts) = std::thread::scope(|scope| {

@@ -44,11 +44,9 @@ mod three;
 #[path = "published/traces.rs"]
 mod traces;
 
-use std::io::Write;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
-use contextpilot_testbed::Result;
+use contextpilot_testbed::{Result, Tally, skip_case};
 use indexer::Indexer;
 
 const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
@@ -67,47 +65,36 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     let indexer = Indexer::start(&python).expect("the indexer starts");
-    let (mut failed, mut passed) = (0, 0);
-    let mut run = |name: &str, test: &mut dyn FnMut() -> Result<String>| {
-        if !wanted.is_empty() && !wanted.iter().any(|part| name.contains(part.as_str())) {
-            return;
+    let mut tally = Tally::default();
+    let is_wanted =
+        |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
+    for case in cases::all() {
+        match case.server.lacking() {
+            _ if !is_wanted(case.name) => {}
+            Some(lacking) => tally.skip(case.name, &format!("no {lacking}")),
+            None => tally.run(case.name, || traces::run(&case, &indexer)),
         }
-        let begun = Instant::now();
-        match test() {
-            Ok(said) => {
-                passed += 1;
-                let seconds = begun.elapsed().as_secs_f32();
-                println!("test {name} ... ok ({said}, {seconds:.1} s)");
-            }
-            Err(error) => {
-                failed += 1;
-                println!("test {name} ... FAILED\n  {error}");
-            }
+    }
+    let mut run = |name: &str, test: &dyn Fn() -> Result<String>| {
+        if is_wanted(name) {
+            tally.run(name, test);
         }
     };
-    for case in cases::all() {
-        run(case.name, &mut || traces::run(&case, &indexer));
-    }
     for (name, test) in disturbances::ALL {
-        run(name, &mut || test(&indexer, &python));
+        run(name, &|| test(&indexer, &python));
     }
-    run(
-        "Dynamo's selection service before three servers",
-        &mut || selection::run(&python),
-    );
+    run("Dynamo's selection service before three servers", &|| {
+        selection::run(&python)
+    });
     if let Some(python) = indexer::python("vllm-router") {
-        run("vllm-router before two servers", &mut || {
+        run("vllm-router before two servers", &|| {
             router::run(&python, false)
         });
-        run("vllm-router before two servers with adapters", &mut || {
+        run("vllm-router before two servers with adapters", &|| {
             router::run(&python, true)
         });
     }
-    println!("\n{passed} passed, {failed} failed");
-    match failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    }
+    tally.end()
 }
 
 /// Runs this program again in a network namespace.
@@ -117,11 +104,8 @@ fn enter(wanted: &[String]) -> ExitCode {
         .args(["-rn", "ip", "link", "set", "lo", "up"])
         .output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        // Not eprintln!, whose output a test harness may hide.
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: no network namespace can be made here (unshare -rn, of util-linux, and ip)"
-        );
+        let why = "no network namespace can be made here (unshare -rn, of util-linux, and ip)";
+        skip_case("published", why);
         return ExitCode::SUCCESS;
     }
     let status = Command::new("unshare")

@@ -6,7 +6,7 @@
 //! (`contextpilot_testbed::truth`). Then `GET /requests` must list exactly the ids
 //! that are still cached.
 //!
-//! Without Python these tests print that they are skipped, and pass.
+//! Without Python these tests are skipped.
 
 mod agreement;
 mod python;
@@ -40,7 +40,7 @@ fn completion(prompt: &str) -> Request {
 
 #[test]
 fn with_two_slots_the_index_lists_exactly_what_is_cached() {
-    let Some(python) = python("with_two_slots_the_index_lists_exactly_what_is_cached") else {
+    let Some(python) = python() else {
         return;
     };
     let mut both = Agreement::start(&python, llama().bare_slots(2));
@@ -71,7 +71,7 @@ fn with_two_slots_the_index_lists_exactly_what_is_cached() {
 
 #[test]
 fn a_growing_conversation_stays_listed_until_it_is_overwritten() {
-    let Some(python) = python("a_growing_conversation_stays_listed_until_it_is_overwritten") else {
+    let Some(python) = python() else {
         return;
     };
     let mut both = Agreement::start(&python, llama().bare_slots(2));
@@ -94,7 +94,7 @@ fn a_growing_conversation_stays_listed_until_it_is_overwritten() {
 
 #[test]
 fn with_default_flags_nothing_is_evicted() {
-    let Some(python) = python("with_default_flags_nothing_is_evicted") else {
+    let Some(python) = python() else {
         return;
     };
     let mut both = Agreement::start(&python, llama());
@@ -108,7 +108,7 @@ fn with_default_flags_nothing_is_evicted() {
 
 #[test]
 fn chats_are_reported_like_completions() {
-    let Some(python) = python("chats_are_reported_like_completions") else {
+    let Some(python) = python() else {
         return;
     };
     let mut both = Agreement::start(&python, llama().bare_slots(2));
@@ -141,8 +141,7 @@ const SILENCE: Duration = Duration::from_millis(1500);
 
 #[test]
 fn evictions_before_the_first_reorder_are_refused_and_not_sent_again() {
-    let Some(python) = python("evictions_before_the_first_reorder_are_refused_and_not_sent_again")
-    else {
+    let Some(python) = python() else {
         return;
     };
     let both = &mut Agreement::start(&python, llama().bare_slots(1));
@@ -177,8 +176,7 @@ fn evictions_before_the_first_reorder_are_refused_and_not_sent_again() {
 
 #[test]
 fn if_the_index_closes_the_connection_the_next_eviction_still_arrives() {
-    let Some(python) = python("if_the_index_closes_the_connection_the_next_eviction_still_arrives")
-    else {
+    let Some(python) = python() else {
         return;
     };
     let mut both = Agreement::start(&python, llama().bare_slots(1));

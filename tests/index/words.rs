@@ -8,7 +8,7 @@ use crate::server::IndexServer;
 
 #[test]
 fn the_answers_of_the_real_index_give_the_expected_verdicts() {
-    let Some(python) = python("the_answers_of_the_real_index_give_the_expected_verdicts") else {
+    let Some(python) = python() else {
         return;
     };
     // There is no engine at this port. This test does not need one.

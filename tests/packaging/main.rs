@@ -27,7 +27,7 @@ fn python(arguments: &[&Path]) -> Option<Output> {
         .current_dir(root(""))
         .output();
     let Ok(output) = output else {
-        eprintln!("skipped: python3 is not installed");
+        contextpilot_testbed::skip("python3 is not installed");
         return None;
     };
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -84,7 +84,7 @@ fn pack(folder: &Path, machine: &str) {
 fn packages_are_reproducible_and_the_tarball_uses_its_own_library() {
     let tools = ["python3", "strip"].map(|tool| Command::new(tool).arg("--version").output());
     if tools.iter().any(Result::is_err) {
-        eprintln!("skipped: python3 or strip (binutils) is not installed");
+        contextpilot_testbed::skip("python3 or strip (binutils) is not installed");
         return;
     }
     let machine = std::env::consts::ARCH;
@@ -142,7 +142,9 @@ fn in_a_container_sigterm_ends_the_index() {
     let apart = ["--user", "--map-root-user", "--pid", "--fork"];
     let probe = Command::new("unshare").args(apart).arg("true").output();
     if !probe.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no namespace for processes can be made here (unshare, of util-linux)");
+        contextpilot_testbed::skip(
+            "no namespace for processes can be made here (unshare, of util-linux)",
+        );
         return;
     }
     let mut parent = Command::new("unshare")

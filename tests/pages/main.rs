@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use contextpilot_testbed::{Arch, Model, llama_server};
+use contextpilot_testbed::{Arch, Model, llama_server, skip, skip_case};
 use terminal::Machine;
 
 /// Set within the namespace: the page.
@@ -73,7 +73,6 @@ fn script(name: &str) -> Option<PathBuf> {
         .output()
         .expect("the script starts");
     if output.status.code() == Some(77) {
-        assert!(std::env::var_os("CI").is_none(), "scripts/{name} is needed");
         return None;
     }
     assert!(output.status.success(), "scripts/{name} failed");
@@ -88,7 +87,7 @@ fn every_command_of_the_pages_runs_as_it_stands() {
         .arg("true")
         .output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        eprintln!("skipped: no network namespace can be made here (unshare -rn, and ip)");
+        skip("no network namespace can be made here (unshare -rn, and ip)");
         return;
     }
     // Fetched before the namespaces, from which nothing can be fetched.
@@ -125,14 +124,14 @@ fn in_namespace(page: &Path) -> Option<String> {
         .env(INSIDE, page);
     if text.contains("model.gguf") && text.contains("```sh") {
         let Some(model) = script("model") else {
-            println!("{} skipped: no real model", page.display());
+            skip_case(&page.display().to_string(), "no real model");
             return None;
         };
         command.env("LLAMA_TEST_MODEL", model);
     }
     if text.contains("```python") {
         let Some(python) = script("python-clients") else {
-            println!("{} skipped: no Python", page.display());
+            skip_case(&page.display().to_string(), "no Python");
             return None;
         };
         command.env("CONTEXTPILOT_TEST_PYTHON", python);

@@ -3,7 +3,9 @@
 
 use std::process::Command;
 
-use contextpilot_testbed::{Arch, Completion, Error, Model, Request, Result, Server, Step, Trace};
+use contextpilot_testbed::{
+    Arch, Completion, Error, Model, Request, Result, Server, Step, Tally, Trace,
+};
 use serde_json::Value;
 
 use crate::client::{Client, Sampling, phrases};
@@ -159,26 +161,16 @@ fn set_ups() -> Result<Vec<SetUp>> {
     ])
 }
 
-/// Tries all set-ups. Returns how many failed.
-pub(super) fn run() -> usize {
-    let set_ups = match set_ups() {
-        Ok(set_ups) => set_ups,
-        Err(error) => {
-            println!("test advice ... FAILED\n  {error}");
-            return 1;
-        }
-    };
-    let mut failed = 0;
-    for set_up in set_ups {
-        match try_out(&set_up) {
-            Ok(said) => println!("test advice: {} ... ok ({said})", set_up.name),
-            Err(error) => {
-                failed += 1;
-                println!("test advice: {} ... FAILED\n  {error}", set_up.name);
+/// Tries all set-ups.
+pub(super) fn run(tally: &mut Tally) {
+    match set_ups() {
+        Ok(set_ups) => {
+            for set_up in set_ups {
+                tally.note(&format!("advice: {}", set_up.name), try_out(&set_up));
             }
         }
+        Err(error) => tally.note("advice", Err(error)),
     }
-    failed
 }
 
 fn try_out(set_up: &SetUp) -> Result<String> {

@@ -40,6 +40,8 @@ mod traffic;
 
 use std::process::ExitCode;
 
+use contextpilot_testbed::{Error, Result, Tally};
+
 /// Requests of the traffic: for docs/simulate.md, and for a check of some of its points.
 const REQUESTS: usize = 300;
 const FEW_REQUESTS: usize = 100;
@@ -55,73 +57,49 @@ fn main() -> ExitCode {
             _ => wanted.push(argument),
         }
     }
-    let failed = match (grid, chats) {
-        (true, _) => whole_grid(),
-        (false, true) => real_chats(),
-        (false, false) => {
-            let advised = match is_wanted(&wanted, "advice") {
-                true => advised::run(),
-                false => 0,
-            };
-            recorded_settings(&wanted)
-                + one(&wanted, "the file", file::run)
-                + one(
-                    &wanted,
-                    "slots: restored from another process",
-                    changes::unseen,
-                )
-                + one(&wanted, "the commands", commands::run)
-                + one(&wanted, "chats of the model's own answers", chats::tiny)
-                + one(&wanted, "concurrent clients", concurrent::run)
-                + advised
-                + some_of_the_grid(&wanted)
+    let mut tally = Tally::default();
+    match (grid, chats) {
+        (true, _) => tally.note("the grid", whole_grid()),
+        (false, true) => match real_chats() {
+            Ok(None) => return ExitCode::SUCCESS,
+            Ok(Some(said)) => tally.note("chats", Ok(said)),
+            Err(error) => tally.note("chats", Err(error)),
+        },
+        (false, false) => every_run(&wanted, &mut tally),
+    }
+    tally.end()
+}
+
+type Test = fn() -> Result<String>;
+
+fn every_run(wanted: &[String], tally: &mut Tally) {
+    recorded_settings(wanted, tally);
+    let tests: [(&str, Test); 6] = [
+        ("the file", file::run),
+        ("slots: restored from another process", changes::unseen),
+        ("the commands", commands::run),
+        ("chats of the model's own answers", chats::tiny),
+        ("concurrent clients", concurrent::run),
+        ("other settings", some_of_the_grid),
+    ];
+    for (name, test) in tests {
+        if is_wanted(wanted, name) {
+            tally.note(name, test());
         }
-    };
-    println!("{failed} failed");
-    match failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+    }
+    if is_wanted(wanted, "advice") {
+        advised::run(tally);
     }
 }
 
-fn recorded_settings(wanted: &[String]) -> usize {
-    let mut failed = 0;
+fn recorded_settings(wanted: &[String], tally: &mut Tally) {
     for case in cases::all().into_iter().chain(changes::cases()) {
-        let name = case.name;
-        if !is_wanted(wanted, name) {
+        if !is_wanted(wanted, case.name) {
             continue;
         }
-        match recorded::compare(&case) {
-            Ok(recorded::Verdict::Equal(prompts)) => {
-                println!("test {name} ... ok ({prompts} prompts)");
-            }
-            Ok(recorded::Verdict::Close(prompts, engine, simulated)) => {
-                let (engine, simulated) = (100.0 * engine, 100.0 * simulated);
-                let shares = format!("engine {engine:.1} %, simulated {simulated:.1} %");
-                println!("test {name} ... ok ({prompts} prompts in all: {shares})");
-            }
-            Ok(recorded::Verdict::LeftOut(why)) => println!("test {name} ... left out: {why}"),
-            Err(error) => {
-                failed += 1;
-                println!("test {name} ... FAILED\n  {error}");
-            }
-        }
-    }
-    failed
-}
-
-fn one(wanted: &[String], name: &str, test: fn() -> contextpilot_testbed::Result<String>) -> usize {
-    if !is_wanted(wanted, name) {
-        return 0;
-    }
-    match test() {
-        Ok(said) => {
-            println!("test {name} ... ok ({said})");
-            0
-        }
-        Err(error) => {
-            println!("test {name} ... FAILED\n  {error}");
-            1
+        match case.server.lacking() {
+            Some(lacking) => tally.skip(case.name, &format!("no {lacking}")),
+            None => tally.note(case.name, recorded::compare(&case)),
         }
     }
 }
@@ -134,42 +112,31 @@ fn is_wanted(wanted: &[String], name: &str) -> bool {
 }
 
 /// Checks every eighth point, with less traffic.
-fn some_of_the_grid(wanted: &[String]) -> usize {
-    if !is_wanted(wanted, "other settings") {
-        return 0;
-    }
-    elsewhere::run(FEW_REQUESTS, 8).map_or_else(
-        |error| {
-            println!("test other settings ... FAILED\n  {error}");
-            1
-        },
-        |(_, missed)| missed,
-    )
+fn some_of_the_grid() -> Result<String> {
+    let (rows, missed) = elsewhere::run(FEW_REQUESTS, 8)?;
+    verdict(&rows, missed)
 }
 
-fn whole_grid() -> usize {
-    match elsewhere::run(REQUESTS, 1) {
-        Ok((rows, missed)) => {
-            page::write_grid(&rows, missed, REQUESTS);
-            missed
-        }
-        Err(error) => {
-            println!("{error}");
-            1
-        }
-    }
+fn whole_grid() -> Result<String> {
+    let (rows, missed) = elsewhere::run(REQUESTS, 1)?;
+    page::write_grid(&rows, missed, REQUESTS);
+    verdict(&rows, missed)
 }
 
-fn real_chats() -> usize {
-    match chats::real() {
-        Ok(Some((rows, missed))) => {
-            page::write_chats(&rows, missed);
-            missed
-        }
-        Ok(None) => 0,
-        Err(error) => {
-            println!("{error}");
-            1
-        }
+/// `None`: there is no real model here.
+fn real_chats() -> Result<Option<String>> {
+    let Some((rows, missed)) = chats::real()? else {
+        return Ok(None);
+    };
+    page::write_chats(&rows, missed);
+    verdict(&rows, missed).map(Some)
+}
+
+/// What a table says: its rows, and how many of them are too far off.
+fn verdict(rows: &str, missed: usize) -> Result<String> {
+    let rows = rows.lines().count();
+    match missed {
+        0 if rows > 0 => Ok(format!("{rows} points")),
+        _ => Err(Error::new(format!("{missed} of {rows} points missed"))),
     }
 }

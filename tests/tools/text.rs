@@ -1,9 +1,8 @@
 //! When the control endpoint shows text of prompts (`CONTEXTPILOT_EXPLAIN_TEXT`).
 
-use std::io::Write;
 use std::process::Command;
 
-use contextpilot_testbed::{Builder, Connection, Request, Response};
+use contextpilot_testbed::{Builder, Connection, Request, Response, skip};
 use serde_json::{Value, json};
 
 use crate::support::{Watched, read, two_slots, until};
@@ -227,10 +226,7 @@ fn if_other_machines_can_reach_the_endpoint_no_text_is_shown() {
         command.output()
     };
     if !run(&["true"]).is_ok_and(|probe| probe.status.success()) {
-        let why =
-            "skipped: no network namespace can be made here (unshare -rn, of util-linux, and ip)";
-        let _ = writeln!(std::io::stderr(), "{why}");
-        return;
+        return skip("no network namespace can be made here (unshare -rn, of util-linux, and ip)");
     }
     let program = std::env::current_exe().unwrap();
     let name = "text::if_other_machines_can_reach_the_endpoint_no_text_is_shown";

@@ -578,7 +578,7 @@ fn an_answer_behind_a_redirect_is_judged_as_any_other() {
 #[test]
 fn ipv6() {
     let Ok(index) = Index::start_at("[::1]:0".parse().expect("an address")) else {
-        eprintln!("skipped: no IPv6 loopback here");
+        contextpilot_testbed::skip("no IPv6 loopback here");
         return;
     };
     let (sender, _) = sender_to(&index.evict_url());

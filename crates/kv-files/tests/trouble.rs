@@ -107,7 +107,7 @@ fn a_full_disk_fails_and_recovers() {
     let Some(home) = home() else {
         let home = closed();
         let Some(prefix) = small_disk(home.path()) else {
-            eprintln!("skipped: nothing can be mounted here (unshare, of util-linux)");
+            contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
             return;
         };
         let prefix: Vec<&str> = prefix.iter().map(String::as_str).collect();
@@ -170,7 +170,7 @@ fn a_disk_that_becomes_read_only_fails() {
     let Some(home) = home() else {
         let home = closed();
         let Some(prefix) = small_disk(home.path()) else {
-            eprintln!("skipped: nothing can be mounted here (unshare, of util-linux)");
+            contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
             return;
         };
         let prefix: Vec<&str> = prefix.iter().map(String::as_str).collect();

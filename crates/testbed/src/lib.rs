@@ -9,6 +9,7 @@
 //! - [`Index`] receives evictions, and can be told to misbehave.
 //! - [`Trace`] is a sequence of requests; [`truth()`] asks the engine which of
 //!   them it still has cached; [`Score`] compares that with what was reported.
+//! - [`skip()`] says that a test cannot run here, which fails under CI; [`Tally`] counts cases.
 
 mod apart;
 mod completion;
@@ -22,7 +23,9 @@ mod requests;
 mod router;
 mod score;
 mod server;
+mod skip;
 mod stream;
+mod tally;
 mod tls;
 mod trace;
 mod truth;
@@ -42,7 +45,9 @@ pub use requests::Request;
 pub use router::{Decision, Gateway, Router};
 pub use score::Score;
 pub use server::{Builder, Server};
+pub use skip::{skip, skip_case, skip_optional};
 pub use stream::Endpoint;
+pub use tally::Tally;
 pub use tls::Certificate;
 pub use trace::{Outcome, Step, Trace};
 pub use truth::{Probe, Residency, Truth, residency, truth, truth_of};

@@ -1,6 +1,6 @@
 //! The sockets against libzmq's, in Python.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use contextpilot_testbed::skip;
 use contextpilot_zmtp::{Limits, Publisher, Router};
 
 /// What `scripts/kv-router` exits with when there is no Python to be had.
@@ -22,8 +23,7 @@ fn python() -> Option<PathBuf> {
     let made = Command::new(script).arg("zmq").output().expect("a script");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if made.status.code() == Some(NO_PYTHON) {
-        // Not eprintln!, which the harness keeps to itself where a test passes.
-        let _ = writeln!(std::io::stderr(), "\nskipped: {}", text(&made.stderr));
+        skip(text(&made.stderr));
         return None;
     }
     assert!(made.status.success(), "{}", text(&made.stderr));

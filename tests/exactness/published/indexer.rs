@@ -1,14 +1,13 @@
 //! Dynamo's indexer, as a process that is asked over HTTP.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Connection, Error, Result};
+use contextpilot_testbed::{Connection, Error, Result, skip_case};
 use serde_json::{Value, json};
 
 /// How long to wait for something that must happen. Only a failure takes this long.
@@ -32,7 +31,7 @@ pub(crate) fn python(router: &str) -> Option<PathBuf> {
     let made = Command::new(script).arg(router).output().expect("a script");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if made.status.code() == Some(NO_PYTHON) {
-        let _ = writeln!(std::io::stderr(), "skipped: {}", text(&made.stderr));
+        skip_case(router, text(&made.stderr));
         return None;
     }
     assert!(made.status.success(), "{}", text(&made.stderr));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::READY;
 use crate::flags::Flags;
 use crate::tls::Certificate;
-use crate::{Arch, Model, ProjectorKind, engine, llama_server};
+use crate::{Arch, Model, ProjectorKind, Result, engine, llama_server};
 
 /// How to run a server. Clone it to run the same server again.
 #[derive(Clone, Debug)]
@@ -187,6 +187,20 @@ impl Builder {
 
     pub(super) fn flags(&self) -> Flags {
         Flags::of(&self.program.clone().unwrap_or_else(llama_server))
+    }
+
+    /// Whether the server knows the architecture of its model, and the type of its projector. An older
+    /// server may not.
+    ///
+    /// # Errors
+    /// If it does not start for another reason.
+    pub fn knows_model(&self) -> Result<bool> {
+        const UNKNOWN: [&str; 2] = ["unknown model architecture", "unknown projector type"];
+        match self.plain().spawn() {
+            Ok(_) => Ok(true),
+            Err(error) if UNKNOWN.iter().any(|text| error.to_string().contains(text)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether prompts that leave a slot may go to the host prompt cache.

@@ -1,0 +1,161 @@
+//! Tests that cannot run on this machine, or with this server.
+//!
+//! Each is named on stderr in one line, which begins with `skipped`. `scripts/test` counts these lines,
+//! and prints them at its end. They are written to the file itself: the test harness hides the output of
+//! `eprintln!` if a test passes.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::Write;
+use std::panic::Location;
+use std::thread;
+
+/// The calling test cannot run here. It has to return after this.
+///
+/// # Panics
+/// Under CI (`CI` is set and not empty), where nothing may be skipped.
+#[track_caller]
+pub fn skip(why: impl Display) {
+    refuse(&test(), &why);
+    say("skipped: ", &test(), &why);
+}
+
+/// One of the cases that a test, or a program without the usual harness, goes through cannot run here.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn skip_case(case: &str, why: impl Display) {
+    refuse(case, &why);
+    say("skipped case: ", case, &why);
+}
+
+/// Like [`skip`], for a test of something that a CI machine need not have. Never panics.
+#[track_caller]
+pub fn skip_optional(why: impl Display) {
+    say("skipped: ", &test(), &why);
+}
+
+/// The name of the calling test. The harness gives it to the test's thread.
+#[track_caller]
+fn test() -> String {
+    let place = || Location::caller().file().to_owned();
+    let thread = thread::current();
+    match thread.name() {
+        None | Some("main") => place(),
+        Some(name) => name.to_owned(),
+    }
+}
+
+fn say(start: &str, what: &str, why: &dyn Display) {
+    // The harness may have written the first part of a line. One write, so that the line stays whole.
+    // Errors of writing do not matter.
+    let line = format!("\n{start}{what}: {why}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+#[track_caller]
+fn refuse(what: &str, why: &dyn Display) {
+    assert!(
+        !is_ci(std::env::var_os("CI")),
+        "under CI nothing may be skipped: {what}: {why}"
+    );
+}
+
+fn is_ci(variable: Option<OsString>) -> bool {
+    variable.is_some_and(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Output};
+
+    use super::*;
+    use crate::engine::repository;
+
+    /// Runs the test below in a process of its own. Returns its output on both streams.
+    fn run(ci: &str) -> (Output, String) {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "skip::tests::skipping", "--ignored"])
+            .env("CI", ci)
+            .output()
+            .unwrap();
+        let text = [&output.stdout[..], &output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        (output, text)
+    }
+
+    #[test]
+    #[ignore = "the other tests start it as a process of its own"]
+    fn skipping() {
+        skip_optional("no left shoe");
+        skip_case("a shoe", "no right shoe");
+        skip("no shoes");
+    }
+
+    #[test]
+    fn a_skip_is_named_with_its_reason_and_fails_under_ci() {
+        let (output, said) = run("");
+        assert!(output.status.success(), "{said}");
+        for line in [
+            "\nskipped: skip::tests::skipping: no left shoe\n",
+            "\nskipped case: a shoe: no right shoe\n",
+            "\nskipped: skip::tests::skipping: no shoes\n",
+        ] {
+            assert!(said.contains(line), "{line:?} is not in:\n{said}");
+        }
+        let (output, said) = run("true");
+        assert!(!output.status.success(), "{said}");
+        let why = "under CI nothing may be skipped: a shoe: no right shoe";
+        assert!(said.contains(why), "{said}");
+    }
+
+    /// What `scripts/test` would count of these outputs, and list.
+    fn count(outputs: &[&str]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let mut script = Command::new("bash");
+        let source = ". scripts/lib/tools.sh; . scripts/lib/tests.sh; \
+                      for file; do count_tests 0 a/b \"$file\"; done; counted";
+        script.args(["-euc", source, "bash"]);
+        for (nth, output) in outputs.iter().enumerate() {
+            let file = folder.path().join(nth.to_string());
+            std::fs::write(&file, output).unwrap();
+            script.arg(file);
+        }
+        let output = script.current_dir(repository()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    #[test]
+    fn passed_failed_and_skipped_tests_are_counted() {
+        let harness = "running 3 tests\ntest a ... ok\ntest b ... \nskipped: b: no shoes\nok\n\
+            skipped case: page.md: no socks\n\n\
+            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0s\n";
+        assert_eq!(
+            count(&[harness]),
+            "\n== 2 passed, 0 failed, 2 skipped\n\
+             skipped: a/b: b: no shoes\nskipped: a/b: page.md: no socks\n"
+        );
+        // Without the usual harness: those that pass are counted without the skipped ones.
+        let own = "test x ... ok\nskipped case: y: no z\n\n4 passed, 1 failed, 1 skipped\n";
+        let summary = count(&[
+            harness,
+            own,
+            "test result: ok. 2 passed; 0 failed; 0 ignored\n",
+        ]);
+        assert!(
+            summary.starts_with("\n== 8 passed, 1 failed, 3 skipped\n"),
+            "{summary}"
+        );
+    }
+
+    #[test]
+    fn what_the_real_harness_prints_is_counted() {
+        let (_, said) = run("");
+        assert!(
+            count(&[&said]).starts_with("\n== 0 passed, 0 failed, 3 skipped\n"),
+            "{said}"
+        );
+    }
+}
