@@ -497,15 +497,37 @@ fn without_an_index_nothing_happens_in_a_llama_server_either() {
     assert_eq!(fixture.trace(), "");
 }
 
+/// The least of all rounds, in nanoseconds: of adding a token to a batch, of an evaluation, and of
+/// `new` with `delete`.
+fn least(said: &str) -> [f64; 3] {
+    ["token ", "evaluation ", "new+delete "].map(|what| {
+        let times = said.split(what).skip(1).map(|rest| {
+            let number = rest.split(' ').next().expect("a number");
+            number.parse::<f64>().expect("a number")
+        });
+        let least = times.reduce(f64::min);
+        least.unwrap_or_else(|| panic!("no {what}in {said:?}"))
+    })
+}
+
+/// What the hook adds to the calls that happen most. The bounds are far above what is right.
+///
 /// `cargo test -p contextpilot-hook --release --test processes speed -- --ignored --nocapture`
 #[test]
-#[ignore = "a measurement: the numbers are for people"]
+#[ignore = "a measurement, of a release build"]
 #[allow(clippy::disallowed_macros, reason = "a test may print")]
 fn speed() {
     let fixture = latest();
     let index = index();
     let (without, _) = finish(fixture.host("speed", "").env_remove("LD_PRELOAD"));
     let (with, _) = finish(&mut fixture.host("speed", &index.url()));
-    assert!(with.status.success(), "{}", stderr(&with));
+    for output in [&without, &with] {
+        assert!(output.status.success(), "{}", stderr(output));
+    }
     println!("without:\n{}with:\n{}", stdout(&without), stdout(&with));
+    let [without, with] = [without, with].map(|output| least(&stdout(&output)));
+    for ((without, with), most) in without.iter().zip(with).zip([100.0, 5000.0, 100.0]) {
+        let added = with - without;
+        assert!(added < most, "{added:.1} ns are added, of {most} at most");
+    }
 }

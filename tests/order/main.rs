@@ -36,7 +36,6 @@ fn contexts_are_ordered_by_what_is_cached_and_the_forecast_is_right() {
     let index = Index::told(server.address(), &socket);
     let control = control(&socket);
     let mut sent = Vec::new();
-    let mut exact = 0;
     for context in [
         &[TEA, SEA, OWL][..],
         &[SEA, TEA, ELM],
@@ -52,11 +51,14 @@ fn contexts_are_ordered_by_what_is_cached_and_the_forecast_is_right() {
         let expected = answer["expected_cached_tokens"][0].as_u64().unwrap();
         let blocks = answer["matched_count"] == 1;
         assert_eq!(blocks, reused > 50, "{answer}: {reused} tokens");
-        exact += usize::from(expected.abs_diff(reused) <= 2);
+        // An estimate, by the lengths of blocks: never more than is reused, and hardly less.
+        assert!(
+            expected <= reused && reused - expected <= reused / 16,
+            "{expected} tokens were foreseen, {reused} were reused: {answer}"
+        );
     }
     let stats = index.get("/stats");
     assert_eq!(stats["prediction"]["requests"], 6, "{stats}");
-    assert!(exact >= 3, "{exact} of 6 were foreseen: {stats}");
     assert_eq!(stats["cache_truth"], "engine");
 }
 
@@ -202,7 +204,7 @@ fn during_a_large_batch_other_requests_are_answered() {
 
 #[test]
 fn contextpilots_own_client_works_with_this_index() {
-    let Some(python) = python("contextpilots_own_client_works_with_this_index") else {
+    let Some(python) = python() else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -170,6 +170,11 @@ mod tests {
 
     #[test]
     fn while_the_library_is_inert_nothing_is_observed() {
-        observe(|| panic!("reached"));
+        let mut reached = false;
+        observe(|| reached = true);
+        assert!(!reached);
+        let call = EngineCall::enter();
+        call.observe(|| reached = true);
+        assert!(!reached);
     }
 }
