@@ -213,8 +213,8 @@ pub(crate) const ALL: &[Bound] = &[
         what: "connections to the control endpoint",
         most: CONNECTIONS,
         // The whole stack of a thread, although little of it is ever touched; the heads; the
-        // body, and the tokens in it.
-        each: (2 << 20) + 2 * LARGEST_HEAD + 3 * BODY,
+        // body, and the tokens in it; or the ids in it, their states, and an answer with all of them.
+        each: (2 << 20) + 2 * LARGEST_HEAD + 5 * BODY,
         beyond: "503",
     },
     Bound {

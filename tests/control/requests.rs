@@ -1,8 +1,8 @@
 //! `/requests/{id}`: where a prompt is, or what became of it. And `/reset`.
 
 use crate::support::{Hooked, PATIENCE, ask, bare, model, until};
-use contextpilot_control::{Place, Reason, RequestState, Reset};
-use contextpilot_testbed::{Arch, Index};
+use contextpilot_control::{Place, Reason, RequestState, RequestStates, RequestsQuery, Reset};
+use contextpilot_testbed::{Arch, Connection, Index};
 
 #[test]
 fn a_request_is_cached_in_its_slot_until_another_overwrites_it() {
@@ -132,4 +132,48 @@ fn delivery_counts_the_ids_that_the_index_received() {
     assert_eq!((delivery.waiting, delivery.failures_in_a_row), (0, 0));
     assert!(delivery.last_success_at.is_some());
     assert_eq!(delivery.last_error, None);
+}
+
+#[test]
+fn many_requests_are_asked_for_at_once() {
+    let hooked = Hooked::observing(&bare(1));
+    let ids = ["first", "second", "never \"sent\""];
+    for (seed, id) in ids[..2].iter().enumerate() {
+        hooked.complete(&ask(seed as u64, 60).id(*id));
+    }
+    hooked.settled(2);
+    let ask = |body: &str| {
+        let mut connection = Connection::open(hooked.control).unwrap();
+        connection
+            .exchange("POST", "/requests", body.as_bytes())
+            .unwrap()
+    };
+    let answer = ask(&serde_json::json!({ "ids": ids }).to_string());
+    let states: RequestStates = serde_json::from_slice(&answer.body).unwrap();
+    let [
+        RequestState::Evicted { id: first, .. },
+        RequestState::Cached {
+            id: second,
+            places,
+            evaluation: None,
+            ..
+        },
+        RequestState::Unknown { id: third, .. },
+    ] = &states.requests[..]
+    else {
+        panic!("{states:?}");
+    };
+    assert_eq!([first, second, third], ids);
+    assert_eq!(places, &[Place::Slot { slot: 0 }]);
+    // As many as are allowed, and one more.
+    let most = |more| serde_json::json!({"ids": vec!["x"; RequestsQuery::MOST + more]});
+    assert_eq!(ask(&most(0).to_string()).status, 200);
+    let refused = ask(&most(1).to_string());
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(
+        refused.text().contains("at most 1000 ids"),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(hooked.get("/requests").status, 405);
 }

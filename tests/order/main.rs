@@ -2,6 +2,7 @@
 
 mod bounds;
 mod foreseen;
+mod learning;
 #[path = "../index/python.rs"]
 mod python;
 mod secure;

@@ -2,7 +2,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use contextpilot_control::{
-    EventId, Health, Latest, Like, Match, RequestState, Reset, Slot, Stats,
+    EventId, Health, Latest, Like, Match, RequestState, RequestStates, Reset, Slot, Stats,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -111,6 +111,18 @@ impl Control {
             404 => answer.json_whatever_the_status(),
             _ => answer.json(),
         }
+    }
+
+    /// `POST /requests`: the same of many, in their order, without evaluations. At most
+    /// [`RequestsQuery::MOST`](contextpilot_control::RequestsQuery::MOST).
+    ///
+    /// # Errors
+    /// As [`Control::stats`]. A hook that is older than this refuses it with 404.
+    pub fn requests(&self, ids: &[String]) -> Result<Vec<RequestState>> {
+        let body = json!({ "ids": ids });
+        let answer = self.http.post("/requests", &body, Patience::Whole(QUICK))?;
+        let states: RequestStates = answer.json()?;
+        Ok(states.requests)
     }
 
     /// `GET /requests/last`: the last requests whose prompts were evaluated, with and without ids,

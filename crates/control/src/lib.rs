@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `GET /stats` | [`Stats`] |
 //! | `GET /requests/{id}`, percent-encoded | [`RequestState`]; 404 with the same for an unknown one |
+//! | `POST /requests` with a [`RequestsQuery`] | [`RequestStates`] |
 //! | `GET /requests/last?n=…` | [`Latest`]: the last requests whose prompts were evaluated |
 //! | `POST /match` with a [`MatchRequest`] | [`Match`] |
 //! | `POST /reset` | [`Reset`] |
@@ -50,7 +51,7 @@ pub use listening::nearest;
 pub use log_line::{Evicted, LogLine, Outcome};
 pub use matching::{ChosenBy, HostMatch, Like, Match, MatchRequest, SlotMatch};
 pub use reason::{Place, Reason};
-pub use request::RequestState;
+pub use request::{RequestState, RequestStates, RequestsQuery};
 pub use stats::{
     Delivery, Engine, HookedFunction, HostCache, KvBytes, KvEvents, Losses, Mode, Model,
     ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Tokens,

@@ -1,6 +1,9 @@
-//! `GET /requests/{id}`.
+//! `GET /requests/{id}`, and `POST /requests` for many.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Evaluation, Place, Reason, Timestamp};
 
@@ -96,4 +99,48 @@ impl RequestState {
             | Self::Unknown { id, .. } => id,
         }
     }
+}
+
+/// `POST /requests`: where many requests are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RequestsQuery {
+    /// At most [`RequestsQuery::MOST`].
+    #[serde(deserialize_with = "few")]
+    pub ids: Vec<String>,
+}
+
+impl RequestsQuery {
+    /// Ids in a query.
+    pub const MOST: usize = 1000;
+}
+
+/// The answer to a [`RequestsQuery`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RequestStates {
+    /// One for each id, in their order; without evaluations, and without `cached_tokens`.
+    pub requests: Vec<RequestState>,
+}
+
+/// No more than a query may have, so that a body of many short ids takes no more memory than its own.
+fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    struct Few;
+    impl<'de> Visitor<'de> for Few {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {} ids", RequestsQuery::MOST)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut ids: A) -> Result<Self::Value, A::Error> {
+            let mut few = Vec::new();
+            while let Some(id) = ids.next_element()? {
+                if few.len() == RequestsQuery::MOST {
+                    return Err(serde::de::Error::invalid_length(few.len() + 1, &self));
+                }
+                few.push(id);
+            }
+            Ok(few)
+        }
+    }
+    deserializer.deserialize_seq(Few)
 }

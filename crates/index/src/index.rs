@@ -31,8 +31,8 @@ pub enum Truth {
     /// otherwise or too many others came after it.
     #[default]
     Guess,
-    /// The engine's hook was reached, and is being asked for what the index tracks. Answers say that it is a
-    /// guess, until all of it is known.
+    /// The engine's hook was reached, and is being asked for what the index tracks. Nothing counts as cached that
+    /// it has not said yet.
     Learning,
     /// The engine's hook, which reports what becomes cached and what is evicted.
     Engine,
@@ -42,7 +42,8 @@ impl Truth {
     /// In answers.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::Guess | Self::Learning => "own guess",
+            Self::Guess => "own guess",
+            Self::Learning => "learning",
             Self::Engine => "engine",
         }
     }

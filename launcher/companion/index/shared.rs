@@ -57,8 +57,13 @@ impl Shared {
 
     /// `GET /ready`.
     pub(super) fn ready(&self) -> Answer {
-        let told = self.truth.load(Ordering::Relaxed) == Truth::Engine as u8;
-        let truth = if told { Truth::Engine } else { Truth::Guess };
+        const ENGINE: u8 = Truth::Engine as u8;
+        const LEARNING: u8 = Truth::Learning as u8;
+        let truth = match self.truth.load(Ordering::Relaxed) {
+            ENGINE => Truth::Engine,
+            LEARNING => Truth::Learning,
+            _ => Truth::Guess,
+        };
         Index::ready(self.mode, truth)
     }
 }

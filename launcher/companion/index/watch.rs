@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_client::control::{Change, Place, RequestState};
+use contextpilot_client::control::{Change, Place, RequestState, RequestsQuery};
 use contextpilot_client::{Control, Error, Update};
 use contextpilot_index::Truth;
 
@@ -65,10 +65,11 @@ fn follow(
     let mut events = control.events(None)?;
     let taken_for_cached = {
         let ids = shared.wait().cached_ids().into_iter().collect();
-        shared.set_truth(Truth::Engine);
+        shared.set_truth(Truth::Learning);
         ids
     };
     ask(control, shared, &taken_for_cached)?;
+    shared.set_truth(Truth::Engine);
     say(format_args!("{} tells what is cached", control.address()));
     (*told, *met) = (None, true);
     let mut cached = 0_u64;
@@ -142,29 +143,52 @@ fn ask_for(
     ids: Vec<String>,
 ) -> Result<Vec<String>, Error> {
     let mut doubtful = Vec::new();
-    for id in ids {
-        match control.request(&id)? {
-            RequestState::Cached { tokens, places, .. } => {
-                let mut index = shared.wait();
-                index.cached(&id, u64::from(tokens));
-                if !places
-                    .iter()
-                    .any(|place| matches!(place, Place::Slot { .. }))
-                {
-                    index.moved_to_host(&[id], u64::from(tokens));
-                }
-            }
-            RequestState::Evicted { .. } => shared.wait().evicted(&id),
-            RequestState::Unknown { .. } => {
-                // Otherwise the request was not sent yet.
-                if taken_for_cached.contains(&id) || shared.wait().is_answered(&id) {
-                    doubtful.push(id);
-                }
-            }
-            RequestState::Awaited { .. } => {}
+    for some in ids.chunks(RequestsQuery::MOST) {
+        for state in states(control, some)? {
+            doubtful.extend(learn(shared, taken_for_cached, state));
         }
     }
     Ok(doubtful)
+}
+
+/// The states of at most [`RequestsQuery::MOST`] requests.
+fn states(control: &Control, ids: &[String]) -> Result<Vec<RequestState>, Error> {
+    match control.requests(ids) {
+        // A hook of before this query.
+        Err(Error::Refused { status: 404, .. }) => {
+            ids.iter().map(|id| control.request(id)).collect()
+        }
+        answer => answer,
+    }
+}
+
+/// Takes over the state of a request. Returns its id if it is in doubt.
+fn learn(
+    shared: &Shared,
+    taken_for_cached: &HashSet<String>,
+    state: RequestState,
+) -> Option<String> {
+    match state {
+        RequestState::Cached {
+            id, tokens, places, ..
+        } => {
+            let mut index = shared.wait();
+            index.cached(&id, u64::from(tokens));
+            let in_slot = |place: &Place| matches!(place, Place::Slot { .. });
+            if !places.iter().any(in_slot) {
+                index.moved_to_host(&[id], u64::from(tokens));
+            }
+        }
+        RequestState::Evicted { id, .. } => shared.wait().evicted(&id),
+        RequestState::Unknown { id, .. } => {
+            // Otherwise the request was not sent yet.
+            if taken_for_cached.contains(&id) || shared.wait().is_answered(&id) {
+                return Some(id);
+            }
+        }
+        RequestState::Awaited { .. } => {}
+    }
+    None
 }
 
 const WARNING: &str = "the model keeps context checkpoints, so it has sliding-window or recurrent \

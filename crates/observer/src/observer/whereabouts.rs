@@ -1,7 +1,7 @@
 //! Where a request is, or what became of it.
 
 use contextpilot_control::{
-    Change, Evaluated, Evicted, Place as PlaceOut, RequestState, Timestamp,
+    Change, Evaluated, Evaluation, Evicted, Place as PlaceOut, RequestState, Timestamp,
 };
 use contextpilot_residency::{Around, Ledger, Place, Reason, RequestId};
 
@@ -21,8 +21,22 @@ impl Observer {
     /// Where a request is, or what became of it.
     #[must_use]
     pub fn request(&self, id: &str, ledger: Option<&Ledger>) -> RequestState {
-        let id = id.to_owned();
-        let evaluated = self.evaluations.get(&id);
+        self.state(id.to_owned(), self.evaluations.get(id), ledger)
+    }
+
+    /// The same for many, without their evaluations.
+    #[must_use]
+    pub fn requests(&self, ids: Vec<String>, ledger: Option<&Ledger>) -> Vec<RequestState> {
+        let states = ids.into_iter().map(|id| self.state(id, None, ledger));
+        states.collect()
+    }
+
+    fn state(
+        &self,
+        id: String,
+        evaluated: Option<(u64, &Evaluation)>,
+        ledger: Option<&Ledger>,
+    ) -> RequestState {
         let evaluation = evaluated.map(|(_, evaluation)| Box::new(evaluation.clone()));
         if let Some(live) = self.live.get(&*id) {
             let since = Timestamp::from_unix_ms(live.since_unix_ms);

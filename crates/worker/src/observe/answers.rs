@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use contextpilot_control::{
     Evaluation, EventId, Health, HealthStatus, Latest, MatchRequest, ModelState, Refusal,
-    RequestState, Reset,
+    RequestState, RequestStates, RequestsQuery, Reset,
 };
 use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
@@ -114,7 +114,7 @@ impl Answers {
     fn route(&self, request: &Request, access: Access) -> Response {
         let path = request.path();
         let only = match path {
-            "/reset" | "/match" => "POST",
+            "/reset" | "/match" | REQUESTS => "POST",
             "/" | "/stats" | "/metrics" | "/events" => "GET",
             _ if is_probe(path) => "GET",
             _ if path.starts_with("/requests/") => "GET",
@@ -122,7 +122,7 @@ impl Answers {
                 return refuse(
                     404,
                     "nothing here: there are /stats, /requests/{id}, /requests/last, /events, /metrics, /health, \
-                     /ready, POST /match and POST /reset",
+                     /ready, POST /requests, POST /match and POST /reset",
                 );
             }
         };
@@ -159,6 +159,7 @@ impl Answers {
                 .map(|evicted| json(200, &Reset { evicted })),
             "/match" => self.matching(request),
             LATEST => self.latest(request),
+            REQUESTS => self.requests(request),
             _ => self.request(path),
         };
         answer.unwrap_or_else(|NoAnswer| {
@@ -213,6 +214,18 @@ impl Answers {
             _ => 200,
         };
         Ok(json(status, &state))
+    }
+
+    fn requests(&self, request: &Request) -> Result<Response, NoAnswer> {
+        let RequestsQuery { ids } = match serde_json::from_slice(&request.body) {
+            Ok(asked) => asked,
+            Err(error) => {
+                let why = format!("send {{\"ids\": [\"a\", \"b\", …]}}: {error}");
+                return Ok(refuse(400, &why));
+            }
+        };
+        let requests = self.asker.ask(|to| Question::Requests(ids, to))?;
+        Ok(json(200, &RequestStates { requests }))
     }
 
     fn events(&self, request: &Request) -> Response {
@@ -290,6 +303,8 @@ impl Answers {
 
 /// The last requests. So a request with the id `last` cannot be asked for.
 const LATEST: &str = "/requests/last";
+/// The state of many requests.
+const REQUESTS: &str = "/requests";
 const DEFAULT_LATEST: usize = 10;
 
 /// For liveness probes: answered by every process that serves, whatever else is wrong.
@@ -333,6 +348,7 @@ GET /events          server-sent events, one for each change
 GET /metrics         for Prometheus
 GET /health          200 while the process serves
 GET /ready           200, or 503 with the reason
+POST /requests       where many requests are: {\"ids\": [\"a\", …]}
 POST /match          what would be reused for a prompt: {\"tokens\": […]}
 POST /reset          report everything as evicted, and forget it
 ";

@@ -18,6 +18,7 @@ const NUDGE: Duration = Duration::from_millis(5);
 pub(crate) enum Question {
     Stats(Sender<Box<Stats>>),
     Request(String, Sender<(RequestState, Quoted)>),
+    Requests(Vec<String>, Sender<Vec<RequestState>>),
     Latest(usize, Sender<Vec<(Evaluated, Quoted)>>),
     /// The answer is `None` if accounts are turned off.
     Match(MatchRequest, Sender<Option<Match>>),

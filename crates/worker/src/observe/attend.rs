@@ -118,6 +118,9 @@ impl Attendant {
                 let state = observer.request(&id, ledger);
                 let _ = to.send((state, observer.around(&id)));
             }
+            Question::Requests(ids, to) => {
+                let _ = to.send(observer.requests(ids, ledger));
+            }
             Question::Match(asked, to) => {
                 let _ = to.send(ledger.and_then(|ledger| observer.matching(&asked, ledger)));
             }
