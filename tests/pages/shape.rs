@@ -62,7 +62,7 @@ pub(crate) fn line(text: &str) -> String {
     for found in text.split_whitespace() {
         let found = word(found);
         let after_number = words.last().is_some_and(|last| last.ends_with('0'));
-        words.push(match found.trim_end_matches(',') {
+        words.push(match found.trim_end_matches([',', ';', ':']) {
             "B" | "KiB" | "MiB" | "GiB" if after_number => found.replace(['K', 'M', 'G', 'i'], ""),
             "ms" | "µs" | "s" | "min" | "h" if after_number => found
                 .replace("ms", "s")
@@ -72,7 +72,12 @@ pub(crate) fn line(text: &str) -> String {
             _ => found,
         });
     }
-    words.join(" ")
+    let mut shape = words.join(" ");
+    // A minute and some seconds are one time.
+    while shape.contains("0 s 0 s") {
+        shape = shape.replace("0 s 0 s", "0 s");
+    }
+    shape
 }
 
 /// The shape of a word: a path is `/`, and each number or random part is `0`.
@@ -214,6 +219,8 @@ mod tests {
                 "7 tokens, 8 KiB of 8.0 GiB",
             ),
             ("took 14.9 ms", "took 2 s"),
+            ("saves 14.9 ms: do it", "saves 2 s: do it"),
+            ("up 57 s, hook 0", "up 1 min 12 s, hook 0"),
             ("ok hook ~/.cache/x-58fd.so", "ok hook /tmp/y.so"),
             (
                 "hook (~/.cache/x.so), http://127.0.0.1:1",
