@@ -7,10 +7,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use contextpilot_client::control::Timestamp;
 use serde::Serialize;
 
+use crate::say::plain;
 use crate::sys::{self, LocalTime};
 
 /// Prints text. It is no error if the reader has gone.
 pub(super) fn print(text: &str) -> Result<(), String> {
+    print_as_it_is(&plain(text))
+}
+
+fn print_as_it_is(text: &str) -> Result<(), String> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(super::cannot_print(&e)),
         _ => Ok(()),
@@ -20,7 +25,7 @@ pub(super) fn print(text: &str) -> Result<(), String> {
 /// Prints one JSON object as a line.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_string(value).map_err(|e| format!("no JSON can be made: {e}"))?;
-    print(&(text + "\n"))
+    print_as_it_is(&(text + "\n"))
 }
 
 /// Shows an id without characters that move a terminal's cursor or hide text:

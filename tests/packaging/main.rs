@@ -246,3 +246,32 @@ fn the_bill_of_materials_names_exactly_the_linked_crates() {
     let licences = fs::read_to_string(licences).unwrap();
     assert!(licences.contains("rustls ") && licences.contains("Permission is hereby granted"));
 }
+
+/// Before the package is removed its services are stopped, with the helper of init-system-helpers or without.
+#[test]
+fn the_removal_of_the_package_stops_its_services() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let script = read("packaging/debian/prerm");
+    for helper in ["deb-systemd-invoke", "systemctl"] {
+        let folder = tempfile::tempdir().unwrap();
+        let said = folder.path().join("said");
+        let program = folder.path().join(helper);
+        let lines = format!("#!/bin/sh\necho \"$@\" >>'{}'\nexit 1\n", said.display());
+        fs::write(&program, lines).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        // As with systemd, which is not what runs the tests.
+        let script = script.replace("/run/systemd/system", &folder.path().display().to_string());
+        let output = Command::new("/bin/sh")
+            .args(["-c", &script, "prerm", "remove"])
+            .env("PATH", folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said = fs::read_to_string(said).unwrap();
+        assert_eq!(
+            said, "stop contextpilot-llama-server@*.service\n",
+            "{helper}"
+        );
+    }
+}

@@ -7,6 +7,7 @@ mod client;
 mod dashboard;
 mod gateway;
 mod generated;
+mod hostile;
 mod screen;
 mod slots;
 mod store;

@@ -5,6 +5,9 @@ use crate::history::Segment;
 use crate::key::BLOCK;
 use crate::tokens::Run;
 
+/// Tokens in a row, and in a context: far more than any model has. Beyond it, a recording is damaged.
+pub(crate) const LONGEST_ROW: u32 = 1 << 26;
+
 /// A row of tokens. It begins with whole blocks of an earlier row. Of the others it has the hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
@@ -99,6 +102,7 @@ impl Row {
         for _ in 0..bytes.count()? {
             row.blocks.push(bytes.word()?);
         }
-        row.len().map(|_| row)
+        row.len().filter(|length| *length <= LONGEST_ROW)?;
+        Some(row)
     }
 }

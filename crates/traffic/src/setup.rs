@@ -1,6 +1,7 @@
 //! What a recording says of the server.
 
 use crate::bytes::{Bytes, put, put_signed, put_text};
+use crate::row::LONGEST_ROW;
 
 /// Which positions a context keeps, and so can go back to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,7 +166,7 @@ impl Setup {
             Some(3) => Calls::Process,
             _ => Calls::Unknown,
         };
-        Some(Self {
+        let setup = Self {
             engine,
             parallel,
             auto_parallel,
@@ -184,6 +185,22 @@ impl Setup {
             memory,
             calls,
             version: bytes.text().unwrap_or_default(),
-        })
+        };
+        setup.is_possible().then_some(setup)
+    }
+
+    /// Whether there can be such a server. What simulates it takes memory for each slot, each token of the context, and
+    /// each of a batch.
+    fn is_possible(&self) -> bool {
+        let tokens = [self.context, self.slot_context];
+        let batches = [self.batch_size, self.ubatch_size];
+        let in_slots = u64::from(self.slot_context) * u64::from(self.parallel);
+        self.parallel <= MOST_SLOTS
+            && tokens.iter().all(|tokens| *tokens <= LONGEST_ROW)
+            && batches.iter().all(|tokens| *tokens <= LONGEST_ROW)
+            && (self.kv_unified || in_slots <= 2 * u64::from(LONGEST_ROW))
     }
 }
+
+/// More than llama.cpp has (`LLAMA_MAX_SEQ`, 256).
+const MOST_SLOTS: u32 = 4096;

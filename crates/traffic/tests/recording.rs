@@ -391,3 +391,63 @@ fn shares_with_a_shifted_slot(shared: u32) {
     assert_eq!(held.common_prefix(next), shared);
     assert_eq!(shifted.tokens.common_prefix(next), 10);
 }
+
+/// With right checksums, so that only the content tells.
+#[test]
+fn what_no_server_has_is_damage_and_makes_nobody_reserve_memory() {
+    let (writer, begin) = Writer::new(key(), false, LIMIT);
+    let mut writer = writer.with_history(History::new());
+    let most = u32::MAX;
+    let usual = Setup::default;
+    for setup in [
+        Setup {
+            parallel: most,
+            ..usual()
+        },
+        Setup {
+            context: most,
+            ..usual()
+        },
+        Setup {
+            slot_context: most,
+            ..usual()
+        },
+        Setup {
+            slot_context: 1 << 26,
+            parallel: 256,
+            kv_unified: false,
+            ..usual()
+        },
+        Setup {
+            batch_size: most,
+            ..usual()
+        },
+        Setup {
+            ubatch_size: most,
+            memory: Memory::Window(most),
+            ..usual()
+        },
+    ] {
+        let setup = bytes(writer.setup(&setup));
+        let traffic = read(&[&begin[..], &setup].concat());
+        let damage = traffic.damage.map(|damage| damage.kind);
+        assert_eq!(damage, Some(DamageKind::Content));
+        assert_eq!(traffic.setup, None);
+    }
+    // A prompt of 2³² − 1 tokens in a few bytes: the last segment of a request, made that long.
+    let good = file(&[vec![1, 2, 3]], History::new());
+    let body = [3_u8 << 1];
+    let at = good
+        .windows(1)
+        .rposition(|bytes| bytes == body)
+        .expect("its segment");
+    let (head, tail) = (&good[begin.len()..at], &good[at + 1..good.len() - 4]);
+    let long = [0xfe, 0xff, 0xff, 0xff, 0x1f];
+    let mut frame = [head, &long, tail].concat();
+    let length = (frame.len() - 5) as u32;
+    frame[1..5].copy_from_slice(&length.to_le_bytes());
+    frame.extend(crc(&frame).to_le_bytes());
+    let traffic = read(&[&begin[..], &frame].concat());
+    let damage = traffic.damage.map(|damage| damage.kind);
+    assert_eq!(damage, Some(DamageKind::Content));
+}

@@ -2,6 +2,8 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
+use crate::say::plain;
+
 /// The grade of a finding. The numbers are exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Grade {
@@ -98,7 +100,7 @@ impl Report {
     pub(super) fn print(&self, form: Form) -> io::Result<()> {
         let text = match form {
             Form::Json => self.json().to_string() + "\n",
-            Form::Text { lists } => self.text(lists),
+            Form::Text { lists } => plain(&self.text(lists)).into_owned(),
         };
         match io::stdout().write_all(text.as_bytes()) {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e),
