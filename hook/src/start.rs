@@ -175,7 +175,7 @@ fn ensure_running() {
         Ok(()) => prepared.library.0.announce(&prepared.settings),
         Err(error) => {
             mode::withdraw();
-            stay_inactive(format_args!("{error}; nothing is reported to the index"));
+            stay_inactive(error);
         }
     }
 }

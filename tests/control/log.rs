@@ -2,7 +2,7 @@
 
 use crate::support::{LAUNCHER, ask, bare, text, until};
 use contextpilot_control::{LogLine, Outcome, Reason};
-use contextpilot_testbed::{Request, Server};
+use contextpilot_testbed::{Arch, Model, Request, Server};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -105,10 +105,10 @@ fn if_the_log_file_cannot_be_written_one_line_says_so_before_the_first_request()
     // It is tried again.
     std::fs::create_dir(missing).unwrap();
     server.complete(&ask(9, 60).id("req-9")).unwrap();
-    let lines = until("a line is written", || {
-        Some(lines(&path)).filter(|lines| !lines.is_empty())
+    until("its line is written", || {
+        let mut lines = lines(&path).into_iter();
+        lines.find(|line| line.id.as_deref() == Some("req-9"))
     });
-    assert_eq!(lines[0].id.as_deref(), Some("req-9"));
     assert_eq!(said(), 1);
 }
 
@@ -157,4 +157,31 @@ fn a_log_file_at_its_limit_is_renamed() {
         Some(lines(&path)).filter(|lines| !lines.is_empty())
     });
     assert_eq!(lines[0].id.as_deref(), Some("req-2"));
+}
+
+#[test]
+fn if_settings_are_strict_a_server_whose_recording_cannot_be_written_ends_before_it_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let output = std::process::Command::new(LAUNCHER)
+        .env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server())
+        .arg("-m")
+        .arg(Model::tiny(Arch::Llama).path())
+        .args(["--port", "0"])
+        .env("CONTEXTPILOT_STRICT", "1")
+        .env("CONTEXTPILOT_TRAFFIC_FILE", "/dev/null")
+        .env("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let ours = said.lines().filter(|line| line.contains("] Inactive: "));
+    let line = ours.collect::<String>();
+    assert!(
+        line.contains(
+            "CONTEXTPILOT_TRAFFIC_FILE is /dev/null, which cannot be written (it is a device"
+        ) && line.ends_with("The server ends here, as CONTEXTPILOT_STRICT is set"),
+        "{said}"
+    );
+    assert!(!socket.exists());
 }

@@ -118,7 +118,7 @@ fn write_all(
                 library.count_lost_log_line();
                 file = None;
                 if !std::mem::replace(&mut failing, true) {
-                    library.say(format_args!("{}", not_written(path, &error)));
+                    library.say(format_args!("{}: {CONSEQUENCE}", not_written(path, &error)));
                 }
             }
         }
@@ -127,12 +127,12 @@ fn write_all(
 
 /// For people: the file cannot be written.
 pub(crate) fn not_written(path: &Path, error: &io::Error) -> String {
-    format!(
-        "Log file {} cannot be written ({error}): requests are not logged until it can be; check \
-         CONTEXTPILOT_LOG_FILE and the disk",
-        path.display()
-    )
+    let path = path.display();
+    format!("CONTEXTPILOT_LOG_FILE is {path}, which cannot be written ({error})")
 }
+
+/// What follows from that.
+pub(crate) const CONSEQUENCE: &str = "requests are not logged until it can be";
 
 fn write(path: &Path, limit: u64, file: &mut Option<File>, line: &LogLine) -> io::Result<()> {
     let mut text = serde_json::to_string(line)?;

@@ -94,11 +94,12 @@ pub(crate) fn start(
     if !settings.observes() {
         return Ok((None, remains));
     }
-    // Everything else goes on without the file, unless that was ruled out.
-    let unusable = |text: String| match settings.strict {
-        true => Err(io::Error::other(text)),
+    // Everything else goes on without the file, unless that was ruled out. Files come first: a server that ends
+    // here must leave no socket behind.
+    let unusable = |why: String, consequence: &str| match settings.strict {
+        true => Err(io::Error::other(why)),
         false => {
-            library.say(format_args!("{text}"));
+            library.say(format_args!("{why}: {consequence}"));
             Ok(())
         }
     };
@@ -108,7 +109,7 @@ pub(crate) fn start(
             let file = match log_file::open(path) {
                 Ok(file) => Some(file),
                 Err(error) => {
-                    unusable(log_file::not_written(path, &error))?;
+                    unusable(log_file::not_written(path, &error), log_file::CONSEQUENCE)?;
                     None
                 }
             };
@@ -117,6 +118,19 @@ pub(crate) fn start(
             remains.log = Some(written);
             Some(file)
         }
+        None => None,
+    };
+    let given = library.flags();
+    let setup = setup::setup(given, &library.engine());
+    let flags = setup::flags(&setup);
+    let recording = match &settings.traffic_file {
+        Some(wanted) => match Recording::start(library, wanted, setup) {
+            Ok(recording) => Some(recording),
+            Err(error) => {
+                unusable(error.to_string(), "no traffic is recorded")?;
+                None
+            }
+        },
         None => None,
     };
     let epoch = epoch(library);
@@ -137,19 +151,6 @@ pub(crate) fn start(
             remains.socket = Some(control::start(library, listen.clone(), answers)?);
             Some((stream, questions))
         }
-        None => None,
-    };
-    let given = library.flags();
-    let setup = setup::setup(given, &library.engine());
-    let flags = setup::flags(&setup);
-    let recording = match &settings.traffic_file {
-        Some(wanted) => match Recording::start(library, wanted, setup) {
-            Ok(recording) => Some(recording),
-            Err(error) => {
-                unusable(format!("No traffic is recorded: {error}"))?;
-                None
-            }
-        },
         None => None,
     };
     let reads = settings.listen.is_some() || settings.log_file.is_some();

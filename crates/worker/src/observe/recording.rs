@@ -42,7 +42,7 @@ impl Recording {
         let path = wanted.path.clone();
         let file = create(&path).map_err(|error| {
             let text = format!(
-                "{} cannot be written ({error}); check CONTEXTPILOT_TRAFFIC_FILE",
+                "CONTEXTPILOT_TRAFFIC_FILE is {}, which cannot be written ({error})",
                 path.display()
             );
             io::Error::new(error.kind(), text)
