@@ -7,6 +7,7 @@ mod ends;
 // Only a debug build of the library can make errors on demand (`CONTEXTPILOT_FAULT`).
 #[cfg(debug_assertions)]
 mod faults;
+mod full;
 mod kills;
 mod secrets;
 mod support;
