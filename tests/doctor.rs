@@ -589,7 +589,10 @@ fn a_server_that_only_observes_is_good() {
             "CONTEXTPILOT_LISTEN",
             contextpilot_testbed::nowhere().to_string(),
         ),
-        ("CONTEXTPILOT_LOG_FILE", "/dev/null".to_owned()),
+        (
+            "CONTEXTPILOT_LOG_FILE",
+            home.path("log").display().to_string(),
+        ),
     ] {
         let mut doctor = home.doctor(&[server.to_str().unwrap()]);
         let output = doctor.env(name, value).output().unwrap();

@@ -1,7 +1,6 @@
 //! The constructor, the start of the threads, and the end of the process.
 
 use std::ffi::CStr;
-use std::fmt::Display;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic;
@@ -13,10 +12,11 @@ use contextpilot_delivery::{Config, Sender};
 use contextpilot_journal::{Identity, Journal, Place};
 use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
-use contextpilot_settings::{Settings, env, flag};
+use contextpilot_settings::{Settings, env};
 use contextpilot_worker::{self as worker, Handle, Task, Trace};
 
 use crate::attach::{self, Host, claims};
+use crate::base::inactive::stay_inactive;
 use crate::base::mode::{self, Turns};
 use crate::base::{clock, guard, log};
 use crate::capture::{contexts, prompts, recent, requests, saved};
@@ -130,25 +130,6 @@ fn prepare() -> Option<Prepared> {
         }
     }
 }
-
-/// Says why this server runs without the hook. With `CONTEXTPILOT_STRICT=1` the server ends: it has not
-/// loaded a model yet.
-fn stay_inactive(why: impl Display) {
-    // A wrong value was meant to turn it on, too.
-    if !flag(|name| std::env::var_os(name), env::STRICT).unwrap_or(true) {
-        log::line(format_args!("Inactive: {why}"));
-        return;
-    }
-    let strict = env::STRICT;
-    log::line(format_args!(
-        "Inactive: {why}. The server ends here, as {strict} is set"
-    ));
-    // SAFETY: runs nothing of the server's, whose threads may be at work.
-    unsafe { libc::_exit(EXIT_STRICT) }
-}
-
-/// As the launcher's.
-const EXIT_STRICT: i32 = 3;
 
 fn is_set(name: &CStr) -> bool {
     // SAFETY: the name is a C string, and constructors run before there are threads to change

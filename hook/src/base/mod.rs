@@ -5,6 +5,7 @@ pub(crate) mod bounds;
 pub(crate) mod clock;
 pub(crate) mod faults;
 pub(crate) mod guard;
+pub(crate) mod inactive;
 pub(crate) mod log;
 pub(crate) mod mode;
 pub(crate) mod status;
