@@ -59,7 +59,7 @@ impl Tally {
         } = self;
         println!("\n{passed} passed, {failed} failed, {skipped} skipped");
         if *passed == 0 && *failed == 0 {
-            println!("no case was run, so this proves nothing");
+            println!("no case passed, so this proves nothing");
         }
         match self.is_good() {
             true => ExitCode::SUCCESS,
