@@ -4,7 +4,7 @@
 use contextpilot_testbed::{Arch, Connection, Index, Model, Outcome, Request, Response, Server};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use support::{LISTEN, PATIENCE, hooked};
+use support::{PATIENCE, hooked};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;
@@ -23,7 +23,7 @@ impl Pair {
             .model(&Model::tiny(Arch::Llama))
             .bare_slots(1);
         Self {
-            hooked: hooked(&server, &index),
+            hooked: hooked(&server.clone().observed(), &index),
             plain: server.spawn().unwrap(),
             index,
         }
@@ -63,7 +63,7 @@ impl Pair {
         let wish: BTreeSet<String> = ids.iter().map(|id| (*id).to_owned()).collect();
         self.index
             .wait_until(|evicted| evicted.is_superset(&wish), PATIENCE);
-        std::thread::sleep(LISTEN);
+        self.hooked.come_to_rest().unwrap();
         assert_eq!(self.index.evicted(), wish, "{}", self.hooked.stderr());
     }
 }

@@ -4,7 +4,7 @@
 use contextpilot_testbed::{Arch, Index, Model, Request, Server};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{LISTEN, PATIENCE, hooked};
+use support::{PATIENCE, hooked};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;
@@ -28,7 +28,7 @@ fn with_eight_clients_exactly_the_ids_that_were_not_reported_are_cached() {
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(SLOTS)
         .args(["-c", "1024"]);
-    let server = hooked(&server, &index);
+    let server = hooked(&server.observed(), &index);
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
@@ -62,7 +62,7 @@ fn with_eight_clients_exactly_the_ids_that_were_not_reported_are_cached() {
 
     let room = SLOTS as usize;
     index.wait_until(|evicted| evicted.len() + room >= REQUESTS, PATIENCE);
-    std::thread::sleep(LISTEN);
+    server.come_to_rest().unwrap();
     let evicted = index.evicted();
     assert_eq!(
         index.reports().len(),

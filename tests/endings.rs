@@ -3,7 +3,7 @@
 
 use contextpilot_testbed::{Arch, Index, Model, Request, Server, Spec, Step, Trace};
 use std::collections::BTreeSet;
-use support::{LISTEN, PATIENCE, hooked};
+use support::{PATIENCE, hooked};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;
@@ -26,7 +26,7 @@ fn evictions_are_exact_when_a_client_leaves_during_its_prompt() {
         .model(&slow)
         .bare_slots(2)
         .args(["-c", "8192", "-b", "64", "-ub", "64"]);
-    let server = hooked(&server, &index);
+    let server = hooked(&server.observed(), &index);
     let kept = Request::completion("kept where it is")
         .id("req-kept")
         .slot(0);
@@ -46,7 +46,7 @@ fn evictions_are_exact_when_a_client_leaves_during_its_prompt() {
         .unwrap();
     let gone = ids(&["req-long", "req-overwritten"]);
     index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE);
-    std::thread::sleep(LISTEN);
+    server.come_to_rest().unwrap();
     assert_eq!(index.evicted(), gone);
     let answer = server.complete(&kept).unwrap();
     assert_eq!(answer.cache_n + 1, answer.prompt_tokens);
@@ -94,7 +94,7 @@ fn embeddings_evict_completions() {
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(2)
         .args(["--embeddings", "--pooling", "last"]);
-    let server = hooked(&server, &index);
+    let server = hooked(&server.observed(), &index);
     let completion = |n: u32| Request::completion(format!("{n} is in slot {n}")).slot(n);
     for n in 0..2 {
         let request = completion(n).id(format!("req-{n}"));
@@ -105,7 +105,7 @@ fn embeddings_evict_completions() {
     assert_eq!(embedded.status, 200, "{}", embedded.text());
     let gone = ids(&["req-0", "req-e"]);
     assert!(index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE));
-    std::thread::sleep(LISTEN);
+    server.come_to_rest().unwrap();
     assert_eq!(index.evicted(), gone);
     let cached = server.complete(&completion(1)).unwrap();
     assert_eq!(cached.cache_n + 1, cached.prompt_tokens);

@@ -3,10 +3,11 @@
 //! There the hook ties requests to slots by their prompts. The reports must be as exact.
 
 use crate::cases::Case;
-use crate::{LAUNCHER, LISTEN, PATIENCE};
-use contextpilot_testbed::{Index, Outcome, Result, Score, Server};
+use crate::{LAUNCHER, PATIENCE};
+use contextpilot_testbed::{Index, Outcome, Result, SILENCE, Score, Server};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Instant;
 
 /// A case that was run on such a server.
 pub(crate) struct Run {
@@ -14,6 +15,8 @@ pub(crate) struct Run {
     server: Server,
     index: Index,
     answers: Vec<Outcome>,
+    /// When the last step of the trace had been run.
+    ended: Instant,
 }
 
 /// Runs a case.
@@ -26,6 +29,7 @@ pub(crate) fn run(case: &Case, server: &Path) -> Result<Run> {
         index,
         server,
         answers,
+        ended: Instant::now(),
     })
 }
 
@@ -40,9 +44,11 @@ pub(crate) fn judge(
         index,
         server,
         answers,
+        ended,
     } = run;
     index.wait_until(|evicted| evicted.is_superset(gone), PATIENCE);
-    std::thread::sleep(LISTEN);
+    // A false report may come late. There is no control endpoint to ask: here it is as for most users.
+    std::thread::sleep(SILENCE.saturating_sub(ended.elapsed()));
     let ids: BTreeSet<String> = case.trace.ids().into_iter().collect();
     let score = Score::of(&ids, gone, &index.evicted());
     let mut pairs = answers.iter().zip(expected).enumerate();

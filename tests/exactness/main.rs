@@ -39,9 +39,6 @@ use std::time::{Duration, Instant};
 const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
 /// How long an eviction may take to arrive before it counts as missed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait for reports that must not come. The ledger decides after at most
-/// 100 ms of silence.
-const LISTEN: Duration = Duration::from_millis(250);
 
 enum Verdict {
     Known(Box<Known>),
@@ -165,7 +162,8 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
         .server
         .clone()
         .launcher(LAUNCHER)
-        .index_url(index.url());
+        .index_url(index.url())
+        .observed();
     let store = tempfile::tempdir()?;
     if has_store() {
         hooked = hooked.env("CONTEXTPILOT_STORE", store.path());
@@ -193,7 +191,8 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
     let gone = moments.last().map(|(_, gone)| gone.clone());
     let gone = gone.unwrap_or_default();
     index.wait_until(|evicted| evicted.is_superset(&gone), PATIENCE);
-    std::thread::sleep(LISTEN);
+    // A false report may come late.
+    server.come_to_rest()?;
     let ids: BTreeSet<String> = case.trace.ids().into_iter().collect();
     let score = Score::of(&ids, &gone, &index.evicted());
 

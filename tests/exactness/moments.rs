@@ -10,15 +10,12 @@
 //! An evicted prompt can be evaluated again for another request. Its first request still counts as
 //! evicted. If a request comes again with its own id, that id is no longer evicted.
 
+use crate::LAUNCHER;
 use crate::cases::Case;
-use crate::{LAUNCHER, PATIENCE};
-use contextpilot_testbed::{Connection, Error, Index, Result, truth, truth_of};
-use serde_json::Value;
+use contextpilot_testbed::{Index, Result, truth, truth_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// The names of short traces, of all kinds.
 const IN_EVERY_RUN: [&str; 15] = [
@@ -51,9 +48,6 @@ pub(crate) fn choose(cases: &mut [Case], all: bool) {
         case.every_moment = all || IN_EVERY_RUN.contains(&case.name);
     }
 }
-
-/// The time between two polls of the control endpoint.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// A set of ids for each step, with the step's number. Steps that leave a request open are missing.
 pub(crate) type Moments = Vec<(usize, BTreeSet<String>)>;
@@ -91,9 +85,8 @@ fn reported(case: &Case, program: Option<&Path>) -> Result<Moments> {
     if let Some(program) = program {
         hooked = hooked.program(program);
     }
-    let hooked = hooked.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+    let hooked = hooked.observed();
     let server = hooked.launcher(LAUNCHER).index_url(index.url()).spawn()?;
-    let control = server.await_control()?;
     let mut moments = Moments::new();
     let mut posts_before = 0;
     // For each id: the number of reports when its latest request was sent. Earlier reports are about
@@ -108,7 +101,7 @@ fn reported(case: &Case, program: Option<&Path>) -> Result<Moments> {
         if case.trace.leaves_open(step) {
             return Ok(());
         }
-        come_to_rest(control)?;
+        server.come_to_rest()?;
         let reports = index.reports();
         let told = reports.iter().enumerate();
         let told = told.filter(|(at, id)| begins.get(*id).is_some_and(|begin| at >= begin));
@@ -197,31 +190,6 @@ impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "too late: {:?}, too early: {:?}", self.late, self.early)
     }
-}
-
-/// Waits until everything that has happened so far is decided and reported.
-fn come_to_rest(control: SocketAddr) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let stats = Connection::open(control)?.exchange("GET", "/stats", b"")?;
-        let stats = stats.json()?;
-        if is_at_rest(&stats) {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            return Err(Error::new(format!("it does not come to rest: {stats}")));
-        }
-        std::thread::sleep(LOOK);
-    }
-}
-
-fn is_at_rest(stats: &Value) -> bool {
-    let requests = &stats["requests"];
-    let delivery = &stats["delivery"];
-    stats["undecided"] == false
-        && requests["finished"] == requests["seen"]
-        && delivery["waiting"] == 0
-        && delivery["in_flight"] == 0
 }
 
 /// The section of docs/exactness.md.

@@ -46,7 +46,7 @@ fn each_request_on_one_https_connection_has_its_own_id() {
     for _ in 0..2 {
         assert_eq!(connection.response().unwrap().status, 200);
     }
-    assert_told(&index, &["req-0", "req-1", "req-2", "req-3"]);
+    assert_told(&server, &index, &["req-0", "req-1", "req-2", "req-3"]);
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn an_image_that_the_server_fetches_is_not_read_as_a_request() {
         .slot(0);
     let answer = server.complete(&image).unwrap();
     assert!(answer.prompt_tokens > 10, "{:?}", answer.raw);
-    assert_told(&index, &[]);
+    assert_told(&server, &index, &[]);
     let next = Request::completion("Something else").id("req-next").slot(0);
     server.complete(&next).unwrap();
-    assert_told(&index, &["req-image"]);
+    assert_told(&server, &index, &["req-image"]);
 }

@@ -17,7 +17,7 @@ fn without_a_folder_for_the_journal_everything_else_works() {
         let request = Request::completion(prompt).id(id).slot(0);
         server.complete(&request).unwrap();
     }
-    assert_told(&index, &["req-a"]);
+    assert_told(&server, &index, &["req-a"]);
     let said = lines(&server);
     let about = said
         .iter()

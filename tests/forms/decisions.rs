@@ -71,9 +71,9 @@ fn a_question_is_told_when_its_prompt_leaves_its_slot() {
     let index = Index::start().unwrap();
     let server = hooked(&server(), &index);
     requests[..2].iter().for_each(|one| ask(&server, one));
-    assert_told(&index, &[]);
+    assert_told(&server, &index, &[]);
     ask(&server, &requests[2]);
-    assert_told(&index, &["req-tea"]);
+    assert_told(&server, &index, &["req-tea"]);
 }
 
 /// The questions of a request share the beginning of their prompts. It is evaluated once and copied to another slot
@@ -94,7 +94,7 @@ fn a_request_with_two_questions_is_told_when_the_server_empties_the_slot_of_the_
     let index = Index::start().unwrap();
     let server = hooked(&server(), &index);
     ask(&server, &requests[0]);
-    assert_told(&index, &["req-tea"]);
+    assert_told(&server, &index, &["req-tea"]);
     ask(&server, &requests[1]);
-    assert_told(&index, &["req-tea"]);
+    assert_told(&server, &index, &["req-tea"]);
 }

@@ -13,19 +13,19 @@ mod wrappers;
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
-use std::thread::sleep;
 
 use contextpilot_testbed::{
     Arch, Builder, Index, Model, Request, Score, Server, Step, Trace, truth,
 };
 
-use support::{LISTEN, PATIENCE};
+use support::PATIENCE;
 
 /// A server with two slots and no host prompt cache.
 fn server() -> Builder {
     Server::builder()
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(2)
+        .observed()
 }
 
 /// Requests that differ in how they reach the server: several reads, several TLS records, other
@@ -75,31 +75,34 @@ fn assert_exact(server: &mut Server, index: &Index) {
         one.run(server).unwrap();
     }
     index.wait_until(|evicted| evicted.is_superset(gone()), PATIENCE);
-    sleep(LISTEN);
+    server.settle().unwrap();
     let ids = trace.ids().into_iter().collect();
     let score = Score::of(&ids, gone(), &index.evicted());
     assert!(score.is_perfect(), "{score}\n{}", server.stderr());
     assert_eq!(index.reports().len(), gone().len(), "each is told once");
 }
 
-/// The lines of launcher and hook. A router passes on the output of its children, on stdout or
+/// The lines of launcher and hook, without that of the control endpoint. A router passes on the output of its children, on stdout or
 /// stderr.
 fn lines(server: &Server) -> Vec<String> {
     let said = server.stderr() + &server.stdout();
     let ours = said.lines().filter(|line| line.contains("[ContextPilot]"));
-    ours.map(str::to_owned).collect()
+    ours.filter(|line| !line.contains("] Control endpoint: "))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn ids(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-/// Exactly these ids must be reported, each once.
+/// Exactly these ids must be reported, each once. The server has to be the only one, or to say nothing of a
+/// control endpoint.
 #[track_caller]
-fn assert_told(index: &Index, expected: &[&str]) {
+fn assert_told(server: &Server, index: &Index, expected: &[&str]) {
     let expected = ids(expected);
     index.wait_until(|evicted| evicted.is_superset(&expected), PATIENCE);
-    sleep(LISTEN);
+    server.settle().unwrap();
     assert_eq!(index.evicted(), expected);
     assert_eq!(index.reports().len(), expected.len(), "each is told once");
 }

@@ -140,7 +140,7 @@ fn each_child_reports_for_itself_and_the_parent_reports_nothing() {
         ask(&server, model, 1, b);
         ask(&server, model, 0, c);
     }
-    assert_told(&index, &["one-a", "two-a"]);
+    assert_told(&server, &index, &["one-a", "two-a"]);
     for (b, c, model) in [("one-b", "one-c", "one"), ("two-b", "two-c", "two")] {
         assert_cached(&server, model, 1, b);
         assert_cached(&server, model, 0, c);
@@ -167,11 +167,11 @@ fn each_child_reports_for_itself_and_the_parent_reports_nothing() {
         .post("/models/unload", &json!({"model": "one"}))
         .unwrap();
     assert_eq!(stopped.status, 200, "{}", stopped.text());
-    assert_told(&index, &["one-a", "two-a", "one-b", "one-c"]);
+    assert_told(&server, &index, &["one-a", "two-a", "one-b", "one-c"]);
     assert_cached(&server, "two", 0, "two-c");
     assert!(server.stop(libc::SIGTERM).unwrap().success());
     let all = ["one-a", "two-a", "one-b", "one-c", "two-b", "two-c"];
-    assert_told(&index, &all);
+    assert_told(&server, &index, &all);
     assert_eq!(lines(&server).len(), 3, "{:?}", lines(&server));
 }
 
@@ -231,7 +231,7 @@ fn a_child_that_makes_room_for_another_reports_all_its_ids_as_evicted() {
     let server = hooked(&models.router(&["--models-max", "1"]), &index);
     ask(&server, "one", 0, "one-a");
     ask(&server, "two", 0, "two-a");
-    assert_told(&index, &["one-a"]);
+    assert_told(&server, &index, &["one-a"]);
     assert_cached(&server, "two", 0, "two-a");
 }
 
@@ -252,7 +252,7 @@ fn after_a_child_is_killed_the_next_reports_its_ids() {
         status(&server, "one") != "loaded"
     });
     ask(&server, "one", 0, "one-b");
-    assert_told(&index, &["one-a"]);
+    assert_told(&server, &index, &["one-a"]);
     assert_cached(&server, "one", 0, "one-b");
     assert_cached(&server, "two", 0, "two-a");
 }

@@ -45,7 +45,7 @@ fn ask(server: &Server) {
 #[track_caller]
 fn assert_watched(server: &Server, index: &Index) {
     ask(server);
-    assert_told(index, &["req-a"]);
+    assert_told(server, index, &["req-a"]);
     let said = lines(server);
     assert_eq!(said.len(), 2, "{said:?}");
     assert!(said[0].contains("Launching with LD_PRELOAD"), "{said:?}");
@@ -102,7 +102,7 @@ fn if_a_script_resets_the_environment_the_launcher_gives_advice() {
     let body = "#!/bin/sh\nexec env -i REAL \"$@\"\n";
     let server = start(&script(&folder, body), &index);
     ask(&server);
-    assert_told(&index, &[]);
+    assert_told(&server, &index, &[]);
     let said = lines(&server);
     assert!(
         said[0].contains("\"env -i\", which may keep the hook from the server"),
@@ -125,7 +125,7 @@ fn if_a_script_keeps_the_hooks_variables_the_hook_works() {
                 \"XDG_STATE_HOME=$XDG_STATE_HOME\" REAL \"$@\"\n";
     let server = start(&script(&folder, body), &index);
     ask(&server);
-    assert_told(&index, &["req-a"]);
+    assert_told(&server, &index, &["req-a"]);
 }
 
 /// `llama server …`: one program for all commands of llama.cpp. Debian has no such program, so the

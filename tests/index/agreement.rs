@@ -11,9 +11,6 @@ use std::{
 
 /// How long an eviction may take to arrive. Only a failure takes this long.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait for reports that must not come. The ledger decides after at most
-/// 100 ms of silence.
-const LISTEN: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The index adds an id to each chat, but neither returns nor lists it
@@ -41,6 +38,7 @@ impl Agreement {
             .clone()
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .index_url(index.url())
+            .observed()
             .spawn()
             .unwrap();
         relay.engine(engine.address());
@@ -182,7 +180,7 @@ impl Agreement {
     /// that the index lists only what the engine holds), and that the index lists nothing
     /// after the engine has ended. Returns the ids that were evicted before that end.
     pub(crate) fn finish(mut self) -> Ids {
-        std::thread::sleep(LISTEN);
+        self.engine.come_to_rest().unwrap();
         self.agree("afterwards");
         assert!(self.unused.is_empty(), "never used: {:?}", self.unused);
         let sent = self.sent();

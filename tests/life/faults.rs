@@ -87,7 +87,7 @@ fn after_a_panic_in_a_hook_the_server_goes_on_and_live_ids_are_reported() {
         ask(&server, slot, id);
     }
     assert!(wait_for_line(&server, STOPPED));
-    assert_told(&index, &["req-a", "req-b"]);
+    assert_told(&index, &[&server], &["req-a", "req-b"]);
     assert_eq!(lines(&server).len(), 1, "{:?}", lines(&server));
     assert!(
         is_cached(&server, 0, "req-a"),
@@ -126,11 +126,11 @@ fn after_an_overflow_all_live_ids_are_reported_and_tracking_goes_on() {
     // overwritten it.
     ask(&server, 0, "req-c");
     ask(&server, 1, "req-d");
-    assert_told(&index, &all);
+    assert_told(&index, &[&server], &all);
     assert!(is_cached(&server, 1, "req-d"));
     ask(&server, 0, "req-e");
     let later = [&all[..], &["req-c"]].concat();
-    assert_told(&index, &later);
+    assert_told(&index, &[&server], &later);
     end_as_usual(server);
-    assert_told(&index, &[&later[..], &["req-d", "req-e"]].concat());
+    assert_told(&index, &[], &[&later[..], &["req-d", "req-e"]].concat());
 }

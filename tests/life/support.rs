@@ -10,8 +10,6 @@ use contextpilot_testbed::{Arch, Builder, Completion, Index, Model, Request, Ser
 use tempfile::TempDir;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// How long to wait for reports that must not come.
-pub(crate) const LISTEN: Duration = Duration::from_millis(300);
 
 /// A state folder that outlives the servers.
 pub(crate) struct Home(TempDir);
@@ -35,6 +33,7 @@ impl Home {
             .bare_slots(slots)
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .index_url(index.url())
+            .observed()
             .env("XDG_STATE_HOME", self.0.path())
     }
 
@@ -89,20 +88,28 @@ pub(crate) fn ids(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-/// The lines of launcher and hook on stderr, without the two lines that every start prints.
+/// The lines of launcher and hook on stderr, without those that every start prints.
 pub(crate) fn lines(server: &Server) -> Vec<String> {
     let said = server.stderr();
     let ours = said.lines().filter(|line| line.contains("[ContextPilot]"));
-    let usual = ["[ContextPilot] Launching", "[ContextPilot] Active"];
+    let usual = ["Launching", "Active", "Control endpoint"];
+    let usual = usual.map(|start| format!("[ContextPilot] {start}"));
     ours.filter(|line| !usual.iter().any(|start| line.starts_with(start)))
         .map(str::to_owned)
         .collect()
 }
 
-/// Exactly these ids must be reported to the index, each of them once.
-pub(crate) fn assert_told(index: &Index, expected: &[&str]) {
+/// After this, these servers report nothing of what has happened so far.
+fn come_to_rest(servers: &[&Server]) {
+    for server in servers {
+        server.come_to_rest().unwrap();
+    }
+}
+
+/// Exactly these ids must be reported to the index, each of them once. `servers`: those that run.
+pub(crate) fn assert_told(index: &Index, servers: &[&Server], expected: &[&str]) {
     index.wait_until(|evicted| evicted.len() >= expected.len(), PATIENCE);
-    std::thread::sleep(LISTEN);
+    come_to_rest(servers);
     let mut reports = index.reports();
     reports.sort();
     let mut expected: Vec<String> = expected.iter().map(|id| (*id).to_owned()).collect();
@@ -112,8 +119,8 @@ pub(crate) fn assert_told(index: &Index, expected: &[&str]) {
 
 /// Exactly these ids must be reported to the index, each at least once. If a server ended during a
 /// report, the next one cannot know what arrived, and reports again.
-pub(crate) fn assert_told_at_least_once(index: &Index, expected: &[&str]) {
+pub(crate) fn assert_told_at_least_once(index: &Index, servers: &[&Server], expected: &[&str]) {
     index.wait_until(|evicted| evicted.len() >= expected.len(), PATIENCE);
-    std::thread::sleep(LISTEN);
+    come_to_rest(servers);
     assert_eq!(index.evicted(), ids(expected));
 }

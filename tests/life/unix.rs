@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Arch, Builder, Model, Server};
 
-use crate::support::{Home, LISTEN, PATIENCE, ask, lines};
+use crate::support::{Home, PATIENCE, ask, lines};
+
+/// How long `listen` may take to print an id that it has been told, and the hook to write to its journal
+/// that the id was told, which it does every quarter of a second.
+const PRINTED: Duration = Duration::from_millis(400);
 
 /// `contextpilot-llama listen`. It ends when this value is dropped.
 struct Listening {
@@ -50,7 +54,7 @@ impl Listening {
     }
 
     #[track_caller]
-    fn assert_told(&self, ids: &[&str]) {
+    fn assert_told(&self, ids: &[&str], server: Option<&Server>) {
         let mut told: Vec<String> = ids
             .iter()
             .map(|id| {
@@ -61,12 +65,16 @@ impl Listening {
             .collect();
         told.sort();
         assert_eq!(told, ids);
-        self.assert_told_nothing();
+        self.assert_told_nothing(server);
     }
 
+    /// `server`: the one that reports to it, if it runs.
     #[track_caller]
-    fn assert_told_nothing(&self) {
-        if let Ok(id) = self.ids.recv_timeout(LISTEN) {
+    fn assert_told_nothing(&self, server: Option<&Server>) {
+        if let Some(server) = server {
+            server.come_to_rest().unwrap();
+        }
+        if let Ok(id) = self.ids.recv_timeout(PRINTED) {
             panic!("{id} was told");
         }
     }
@@ -100,15 +108,16 @@ fn an_index_at_a_unix_socket_gets_reports_and_has_its_own_journal() {
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .env("XDG_STATE_HOME", home.path())
             .index_url(url)
+            .observed()
     };
     let one = format!("unix:{}", path("one").display());
     let index = Listening::at(&path("one"));
     let first = server(&one).spawn().unwrap();
     ask(&first, 0, "req-a");
     ask(&first, 1, "req-b");
-    index.assert_told_nothing();
+    index.assert_told_nothing(Some(&first));
     ask(&first, 0, "req-c");
-    index.assert_told(&["req-a"]);
+    index.assert_told(&["req-a"], Some(&first));
     let banner = format!("; index {one}\n");
     assert!(first.stderr().contains(&banner), "{}", first.stderr());
     assert_eq!(lines(&first), [""; 0]);
@@ -119,9 +128,9 @@ fn an_index_at_a_unix_socket_gets_reports_and_has_its_own_journal() {
     let other = Listening::at(&path("two"));
     let mut second = server(&two).spawn().unwrap();
     ask(&second, 0, "req-d");
-    other.assert_told_nothing();
+    other.assert_told_nothing(Some(&second));
     second.stop(libc::SIGTERM).unwrap();
-    other.assert_told(&["req-d"]);
+    other.assert_told(&["req-d"], None);
 
     // The first index again, with its URL in another form. It starts after the server.
     drop(index);
@@ -129,6 +138,6 @@ fn an_index_at_a_unix_socket_gets_reports_and_has_its_own_journal() {
     let third = third.spawn().unwrap();
     ask(&third, 0, "req-e");
     let index = Listening::at(&path("one"));
-    index.assert_told(&["req-b", "req-c"]);
+    index.assert_told(&["req-b", "req-c"], Some(&third));
     drop(third);
 }

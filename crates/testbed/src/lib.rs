@@ -44,7 +44,7 @@ pub use real_model::real_model;
 pub use requests::Request;
 pub use router::{Decision, Gateway, Router};
 pub use score::Score;
-pub use server::{Builder, Server};
+pub use server::{Builder, SILENCE, Server};
 pub use skip::{skip, skip_case, skip_optional};
 pub use stream::Endpoint;
 pub use tally::Tally;

@@ -16,11 +16,13 @@ use crate::{Completion, Connection, Endpoint, Error, Request, Response, Result};
 mod builder;
 mod command;
 mod end;
+mod rest;
 mod said;
 #[cfg(test)]
 mod tests;
 
 pub use builder::Builder;
+pub use rest::SILENCE;
 use said::listening;
 
 /// How often a condition outside this process is checked.
