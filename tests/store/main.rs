@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod damage;
+mod random;
 mod refusals;
 mod reuse;
 
@@ -13,6 +14,9 @@ use contextpilot_control::{Evaluated, Evaluation, PrefixStore};
 use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server, until};
 use serde_json::Value;
 use tempfile::TempDir;
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
 
 /// A server with a store, and its control endpoint.
 struct Stored {

@@ -2,7 +2,7 @@
 
 use contextpilot_testbed::{Arch, Model, Server};
 
-use super::{Stored, asking, files, folder, one_slot, started, tokens};
+use super::{SIGKILL, SIGTERM, Stored, asking, files, folder, one_slot, started, tokens};
 
 #[test]
 fn a_prompt_that_was_overwritten_is_loaded_and_the_server_does_not_notice() {
@@ -63,9 +63,6 @@ fn the_next_server_has_what_the_last_one_stored_also_after_a_kill() {
     let (_, account) = fourth.ask(&longer);
     assert_eq!(account.from.store, 599, "{account:?}");
 }
-
-const SIGKILL: i32 = 9;
-const SIGTERM: i32 = 15;
 
 #[test]
 fn a_branch_shares_its_beginning_to_the_token() {
@@ -135,4 +132,29 @@ fn the_end_of_a_long_prompt_is_stored_too() {
     stored.ask(&tokens(15, 300));
     let (_, account) = stored.ask(&longer);
     assert_eq!(account.from.store, 3019, "{account:?}");
+}
+
+/// `n` copies a slot to another one. Where each slot has memory of its own, the engine writes the copy's rows
+/// when it evaluates something the next time; what the slot has until then must not be stored.
+#[test]
+fn a_copy_is_not_stored_before_its_rows_are_written() {
+    let folder = folder();
+    let two = one_slot().args(["-np", "2", "--no-kv-unified"]);
+    let mut stored = Stored::start(&two, folder.path());
+    let plain = started(&two);
+    let tea = tokens(20, 600);
+    // Something else is in the memory of both slots.
+    for slot in [0, 1] {
+        stored.ask_slot(slot, &tokens(21 + u64::from(slot), 700));
+    }
+    stored.send(asking(&tea).predict(1).with("n", 2));
+    for slot in [0, 1] {
+        stored.ask_slot(slot, &tokens(23 + u64::from(slot), 700));
+    }
+    let expected = plain.complete(&asking(&tea)).unwrap();
+    for slot in [0, 1] {
+        let (answer, account) = stored.ask_slot(slot, &tea);
+        assert_eq!(answer.content, expected.content, "slot {slot}: {account:?}");
+        assert_eq!(account.from.store, 599, "{account:?}");
+    }
 }

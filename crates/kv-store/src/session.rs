@@ -9,8 +9,12 @@
 //! A sequence is *known* while its tokens stand at the positions 0, 1, 2, … and all of them were seen,
 //! evaluated under the same [`Conditions`]. The store neither reads nor writes other sequences. An empty
 //! sequence is always known.
+//!
+//! The engine copies a sequence to another one in two steps: at once it says that the tokens are there, and
+//! their rows follow before the next evaluation (where each sequence has memory of its own). In between a
+//! copy is *open*: what it is to be written to must not be saved, and neither of the two may be loaded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Under what tokens are evaluated, as far as that changes in the life of a context: the adapters. The number
 /// is the caller's; equal numbers, equal conditions.
@@ -59,6 +63,8 @@ struct Sequence {
 #[derive(Debug, Default)]
 pub struct Session {
     sequences: BTreeMap<i32, Sequence>,
+    /// Open copies: from which sequence to which.
+    open: BTreeSet<(i32, i32)>,
 }
 
 impl Session {
@@ -81,10 +87,28 @@ impl Session {
         if there == run.tokens.len() {
             return Advice::default();
         }
+        let cut = (kept < sequence.tokens.len()).then_some(kept);
+        let search = run.leading - there >= least && !self.is_open(run.sequence);
         Advice {
-            cut: (kept < sequence.tokens.len()).then_some(kept),
-            search: (run.leading - there >= least).then_some(kept),
+            cut,
+            search: search.then_some(kept),
         }
+    }
+
+    /// The engine has evaluated something, whatever it was: no copy is open any more.
+    pub fn updated(&mut self) {
+        self.open.clear();
+    }
+
+    /// Whether a copy from or to this sequence is open.
+    fn is_open(&self, sequence: i32) -> bool {
+        let mut open = self.open.iter();
+        open.any(|&(source, target)| source == sequence || target == sequence)
+    }
+
+    /// Whether the rows of this sequence are still to be written.
+    fn lacks_rows(&self, sequence: i32) -> bool {
+        self.open.iter().any(|&(_, target)| target == sequence)
     }
 
     /// The server's tokens of a sequence, with the leading tokens of the run behind them: what to look for.
@@ -140,7 +164,11 @@ impl Session {
         conditions: Conditions,
     ) -> Option<(i32, usize)> {
         let others = self.sequences.iter().filter(|&(&id, one)| {
-            id != run.sequence && !one.unknown && one.conditions == conditions && !one.ahead()
+            id != run.sequence
+                && !one.unknown
+                && one.conditions == conditions
+                && !one.ahead()
+                && !self.lacks_rows(id)
         });
         let shared = others.map(|(&id, one)| (id, common(&one.tokens, wanted)));
         shared.max_by_key(|&(id, shared)| (shared, -id))
@@ -184,11 +212,12 @@ impl Session {
         (!sequence.unknown).then(tokens)
     }
 
-    /// Under what the sequence was evaluated; `None` if it is empty or not known.
+    /// Under what the sequence was evaluated; `None` if it is empty or not known, or if its rows are still to be
+    /// written: nothing of it can be saved then.
     pub fn conditions(&self, sequence: i32) -> Option<Conditions> {
-        let sequence = self.sequences.get(&sequence)?;
-        let known = !sequence.unknown && !sequence.tokens.is_empty();
-        known.then_some(sequence.conditions)
+        let one = self.sequences.get(&sequence)?;
+        let known = !one.unknown && !one.tokens.is_empty() && !self.lacks_rows(sequence);
+        known.then_some(one.conditions)
     }
 
     /// How many tokens the engine holds of all known sequences.
@@ -267,10 +296,12 @@ impl Session {
             copy.believed = 0;
         }
         self.sequences.insert(target, copy);
+        self.open.insert((source, target));
     }
 
     /// A sequence was replaced by these tokens (a saved state, or a file).
     pub fn replaced(&mut self, sequence: i32, tokens: Vec<i32>, conditions: Conditions) {
+        let open = self.is_open(sequence);
         let one = self.sequences.entry(sequence).or_default();
         *one = Sequence {
             believed: tokens.len(),
@@ -279,6 +310,10 @@ impl Session {
             tokens,
             unknown: false,
         };
+        // An open copy will overwrite it, or take it for what was to be copied.
+        if open {
+            self.obscure(sequence);
+        }
     }
 
     fn each(&mut self, sequence: i32, mut work: impl FnMut(&mut Sequence)) {

@@ -102,6 +102,34 @@ fn tokens_under_other_conditions_are_not_mixed() {
 }
 
 #[test]
+fn until_the_rows_of_a_copy_are_written_nothing_is_saved_or_loaded_there() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+    session.copied(0, 1, -1, -1);
+    assert_eq!(session.conditions(0), Some(NOW));
+    assert_eq!(session.conditions(1), None, "its rows are not there");
+    let wanted = [1, 2, 3, 4, 5, 6, 7, 8];
+    let other = run(2, 0, &wanted, 8);
+    assert_eq!(session.sharing(&other, &wanted, NOW), Some((0, 4)));
+    // What was to be copied would be overwritten, or overwrite what was loaded.
+    for sequence in [0, 1] {
+        session.removed(sequence, -1, -1);
+        let run = run(sequence, 0, &wanted, 8);
+        assert_eq!(session.advise(&run, NOW, LEAST).search, None, "{sequence}");
+        session.replaced(sequence, vec![7, 8], NOW);
+        assert_eq!(session.believed(sequence), None, "{sequence}");
+        session.removed(sequence, -1, -1);
+    }
+    assert_eq!(session.advise(&other, NOW, LEAST).search, Some(0));
+    session.evaluated(&other);
+    session.updated();
+    for sequence in [0, 1] {
+        let run = run(sequence, 0, &wanted, 8);
+        assert_eq!(session.advise(&run, NOW, LEAST).search, Some(0));
+    }
+}
+
+#[test]
 fn copies_moves_and_replacements() {
     let mut session = Session::default();
     evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
@@ -117,6 +145,7 @@ fn copies_moves_and_replacements() {
     assert_eq!(session.believed(0), None, "a hole");
     session.obscure(1);
     assert_eq!(session.believed(1), None);
+    session.updated();
     session.replaced(1, vec![7, 8], NOW);
     assert_eq!(session.believed(1), Some(&[7, 8][..]));
     session.kept(1);

@@ -46,7 +46,11 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
                 with_context(context, |_, one| one.session.obscure(sequence));
             }
             outputs::set(context, Vec::new());
-            batch.whole()
+            let result = batch.whole();
+            if result == 0 {
+                with_context(context, |_, one| one.session.updated());
+            }
+            result
         }
     }
 }
@@ -75,9 +79,12 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         _ => batch.without(entries, &left_out),
     };
     let took = start.elapsed();
-    if result == 0 {
-        let evaluated = entries.len() - left_out.len();
-        with_context(context, |_, one| one.rates.evaluated(evaluated, took));
+    let evaluated = entries.len() - left_out.len();
+    if result == 0 && evaluated > 0 {
+        with_context(context, |_, one| {
+            one.rates.evaluated(evaluated, took);
+            one.session.updated();
+        });
     }
     if result != 0 && ahead::remove_in(context, -1) {
         // What is ahead takes room that the server believes to be free.
