@@ -204,3 +204,23 @@ fn in_router_mode_the_first_server_gets_the_address() {
     let stats: Stats = serde_json::from_str(body).unwrap();
     assert_eq!(stats.model.unwrap().name, "tea");
 }
+
+#[test]
+fn a_client_that_works_the_hook_too_hard_is_made_to_wait_and_others_are_not() {
+    let hooked = Hooked::observing(&bare(1));
+    let tokens: Vec<u32> = (0..150_000).map(|n| n % 97).collect();
+    let heavy = serde_json::json!({ "tokens": tokens }).to_string();
+    let mut greedy = Connection::open(hooked.control).unwrap();
+    let mut took = || {
+        let begun = std::time::Instant::now();
+        let answer = greedy.exchange("POST", "/match", heavy.as_bytes()).unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        begun.elapsed()
+    };
+    let usual = took();
+    // Two seconds of work at once, then a fifth of a second each second.
+    until("it is made to wait", || (took() > 3 * usual).then_some(()));
+    let begun = std::time::Instant::now();
+    assert_eq!(hooked.get("/health").status, 200);
+    assert!(begun.elapsed() < 3 * usual, "{:?}", begun.elapsed());
+}

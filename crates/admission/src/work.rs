@@ -69,6 +69,20 @@ impl Work {
         Duration::from_nanos(self.spent.load(Ordering::Relaxed))
     }
 
+    /// Charges all peers together with work that is done for one of them on a thread that must not wait.
+    pub fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = processor_time();
+        let result = work();
+        self.note(processor_time().saturating_sub(before), Instant::now());
+        result
+    }
+
+    fn note(&self, spent: Duration, now: Instant) {
+        let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        self.spent.fetch_add(nanoseconds, Ordering::Relaxed);
+        lock(&self.all).spend(spent, now);
+    }
+
     /// Waits while all peers together have spent too much, at most some seconds.
     fn wait(&self) {
         let until = Instant::now() + LONGEST;
@@ -112,10 +126,8 @@ impl Peer {
 
     /// Returns the peer's debt, and how much is missing in its bucket.
     fn note(&self, spent: Duration) -> (Duration, Duration) {
-        let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
-        self.work.spent.fetch_add(nanoseconds, Ordering::Relaxed);
         let now = Instant::now();
-        lock(&self.work.all).spend(spent, now);
+        self.work.note(spent, now);
         let mut own = lock(&self.own);
         (own.spend(spent, now), own.missing())
     }
@@ -197,6 +209,17 @@ mod tests {
             "{:?}",
             work.spent()
         );
+    }
+
+    #[test]
+    fn work_on_a_thread_that_must_not_wait_counts_for_all() {
+        let work = Work::new(allowance(1000 * MS, MS), allowance(10 * MS, 100 * MS));
+        assert_eq!(work.during(|| burn(30 * MS)), ());
+        assert!(work.spent() >= 30 * MS, "{:?}", work.spent());
+        let begun = Instant::now();
+        work.peer().charge(2 * MS).expect("little for one");
+        // 22 ms of debt at 100 ms a second.
+        assert!(begun.elapsed() >= 200 * MS, "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -1,4 +1,8 @@
-//! Bounds of memory.
+//! Bounds of memory, and of work.
+
+use std::time::Duration;
+
+use contextpilot_admission::Allowance;
 
 /// Connections to the control endpoint at a time.
 pub const CONNECTIONS: usize = 16;
@@ -12,3 +16,14 @@ pub const QUESTIONS: usize = 64;
 pub const LOG_LINES: usize = 4096;
 /// Request ids in all these lines together.
 pub const LOG_IDS: usize = 65_536;
+
+/// Processor time that a connection to the control endpoint may cause. One that causes more is made to wait.
+pub const WORK_OF_EACH: Allowance = Allowance {
+    burst: Duration::from_secs(1),
+    each_second: Duration::from_millis(100),
+};
+/// The same, of all connections together, on their threads and the worker's.
+pub const WORK_OF_ALL: Allowance = Allowance {
+    burst: Duration::from_secs(2),
+    each_second: Duration::from_millis(200),
+};

@@ -1,12 +1,14 @@
 //! Queries to the worker thread, because only it has the ledger.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use contextpilot_admission::Work;
 use contextpilot_control::{Evaluated, Match, MatchRequest, RequestState, Stats};
 use contextpilot_residency::Around;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::bounds::QUESTIONS;
+use crate::bounds::{QUESTIONS, WORK_OF_ALL, WORK_OF_EACH};
 use crate::turns::Turns;
 
 /// How long an answer may take. The worker answers between two events.
@@ -31,6 +33,14 @@ pub(crate) enum Question {
 pub(crate) struct Asker {
     questions: Sender<Question>,
     turns: Turns,
+    pub(crate) work: Arc<Work>,
+}
+
+/// The worker's end.
+pub(crate) struct Questions {
+    receiver: Receiver<Question>,
+    /// What clients cause, here and on the threads of their connections.
+    pub(crate) work: Arc<Work>,
 }
 
 /// The tokens around a divergence, if text is to be shown.
@@ -40,9 +50,21 @@ pub(crate) type Quoted = Option<Box<Around>>;
 pub(crate) struct NoAnswer;
 
 /// Creates both ends.
-pub(crate) fn questions(turns: Turns) -> (Asker, Receiver<Question>) {
+pub(crate) fn questions(turns: Turns) -> (Asker, Questions) {
     let (questions, receiver) = bounded(QUESTIONS);
-    (Asker { questions, turns }, receiver)
+    let work = Work::new(WORK_OF_EACH, WORK_OF_ALL);
+    let asker = Asker {
+        questions,
+        turns,
+        work: Arc::clone(&work),
+    };
+    (asker, Questions { receiver, work })
+}
+
+impl Questions {
+    pub(crate) fn next(&self) -> Option<Question> {
+        self.receiver.try_recv().ok()
+    }
 }
 
 impl Asker {

@@ -10,9 +10,8 @@ use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
 use contextpilot_residency::{Accounts, Effect, Event, Ledger};
-use crossbeam_channel::Receiver;
 
-use super::ask::Question;
+use super::ask::{Question, Questions};
 use super::log_file::LogFile;
 use super::recording::Recording;
 use super::stream::Stream;
@@ -41,7 +40,7 @@ pub(crate) struct Attendant {
     observer: Option<Observer>,
     facts: Facts,
     /// Where changes go, and queries come from; `None` if there is no control endpoint.
-    endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
+    endpoint: Option<(Arc<Stream>, Questions)>,
     log: Option<LogFile>,
     recording: Option<Recording>,
 }
@@ -51,7 +50,7 @@ impl Attendant {
         epoch: String,
         accounts: Option<Accounts>,
         facts: Facts,
-        endpoint: Option<(Arc<Stream>, Receiver<Question>)>,
+        endpoint: Option<(Arc<Stream>, Questions)>,
         log: Option<LogFile>,
         recording: Option<Recording>,
     ) -> Self {
@@ -99,12 +98,23 @@ impl Attendant {
     }
 
     pub(crate) fn next_question(&self) -> Option<Question> {
-        self.endpoint.as_ref()?.1.try_recv().ok()
+        self.endpoint.as_ref()?.1.next()
     }
 
     /// Answers every query except a reset, which the worker does. The client may have left; a client
     /// that gets no answer sees an error.
     pub(crate) fn answer(&mut self, question: Question, ledger: Option<&Ledger>) {
+        let work = self
+            .endpoint
+            .as_ref()
+            .map(|(_, questions)| Arc::clone(&questions.work));
+        match work {
+            Some(work) => work.during(|| self.answer_now(question, ledger)),
+            None => self.answer_now(question, ledger),
+        }
+    }
+
+    fn answer_now(&mut self, question: Question, ledger: Option<&Ledger>) {
         let outside = self.outside(ledger.is_some());
         self.watch(|observer, now| match question {
             Question::Stats(to) => {

@@ -5,7 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_http_server::{BindError, Bound, Limits, Listener, Pool, accept_for_ever, serve};
+use contextpilot_admission::{Overspent, give_way};
+use contextpilot_http_server::{
+    BindError, Bound, Limits, Listener, Pool, Request, accept_for_ever, serve,
+};
 use contextpilot_settings::{Listen, ListenAddress};
 
 use super::answers::{Answers, refuse};
@@ -18,6 +21,9 @@ const LIMITS: Limits = Limits {
     whole_request: Duration::from_secs(20),
     connections: CONNECTIONS,
 };
+
+/// A connection that has caused too much work waits no longer than this with an answer.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Where a Unix socket stands, to be taken away at the end.
 pub(crate) type Socket = Arc<OnceLock<Bound>>;
@@ -89,8 +95,19 @@ fn accept(
         |problem| library.say(format_args!("Control endpoint: {problem}")),
         move |stream| {
             library.enter_thread();
+            // The processors are the server's.
+            give_way();
+            let peer = answers.asker.work.peer();
+            let mut meter = peer.meter();
+            let answer = |request: &Request| {
+                let answer = answers.answer(request);
+                if let Err(Overspent(debt)) = meter.charge() {
+                    thread::sleep(debt.min(LONGEST));
+                }
+                answer
+            };
             // A connection that breaks is the client's to report.
-            let _ = serve(stream, &LIMITS, |request| answers.answer(request), refuse);
+            let _ = serve(stream, &LIMITS, answer, refuse);
         },
     )
 }

@@ -1,0 +1,116 @@
+//! Attacks everything that listens, on a real server with everything on, and says what each part held.
+//!
+//! Each attack runs for a while beside neighbours that do what they always do: a client that generates, health checks,
+//! and evictions. It fails if a neighbour is not answered, or not in time, if a process takes more memory than its
+//! bounds say, or if the hook's threads take more of the processors.
+//!
+//! ```text
+//! scripts/attack [SECONDS] [SEED]
+//! ```
+
+mod attacks;
+mod dice;
+mod peers;
+mod target;
+mod watch;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use attacks::{ATTACKS, Attack};
+use dice::Dice;
+use target::Target;
+use watch::{Held, watch};
+
+/// Seconds for all attacks, if nobody says how many.
+const SHORT: u64 = 24;
+/// From here on times are compared as the page says. In a test run other programs have the processors, too.
+const LONG: u64 = 120;
+
+/// What must hold.
+struct Limits {
+    /// The 99th percentile of answers to neighbours.
+    latency: Duration,
+    /// Seconds of a processor for the hook's threads at once, and more for each second. What generation and its
+    /// neighbours cause is in it.
+    work: (f64, f64),
+    /// MiB of the server more than before; of the index, and of the gateway.
+    memory: [u64; 3],
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    let given = std::env::var(name).ok();
+    given.map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn main() -> ExitCode {
+    let seconds = number("CONTEXTPILOT_TEST_ATTACK_SECONDS", SHORT);
+    let seed = number("CONTEXTPILOT_TEST_ATTACK_SEED", 1);
+    let limits = Limits {
+        latency: Duration::from_millis(if seconds < LONG { 2000 } else { 50 }),
+        work: (3.0, 0.5),
+        memory: [160, 1200, 800],
+    };
+    peers::allow_many_files();
+    let target = Target::start();
+    let each = Duration::from_secs(seconds).div_f64(ATTACKS.len() as f64);
+    println!("Seed {seed}, {:.1} s for each attack\n", each.as_secs_f64());
+    println!("{}", Held::HEAD);
+    let mut failed = Vec::new();
+    let mut dice = Dice::new(seed);
+    for attack in ATTACKS {
+        let held = attacked(&target, attack, each, &mut dice);
+        println!("{}", held.line(attack.name));
+        for why in broken(&held, &limits) {
+            failed.push(format!("{}: {why}", attack.name));
+        }
+    }
+    failed.extend(target.afterwards());
+    println!();
+    for why in &failed {
+        println!("FAILED {why}");
+    }
+    match failed.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn attacked(target: &Target, attack: &Attack, each: Duration, dice: &mut Dice) -> Held {
+    let until = Instant::now() + each;
+    let mut own = dice.another();
+    watch(target, until, || {
+        peers::give_way();
+        (attack.run)(target, &mut own, until)
+    })
+}
+
+fn broken(held: &Held, limits: &Limits) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut check = |good: bool, why: String| {
+        if !good {
+            broken.push(why);
+        }
+    };
+    let late = held.latency(0.99);
+    check(
+        late <= limits.latency,
+        format!("neighbours waited {late:?} for an answer (p99)"),
+    );
+    check(
+        held.unanswered.is_empty(),
+        format!("not answered: {}", held.unanswered.join("; ")),
+    );
+    let share = held.share;
+    let (burst, each_second) = limits.work;
+    check(
+        share <= each_second + burst / held.took.as_secs_f64(),
+        format!("the hook's threads took {share:.2} of a processor"),
+    );
+    check(held.tokens > 0, "nothing was generated".to_owned());
+    let names = ["server", "index", "gateway"];
+    for ((name, took), most) in names.iter().zip(held.memory).zip(limits.memory) {
+        check(took <= most, format!("{name}: {took} MiB"));
+    }
+    broken
+}
