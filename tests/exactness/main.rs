@@ -290,7 +290,12 @@ fn write_table(rows: &[String], total: &Score, more: &str) {
          Written by `cargo test --test exactness`. A trace is a fixed sequence of requests. Each row is a\n\
          trace, run against a real llama-server under the launcher. *Gone* is the truth: the engine's own\n\
          `cache_n` when the trace is replayed on a plain server and each prompt is sent again. *Missed* and\n\
-         *false* compare that with the evictions that were reported to the index.\n\n",
+         *false* compare that with the evictions that were reported to the index.\n\n\
+         A prompt counts as cached while the engine would reuse all of it but the last token, which it\n\
+         always evaluates again. A model with sliding windows, or a recurrent model, can go back only to\n\
+         certain positions (checkpoints), so there nine tenths of the prompt are enough. This limit is a\n\
+         convention, and the ledger and the truth both have it: a reuse of 89 % counts as an eviction, one\n\
+         of 90 % as none.\n\n",
     );
     text.push_str(Score::HEAD);
     for row in rows.iter().chain([&total.row("**all**")]) {
