@@ -163,7 +163,9 @@ fn ensure_running() {
 
 fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
     let Some(events) = Events::take() else {
-        return Err(io::Error::other("it was started before"));
+        return Err(io::Error::other(
+            "the hook was started twice; please report this",
+        ));
     };
     let config = Config::from_settings(
         settings,
@@ -191,7 +193,7 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
     };
     if let Some(at) = &settings.store {
         if let Err(why) = store::start(at) {
-            log::line(format_args!("Prefix store: none: {why}"));
+            log::line(format_args!("There is no prefix store: {why}"));
         }
     }
     let worker = worker::start(library, events, task)?;
@@ -340,12 +342,12 @@ extern "C" fn on_exit() {
         }
         if untold > 0 {
             let then = if running.journal {
-                "the next start does"
+                "the next start of this server will report them"
             } else {
-                "reset it, as CONTEXTPILOT_JOURNAL=0 keeps the next start from telling them"
+                "reset the index, because with CONTEXTPILOT_JOURNAL=0 the next start does not know of them"
             };
             log::line(format_args!(
-                "{untold} evictions could not be reported to the index before the end; {then}"
+                "{untold} evictions could not be reported to the index before the server ended; {then}"
             ));
         }
     });

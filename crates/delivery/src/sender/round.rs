@@ -36,7 +36,7 @@ struct Post {
     ids: Vec<Arc<str>>,
 }
 
-/// Why a POST settled nothing.
+/// Why a POST confirmed nothing.
 struct Trouble {
     /// One line.
     why: String,
@@ -196,8 +196,7 @@ impl Round {
     fn refused(&mut self, shared: &Shared, source: Source, places: &[usize], status: u16) {
         let ids = places.len();
         let text = format!(
-            "it answered {status} and named {ids} ids that it does not take, so these evictions \
-             are dropped: check that CONTEXTPILOT_INDEX_URL leads to a ContextPilot index of a \
+            "it answered {status} and refused {ids} ids, so these evictions are dropped: check that CONTEXTPILOT_INDEX_URL leads to a ContextPilot index of a \
              known version"
         );
         self.say(Cause::Refused, &text);
@@ -209,7 +208,7 @@ impl Round {
         state.note_error(format!("the index refused {ids} ids with {status}"));
     }
 
-    /// The POST settled nothing, and is tried again.
+    /// The POST confirmed nothing, and is sent again.
     fn failed(&mut self, shared: &Shared, post: &Post, trouble: Trouble) {
         let Trouble {
             why,
@@ -239,13 +238,15 @@ impl Round {
         drop(state);
         match self.pace.failing_since() {
             Some(since) if now.duration_since(since) >= OUTAGE => {
-                let text = format!("{why}; {waiting} evictions wait and will be told later");
+                let text = format!(
+                    "{why}; {waiting} evictions wait, and will be reported when it answers"
+                );
                 self.outage_named |= self.say(Cause::Outage(status), &text);
             }
             None if post.source == Source::Aside => {
                 let text = format!(
-                    "{why}, to an id alone, while it takes others; {aside} such evictions wait, \
-                     and are tried again one at a time"
+                    "{why} to a POST with one id, but accepts other ids; {aside} such evictions wait, \
+                     and are sent again one at a time"
                 );
                 self.say(Cause::Aside, &text);
             }
@@ -269,7 +270,7 @@ impl Round {
             }
             self.say(
                 Cause::Panic,
-                "the thread that tells it panicked and goes on; please report this",
+                "the thread that reports evictions panicked, and goes on; please report this",
             );
         }));
         if recovered.is_err() {
@@ -284,8 +285,8 @@ impl Round {
         drop(state);
         if dropped > 0 {
             self.line(&format!(
-                "while it could not be told, {dropped} evictions were dropped, the oldest of too \
-                 many: reset it, so that it does not believe in what is gone"
+                "while it did not answer, too many evictions waited, and the oldest {dropped} were \
+                 dropped: reset the index, or it takes these prompts for cached"
             ));
         }
     }
