@@ -108,7 +108,7 @@ fn tokens(seed: u64, count: usize) -> Vec<u32> {
     (0..count).map(|_| token()).collect()
 }
 
-/// All files of a store.
+/// The files of all chunks of a store.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -117,7 +117,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
             let path = entry.unwrap().path();
             match path.is_dir() {
                 true => folders.push(path),
-                false => found.push(path),
+                false if path.extension().is_some_and(|end| end == "kv") => found.push(path),
+                false => {}
             }
         }
     }

@@ -137,7 +137,8 @@ fn play(server: &Server, prompts: &Prompts, life: &Life, random: &mut Random) ->
         // free.
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
-                server.send(&asking(&[300]).predict(1)).expect("an answer");
+                let sent = server.send(&asking(&[300]).predict(1));
+                sent.unwrap_or_else(|error| panic!("{error}\n{}", server.stderr()));
                 std::thread::sleep(Duration::from_millis(100));
             }
         });

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_files::{Folder, Writer};
-use contextpilot_kv_store::{Chunk, Composer, Fingerprint, State, Store};
+use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, Store};
 use engine::Engine;
 
 #[path = "../../kv-store/tests/engine/mod.rs"]
@@ -70,13 +70,16 @@ fn loading(home: &Path, rounds: usize) {
         let mut composer =
             Composer::new(state.layout(), 0, 0..TOKENS, &mut buffer).expect("it can be");
         for chunk in &chunks {
-            folder
-                .read(&chunk.name, chunk.bytes, &mut rows)
-                .expect("it is there");
             let count = chunk.tokens.len();
-            composer
-                .put(chunk.start as usize, &rows, count, 0, count)
-                .expect("it fits");
+            let piece = Piece {
+                name: chunk.name,
+                start: chunk.start as usize,
+                chunk_tokens: count,
+                take: count,
+            };
+            folder
+                .compose(&mut composer, &piece, count, &mut rows)
+                .expect("it is there");
         }
         assert_eq!(
             composer.finish().expect("it is complete").len(),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -90,14 +91,34 @@ impl Folder {
     /// # Errors
     /// The file is gone or damaged, or the system cannot read it. `out` is empty then.
     pub fn read(&self, name: &Name, bytes: u64, out: &mut Vec<u8>) -> Result<(), ReadError> {
-        let read = self.read_into(name, bytes, out);
+        let read = self.read_again(name, bytes, out);
         if read.is_err() {
             out.clear();
         }
         read
     }
 
-    fn read_into(&self, name: &Name, bytes: u64, out: &mut Vec<u8>) -> Result<(), ReadError> {
+    fn read_again(&self, name: &Name, bytes: u64, out: &mut Vec<u8>) -> Result<(), ReadError> {
+        let rows = self.rows(name, bytes)?;
+        let wanted = usize::try_from(bytes).map_err(|_| ReadError::Damaged("it is too large"))?;
+        // What is there already is overwritten, not cleared before.
+        out.try_reserve(wanted.saturating_sub(out.len()))
+            .map_err(|_| ReadError::System(io::ErrorKind::OutOfMemory.into()))?;
+        out.resize(wanted, 0);
+        rows.read_to(&mut [out])
+    }
+
+    /// As [`read`](Self::read): the rows, in these places one after the other, which are as large as the rows.
+    ///
+    /// # Errors
+    /// As there. The places hold anything then.
+    pub(crate) fn read_to(&self, name: &Name, places: &mut [&mut [u8]]) -> Result<(), ReadError> {
+        let bytes = places.iter().map(|place| place.len() as u64).sum();
+        self.rows(name, bytes)?.read_to(places)
+    }
+
+    /// Opens the file of a chunk, which must have so many bytes of rows.
+    fn rows(&self, name: &Name, bytes: u64) -> Result<RowsOfFile, ReadError> {
         let mut file = self.file(name)?;
         let mut buffer = [0; LONGEST_HEAD];
         let count = read_at_most(&mut file, &mut buffer)?;
@@ -105,33 +126,13 @@ impl Folder {
         if head.chunk.name != *name || head.chunk.bytes != bytes {
             return Err(ReadError::Damaged("it is the file of another chunk"));
         }
-        let wanted = usize::try_from(bytes).map_err(|_| ReadError::Damaged("it is too large"))?;
-        // What is there already is overwritten, not cleared before.
-        out.try_reserve(wanted.saturating_sub(out.len()))
-            .map_err(|_| ReadError::System(io::ErrorKind::OutOfMemory.into()))?;
-        out.resize(wanted, 0);
-        // What was read together with the head.
-        let first = &buffer[head.size().min(count)..count];
-        let first = &first[..first.len().min(wanted)];
-        out[..first.len()].copy_from_slice(first);
-        let mut crc = crc32fast::Hasher::new();
-        crc.update(first);
-        for step in out[first.len()..].chunks_mut(STEP) {
-            match file.read_exact(step) {
-                Ok(()) => crc.update(step),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(ReadError::Damaged("it is cut off"));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if crc.finalize() != head.rows_crc {
-            return Err(ReadError::Damaged("the checksum of its rows is wrong"));
-        }
-        if file.metadata()?.len() != head.file_size() {
-            return Err(ReadError::Damaged("something follows its rows"));
-        }
-        Ok(())
+        let begin = head.size().min(count);
+        Ok(RowsOfFile {
+            file,
+            head,
+            buffer,
+            first: begin..count,
+        })
     }
 
     /// Opens a chunk's file. Follows no link, and waits for nobody.
@@ -187,6 +188,45 @@ fn open(path: &Path) -> Result<PrivateFolder, FolderError> {
     PrivateFolder::inside(path, VERSION).map_err(|error| FolderError {
         what: error.to_string(),
     })
+}
+
+/// An open file whose header is good.
+struct RowsOfFile {
+    file: File,
+    head: Head,
+    /// What was read together with the header, and where the rows are in it.
+    buffer: [u8; LONGEST_HEAD],
+    first: Range<usize>,
+}
+
+impl RowsOfFile {
+    /// Reads and verifies the rows. The places are as large as they.
+    fn read_to(mut self, places: &mut [&mut [u8]]) -> Result<(), ReadError> {
+        let mut first = &self.buffer[self.first];
+        let mut crc = crc32fast::Hasher::new();
+        for place in places {
+            let there = first.len().min(place.len());
+            place[..there].copy_from_slice(&first[..there]);
+            crc.update(&place[..there]);
+            first = &first[there..];
+            for step in place[there..].chunks_mut(STEP) {
+                match self.file.read_exact(step) {
+                    Ok(()) => crc.update(step),
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                        return Err(ReadError::Damaged("it is cut off"));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        if crc.finalize() != self.head.rows_crc {
+            return Err(ReadError::Damaged("the checksum of its rows is wrong"));
+        }
+        if self.file.metadata()?.len() != self.head.file_size() {
+            return Err(ReadError::Damaged("something follows its rows"));
+        }
+        Ok(())
+    }
 }
 
 /// Where a chunk's file is.

@@ -29,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compose;
 mod folder;
 mod format;
 mod list;

@@ -7,8 +7,8 @@ mod engine;
 use std::sync::{Arc, Mutex};
 
 use common::{LONG, closed};
-use contextpilot_kv_files::{Done, Folder, Writer};
-use contextpilot_kv_store::{Chunk, Fingerprint, State, Store};
+use contextpilot_kv_files::{Done, Folder, ReadError, Writer};
+use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, Store};
 use engine::Engine;
 
 const TOKENS: usize = 700;
@@ -93,4 +93,59 @@ fn a_state_that_lacks_the_tokens_stops_nothing_else() {
     assert!(matches!(&done[1], Done::Failed(name, _) if *name == chunks[1].name));
     assert_eq!(done[2], Done::Written(has.name));
     assert_eq!((writer.queued(), writer.accepts(1)), (0, Ok(())));
+}
+
+/// The pieces of these chunks that a state of so many tokens is made of.
+fn pieces(chunks: &[Chunk], tokens: usize) -> impl Iterator<Item = Piece> {
+    let pieces = chunks.iter().map(move |chunk| Piece {
+        name: chunk.name,
+        start: chunk.start as usize,
+        chunk_tokens: chunk.tokens.len(),
+        take: chunk.tokens.len().min(tokens - chunk.start as usize),
+    });
+    pieces.collect::<Vec<_>>().into_iter()
+}
+
+#[test]
+fn a_state_is_read_from_its_files() {
+    let home = closed();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let writer = common::writer(&folder);
+    let (whole, chunks) = (state(), chunks(TOKENS));
+    for chunk in &chunks {
+        writer.write_from(chunk, &whole).expect("it is taken");
+    }
+    assert!(writer.flush(LONG));
+    let layout = State::read(&whole).expect("a state").layout().clone();
+    let (mut buffer, mut rows) = (vec![0xaa; whole.len()], Vec::new());
+    // All of the last chunk, a part of it, one token of it.
+    for tokens in [TOKENS, 600, 513] {
+        let mut composer = Composer::new(&layout, 0, 0..tokens, &mut buffer).expect("it can be");
+        for piece in pieces(&chunks, tokens) {
+            folder
+                .compose(&mut composer, &piece, piece.take, &mut rows)
+                .expect("it is there");
+        }
+        let expected = engine().state(0, &(0..tokens).collect::<Vec<_>>());
+        assert_eq!(composer.finish(), Ok(&expected[..]), "{tokens}");
+    }
+
+    // Damage of any byte is found, also where rows are read to their places at once.
+    let file = common::path(&folder, &chunks[1].name);
+    let good = std::fs::read(&file).expect("it is there");
+    for at in (0..good.len()).step_by(997).chain([good.len() - 1]) {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        std::fs::write(&file, &bad).expect("it is written");
+        let mut composer = Composer::new(&layout, 0, 0..512, &mut buffer).expect("it can be");
+        let mut pieces = pieces(&chunks[..2], 512);
+        let first = pieces.next().expect("two");
+        folder
+            .compose(&mut composer, &first, first.take, &mut rows)
+            .expect("it is good");
+        let second = pieces.next().expect("two");
+        let read = folder.compose(&mut composer, &second, second.take, &mut rows);
+        assert!(matches!(read, Err(ReadError::Damaged(_))), "{at}: {read:?}");
+        assert!(composer.finish().is_err(), "it is not given out");
+    }
 }

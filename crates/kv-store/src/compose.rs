@@ -148,6 +148,43 @@ impl<'b> Composer<'b> {
         Ok(())
     }
 
+    /// The places of a chunk's rows, in the order in which the chunk has them: to be filled there, without a copy
+    /// in between. Call [`placed`](Self::placed) then. `None`: the rows are scattered or do not fit here, and
+    /// [`put`](Self::put) is for them.
+    pub fn places(&mut self, at: usize, chunk_tokens: usize) -> Option<Vec<&mut [u8]>> {
+        let fits = at == self.next && chunk_tokens <= self.positions.end - self.next;
+        if !fits || self.layout.extra > 0 {
+            return None;
+        }
+        let cell = at - self.positions.start;
+        let targets = self.layout.in_state(self.cells_at, self.positions.len());
+        let mut places = Vec::with_capacity(self.layout.layers().count());
+        let (mut rest, mut passed) = (&mut *self.bytes, 0);
+        for target in targets {
+            if target.repeats != 1 {
+                return None;
+            }
+            let from = target.at + cell * target.unit;
+            let (_, behind) = rest.split_at_mut_checked(from - passed)?;
+            let (place, behind) = behind.split_at_mut_checked(chunk_tokens * target.unit)?;
+            places.push(place);
+            passed = from + chunk_tokens * target.unit;
+            rest = behind;
+        }
+        Some(places)
+    }
+
+    /// The [`places`](Self::places) of so many tokens were filled.
+    pub fn placed(&mut self, tokens: usize) {
+        debug_assert!(tokens <= self.positions.end - self.next);
+        self.next += tokens;
+    }
+
+    /// The bytes of the rows of a chunk.
+    pub fn bytes_of(&self, chunk_tokens: usize) -> u64 {
+        (chunk_tokens as u64).saturating_mul(self.layout.bytes_per_token() as u64)
+    }
+
     /// The next position that is missing.
     pub fn next(&self) -> usize {
         self.next

@@ -113,6 +113,43 @@ fn a_state_is_composed_of_parts_of_chunks() {
     }
 }
 
+#[test]
+fn whole_chunks_are_placed_without_a_copy_where_their_rows_are_together() {
+    let mut placed = 0;
+    for engine in engines() {
+        let positions: Vec<usize> = (0..30).collect();
+        let bytes = engine.state(0, &positions);
+        let layout = State::read(&bytes).expect("understood").layout().clone();
+        let mut buffer = vec![0xaa; bytes.len()];
+        let mut composer = Composer::new(&layout, 0, 0..30, &mut buffer).expect("it can be");
+        assert!(composer.places(1, 5).is_none(), "not the next positions");
+        assert!(composer.places(0, 31).is_none(), "too many");
+        for range in [0..12, 12..29, 29..30] {
+            let rows = engine.chunk(range.clone());
+            let count = range.len();
+            assert_eq!(composer.bytes_of(count), rows.len() as u64);
+            match composer.places(range.start, count) {
+                Some(places) => {
+                    let mut rest = &rows[..];
+                    for place in places {
+                        let (now, later) = rest.split_at(place.len());
+                        place.copy_from_slice(now);
+                        rest = later;
+                    }
+                    assert!(rest.is_empty());
+                    composer.placed(count);
+                    placed += 1;
+                }
+                None => composer
+                    .put(range.start, &rows, count, 0, count)
+                    .expect("it fits"),
+            }
+        }
+        assert_eq!(composer.finish(), Ok(&bytes[..]), "{engine:?}");
+    }
+    assert!(placed > 0);
+}
+
 /// A part of a sequence: what a spare sequence holds.
 #[test]
 fn positions_may_begin_anywhere() {

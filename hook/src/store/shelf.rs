@@ -127,19 +127,17 @@ impl Shelf {
         let used = offer.pieces.iter().take_while(|piece| piece.start < length);
         for piece in used.clone() {
             let take = piece.take.min(length - piece.start);
-            let size = (piece.chunk_tokens * layout.bytes_per_token()) as u64;
             let put = match self.writer.pending(&piece.name) {
-                Some(rows) => composer.put(piece.start, &rows, piece.chunk_tokens, 0, take),
-                None => match self.folder.read(&piece.name, size, &mut self.rows) {
-                    Ok(()) => composer.put(piece.start, &self.rows, piece.chunk_tokens, 0, take),
-                    Err(error) => {
-                        say_problem(&format!("a chunk cannot be read ({error})"));
-                        self.drop_chunk(piece.name);
-                        return false;
-                    }
-                },
+                Some(rows) => composer
+                    .put(piece.start, &rows, piece.chunk_tokens, 0, take)
+                    .map_err(|error| error.to_string()),
+                None => self
+                    .folder
+                    .compose(&mut composer, piece, take, &mut self.rows)
+                    .map_err(|error| error.to_string()),
             };
-            if put.is_err() {
+            if let Err(why) = put {
+                say_problem(&format!("a chunk cannot be read ({why})"));
                 self.drop_chunk(piece.name);
                 return false;
             }
