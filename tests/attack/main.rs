@@ -27,15 +27,37 @@ const SHORT: u64 = 24;
 /// From here on times are compared as the page says. In a test run other programs have the processors, too.
 const LONG: u64 = 120;
 
+/// Neighbours may wait so long while there is much to compute.
+const BUSY: Duration = Duration::from_secs(1);
+
 /// What must hold.
 struct Limits {
     /// The 99th percentile of answers to neighbours.
     latency: Duration,
-    /// Seconds of a processor for the hook's threads at once, and more for each second. What generation and its
-    /// neighbours cause is in it.
+    /// Seconds of a processor for the hook's threads, more than without an attack: at once, and for each second.
     work: (f64, f64),
-    /// MiB of the server more than before; of the index, and of the gateway.
-    memory: [u64; 3],
+    /// MiB of the index, and of the gateway.
+    memory: [u64; 2],
+    /// MiB of the server more than before: by the hook, and with what the server itself takes for large requests.
+    server: (u64, u64),
+}
+
+impl Limits {
+    fn new(seconds: u64) -> Self {
+        Self {
+            latency: Duration::from_millis(if seconds < LONG { 2000 } else { 50 }),
+            work: (3.0, 0.3),
+            memory: [1200, 800],
+            server: (160, 600),
+        }
+    }
+
+    /// A machine on which neighbours wait without any attack says nothing of shorter times.
+    fn beside(mut self, nobody: &Held) -> Self {
+        self.latency = self.latency.max(10 * nobody.latency(0.99));
+        self.work.1 += nobody.share;
+        self
+    }
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -46,11 +68,7 @@ fn number(name: &str, default: u64) -> u64 {
 fn main() -> ExitCode {
     let seconds = number("CONTEXTPILOT_TEST_ATTACK_SECONDS", SHORT);
     let seed = number("CONTEXTPILOT_TEST_ATTACK_SEED", 1);
-    let limits = Limits {
-        latency: Duration::from_millis(if seconds < LONG { 2000 } else { 50 }),
-        work: (3.0, 0.5),
-        memory: [160, 1200, 800],
-    };
+    let mut limits = Limits::new(seconds);
     peers::allow_many_files();
     let target = Target::start();
     let each = Duration::from_secs(seconds).div_f64(ATTACKS.len() as f64);
@@ -61,7 +79,10 @@ fn main() -> ExitCode {
     for attack in ATTACKS {
         let held = attacked(&target, attack, each, &mut dice);
         println!("{}", held.line(attack.name));
-        for why in broken(&held, &limits) {
+        if attack.name == "nobody" {
+            limits = limits.beside(&held);
+        }
+        for why in broken(attack, &held, &limits) {
             failed.push(format!("{}: {why}", attack.name));
         }
     }
@@ -85,16 +106,24 @@ fn attacked(target: &Target, attack: &Attack, each: Duration, dice: &mut Dice) -
     })
 }
 
-fn broken(held: &Held, limits: &Limits) -> Vec<String> {
+fn broken(attack: &Attack, held: &Held, limits: &Limits) -> Vec<String> {
     let mut broken = Vec::new();
     let mut check = |good: bool, why: String| {
         if !good {
             broken.push(why);
         }
     };
+    // These keep both cores of a small machine busy in the index or the gateway.
+    let busy = ["large", "nobody reads", "to render"];
+    let busy =
+        !attack.name.starts_with("events") && busy.iter().any(|part| attack.name.contains(part));
     let late = held.latency(0.99);
     check(
-        late <= limits.latency,
+        late <= if busy {
+            limits.latency.max(BUSY)
+        } else {
+            limits.latency
+        },
         format!("neighbours waited {late:?} for an answer (p99)"),
     );
     check(
@@ -108,8 +137,17 @@ fn broken(held: &Held, limits: &Limits) -> Vec<String> {
         format!("the hook's threads took {share:.2} of a processor"),
     );
     check(held.tokens > 0, "nothing was generated".to_owned());
+    let hooked = ["nobody", "events", "control", "server"];
+    let hooked = hooked.iter().any(|part| attack.name.starts_with(part));
+    let (of_hook, of_both) = limits.server;
+    let of_server = if hooked { of_hook } else { of_both };
+    let [index, gateway] = limits.memory;
     let names = ["server", "index", "gateway"];
-    for ((name, took), most) in names.iter().zip(held.memory).zip(limits.memory) {
+    for ((name, took), most) in names
+        .iter()
+        .zip(held.memory)
+        .zip([of_server, index, gateway])
+    {
         check(took <= most, format!("{name}: {took} MiB"));
     }
     broken

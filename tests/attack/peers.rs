@@ -24,10 +24,13 @@ impl Sent {
     }
 }
 
-/// The attackers run on the machine of the attacked: they leave it the processors.
+/// The attackers run on the machine of the attacked: they leave it the processors, where threads have priorities.
 pub(crate) fn give_way() {
-    let own = rustix::thread::gettid();
-    let _ = rustix::process::setpriority_process(Some(own), 19);
+    #[cfg(target_os = "linux")]
+    {
+        let own = rustix::thread::gettid();
+        let _ = rustix::process::setpriority_process(Some(own), 19);
+    }
 }
 
 pub(crate) fn allow_many_files() {

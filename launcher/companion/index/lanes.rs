@@ -55,6 +55,8 @@ pub(super) struct Lanes {
     pub(super) others: Lane,
     /// The same, for evictions alone.
     pub(super) evictions: Lane,
+    /// Completions that are read for their id.
+    pub(super) passing: Lane,
 }
 
 impl Lanes {
@@ -63,6 +65,7 @@ impl Lanes {
             batches: Lane::new(1, 32),
             others: Lane::new(2, 128),
             evictions: Lane::new(2, 128),
+            passing: Lane::new(2, 1024),
         }
     }
 }

@@ -216,7 +216,7 @@ impl Service {
         };
         let (mut parts, body) = request.into_parts();
         let mut held = self.rooms.passing.enter();
-        let mut body = match body.collect_in(length, &mut held).await {
+        let body = match body.collect_in(length, &mut held).await {
             Ok(body) => body,
             Err(error) => return response(&not_received(&error)),
         };
@@ -224,17 +224,24 @@ impl Service {
         if let Err(why) = held.hold(2 * length) {
             return response(&refused(why));
         }
-        let path = parts.uri.path();
-        let mut id = request_id(&body);
-        if id.is_none() {
-            let new = ids::new();
-            if let Some(given) = give_id(path, &body, &new) {
-                parts
-                    .headers
-                    .insert(CONTENT_LENGTH, HeaderValue::from(given.len()));
-                body = given.into();
-                id = Some(new);
-            }
+        let path = parts.uri.path().to_owned();
+        let small = body.len() <= SMALL;
+        let name = move || {
+            let (body, id) = named(&path, body);
+            (body, id, held)
+        };
+        let named = match small {
+            true => Ok(name()),
+            false => self.lanes.passing.run(name).await,
+        };
+        let (body, id, held) = match named {
+            Ok(named) => named,
+            Err(answer) => return response(&answer),
+        };
+        if body.len() != length {
+            parts
+                .headers
+                .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
         let tracked = match id {
             Some(id) => {
@@ -273,6 +280,18 @@ impl Service {
             && !other
             && length <= self.limits.body)
             .then_some(length)
+    }
+}
+
+/// A completion and its id. One without gets a new one.
+fn named(path: &str, body: Bytes) -> (Bytes, Option<String>) {
+    if let Some(id) = request_id(&body) {
+        return (body, Some(id));
+    }
+    let new = ids::new();
+    match give_id(path, &body, &new) {
+        Some(given) => (given.into(), Some(new)),
+        None => (body, None),
     }
 }
 

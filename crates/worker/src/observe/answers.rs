@@ -173,7 +173,7 @@ impl Answers {
     fn latest(&self, request: &Request) -> Result<Response, NoAnswer> {
         let most = match request.query("n").map(str::parse) {
             None => DEFAULT_LATEST,
-            Some(Ok(most)) => most,
+            Some(Ok(most)) => usize::min(most, LATEST_AT_MOST),
             Some(Err(_)) => return Ok(refuse(400, "n is how many: a whole number")),
         };
         let latest = self.asker.ask(|to| Question::Latest(most, to))?.into_iter();
@@ -306,6 +306,8 @@ const LATEST: &str = "/requests/last";
 /// The state of many requests.
 const REQUESTS: &str = "/requests";
 const DEFAULT_LATEST: usize = 10;
+/// An evaluation takes up to 3 KB, and as much again as text.
+const LATEST_AT_MOST: usize = 1000;
 
 /// For liveness probes: answered by every process that serves, whatever else is wrong.
 const HEALTH: &str = "/health";
