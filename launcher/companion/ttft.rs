@@ -32,8 +32,9 @@ use trial::{Experiment, Trial};
 /// question behind [A, B], whose KV is cached (hit), and behind [B] alone,
 /// where nothing can be reused, because the prompt no longer begins with A (miss).
 /// If a hook listens, it is asked before each hit and after each miss whether the
-/// contexts are cached, and the engine shows whether that was right. Writes
-/// <OUT>.csv and <OUT>.svg.
+/// contexts are cached, and the engine shows whether that was right. With a prefix
+/// store, the prompt of the hit is asked once more after the miss: what it then takes is
+/// shown as "from the store". Writes <OUT>.csv and <OUT>.svg.
 #[allow(
     rustdoc::broken_intra_doc_links,
     rustdoc::invalid_html_tags,
@@ -59,8 +60,8 @@ pub(super) struct Options {
     /// Files to write, without .csv and .svg
     #[arg(long, value_name = "PATH", default_value = "ttft")]
     out: PathBuf,
-    /// Print JSON: trials, hit and miss {median, p10, p90} in milliseconds,
-    /// ratio, and hook {asked, right} (null without one)
+    /// Print JSON: trials, hit, miss and store {median, p10, p90} in milliseconds (store: null
+    /// where no prompt came from a prefix store), ratio, and hook {asked, right} (null without one)
     #[arg(long)]
     json: bool,
 }
@@ -128,6 +129,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             "trials": trials,
             "hit": summary.hit,
             "miss": summary.miss,
+            "store": summary.store,
             "ratio": summary.ratio(),
             "hook": summary.hook.map(|(asked, right)| json!({"asked": asked, "right": right})),
         })),

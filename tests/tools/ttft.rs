@@ -1,8 +1,10 @@
+use serde_json::Value;
+
 use contextpilot_testbed::{Arch, Builder, Model, Server};
 
 use crate::support::{Watched, companion, fails, good, nowhere, read, two_slots};
 
-fn experiment(builder: Builder) {
+fn experiment(builder: Builder) -> Value {
     let watched = Watched::start(builder);
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("result");
@@ -44,11 +46,25 @@ fn experiment(builder: Builder) {
     );
     let svg = read(&out.with_extension("svg"));
     assert!(svg.starts_with("<svg") && svg.contains("Time to first token"));
+    said
 }
 
 #[test]
 fn ttft_measures_hits_and_misses_and_the_hook_tells_them_apart() {
-    experiment(two_slots());
+    let said = experiment(two_slots());
+    assert!(said["store"].is_null(), "there is none: {said:#}");
+}
+
+#[test]
+fn with_a_prefix_store_ttft_has_a_third_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = experiment(two_slots().env("CONTEXTPILOT_STORE", folder.path()));
+    assert!(said["store"]["median"].as_f64().unwrap() > 0.0, "{said:#}");
+    for trial in said["trials"].as_array().unwrap() {
+        let (stored, hit) = (&trial["store"], &trial["hit"]);
+        assert_eq!(stored["prompt_tokens"], hit["prompt_tokens"], "{trial:#}");
+        assert_eq!(stored["evaluated"], 1, "{trial:#}");
+    }
 }
 
 /// With the default flags, prompts that leave a slot are moved to the host prompt cache.

@@ -37,6 +37,8 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 pub(super) struct Summary {
     pub(super) hit: Spread,
     pub(super) miss: Spread,
+    /// Of the trials in which the prefix store had the prompt.
+    pub(super) store: Option<Spread>,
     /// How often the hook was asked, and right.
     pub(super) hook: Option<(usize, usize)>,
 }
@@ -48,6 +50,8 @@ impl Summary {
         Self {
             hit: Spread::of(trials.iter().map(|trial| trial.hit.first_token_ms)),
             miss: Spread::of(trials.iter().map(|trial| trial.miss.first_token_ms)),
+            store: (stored(trials).count() > 0)
+                .then(|| Spread::of(stored(trials).map(|one| one.first_token_ms))),
             hook: (!verdicts.is_empty()).then_some((verdicts.len(), right)),
         }
     }
@@ -57,40 +61,53 @@ impl Summary {
     }
 }
 
+/// What came from the prefix store.
+fn stored(trials: &[Trial]) -> impl Iterator<Item = &Measured> {
+    trials.iter().filter_map(|trial| trial.store.as_ref())
+}
+
 pub(super) fn text(trials: &[Trial], summary: &Summary) -> String {
     let mut text = by_trial(trials) + "\n";
     let mut table = Table::new(
         &["", "median ms", "p10", "p90", "tokens reused", "evaluated"],
         &[0],
     );
-    let middle = |of: fn(&Trial) -> u64| {
-        let mut numbers: Vec<u64> = trials.iter().map(of).collect();
-        numbers.sort_unstable();
-        numbers
-            .get(numbers.len() / 2)
-            .map_or(String::new(), |n| count(*n))
+    let mut row = |name: &str, spread: Spread, all: Vec<&Measured>| {
+        let middle = |of: fn(&Measured) -> u64| {
+            let mut numbers: Vec<u64> = all.iter().map(|one| of(one)).collect();
+            numbers.sort_unstable();
+            let middle = numbers.get(numbers.len() / 2);
+            middle.map_or(String::new(), |n| count(*n))
+        };
+        table.row(vec![
+            name.to_owned(),
+            ms(spread.median),
+            ms(spread.p10),
+            ms(spread.p90),
+            middle(|one| one.cached),
+            middle(|one| one.evaluated),
+        ]);
     };
-    table.row(vec![
-        "hit".to_owned(),
-        ms(summary.hit.median),
-        ms(summary.hit.p10),
-        ms(summary.hit.p90),
-        middle(|trial| trial.hit.cached),
-        middle(|trial| trial.hit.evaluated),
-    ]);
-    table.row(vec![
-        "miss".to_owned(),
-        ms(summary.miss.median),
-        ms(summary.miss.p10),
-        ms(summary.miss.p90),
-        middle(|trial| trial.miss.cached),
-        middle(|trial| trial.miss.evaluated),
-    ]);
+    row("hit", summary.hit, trials.iter().map(|t| &t.hit).collect());
+    row(
+        "miss",
+        summary.miss,
+        trials.iter().map(|t| &t.miss).collect(),
+    );
+    if let Some(spread) = summary.store {
+        row("from the store", spread, stored(trials).collect());
+    }
     text += &table.text();
     text += &format!(
         "\nA cached context makes the first token come {:.1} times as fast.\n",
         summary.ratio()
     );
+    if let Some(store) = summary.store {
+        text += &format!(
+            "From the prefix store it comes {:.1} times as fast as with a miss.\n",
+            summary.miss.median / store.median
+        );
+    }
     if let Some((asked, right)) = summary.hook {
         text +=
             &format!("The hook was asked {asked} times what is cached, and right {right} times.\n");
@@ -152,23 +169,16 @@ pub(super) fn csv(trials: &[Trial]) -> String {
     let mut text = "trial,slot,hit_ms,hit_prompt_tokens,hit_cached,hit_evaluated,\
                     miss_ms,miss_prompt_tokens,miss_cached,miss_evaluated,\
                     hook_before_hit,was_cached_before_hit,hook_before_hit_right,\
-                    hook_after_miss,was_cached_after_miss,hook_after_miss_right\n"
+                    hook_after_miss,was_cached_after_miss,hook_after_miss_right,\
+                    store_ms,store_prompt_tokens,store_loaded,store_evaluated\n"
         .to_owned();
     for trial in trials {
         let mut cells = vec![
             trial.number.to_string(),
             trial.slot.map_or(String::new(), |slot| slot.to_string()),
         ];
-        for Measured {
-            first_token_ms,
-            prompt_tokens,
-            cached,
-            evaluated,
-        } in [&trial.hit, &trial.miss]
-        {
-            cells.push(format!("{first_token_ms:.3}"));
-            cells.extend([prompt_tokens, cached, evaluated].map(u64::to_string));
-        }
+        cells.extend(columns(&trial.hit));
+        cells.extend(columns(&trial.miss));
         for verdict in [&trial.before, &trial.after] {
             match verdict {
                 Some(verdict) => cells.extend([
@@ -179,9 +189,22 @@ pub(super) fn csv(trials: &[Trial]) -> String {
                 None => cells.extend([const { String::new() }; 3]),
             }
         }
+        match &trial.store {
+            Some(stored) => cells.extend(columns(stored)),
+            None => cells.extend([const { String::new() }; 4]),
+        }
         text += &(cells.join(",") + "\n");
     }
     text
+}
+
+fn columns(measured: &Measured) -> [String; 4] {
+    [
+        format!("{:.3}", measured.first_token_ms),
+        measured.prompt_tokens.to_string(),
+        measured.cached.to_string(),
+        measured.evaluated.to_string(),
+    ]
 }
 
 #[cfg(test)]

@@ -59,6 +59,12 @@ impl Hook {
         Self { control }
     }
 
+    /// Tokens that the prefix store has loaded so far; `None`: the server has no store.
+    pub(super) fn loaded(&self) -> Result<Option<u64>> {
+        let store = self.control.stats()?.store;
+        Ok(store.map(|store| store.loaded_tokens))
+    }
+
     /// What the hook says of `about`, after it knows that `when_known` was completed:
     /// it gets events in the order in which they happen.
     pub(super) fn claim(&self, about: &str, when_known: &str) -> Result<Claim> {

@@ -1,11 +1,12 @@
 use plotters::prelude::*;
 
-use super::figures::Summary;
-use super::trial::Trial;
+use super::figures::{Spread, Summary};
+use super::trial::{Measured, Trial};
 
 const SIZE: (u32, u32) = (720, 400);
 const HIT: RGBColor = RGBColor(27, 120, 55);
 const MISS: RGBColor = RGBColor(178, 24, 43);
+const STORE: RGBColor = RGBColor(33, 102, 172);
 
 /// Hit and miss of each trial, with their medians as lines.
 pub(super) fn svg(trials: &[Trial]) -> Result<String, String> {
@@ -19,9 +20,10 @@ type Drawing<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::Erro
 fn draw<'a>(trials: &[Trial], text: &'a mut String) -> Result<(), Drawing<'a>> {
     let summary = Summary::of(trials);
     let times = || {
-        trials
-            .iter()
-            .flat_map(|t| [t.hit.first_token_ms, t.miss.first_token_ms])
+        trials.iter().flat_map(|trial| {
+            let both = [&trial.hit, &trial.miss].into_iter();
+            both.chain(&trial.store).map(|one| one.first_token_ms)
+        })
     };
     let highest = times().fold(0.0, f64::max).max(0.001);
     let last = trials.len() as f64;
@@ -42,20 +44,24 @@ fn draw<'a>(trials: &[Trial], text: &'a mut String) -> Result<(), Drawing<'a>> {
         .x_label_formatter(&|trial| format!("{trial:.0}"))
         .light_line_style(TRANSPARENT)
         .draw()?;
-    for (name, colour, spread, of) in [
-        (
-            "miss: A removed",
-            MISS,
-            summary.miss,
-            (|t| t.miss.first_token_ms) as fn(&Trial) -> f64,
-        ),
-        ("hit: [A, B] cached", HIT, summary.hit, |t| {
-            t.hit.first_token_ms
+    type Of = fn(&Trial) -> Option<&Measured>;
+    let stored = summary.store.map(|spread| {
+        let of: Of = |trial| trial.store.as_ref();
+        ("from the prefix store", STORE, spread, of)
+    });
+    let rows: [(&str, RGBColor, Spread, Of); 2] = [
+        ("miss: A removed", MISS, summary.miss, |trial| {
+            Some(&trial.miss)
         }),
-    ] {
-        let points = trials
-            .iter()
-            .map(|trial| Circle::new((trial.number.into(), of(trial)), 4, colour.filled()));
+        ("hit: [A, B] cached", HIT, summary.hit, |trial| {
+            Some(&trial.hit)
+        }),
+    ];
+    for (name, colour, spread, of) in rows.into_iter().chain(stored) {
+        let points = trials.iter().filter_map(|trial| {
+            let at = (trial.number.into(), of(trial)?.first_token_ms);
+            Some(Circle::new(at, 4, colour.filled()))
+        });
         let label = format!("{name}, median {:.1} ms", spread.median);
         chart
             .draw_series(points)?

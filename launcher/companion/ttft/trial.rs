@@ -40,6 +40,8 @@ pub(super) struct Trial {
     pub(super) slot: Option<u32>,
     pub(super) hit: Measured,
     pub(super) miss: Measured,
+    /// The hit's prompt once more after the miss, if the prefix store had it.
+    pub(super) store: Option<Measured>,
     /// Before the hit.
     pub(super) before: Option<Verdict>,
     /// After the miss.
@@ -71,12 +73,16 @@ impl Experiment<'_> {
         let before = self.claim(&warm, &warm)?;
         let hit_answer = self.complete(&both, Some(&hit), self.slot)?;
         let miss_answer = self.complete(&Contexts::ask(&[&b]), Some(&miss), self.slot)?;
+        let mut store = None;
         let after = match self.claim(&hit, &miss)? {
             Some(claim) => {
+                let before = self.loaded()?;
                 // This request has no id: it only asks the engine for the truth. If the hook knows a copy
                 // outside of the slot, the request names no slot, so that the engine can find the copy.
                 let slot = self.slot.filter(|_| !claim.is_elsewhere(self.slot));
                 let again = self.complete(&both, None, slot)?;
+                let loaded = self.loaded()?.zip(before);
+                store = loaded.and_then(|(after, before)| from_store(&again, after - before));
                 Some(Verdict::new(claim, has_all(&again, again.prompt_tokens)))
             }
             None => None,
@@ -84,6 +90,7 @@ impl Experiment<'_> {
         Ok(Trial {
             number,
             slot: hit_answer.slot,
+            store,
             before: before.map(|said| {
                 // Not all: the tokens at the beginning of the question may be split differently.
                 let enough = warmed.prompt_tokens * 9 / 10;
@@ -98,6 +105,10 @@ impl Experiment<'_> {
     fn claim(&self, about: &str, when_known: &str) -> Result<Option<Claim>> {
         let hook = self.hook.as_ref();
         hook.map(|hook| hook.claim(about, when_known)).transpose()
+    }
+
+    fn loaded(&self) -> Result<Option<u64>> {
+        Ok(self.hook.as_ref().map(Hook::loaded).transpose()?.flatten())
     }
 
     fn complete(&self, text: &str, id: Option<&str>, slot: Option<u32>) -> Result<Completion> {
@@ -115,6 +126,15 @@ impl Experiment<'_> {
 /// The engine evaluates the last token again in any case.
 fn has_all(answer: &Completion, tokens: u64) -> bool {
     answer.timings.cached + 1 >= tokens
+}
+
+/// An answer whose prompt came from the prefix store, nearly all of it. The engine counts these tokens as
+/// evaluated.
+fn from_store(answer: &Completion, loaded: u64) -> Option<Measured> {
+    let mut measured = measured(answer);
+    measured.cached += loaded;
+    measured.evaluated = measured.evaluated.saturating_sub(loaded);
+    (10 * loaded >= 9 * answer.prompt_tokens).then_some(measured)
 }
 
 fn measured(answer: &Completion) -> Measured {
