@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Index, Request, Server};
+use contextpilot_testbed::{Index, Random, Request, Server};
 
 use crate::support::{Home, PATIENCE, ask, is_cached};
 
@@ -24,20 +24,6 @@ const LONGEST_MS: u64 = 400;
 struct Asked {
     sent: BTreeSet<String>,
     answered: BTreeSet<String>,
-}
-
-/// SplitMix64. The moments of the kills differ between rounds, and are the same in each run, as far
-/// as the machine's timing allows.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
 }
 
 fn rounds() -> u64 {
@@ -92,6 +78,8 @@ fn when_killed_at_random_moments_under_load_no_id_is_lost() {
     let builder = home.server(&index, SLOTS);
     let next = AtomicUsize::new(0);
     let asked = Mutex::new(Asked::default());
+    // The moments of the kills differ between rounds, and are the same in each run, as far as the machine's
+    // timing allows.
     let mut random = Random(rounds);
     let mut slowest = Duration::ZERO;
     let mut server = builder.spawn().unwrap();

@@ -3,22 +3,9 @@
 //! The requests are sequential, and random from a seed. A turn continues the answer that the server
 //! gave when the traffic was recorded. From then on the prompts are fixed.
 
-use contextpilot_testbed::{Completion, Request, Result, Server, Step, Trace};
+use contextpilot_testbed::{Completion, Random, Request, Result, Server, Step, Trace};
 
 use crate::prompts::text;
-
-/// Pseudo-random numbers from a seed (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
 
 /// A client that sends prompts, one after the other.
 struct Talker {
@@ -41,15 +28,15 @@ const LONGEST: usize = 900;
 
 /// Sends this many requests to the server, and returns them as a trace.
 pub(super) fn play(server: &Server, seed: u64, requests: usize) -> Result<Trace> {
-    let mut dice = Dice(seed);
+    let mut dice = Random(seed);
     let mut talkers: Vec<Talker> = Vec::new();
     let mut trace = Trace::new();
     for nth in 0..requests as u64 {
-        if talkers.len() < 7 || dice.roll(12) == 0 {
+        if talkers.len() < 7 || dice.below(12) == 0 {
             talkers.push(arrive(&mut dice, nth));
         }
         // Newer talkers send more requests than older ones.
-        let behind = dice.roll(7).min(dice.roll(7)) as usize;
+        let behind = dice.below(7).min(dice.below(7)) as usize;
         let at = talkers.len() - 1 - behind.min(talkers.len() - 1);
         let prompt = talkers[at].next(&mut dice, nth);
         let request = Request::completion(prompt).predict(12);
@@ -67,10 +54,10 @@ pub(super) fn play(server: &Server, seed: u64, requests: usize) -> Result<Trace>
     Ok(trace)
 }
 
-fn arrive(dice: &mut Dice, nth: u64) -> Talker {
+fn arrive(dice: &mut Random, nth: u64) -> Talker {
     let tools = text(1, 300);
     let own = text(1000 + nth, 40);
-    match dice.roll(5) {
+    match dice.below(5) {
         0 | 1 => Talker {
             prompt: tools + &own,
             kind: Kind::Agent,
@@ -92,14 +79,14 @@ fn arrive(dice: &mut Dice, nth: u64) -> Talker {
 }
 
 impl Talker {
-    fn next(&mut self, dice: &mut Dice, nth: u64) -> String {
+    fn next(&mut self, dice: &mut Random, nth: u64) -> String {
         match self.kind {
-            Kind::Agent => self.prompt += &text(2000 + nth, 20 + dice.roll(120) as usize),
-            Kind::Chat => self.prompt += &text(2000 + nth, 10 + dice.roll(40) as usize),
+            Kind::Agent => self.prompt += &text(2000 + nth, 20 + dice.below(120) as usize),
+            Kind::Chat => self.prompt += &text(2000 + nth, 10 + dice.below(40) as usize),
             Kind::Retrieval => {
                 let mut prompt = self.prompt.clone();
                 for _ in 0..3 {
-                    prompt += &text(500 + dice.roll(6), 110);
+                    prompt += &text(500 + dice.below(6), 110);
                 }
                 return prompt + &text(3000 + nth, 15);
             }
