@@ -48,7 +48,7 @@ pub(super) fn run() -> Result<String> {
     let said = nowhere.stderr();
     expect(
         "it is said",
-        said.contains("check CONTEXTPILOT_TRAFFIC_FILE"),
+        said.contains("CONTEXTPILOT_TRAFFIC_FILE is ") && said.contains("which cannot be written"),
     )?;
     nowhere.stop(SIGTERM)?;
     Ok("0600, killed, set aside, impossible".to_owned())
