@@ -64,3 +64,21 @@ fn after_a_panic_in_the_ledger_ready_answers_stopped() {
     });
     assert_eq!(stats.tokens.live_requests, 0);
 }
+
+/// After a panic in a hook, too.
+#[test]
+#[cfg_attr(
+    not(debug_assertions),
+    ignore = "a release build has no errors on demand"
+)]
+fn after_a_panic_in_a_hook_the_mode_is_stopped() {
+    let hooked = Hooked::observing(&bare(1).env("CONTEXTPILOT_FAULT", "hook:2"));
+    assert_eq!(hooked.stats().mode, Mode::Observing);
+    for n in 0..3 {
+        hooked.complete(&ask(n, 60).id(format!("req-{n}")));
+    }
+    until("it has stopped", || {
+        (ready(&hooked).1.status == HealthStatus::Stopped).then_some(())
+    });
+    assert_eq!(hooked.stats().mode, Mode::Stopped);
+}

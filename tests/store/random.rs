@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Builder, Model, Server};
+use contextpilot_testbed::{Arch, Builder, Connection, Model, Server};
 use serde_json::json;
 
 use super::{SIGKILL, SIGTERM, Stored, folder, started};
@@ -133,12 +133,18 @@ impl Compared {
 fn play(server: &Server, prompts: &Prompts, life: &Life, random: &mut Random) -> Vec<Answered> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // A request that llama-server 0.7.0 has deferred may wait until another one ends, though all slots are
-        // free.
+        // Requests that llama-server 0.7.0 has deferred wait on though all slots are free, if the one that it took
+        // up last was an `erase`. Until a slot is released again: so some more requests come, whose answers nobody
+        // waits for.
         scope.spawn(|| {
+            let request = asking(&[300]).predict(1);
+            let body = request.wire_body();
+            let bytes = Connection::request_bytes("POST", request.path(), body.as_bytes());
+            let mut connections = Vec::new();
             while !ended.load(Ordering::Relaxed) {
-                let sent = server.send(&asking(&[300]).predict(1));
-                sent.unwrap_or_else(|error| panic!("{error}\n{}", server.stderr()));
+                let mut connection = server.connect().expect("a connection");
+                connection.write(&bytes).expect("it is sent");
+                connections.push(connection);
                 std::thread::sleep(Duration::from_millis(100));
             }
         });

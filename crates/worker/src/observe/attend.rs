@@ -177,7 +177,7 @@ impl Attendant {
             process: std::process::id(),
             uptime_seconds: facts.started.elapsed().as_secs_f64(),
             hook_version: env!("CARGO_PKG_VERSION").to_owned(),
-            mode: match (alive, &facts.index) {
+            mode: match (alive && facts.library.is_running(), &facts.index) {
                 (false, _) => Mode::Stopped,
                 (true, Some(_)) => Mode::Reporting,
                 (true, None) => Mode::Observing,
