@@ -6,9 +6,15 @@ use super::{Stored, folder, one_slot, started, tokens};
 
 #[test]
 fn models_that_cannot_go_back_are_refused_by_name() {
-    for arch in [Arch::Gemma2, Arch::Mamba] {
+    let all: [(_, &[&str], _); 3] = [
+        (Arch::Gemma2, &[], "cannot go back"),
+        (Arch::Gemma2, &["--swa-full"], "a second part"),
+        (Arch::Mamba, &[], "cannot go back"),
+    ];
+    for (arch, flags, why) in all {
         let folder = folder();
         let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(1);
+        let builder = builder.args(flags);
         let mut stored = Stored::start(&builder, folder.path());
         for seed in [1, 2, 1] {
             let (_, account) = stored.ask(&tokens(seed, 200));
@@ -16,7 +22,7 @@ fn models_that_cannot_go_back_are_refused_by_name() {
         }
         let figures = stored.figures();
         assert_eq!((figures.chunks, figures.loaded_tokens), (0, 0));
-        assert!(figures.refused[0].contains("cannot go back"), "{figures:?}");
+        assert!(figures.refused[0].contains(why), "{figures:?}");
     }
 }
 

@@ -42,10 +42,10 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn new(random: &mut Random) -> Self {
+    pub(super) fn new(random: &mut Random, has_adapter: bool) -> Self {
         let slots = ["1", "2", "3"][random.below(3)];
         // The host prompt cache and restored files forget under which adapters their tokens were evaluated.
-        let with_adapters = random.below(3) == 0;
+        let with_adapters = has_adapter && random.below(3) == 0;
         let host = random.choose(&[&["--cache-ram", "0"][..], &["--cache-ram", "1"], &[]]);
         let moved = random.below(5) == 0;
         let is_unified = random.below(2) == 0;
