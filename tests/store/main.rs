@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod damage;
+mod faults;
 mod random;
 mod refusals;
 mod reuse;

@@ -4,11 +4,12 @@
 //! Faults are separated by commas:
 //! - `ledger:N`: the ledger panics at the Nth event (`Event::Quiet` is not counted);
 //! - `hook:N`: a hook panics at the Nth request that is posted;
+//! - `load:N`: from the Nth state on that the prefix store loads, the engine gets them without their ends;
 //! - `room:N`: the channel has room for N events;
 //! - `stall:FILE`: the worker does nothing while this file exists.
 
 #[cfg(debug_assertions)]
-pub(crate) use on_demand::{at_event, at_request, room, stall};
+pub(crate) use on_demand::{at_event, at_load, at_request, room, stall};
 
 #[cfg(debug_assertions)]
 mod on_demand {
@@ -21,6 +22,7 @@ mod on_demand {
     struct Faults {
         ledger: Option<u64>,
         hook: Option<u64>,
+        load: Option<u64>,
         room: Option<usize>,
         stall: Option<PathBuf>,
     }
@@ -34,6 +36,7 @@ mod on_demand {
                 match name {
                     "ledger" => faults.ledger = value.parse().ok(),
                     "hook" => faults.hook = value.parse().ok(),
+                    "load" => faults.load = value.parse().ok(),
                     "room" => faults.room = value.parse().ok(),
                     "stall" => faults.stall = Some(value.into()),
                     _ => {}
@@ -60,6 +63,16 @@ mod on_demand {
         count(&REQUESTS, faults().hook);
     }
 
+    /// How much of a state of this size the engine gets.
+    pub(crate) fn at_load(size: usize) -> usize {
+        static LOADS: AtomicU64 = AtomicU64::new(0);
+        let number = LOADS.fetch_add(1, Ordering::Relaxed) + 1;
+        match faults().load {
+            Some(first) if number >= first => size / 2,
+            _ => size,
+        }
+    }
+
     pub(crate) fn room(usual: usize) -> usize {
         faults().room.unwrap_or(usual)
     }
@@ -77,6 +90,9 @@ mod on_demand {
 mod never {
     pub(crate) const fn at_event() {}
     pub(crate) const fn at_request() {}
+    pub(crate) const fn at_load(size: usize) -> usize {
+        size
+    }
     pub(crate) const fn room(usual: usize) -> usize {
         usual
     }
@@ -84,4 +100,4 @@ mod never {
 }
 
 #[cfg(not(debug_assertions))]
-pub(crate) use never::{at_event, at_request, room, stall};
+pub(crate) use never::{at_event, at_load, at_request, room, stall};

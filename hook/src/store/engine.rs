@@ -4,6 +4,7 @@
 use crate::attach::original::{self, original};
 use crate::attach::plain;
 use crate::base::abi::Pointer;
+use crate::base::faults;
 use crate::capture::contexts;
 
 /// Removes the positions of a sequence from `from` on.
@@ -59,17 +60,17 @@ pub(super) unsafe fn save(context: Pointer, sequence: i32, state: &mut Vec<u8>) 
     true
 }
 
-/// Replaces a sequence by a saved state. If that fails, the sequence is empty.
+/// Replaces a sequence by a saved state. If that fails, the sequence is empty, or holds anything.
 ///
 /// # Safety
 /// As for [`cut`].
 pub(super) unsafe fn load(context: Pointer, sequence: i32, state: &[u8]) -> bool {
-    let (source, size) = (state.as_ptr(), state.len());
+    let (source, size) = (state.as_ptr(), faults::at_load(state.len()));
     let read = match original::llama_state_seq_set_data_ext().is_some() {
         true => original!(llama_state_seq_set_data_ext(
             context, source, size, sequence, 0
         )),
         false => original!(llama_state_seq_set_data(context, source, size, sequence)),
     };
-    read == size
+    read == state.len()
 }
