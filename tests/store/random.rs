@@ -6,14 +6,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Builder, Connection, Model, Server};
+use contextpilot_testbed::{Arch, Builder, Connection, Model, Random, Server};
 use serde_json::json;
 
 use super::{SIGKILL, SIGTERM, Stored, folder, started};
-use numbers::Random;
 use traffic::{Answered, Life, Prompts, Step, asking, client, steps};
 
-mod numbers;
 mod traffic;
 
 /// How many traces: some in each run, a thousand by `scripts/soak store`.
@@ -195,7 +193,7 @@ fn random_traffic_is_answered_as_without_a_store() {
         let (folder, prompts) = (shared.0.path(), &shared.1);
         let at = ((seed - first) / TRACES_OF_A_STORE) as usize % MODELS.len();
         let (kind, reference) = (MODELS[at], &mut references[at]);
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let life = Life::new(&mut random, kind.0 == Arch::Llama);
         let what = format!("seed {seed}, {kind:?} {}", life.flags.join(" "));
         let mut stored = Stored::start(&flags(kind, &life, folder), folder);
@@ -210,7 +208,7 @@ fn random_traffic_is_answered_as_without_a_store() {
         assert_eq!(stats.losses, Default::default(), "{what}");
         let reuse = &stats.reuse;
         assert_eq!(reuse.causes.sum(), reuse.total.evaluated, "{what}");
-        let end = [SIGTERM, SIGKILL][random.below(2)];
+        let end = [SIGTERM, SIGKILL][random.index(2)];
         stored.server.stop(end).unwrap();
     }
     let Compared {
@@ -237,7 +235,7 @@ fn the_same_traffic_is_answered_rightly_by_a_plain_server() {
     for seed in first..first + count() as u64 {
         let at = seed as usize % MODELS.len();
         let (kind, reference) = (MODELS[at], &mut references[at]);
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let life = Life::new(&mut random, kind.0 == Arch::Llama);
         let what = format!("seed {seed}, {kind:?} {}", life.flags.join(" "));
         let server = started(&flags(kind, &life, folder.path()));
@@ -251,19 +249,19 @@ fn the_same_traffic_is_answered_rightly_by_a_plain_server() {
 /// The tolerance is small enough to find a wrong token, and large enough for batches of other sizes.
 #[test]
 fn another_token_makes_a_larger_difference() {
-    let mut random = Random::new(7);
+    let mut random = Random(7);
     let count = 40;
     for kind in MODELS {
         let mut reference = Reference::start(kind, "2048");
         let mut small = Reference::start(kind, "16");
         let (mut noticed, mut worst) = (0, 0.0_f64);
         for _ in 0..count {
-            let length = 20 + random.below(400);
-            let token = |random: &mut Random| 300 + random.below(50) as u32;
+            let length = 20 + random.index(400);
+            let token = |random: &mut Random| 300 + random.index(50) as u32;
             let mut prompt: Vec<u32> = (0..length).map(|_| token(&mut random)).collect();
             let expected = reference.says(&prompt, None, 4).to_vec();
             let other = difference(small.says(&prompt, None, 4), &expected);
-            prompt[random.below(length)] += 1;
+            prompt[random.index(length)] += 1;
             let wrong = difference(reference.says(&prompt, None, 4), &expected);
             noticed += usize::from(wrong > ROUNDING);
             worst = worst.max(other);

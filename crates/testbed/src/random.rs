@@ -18,6 +18,21 @@ impl Random {
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end
     }
+
+    /// An index below `end`, which is not 0.
+    pub fn index(&mut self, end: usize) -> usize {
+        self.below(end as u64) as usize
+    }
+
+    /// One of these, of which there is at least one.
+    pub fn choose<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.index(all.len())]
+    }
+
+    /// Another stream.
+    pub fn split(&mut self) -> Self {
+        Self(self.draw())
+    }
 }
 
 #[cfg(test)]

@@ -2,15 +2,13 @@
 
 use std::sync::Mutex;
 
-use contextpilot_testbed::{Connection, Request, Server};
+use contextpilot_testbed::{Connection, Random, Request, Server};
 use serde_json::{Value, json};
-
-use super::numbers::Random;
 
 /// The longest prompt, tokens.
 const LONGEST: usize = 700;
 /// Tokens that a tiny model has names for.
-const VOCABULARY: u64 = 50;
+const VOCABULARY: usize = 50;
 
 /// An answer that is to be compared.
 pub(super) struct Answered {
@@ -43,13 +41,13 @@ pub(super) struct Life {
 
 impl Life {
     pub(super) fn new(random: &mut Random, has_adapter: bool) -> Self {
-        let slots = ["1", "2", "3"][random.below(3)];
+        let slots = ["1", "2", "3"][random.index(3)];
         // The host prompt cache and restored files forget under which adapters their tokens were evaluated.
-        let with_adapters = has_adapter && random.below(3) == 0;
+        let with_adapters = has_adapter && random.index(3) == 0;
         let host = random.choose(&[&["--cache-ram", "0"][..], &["--cache-ram", "1"], &[]]);
-        let moved = random.below(5) == 0;
-        let is_unified = random.below(2) == 0;
-        let with_files = !with_adapters && random.below(2) == 0;
+        let moved = random.index(5) == 0;
+        let is_unified = random.index(2) == 0;
+        let with_files = !with_adapters && random.index(2) == 0;
         // The server also saves copies whose rows the engine has not written yet, and answers wrongly from them.
         let saves = with_files || (!with_adapters && host != ["--cache-ram", "0"]);
         let mut flags = vec!["-np", slots];
@@ -99,19 +97,19 @@ impl Prompts {
     /// One that continues, branches off or repeats an earlier one.
     fn next(&self, random: &mut Random, scale: usize) -> Vec<u32> {
         let all = self.0.lock().unwrap();
-        let known = &all[scale][random.below(all[scale].len())];
-        let kept = match random.below(4) {
-            0 => 1 + random.below(known.len()),
+        let known = &all[scale][random.index(all[scale].len())];
+        let kept = match random.index(4) {
+            0 => 1 + random.index(known.len()),
             1 => 1,
             _ => known.len(),
         };
         let mut prompt = known[..kept].to_vec();
-        let new = match random.below(4) {
+        let new = match random.index(4) {
             0 if kept > 1 => 0,
-            1 => 1 + random.below(8),
-            _ => 1 + random.below(300),
+            1 => 1 + random.index(8),
+            _ => 1 + random.index(300),
         };
-        prompt.extend((0..new).map(|_| 300 + random.below(VOCABULARY as usize) as u32));
+        prompt.extend((0..new).map(|_| 300 + random.index(VOCABULARY) as u32));
         prompt.truncate(LONGEST);
         prompt
     }
@@ -132,16 +130,16 @@ pub(super) fn client(
     let slots = u64::from(server.slots().unwrap());
     let mut answered = Vec::new();
     for _ in 0..count {
-        let pool = match random.below(2) {
-            0 if life.with_adapters => random.below(SCALES.len()),
+        let pool = match random.index(2) {
+            0 if life.with_adapters => random.index(SCALES.len()),
             _ => 0,
         };
         let (scale, prompt) = (SCALES[pool], prompts.next(&mut random, pool));
-        let mut request = asking(&prompt).predict(1 + random.below(6) as u32);
-        let slot = random.below(slots as usize) as u32;
+        let mut request = asking(&prompt).predict(1 + random.index(6) as u32);
+        let slot = random.index(slots as usize) as u32;
         // Several answers and a named slot make llama-server 0.7.0 wait for ever.
-        let twice = life.with_several_answers && random.below(16) == 0;
-        match random.below(3) {
+        let twice = life.with_several_answers && random.index(16) == 0;
+        match random.index(3) {
             _ if twice => request = request.with("n", 2),
             0 => request = request.slot(slot),
             _ => {}
@@ -149,16 +147,16 @@ pub(super) fn client(
         if let Some(scale) = scale {
             request = request.with("lora", json!([{"id": 0, "scale": scale}]));
         }
-        match random.below(16) {
+        match random.index(16) {
             0 => request = request.with("cache_prompt", false),
             // Longer than the context of some servers: it is refused, or the context is shifted.
             1 => request = request.predict(200),
             _ => {}
         }
-        match random.below(16) {
+        match random.index(16) {
             0 => leave(server, &request, &mut random),
             1 => {
-                let action = ["erase", "save", "restore"][random.below(3)];
+                let action = ["erase", "save", "restore"][random.index(3)];
                 // Some are refused: the slot is busy, or there is no such file.
                 let path = format!("/slots/{slot}?action={action}");
                 if life.with_files || action == "erase" {
@@ -225,12 +223,12 @@ fn leave(server: &Server, request: &Request, random: &mut Random) {
     let mut connection = server.connect().expect("a connection");
     let body = request.wire_body();
     let bytes = Connection::request_bytes("POST", request.path(), body.as_bytes());
-    let all = random.below(4) > 0;
+    let all = random.index(4) > 0;
     let sent = if all {
         bytes.len()
     } else {
-        random.below(bytes.len())
+        random.index(bytes.len())
     };
     connection.write(&bytes[..sent]).expect("it is sent");
-    std::thread::sleep(std::time::Duration::from_millis(random.below(30) as u64));
+    std::thread::sleep(std::time::Duration::from_millis(random.index(30) as u64));
 }
