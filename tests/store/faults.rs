@@ -3,7 +3,7 @@
 
 use contextpilot_testbed::Builder;
 
-use super::{Stored, asking, folder, one_slot, started, tokens};
+use super::{Stored, folder, one_slot, started, tokens};
 
 /// From the nth load on, the engine gets half a state.
 fn refusing(nth: u32) -> Builder {
@@ -17,13 +17,7 @@ fn a_refused_state_is_evaluated() {
     let plain = started(&one_slot());
     let (tea, sea) = (tokens(1, 600), tokens(2, 600));
     for prompt in [&tea, &sea, &tea, &sea] {
-        let (ours, account) = stored.ask(prompt);
-        let theirs = plain.complete(&asking(prompt)).unwrap();
-        assert_eq!(ours.content, theirs.content);
-        assert_eq!(
-            (ours.cache_n, ours.prompt_n),
-            (theirs.cache_n, theirs.prompt_n)
-        );
+        let account = stored.ask_as(&plain, prompt);
         assert_eq!((account.from.store, account.evaluated), (0, 600));
     }
     let figures = stored.figures();
@@ -41,13 +35,7 @@ fn what_the_slot_held_is_evaluated_again_after_a_refused_state() {
     let short: Vec<u32> = tea[..300].iter().copied().chain(tokens(3, 10)).collect();
     let longer: Vec<u32> = tea.iter().copied().chain(tokens(4, 20)).collect();
     for prompt in [&tea, &short, &longer, &tokens(2, 50), &tea] {
-        let (ours, account) = stored.ask(prompt);
-        let theirs = plain.complete(&asking(prompt)).unwrap();
-        assert_eq!(ours.content, theirs.content, "{account:?}");
-        assert_eq!(
-            (ours.cache_n, ours.prompt_n),
-            (theirs.cache_n, theirs.prompt_n)
-        );
+        let account = stored.ask_as(&plain, prompt);
         assert_eq!(account.from.store, 0);
     }
     let figures = stored.figures();
@@ -64,18 +52,17 @@ fn a_later_refused_state_spoils_nothing() {
     let plain = started(&one_slot());
     let (tea, sea) = (tokens(1, 600), tokens(2, 600));
     for prompt in [&tea, &sea, &tea, &sea, &tea] {
-        let (ours, account) = stored.ask(prompt);
-        let theirs = plain.complete(&asking(prompt)).unwrap();
-        assert_eq!(ours.content, theirs.content, "{account:?}");
+        stored.ask_as(&plain, prompt);
     }
     let figures = stored.figures();
     assert_eq!((figures.loads, figures.loaded_tokens), (1, 599));
     drop(stored);
-    let mut next = Stored::start(&one_slot(), folder.path());
+    let (mut next, plain) = (
+        Stored::start(&one_slot(), folder.path()),
+        started(&one_slot()),
+    );
     for prompt in [&tea, &sea] {
-        let (ours, account) = next.ask(prompt);
-        let theirs = plain.complete(&asking(prompt)).unwrap();
-        assert_eq!(ours.content, theirs.content, "{account:?}");
+        let account = next.ask_as(&plain, prompt);
         assert_eq!(account.from.store, 599, "{account:?}");
     }
 }

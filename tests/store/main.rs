@@ -86,6 +86,19 @@ impl Stored {
         (answer, account.evaluation)
     }
 
+    /// As [`Self::ask`]. A server without a store must say the same, of its cache too.
+    #[track_caller]
+    fn ask_as(&mut self, plain: &Server, prompt: &[u32]) -> Evaluation {
+        let (ours, account) = self.ask(prompt);
+        let theirs = plain.complete(&asking(prompt)).unwrap();
+        assert_eq!(ours.content, theirs.content, "{account:?}");
+        assert_eq!(
+            (ours.cache_n, ours.prompt_n),
+            (theirs.cache_n, theirs.prompt_n)
+        );
+        account
+    }
+
     fn figures(&self) -> PrefixStore {
         self.control.stats().unwrap().store.unwrap()
     }
