@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::Folder;
 
 /// Where the names are.
-pub(crate) const FOLDER: &str = "models";
+const FOLDER: &str = "models";
 /// More of a name is not read, bytes.
 const LONGEST: u64 = 4096;
 

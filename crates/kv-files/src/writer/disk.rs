@@ -51,7 +51,7 @@ impl Disk {
             None => self.folder.inner(NEW)?,
         };
         let to = file_name(&chunk.name);
-        self.put(&new, &[&head, rows], &to[..2], &to)?;
+        self.put(&new, &[&head, rows], &to)?;
         // Kept open only as long as all is well.
         self.new = Some(new);
         Ok(())
@@ -61,16 +61,16 @@ impl Disk {
     pub(super) fn name_model(&mut self, fingerprint: &Fingerprint, model: &str) -> io::Result<()> {
         let new = self.folder.inner(NEW)?;
         let to = models::file_name(fingerprint);
-        self.put(&new, &[model.as_bytes()], models::FOLDER, &to)
+        self.put(&new, &[model.as_bytes()], &to)
     }
 
-    /// Writes a file whole, and then gives it its name, which is in the folder `within`.
-    fn put(&mut self, new: &OwnedFd, parts: &[&[u8]], within: &str, to: &str) -> io::Result<()> {
+    /// Writes a file whole, and then gives it its name: a folder, and a name in it.
+    fn put(&mut self, new: &OwnedFd, parts: &[&[u8]], to: &str) -> io::Result<()> {
         let (mut file, name) = self.create(new)?;
         let written = parts
             .iter()
             .try_for_each(|part| file.write_all(part))
-            .and_then(|()| self.rename(new, &name, within, to));
+            .and_then(|()| self.rename(new, &name, to));
         if written.is_err() {
             let _ = rustix::fs::unlinkat(new, &*name, AtFlags::empty());
         }
@@ -97,12 +97,13 @@ impl Disk {
         Err(Errno::EXIST.into())
     }
 
-    fn rename(&self, new: &OwnedFd, from: &str, within: &str, to: &str) -> io::Result<()> {
+    fn rename(&self, new: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
         let private = self.folder.private();
         match rustix::fs::renameat(new, from, &*private, to) {
             // The first file of this folder.
             Err(Errno::NOENT) => {
-                self.folder.inner(within)?;
+                let folder = to.split_once('/').map_or(to, |(folder, _)| folder);
+                self.folder.inner(folder)?;
                 Ok(rustix::fs::renameat(new, from, &*private, to)?)
             }
             other => Ok(other?),
