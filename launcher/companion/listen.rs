@@ -67,7 +67,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let printer = Arc::new(Printer::new(options.json));
     accept_for_ever(
         &listener,
-        &Pool::new(LIMITS.connections),
+        Pool::new(LIMITS.connections),
         || api::error(503, "too many connections: close one, or try again later"),
         |problem| say(problem),
         move |stream| {

@@ -81,6 +81,12 @@ pub(super) fn text(stats: &Stats) -> String {
     if let Some(store) = &stats.store {
         lines.push(line("store", &prefix_store(store)));
     }
+    if let Some(refused) = stats.control.map(|control| control.refused)
+        && refused > 0
+    {
+        let refused = format!("{} connections and requests refused", count(refused));
+        lines.push(line("endpoint", &refused));
+    }
     if let Some(events) = &stats.kv_events {
         lines.push(line("kv events", &kv_events(events)));
     }

@@ -33,6 +33,7 @@ fn requests_by_web_pages_are_refused() {
         }
     }
     assert_eq!(hooked.stats().tokens.live_requests, 1);
+    assert_eq!(hooked.stats().control.unwrap().refused, 10);
     for host in ["127.0.0.1", "[::1]:1", "localhost:8890"] {
         let response = send(
             &hooked,
@@ -206,21 +207,79 @@ fn in_router_mode_the_first_server_gets_the_address() {
 }
 
 #[test]
+fn what_the_endpoint_refuses_is_counted() {
+    let hooked = Hooked::observing(&bare(1));
+    let refused = || hooked.stats().control.unwrap().refused;
+    let host = "Host: localhost\r\n";
+    let many = "X: y\r\n".repeat(65);
+    for (request, status) in [
+        ("nothing that is HTTP\r\n\r\n".to_owned(), 505),
+        (
+            format!("POST /match HTTP/1.1\r\n{host}Content-Length: 9999999\r\n\r\n"),
+            413,
+        ),
+        (format!("GET /stats HTTP/1.1\r\n{host}{many}\r\n"), 431),
+    ] {
+        let before = refused();
+        assert_eq!(send(&hooked, &request).status, status);
+        assert_eq!(refused(), before + 1, "{status}");
+    }
+    // What is answered with an error is no refusal.
+    let before = refused();
+    assert_eq!(hooked.get("/nothing").status, 404);
+    assert_eq!(refused(), before);
+    // More than there are places.
+    let mut open: Vec<_> = (0..16)
+        .map(|_| Connection::open(hooked.control).unwrap())
+        .collect();
+    until("one too many is turned away", || {
+        open.push(Connection::open(hooked.control).ok()?);
+        let answer = open.last_mut()?.exchange("GET", "/health", b"").ok()?;
+        (answer.status == 503).then_some(())
+    });
+    drop(open);
+    let counted = until("there is a place again", || {
+        let mut connection = Connection::open(hooked.control).ok()?;
+        let answer = connection.exchange("GET", "/stats", b"").ok()?;
+        let stats: Option<Stats> = answer
+            .json()
+            .ok()
+            .and_then(|value| serde_json::from_value(value).ok());
+        Some(stats?.control?.refused)
+    });
+    assert!(counted > before, "{counted}");
+    let page = hooked.get("/metrics").text();
+    let metric = page
+        .lines()
+        .find(|line| line.starts_with("contextpilot_llama_control_refused_total{"));
+    let value: u64 = metric.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap();
+    assert!(value >= counted, "{metric:?}");
+}
+
+#[test]
 fn a_client_that_works_the_hook_too_hard_is_made_to_wait_and_others_are_not() {
     let hooked = Hooked::observing(&bare(1));
     let tokens: Vec<u32> = (0..150_000).map(|n| n % 97).collect();
     let heavy = serde_json::json!({ "tokens": tokens }).to_string();
-    let mut greedy = Connection::open(hooked.control).unwrap();
-    let mut took = || {
-        let begun = std::time::Instant::now();
-        let answer = greedy.exchange("POST", "/match", heavy.as_bytes()).unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        begun.elapsed()
-    };
-    let usual = took();
-    // Two seconds of work at once, then a fifth of a second each second.
-    until("it is made to wait", || (took() > 3 * usual).then_some(()));
+    let spent = || std::time::Duration::from_micros(hooked.stats().control.unwrap().work_us);
     let begun = std::time::Instant::now();
-    assert_eq!(hooked.get("/health").status, 200);
-    assert!(begun.elapsed() < 3 * usual, "{:?}", begun.elapsed());
+    let waiting = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| {
+            let mut greedy = Connection::open(hooked.control).unwrap();
+            while spent().as_millis() < 1400 {
+                let answer = greedy.exchange("POST", "/match", heavy.as_bytes()).unwrap();
+                assert_eq!(answer.status, 200, "{}", answer.text());
+            }
+        });
+        let mut waiting = 0;
+        while !asked.is_finished() {
+            assert_eq!(hooked.get("/health").status, 200);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            waiting += 1;
+        }
+        waiting
+    });
+    // A second of work at once, then a tenth of a second each second. What the others ask takes a little, too.
+    assert!(begun.elapsed().as_millis() > 3000, "{:?}", begun.elapsed());
+    assert!(waiting > 50, "{waiting}");
 }

@@ -5,14 +5,17 @@
 //! Work is measured as processor time of the threads that do it, not in bytes or frames: so no kind of
 //! request is cheap for the peer and dear for us. Each peer has a [`Bucket`], and all of a listener
 //! have one together ([`Work`]). What happens to a peer that has emptied its own is up to the listener.
-//! If the common one is empty, the threads that serve peers wait until it is paid back.
+//! If the common one is empty, the threads that serve peers wait until it is paid back, or
+//! send the peer away.
 
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod pace;
 mod priority;
 mod work;
 
 pub use bucket::{Allowance, Bucket};
+pub use pace::Pace;
 pub use priority::give_way;
 pub use work::{Meter, Overspent, Peer, Work};

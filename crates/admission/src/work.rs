@@ -10,8 +10,8 @@ use crate::{Allowance, Bucket};
 
 /// A thread looks again at least so often whether it still has to wait.
 const STEP: Duration = Duration::from_millis(100);
-/// The longest wait at a time. A single long answer may make a debt that is paid back more slowly.
-const LONGEST: Duration = Duration::from_secs(5);
+/// A peer that would have to wait longer is sent away: a debt is always paid back before more is done.
+const LONGEST: Duration = Duration::from_secs(30);
 /// A peer that has spent no more than this of late does not wait for what others have spent. A
 /// handshake takes less.
 const LITTLE: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ pub struct Peer {
     own: Mutex<Bucket>,
 }
 
-/// The peer has spent more than its own allowance; how long it takes until that is paid back.
+/// More was spent than is allowed, by the peer or by all; how long it takes until that is paid back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overspent(pub Duration);
 
@@ -83,18 +83,8 @@ impl Work {
         lock(&self.all).spend(spent, now);
     }
 
-    /// Waits while all peers together have spent too much, at most some seconds.
-    fn wait(&self) {
-        let until = Instant::now() + LONGEST;
-        loop {
-            let now = Instant::now();
-            let debt = lock(&self.all).spend(Duration::ZERO, now);
-            let left = debt.min(until.saturating_duration_since(now));
-            if left.is_zero() {
-                return;
-            }
-            std::thread::sleep(left.min(STEP));
-        }
+    fn debt(&self) -> Duration {
+        lock(&self.all).spend(Duration::ZERO, Instant::now())
     }
 }
 
@@ -112,16 +102,51 @@ impl Peer {
     /// and this one more than a little.
     ///
     /// # Errors
-    /// The peer itself has.
+    /// The peer itself has, or waiting would take too long.
     pub fn charge(&self, spent: Duration) -> Result<(), Overspent> {
         let (debt, missing) = self.note(spent);
         if !debt.is_zero() {
             return Err(Overspent(debt));
         }
         if missing > LITTLE {
-            self.work.wait();
+            self.admit()?;
         }
         Ok(())
+    }
+
+    /// Waits until all peers together have paid back what they have spent too much. For what costs much: it
+    /// must be asked before, since a peer that comes again and again has spent nothing yet.
+    ///
+    /// # Errors
+    /// Waiting would take too long.
+    pub fn admit(&self) -> Result<(), Overspent> {
+        let until = Instant::now() + LONGEST;
+        loop {
+            let debt = self.work.debt();
+            if debt.is_zero() {
+                return Ok(());
+            }
+            if debt > until.saturating_duration_since(Instant::now()) {
+                return Err(Overspent(debt));
+            }
+            std::thread::sleep(debt.min(STEP));
+        }
+    }
+
+    /// Waits, however long it takes, until this peer has paid back what it has spent too much, and all together
+    /// have.
+    fn settle(&self) {
+        loop {
+            let (own, missing) = self.note(Duration::ZERO);
+            let debt = match missing > LITTLE {
+                true => own.max(self.work.debt()),
+                false => own,
+            };
+            if debt.is_zero() {
+                return;
+            }
+            std::thread::sleep(debt.min(STEP));
+        }
     }
 
     /// Returns the peer's debt, and how much is missing in its bucket.
@@ -143,7 +168,13 @@ impl Meter<'_> {
         self.peer.charge(spent)
     }
 
-    /// The same without waiting: for a thread that others wait for.
+    /// The same, but waits however long it takes, for the peer's own debt as well.
+    pub fn pay(&mut self) {
+        self.note();
+        self.peer.settle();
+    }
+
+    /// Charges without waiting: for a thread that others wait for.
     pub fn note(&mut self) {
         let spent = self.since();
         self.peer.note(spent);
@@ -220,6 +251,35 @@ mod tests {
         work.peer().charge(2 * MS).expect("little for one");
         // 22 ms of debt at 100 ms a second.
         assert!(begun.elapsed() >= 200 * MS, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn what_costs_much_waits_for_the_whole_debt_or_is_not_done() {
+        let work = Work::new(allowance(1000 * MS, MS), allowance(10 * MS, 100 * MS));
+        // A peer that has spent nothing waits for what others have spent.
+        let _ = work.peer().note(40 * MS);
+        let begun = Instant::now();
+        assert_eq!(work.peer().admit(), Ok(()));
+        assert!(begun.elapsed() >= 290 * MS, "{:?}", begun.elapsed());
+        let _ = work.peer().note(4000 * MS);
+        let begun = Instant::now();
+        let Err(Overspent(debt)) = work.peer().admit() else {
+            panic!("40 s are too long");
+        };
+        assert!(debt > LONGEST && begun.elapsed() < LONGEST, "{debt:?}");
+    }
+
+    #[test]
+    fn one_that_pays_waits_for_its_own_debt_too() {
+        let work = Work::new(
+            allowance(10 * MS, 100 * MS),
+            allowance(1000 * MS, 1000 * MS),
+        );
+        let peer = work.peer();
+        let _ = peer.note(40 * MS);
+        let begun = Instant::now();
+        peer.meter().pay();
+        assert!(begun.elapsed() >= 290 * MS, "{:?}", begun.elapsed());
     }
 
     #[test]

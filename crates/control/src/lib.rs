@@ -53,7 +53,7 @@ pub use matching::{ChosenBy, HostMatch, Like, Match, MatchRequest, SlotMatch};
 pub use reason::{Place, Reason};
 pub use request::{RequestState, RequestStates, RequestsQuery};
 pub use stats::{
-    Delivery, Engine, HookedFunction, HostCache, KvBytes, KvEvents, Losses, Mode, Model,
-    ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
+    ControlEndpoint, Delivery, Engine, HookedFunction, HostCache, KvBytes, KvEvents, Losses, Mode,
+    Model, ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
 };
 pub use time::{NotATime, Timestamp};

@@ -65,6 +65,9 @@ pub struct Stats {
     /// (`CONTEXTPILOT_INDEX_IN_FRONT`, which `contextpilot-llama up` sets); `None`: none is known of.
     #[serde(default)]
     pub index_in_front: Option<String>,
+    /// The clients of the control endpoint; `None` from a server that does not count them.
+    #[serde(default)]
+    pub control: Option<ControlEndpoint>,
     /// What is published for routers; `None` where nothing is (`CONTEXTPILOT_KV_EVENTS`).
     #[serde(default)]
     pub kv_events: Option<KvEvents>,
@@ -375,6 +378,17 @@ pub struct Delivery {
     pub last_error_at: Option<Timestamp>,
     /// When the index confirmed a POST last.
     pub last_success_at: Option<Timestamp>,
+}
+
+/// What the clients of the control endpoint did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ControlEndpoint {
+    /// Connections and requests that were refused: one too many, too large, too late, malformed, or of a client
+    /// that may not ask.
+    pub refused: u64,
+    /// Microseconds of processor time for what clients asked. It is bounded.
+    pub work_us: u64,
 }
 
 /// What is published for routers: KV cache events.

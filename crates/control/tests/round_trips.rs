@@ -1,11 +1,11 @@
 //! What one end writes, the other end reads; and JSON looks as the docs say.
 
 use contextpilot_control::{
-    Causes, Change, ChosenBy, Delivery, Diverged, Engine, Evaluated, Evaluation, EventId, Evicted,
-    Flags, Health, HealthStatus, HookedFunction, HostCache, KvBytes, KvEvents, LogLine, Losses,
-    Lost, Memory, Missed, Mode, Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording,
-    Refusal, RequestName, RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot,
-    Sources, Stats, Timestamp, Tokens,
+    Causes, Change, ChosenBy, ControlEndpoint, Delivery, Diverged, Engine, Evaluated, Evaluation,
+    EventId, Evicted, Flags, Health, HealthStatus, HookedFunction, HostCache, KvBytes, KvEvents,
+    LogLine, Losses, Lost, Memory, Missed, Mode, Model, ModelState, Outcome, Place, PrefixStore,
+    Reason, Recording, Refusal, RequestName, RequestState, Requests, Reset, ResidencyEvent, Reuse,
+    ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -89,6 +89,10 @@ fn stats() -> Stats {
         undecided: true,
         delivery: Some(Delivery::default()),
         index_in_front: Some("http://127.0.0.1:8765".to_owned()),
+        control: Some(ControlEndpoint {
+            refused: 3,
+            work_us: 1200,
+        }),
         kv_events: Some(KvEvents::default()),
         recording: Some(Recording::default()),
         store: Some(PrefixStore::default()),

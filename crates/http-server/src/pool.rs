@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use contextpilot_admission::Pace;
+
 use crate::{Listener, Response, Stream};
 
 /// Counts the connections that are open.
@@ -12,6 +14,7 @@ use crate::{Listener, Response, Stream};
 pub struct Pool {
     open: Arc<AtomicUsize>,
     most: usize,
+    pace: Option<Pace>,
 }
 
 /// The right to one connection, returned on drop.
@@ -25,7 +28,15 @@ impl Pool {
         Self {
             open: Arc::default(),
             most,
+            pace: None,
         }
+    }
+
+    /// Accepts connections no faster than this, those that are turned away included.
+    #[must_use]
+    pub fn paced(mut self, pace: Pace) -> Self {
+        self.pace = Some(pace);
+        self
     }
 
     fn take(&self) -> Option<Place> {
@@ -50,7 +61,7 @@ impl Drop for Place {
 /// The threads inherit the signal mask of this one.
 pub fn accept_for_ever(
     listener: &Listener,
-    pool: &Pool,
+    mut pool: Pool,
     full: impl Fn() -> Response,
     say: impl Fn(std::fmt::Arguments<'_>),
     work: impl Fn(&Stream) + Clone + Send + 'static,
@@ -61,6 +72,9 @@ pub fn accept_for_ever(
         match listener.accept() {
             Ok(stream) => {
                 failing = false;
+                if let Some(pace) = &mut pool.pace {
+                    pace.keep();
+                }
                 let Some(place) = pool.take() else {
                     turn_away(&stream, &full());
                     continue;

@@ -46,7 +46,7 @@ fn start(listener: Listener) {
     thread::spawn(move || {
         accept_for_ever(
             &listener,
-            &Pool::new(LIMITS.connections),
+            Pool::new(LIMITS.connections),
             || refuse(503, "full"),
             |_| {},
             |stream| {

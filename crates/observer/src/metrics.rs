@@ -23,6 +23,7 @@ impl Observer {
         page.cache(stats);
         page.requests(stats);
         page.delivery(stats);
+        page.control(stats);
         page.kv_events(stats);
         page.prefix_store(stats);
         self.first_token(&mut page);
@@ -359,6 +360,25 @@ impl Page {
 }
 
 impl Page {
+    fn control(&mut self, stats: &Stats) {
+        let Some(control) = &stats.control else {
+            return;
+        };
+        self.counter(
+            "control_refused_total",
+            "Connections and requests that the control endpoint refused: too many, too large, too late, \
+             malformed, or not allowed",
+            control.refused,
+        );
+        self.family(
+            "control_work_seconds_total",
+            "counter",
+            "Processor time for what clients of the control endpoint asked; bounded, see docs/security.md",
+        );
+        let seconds = control.work_us as f64 / 1e6;
+        self.sample("control_work_seconds_total", &[], seconds);
+    }
+
     fn kv_events(&mut self, stats: &Stats) {
         let Some(events) = &stats.kv_events else {
             return;

@@ -1,8 +1,9 @@
 //! All figures at one moment.
 
 use contextpilot_control::{
-    Delivery, Engine, Flags, HostCache, KvBytes, KvEvents, Losses, Memory, Mode, Model, ModelState,
-    PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Timestamp, Tokens,
+    ControlEndpoint, Delivery, Engine, Flags, HostCache, KvBytes, KvEvents, Losses, Memory, Mode,
+    Model, ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Timestamp,
+    Tokens,
 };
 use contextpilot_residency::{Ledger, SequenceId};
 
@@ -44,6 +45,8 @@ pub struct Outside {
     pub delivery: Option<Delivery>,
     /// See [`Stats::index_in_front`].
     pub index_in_front: Option<String>,
+    /// See [`Stats::control`].
+    pub control: Option<ControlEndpoint>,
     /// See [`Stats::kv_events`]. If it names no problem, the observer looks for one.
     pub kv_events: Option<KvEvents>,
     /// See [`Stats::recording`].
@@ -121,6 +124,7 @@ impl Observer {
             undecided: ledger.is_some_and(Ledger::awaits_silence),
             delivery: outside.delivery,
             index_in_front: outside.index_in_front,
+            control: outside.control,
             kv_events,
             recording: outside.recording,
             store: outside.store,

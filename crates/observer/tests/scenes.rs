@@ -441,6 +441,7 @@ fn outside() -> contextpilot_observer::Outside {
         listening: Vec::new(),
         routed: false,
         index_in_front: None,
+        control: None,
         mode: contextpilot_control::Mode::Observing,
         engine: contextpilot_control::Engine::default(),
         model: None,

@@ -6,6 +6,11 @@ use contextpilot_admission::Allowance;
 
 /// Connections to the control endpoint at a time.
 pub const CONNECTIONS: usize = 16;
+/// Connections that are accepted in a second; each takes a thread for a moment. Others wait in the system's
+/// queue.
+pub const CONNECTIONS_EACH_SECOND: u32 = 200;
+/// As many at once, if there were none for a while.
+pub const AT_ONCE: usize = 256;
 /// How many of these may follow the stream. The others are for single requests.
 pub const READERS: usize = 8;
 /// Bytes of a request's body: the tokens of a prompt.

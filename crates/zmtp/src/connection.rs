@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use contextpilot_admission::{Meter, Peer};
+use contextpilot_admission::{Meter, Overspent, Peer};
 
 use crate::{Limits, Role, Session, Step};
 
@@ -91,7 +91,12 @@ impl<'a> Connection<'a> {
         let mut silent = 0;
         loop {
             for step in self.steps.drain(..) {
+                // Some bytes of the peer may ask for long answers, and many of them were read at once.
+                let is_query = matches!(step, Step::Message(_));
                 act(Next::Step(step))?;
+                if is_query {
+                    self.meter.charge().map_err(overspent)?;
+                }
             }
             match self.read() {
                 Ok(true) => silent = 0,
@@ -110,7 +115,6 @@ impl Connection<'_> {
     /// Reads what has come. False if the peer has disconnected. Before that it is charged for what it caused
     /// since the last time.
     fn read(&mut self) -> io::Result<bool> {
-        let overspent = |_| io::Error::from(io::ErrorKind::QuotaExceeded);
         self.meter.charge().map_err(overspent)?;
         let mut chunk = [0; CHUNK];
         let mut stream = self.stream;
@@ -127,6 +131,11 @@ impl Connection<'_> {
             }
         }
     }
+}
+
+/// What a connection ends with whose peer causes too much work.
+pub(crate) fn overspent(_: Overspent) -> io::Error {
+    io::ErrorKind::QuotaExceeded.into()
 }
 
 /// Ends a connection that acknowledges nothing for this long, as one of a machine that is gone, or of one

@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream}
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use contextpilot_admission::{Allowance, Bucket, Peer, Work, give_way};
+use contextpilot_admission::{Pace, Peer, Work, give_way};
 
 use crate::Limits;
 
@@ -106,7 +106,7 @@ impl Listener {
             displaced: AtomicU64::new(0),
         });
         let theirs = Arc::clone(&shared);
-        let pace = Pace::new(limits);
+        let pace = Pace::new(limits.connections_each_second, 2 * limits.connections);
         let work = move || accept(&listener, pace, first, &theirs, &serve);
         let thread = spawn("kv-listener", first, Box::new(work))?;
         Ok(Self {
@@ -134,33 +134,6 @@ impl Listener {
     /// The processor time that connections took so far.
     pub(crate) fn work(&self) -> Duration {
         self.shared.work.spent()
-    }
-}
-
-/// How fast connections are accepted. Those that come faster wait in the system's queue, which costs
-/// nobody anything.
-struct Pace {
-    each: Duration,
-    bucket: Bucket,
-}
-
-impl Pace {
-    fn new(limits: &Limits) -> Self {
-        let second = Duration::from_secs(1);
-        let each = second / limits.connections_each_second.max(1);
-        let most = u32::try_from(2 * limits.connections).unwrap_or(u32::MAX);
-        let allowance = Allowance {
-            burst: each.saturating_mul(most),
-            each_second: second,
-        };
-        Self {
-            each,
-            bucket: Bucket::new(allowance, Instant::now()),
-        }
-    }
-
-    fn keep(&mut self) {
-        thread::sleep(self.bucket.spend(self.each, Instant::now()));
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::connection::{Connection, Next, write, write_until};
+use crate::connection::{Connection, Next, overspent, write, write_until};
 use crate::listener::{Guest, Listener};
 use crate::{Limits, Role, Step, frame};
 
@@ -101,6 +101,7 @@ fn serve(
         Next::Step(Step::Reply(bytes)) => write(stream, &bytes),
         Next::Step(Step::Message(parts)) => {
             guest.set_served(true);
+            guest.peer.admit().map_err(overspent)?;
             let mut deadline = Instant::now() + limits.answer;
             answer(&parts, &mut |parts| {
                 let bytes = frame::encode(parts);

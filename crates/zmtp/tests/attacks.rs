@@ -35,11 +35,16 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+fn processor_time_of_thread() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Says the same again and again, until it is disconnected or the time is over.
-fn repeat(address: SocketAddr, first: &[u8], again: &[u8], time: Duration) {
+fn repeat(address: SocketAddr, kind: &str, first: &[u8], again: &[u8], time: Duration) {
     let until = Instant::now() + time;
     let again = again.repeat(4096 / again.len());
-    let hello = [&Session::greeting()[..], &ready("SUB"), first].concat();
+    let hello = [&Session::greeting()[..], &ready(kind), first].concat();
     while Instant::now() < until {
         let mut peer = Peer::connect(address);
         let timeout = peer.stream.set_write_timeout(Some(time));
@@ -85,7 +90,7 @@ fn peers_that_send_without_end_take_no_more_than_their_share() {
         let time = Duration::from_secs(1);
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(move || repeat(address, first, again, time));
+                scope.spawn(move || repeat(address, "SUB", first, again, time));
             }
             // A router is served all the while.
             for nth in 0..20_u8 {
@@ -104,6 +109,39 @@ fn peers_that_send_without_end_take_no_more_than_their_share() {
         assert!(work < 250 * MS, "{what}: {work:?}");
         assert!(figures.expelled > 0, "{what}: {figures:?}");
     }
+}
+
+/// A replay takes as long as writing what is cached, and some hundred queries fit in what is read at once.
+#[test]
+fn peers_that_ask_without_end_take_no_more_than_their_share() {
+    let answer = |_: &[Vec<u8>], send: &mut dyn FnMut(&[&[u8]]) -> std::io::Result<()>| {
+        let begun = processor_time_of_thread();
+        while processor_time_of_thread() < begun + 10 * MS {}
+        send(&[b"x"])
+    };
+    let limits = Limits {
+        work_of_each: Allowance {
+            burst: 20 * MS,
+            each_second: MS,
+        },
+        work_of_all: Allowance {
+            burst: 50 * MS,
+            each_second: 20 * MS,
+        },
+        ..limits()
+    };
+    let router = Router::bind(any_port(), limits, || (), answer).expect("a port is free");
+    let address = router.address();
+    let time = Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(move || repeat(address, "DEALER", b"", &encode(&[b"", &[0; 8]]), time));
+        }
+    });
+    let work = Duration::from_micros(router.work_us());
+    // 50 ms at once and 20 ms each second, and what was in hand when that was spent.
+    assert!(work < 250 * MS, "{work:?}");
+    assert!(router.refused() > 0);
 }
 
 /// The attack that was seen: 63 subscriptions of 4,000 bytes, and one that is repeated.

@@ -30,7 +30,7 @@ pub(super) fn start() -> io::Result<(String, Receiver<EvictPost>)> {
     thread::spawn(move || {
         accept_for_ever(
             &Listener::Tcp(listener),
-            &Pool::new(LIMITS.connections),
+            Pool::new(LIMITS.connections),
             || api::error(503, "too many connections"),
             |_| {},
             move |stream| {

@@ -74,7 +74,10 @@ impl Answers {
         // A panic here affects only this request.
         let answer = catch_unwind(AssertUnwindSafe(|| match self.may_ask(request) {
             Ok(access) => self.route(request, access),
-            Err(refusal) => refusal,
+            Err(refusal) => {
+                self.asker.clients.refuse();
+                refusal
+            }
         }));
         answer.unwrap_or_else(|_| {
             let place = self.library.place_of_panic();
@@ -230,6 +233,7 @@ impl Answers {
 
     fn events(&self, request: &Request) -> Response {
         let Some(place) = Place::take(&self.readers) else {
+            self.asker.clients.refuse();
             return refuse(503, "too many readers: close one, or try again later");
         };
         // An id that we did not give was given by another process.

@@ -1,10 +1,11 @@
 //! Queries to the worker thread, because only it has the ledger.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use contextpilot_admission::Work;
-use contextpilot_control::{Evaluated, Match, MatchRequest, RequestState, Stats};
+use contextpilot_control::{ControlEndpoint, Evaluated, Match, MatchRequest, RequestState, Stats};
 use contextpilot_residency::Around;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
@@ -33,14 +34,34 @@ pub(crate) enum Question {
 pub(crate) struct Asker {
     questions: Sender<Question>,
     turns: Turns,
-    pub(crate) work: Arc<Work>,
+    pub(crate) clients: Arc<Clients>,
 }
 
 /// The worker's end.
 pub(crate) struct Questions {
     receiver: Receiver<Question>,
-    /// What clients cause, here and on the threads of their connections.
+    pub(crate) clients: Arc<Clients>,
+}
+
+/// All clients of the endpoint together.
+pub(crate) struct Clients {
+    /// What they cause, on the worker's thread and on those of their connections.
     pub(crate) work: Arc<Work>,
+    refused: AtomicU64,
+}
+
+impl Clients {
+    /// A connection or a request was refused, for what it is and not for what it asks for.
+    pub(crate) fn refuse(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn figures(&self) -> ControlEndpoint {
+        ControlEndpoint {
+            refused: self.refused.load(Ordering::Relaxed),
+            work_us: u64::try_from(self.work.spent().as_micros()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// The tokens around a divergence, if text is to be shown.
@@ -52,13 +73,16 @@ pub(crate) struct NoAnswer;
 /// Creates both ends.
 pub(crate) fn questions(turns: Turns) -> (Asker, Questions) {
     let (questions, receiver) = bounded(QUESTIONS);
-    let work = Work::new(WORK_OF_EACH, WORK_OF_ALL);
+    let clients = Arc::new(Clients {
+        work: Work::new(WORK_OF_EACH, WORK_OF_ALL),
+        refused: AtomicU64::new(0),
+    });
     let asker = Asker {
         questions,
         turns,
-        work: Arc::clone(&work),
+        clients: Arc::clone(&clients),
     };
-    (asker, Questions { receiver, work })
+    (asker, Questions { receiver, clients })
 }
 
 impl Questions {

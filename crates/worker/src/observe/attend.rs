@@ -104,12 +104,12 @@ impl Attendant {
     /// Answers every query except a reset, which the worker does. The client may have left; a client
     /// that gets no answer sees an error.
     pub(crate) fn answer(&mut self, question: Question, ledger: Option<&Ledger>) {
-        let work = self
+        let clients = self
             .endpoint
             .as_ref()
-            .map(|(_, questions)| Arc::clone(&questions.work));
-        match work {
-            Some(work) => work.during(|| self.answer_now(question, ledger)),
+            .map(|(_, questions)| Arc::clone(&questions.clients));
+        match clients {
+            Some(clients) => clients.work.during(|| self.answer_now(question, ledger)),
             None => self.answer_now(question, ledger),
         }
     }
@@ -196,6 +196,10 @@ impl Attendant {
                 .as_ref()
                 .map(|(sender, endpoint)| delivery(sender, endpoint)),
             index_in_front: facts.index_in_front.clone(),
+            control: self
+                .endpoint
+                .as_ref()
+                .map(|(_, questions)| questions.clients.figures()),
             kv_events: facts.published.as_ref().map(Watch::figures),
             recording: self.recording.as_ref().map(Recording::state),
             store: facts.library.store(),

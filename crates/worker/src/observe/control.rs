@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_admission::{Overspent, give_way};
+use contextpilot_admission::{Pace, give_way};
 use contextpilot_http_server::{
     BindError, Bound, Limits, Listener, Pool, Request, accept_for_ever, serve,
 };
 use contextpilot_settings::{Listen, ListenAddress};
 
 use super::answers::{Answers, refuse};
-use crate::bounds::{BODY, CONNECTIONS};
+use crate::bounds::{AT_ONCE, BODY, CONNECTIONS, CONNECTIONS_EACH_SECOND};
 use crate::library::Library;
 
 const LIMITS: Limits = Limits {
@@ -21,9 +21,6 @@ const LIMITS: Limits = Limits {
     whole_request: Duration::from_secs(20),
     connections: CONNECTIONS,
 };
-
-/// A connection that has caused too much work waits no longer than this with an answer.
-const LONGEST: Duration = Duration::from_secs(5);
 
 /// Where a Unix socket stands, to be taken away at the end.
 pub(crate) type Socket = Arc<OnceLock<Bound>>;
@@ -88,26 +85,42 @@ fn accept(
         None => library.say(format_args!("Control endpoint: {at}")),
     }
     let answers = Arc::clone(answers);
+    let clients = Arc::clone(&answers.asker.clients);
     accept_for_ever(
         listener,
-        &Pool::new(LIMITS.connections),
-        || refuse(503, "too many connections: close one, or try again later"),
+        Pool::new(LIMITS.connections).paced(Pace::new(CONNECTIONS_EACH_SECOND, AT_ONCE)),
+        || {
+            clients.refuse();
+            refuse(503, "too many connections: close one, or try again later")
+        },
         |problem| library.say(format_args!("Control endpoint: {problem}")),
         move |stream| {
             library.enter_thread();
             // The processors are the server's.
             give_way();
-            let peer = answers.asker.work.peer();
+            let clients = &answers.asker.clients;
+            let peer = clients.work.peer();
             let mut meter = peer.meter();
             let answer = |request: &Request| {
                 let answer = answers.answer(request);
-                if let Err(Overspent(debt)) = meter.charge() {
-                    thread::sleep(debt.min(LONGEST));
-                }
+                meter.pay();
                 answer
             };
+            let malformed = |status, why: &str| {
+                clients.refuse();
+                refuse(status, why)
+            };
             // A connection that breaks is the client's to report.
-            let _ = serve(stream, &LIMITS, answer, refuse);
+            let ended = serve(stream, &LIMITS, answer, malformed);
+            if ended.is_err_and(|error| is_late(&error)) {
+                clients.refuse();
+            }
         },
     )
+}
+
+/// The client was silent for too long, or did not read.
+fn is_late(error: &io::Error) -> bool {
+    use io::ErrorKind::{TimedOut, WouldBlock};
+    matches!(error.kind(), TimedOut | WouldBlock)
 }
