@@ -27,10 +27,12 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use contextpilot_proxy::{Handler, Limits, Request, Response, Room, Tally, Upstream, serve};
+use contextpilot_proxy::{Handler, Limits, Request, Response, Tally, Upstream, serve};
 use contextpilot_proxy::{error_response, json_response, metrics, metrics_response};
 use contextpilot_settings::{AllowedHosts, KvEvents};
 use hyper::Method;
+
+use render::Renderer;
 
 /// What routers talk to.
 #[derive(Clone, Debug)]
@@ -38,7 +40,7 @@ pub struct Gateway {
     upstream: Upstream,
     events: Option<KvEvents>,
     hosts: AllowedHosts,
-    room: Room,
+    renderer: Renderer,
     limits: Limits,
     tally: Arc<Tally>,
 }
@@ -50,13 +52,14 @@ impl Gateway {
     /// For this server, which publishes its events there.
     #[must_use]
     pub fn new(upstream: Upstream, events: Option<KvEvents>) -> Self {
+        let tally = Arc::<Tally>::default();
         Self {
             upstream,
             events,
             hosts: AllowedHosts::default(),
-            room: Room::new(BODIES),
+            renderer: Renderer::new(BODIES, Arc::clone(&tally)),
             limits: Limits::default(),
-            tally: Arc::default(),
+            tally,
         }
     }
 
@@ -64,8 +67,8 @@ impl Gateway {
     /// and answered.
     #[must_use]
     pub fn with_bodies(self, bytes: usize) -> Self {
-        let room = Room::new(bytes);
-        Self { room, ..self }
+        let renderer = Renderer::new(bytes, Arc::clone(&self.tally));
+        Self { renderer, ..self }
     }
 
     /// With more hosts by which clients may name it.
@@ -116,15 +119,15 @@ impl Handler for Gateway {
             return error_response(405, "invalid_request_error", &message);
         }
         match request.uri().path() {
-            "/v1/completions/render" => {
-                render::completion(&self.upstream, &self.room, request).await
-            }
-            "/v1/chat/completions/render" => {
-                render::chat(&self.upstream, &self.room, request).await
-            }
+            "/v1/completions/render" => self.renderer.completion(&self.upstream, request).await,
+            "/v1/chat/completions/render" => self.renderer.chat(&self.upstream, request).await,
             METRICS => {
                 let counts = self.tally.counts();
-                metrics_response(metrics("contextpilot_gateway", counts, &[&self.room]))
+                metrics_response(metrics(
+                    "contextpilot_gateway",
+                    counts,
+                    &[&self.renderer.room],
+                ))
             }
             _ => json_response(200, sources::describe(self.events.as_ref(), &request)),
         }

@@ -1,9 +1,11 @@
 //! Makes the token ids of a request, with the server's own template and tokenizer.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use contextpilot_proxy::{
-    Body, Held, NoRoom, Request, Response, Room, TooLarge, TooSlow, Upstream, error_response,
-    json_response,
+    Body, Held, Lane, NoRoom, Request, Response, Room, Tally, TooLarge, TooSlow, Upstream,
+    error_response, json_response,
 };
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -26,154 +28,269 @@ const MOST_TEXTS: usize = 256;
 const INVALID: &str = "invalid_request_error";
 const NOT_SUPPORTED: &str = "not_supported_error";
 
-/// `POST /v1/completions/render`.
-pub(crate) async fn completion(server: &Upstream, room: &Room, request: Request) -> Response {
-    let mut held = room.enter();
-    let result = try_completion(server, &mut held, request).await;
-    either(result, held)
+/// Bodies up to this length are worked on where they were received: that takes less than a millisecond.
+const SMALL: usize = 8 << 10;
+/// Requests that are worked on at a time, and those that may wait with them.
+const THREADS: usize = 2;
+const WAITING: usize = 1024;
+
+/// Makes token ids.
+#[derive(Clone, Debug)]
+pub(crate) struct Renderer {
+    lane: Lane,
+    pub(crate) room: Room,
 }
 
-/// `POST /v1/chat/completions/render`.
-pub(crate) async fn chat(server: &Upstream, room: &Room, request: Request) -> Response {
-    let mut held = room.enter();
-    let result = try_chat(server, &mut held, request).await;
-    either(result, held)
+/// What a request is worked on with.
+struct Bench<'a> {
+    lane: &'a Lane,
+    held: Held,
 }
 
-fn either(result: Result<Value, Response>, mut held: Held) -> Response {
-    let value = match result {
-        Ok(value) => value.to_string(),
+/// A prompt of an answer that is being made.
+enum Part {
+    /// Its token ids, as JSON.
+    Ids(String),
+    /// The question for them.
+    Question(Bytes),
+}
+
+impl Renderer {
+    pub(crate) fn new(bodies: usize, tally: Arc<Tally>) -> Self {
+        Self {
+            lane: Lane::new(THREADS, WAITING, tally),
+            room: Room::new(bodies),
+        }
+    }
+
+    /// `POST /v1/completions/render`.
+    pub(crate) async fn completion(&self, server: &Upstream, request: Request) -> Response {
+        let mut bench = self.bench();
+        let result = try_completion(server, &mut bench, request).await;
+        either(result, bench.held)
+    }
+
+    /// `POST /v1/chat/completions/render`.
+    pub(crate) async fn chat(&self, server: &Upstream, request: Request) -> Response {
+        let mut bench = self.bench();
+        let result = try_chat(server, &mut bench, request).await;
+        either(result, bench.held)
+    }
+
+    fn bench(&self) -> Bench<'_> {
+        Bench {
+            lane: &self.lane,
+            held: self.room.enter(),
+        }
+    }
+}
+
+impl Bench<'_> {
+    /// Runs this here, or in the lane if there is much to do.
+    async fn run<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Response> {
+        if bytes <= SMALL {
+            return Ok(work());
+        }
+        let done = self.lane.run(work).await;
+        done.map_err(|why| error_response(why.status(), INVALID, &why.to_string()))
+    }
+
+    /// Receives a request, and counts all that will be made of it.
+    async fn receive(&mut self, body: Body) -> Result<Bytes, Response> {
+        let bytes = body.collect_in(LARGEST_REQUEST, &mut self.held).await;
+        let bytes = bytes.map_err(|error| match error.downcast_ref::<NoRoom>() {
+            Some(why) => no_room(*why),
+            None => {
+                let status = match () {
+                    () if error.is::<TooLarge>() => 413,
+                    () if error.is::<TooSlow>() => 408,
+                    () => 400,
+                };
+                error_response(status, INVALID, &error.to_string())
+            }
+        })?;
+        let weight = WEIGHT * bytes.len();
+        self.held.hold(weight).map_err(no_room)?;
+        Ok(bytes)
+    }
+}
+
+fn either(result: Result<String, Response>, mut held: Held) -> Response {
+    let text = match result {
+        Ok(text) => text,
         Err(response) => return response,
     };
-    match held.hold(value.len()) {
-        Ok(()) => json_response(200, value).map(|body| body.holding(held)),
+    match held.hold(text.len()) {
+        Ok(()) => json_response(200, text).map(|body| body.holding(held)),
         Err(why) => no_room(why),
     }
 }
 
 async fn try_completion(
     server: &Upstream,
-    held: &mut Held,
+    bench: &mut Bench<'_>,
     request: Request,
-) -> Result<Value, Response> {
-    let (asker, _, body) = read(server, held, request).await?;
-    let prompts = prompts::of_completion(&body).map_err(|why| match why {
-        NoPrompt::Malformed => error_response(
-            400,
-            INVALID,
-            "\"prompt\" must be a text, a list of token ids, or a list of those",
-        ),
-        NoPrompt::Media => media(),
-    })?;
+) -> Result<String, Response> {
+    let (head, body) = request.into_parts();
+    let bytes = bench.receive(body).await?;
+    let parts = bench.run(bytes.len(), move || completion_parts(&bytes));
+    let parts = parts.await?.map_err(|why| why.response(&bench.held))?;
+    let headers = head.headers;
+    let mut rendered = Vec::with_capacity(parts.len());
+    for part in parts {
+        rendered.push(match part {
+            Part::Ids(ids) => ids,
+            Part::Question(question) => tokenize(server, &headers, bench, question).await?,
+        });
+    }
+    let length = rendered.iter().map(String::len).sum();
+    bench.run(length, move || list(&rendered)).await
+}
+
+/// `[{"token_ids": …}, …]`.
+fn list(all: &[String]) -> String {
+    let each: Vec<String> = all.iter().map(|ids| object(ids)).collect();
+    format!("[{}]", each.join(","))
+}
+
+fn object(ids: &str) -> String {
+    format!("{{\"token_ids\":{ids}}}")
+}
+
+/// Why a request is not rendered.
+enum Refused {
+    /// It is no JSON, for this reason.
+    NoJson(String),
+    NoPrompt(NoPrompt),
+    /// It has so many texts.
+    Texts(usize),
+}
+
+impl Refused {
+    fn response(self, held: &Held) -> Response {
+        match self {
+            Self::NoJson(why) => {
+                error_response(400, INVALID, &format!("the body is no JSON: {why}"))
+            }
+            Self::NoPrompt(NoPrompt::Malformed) => error_response(
+                400,
+                INVALID,
+                "\"prompt\" must be a text, a list of token ids, or a list of those",
+            ),
+            Self::NoPrompt(NoPrompt::Media) => media(),
+            Self::Texts(texts) => {
+                held.refuse();
+                let message = format!(
+                    "{texts} prompts in one request, and {MOST_TEXTS} are allowed: send several requests"
+                );
+                error_response(413, INVALID, &message)
+            }
+        }
+    }
+}
+
+fn completion_parts(bytes: &[u8]) -> Result<Vec<Part>, Refused> {
+    let body = json(bytes)?;
+    let prompts = prompts::of_completion(&body).map_err(Refused::NoPrompt)?;
     let is_text = |prompt: &&Prompt| matches!(prompt, Prompt::Text(_));
     let texts = prompts.iter().filter(is_text).count();
     if texts > MOST_TEXTS {
-        let message = format!(
-            "{texts} prompts in one request, and {MOST_TEXTS} are allowed: send several requests"
-        );
-        return Err(error_response(413, INVALID, &message));
+        return Err(Refused::Texts(texts));
     }
-    let mut rendered = Vec::new();
-    for prompt in prompts {
-        let tokens = match prompt {
-            Prompt::Tokens(tokens) => tokens.into(),
-            Prompt::Text(text) => asker.tokenize(&text).await?,
-        };
-        rendered.push(json!({ "token_ids": tokens }));
-    }
-    Ok(rendered.into())
+    let parts = prompts.into_iter().map(|prompt| match prompt {
+        Prompt::Tokens(tokens) => Part::Ids(Value::from(tokens).to_string()),
+        Prompt::Text(text) => Part::Question(question(&text, &body["model"])),
+    });
+    Ok(parts.collect())
 }
 
-async fn try_chat(server: &Upstream, held: &mut Held, request: Request) -> Result<Value, Response> {
-    let (asker, bytes, body) = read(server, held, request).await?;
-    if prompts::has_media(&body) {
-        return Err(media());
+/// Asks for the token ids of a text, as of a prompt.
+fn question(content: &Value, model: &Value) -> Bytes {
+    let mut body = json!({"content": content, "add_special": true, "parse_special": true});
+    // A server in router mode asks the server of that model.
+    if model.is_string() {
+        body["model"] = model.clone();
     }
-    // Pass the whole body: it also contains tools and arguments of the template.
-    let answer = asker.ask("/apply-template", bytes).await?;
-    let prompt =
-        member(answer, "prompt", Value::is_string).ok_or_else(|| unexpected("/apply-template"))?;
-    let tokens = asker.tokenize(&prompt).await?;
-    Ok(json!({ "token_ids": tokens }))
+    body.to_string().into()
 }
 
-async fn read<'a>(
-    server: &'a Upstream,
-    held: &mut Held,
+async fn try_chat(
+    server: &Upstream,
+    bench: &mut Bench<'_>,
     request: Request,
-) -> Result<(Asker<'a>, Bytes, Value), Response> {
+) -> Result<String, Response> {
     let (head, body) = request.into_parts();
-    let bytes = body.collect_in(LARGEST_REQUEST, held).await;
-    let bytes = bytes.map_err(|error| match error.downcast_ref::<NoRoom>() {
-        Some(why) => no_room(*why),
-        None => {
-            let status = match () {
-                () if error.is::<TooLarge>() => 413,
-                () if error.is::<TooSlow>() => 408,
-                () => 400,
-            };
-            error_response(status, INVALID, &error.to_string())
+    let bytes = bench.receive(body).await?;
+    let read = bytes.clone();
+    let model = bench.run(bytes.len(), move || {
+        let body = json(&read)?;
+        match prompts::has_media(&body) {
+            true => Err(Refused::NoPrompt(NoPrompt::Media)),
+            false => Ok(body["model"].clone()),
         }
-    })?;
-    held.hold(WEIGHT * bytes.len()).map_err(no_room)?;
-    let body: Value = serde_json::from_slice(&bytes).map_err(|error| {
-        let message = format!("the body is no JSON: {error}");
-        error_response(400, INVALID, &message)
-    })?;
-    let asker = Asker {
-        server,
-        headers: head.headers,
-        model: body["model"].clone(),
-    };
-    Ok((asker, bytes, body))
+    });
+    let model = model.await?.map_err(|why| why.response(&bench.held))?;
+    // Pass the whole body: it also contains tools and arguments of the template.
+    let answer = ask(server, &head.headers, "/apply-template", bytes).await?;
+    let asked = bench.run(answer.len(), move || {
+        let prompt = member(&answer, "prompt", Value::is_string);
+        prompt.map(|prompt| question(&prompt, &model))
+    });
+    let asked = asked.await?.ok_or_else(|| unexpected("/apply-template"))?;
+    let ids = tokenize(server, &head.headers, bench, asked).await?;
+    Ok(object(&ids))
 }
 
-/// Asks the server in the name of a client.
-struct Asker<'a> {
-    server: &'a Upstream,
-    /// The client's.
-    headers: HeaderMap,
-    /// Which one is asked for: a server in router mode asks the server of that.
-    model: Value,
+fn json(bytes: &[u8]) -> Result<Value, Refused> {
+    serde_json::from_slice(bytes).map_err(|error| Refused::NoJson(error.to_string()))
 }
 
-impl Asker<'_> {
-    /// The token ids of a text, as of a prompt.
-    async fn tokenize(&self, content: &Value) -> Result<Value, Response> {
-        let mut body = json!({"content": content, "add_special": true, "parse_special": true});
-        if self.model.is_string() {
-            body["model"] = self.model.clone();
-        }
-        let answer = self.ask("/tokenize", body.to_string().into()).await?;
-        member(answer, "tokens", Value::is_array).ok_or_else(|| unexpected("/tokenize"))
-    }
+/// The token ids that the server answers with, as JSON.
+async fn tokenize(
+    server: &Upstream,
+    headers: &HeaderMap,
+    bench: &Bench<'_>,
+    question: Bytes,
+) -> Result<String, Response> {
+    let answer = ask(server, headers, "/tokenize", question).await?;
+    let ids = bench.run(answer.len(), move || {
+        member(&answer, "tokens", Value::is_array).map(|ids| ids.to_string())
+    });
+    ids.await?.ok_or_else(|| unexpected("/tokenize"))
+}
 
-    /// The server's answer. Errors are passed on.
-    async fn ask(&self, path: &'static str, body: Bytes) -> Result<Value, Response> {
-        let mut request = Request::new(Body::full(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = hyper::Uri::from_static(path);
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        for name in [AUTHORIZATION.as_str(), "x-api-key"] {
-            for value in self.headers.get_all(name) {
-                headers.append(hyper::header::HeaderName::from_static(name), value.clone());
-            }
+/// The server's answer to a client with these headers. Errors are passed on.
+async fn ask(
+    server: &Upstream,
+    headers: &HeaderMap,
+    path: &'static str,
+    body: Bytes,
+) -> Result<Bytes, Response> {
+    let mut request = Request::new(Body::full(body));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = hyper::Uri::from_static(path);
+    let own = request.headers_mut();
+    own.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    for name in [AUTHORIZATION.as_str(), "x-api-key"] {
+        for value in headers.get_all(name) {
+            own.append(hyper::header::HeaderName::from_static(name), value.clone());
         }
-        let response = self.server.forward(request).await;
-        if response.status() != StatusCode::OK {
-            return Err(response);
-        }
-        let body = response.into_body().collect(LARGEST_ANSWER).await;
-        let value = body
-            .ok()
-            .and_then(|body| serde_json::from_slice(&body).ok());
-        value.ok_or_else(|| unexpected(path))
     }
+    let response = server.forward(request).await;
+    if response.status() != StatusCode::OK {
+        return Err(response);
+    }
+    let body = response.into_body().collect(LARGEST_ANSWER).await;
+    body.map_err(|_| unexpected(path))
 }
 
 /// A member of an answer, if the answer is an object and the member what is expected.
-fn member(mut answer: Value, name: &str, expected: fn(&Value) -> bool) -> Option<Value> {
+fn member(answer: &[u8], name: &str, expected: fn(&Value) -> bool) -> Option<Value> {
+    let mut answer: Value = serde_json::from_slice(answer).ok()?;
     let member = answer.get_mut(name)?.take();
     expected(&member).then_some(member)
 }

@@ -94,6 +94,7 @@ impl Body {
     pub async fn collect_in(mut self, limit: usize, held: &mut Held) -> Result<Bytes, BoxError> {
         let declared = hyper::body::Body::size_hint(&self);
         if declared.lower() > limit as u64 {
+            held.refuse();
             return Err(Box::new(TooLarge { limit }));
         }
         // A client may declare more than it ever sends, so the buffer grows as the body arrives.
@@ -105,6 +106,7 @@ impl Body {
             };
             let length = all.len() + data.len();
             if length > limit {
+                held.refuse();
                 return Err(Box::new(TooLarge { limit }));
             }
             if length > all.capacity() {

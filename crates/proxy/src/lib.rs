@@ -59,6 +59,9 @@
 //! **Memory.** A [`Room`] bounds what all requests together hold while they are received, worked on and
 //! answered: [`Body::collect_in`] counts what has arrived, and [`Body::holding`] what was not sent yet.
 //!
+//! **Work.** A [`Lane`] does what takes more than a moment on threads of low priority, so that other requests do not
+//! wait for it.
+//!
 //! **Upgrades** (`101 Switching Protocols`) join the two connections.
 
 #![forbid(unsafe_code)]
@@ -67,6 +70,7 @@ mod arriving;
 mod body;
 mod guard;
 mod headers;
+mod lane;
 mod metrics;
 mod places;
 mod rid;
@@ -78,6 +82,7 @@ mod upstream;
 
 pub use arriving::TooSlow;
 pub use body::{Body, BoxError, Tap, TooLarge};
+pub use lane::{Lane, NotDone, Turn};
 pub use metrics::{metrics, metrics_response};
 pub use places::{Counts, Tally};
 pub use rid::{generates, give_id, request_id};

@@ -36,6 +36,18 @@ pub fn metrics(prefix: &str, counts: Counts, rooms: &[&Room]) -> String {
             counts.refused,
         ),
         (
+            "requests_forbidden_total",
+            "counter",
+            "Requests of web pages of other machines, or with a Host that is not allowed (--allow-host)",
+            counts.forbidden,
+        ),
+        (
+            "requests_busy_total",
+            "counter",
+            "Requests that got 429 because too many waited to be worked on",
+            counts.busy,
+        ),
+        (
             "bodies_bytes",
             "gauge",
             "Memory of requests that are received, worked on or answered (--max-bodies)",
@@ -44,7 +56,7 @@ pub fn metrics(prefix: &str, counts: Counts, rooms: &[&Room]) -> String {
         (
             "bodies_refused_total",
             "counter",
-            "Requests that were refused because there was no memory for them",
+            "Requests that were refused because they were too large, or there was no memory for them",
             refused,
         ),
     ] {

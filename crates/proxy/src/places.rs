@@ -25,6 +25,8 @@ pub struct Tally {
     displaced: AtomicU64,
     late: AtomicU64,
     refused: AtomicU64,
+    forbidden: AtomicU64,
+    busy: AtomicU64,
 }
 
 /// A [`Tally`] at a time.
@@ -38,6 +40,10 @@ pub struct Counts {
     pub late: u64,
     /// Requests that got 503 because all places were taken.
     pub refused: u64,
+    /// Requests that got 403 or 421: of a web page, or with a `Host` that is not allowed.
+    pub forbidden: u64,
+    /// Requests that got 429 because too many waited for a thread ([`Lane`](crate::Lane)).
+    pub busy: u64,
 }
 
 impl Tally {
@@ -50,6 +56,8 @@ impl Tally {
             displaced: of(&self.displaced),
             late: of(&self.late),
             refused: of(&self.refused),
+            forbidden: of(&self.forbidden),
+            busy: of(&self.busy),
         }
     }
 
@@ -59,6 +67,14 @@ impl Tally {
 
     pub(crate) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn forbidden(&self) {
+        self.forbidden.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn busy(&self) {
+        self.busy.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -110,6 +110,11 @@ impl Room {
 }
 
 impl Held {
+    /// Counts a request as refused that is too large for another reason.
+    pub fn refuse(&self) {
+        self.room.0.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Holds so many bytes in all from now on, more or fewer than before.
     ///
     /// # Errors

@@ -162,7 +162,10 @@ async fn connection<H: Handler>(
         let answered = Answered(Arc::clone(&place.progress));
         async move {
             let mut response = match verdict.refusal() {
-                Some(refusal) => refusal,
+                Some(refusal) => {
+                    places.tally.forbidden();
+                    refusal
+                }
                 None if full => {
                     places.tally.refused();
                     all_taken(limits.connections)

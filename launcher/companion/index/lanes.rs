@@ -3,53 +3,15 @@
 use std::sync::Arc;
 
 use contextpilot_index::{Answer, Next, Work};
-use tokio::sync::Semaphore;
+use contextpilot_proxy::{Lane, NotDone, Tally, Turn};
 
 use super::Shared;
 use super::ids;
 
-/// Some threads, and a queue of bounded length in front of them.
-#[derive(Clone)]
-pub(super) struct Lane {
-    threads: Arc<Semaphore>,
-    queue: Arc<Semaphore>,
-    waiting: usize,
-}
-
-impl Lane {
-    fn new(threads: usize, waiting: usize) -> Self {
-        Self {
-            threads: Arc::new(Semaphore::new(threads)),
-            queue: Arc::new(Semaphore::new(waiting)),
-            waiting,
-        }
-    }
-
-    /// Runs this on one of the threads. It goes on if the client leaves.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Answer> {
-        let Ok(place) = Arc::clone(&self.queue).try_acquire_owned() else {
-            let waiting = self.waiting;
-            let why = format!("{waiting} such requests wait already: try again in a moment");
-            return Err(Answer::error(429, &why));
-        };
-        let turn = Arc::clone(&self.threads).acquire_owned().await;
-        let done = tokio::task::spawn_blocking(move || {
-            let done = work();
-            drop((turn, place));
-            done
-        });
-        done.await
-            .map_err(|_| Answer::error(503, "the index failed at this, which is a bug: report it"))
-    }
-}
-
 /// One for each kind of request.
 #[derive(Clone)]
 pub(super) struct Lanes {
-    /// A batch may take seconds: one at a time, so that a core is left for other requests.
+    /// A batch may take seconds: one at a time.
     pub(super) batches: Lane,
     /// Milliseconds each.
     pub(super) others: Lane,
@@ -60,25 +22,54 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(tally: &Arc<Tally>) -> Self {
+        let lane = |threads, waiting| Lane::new(threads, waiting, Arc::clone(tally));
         Self {
-            batches: Lane::new(1, 32),
-            others: Lane::new(2, 128),
-            evictions: Lane::new(2, 128),
-            passing: Lane::new(2, 1024),
+            batches: lane(1, 32),
+            others: lane(2, 128),
+            evictions: lane(2, 128),
+            passing: lane(2, 1024),
         }
     }
 }
 
-/// Does all of a request, piece by piece, on a thread that may block.
-pub(super) fn work_off(mut work: Box<Work>, shared: &Shared) -> Box<Work> {
+/// The answer to a request for which there was no thread.
+pub(super) fn not_done(why: NotDone) -> Answer {
+    Answer::error(why.status(), &why.to_string())
+}
+
+/// Does all of a request that takes long, in its turn. Pieces that need the state are short, and done at the usual
+/// priority, so that nobody waits for the state longer than one of them takes. What needs no state is done at the
+/// turn's own.
+pub(super) async fn work_off(
+    mut work: Box<Work>,
+    turn: &Turn,
+    shared: &Shared,
+) -> Result<Box<Work>, NotDone> {
     loop {
-        match work.next() {
-            Next::State => shared.wait().proceed(&mut work, &mut ids::new),
-            Next::Alone => work.compute(),
-            Next::Answer => return work,
+        work = match work.next() {
+            Next::State => with_state(work, shared.clone()).await?,
+            Next::Alone => {
+                let computed = turn.run(move || {
+                    work.compute();
+                    work
+                });
+                computed.await?
+            }
+            Next::Answer => return Ok(work),
         }
     }
+}
+
+/// Does pieces that need the state, until there is something else to do.
+async fn with_state(mut work: Box<Work>, shared: Shared) -> Result<Box<Work>, NotDone> {
+    let done = tokio::task::spawn_blocking(move || {
+        while work.next() == Next::State {
+            shared.wait().proceed(&mut work, &mut ids::new);
+        }
+        work
+    });
+    done.await.map_err(|_| NotDone::Failed)
 }
 
 /// The same for one that takes less than a millisecond, on a thread that serves.

@@ -9,8 +9,8 @@ use contextpilot_index::{
     Answer, Endpoint, Limits, Mode, Outcome, Query, Timings, Wish, Work, timings, weight,
 };
 use contextpilot_proxy::{
-    Body, BoxError, Counts, Handler, Held, NoRoom, Request, Response, Tally, Tap, TooLarge,
-    TooSlow, generates, give_id, json_response, metrics, metrics_response, request_id,
+    Body, BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Request, Response, Tally, Tap,
+    TooLarge, TooSlow, generates, give_id, json_response, metrics, metrics_response, request_id,
 };
 use contextpilot_settings::AllowedHosts;
 use hyper::body::Bytes;
@@ -18,7 +18,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue}
 use hyper::{Method, StatusCode};
 
 use super::hook::Hook;
-use super::lanes::{Lane, Lanes, work_off, work_off_here};
+use super::lanes::{Lanes, not_done, work_off, work_off_here};
 use super::rooms::Rooms;
 use super::{Behind, Shared, ids};
 
@@ -56,7 +56,7 @@ pub(super) fn serve(
         limits,
         wishes,
         hook,
-        lanes: Lanes::new(),
+        lanes: Lanes::new(&tally),
         rooms: Rooms::new(limits.bodies),
         tally: Arc::clone(&tally),
     };
@@ -135,7 +135,7 @@ impl Service {
         };
         let (query, held) = match small {
             true => parse()?,
-            false => lane.run(parse).await??,
+            false => lane.run(parse).await.map_err(not_done)??,
         };
         let outcome = self.shared.lock().await.answer(query, now(), &mut ids::new);
         let response = match outcome {
@@ -147,10 +147,10 @@ impl Service {
                 response(&answer)
             }
             Outcome::Emptied(answer, forgotten) => {
-                lane.run(move || drop(forgotten)).await?;
+                lane.run(move || drop(forgotten)).await.map_err(not_done)?;
                 response(&answer)
             }
-            Outcome::Work(work) => self.work(work, lane, held).await?,
+            Outcome::Work(work) => self.work(work, lane, held).await.map_err(not_done)?,
         };
         self.pass_wishes().await;
         Ok(response)
@@ -163,7 +163,7 @@ impl Service {
         }
     }
 
-    async fn work(&self, work: Box<Work>, lane: &Lane, held: Held) -> Result<Response, Answer> {
+    async fn work(&self, work: Box<Work>, lane: &Lane, held: Held) -> Result<Response, NotDone> {
         if work.is_small() {
             let mut work = work_off_here(work, &self.shared).await;
             self.foresee(&mut work).await;
@@ -174,21 +174,16 @@ impl Service {
         } else {
             lane
         };
-        let shared = self.shared.clone();
-        let done = lane.run(move || {
-            let work = work_off(work, &shared);
-            match work.question() {
-                None => Ok(last(*work, held)),
-                Some(_) => Err((work, held)),
-            }
+        let (shared, turn) = (self.shared.clone(), lane.enter().await?);
+        // It goes on if the client leaves: what was begun is not left half done.
+        let done = tokio::spawn(async move {
+            let work = work_off(work, &turn, &shared).await;
+            (work, turn)
         });
-        match done.await? {
-            Ok(response) => Ok(response),
-            Err((mut work, held)) => {
-                self.foresee(&mut work).await;
-                lane.run(move || last(*work, held)).await
-            }
-        }
+        let (work, turn) = done.await.map_err(|_| NotDone::Failed)?;
+        let mut work = work?;
+        self.foresee(&mut work).await;
+        turn.run(move || last(*work, held)).await
     }
 
     /// Asks the hook what the engine would reuse: it knows the engine's rules and which slots are busy.
@@ -236,7 +231,7 @@ impl Service {
         };
         let (body, id, held) = match named {
             Ok(named) => named,
-            Err(answer) => return response(&answer),
+            Err(why) => return response(&not_done(why)),
         };
         if body.len() != length {
             parts
@@ -329,6 +324,8 @@ fn tell(counts: Counts, stats: &mut serde_json::Value) {
         "displaced": counts.displaced,
         "late": counts.late,
         "refused": counts.refused,
+        "forbidden": counts.forbidden,
+        "busy": counts.busy,
     });
 }
 
