@@ -1,6 +1,8 @@
-//! Any bytes can be read as a recording, and what was read is within bounds.
+//! Any bytes can be read as a recording, and what was read is within bounds. It can be simulated, and no token of it
+//! is lost or counted twice. Checksums count as right here (`cfg(fuzzing)`).
 #![no_main]
 
+use contextpilot_simulate::{Setting, simulate};
 use contextpilot_traffic::{Key, Writer, read};
 use libfuzzer_sys::fuzz_target;
 
@@ -21,6 +23,11 @@ fuzz_target!(|data: &[u8]| {
             let common = pair[0].tokens.common_prefix(&pair[1].tokens);
             assert!(common <= pair[0].tokens.len().min(pair[1].tokens.len()));
             assert!(pair[0].record.prompt <= pair[0].tokens.len());
+        }
+        if let Some(setting) = Setting::recorded(&traffic) {
+            let point = simulate(&traffic, &setting);
+            assert_eq!(point.reused_tokens + point.evaluated_tokens, point.prompt_tokens);
+            assert!(point.refused as usize <= traffic.requests.len());
         }
     }
 });

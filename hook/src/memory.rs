@@ -210,7 +210,7 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "`diverged.request` and `lost` are `null`",
     },
     Bound {
-        what: "connections to the control endpoint",
+        what: "connections to the control endpoint, by the default of `CONTEXTPILOT_LISTEN_CONNECTIONS`",
         most: CONNECTIONS,
         // The whole stack of a thread, although little of it is ever touched; the heads; the
         // body, and the tokens in it; or the ids in it, their states, and an answer with all of them.
@@ -261,7 +261,7 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "the router for which most waits is disconnected (`kv_events.refused`); above 4 MiB for one router, the batch is dropped for it, and it asks for a replay (`kv_events.dropped`)",
     },
     Bound {
-        what: "connections of routers",
+        what: "connections of routers, by the default of `CONTEXTPILOT_KV_EVENTS_CONNECTIONS`",
         // Those that lost their places may not have noticed yet.
         most: 2 * (ROUTERS + ROUTERS / 4),
         // The stacks of two threads, subscriptions, replies, and the largest message that is read.

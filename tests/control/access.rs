@@ -257,6 +257,27 @@ fn what_the_endpoint_refuses_is_counted() {
 }
 
 #[test]
+fn connections_and_their_time_are_settings() {
+    let server = bare(1)
+        .env("CONTEXTPILOT_LISTEN_CONNECTIONS", "2")
+        .env("CONTEXTPILOT_LISTEN_TIMEOUT_MS", "3000");
+    let hooked = Hooked::observing(&server);
+    let open = || Connection::open(hooked.control).unwrap();
+    // Connections of the start may still be about to end.
+    let served = || {
+        let mut connection = open();
+        let answer = connection.exchange("GET", "/health", b"").ok()?;
+        (answer.status == 200).then_some(connection)
+    };
+    let mut first = until("there is a place", served);
+    let _second = until("there is another", served);
+    assert_eq!(open().exchange("GET", "/health", b"").unwrap().status, 503);
+    // Both are closed when they were idle for so long.
+    drop(until("there is room again", served));
+    assert!(first.exchange("GET", "/health", b"").is_err());
+}
+
+#[test]
 fn a_client_that_works_the_hook_too_hard_is_made_to_wait_and_others_are_not() {
     let hooked = Hooked::observing(&bare(1));
     let tokens: Vec<u32> = (0..150_000).map(|n| n % 97).collect();

@@ -43,6 +43,7 @@ mod tests {
 
     fn said(publish: &str, host: &str) -> Value {
         let events = KvEvents {
+            connections: 32,
             publish: publish.parse().expect("an address"),
             replay: None,
             topic: "kv".to_owned(),

@@ -49,6 +49,7 @@ fn was_said(about: SocketAddr, words: &str) -> bool {
 
 fn at(publish: SocketAddr, replay: Option<SocketAddr>) -> KvEvents {
     KvEvents {
+        connections: 32,
         publish,
         replay,
         topic: TOPIC.to_owned(),

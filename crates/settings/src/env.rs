@@ -47,6 +47,13 @@ pub const INDEX_IN_FRONT: &str = "CONTEXTPILOT_INDEX_IN_FRONT";
 /// machines can reach it. Never shown.
 pub const LISTEN_TOKEN: &str = "CONTEXTPILOT_LISTEN_TOKEN";
 
+/// Connections to the control endpoint at a time, of which half may follow `/events` (default 16).
+pub const LISTEN_CONNECTIONS: &str = "CONTEXTPILOT_LISTEN_CONNECTIONS";
+
+/// Milliseconds that a client of the control endpoint may take to send a request, to begin one, and to read some
+/// of an answer (default 20000).
+pub const LISTEN_TIMEOUT_MS: &str = "CONTEXTPILOT_LISTEN_TIMEOUT_MS";
+
 /// A file that gets a line of JSON for each finished request. Without an index URL the hook is
 /// then there for observation only.
 pub const LOG_FILE: &str = "CONTEXTPILOT_LOG_FILE";
@@ -74,6 +81,9 @@ pub const KV_EVENTS: &str = "CONTEXTPILOT_KV_EVENTS";
 
 /// Where routers ask for what they missed (default: the port after the other), or `off`.
 pub const KV_EVENTS_REPLAY: &str = "CONTEXTPILOT_KV_EVENTS_REPLAY";
+
+/// Connections of routers at a time (default 32). A quarter as many may ask for what they missed.
+pub const KV_EVENTS_CONNECTIONS: &str = "CONTEXTPILOT_KV_EVENTS_CONNECTIONS";
 
 /// What each message begins with (default: nothing, which is what vllm-router wants). Where each model
 /// has an address, `{model}` in it stands for the model's name.
@@ -137,9 +147,12 @@ pub const ALL: &[&str] = &[
     JOURNAL,
     INDEX_IN_FRONT,
     LISTEN_TOKEN,
+    LISTEN_CONNECTIONS,
+    LISTEN_TIMEOUT_MS,
     LOG_FILE_MB,
     STORE_GB,
     KV_EVENTS_REPLAY,
+    KV_EVENTS_CONNECTIONS,
     KV_EVENTS_TOPIC,
     KV_BLOCK_SIZE,
     KV_LORA_NAMES,

@@ -9,6 +9,10 @@ use crate::listen::{ListenAddress, ListenAddressError};
 
 /// Tokens in a block by default: the value that vLLM's routers expect.
 pub const DEFAULT_BLOCK_SIZE: u32 = 16;
+/// Default for [`KvEvents::connections`].
+pub const DEFAULT_ROUTERS: usize = 32;
+/// More take more memory than a server has to spare for them.
+pub(crate) const MOST_ROUTERS: usize = 1024;
 /// A larger block is taken for a typing error.
 const LARGEST_BLOCK: u32 = 4096;
 /// Bytes of a topic, and of an adapter's name.
@@ -32,6 +36,8 @@ pub struct KvEvents {
     /// The names by which requests to the router call the server's LoRA adapters, in the
     /// server's order (`/lora-adapters`). For other adapters nothing is published.
     pub adapters: Vec<String>,
+    /// Connections at a time; a quarter as many where replays are asked for.
+    pub connections: usize,
 }
 
 /// Which server publishes with which settings.
@@ -210,6 +216,7 @@ pub(crate) struct Given {
     pub(crate) topic: Option<String>,
     pub(crate) block_size: Option<String>,
     pub(crate) adapters: Option<String>,
+    pub(crate) connections: usize,
 }
 
 /// The variable at fault.
@@ -312,6 +319,7 @@ impl KvEvents {
             topic,
             block_size,
             adapters,
+            connections: given.connections,
         })
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::env;
-use crate::kv_events::{At, Given, KvEventsError, KvEventsOf};
+use crate::kv_events::{At, DEFAULT_ROUTERS, Given, KvEventsError, KvEventsOf, MOST_ROUTERS};
 use crate::listen::{Listen, ListenAddressError};
 use crate::secret::Secret;
 use crate::store::{LARGEST_GB, StoreAt, read_gigabytes};
@@ -19,6 +19,13 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default for [`Settings::exit_drain`].
 pub const DEFAULT_EXIT_DRAIN: Duration = Duration::from_secs(2);
+
+/// Default for [`Settings::listen_connections`].
+pub const DEFAULT_LISTEN_CONNECTIONS: usize = 16;
+/// So many queries may wait for the hook's worker.
+const MOST_LISTEN_CONNECTIONS: usize = 64;
+/// Default for [`Settings::listen_timeout`].
+pub const DEFAULT_LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Default for [`Settings::log_file_limit`]: 64 MiB.
 pub const DEFAULT_LOG_FILE_LIMIT: u64 = 64 << 20;
@@ -60,6 +67,10 @@ pub struct Settings {
     /// Bearer token that the control endpoint asks for. There is one if other machines can
     /// reach it.
     pub listen_token: Option<Secret>,
+    /// Connections to the control endpoint at a time.
+    pub listen_connections: usize,
+    /// Time for a client of the control endpoint to send a request, to begin one, and to read some of an answer.
+    pub listen_timeout: Duration,
     /// File that gets a line for each finished request. Not opened here.
     pub log_file: Option<PathBuf>,
     /// Bytes at which that file is renamed and a new one begins.
@@ -123,6 +134,9 @@ impl Settings {
         if listen_token.is_none() && listen.as_ref().is_some_and(|at| !at.is_local()) {
             return Err(Error::new(env::LISTEN, Cause::OpenToAll));
         }
+        let most = MOST_LISTEN_CONNECTIONS;
+        let listen_connections = vars.connections(env::LISTEN_CONNECTIONS, most)?;
+        let listen_timeout = vars.milliseconds(env::LISTEN_TIMEOUT_MS, 1)?;
         let log_file = vars.get(env::LOG_FILE).map(PathBuf::from);
         let log_file_limit = vars.megabytes(env::LOG_FILE_MB, 1)?;
         let kv_events = vars.kv_events()?;
@@ -144,6 +158,8 @@ impl Settings {
             listen,
             index_in_front,
             listen_token,
+            listen_connections: listen_connections.unwrap_or(DEFAULT_LISTEN_CONNECTIONS),
+            listen_timeout: listen_timeout.unwrap_or(DEFAULT_LISTEN_TIMEOUT),
             log_file,
             log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
             kv_events,
@@ -272,6 +288,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
     }
 
     fn kv_events(&self) -> Result<Option<KvEventsOf>, Error> {
+        let connections = self.connections(env::KV_EVENTS_CONNECTIONS, MOST_ROUTERS)?;
         let Some(publish) = self.text(env::KV_EVENTS)? else {
             return Ok(None);
         };
@@ -281,6 +298,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             topic: self.text(env::KV_EVENTS_TOPIC)?,
             block_size: self.text(env::KV_BLOCK_SIZE)?,
             adapters: self.text(env::KV_LORA_NAMES)?,
+            connections: connections.unwrap_or(DEFAULT_ROUTERS),
         };
         let read = KvEventsOf::read(given).map_err(|(at, error)| {
             let variable = match at {
@@ -303,6 +321,17 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         match text.parse::<u64>() {
             Ok(mb) if digits && (least..=LARGEST_MB).contains(&mb) => Ok(Some(mb << 20)),
             _ => Err(Error::new(variable, Cause::Megabytes { text, least })),
+        }
+    }
+
+    fn connections(&self, variable: &'static str, most: usize) -> Result<Option<usize>, Error> {
+        let Some(text) = self.text(variable)? else {
+            return Ok(None);
+        };
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse() {
+            Ok(number) if digits && (1..=most).contains(&number) => Ok(Some(number)),
+            _ => Err(Error::new(variable, Cause::Connections { text, most })),
         }
     }
 
@@ -337,6 +366,10 @@ enum Cause {
     Milliseconds {
         text: String,
         least: u64,
+    },
+    Connections {
+        text: String,
+        most: usize,
     },
     NotAFlag(String),
     Listen {
@@ -387,6 +420,11 @@ impl fmt::Display for Error {
             Cause::Milliseconds { text, least } => write!(
                 f,
                 "{name} is {:?}: give whole milliseconds, from {least} to {LONGEST_MS}",
+                Shortened(text)
+            ),
+            Cause::Connections { text, most } => write!(
+                f,
+                "{name} is {:?}: give how many connections, from 1 to {most}",
                 Shortened(text)
             ),
             Cause::NotAFlag(text) => write!(

@@ -4,18 +4,16 @@ use std::time::Duration;
 
 use contextpilot_admission::Allowance;
 
-/// Connections to the control endpoint at a time.
-pub const CONNECTIONS: usize = 16;
+/// Connections to the control endpoint at a time, unless `CONTEXTPILOT_LISTEN_CONNECTIONS` says otherwise.
+pub const CONNECTIONS: usize = contextpilot_settings::DEFAULT_LISTEN_CONNECTIONS;
 /// Connections that are accepted in a second; each takes a thread for a moment. Others wait in the system's
 /// queue.
 pub const CONNECTIONS_EACH_SECOND: u32 = 200;
 /// As many at once, if there were none for a while.
 pub const AT_ONCE: usize = 256;
-/// How many of these may follow the stream. The others are for single requests.
-pub const READERS: usize = 8;
 /// Bytes of a request's body: the tokens of a prompt.
 pub const BODY: usize = 1 << 20;
-/// Queries to the worker that may wait: more than there are connections.
+/// Queries to the worker that may wait: as many as there may be connections at most.
 pub const QUESTIONS: usize = 64;
 /// Lines of the log file that may wait for the disk.
 pub const LOG_LINES: usize = 4096;

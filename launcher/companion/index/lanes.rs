@@ -65,7 +65,7 @@ pub(super) async fn work_off(
 async fn with_state(mut work: Box<Work>, shared: Shared) -> Result<Box<Work>, NotDone> {
     let done = tokio::task::spawn_blocking(move || {
         while work.next() == Next::State {
-            shared.wait().proceed(&mut work, &mut ids::new);
+            shared.piece(|index| index.proceed(&mut work, &mut ids::new));
         }
         work
     });

@@ -11,6 +11,8 @@ use tokio::sync::{Mutex, MutexGuard};
 #[derive(Clone)]
 pub(super) struct Shared {
     index: Arc<Mutex<Index>>,
+    /// Whoever does a piece of a large request has this, too.
+    large: Arc<Mutex<()>>,
     mode: Mode,
     /// What the state says, for answers that wait for nobody.
     truth: Arc<AtomicU8>,
@@ -20,6 +22,7 @@ impl Shared {
     pub(super) fn new(index: Index, mode: Mode) -> Self {
         Self {
             index: Arc::new(Mutex::new(index)),
+            large: Arc::default(),
             mode,
             truth: Arc::new(AtomicU8::new(Truth::Guess as u8)),
         }
@@ -37,6 +40,13 @@ impl Shared {
     /// For threads of our own; those that serve must not call this.
     pub(super) fn wait(&self) -> MutexGuard<'_, Index> {
         self.index.blocking_lock()
+    }
+
+    /// For a piece of a large request. Large requests wait for each other first: however many there are, a small one
+    /// waits for one piece at most.
+    pub(super) fn piece(&self, work: impl FnOnce(&mut Index)) {
+        let _turn = self.large.blocking_lock();
+        work(&mut self.wait());
     }
 
     /// For what serves and cannot wait: now if the state is free, else soon.

@@ -13,8 +13,9 @@ use crate::kept::Kept;
 use crate::shared::lock;
 use crate::{Host, replay};
 
-/// Connections of subscribers at a time. A quarter as many may ask for replays.
-pub const CONNECTIONS: usize = 32;
+/// Connections of subscribers at a time, unless `CONTEXTPILOT_KV_EVENTS_CONNECTIONS` says otherwise. A quarter as
+/// many may ask for replays.
+pub const CONNECTIONS: usize = contextpilot_settings::DEFAULT_ROUTERS;
 /// Bytes that may wait for one connection.
 pub const QUEUED_BYTES: usize = 4 << 20;
 /// Bytes that may wait for all of them.
@@ -35,7 +36,7 @@ impl Outlet {
         let address = settings.publish;
         let mut said = false;
         let publisher = loop {
-            match Publisher::bind(address, limits(CONNECTIONS), host.on_thread) {
+            match Publisher::bind(address, limits(settings.connections), host.on_thread) {
                 Ok(publisher) => break publisher,
                 Err(why) => self.complain(&mut said, host, "KV_EVENTS", address, &why),
             }
@@ -81,7 +82,7 @@ impl Outlet {
     ) -> io::Result<Router> {
         let (feed, replays) = (Arc::clone(&self.feed), Arc::clone(&self.replays));
         let topic = settings.topic.clone();
-        let limits = limits(CONNECTIONS / 4);
+        let limits = limits(settings.connections.div_ceil(4));
         Router::bind(address, limits, host.on_thread, move |question, send| {
             replay::answer(&replays, &feed, topic.as_bytes(), question, send)
         })

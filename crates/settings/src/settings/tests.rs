@@ -31,6 +31,8 @@ fn without_any_variable_the_settings_are_the_defaults() {
     assert_eq!(unset.log_file_limit, 64 << 20);
     assert_eq!(unset.kv_events, None);
     assert_eq!(unset.explain_limit, Some(32 << 20));
+    assert_eq!(unset.listen_connections, 16);
+    assert_eq!(unset.listen_timeout, Duration::from_secs(20));
     assert!(!unset.explain_text);
     assert!(!unset.is_engaged());
 
@@ -44,10 +46,13 @@ fn without_any_variable_the_settings_are_the_defaults() {
         (env::JOURNAL, ""),
         (env::LISTEN, ""),
         (env::LISTEN_TOKEN, ""),
+        (env::LISTEN_CONNECTIONS, ""),
+        (env::LISTEN_TIMEOUT_MS, ""),
         (env::LOG_FILE, ""),
         (env::LOG_FILE_MB, ""),
         (env::KV_EVENTS, ""),
         (env::KV_EVENTS_REPLAY, ""),
+        (env::KV_EVENTS_CONNECTIONS, ""),
         (env::KV_EVENTS_TOPIC, ""),
         (env::KV_BLOCK_SIZE, ""),
         (env::KV_LORA_NAMES, ""),
@@ -69,6 +74,8 @@ fn every_variable_sets_its_field() {
         (env::JOURNAL, "0"),
         (env::LISTEN, "0.0.0.0:8890"),
         (env::LISTEN_TOKEN, "s3same"),
+        (env::LISTEN_CONNECTIONS, "3"),
+        (env::LISTEN_TIMEOUT_MS, "70"),
         (env::LOG_FILE, "queries.jsonl"),
         (env::LOG_FILE_MB, "2"),
         (env::EXPLAIN_MB, "0"),
@@ -88,6 +95,8 @@ fn every_variable_sets_its_field() {
     assert_eq!(settings.listen, "0.0.0.0:8890".parse().ok());
     let token = settings.listen_token.as_ref().map(Secret::expose);
     assert_eq!(token, Some("s3same"));
+    assert_eq!(settings.listen_connections, 3);
+    assert_eq!(settings.listen_timeout, Duration::from_millis(70));
     assert_eq!(settings.log_file, Some(PathBuf::from("queries.jsonl")));
     assert_eq!(settings.log_file_limit, 2 << 20);
     assert_eq!(settings.explain_limit, None);
@@ -132,6 +141,14 @@ fn an_error_names_the_variable_and_the_remedy() {
             "0.0.0.0:8890",
             "set CONTEXTPILOT_LISTEN_TOKEN to a",
         ),
+        (
+            env::LISTEN_CONNECTIONS,
+            "0",
+            "is \"0\": give how many connections, from 1 to 64",
+        ),
+        (env::LISTEN_CONNECTIONS, "65", "from 1 to 64"),
+        (env::LISTEN_TIMEOUT_MS, "0", "from 1 to"),
+        (env::KV_EVENTS_CONNECTIONS, "many", "from 1 to 1024"),
         (env::LOG_FILE_MB, "0", "whole MiB, from 1 to"),
         (env::LOG_FILE_MB, "64M", "whole MiB, from 1 to"),
         (env::EXPLAIN_MB, "all", "whole MiB, from 0 to"),
@@ -201,7 +218,10 @@ fn any_of_five_variables_wants_the_hook() {
         env::LISTEN_TOKEN,
         env::LOG_FILE_MB,
         env::JOURNAL,
+        env::LISTEN_CONNECTIONS,
+        env::LISTEN_TIMEOUT_MS,
         env::KV_EVENTS_REPLAY,
+        env::KV_EVENTS_CONNECTIONS,
         env::KV_EVENTS_TOPIC,
         env::KV_BLOCK_SIZE,
         env::KV_LORA_NAMES,

@@ -26,7 +26,6 @@ use serde::Serialize;
 
 use super::ask::{Asker, NoAnswer, Question};
 use super::stream::{Reader, Stream};
-use crate::bounds::READERS;
 use crate::library::Library;
 
 mod decode;
@@ -44,6 +43,8 @@ pub(crate) struct Answers {
     pub(crate) sender: Option<Arc<Sender>>,
     pub(crate) index_in_front: Option<String>,
     pub(crate) readers: Arc<AtomicUsize>,
+    /// So many connections may follow the stream.
+    pub(crate) most_readers: usize,
 }
 
 impl Answers {
@@ -232,7 +233,7 @@ impl Answers {
     }
 
     fn events(&self, request: &Request) -> Response {
-        let Some(place) = Place::take(&self.readers) else {
+        let Some(place) = Place::take(&self.readers, self.most_readers) else {
             self.asker.clients.refuse();
             return refuse(503, "too many readers: close one, or try again later");
         };
@@ -383,10 +384,10 @@ fn browser(request: &Request) -> BrowserHeaders<'_> {
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn take(readers: &Arc<AtomicUsize>) -> Option<Self> {
+    fn take(readers: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let place = Self(Arc::clone(readers));
         // If it is refused, the drop returns it.
-        (readers.fetch_add(1, Ordering::AcqRel) < READERS).then_some(place)
+        (readers.fetch_add(1, Ordering::AcqRel) < most).then_some(place)
     }
 }
 

@@ -3,7 +3,6 @@
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
 
 use contextpilot_admission::{Pace, give_way};
 use contextpilot_http_server::{
@@ -12,15 +11,8 @@ use contextpilot_http_server::{
 use contextpilot_settings::{Listen, ListenAddress};
 
 use super::answers::{Answers, refuse};
-use crate::bounds::{AT_ONCE, BODY, CONNECTIONS, CONNECTIONS_EACH_SECOND};
+use crate::bounds::{AT_ONCE, CONNECTIONS_EACH_SECOND};
 use crate::library::Library;
-
-const LIMITS: Limits = Limits {
-    body: BODY,
-    patience: Duration::from_secs(20),
-    whole_request: Duration::from_secs(20),
-    connections: CONNECTIONS,
-};
 
 /// Where a Unix socket stands, to be taken away at the end.
 pub(crate) type Socket = Arc<OnceLock<Bound>>;
@@ -29,6 +21,7 @@ pub(crate) type Socket = Arc<OnceLock<Bound>>;
 pub(crate) fn start(
     library: &'static dyn Library,
     listen: Listen,
+    limits: Limits,
     answers: Answers,
 ) -> io::Result<Socket> {
     let socket = Socket::default();
@@ -43,7 +36,7 @@ pub(crate) fn start(
             Ok((listener?, at))
         });
         match bound {
-            Ok((listener, at)) => accept(library, &listener, &at, &answers),
+            Ok((listener, at)) => accept(library, &listener, &at, limits, &answers),
             Err(why) => library.say(format_args!(
                 "Control endpoint: cannot listen on {listen}, {why}. The server runs as usual, \
                  without the endpoint: set CONTEXTPILOT_LISTEN to another address and restart"
@@ -78,6 +71,7 @@ fn accept(
     library: &'static dyn Library,
     listener: &Listener,
     at: &ListenAddress,
+    limits: Limits,
     answers: &Arc<Answers>,
 ) {
     match listener.tcp_address() {
@@ -88,7 +82,7 @@ fn accept(
     let clients = Arc::clone(&answers.asker.clients);
     accept_for_ever(
         listener,
-        Pool::new(LIMITS.connections).paced(Pace::new(CONNECTIONS_EACH_SECOND, AT_ONCE)),
+        Pool::new(limits.connections).paced(Pace::new(CONNECTIONS_EACH_SECOND, AT_ONCE)),
         || {
             clients.refuse();
             refuse(503, "too many connections: close one, or try again later")
@@ -111,7 +105,7 @@ fn accept(
                 refuse(status, why)
             };
             // A connection that breaks is the client's to report.
-            let ended = serve(stream, &LIMITS, answer, malformed);
+            let ended = serve(stream, &limits, answer, malformed);
             if ended.is_err_and(|error| is_late(&error)) {
                 clients.refuse();
             }

@@ -38,11 +38,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use contextpilot_delivery::Sender;
+use contextpilot_http_server::Limits;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_residency::Accounts;
 use contextpilot_server_flags::ServerFlags;
 use contextpilot_settings::{IndexUrl, Settings};
 
+use crate::bounds::BODY;
 use crate::library::Library;
 use crate::turns::Turns;
 use answers::Answers;
@@ -147,8 +149,17 @@ pub(crate) fn start(
                 sender: index.as_ref().map(|(sender, _)| Arc::clone(sender)),
                 index_in_front: settings.index_in_front.as_ref().map(IndexUrl::shown),
                 readers: Arc::default(),
+                // The others are for single requests.
+                most_readers: settings.listen_connections.div_ceil(2),
             };
-            remains.socket = Some(control::start(library, listen.clone(), answers)?);
+            let limits = Limits {
+                body: BODY,
+                patience: settings.listen_timeout,
+                whole_request: settings.listen_timeout,
+                connections: settings.listen_connections,
+            };
+            let socket = control::start(library, listen.clone(), limits, answers)?;
+            remains.socket = Some(socket);
             Some((stream, questions))
         }
         None => None,
