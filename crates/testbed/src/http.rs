@@ -15,8 +15,9 @@ use crate::{
     tls::Certificate,
 };
 
-/// The timeout of a read. A tiny model answers much faster, and a test run waits longer than this.
-const SILENCE: Duration = Duration::from_secs(60);
+/// The timeout of a read. Most answers take milliseconds; six prompts of 16,000 tokens at once take minutes on
+/// a small machine that is busy.
+const SILENCE: Duration = Duration::from_secs(300);
 
 /// One connection. Several requests may follow each other on it.
 #[derive(Debug)]
