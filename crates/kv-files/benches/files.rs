@@ -44,7 +44,7 @@ fn chunks(prompt: i32, tokens: usize, bytes_per_token: usize) -> Vec<Chunk> {
 }
 
 fn writer(folder: &Folder) -> Writer {
-    Writer::start(folder.clone(), u64::MAX, || ()).expect("a thread")
+    Writer::start(folder.clone(), u64::MAX, || (), || false).expect("a thread")
 }
 
 /// A prompt from its files into a state, against reading the same files and copying them.

@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crate::{Folder, Problem};
 
 mod disk;
+mod pace;
 mod rows;
 mod thread;
 
@@ -51,6 +52,8 @@ struct Shared {
     spare: AtomicU64,
     /// After a failure nothing is written for a while.
     paused: AtomicBool,
+    /// Somebody waits for the thread.
+    hurry: AtomicBool,
     touched: Mutex<HashSet<Name>>,
 }
 
@@ -88,11 +91,17 @@ pub enum Refusal {
 
 impl Writer {
     /// Starts the thread, which first calls `on_start`, then removes what dead processes were
-    /// writing. `queue_bytes` bounds the rows that wait; one chunk is always taken.
+    /// writing. `queue_bytes` bounds the rows that wait; one chunk is always taken. While `is_busy`
+    /// says that others compute, the thread rests for most of the time.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(folder: Folder, queue_bytes: u64, on_start: fn()) -> io::Result<Self> {
+    pub fn start(
+        folder: Folder,
+        queue_bytes: u64,
+        on_start: fn(),
+        is_busy: fn() -> bool,
+    ) -> io::Result<Self> {
         let (jobs, inbox) = unbounded();
         let (outbox, done) = unbounded();
         let (used, spare) = unbounded();
@@ -101,7 +110,7 @@ impl Writer {
         let builder = std::thread::Builder::new().name("contextpilot-kv".into());
         builder.spawn(move || {
             on_start();
-            thread::run(folder, &inbox, &outbox, &used, &theirs);
+            thread::run(folder, is_busy, &inbox, &outbox, &used, &theirs);
         })?;
         Ok(Self {
             jobs,
@@ -221,6 +230,7 @@ impl Writer {
     /// Waits until everything that was asked for so far is done, but no longer than this. Whether it is.
     pub fn flush(&self, within: Duration) -> bool {
         let (sender, receiver) = bounded(1);
+        self.shared.hurry.store(true, Ordering::Relaxed);
         self.jobs.send(Job::Flush(sender)).is_ok() && receiver.recv_timeout(within).is_ok()
     }
 

@@ -128,7 +128,8 @@ fn the_queue_is_bounded_and_nobody_waits() {
     let home = closed();
     let folder = Folder::open(home.path()).expect("it opens");
     let stop = GO.lock().expect("a lock");
-    let writer = Writer::start(folder.clone(), 2500, || drop(GO.lock())).expect("a thread");
+    let writer =
+        Writer::start(folder.clone(), 2500, || drop(GO.lock()), || false).expect("a thread");
     let chunks: Vec<_> = (1..5)
         .map(|prompt| common::chunks(prompt, 1).remove(0))
         .collect();

@@ -42,7 +42,8 @@ fn chunks_of_a_state_are_what_was_cut_out_of_it() {
     let home = closed();
     let folder = Folder::open(home.path()).expect("it opens");
     let stop = GO.lock().expect("a lock");
-    let writer = Writer::start(folder.clone(), u64::MAX, || drop(GO.lock())).expect("a thread");
+    let writer =
+        Writer::start(folder.clone(), u64::MAX, || drop(GO.lock()), || false).expect("a thread");
     let (state, chunks) = (state(), chunks(TOKENS));
     assert_eq!(chunks.len(), 3);
     for chunk in &chunks {

@@ -121,7 +121,8 @@ fn a_full_disk_fails_and_recovers() {
     // All are in the queue before the disk is full.
     static GO: Mutex<()> = Mutex::new(());
     let stop = GO.lock().expect("a lock");
-    let writer = Writer::start(folder.clone(), u64::MAX, || drop(GO.lock())).expect("a thread");
+    let writer =
+        Writer::start(folder.clone(), u64::MAX, || drop(GO.lock()), || false).expect("a thread");
     let chunks: Vec<Chunk> = (0..20)
         .map(|prompt| chunks(prompt, 100).remove(0))
         .collect();

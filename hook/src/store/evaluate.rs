@@ -4,6 +4,7 @@ mod batches;
 mod load;
 mod parts;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use contextpilot_kv_store::{Layout, LayoutError, prove};
@@ -23,6 +24,14 @@ use crate::channel::push;
 
 /// Fewer leading tokens of a prompt are not looked for.
 pub(super) const LEAST: usize = 8;
+
+/// The engine evaluates a batch, as far as the store knows.
+static EVALUATING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the engine evaluates a batch now.
+pub(super) fn is_busy() -> bool {
+    EVALUATING.load(Ordering::Relaxed)
+}
 
 /// What a batch holds, as far as it is known.
 enum Content {
@@ -73,6 +82,7 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         ended: false,
     };
     let start = Instant::now();
+    EVALUATING.store(true, Ordering::Relaxed);
     let mut result = match left_out.len() {
         0 => batch.whole(),
         all if all == entries.len() => 0,
@@ -199,6 +209,7 @@ struct Open<'a> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
+        EVALUATING.store(false, Ordering::Relaxed);
         if !self.ended {
             end(self.context, self.parts, -2);
         }

@@ -8,6 +8,7 @@ use contextpilot_kv_files::{Done, Folder, Writer};
 use contextpilot_kv_store::{Composer, Fingerprint, Found, Layout, Name, Piece, State, Store};
 use contextpilot_settings::StoreAt;
 
+use super::evaluate;
 use super::figures::{self, FIGURES};
 use crate::base::{guard, log};
 
@@ -69,7 +70,12 @@ impl Shelf {
         for header in folder.headers()? {
             tree.load(header.chunk, header.last_used);
         }
-        let writer = Writer::start(folder.clone(), QUEUE, guard::enter_for_life)?;
+        let writer = Writer::start(
+            folder.clone(),
+            QUEUE,
+            guard::enter_for_life,
+            evaluate::is_busy,
+        )?;
         for name in tree.orphans() {
             writer.remove(name);
         }

@@ -16,6 +16,8 @@ use crate::folder::{Folder, NEW, file_name};
 use crate::format::Head;
 use crate::models;
 
+/// So many bytes are written at a time.
+const PIECE: usize = 256 << 10;
 /// How many names are tried for a new file. Others may have the same process id, in another container.
 const ATTEMPTS: u32 = 1000;
 
@@ -39,7 +41,13 @@ impl Disk {
         self.folder.path().to_owned()
     }
 
-    pub(super) fn write(&mut self, chunk: &Chunk, rows: &[u8]) -> io::Result<()> {
+    /// Calls `rest` now and then.
+    pub(super) fn write(
+        &mut self,
+        chunk: &Chunk,
+        rows: &[u8],
+        rest: impl FnMut(),
+    ) -> io::Result<()> {
         let head = Head::write(chunk, rows);
         // Else the system would end the process, the server, with a signal.
         let most = getrlimit(Resource::Fsize).current;
@@ -51,7 +59,7 @@ impl Disk {
             None => self.folder.inner(NEW)?,
         };
         let to = file_name(&chunk.name);
-        self.put(&new, &[&head, rows], &to)?;
+        self.put(&new, &[&head, rows], &to, rest)?;
         // Kept open only as long as all is well.
         self.new = Some(new);
         Ok(())
@@ -61,15 +69,26 @@ impl Disk {
     pub(super) fn name_model(&mut self, fingerprint: &Fingerprint, model: &str) -> io::Result<()> {
         let new = self.folder.inner(NEW)?;
         let to = models::file_name(fingerprint);
-        self.put(&new, &[model.as_bytes()], &to)
+        self.put(&new, &[model.as_bytes()], &to, || ())
     }
 
     /// Writes a file whole, and then gives it its name: a folder, and a name in it.
-    fn put(&mut self, new: &OwnedFd, parts: &[&[u8]], to: &str) -> io::Result<()> {
+    fn put(
+        &mut self,
+        new: &OwnedFd,
+        parts: &[&[u8]],
+        to: &str,
+        mut rest: impl FnMut(),
+    ) -> io::Result<()> {
         let (mut file, name) = self.create(new)?;
         let written = parts
             .iter()
-            .try_for_each(|part| file.write_all(part))
+            .flat_map(|part| part.chunks(PIECE))
+            .try_for_each(|piece| {
+                file.write_all(piece)?;
+                rest();
+                Ok(())
+            })
             .and_then(|()| self.rename(new, &name, to));
         if written.is_err() {
             let _ = rustix::fs::unlinkat(new, &*name, AtFlags::empty());

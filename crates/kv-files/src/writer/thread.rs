@@ -10,6 +10,7 @@ use contextpilot_kv_store::{Chunk, Name};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::disk::Disk;
+use super::pace::Pace;
 use super::rows::Rows;
 use super::{Done, Job, SPARE, Shared};
 use crate::{Folder, Problem};
@@ -23,6 +24,7 @@ const COLLECT: Duration = Duration::from_secs(30);
 
 pub(super) fn run(
     folder: Folder,
+    is_busy: fn() -> bool,
     jobs: &Receiver<Job>,
     done: &Sender<Done>,
     spare: &Sender<Vec<u8>>,
@@ -33,6 +35,7 @@ pub(super) fn run(
     disk.sweep();
     let mut thread = Thread {
         disk,
+        pace: Pace::new(is_busy),
         done,
         spare,
         shared,
@@ -46,6 +49,7 @@ pub(super) fn run(
 
 struct Thread<'a> {
     disk: Disk,
+    pace: Pace,
     done: &'a Sender<Done>,
     spare: &'a Sender<Vec<u8>>,
     shared: &'a Shared,
@@ -75,8 +79,10 @@ impl Thread<'_> {
         }
         match job {
             Ok(Job::Write(chunk, rows)) => {
+                self.pace.begin(&self.shared.hurry);
                 let (done, bytes) = match rows.cut(|| std::mem::take(&mut self.cut)) {
                     Some(cut) => {
+                        self.pace.rest(&self.shared.hurry);
                         let done = self.write(&chunk, &cut);
                         let bytes = cut.len() as u64;
                         if matches!(rows, Rows::InState(..)) {
@@ -100,6 +106,7 @@ impl Thread<'_> {
             Ok(Job::Touched) => self.touch_at = self.touch_at.or(Some(now + COLLECT)),
             Ok(Job::Flush(waiting)) => {
                 self.touch();
+                self.shared.hurry.store(false, Ordering::Relaxed);
                 let _ = waiting.send(());
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -115,7 +122,9 @@ impl Thread<'_> {
         if let Some((_, problem)) = &self.pause {
             return Done::Failed(chunk.name, problem.clone());
         }
-        match self.disk.write(chunk, rows) {
+        let (pace, shared) = (&mut self.pace, self.shared);
+        let rest = || pace.rest(&shared.hurry);
+        match self.disk.write(chunk, rows, rest) {
             Ok(()) => {
                 self.next_pause = FIRST_PAUSE;
                 Done::Written(chunk.name)

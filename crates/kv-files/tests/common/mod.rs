@@ -24,7 +24,7 @@ pub(crate) fn closed() -> TempDir {
 }
 
 pub(crate) fn writer(folder: &Folder) -> Writer {
-    Writer::start(folder.clone(), u64::MAX, || ()).expect("a thread")
+    Writer::start(folder.clone(), u64::MAX, || (), || false).expect("a thread")
 }
 
 /// The chunks of a prompt of so many tokens; prompts share nothing.
