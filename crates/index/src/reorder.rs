@@ -13,7 +13,7 @@ use crate::deduplicate::{NewTurn, Sum};
 use crate::forecast::Question;
 use crate::numbering::places;
 use crate::query::{Reorder, Wanted};
-use crate::work::{Next, Piece, REQUEST};
+use crate::work::{HALF, Next, Piece, REQUEST};
 use crate::{Answer, Index, Mode, Truth};
 
 /// A `/reorder` that is being answered.
@@ -35,6 +35,8 @@ pub(crate) struct Reordering {
     /// The contexts that are still to be placed, in the order of the schedule.
     left: VecDeque<usize>,
     pub(crate) placed: Vec<Placed>,
+    /// The blocks of the next one, if they are many and were admitted in a piece before.
+    admitted: Option<Vec<Block>>,
     /// Ids of contexts with the same blocks, in a first batch.
     same: HashMap<Vec<Block>, String>,
     /// The ids that were handed out.
@@ -203,6 +205,7 @@ impl Index {
             planned: Cached::new(),
             left: VecDeque::new(),
             placed: Vec::new(),
+            admitted: None,
             same: HashMap::new(),
             tracked: Vec::new(),
             before: self.requests.next_number(),
@@ -270,7 +273,17 @@ impl Index {
                 };
                 return;
             };
-            piece.done(REQUEST + job.places[at].len());
+            let blocks = job.places[at].len();
+            if blocks > HALF && job.admitted.is_none() {
+                // That alone is a piece.
+                match self.admit(&job.reorder.contexts[at], 1, job.before) {
+                    Ok(blocks) => job.admitted = Some(blocks),
+                    Err(answer) => return job.refuse(*answer),
+                }
+                job.left.push_front(at);
+                return;
+            }
+            piece.done(REQUEST + blocks);
             if let Err(answer) = self.place(job, at, new_id) {
                 job.refuse(*answer);
                 return;
@@ -345,7 +358,7 @@ impl Index {
         at: usize,
         new_id: &mut dyn FnMut() -> String,
     ) -> Result<(), Box<Answer>> {
-        let given = self.admit(&job.reorder.contexts[at], 1, job.before)?;
+        let given = self.admitted(job, at)?;
         let by_tree: Vec<Block> = job.places[at].iter().map(|place| given[*place]).collect();
         let alone = job.reorder.contexts.len() == 1;
         let ordered = match job.reorder.order {
@@ -407,6 +420,20 @@ impl Index {
             matched: ordered.cached > 0,
         };
         Ok(())
+    }
+
+    /// The blocks of a context, for which there is room. They may be admitted already; if others have taken their room
+    /// or their numbers since, they are admitted again.
+    fn admitted(&mut self, job: &mut Reordering, at: usize) -> Result<Vec<Block>, Box<Answer>> {
+        let context = &job.reorder.contexts[at];
+        if let Some(blocks) = job.admitted.take() {
+            self.make_room(1, blocks.len(), 0, job.before)?;
+            let mut both = context.keys.iter().zip(&blocks);
+            if both.all(|(key, block)| self.blocks.known(*key) == Some(*block)) {
+                return Ok(blocks);
+            }
+        }
+        self.admit(context, 1, job.before)
     }
 
     fn longest(&self, planned: &Cached, blocks: &[Block]) -> (usize, Option<u64>) {

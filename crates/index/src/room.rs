@@ -117,7 +117,7 @@ impl Index {
     }
 
     /// Makes room for so many requests with so many blocks in all, of which some are new.
-    fn make_room(
+    pub(crate) fn make_room(
         &mut self,
         requests: usize,
         blocks: usize,

@@ -36,6 +36,9 @@ enum Job {
 /// How much is done in one piece, counted in blocks: a few milliseconds.
 const PIECE: usize = 4096;
 
+/// A context with more blocks is placed in two pieces.
+pub(crate) const HALF: usize = PIECE / 2;
+
 /// Counts what is done in a piece.
 #[derive(Debug, Default)]
 pub(crate) struct Piece(usize);

@@ -205,6 +205,74 @@ fn no_piece_of_a_large_request_is_large() {
     assert!(many > 80_000 / 4096, "{many}");
 }
 
+/// Others may have their pieces between those of one context: they take its room, or everything is forgotten.
+#[test]
+fn a_large_context_is_placed_in_pieces_whatever_happens_in_between() {
+    let limits = Limits {
+        blocks: 6000,
+        requests: 3,
+        ..Limits::default()
+    };
+    for meanwhile in ["nothing", "others", "/reset"] {
+        let mut asked = live(limits);
+        asked.post("/reorder", json!({"contexts": [["first"]]}));
+        let context: Vec<u32> = (0..4000).collect();
+        let body = json!({ "contexts": [context] }).to_string();
+        let query = Query::parse(Endpoint::Reorder, body.as_bytes(), &limits);
+        let mut ids = 1000_u64;
+        let mut new_id = || {
+            ids += 1;
+            format!("req-{ids:012x}")
+        };
+        let outcome = asked
+            .index
+            .answer(query.expect("a query"), 0.0, &mut new_id);
+        let Outcome::Work(mut work) = outcome else {
+            panic!("it is done at once");
+        };
+        let mut pieces = 0;
+        loop {
+            match work.next() {
+                Next::State => {
+                    asked.index.proceed(&mut work, &mut new_id);
+                    pieces += 1;
+                }
+                Next::Alone => work.compute(),
+                Next::Answer => break,
+            }
+            match meanwhile {
+                "others" if pieces == 1 => {
+                    for round in 1..4 {
+                        let other: Vec<u32> = (0..3000).map(|n| round * 10_000 + n).collect();
+                        let answer = asked.post("/reorder", json!({"contexts": [other]}));
+                        assert_eq!(answer.status, 200, "{}", answer.body);
+                        let ids = &answer.body["request_ids"];
+                        asked.post("/evict", json!({ "request_ids": ids }));
+                    }
+                }
+                "/reset" if pieces == 1 => {
+                    assert_eq!(asked.post("/reset", json!({})).status, 200);
+                    asked.post("/reorder", json!({"contexts": [["another"]]}));
+                }
+                _ => {}
+            }
+        }
+        assert!(pieces >= 2, "{pieces}");
+        let answer = work.answer();
+        assert_eq!(answer.status, 200, "{meanwhile}: {}", answer.body);
+        let ordered = answer.body["reordered_contexts"][0].as_array();
+        let mut ordered: Vec<u64> = ordered.unwrap().iter().filter_map(Value::as_u64).collect();
+        ordered.sort_unstable();
+        assert_eq!(ordered, (0..4000).collect::<Vec<u64>>(), "{meanwhile}");
+        assert!(asked.index.ids().len() <= limits.requests, "{meanwhile}");
+        let stats = asked.ask("GET", "/stats", b"").body;
+        assert!(stats["known_blocks"].as_u64() <= Some(6000), "{stats}");
+        let id = &answer.body["request_ids"][0];
+        let gone = asked.post("/evict", json!({ "request_ids": [id] }));
+        assert_eq!(gone.body["removed_count"], 1, "{meanwhile}: {}", gone.body);
+    }
+}
+
 #[test]
 fn an_error_repeats_no_large_request() {
     let mut asked = live(Limits::default());
