@@ -11,6 +11,9 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::room::Held;
 
+/// Bytes of a body that are received before others have their turn on the same thread.
+const TURN: usize = 64 << 10;
+
 /// Why a body is cut off.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -99,7 +102,7 @@ impl Body {
         }
         // A client may declare more than it ever sends, so the buffer grows as the body arrives.
         let most = usize::try_from(declared.upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let mut all = Vec::new();
+        let (mut all, mut in_turn) = (Vec::new(), 0);
         while let Some(frame) = self.frame().await {
             let Ok(data) = frame?.into_data() else {
                 continue;
@@ -115,6 +118,12 @@ impl Body {
                 all.reserve_exact(capacity - all.len());
             }
             all.extend_from_slice(&data);
+            // Clients that send as fast as they can are taken in turn with those that ask for little.
+            in_turn += data.len();
+            if in_turn >= TURN {
+                in_turn = 0;
+                tokio::task::yield_now().await;
+            }
         }
         Ok(all.into())
     }

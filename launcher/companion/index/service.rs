@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use contextpilot_index::{
-    Answer, Endpoint, Limits, Mode, Outcome, Query, Timings, Wish, Work, timings, weight,
+    Answer, Endpoint, Limits, Mode, Next, Outcome, Query, Timings, Wish, Work, timings, weight,
 };
 use contextpilot_proxy::{
     Body, BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Request, Response, Tally, Tap,
@@ -137,7 +137,19 @@ impl Service {
             true => parse()?,
             false => lane.run(parse).await.map_err(not_done)??,
         };
-        let outcome = self.shared.lock().await.answer(query, now(), &mut ids::new);
+        // A small request, as an eviction, gets all that it needs of the state at once: it waits for others once.
+        let (outcome, wishes) = {
+            let mut index = self.shared.lock().await;
+            let mut outcome = index.answer(query, now(), &mut ids::new);
+            if let Outcome::Work(work) = &mut outcome
+                && work.is_small()
+                && work.next() == Next::State
+            {
+                index.proceed(work, &mut ids::new);
+            }
+            (outcome, index.wishes())
+        };
+        self.pass(wishes);
         let response = match outcome {
             Outcome::Answer(mut answer) => {
                 if endpoint == Endpoint::Stats {
@@ -150,9 +162,16 @@ impl Service {
                 lane.run(move || drop(forgotten)).await.map_err(not_done)?;
                 response(&answer)
             }
-            Outcome::Work(work) => self.work(work, lane, held).await.map_err(not_done)?,
+            Outcome::Work(work) if work.next() == Next::Answer && work.question().is_none() => {
+                last(*work, held)
+            }
+            Outcome::Work(work) => {
+                let done = self.work(work, lane, held).await;
+                let wishes = self.shared.lock().await.wishes();
+                self.pass(wishes);
+                done.map_err(not_done)?
+            }
         };
-        self.pass_wishes().await;
         Ok(response)
     }
 
@@ -196,8 +215,8 @@ impl Service {
         }
     }
 
-    async fn pass_wishes(&self) {
-        for wish in self.shared.lock().await.wishes() {
+    fn pass(&self, wishes: Vec<Wish>) {
+        for wish in wishes {
             // If the queue is full, the tokens are estimated from the length.
             let _ = self.wishes.try_send(wish);
         }
