@@ -48,12 +48,16 @@ fuzz_target!(|data: &[u8]| {
         match judged(&answer) {
             Verdict::Delivered | Verdict::NothingThere => {
                 outbox.delivered();
-                batch.iter().for_each(|id| drop(open.remove(id)));
+                for id in &batch {
+                    open.remove(id);
+                }
             }
             Verdict::Refused(places) => {
                 let given_up = outbox.give_up(&places);
                 assert!(given_up.iter().all(|id| sent.contains(id)));
-                given_up.iter().for_each(|id| drop(open.remove(id)));
+                for id in &given_up {
+                    open.remove(id);
+                }
             }
             Verdict::Retry(retry) if retry.next != Next::Same && batch.len() == 1 => {
                 outbox.set_aside();
