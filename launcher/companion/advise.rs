@@ -80,7 +80,7 @@ struct ChangeOut {
 struct TokensOut {
     prefix: u64,
     behind_a_difference: u64,
-    new: u64,
+    never_sent: u64,
     differs_at: Option<u32>,
 }
 
@@ -100,7 +100,7 @@ impl AdviceOut {
             tokens: TokensOut {
                 prefix: tokens.prefix,
                 behind_a_difference: tokens.behind_a_difference,
-                new: tokens.new,
+                never_sent: tokens.never_sent,
                 differs_at: tokens.differs_at,
             },
         }
@@ -127,18 +127,20 @@ fn text(advice: &Advice) -> String {
         "{} of the tokens repeat the beginning of an earlier request: flags decide over them.\n",
         share(tokens.prefix)
     );
+    text += &format!(
+        "{} are new, as no prompt before them began like that: {} were never sent, {} were sent behind \
+         something else",
+        share(tokens.behind_a_difference + tokens.never_sent),
+        share(tokens.never_sent),
+        share(tokens.behind_a_difference),
+    );
     if let Some(at) = tokens.differs_at {
         text += &format!(
-            "{} were sent before, but behind something that differs, mostly at token {}: the client \
-             can put that last.\n",
-            share(tokens.behind_a_difference),
-            count(u64::from(at)),
+            ", mostly from token {} on: the client can put what differs there last",
+            count(u64::from(at))
         );
     }
-    text += &format!(
-        "{} are new, and nobody can spare them.\n",
-        share(tokens.new)
-    );
+    text += ".\n";
     text
 }
 

@@ -45,7 +45,7 @@ pub struct Repeated {
     /// save them, by sending them before what differs.
     pub behind_a_difference: u64,
     /// Tokens that were in no earlier request. They have to be evaluated.
-    pub new: u64,
+    pub never_sent: u64,
     /// Where prompts differ first from earlier ones: the median position, in tokens. Counts only prompts
     /// of which more than a quarter is repeated behind a difference. `None`: there is no such prompt.
     pub differs_at: Option<u32>,
@@ -204,7 +204,7 @@ fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
         let behind = known.saturating_sub(u64::from(prefix));
         sum.prefix += u64::from(prefix);
         sum.behind_a_difference += behind;
-        sum.new += u64::from(record.prompt)
+        sum.never_sent += u64::from(record.prompt)
             .saturating_sub(u64::from(prefix))
             .saturating_sub(behind);
         if behind > u64::from(record.prompt / 4) {
