@@ -3,8 +3,11 @@
 //!
 //! `exercise PROGRAM HOOK`, where PROGRAM runs llama-server; see `scripts/sanitize`.
 
-use contextpilot_testbed::{Arch, Behaviour, Error, Index, Model, Request, Result, Server};
+use contextpilot_testbed::{
+    Arch, Behaviour, Connection, Error, Index, Model, Request, Result, Server,
+};
 use contextpilot_testbed::{Step, Trace};
+use std::ffi::OsStr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -63,6 +66,49 @@ fn run() -> Result<()> {
         let status = server.wait(PATIENCE)?;
         println!("{name}: {status}, {} ids reported", index.evicted().len());
         if !status.success() || index.evicted().is_empty() {
+            return Err(failed(format!("{status}\n{}", server.stderr())));
+        }
+    }
+    stored(&program, &hook)
+}
+
+/// Prompts that are stored and loaded, in two lives of a server on one folder.
+fn stored(program: &OsStr, hook: &OsStr) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let ask = |seed: usize| {
+        let tokens: Vec<usize> = (0..600)
+            .map(|n| 300 + (n * (seed + 7) + seed) % 47)
+            .collect();
+        Request::completion(serde_json::json!(tokens))
+            .id(format!("req-{seed}"))
+            .slot(0)
+    };
+    for life in ["stored", "stored, the next life"] {
+        let mut server = Server::builder()
+            .model(&Model::tiny(Arch::Llama))
+            .args(["--parallel", "2", "-c", "4096", "--cache-ram", "0"])
+            .program(program)
+            .preload(hook)
+            .env("CONTEXTPILOT_STORE", folder.path())
+            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+            .ready_within(PATIENCE)
+            .spawn()?;
+        let control = server.await_control()?;
+        let mut trace = Trace::new();
+        for seed in [1, 2, 1, 3, 2] {
+            trace = trace.ask(ask(seed));
+        }
+        // A client that leaves, and a copy of a slot.
+        trace
+            .then(Step::Abandon(ask(3).streamed().predict(200), 2))
+            .ask(ask(1).with("n_cmpl", 2))
+            .run(&server)?;
+        let stats = Connection::open(control)?.exchange("GET", "/stats", b"")?;
+        let loaded = stats.json()?["store"]["loaded_tokens"].as_u64();
+        server.signal(libc::SIGTERM);
+        let status = server.wait(PATIENCE)?;
+        println!("{life}: {status}, {loaded:?} tokens loaded");
+        if !status.success() || loaded.unwrap_or(0) < 1_000 {
             return Err(failed(format!("{status}\n{}", server.stderr())));
         }
     }
