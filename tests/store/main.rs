@@ -6,6 +6,7 @@ mod damage;
 mod faults;
 mod random;
 mod refusals;
+mod restart;
 mod reuse;
 
 use std::path::{Path, PathBuf};
