@@ -4,6 +4,7 @@
 
 mod damage;
 mod faults;
+mod neighbours;
 mod random;
 mod refusals;
 mod restart;
@@ -42,11 +43,16 @@ fn one_slot() -> Builder {
 
 impl Stored {
     fn start(builder: &Builder, folder: &Path) -> Self {
+        Self::start_within(builder, folder, "1")
+    }
+
+    /// With a budget of so many 10⁹ bytes.
+    fn start_within(builder: &Builder, folder: &Path, budget: &str) -> Self {
         let mut server = builder
             .clone()
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .env("CONTEXTPILOT_STORE", folder)
-            .env("CONTEXTPILOT_STORE_GB", "1")
+            .env("CONTEXTPILOT_STORE_GB", budget)
             .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
             .start()
             .unwrap();
@@ -90,14 +96,22 @@ impl Stored {
     /// As [`Self::ask`]. A server without a store must say the same, of its cache too.
     #[track_caller]
     fn ask_as(&mut self, plain: &Server, prompt: &[u32]) -> Evaluation {
-        let (ours, account) = self.ask(prompt);
-        let theirs = plain.complete(&asking(prompt)).unwrap();
-        assert_eq!(ours.content, theirs.content, "{account:?}");
+        let ([ours, theirs], account) = self.compare(plain, prompt);
         assert_eq!(
             (ours.cache_n, ours.prompt_n),
             (theirs.cache_n, theirs.prompt_n)
         );
         account
+    }
+
+    /// As [`Self::ask`]. A server without a store, which may have been asked something else before, must say the
+    /// same.
+    #[track_caller]
+    fn compare(&mut self, plain: &Server, prompt: &[u32]) -> ([Completion; 2], Evaluation) {
+        let (ours, account) = self.ask(prompt);
+        let theirs = plain.complete(&asking(prompt)).unwrap();
+        assert_eq!(ours.content, theirs.content, "{account:?}");
+        ([ours, theirs], account)
     }
 
     fn figures(&self) -> PrefixStore {

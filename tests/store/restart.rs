@@ -1,8 +1,8 @@
-//! What the next server has of conversations that were in slots, and what a server has of its neighbour's.
+//! What the next server has of conversations that were in slots.
 
 use contextpilot_testbed::{Arch, Builder, Model, Server};
 
-use super::{SIGKILL, SIGTERM, Stored, files, folder, one_slot, tokens};
+use super::{SIGKILL, SIGTERM, Stored, folder, tokens};
 
 const SIGINT: i32 = 2;
 
@@ -50,27 +50,4 @@ fn what_slots_hold_is_stored_at_an_orderly_end() {
 #[test]
 fn what_only_slots_hold_is_gone_after_a_kill() {
     assert_eq!(loaded_after(SIGKILL), [0, 0]);
-}
-
-/// The limit that docs/store.md states: the folder is read once.
-#[test]
-fn a_server_has_what_its_neighbour_wrote_after_its_next_start() {
-    let folder = folder();
-    let tea = tokens(34, 500);
-    let mut one = Stored::start(&one_slot(), folder.path());
-    let mut other = Stored::start(&one_slot(), folder.path());
-    one.ask(&tea);
-    one.ask(&tokens(35, 500));
-    contextpilot_testbed::until("the chunks are on disk", || {
-        let chunks = one.figures().chunks;
-        (chunks > 0 && files(folder.path()).len() as u64 == chunks).then_some(())
-    });
-    let (expected, account) = other.ask(&tea);
-    assert_eq!(account.evaluated, 500, "{account:?}");
-    other.server.stop(SIGTERM).unwrap();
-
-    let mut other = Stored::start(&one_slot(), folder.path());
-    let (answer, account) = other.ask(&tea);
-    assert_eq!(account.from.store, 499, "{account:?}");
-    assert_eq!(answer.content, expected.content);
 }

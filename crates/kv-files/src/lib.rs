@@ -35,9 +35,11 @@ mod format;
 mod list;
 mod models;
 mod problem;
+mod watch;
 mod writer;
 
 pub use folder::{Folder, FolderError, ReadError};
 pub use list::{Header, Headers};
 pub use problem::Problem;
+pub use watch::{Listing, Watch};
 pub use writer::{Done, Refusal, Writer};

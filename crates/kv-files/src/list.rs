@@ -39,18 +39,9 @@ pub struct Headers {
 
 impl Headers {
     pub(crate) fn new(folder: Folder) -> io::Result<Self> {
-        let private = folder.private();
-        let mut folders = Vec::new();
-        for entry in Dir::read_from(&*private)? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy();
-            if name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                folders.push(name.into_owned());
-            }
-        }
         Ok(Self {
+            folders: folders(&folder)?,
             folder,
-            folders,
             current: None,
             damaged: 0,
             foreign: 0,
@@ -87,31 +78,60 @@ impl Headers {
 
     fn look(&mut self, file_name: &str) -> Option<Header> {
         let (folder, _) = self.current.as_ref()?;
-        let name = file_name.strip_suffix(SUFFIX);
-        let Some(name) = name.and_then(|name| name.parse::<Name>().ok()) else {
-            self.foreign += 1;
-            return None;
-        };
-        match header(folder, file_name, name) {
-            Ok(header) => Some(header),
-            Err(Trouble::Fault(Fault::Foreign)) => {
-                self.foreign += 1;
-                None
-            }
-            Err(Trouble::Fault(Fault::Damaged(_))) => {
-                match rustix::fs::unlinkat(folder, file_name, AtFlags::empty()) {
-                    Ok(()) => self.damaged += 1,
-                    Err(_) => self.unreadable += 1,
-                }
-                None
-            }
-            // Removed by another process.
-            Err(Trouble::System(error)) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(Trouble::System(_)) => {
-                self.unreadable += 1;
-                None
+        match look(folder, file_name) {
+            Look::Good(header) => return Some(header),
+            Look::Foreign => self.foreign += 1,
+            Look::Damaged => self.damaged += 1,
+            Look::Unreadable => self.unreadable += 1,
+            Look::Gone => {}
+        }
+        None
+    }
+}
+
+/// The inner folders, which have the files.
+pub(crate) fn folders(folder: &Folder) -> io::Result<Vec<String>> {
+    let mut folders = Vec::new();
+    for entry in Dir::read_from(&*folder.private())? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy();
+        if name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            folders.push(name.into_owned());
+        }
+    }
+    Ok(folders)
+}
+
+/// What a file turned out to be.
+pub(crate) enum Look {
+    Good(Header),
+    /// It is not ours, or another version's. It stays.
+    Foreign,
+    /// It was damaged, and was removed.
+    Damaged,
+    /// The system does not let us read or remove it.
+    Unreadable,
+    /// Another process has removed it.
+    Gone,
+}
+
+/// Reads the header of a file in this inner folder.
+pub(crate) fn look(folder: &OwnedFd, file_name: &str) -> Look {
+    let name = file_name.strip_suffix(SUFFIX);
+    let Some(name) = name.and_then(|name| name.parse::<Name>().ok()) else {
+        return Look::Foreign;
+    };
+    match header(folder, file_name, name) {
+        Ok(header) => Look::Good(header),
+        Err(Trouble::Fault(Fault::Foreign)) => Look::Foreign,
+        Err(Trouble::Fault(Fault::Damaged(_))) => {
+            match rustix::fs::unlinkat(folder, file_name, AtFlags::empty()) {
+                Ok(()) => Look::Damaged,
+                Err(_) => Look::Unreadable,
             }
         }
+        Err(Trouble::System(error)) if error.kind() == io::ErrorKind::NotFound => Look::Gone,
+        Err(Trouble::System(_)) => Look::Unreadable,
     }
 }
 

@@ -190,6 +190,11 @@ impl Writer {
         rows.cut(Vec::new)
     }
 
+    /// Whether a chunk is still to be written.
+    pub fn is_pending(&self, name: &Name) -> bool {
+        self.waiting().get(name).is_some_and(|rows| !rows.is_over())
+    }
+
     /// Removes a chunk's file, also if it is still to be written.
     pub fn remove(&self, name: Name) {
         self.waiting().remove(&name);

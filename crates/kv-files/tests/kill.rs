@@ -44,7 +44,7 @@ fn load(folder: &Folder, writer: Option<&Writer>) -> Store {
         (headers.damaged, headers.foreign, headers.unreadable),
         (0, 0, 0)
     );
-    for name in store.orphans() {
+    for name in store.orphans(u64::MAX) {
         if let Some(writer) = writer {
             writer.remove(name);
         }

@@ -11,12 +11,15 @@ use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece};
 /// What a store's tree may take in memory, bytes.
 pub const MEMORY: usize = 256 << 20;
 
+/// How many chunks may be waited for that other processes have not written.
+const MOST_WAITING: usize = 4096;
+
 /// The latest use of a loaded chunk. Whatever is used afterwards is later.
 const LATEST: u64 = u64::MAX >> 1;
 
 /// What is there: which tokens in which chunks, and which of them were used when.
 ///
-/// Time is counted in uses. Of two chunks that nothing continues, the one that was used earlier
+/// Time is counted in uses, and may be [told](Store::now). Of two chunks that nothing continues, the one that was used earlier
 /// leaves first.
 #[derive(Debug)]
 pub struct Store {
@@ -169,6 +172,12 @@ impl Store {
         Ok(self.shrink(Some(new)))
     }
 
+    /// What is used from now on is used later than that, in the unit of [`load`](Self::load). Processes that
+    /// share files say the time, so that they agree on what was used least recently.
+    pub fn now(&mut self, time: u64) {
+        self.clock = self.clock.max(time.min(LATEST));
+    }
+
     /// A prompt uses these pieces, from position 0 on.
     pub fn used(&mut self, pieces: &[Piece]) {
         self.clock += 1;
@@ -228,11 +237,45 @@ impl Store {
 
     /// Everything was loaded: the names of those chunks that cannot be used, because what they
     /// continue is not there or does not fit. Then those that have to leave for the budget.
-    pub fn orphans(&mut self) -> Vec<Name> {
+    ///
+    /// `since`: chunks that were used later wait on, for another process may be about to write what they
+    /// continue.
+    pub fn orphans(&mut self, since: u64) -> Vec<Name> {
         let mut names = std::mem::take(&mut self.stray);
-        let waiting = std::mem::take(&mut self.waiting);
-        names.extend(waiting.into_values().flatten().map(|(chunk, _)| chunk.name));
+        self.waiting.retain(|_, waiting| {
+            waiting.retain(|(chunk, last_used)| {
+                let is_old = *last_used <= since;
+                if is_old {
+                    names.push(chunk.name);
+                }
+                !is_old
+            });
+            !waiting.is_empty()
+        });
         names.retain(|name| !self.has(name));
+        names.extend(self.shrink(None));
+        names
+    }
+
+    /// Chunks that another process has written and removed. Returns what has to leave for the budget.
+    /// Chunks that cannot be used here stay where they are: they may be of use there.
+    pub fn share(
+        &mut self,
+        written: impl IntoIterator<Item = (Chunk, u64)>,
+        removed: &[Name],
+    ) -> Vec<Name> {
+        for (chunk, last_used) in written {
+            self.load(chunk, last_used);
+        }
+        self.stray.clear();
+        if self.waiting.len() > MOST_WAITING {
+            self.waiting.clear();
+        }
+        let mut names = Vec::new();
+        for name in removed {
+            // What continues it is of no use to anybody.
+            names.extend(self.remove(name).into_iter().filter(|gone| gone != name));
+        }
         names.extend(self.shrink(None));
         names
     }
@@ -246,6 +289,11 @@ impl Store {
     /// Whether a chunk is there.
     pub fn has(&self, name: &Name) -> bool {
         self.tree.key(name).is_some()
+    }
+
+    /// The chunks whose names begin with this byte, in order.
+    pub fn names(&self, first: u8) -> impl Iterator<Item = &Name> {
+        self.tree.names(first)
     }
 
     /// Bytes of all files.

@@ -88,6 +88,14 @@ impl Tree {
         self.names.get(name).copied()
     }
 
+    /// The names that begin with this byte, in order.
+    pub(crate) fn names(&self, first: u8) -> impl Iterator<Item = &Name> {
+        let mut from = Name([0; 16]);
+        from.0[0] = first;
+        let all = self.names.range(from..).map(|(name, _)| name);
+        all.take_while(move |name| name.0[0] == first)
+    }
+
     pub(crate) fn get(&self, key: Key) -> Option<&Node> {
         self.nodes.get(key)
     }

@@ -206,13 +206,13 @@ fn what_cannot_be_is_refused() {
         assert_eq!(store.insert(chunk.clone()), Err(why), "{chunk:?}");
         // Nor from a file.
         store.load(chunk.clone(), 1);
-        assert_eq!(store.orphans(), [chunk.name]);
+        assert_eq!(store.orphans(u64::MAX), [chunk.name]);
     }
     assert_eq!(store.insert(good.clone()), Ok(vec![]));
     assert_eq!(store.insert(good.clone()), Err(Refused::Known));
     // A file that is there twice is no orphan.
     store.load(good, 1);
-    assert_eq!(store.orphans(), []);
+    assert_eq!(store.orphans(u64::MAX), []);
 }
 
 #[test]
@@ -276,15 +276,59 @@ fn files_are_loaded_in_any_order() {
     for chunk in chunks.iter().rev() {
         store.load(chunk.clone(), 5);
     }
-    assert_eq!(store.orphans(), []);
+    assert_eq!(store.orphans(u64::MAX), []);
     assert_eq!(store.find(&MODEL, &run(0, 1000)).tokens(), 1000);
 
     let mut store = Store::new(u64::MAX);
     for chunk in chunks.iter().filter(|chunk| chunk.start != 256).rev() {
         store.load(chunk.clone(), 5);
     }
-    assert_eq!(store.orphans().len(), 2);
+    assert_eq!(store.orphans(u64::MAX).len(), 2);
     assert_eq!(store.chunks(), 1);
+}
+
+/// A neighbour may be about to write what they continue.
+#[test]
+fn young_chunks_wait_for_what_they_continue() {
+    let mut store = Store::new(u64::MAX);
+    let chunks = store.missing(&MODEL, &run(0, 700), ROW);
+    store.load(chunks[2].clone(), 20);
+    store.load(chunks[1].clone(), 30);
+    assert_eq!(store.orphans(20), [chunks[2].name]);
+    assert_eq!(store.share([(chunks[0].clone(), 40)], &[]), []);
+    assert_eq!(store.find(&MODEL, &run(0, 700)).tokens(), 512);
+}
+
+#[test]
+fn neighbours_write_and_remove_and_the_budget_holds() {
+    let mut store = Store::new(4 * 51 * 4096);
+    let prompt = |seed: i32| {
+        Store::new(0)
+            .missing(&MODEL, &run(seed * 1000, 50), ROW)
+            .remove(0)
+    };
+    for (seed, used) in [(1, 10), (2, 20), (3, 30)] {
+        assert_eq!(store.share([(prompt(seed), used)], &[]), []);
+    }
+    // What others removed is gone, and is not to be removed again.
+    assert_eq!(store.share([], &[prompt(2).name]), []);
+    assert_eq!(store.chunks(), 2);
+    // Too much: what was used least recently leaves, whoever wrote it.
+    store.now(40);
+    let own = store.insert(prompt(4));
+    assert_eq!(own, Ok(vec![]));
+    let more = [(prompt(5), 50), (prompt(6), 60)];
+    assert_eq!(store.share(more, &[]), [prompt(1).name]);
+    assert!(
+        store
+            .names(prompt(4).name.0[0])
+            .any(|name| *name == prompt(4).name)
+    );
+    // What no tree can have is the neighbour's business.
+    let mut other = prompt(7);
+    other.tokens = run(4000, 50).into();
+    assert_eq!(store.share([(other, 70)], &[]), []);
+    assert_eq!(store.orphans(u64::MAX), []);
 }
 
 /// What was used last before the restart stays, and a budget that has become smaller is kept.
@@ -299,7 +343,7 @@ fn loaded_chunks_leave_in_the_order_of_their_use() {
         store.load(chunk, used);
     }
     let second = empty.missing(&MODEL, &run(2000, 50), ROW).remove(0).name;
-    assert_eq!(store.orphans(), [second]);
+    assert_eq!(store.orphans(u64::MAX), [second]);
     // New uses are later than loaded ones.
     let third = store.find(&MODEL, &run(3000, 50));
     store.used(third.pieces());

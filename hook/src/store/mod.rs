@@ -23,6 +23,7 @@
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
+//! | [`neighbours`] | other processes that use the same folder |
 //! | [`content`] | digests of models and adapters |
 //! | [`rates`] | how long evaluating and copying take here |
 //! | [`engine`] | the calls of the engine |
@@ -48,6 +49,7 @@ mod context;
 mod engine;
 pub(crate) mod evaluate;
 pub(crate) mod figures;
+mod neighbours;
 pub(crate) mod outputs;
 pub(crate) mod purpose;
 mod rates;

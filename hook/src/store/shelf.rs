@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_kv_files::{Done, Folder, Writer};
+use contextpilot_kv_files::{Done, Folder, Header, Listing, Watch, Writer};
 use contextpilot_kv_store::{Composer, Fingerprint, Found, Layout, Name, Piece, State, Store};
 use contextpilot_settings::StoreAt;
 
-use super::evaluate;
 use super::figures::{self, FIGURES};
+use super::{evaluate, neighbours};
 use crate::base::{guard, log};
 
 /// Bytes of rows that may wait for the disk.
@@ -53,8 +53,12 @@ impl Shelf {
         let limit = at.limit.unwrap_or_else(|| MOST.min(free() / SHARE));
         let read = move || {
             guard::enter_for_life();
-            match Self::read(folder, limit) {
-                Ok(shelf) => ready(shelf),
+            let mut watch = Watch::new(folder.clone());
+            match Self::read(folder, limit, &mut watch) {
+                Ok(shelf) => {
+                    ready(shelf);
+                    neighbours::look_for_life(watch);
+                }
                 Err(error) => say_problem(&format!("it cannot be written to ({error})")),
             }
         };
@@ -65,18 +69,16 @@ impl Shelf {
             .map_err(|e| format!("no thread can be started ({e})"))
     }
 
-    fn read(folder: Folder, limit: u64) -> Result<Self, std::io::Error> {
+    fn read(folder: Folder, limit: u64, watch: &mut Watch) -> Result<Self, std::io::Error> {
         let mut tree = Store::new(limit);
-        for header in folder.headers()? {
-            tree.load(header.chunk, header.last_used);
-        }
+        watch.look(|header| tree.load(header.chunk, header.last_used))?;
         let writer = Writer::start(
             folder.clone(),
             QUEUE,
             guard::enter_for_life,
             evaluate::is_busy,
         )?;
-        for name in tree.orphans() {
+        for name in tree.orphans(neighbours::may_be_unfinished()) {
             writer.remove(name);
         }
         let shelf = Self {
@@ -152,6 +154,7 @@ impl Shelf {
             return false;
         }
         let used: Vec<Piece> = used.copied().collect();
+        self.tree.now(neighbours::time());
         self.tree.used(&used);
         self.writer.touch(used.iter().map(|piece| piece.name));
         true
@@ -180,6 +183,7 @@ impl Shelf {
         ours: Option<&Arc<Vec<u8>>>,
     ) {
         self.settle();
+        self.tree.now(neighbours::time());
         let mut kept = 0;
         let missing = self
             .tree
@@ -243,6 +247,31 @@ impl Shelf {
                 }
             }
         }
+    }
+
+    /// Takes note of what other processes have written.
+    pub(super) fn share(&mut self, written: &[Header]) {
+        let written = written.iter().cloned();
+        self.forget(|tree| tree.share(written.map(|one| (one.chunk, one.last_used)), &[]));
+    }
+
+    /// Takes note of what is left in one of the inner folders, but for what is still to be written.
+    pub(super) fn lose(&mut self, there: &Listing) {
+        let is_gone = |name: &&Name| there.names.binary_search(name).is_err();
+        let all = self.tree.names(there.first).filter(is_gone);
+        let gone: Vec<Name> = all
+            .filter(|name| !self.writer.is_pending(name))
+            .copied()
+            .collect();
+        self.forget(|tree| tree.share([], &gone));
+    }
+
+    /// What leaves the tree by this leaves the folder.
+    fn forget(&mut self, change: impl FnOnce(&mut Store) -> Vec<Name>) {
+        for name in change(&mut self.tree) {
+            self.writer.remove(name);
+        }
+        self.count();
     }
 
     /// Waits until everything is written, at most so long.

@@ -143,7 +143,7 @@ impl Contents {
         for Header { chunk, last_used } in &self.headers {
             tree.load(chunk.clone(), *last_used);
         }
-        let mut names = tree.orphans();
+        let mut names = tree.orphans(u64::MAX);
         names.extend(tree.set_limit(to));
         for name in &names {
             self.folder.remove(name)?;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use contextpilot_admission::give_way;
 use contextpilot_kv_store::{Chunk, Name};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
@@ -30,7 +31,7 @@ pub(super) fn run(
     spare: &Sender<Vec<u8>>,
     shared: &Shared,
 ) {
-    lower_priority();
+    give_way();
     let disk = Disk::new(folder);
     disk.sweep();
     let mut thread = Thread {
@@ -189,14 +190,3 @@ impl Thread<'_> {
         touched.iter().for_each(|name| self.disk.touch(name));
     }
 }
-
-/// The engine's threads come first.
-#[cfg(target_os = "linux")]
-fn lower_priority() {
-    // On Linux this is about the calling thread. If it is refused, nothing is lost.
-    let _ = rustix::process::setpriority_process(None, 10);
-}
-
-/// Elsewhere it would be about the whole process.
-#[cfg(not(target_os = "linux"))]
-fn lower_priority() {}

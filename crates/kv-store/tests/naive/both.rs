@@ -142,7 +142,7 @@ impl Both {
         for (chunk, used) in files {
             store.load(chunk, used);
         }
-        let mut orphans = sorted(store.orphans());
+        let mut orphans = sorted(store.orphans(u64::MAX));
         if let Some(lost) = lost {
             orphans.push(lost);
             assert_eq!(sorted(orphans), self.naive.remove(&lost));

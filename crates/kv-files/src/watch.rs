@@ -1,0 +1,117 @@
+//! What has changed in the folder since it was looked at last. Other processes may write and remove, too.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::SystemTime;
+
+use contextpilot_kv_store::Name;
+use rustix::fs::Dir;
+
+use crate::folder::{Folder, SUFFIX};
+use crate::list::{Header, Look, folders, look};
+
+/// Looks at the folder again and again. A look costs one question to the system for each inner folder (at
+/// most 256), and only those that have changed are read.
+#[derive(Debug)]
+pub struct Watch {
+    folder: Folder,
+    folders: BTreeMap<String, Seen>,
+}
+
+/// An inner folder as it was seen last.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Its modification time.
+    modified: Option<SystemTime>,
+    /// It is read once more although this time is the same: what is written within one tick of the clock
+    /// does not change it.
+    again: bool,
+    /// The chunks with good headers, in order.
+    names: Vec<Name>,
+}
+
+/// What is in an inner folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// The first byte of all names in it.
+    pub first: u8,
+    /// The chunks with good headers, in order.
+    pub names: Vec<Name>,
+}
+
+impl Watch {
+    /// To the first look everything is new.
+    pub fn new(folder: Folder) -> Self {
+        Self {
+            folder,
+            folders: BTreeMap::new(),
+        }
+    }
+
+    /// Passes each new chunk to `found`, and returns what is in the inner folders that may have changed.
+    /// Damaged files are removed, as by [`Folder::headers`].
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn look(&mut self, mut found: impl FnMut(Header)) -> io::Result<Vec<Listing>> {
+        for first in folders(&self.folder)? {
+            self.folders.entry(first).or_default();
+        }
+        let folder = &self.folder;
+        let read = self.folders.iter_mut().filter_map(|(first, seen)| {
+            // A folder that cannot be read is looked at again the next time.
+            let changed = look_into(folder, first, seen, &mut found).unwrap_or(false);
+            changed.then(|| Listing {
+                first: u8::from_str_radix(first, 16).unwrap_or(0),
+                names: seen.names.clone(),
+            })
+        });
+        Ok(read.collect())
+    }
+}
+
+/// Whether the folder may have changed.
+fn look_into(
+    folder: &Folder,
+    name: &str,
+    seen: &mut Seen,
+    found: &mut impl FnMut(Header),
+) -> io::Result<bool> {
+    let inner = File::from(folder.inner(name)?);
+    let modified = Some(inner.metadata()?.modified()?);
+    if modified == seen.modified && !seen.again {
+        return Ok(false);
+    }
+    let names = read(&inner.into(), &seen.names, found)?;
+    *seen = Seen {
+        again: modified != seen.modified,
+        modified,
+        names,
+    };
+    Ok(true)
+}
+
+/// The chunks in an inner folder, in order. Those that are not `known` are passed to `found`.
+fn read(inner: &OwnedFd, known: &[Name], found: &mut impl FnMut(Header)) -> io::Result<Vec<Name>> {
+    let mut names = Vec::with_capacity(known.len());
+    for entry in Dir::read_from(inner)? {
+        let entry = entry?;
+        let file_name = entry.file_name().to_string_lossy();
+        let name = file_name
+            .strip_suffix(SUFFIX)
+            .and_then(|name| name.parse().ok());
+        let Some(name) = name else {
+            continue;
+        };
+        if known.binary_search(&name).is_ok() {
+            names.push(name);
+        } else if let Look::Good(header) = look(inner, &file_name) {
+            names.push(name);
+            found(header);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}

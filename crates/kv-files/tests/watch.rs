@@ -1,0 +1,84 @@
+//! What others write and remove is seen.
+
+mod common;
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use common::{chunks, closed, path, write};
+use contextpilot_kv_files::{Folder, Listing, Watch};
+use contextpilot_kv_store::{Chunk, Name};
+
+/// A look: the chunks that are new, and what is in the folders that may have changed.
+fn look(watch: &mut Watch) -> (Vec<Name>, Vec<Listing>) {
+    let mut new = Vec::new();
+    let changed = watch.look(|header| new.push(header.chunk.name));
+    new.sort_unstable();
+    (new, changed.expect("it can be read"))
+}
+
+fn names(chunks: &[Chunk]) -> Vec<Name> {
+    let mut names: Vec<Name> = chunks.iter().map(|chunk| chunk.name).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn what_is_new_is_passed_on_once_and_what_is_gone_is_not_listed() {
+    let root = closed();
+    let folder = Folder::open(root.path()).expect("it is ours");
+    let mut watch = Watch::new(folder.clone());
+    assert_eq!(look(&mut watch), (vec![], vec![]));
+
+    let (first, second) = (chunks(1, 600), chunks(2, 300));
+    write(&folder, &first);
+    assert_eq!(look(&mut watch).0, names(&first));
+    write(&folder, &second);
+    assert_eq!(look(&mut watch).0, names(&second));
+
+    fs::remove_file(path(&folder, &first[0].name)).expect("it is there");
+    let (new, changed) = look(&mut watch);
+    assert_eq!(new, []);
+    let of_first = changed.iter().find(|one| one.first == first[0].name.0[0]);
+    let listed = &of_first.expect("its folder has changed").names;
+    assert!(!listed.contains(&first[0].name));
+
+    // A chunk that comes back is new.
+    write(&folder, &first[..1]);
+    assert_eq!(look(&mut watch).0, [first[0].name]);
+}
+
+#[test]
+fn folders_that_have_not_changed_are_not_read() {
+    let root = closed();
+    let folder = Folder::open(root.path()).expect("it is ours");
+    let mut watch = Watch::new(folder.clone());
+    write(&folder, &chunks(1, 1000));
+    assert_eq!(look(&mut watch).1.len(), look(&mut watch).1.len());
+    assert_eq!(look(&mut watch), (vec![], vec![]));
+    // Not within the same tick of the file system's clock.
+    thread::sleep(Duration::from_millis(50));
+    let other = chunks(2, 10);
+    write(&folder, &other);
+    let (new, changed) = look(&mut watch);
+    assert_eq!(new, [other[0].name]);
+    assert_eq!(changed.len(), 1);
+    assert_eq!(changed[0].first, other[0].name.0[0]);
+}
+
+#[test]
+fn what_another_version_wrote_is_left_alone() {
+    let root = closed();
+    let folder = Folder::open(root.path()).expect("it is ours");
+    let written = chunks(1, 10);
+    write(&folder, &written);
+    let path = path(&folder, &written[0].name);
+    let mut bytes = fs::read(&path).expect("it is there");
+    // The version of the format: see `format.rs`.
+    bytes[8] += 1;
+    fs::write(&path, &bytes).expect("it is ours");
+    let mut watch = Watch::new(folder.clone());
+    assert_eq!(look(&mut watch).0, []);
+    assert_eq!(fs::read(&path).expect("it is still there"), bytes);
+}

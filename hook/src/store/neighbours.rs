@@ -1,0 +1,69 @@
+//! Other processes that use the same folder: servers of this user, on this machine or on another one that
+//! has the folder, and `contextpilot-llama store`.
+//!
+//! Nobody tells anybody anything. Each process looks at the folder every two seconds. What another one has
+//! written is then in its own tree, and counts in its budget: whoever finds that all together is too much
+//! removes what was used least recently. Two that remove the same do no harm. Until the next look they may
+//! exceed the budget by what they write in that time.
+//!
+//! If two write for the same place at the same moment (prompts that part within one chunk), each goes on
+//! with its own, and neither counts the other's until its next start.
+//!
+//! All count time in the same way, so that they agree on what is old. What a neighbour *uses* is seen by the
+//! next process that starts: the times of files that are known already are not looked at again.
+
+use std::sync::PoisonError;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use contextpilot_kv_files::Watch;
+
+use super::shelf::Shelf;
+use super::{STATE, is_on};
+
+/// How often the folder is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// So many chunks at a time are put into the tree, which the server's thread may want meanwhile: some ten
+/// microseconds.
+const AT_A_TIME: usize = 16;
+/// A chunk that lacks what it continues is removed at the next start, if it is older. A neighbour may have
+/// written one behind our reading of the folder.
+const UNFINISHED: Duration = Duration::from_secs(600);
+
+/// Looks at the folder until the process ends, on a thread of its own.
+pub(super) fn look_for_life(mut watch: Watch) {
+    contextpilot_admission::give_way();
+    while is_on() {
+        thread::sleep(LOOK);
+        let mut written = Vec::new();
+        // A folder that is gone is made again when something is written.
+        let Ok(changed) = watch.look(|header| written.push(header)) else {
+            continue;
+        };
+        for some in written.chunks(AT_A_TIME) {
+            with_shelf(|shelf| shelf.share(some));
+        }
+        for one in &changed {
+            with_shelf(|shelf| shelf.lose(one));
+        }
+    }
+}
+
+/// On a thread of ours, which needs no guard.
+fn with_shelf(work: impl FnOnce(&mut Shelf)) {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(shelf) = &mut state.shelf {
+        work(shelf);
+    }
+}
+
+/// The time by which all processes order what they used: nanoseconds since 1970, as of files.
+pub(super) fn time() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Chunks that were last used before this time have a parent, or never will.
+pub(super) fn may_be_unfinished() -> u64 {
+    time().saturating_sub(UNFINISHED.as_nanos() as u64)
+}
