@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crate::{Folder, Problem};
 
 mod disk;
-mod pace;
+mod rest;
 mod rows;
 mod thread;
 

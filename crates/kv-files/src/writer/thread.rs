@@ -11,7 +11,7 @@ use contextpilot_kv_store::{Chunk, Name};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::disk::Disk;
-use super::pace::Pace;
+use super::rest::Rests;
 use super::rows::Rows;
 use super::{Done, Job, SPARE, Shared};
 use crate::{Folder, Problem};
@@ -36,7 +36,7 @@ pub(super) fn run(
     disk.sweep();
     let mut thread = Thread {
         disk,
-        pace: Pace::new(is_busy),
+        rests: Rests::new(is_busy),
         done,
         spare,
         shared,
@@ -50,7 +50,7 @@ pub(super) fn run(
 
 struct Thread<'a> {
     disk: Disk,
-    pace: Pace,
+    rests: Rests,
     done: &'a Sender<Done>,
     spare: &'a Sender<Vec<u8>>,
     shared: &'a Shared,
@@ -80,10 +80,10 @@ impl Thread<'_> {
         }
         match job {
             Ok(Job::Write(chunk, rows)) => {
-                self.pace.begin(&self.shared.hurry);
+                self.rests.begin(&self.shared.hurry);
                 let (done, bytes) = match rows.cut(|| std::mem::take(&mut self.cut)) {
                     Some(cut) => {
-                        self.pace.rest(&self.shared.hurry);
+                        self.rests.rest(&self.shared.hurry);
                         let done = self.write(&chunk, &cut);
                         let bytes = cut.len() as u64;
                         if matches!(rows, Rows::InState(..)) {
@@ -123,8 +123,8 @@ impl Thread<'_> {
         if let Some((_, problem)) = &self.pause {
             return Done::Failed(chunk.name, problem.clone());
         }
-        let (pace, shared) = (&mut self.pace, self.shared);
-        let rest = || pace.rest(&shared.hurry);
+        let (rests, shared) = (&mut self.rests, self.shared);
+        let rest = || rests.rest(&shared.hurry);
         match self.disk.write(chunk, rows, rest) {
             Ok(()) => {
                 self.next_pause = FIRST_PAUSE;

@@ -1,4 +1,4 @@
-//! How fast the thread works.
+//! When the thread rests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ const LONGEST: Duration = Duration::from_millis(50);
 /// at once made one token take 20 ms more; in small pieces with rests it makes each of a few dozen take a
 /// little more.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct Rests {
     is_busy: fn() -> bool,
     since: Instant,
     /// When the last work ended.
     until: Option<Instant>,
 }
 
-impl Pace {
+impl Rests {
     /// `is_busy`: whether others compute now.
     pub(super) fn new(is_busy: fn() -> bool) -> Self {
         Self {
