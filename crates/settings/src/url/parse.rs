@@ -63,6 +63,11 @@ fn unix(rest: &str) -> Result<IndexUrl, Problem> {
         Some(colon) => (&rest[..colon], &rest[colon + 1..]),
         None => (rest, ""),
     };
+    // More slashes than one mean the same, but behind `unix:` two would begin a host.
+    let path = match path.strip_prefix("//") {
+        Some(rest) => &path[path.len() - rest.trim_start_matches('/').len() - 1..],
+        None => path,
+    };
     let is_file = path.starts_with('/') && !path.ends_with(['/', ':']);
     if !is_file || path.contains(char::is_control) {
         return Err(Problem::Socket(shorten(path, 64)));

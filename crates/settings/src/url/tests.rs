@@ -195,6 +195,10 @@ fn every_form_of_unix_socket_is_read() {
     }
     // As banners and doctors show it.
     assert_eq!(parse("unix:/x").endpoint(""), "unix:/x");
+    // What is shown can be read.
+    for text in ["unix:////x", "unix://///x"] {
+        assert_eq!(parse(text).endpoint("e"), "unix:/x:/e", "{text}");
+    }
     assert_eq!(parse("unix:/x:/a").endpoint(""), "unix:/x:/a/");
     assert_eq!(parse("http://h").socket(), None);
 }
