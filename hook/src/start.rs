@@ -1,5 +1,7 @@
 //! The constructor, the start of the threads, and the end of the process.
 
+mod embedded;
+
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -74,28 +76,40 @@ extern "C" fn on_load() {
         stay_inactive("an internal error; please report this");
     }
     if let Ok(Some(prepared)) = prepared {
-        let observes = prepared.settings.observes();
-        if PREPARED.set(prepared).is_ok() {
-            // SAFETY: the function is there as long as the process: the library is never unloaded.
-            #[cfg(target_os = "macos")]
-            unsafe {
-                libc::atexit(on_exit)
-            };
-            if observes {
-                clock::engage();
-            }
-            mode::arm(Turns {
-                start: ensure_running,
-                lose_step: channel::lose_step,
-            });
+        arm(prepared);
+    }
+}
+
+/// From now on hooks observe.
+fn arm(prepared: Prepared) {
+    let observes = prepared.settings.observes();
+    if PREPARED.set(prepared).is_ok() {
+        // SAFETY: the function is there as long as the process: the library is never unloaded.
+        #[cfg(target_os = "macos")]
+        unsafe {
+            libc::atexit(on_exit)
+        };
+        if observes {
+            clock::engage();
         }
+        mode::arm(Turns {
+            start: ensure_running,
+            lose_step: channel::lose_step,
+        });
     }
 }
 
 /// `None` if this process is not a llama-server, or cannot be hooked.
 fn prepare() -> Option<Prepared> {
-    let host = Host::find(REPLACEMENTS)?;
-    let settings = match Settings::from(|name| std::env::var_os(name)) {
+    let read = || Settings::from(|name| std::env::var_os(name));
+    let Some(host) = Host::find(REPLACEMENTS) else {
+        if is_set(c"CONTEXTPILOT_ENGINE") {
+            // SAFETY: this is called from the constructor.
+            unsafe { embedded::watch(read()) };
+        }
+        return None;
+    };
+    let settings = match read() {
         Ok(settings) if settings.is_engaged() => settings,
         Ok(_) => return None,
         Err(error) => {

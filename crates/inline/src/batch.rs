@@ -75,7 +75,7 @@ impl Batch {
             return Err(Refusal::Shared { with });
         }
         self.writable_code.get_or_insert_with(maps::writable_code);
-        // SAFETY: the target is a function of the executable, by its symbol table; what the
+        // SAFETY: the target is a function of the image, by its symbol table; what the
         // replacement must be is our caller's promise.
         let detour = unsafe { RawDetour::new(function.address as *const (), replacement) }
             .map_err(|error| match Refusal::from(error) {
@@ -115,7 +115,8 @@ impl Batch {
     ///
     /// # Safety
     /// No thread may be in one of the functions: call this from the constructor of a library that
-    /// was preloaded. The trampolines must be where the replacements look for them.
+    /// was preloaded, or for a library whose functions nobody has been told of yet. The trampolines must be
+    /// where the replacements look for them.
     pub unsafe fn install(self) -> Result<(), Refusal> {
         if self.hooks.is_empty() {
             return Ok(());
@@ -127,24 +128,27 @@ impl Batch {
         for hook in &self.hooks {
             transaction.enable(&hook.detour);
         }
-        // Do not suspend threads: that would interrupt system calls, and there are no other threads yet.
+        // Do not suspend threads: that would interrupt system calls, and no thread is in the functions.
         // SAFETY: our caller's promise.
         if let Err(error) = unsafe { transaction.commit(Threads::None) } {
             INSTALLED.store(false, Ordering::Release);
             return Err(error.into());
         }
+        let trampolines = self.hooks.iter().map(|hook| hook.detour.trampoline());
+        let trampolines: Vec<usize> = trampolines.map(<*const ()>::addr).collect();
         // Dropping them would remove the patches while threads may be in the trampolines.
         self.hooks
             .into_iter()
             .for_each(|hook| mem::forget(hook.detour));
-        protect(&self.writable_code.unwrap_or_default());
+        protect(&self.writable_code.unwrap_or_default(), &trampolines);
         Ok(())
     }
 }
 
 /// Makes the trampolines read-only. `detour` leaves them writable, in a process that reads from the
-/// network. Best effort: without `/proc`, nothing is found and nothing is changed.
-fn protect(before: &[Range<usize>]) {
+/// network. Best effort: without `/proc`, nothing is found and nothing is changed. Other threads may have
+/// made such memory meanwhile, for code that they compile.
+fn protect(before: &[Range<usize>], trampolines: &[usize]) {
     for new in maps::writable_code() {
         if before
             .iter()
@@ -153,9 +157,12 @@ fn protect(before: &[Range<usize>]) {
             // The mapping has merged with one that is not ours.
             continue;
         }
+        if !trampolines.iter().any(|at| new.contains(at)) {
+            continue;
+        }
         let size = new.end - new.start;
-        // SAFETY: memory that appeared since the first trampoline was written, by the only thread
-        // that there is (see `Batch::install`): the trampolines. Nobody writes to them again.
+        // SAFETY: memory that appeared since the first trampoline was written, with trampolines in
+        // it. Nobody writes to them again.
         unsafe { libc::mprotect(new.start as *mut _, size, libc::PROT_READ | libc::PROT_EXEC) };
     }
 }

@@ -1,8 +1,9 @@
-//! The executable of this process: names are read from its file, code from memory.
+//! The executable of this process, or one of its libraries: names are read from the file, code from memory.
 
 use std::fmt;
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
 use std::slice;
 
 use contextpilot_inspect::Error;
@@ -12,7 +13,7 @@ use crate::loaded::visit_loaded;
 use crate::maps;
 use crate::preflight::{self, Code, Extent};
 
-/// The executable that this process runs.
+/// The executable that this process runs, or a library that it has loaded.
 #[derive(Debug)]
 pub struct Image {
     source: Source<File>,
@@ -32,16 +33,16 @@ pub struct Function {
     pub parts: Vec<(u64, u64)>,
 }
 
-/// Why the executable's functions cannot be looked for.
+/// Why the functions of an [`Image`] cannot be looked for.
 #[derive(Debug)]
 pub enum ImageError {
-    /// Its file cannot be found, or was replaced since the start.
+    /// Its file cannot be found, or was replaced since it was loaded.
     NoFile,
     /// Its file cannot be understood.
     File(Error),
 }
 
-/// Where the executable was loaded.
+/// Where the image was loaded.
 #[derive(Debug, Default)]
 struct Layout {
     /// What to add to an address in the file to get the address in memory.
@@ -60,14 +61,33 @@ impl Image {
     /// # Errors
     /// The file cannot be reached (no `/proc`), was replaced since the start, or is damaged.
     pub fn of_self() -> Result<Self, ImageError> {
-        let layout = Layout::of_self();
+        // The first object is the executable.
+        let layout = Layout::of(|_| true);
         // The second path is for a program that was started through the dynamic linker
         // (`ld.so ./llama-server`): then the kernel takes the linker for the executable.
         let candidates = [
             Some("/proc/self/exe".into()),
             maps::file_at(layout.headers_at),
         ];
-        for path in candidates.into_iter().flatten() {
+        Self::open(layout, candidates.into_iter().flatten())
+    }
+
+    /// The library that this address lies in. It must not be unloaded while this is used, or ever if one of
+    /// its functions is patched.
+    ///
+    /// # Errors
+    /// As for [`of_self`](Self::of_self); no library has the address.
+    pub fn of_library(address: usize) -> Result<Self, ImageError> {
+        let layout = Layout::of(|layout| {
+            let mut all = layout.executable.iter().chain(&layout.constant);
+            all.any(|segment| segment.contains(&address))
+        });
+        let candidates = maps::file_at(layout.headers_at);
+        Self::open(layout, candidates.into_iter())
+    }
+
+    fn open(layout: Layout, candidates: impl Iterator<Item = PathBuf>) -> Result<Self, ImageError> {
+        for path in candidates {
             let Ok(file) = File::open(path) else {
                 continue;
             };
@@ -80,11 +100,11 @@ impl Image {
         Err(ImageError::NoFile)
     }
 
-    /// Each of `names`, in their order, if it is a function in the executable.
+    /// Each of `names`, in their order, if it is a function in the image.
     ///
     /// # Errors
     /// The symbol table is damaged. A stripped table is no error: then only
-    /// functions that the executable exports are found.
+    /// functions that the image exports are found.
     pub fn find(&self, names: &[&str]) -> Result<Vec<Option<Function>>, ImageError> {
         let elf = self.source.elf()?;
         let extents = preflight::functions(&elf, names)?;
@@ -111,6 +131,21 @@ impl Image {
     /// The file can no longer be read.
     pub fn is_stripped(&self) -> Result<bool, ImageError> {
         Ok(!self.source.elf()?.has_symbols())
+    }
+
+    /// Whether a function does nothing but return, with a result of 0 or without one.
+    pub fn does_nothing(&self, function: &Function) -> bool {
+        /// `endbr64`, where control flow is protected.
+        const LANDING_PAD: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+        /// `xor eax, eax`
+        const ZERO: [u8; 2] = [0x31, 0xc0];
+        const RETURN: [u8; 1] = [0xc3];
+        let Some(code) = self.bytes(function.address as u64, function.size as u64) else {
+            return false;
+        };
+        let code = code.strip_prefix(&LANDING_PAD).unwrap_or(code);
+        let code = code.strip_prefix(&ZERO).unwrap_or(code);
+        cfg!(target_arch = "x86_64") && code == RETURN
     }
 
     /// Whether a function lies completely within code.
@@ -145,7 +180,8 @@ impl Code for Image {
             .any(|segment| segment.start <= start && end <= segment.end)
             .then(|| {
                 // SAFETY: within a segment of the executable, which stays mapped while the
-                // process lives, is readable, and which nobody may write to. Our own patches
+                // process lives, or of a library that is not unloaded while this is used (see
+                // `of_library`). It is readable, and nobody may write to it. Our own patches
                 // (`Batch::install`) come when nobody holds this slice.
                 unsafe { slice::from_raw_parts(start as *const u8, end - start) }
             })
@@ -153,17 +189,22 @@ impl Code for Image {
 }
 
 impl Layout {
-    fn of_self() -> Self {
-        let mut layout = Self::default();
-        // The first object is the executable.
+    /// The first object that is wanted; empty if there is none.
+    fn of(wanted: impl Fn(&Self) -> bool) -> Self {
+        let mut found = Self::default();
         visit_loaded(|info| {
+            let mut layout = Self::default();
             layout.read(info);
+            if !wanted(&layout) {
+                return ControlFlow::Continue(());
+            }
+            found = layout;
             ControlFlow::Break(())
         });
-        layout
+        found
     }
 
-    /// Reads the executable's description from `dl_iterate_phdr`.
+    /// Reads an object's description from `dl_iterate_phdr`.
     fn read(&mut self, info: &libc::dl_phdr_info) {
         if info.dlpi_phdr.is_null() {
             return;
@@ -209,8 +250,8 @@ impl From<Error> for ImageError {
 impl fmt::Display for ImageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFile => f.write_str("the file of the running program is not to be found"),
-            Self::File(error) => write!(f, "the file of the running program {error}"),
+            Self::NoFile => f.write_str("its file is not to be found, or was replaced"),
+            Self::File(error) => write!(f, "its file {error}"),
         }
     }
 }
@@ -248,6 +289,42 @@ mod tests {
         let elf = image.source.elf().unwrap();
         let in_file = (function.address - image.layout.bias) as u64;
         assert_eq!(Some(in_memory), elf.bytes(in_file, function.size as u64));
+    }
+
+    #[test]
+    fn a_function_of_a_library_is_found_at_its_address() {
+        // SAFETY: a C string.
+        let there = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getppid".as_ptr()) }.addr();
+        let library = Image::of_library(there).unwrap();
+        let found = library.find(&["getppid"]).unwrap();
+        let function = found[0].as_ref().unwrap();
+        assert_eq!(function.address, there);
+        assert!(function.size > 0 && library.is_code(function));
+        let nowhere = Box::new(0_u8);
+        let outside = Image::of_library(std::ptr::from_ref(&*nowhere).addr());
+        assert!(matches!(outside, Err(ImageError::NoFile)));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_function_that_only_returns_does_nothing() {
+        #[unsafe(no_mangle)]
+        extern "C" fn contextpilot_inline_returns_nothing() {}
+        #[unsafe(no_mangle)]
+        extern "C" fn contextpilot_inline_returns_its_argument(argument: u32) -> u32 {
+            argument
+        }
+        std::hint::black_box(contextpilot_inline_returns_nothing as extern "C" fn());
+        std::hint::black_box(contextpilot_inline_returns_its_argument as extern "C" fn(u32) -> u32);
+        let image = Image::of_self().unwrap();
+        let names = [
+            "contextpilot_inline_returns_nothing",
+            "contextpilot_inline_returns_its_argument",
+            "contextpilot_inline_a_function_of_the_test",
+        ];
+        let found = image.find(&names).unwrap();
+        let does_nothing = found.iter().flatten().map(|f| image.does_nothing(f));
+        assert_eq!(does_nothing.collect::<Vec<_>>(), [true, false, false]);
     }
 
     #[test]

@@ -10,15 +10,15 @@
 //! refuses those where a jump would break something ([`preflight`]), and patches in the only way
 //! that is safe in another program's process ([`Batch`]):
 //!
-//! - in the constructor of a preloaded library, which runs before the executable's own constructors, so
-//!   that no thread is in one of its functions;
+//! - in the constructor of a preloaded library, which runs before the executable's own constructors, or
+//!   right after a library was loaded, so that no thread is in one of the functions;
 //! - all functions at once or none, and only once;
 //! - without unhooking;
 //! - without leaving memory that is both writable and executable.
 //!
 //! Linux only: elsewhere the crate is empty.
 //!
-//! Order of use: [`Image::of_self`], [`Image::find`], [`Batch::add`] for each (store the
+//! Order of use: [`Image::of_self`] or [`Image::of_library`], [`Image::find`], [`Batch::add`] for each (store the
 //! [`Trampoline`] where the replacement finds it), then [`Batch::install`].
 
 #![cfg(target_os = "linux")]

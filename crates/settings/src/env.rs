@@ -70,6 +70,10 @@ pub const STORE: &str = "CONTEXTPILOT_STORE";
 /// is free in the file system, at most 50).
 pub const STORE_GB: &str = "CONTEXTPILOT_STORE_GB";
 
+/// `1`: the hook also works in programs that are no llama-server and have llama.cpp inside, or load it (default
+/// 0). `contextpilot-llama run` sets it.
+pub const ENGINE: &str = "CONTEXTPILOT_ENGINE";
+
 /// What the names of all variables about KV cache events begin with.
 pub const KV_PREFIX: &str = "CONTEXTPILOT_KV_";
 
@@ -161,6 +165,7 @@ pub const ALL: &[&str] = &[
     EXPLAIN_MB,
     EXPLAIN_TEXT,
     TRACE_FILE,
+    ENGINE,
     HOOK_LIB,
     STRICT,
 ];

@@ -86,6 +86,8 @@ pub struct Settings {
     pub traffic_file: Option<TrafficFile>,
     /// The prefix store; `None`: there is none.
     pub store: Option<StoreAt>,
+    /// Whether the hook is to work in programs that are no llama-server.
+    pub engine: bool,
     /// File that gets every event and effect. Not opened here.
     pub trace_file: Option<PathBuf>,
     /// Whether the server is to end if the hook, or a file that a setting names, cannot be used.
@@ -146,6 +148,7 @@ impl Settings {
         let traffic_file = vars.traffic_file()?;
         let store = vars.store()?;
         let trace_file = vars.get(env::TRACE_FILE).map(PathBuf::from);
+        let engine = vars.flag(env::ENGINE)?.unwrap_or(false);
         let strict = vars.flag(env::STRICT)?.unwrap_or(false);
         Ok(Self {
             index,
@@ -166,6 +169,7 @@ impl Settings {
             traffic_file,
             store,
             trace_file,
+            engine,
             strict,
             explain_limit: (explain_limit > 0).then_some(explain_limit),
             explain_text,

@@ -1,6 +1,8 @@
 //! What the library has attached to, and the same as text for the banner and for `/stats`.
 
 use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use contextpilot_control::{Engine, HookedFunction};
 use contextpilot_settings::Settings;
@@ -17,8 +19,12 @@ use crate::base::log;
 const INFILL: &str = "llama_vocab_fim_pre";
 
 /// What the library has attached to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Attached {
+    /// In a program that is no llama-server: the file that has the engine, and how long attaching took.
+    pub(super) embedded: Option<(PathBuf, Duration)>,
+    /// A function that the prefix store needs, and why it cannot be hooked.
+    pub(super) unstorable: Option<String>,
     /// The engine is linked into the executable.
     pub(super) inside: bool,
     /// Memory is released without a call that we see, so saved sequences cannot be followed.
@@ -36,6 +42,28 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
+    /// Attached to an engine in a program that is no llama-server. `unstorable`: see the field.
+    #[cfg(target_os = "linux")]
+    pub(super) fn embedded(file: PathBuf, unstorable: Option<String>, took: Duration) -> Self {
+        Self {
+            embedded: Some((file, took)),
+            unstorable,
+            inside: false,
+            hides_releases: true,
+            forgets_uncached: false,
+            host_cache: None,
+            request_ids: false,
+            slots: false,
+            by_prompts: false,
+            tls: false,
+        }
+    }
+
+    /// A function without which there is no prefix store, and why it cannot be hooked.
+    pub(crate) fn unstorable(&self) -> Option<&str> {
+        self.unstorable.as_deref()
+    }
+
     /// Whether memory is released without a call that we see.
     pub(crate) fn hides_releases(&self) -> bool {
         self.hides_releases
@@ -67,6 +95,16 @@ impl Attached {
             (None, None) => "for observation only, as no index is set".to_owned(),
         };
         let patched = || ROWS.iter().map(|row| row.places.patched());
+        if let Some((file, took)) = &self.embedded {
+            log::line(format_args!(
+                "Active: llama.cpp {} of {}, {} functions hooked in {:.1} ms",
+                version(),
+                file.display(),
+                patched().filter(|places| *places > 0).count(),
+                took.as_secs_f64() * 1000.0,
+            ));
+            return;
+        }
         log::line(format_args!(
             "Active: llama.cpp {}{}, hooked: {self} ({} functions in {} places); {index}",
             version(),
@@ -113,6 +151,9 @@ impl Attached {
             "KV cache",
             "nothing counts as cached",
         )];
+        if self.embedded.is_some() {
+            return parts;
+        }
         // Servers from before late 2025 have no host prompt cache.
         if let Some(seen) = self.host_cache {
             let holds = seen && claims::holds(Claim::HostCache);

@@ -1,19 +1,24 @@
 //! The server's flags.
 
+use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use contextpilot_server_flags::{Generation, ServerFlags};
 
+use super::embedded::is_embedded;
 use super::original::has;
 use super::plain;
 use super::table::HOST_CACHE;
 use super::version::{Version, version};
 
-/// The flags with which the server was started, read once. The engine's version is asked before
+/// The flags with which the server was started, read once. A program that is no llama-server has none. The engine's version is asked before
 /// ([`ask_version`](super::ask_version)), because defaults depend on it.
 pub(crate) fn flags() -> &'static ServerFlags {
     static FLAGS: OnceLock<ServerFlags> = OnceLock::new();
     FLAGS.get_or_init(|| {
+        if is_embedded() {
+            return ServerFlags::read(std::iter::empty::<OsString>(), |_| None, generation());
+        }
         let lookup = |name: &str| std::env::var_os(name);
         ServerFlags::read(std::env::args_os(), lookup, generation())
     })

@@ -150,6 +150,8 @@ unsafe fn finish(
         )
     })?;
     let attached = Attached {
+        embedded: None,
+        unstorable: None,
         inside,
         hides_releases: frees == Some(false),
         forgets_uncached: newest(UNCACHED, has) == Some(FORGOTTEN),
@@ -171,9 +173,14 @@ unsafe fn finish(
 
 /// A required function that is missing.
 fn missing() -> Option<&'static str> {
+    missing_of(|_| true)
+}
+
+/// The same, of the rows that are wanted.
+pub(super) fn missing_of(wanted: impl Fn(&Row) -> bool) -> Option<&'static str> {
     let mut required = ROWS
         .iter()
-        .filter(|row| !row.is_optional() && is_called(row.generation, has));
+        .filter(|row| wanted(row) && !row.is_optional() && is_called(row.generation, has));
     required.find(|row| !row.found()).map(|row| row.name)
 }
 

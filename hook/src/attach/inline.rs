@@ -1,11 +1,12 @@
 //! Inline hooking: functions that are linked into the executable are not called through the dynamic
-//! linker, so they get a jump at their beginning.
+//! linker, so they get a jump at their beginning. So do those of an engine's library that a program loads by
+//! itself: it calls them through addresses that it has asked for.
 //!
 //! [`contextpilot_inline`] has the mechanism, and refuses functions that cannot be hooked. This module
 //! decides which functions are hooked, and what follows if one is refused. The rest of the hook does
 //! not see the difference: a [`Slot`] holds the address of the original either way.
 
-use contextpilot_inline::{Batch, Function, Image, Refusal};
+use contextpilot_inline::{Batch, Function, Image, ImageError, Refusal};
 
 use super::evidence::Counts;
 use super::original::ROWS;
@@ -15,7 +16,7 @@ use super::row::Row;
 use super::slot::Slot;
 use super::table::{MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, is_called, is_seen_elsewhere};
 
-/// The functions of the table that are linked into the executable.
+/// The functions of the table that are in the executable, or in one library.
 pub(super) struct Inside {
     image: Image,
     /// In the order of [`ROWS`].
@@ -31,7 +32,7 @@ impl Inside {
     /// `Some` if the executable contains an engine. For a stripped executable, this takes
     /// a tenth of a millisecond.
     pub(super) fn with_engine() -> Option<Self> {
-        Self::with_any_of(|row| MEMORY.iter().any(|(_, name)| *name == row.name))
+        Self::with_any_of(is_anchor)
     }
 
     /// `Some` if the executable contains functions of the server.
@@ -44,9 +45,21 @@ impl Inside {
         Self::with_any_of(is_runtimes)
     }
 
-    /// Looks for all names at once, because reading the symbol table is what takes time.
+    /// `Some` if the library that this address lies in contains an engine.
+    ///
+    /// # Errors
+    /// Its functions cannot be looked for.
+    pub(super) fn in_library(address: usize) -> Result<Option<Self>, ImageError> {
+        let image = Image::of_library(address)?;
+        Ok(Self::of(image, is_anchor))
+    }
+
     fn with_any_of(wanted: impl Fn(&Row) -> bool) -> Option<Self> {
-        let image = Image::of_self().ok()?;
+        Self::of(Image::of_self().ok()?, wanted)
+    }
+
+    /// Looks for all names at once, because reading the symbol table is what takes time.
+    fn of(image: Image, wanted: impl Fn(&Row) -> bool) -> Option<Self> {
         let rows = ROWS.iter().map(|row| row.name);
         let plain = plain::SLOTS.iter().map(|slot| slot.name());
         let names: Vec<&str> = rows.chain(plain).collect();
@@ -81,8 +94,23 @@ impl Inside {
     /// # Errors
     /// The function that cannot be hooked, and why, if the hook would miss something without it.
     pub(super) fn prepare_all(self) -> Result<Ready, String> {
+        let mut ready = self.prepare_these(|row| !is_tls(row))?;
+        self.prepare_tls(&mut ready);
+        Ok(ready)
+    }
+
+    /// As [`prepare_all`](Self::prepare_all), of the engine's functions alone. What is not there is not looked
+    /// up elsewhere, so nothing asks the dynamic linker any more.
+    pub(super) fn prepare_engine(self) -> Result<Ready, String> {
+        let rows = ROWS.iter().map(|row| row.slot);
+        let all = rows.chain(plain::SLOTS.iter().copied());
+        all.for_each(Slot::set_missing);
+        self.prepare_these(Row::is_of_library)
+    }
+
+    fn prepare_these(&self, wanted: impl Fn(&Row) -> bool) -> Result<Ready, String> {
         let mut ready = Ready::default();
-        for (row, replacement, function) in self.candidates().filter(|(row, ..)| !is_tls(row)) {
+        for (row, replacement, function) in self.candidates().filter(|(row, ..)| wanted(row)) {
             // If requests need not be tied by their prompts, this function is not hooked.
             if !row.is_wanted()
                 || row.generation == PROMPTS.0 && !is_called(PROMPTS.0, |name| self.has(name))
@@ -92,13 +120,16 @@ impl Inside {
             if let Err(refusal) = ready.add(&self.image, row, function, replacement) {
                 // The functions of the runtime may be called by others. The code that relies on
                 // them checks whether the server calls them.
-                // Without a function of the prefix store there is no such store, and nothing else follows.
                 let is_missed = !is_runtimes(row)
-                    && row.generation != STORE
                     && !is_seen_elsewhere(row.name, row.generation, |name| self.has(name));
-                if is_missed {
+                if is_missed && row.generation != STORE {
                     ready.abandon();
                     return Err(format!("{} {refusal}", row.name));
+                }
+                // Without a function of the prefix store there is no such store, and nothing else follows. One that
+                // does nothing need not be hooked.
+                if is_missed && !self.image.does_nothing(function) {
+                    ready.unstorable = Some(format!("{} {refusal}", row.name));
                 }
                 if !is_runtimes(row) {
                     ready.set(row.slot, function.address as *const ());
@@ -110,7 +141,6 @@ impl Inside {
                 ready.set(slot, function.address as *const ());
             }
         }
-        self.prepare_tls(&mut ready);
         Ok(ready)
     }
 
@@ -161,6 +191,11 @@ fn is_tls(row: &Row) -> bool {
     row.generation == "openssl"
 }
 
+/// Whether it is a function that every engine has.
+fn is_anchor(row: &Row) -> bool {
+    MEMORY.iter().any(|(_, name)| *name == row.name)
+}
+
 fn is_runtimes(row: &Row) -> bool {
     row.generation == "cxx"
 }
@@ -175,6 +210,8 @@ pub(super) struct Ready {
     hooked: Vec<(&'static Row, Counts)>,
     /// Whether OpenSSL's functions are hooked; `None` if OpenSSL is not in the executable.
     pub(super) tls: Option<bool>,
+    /// A function that the prefix store needs, and why it cannot be hooked.
+    pub(super) unstorable: Option<String>,
 }
 
 impl Ready {
@@ -220,13 +257,14 @@ impl Ready {
     /// Why that is impossible. Then nothing was changed.
     ///
     /// # Safety
-    /// From the library's constructor only: no thread may be in one of the functions.
+    /// From the library's constructor, or right after the functions were loaded: no thread may be in one of
+    /// them.
     pub(super) unsafe fn install(self) -> Result<(), Refusal> {
         let Self {
             batch,
             slots,
             hooked,
-            tls: _,
+            ..
         } = self;
         // SAFETY: the caller's promise, and the slots hold the trampolines.
         let installed = unsafe { batch.install() };

@@ -21,6 +21,9 @@
 //! which would be us. A program that loads its whole engine with `dlopen` is not recognised as a
 //! llama-server; none is known.
 //!
+//! **Other programs.** With `CONTEXTPILOT_ENGINE=1`, a process that is no llama-server is attached to as well, as
+//! soon as it has an engine ([`embedded`], [`loading`]).
+//!
 //! The files, in floors. A file uses only those above it in this table:
 //!
 //! | floor | files |
@@ -31,7 +34,7 @@
 //! | the ways | [`got`] and [`inline`]; on macOS, their stand-ins `got_elsewhere` and `inline_elsewhere` |
 //! | what follows | [`process`]: whether this is a llama-server; [`claims`]: what may be said; [`version`] of the engine; [`flags`] of the server |
 //! | the result | [`attached`]: what was attached to, as text |
-//! | the whole | [`host`]: finds the server and attaches to it |
+//! | the whole | [`host`]: finds the server and attaches to it; [`embedded`] does so in another program, when [`loading`] has seen its engine |
 
 #[macro_use]
 pub(crate) mod table;
@@ -40,6 +43,8 @@ mod attached;
 pub(crate) mod claims;
 #[cfg(target_os = "linux")]
 mod elf;
+#[cfg_attr(not(target_os = "linux"), path = "embedded_elsewhere.rs")]
+mod embedded;
 pub(crate) mod evidence;
 mod flags;
 #[cfg_attr(not(target_os = "linux"), path = "got_elsewhere.rs")]
@@ -49,6 +54,8 @@ mod host;
 mod inline;
 #[cfg_attr(target_os = "macos", path = "dyld.rs")]
 mod linker;
+#[cfg(target_os = "linux")]
+mod loading;
 pub(crate) mod original;
 pub(crate) mod plain;
 mod process;
@@ -58,6 +65,7 @@ mod slot;
 mod version;
 
 pub(crate) use self::attached::Attached;
+pub(crate) use self::embedded::{Embedded, is_embedded, watch};
 pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use super::slot::Slot;
-use crate::base::abi::Pointer;
+use crate::base::abi::{ContextParams, Pointer};
 
 macro_rules! plain {
     ($($name:ident, $symbol:literal, fn($($argument:ident : $type:ty),*) -> $result:ty;)*) => {
@@ -74,6 +74,8 @@ plain! {
     piece, "llama_token_to_piece", fn(vocabulary: Pointer, token: i32, text: *mut c_char, size: i32, strip: i32, special: bool) -> i32;
     begins_with, "llama_vocab_bos", fn(vocabulary: Pointer) -> i32;
     has_beginning, "llama_vocab_get_add_bos", fn(vocabulary: Pointer) -> bool;
+    default_context, "llama_context_default_params", fn() -> ContextParams;
+    default_model, "llama_model_default_params", fn() -> ContextParams;
     socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
 }
 

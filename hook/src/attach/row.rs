@@ -6,6 +6,8 @@ use super::evidence::{Called, Places};
 #[cfg(target_os = "macos")]
 use super::linker;
 use super::slot::Slot;
+#[cfg(target_os = "linux")]
+use super::table::PROMPTS;
 use super::table::STORE;
 #[cfg(not(target_os = "macos"))]
 use super::table::{EVALUATION, Generations, MEMORY};
@@ -43,6 +45,12 @@ impl Row {
     /// code uses as well.
     pub(crate) fn is_engines(&self) -> bool {
         !matches!(self.generation, "cxx" | "libc" | "openssl")
+    }
+
+    /// Whether it is a function of llama.cpp's own library.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_of_library(&self) -> bool {
+        self.is_engines() && !self.is_servers() && self.generation != PROMPTS.0
     }
 
     /// Whether it is hooked in this process: functions of the prefix store only if there is one.

@@ -58,6 +58,12 @@ impl Slot {
             .store(address.cast_mut().cast(), Ordering::Relaxed);
     }
 
+    /// The function is not there, and is not to be looked up.
+    #[cfg(target_os = "linux")]
+    pub(super) fn set_missing(&self) {
+        self.address.store(MISSING, Ordering::Relaxed);
+    }
+
     /// The address as it is: null before it was filled in.
     pub(crate) fn raw(&self) -> *const () {
         self.address.load(Ordering::Relaxed).cast_const().cast()

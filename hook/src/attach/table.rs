@@ -18,8 +18,7 @@
 //! Deprecated wrappers are either unused or counted once, through the new name: see
 //! `guard::EngineCall`.
 //!
-//! Left out on purpose: `llama_encode` and encoding `llama_process` calls, because they use no KV cache;
-//! `llama_state_seq_save_file` and `llama_state_get_data`, because they change nothing.
+//! Left out on purpose: `llama_encode` and encoding `llama_process` calls, because they use no KV cache.
 
 /// The generations of one API, the newest first. Each has a name, and a function that only this
 /// generation has.
@@ -146,6 +145,9 @@ pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str)
         "llama_rm_adapter_lora" | "llama_lora_adapter_remove" => return true,
         // This gives the tokens of a prompt with images. Prompts without images are seen all the same.
         "mtmd_tokenize" => return true,
+        // They begin with the call of the other, which is no part of them that could be moved.
+        "llama_set_adapter_cvec" => "_ZN13llama_context16set_adapter_cvecEPKfmiii",
+        "llama_apply_adapter_cvec" => "_ZN13llama_context18apply_adapter_cvecEPKfmiii",
         // Old names in a newer engine, whose server calls the newer names.
         _ => return !is_called(generation, has),
     };
@@ -271,6 +273,9 @@ macro_rules! for_each_hooked {
             lengths   store     optional fn llama_state_seq_get_size(context: Pointer, sequence: i32) -> usize;
             lengths   store     optional fn llama_state_seq_get_size_ext(context: Pointer, sequence: i32, flags: u32) -> usize;
             lengths   store     optional fn llama_state_seq_save_file(context: Pointer, path: *const c_char, sequence: i32, tokens: *const i32, count: usize) -> usize;
+            lengths   store     optional fn llama_state_get_size(context: Pointer) -> usize;
+            lengths   store     optional fn llama_state_get_data(context: Pointer, target: *mut u8, size: usize) -> usize;
+            lengths   store     optional fn llama_state_save_file(context: Pointer, path: *const c_char, tokens: *const i32, count: usize) -> bool;
 
             purpose   store     optional fn llama_set_embeddings(context: Pointer, value: bool);
             purpose   store     optional fn _Z28llama_set_embeddings_nextnP13llama_contextbb(context: Pointer, value: bool, masked: bool);
@@ -278,6 +283,9 @@ macro_rules! for_each_hooked {
             purpose   store     optional fn llama_set_causal_attn(context: Pointer, value: bool);
             purpose   store     optional fn llama_set_adapter_cvec(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> i32;
             purpose   store     optional fn llama_apply_adapter_cvec(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> i32;
+            purpose   store     optional fn _ZN13llama_context16set_adapter_cvecEPKfmiii(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> bool;
+            purpose   store     optional fn _ZN13llama_context18apply_adapter_cvecEPKfmiii(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> bool;
+            purpose   store     optional fn llama_model_free(model: Pointer);
             purpose   store     optional fn llama_adapter_lora_init(model: Pointer, path: *const c_char) -> Pointer;
             purpose   store     optional fn llama_batch_ext_set_embd_state(batch: Pointer, index: i32, row: Embeddings) -> bool;
             purpose   store     optional fn _Z34llama_batch_ext_set_decision_orderP15llama_batch_exti20llama_decision_order(batch: Pointer, index: i32, order: i32) -> bool;

@@ -23,6 +23,11 @@ impl ContextParams {
         (self.0[0] >> 32) as u32
     }
 
+    /// All of it, with what lies behind it on the caller's stack.
+    pub(crate) fn words(&self) -> &[u64; 64] {
+        &self.0
+    }
+
     /// `n_seq_max`, the fourth `uint32_t`: how many slots the server has.
     pub(crate) fn slots(&self) -> u32 {
         (self.0[1] >> 32) as u32

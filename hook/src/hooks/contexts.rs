@@ -6,12 +6,13 @@ use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
-use crate::store::{self, change};
+use crate::store::{self, change, params};
 
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();
     let context = original!(llama_init_from_model(model, params));
     contexts::made(&call, context, &params);
+    params::note_context(&call, context, &params);
     context
 }
 
@@ -23,6 +24,7 @@ pub(crate) unsafe fn llama_new_context_with_model(
     let call = EngineCall::enter();
     let context = original!(llama_new_context_with_model(model, params));
     contexts::made(&call, context, &params);
+    params::note_context(&call, context, &params);
     context
 }
 

@@ -1,4 +1,4 @@
-//! Hooks for questions about a sequence. The engine may hold more of it than the host knows (see
+//! Hooks for questions about a sequence, or about all of a context. The engine may hold more of it than the host knows (see
 //! [`crate::store`]), and the host must not see that.
 
 use std::ffi::c_char;
@@ -64,4 +64,27 @@ pub(crate) unsafe fn llama_state_seq_save_file(
     original!(llama_state_seq_save_file(
         context, path, sequence, tokens, count
     ))
+}
+
+pub(crate) unsafe fn llama_state_get_size(context: Pointer) -> usize {
+    let call = EngineCall::enter();
+    ahead::remove(&call, context, -1);
+    original!(llama_state_get_size(context))
+}
+
+pub(crate) unsafe fn llama_state_get_data(context: Pointer, target: *mut u8, size: usize) -> usize {
+    let call = EngineCall::enter();
+    ahead::remove(&call, context, -1);
+    original!(llama_state_get_data(context, target, size))
+}
+
+pub(crate) unsafe fn llama_state_save_file(
+    context: Pointer,
+    path: *const c_char,
+    tokens: *const i32,
+    count: usize,
+) -> bool {
+    let call = EngineCall::enter();
+    ahead::remove(&call, context, -1);
+    original!(llama_state_save_file(context, path, tokens, count))
 }

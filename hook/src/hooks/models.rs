@@ -8,7 +8,7 @@ use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::capture::model::Loading;
-use crate::store::purpose;
+use crate::store::{params, purpose};
 
 /// Servers of all generations load their model and a draft model with this. Newer servers call it
 /// twice: first without the tensors, to see what fits.
@@ -19,6 +19,7 @@ pub(crate) unsafe fn llama_model_load_from_file(
     let (call, _loading) = begin();
     // SAFETY: the engine is about to read the path.
     let name = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    let name = name.filter(|_| params::may_store_model(&call, &params));
     let opening = purpose::open_model(&call, name);
     let model = original!(llama_model_load_from_file(path, params));
     purpose::note_model(opening, model);

@@ -58,7 +58,7 @@ pub(crate) unsafe fn llama_set_causal_attn(context: Pointer, value: bool) {
 }
 
 macro_rules! control_vector {
-    ($($name:ident)*) => {$(
+    ($($name:ident -> $result:ty;)*) => {$(
         pub(crate) unsafe fn $name(
             context: Pointer,
             data: *const f32,
@@ -66,7 +66,7 @@ macro_rules! control_vector {
             width: i32,
             first: i32,
             last: i32,
-        ) -> i32 {
+        ) -> $result {
             let call = EngineCall::enter();
             let result = original!($name(context, data, length, width, first, last));
             if !data.is_null() {
@@ -76,7 +76,18 @@ macro_rules! control_vector {
         }
     )*};
 }
-control_vector! { llama_set_adapter_cvec llama_apply_adapter_cvec }
+control_vector! {
+    llama_set_adapter_cvec -> i32;
+    llama_apply_adapter_cvec -> i32;
+    _ZN13llama_context16set_adapter_cvecEPKfmiii -> bool;
+    _ZN13llama_context18apply_adapter_cvecEPKfmiii -> bool;
+}
+
+pub(crate) unsafe fn llama_model_free(model: Pointer) {
+    let call = EngineCall::enter();
+    purpose::forget_model(&call, model);
+    original!(llama_model_free(model))
+}
 
 pub(crate) unsafe fn llama_adapter_lora_init(model: Pointer, path: *const c_char) -> Pointer {
     let call = EngineCall::enter();

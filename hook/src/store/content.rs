@@ -1,7 +1,7 @@
 //! Digests of files: what a model or an adapter *is*. A path says little, because the file behind it may be
 //! another one tomorrow.
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -112,6 +112,12 @@ pub(super) fn own(address: usize, content: Arc<Content>) {
     let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
     owners.retain(|(known, _)| *known != address);
     owners.push((address, content));
+}
+
+/// The model at this address is freed: another one may get the address.
+pub(super) fn disown(address: usize) {
+    let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
+    owners.retain(|(known, _)| *known != address);
 }
 
 fn of_address(address: usize) -> Option<Arc<Content>> {
@@ -266,17 +272,40 @@ const OTHERS: &[(&str, bool)] = &[
     ("--no-ui", false),
 ];
 
+/// The file of the engine, in a program that is no llama-server.
+static ENGINE: OnceLock<PathBuf> = OnceLock::new();
+
+/// This program is no llama-server: its flags say nothing about the engine, which may have no version either.
+pub(crate) fn set_engine(file: PathBuf) {
+    let _ = ENGINE.set(file);
+}
+
+/// Makes the digest of the engine's file, if that is needed.
+pub(super) fn begin_engine() {
+    let file = ENGINE.get().map(|file| file.as_os_str().as_bytes());
+    if let Some(Ok(file)) = file.map(CString::new) {
+        own(ENGINE_ITSELF, begin(&file));
+    }
+}
+
+/// Stands for the engine among the addresses of models and adapters.
+const ENGINE_ITSELF: usize = 1;
+
 /// What the KV depends on besides model, adapters and layout: the engine's version, and all flags and
-/// variables of the server that are not known to be harmless.
-pub(super) fn surroundings() -> Vec<u8> {
+/// variables of the server that are not known to be harmless. Without a server: the content of the engine's file.
+/// `None`: not known, or not yet.
+pub(super) fn surroundings() -> Option<Vec<u8>> {
+    if ENGINE.get().is_some() {
+        return Some(of_address(ENGINE_ITSELF)?.digest()?.to_vec());
+    }
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
-    MADE.get_or_init(|| {
+    let made = MADE.get_or_init(|| {
         let variables = std::env::vars_os();
         let mut text = relevant(std::env::args_os().skip(1), variables);
         text.extend_from_slice(version().to_string().as_bytes());
         text
-    })
-    .clone()
+    });
+    Some(made.clone())
 }
 
 fn relevant(

@@ -51,6 +51,8 @@ pub(super) struct ContextStore {
     pub(super) size_of_one: usize,
     /// The context is longer than the model was trained for; some models then use other frequencies.
     long: bool,
+    /// What the context was created with, where that does not follow from a server's flags.
+    pub(super) params: Option<Vec<u8>>,
 }
 
 /// What tokens were evaluated under.
@@ -114,6 +116,7 @@ impl ContextStore {
             size: 0,
             size_of_one: 0,
             long: false,
+            params: None,
         }
     }
 
@@ -180,11 +183,14 @@ impl ContextStore {
             let layout = self.layout.as_ref()?.digest();
             let model = *self.model.as_ref()?.digest()?;
             let mut parts: Vec<Vec<u8>> = vec![
-                content::surroundings(),
+                content::surroundings()?,
                 layout.to_vec(),
                 model.to_vec(),
                 vec![u8::from(self.long)],
             ];
+            if let Some(params) = &self.params {
+                parts.push(params.clone());
+            }
             for &(adapter, scale) in &under.adapters {
                 let content = content::of_adapter(adapter)?;
                 parts.push(content.digest()?.to_vec());

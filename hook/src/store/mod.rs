@@ -21,6 +21,7 @@
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
+//! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
@@ -51,6 +52,7 @@ pub(crate) mod evaluate;
 pub(crate) mod figures;
 mod neighbours;
 pub(crate) mod outputs;
+pub(crate) mod params;
 pub(crate) mod purpose;
 mod rates;
 mod shelf;
@@ -101,6 +103,7 @@ pub(crate) fn is_on() -> bool {
 /// Why there is no store, as the rest of a message.
 pub(crate) fn start(at: &StoreAt) -> Result<(), String> {
     figures::set_folder(&at.folder);
+    content::begin_engine();
     // On a thread of ours, which needs no guard.
     let opened = Shelf::open(at, |shelf| {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -46,6 +46,13 @@ pub(crate) fn note_model(opening: Opening, model: Pointer) {
     }
 }
 
+/// The model is about to be freed.
+pub(crate) fn forget_model(call: &EngineCall, model: Pointer) {
+    if acts(call) {
+        guard::compute(|| content::disown(model.addr()));
+    }
+}
+
 /// An adapter has been loaded from this file.
 pub(crate) fn note_adapter(call: &EngineCall, adapter: Pointer, path: &CStr) {
     if acts(call) {

@@ -1,7 +1,9 @@
 //! A loaded object: the executable or a library, and where its tables are.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
 use std::ops::{ControlFlow, Range};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::slice;
 use std::sync::atomic::AtomicUsize;
 
@@ -14,6 +16,8 @@ pub(in crate::attach) struct Object {
     pub(super) bias: usize,
     /// Its range of addresses in memory.
     pub(super) extent: Range<usize>,
+    /// The dynamic linker's name for it, which stays as long as the object.
+    file: *const c_char,
     /// The pages that the dynamic linker makes read-only after relocation.
     relro: Range<usize>,
     symbols: *const libc::Elf64_Sym,
@@ -60,12 +64,30 @@ const DF_SYMBOLIC: u64 = 2;
 /// and those that were loaded later.
 pub(in crate::attach) fn objects() -> Vec<Object> {
     let mut objects = Vec::new();
+    visit_objects(|object| objects.push(object));
+    objects
+}
+
+/// As [`objects`], one after the other. None is unloaded meanwhile. `work` must not panic, and must not load
+/// or look up anything with the dynamic linker.
+pub(in crate::attach) fn visit_objects(mut work: impl FnMut(Object)) {
     visit_loaded(|info| {
         // SAFETY: the object is loaded.
-        objects.extend(unsafe { Object::new(info) });
+        if let Some(object) = unsafe { Object::new(info) } {
+            work(object);
+        }
         ControlFlow::Continue(())
     });
-    objects
+}
+
+/// How many times an object was loaded or unloaded so far.
+pub(in crate::attach) fn changes() -> u64 {
+    let mut changes = 0;
+    visit_loaded(|info| {
+        changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
+        ControlFlow::Break(())
+    });
+    changes
 }
 
 /// The executable.
@@ -101,6 +123,7 @@ impl Object {
             .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;
         let mut object = Self {
             bias,
+            file: info.dlpi_name,
             relro: of(libc::PT_GNU_RELRO)
                 .map(range)
                 .map(|part| down_to_page(part.start)..down_to_page(part.end))
@@ -143,6 +166,16 @@ impl Object {
     /// Identifies the object among all loaded objects.
     pub(in crate::attach) fn key(&self) -> usize {
         self.extent.start
+    }
+
+    /// Its file, by the name under which it was loaded. Empty for the executable.
+    pub(in crate::attach) fn file(&self) -> PathBuf {
+        if self.file.is_null() {
+            return PathBuf::new();
+        }
+        // SAFETY: a C string that lives as long as the object.
+        let name = unsafe { CStr::from_ptr(self.file) };
+        OsStr::from_bytes(name.to_bytes()).into()
     }
 
     pub(in crate::attach) fn contains(&self, address: usize) -> bool {

@@ -14,4 +14,5 @@ mod patch;
 mod survey;
 
 pub(crate) use self::patch::patch_late;
+pub(super) use self::patch::write;
 pub(super) use self::survey::Survey;

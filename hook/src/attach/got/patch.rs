@@ -104,7 +104,7 @@ pub(crate) fn patch_late() {
 /// # Safety
 /// `at` is a word of the object that holds a function's address, and `value` is the address of a
 /// function with the same signature.
-unsafe fn write(object: &Object, at: usize, value: usize) -> bool {
+pub(in crate::attach) unsafe fn write(object: &Object, at: usize, value: usize) -> bool {
     // SAFETY: the caller's promise. The dynamic linker may write to the word too, in one piece.
     let word = unsafe { &*std::ptr::with_exposed_provenance::<AtomicUsize>(at) };
     if !object.is_relro(word) {

@@ -1,0 +1,112 @@
+//! Attaches to llama.cpp in a program that is not a llama-server, if it is asked to (`CONTEXTPILOT_ENGINE=1`).
+//!
+//! Such a program has the engine in a library that it loads by itself, or is linked with it, or contains it. It
+//! calls functions through addresses that it has asked for, or directly, so all are hooked inline.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::attached::Attached;
+use super::claims::{self, Claim};
+use super::host::missing_of;
+use super::inline::Inside;
+use super::loading;
+use super::replacement::{self, Replacement};
+use super::row::Row;
+
+/// The engine of this program.
+pub(crate) struct Embedded {
+    inside: Inside,
+    /// The file that contains it.
+    pub(crate) file: PathBuf,
+    /// When it was found.
+    since: Instant,
+}
+
+/// This program was attached to, and is no llama-server.
+static EMBEDDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process was attached to, and is no llama-server. It has no flags and no requests then.
+pub(crate) fn is_embedded() -> bool {
+    EMBEDDED.load(Ordering::Relaxed)
+}
+
+/// Calls `found` with the engine of this program, once: now, or when the program has loaded it.
+/// `replacements`: what is called in place of the host's functions, in the table's order.
+///
+/// # Safety
+/// From the library's constructor only.
+pub(crate) unsafe fn watch(
+    replacements: &'static [Replacement],
+    found: fn(Result<Embedded, String>),
+) {
+    replacement::set(replacements);
+    let since = Instant::now();
+    if let Some(inside) = Inside::with_engine() {
+        let file = std::env::current_exe().unwrap_or_default();
+        return found(Ok(Embedded {
+            inside,
+            file,
+            since,
+        }));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { loading::watch(found) };
+}
+
+impl Embedded {
+    /// The engine in the library that this address lies in, whose file is this.
+    ///
+    /// # Errors
+    /// Why it cannot be hooked, as the rest of a message.
+    pub(super) fn in_library(address: usize, file: PathBuf) -> Result<Self, String> {
+        let since = Instant::now();
+        let shown = file.display();
+        match Inside::in_library(address) {
+            Ok(Some(inside)) => Ok(Self {
+                inside,
+                file,
+                since,
+            }),
+            Ok(None) => Err(format!(
+                "the functions of {shown} cannot be found; {AS_EVER}"
+            )),
+            Err(error) => Err(format!("{shown} cannot be hooked: {error}; {AS_EVER}")),
+        }
+    }
+
+    /// Hooks the engine's functions.
+    ///
+    /// # Errors
+    /// Why nothing was changed, as the rest of a message.
+    ///
+    /// # Safety
+    /// No thread may be in one of the functions: from the library's constructor, or before anybody was told of
+    /// an address in the library.
+    pub(crate) unsafe fn attach(self) -> Result<Attached, String> {
+        let shown = self.file.display().to_string();
+        let ready = self
+            .inside
+            .prepare_engine()
+            .map_err(|refused| format!("in {shown}, {refused}; {AS_EVER}"))?;
+        if let Some(function) = missing_of(Row::is_of_library) {
+            ready.abandon();
+            return Err(format!("{shown} lacks {function}; {AS_EVER}"));
+        }
+        let unstorable = ready.unstorable.clone();
+        // SAFETY: the caller's promise.
+        unsafe { ready.install() }
+            .map_err(|refused| format!("the code of {shown} {refused}; {AS_EVER}"))?;
+        EMBEDDED.store(true, Ordering::Relaxed);
+        claims::make(Claim::KvCache);
+        Ok(Attached::embedded(
+            self.file,
+            unstorable,
+            self.since.elapsed(),
+        ))
+    }
+}
+
+/// What follows if the engine cannot be hooked.
+const AS_EVER: &str = "its prompts are evaluated as ever";

@@ -1,0 +1,78 @@
+//! The start in a program that is no llama-server, with `CONTEXTPILOT_ENGINE=1`.
+
+use std::sync::OnceLock;
+
+use contextpilot_settings::{Error, Settings};
+
+use super::{Prepared, arm};
+use crate::attach::{self, Embedded};
+use crate::base::inactive::stay_inactive;
+use crate::base::log;
+use crate::capture::saved;
+use crate::hooks::REPLACEMENTS;
+use crate::library::Here;
+use crate::store;
+
+/// The settings, read in the constructor: later, other threads may change the environment.
+static SETTINGS: OnceLock<Result<Settings, Error>> = OnceLock::new();
+
+/// Attaches to this program's engine, now or when the program has loaded it. If it never does, nothing is
+/// said.
+///
+/// # Safety
+/// From the library's constructor only.
+pub(super) unsafe fn watch(settings: Result<Settings, Error>) {
+    let wanted = match &settings {
+        Ok(settings) => settings.engine && settings.is_engaged(),
+        Err(_) => true,
+    };
+    if wanted && SETTINGS.set(settings).is_ok() {
+        // SAFETY: the caller's promise.
+        unsafe { attach::watch(REPLACEMENTS, attach_to) };
+    }
+}
+
+fn attach_to(engine: Result<Embedded, String>) {
+    if let Err(why) = try_attach_to(engine) {
+        stay_inactive(why);
+    }
+}
+
+fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
+    let mut settings = match SETTINGS.get() {
+        Some(Ok(settings)) => settings.clone(),
+        Some(Err(error)) => return Err(error.to_string()),
+        None => return Ok(()),
+    };
+    let engine = engine?;
+    // There are no requests, so there is nothing to report.
+    settings.index = None;
+    settings.index_in_front = None;
+    settings.kv_events = None;
+    settings.journal = false;
+    if !settings.is_engaged() {
+        return Ok(());
+    }
+    if settings.store.is_some() {
+        attach::want_store();
+    }
+    let file = engine.file.clone();
+    // SAFETY: this is called from the constructor, or before anybody was told where the functions are.
+    let attached = unsafe { engine.attach() }?;
+    if let Some(why) = attached.unstorable().filter(|_| settings.store.is_some()) {
+        log::line(format_args!(
+            "There is no prefix store: in this llama.cpp, {why}"
+        ));
+        settings.store = None;
+    }
+    saved::refuse();
+    if settings.store.is_some() {
+        store::engage();
+        store::content::set_engine(file);
+    }
+    arm(Prepared {
+        settings,
+        library: Here(attached),
+    });
+    Ok(())
+}

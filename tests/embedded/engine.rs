@@ -1,0 +1,158 @@
+//! Attaching to an engine that is loaded later, and the prefix store there.
+
+use crate::program::{Program, Run};
+
+/// The least tokens that a prompt from the store leaves to the engine: the eight of the answer but the last, and
+/// one for each batch.
+const FEW: u32 = 24;
+
+#[track_caller]
+fn must_load(run: &Run, names: &[&str]) {
+    for name in names {
+        let evaluated = run.step(name).evaluated;
+        assert!(evaluated <= FEW, "{name}: {evaluated} evaluated\n{run:?}");
+    }
+}
+
+#[test]
+fn a_document_that_was_evaluated_before_is_loaded_also_by_the_next_process() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("again");
+    let first = program.run_stored("again", store.path());
+    first.must_answer_as(&plain);
+    assert!(first.step("last 1").evaluated >= 1500, "{first:?}");
+    assert!(plain.step("last 1").evaluated >= 1500 && plain.step("each 2").evaluated >= 1500);
+    let later = ["each 1", "each 2", "twice at once"];
+    must_load(&first, &later);
+    // What both have in common is loaded.
+    let branch = first.step("branch").evaluated;
+    assert!((300..=300 + FEW).contains(&branch), "{first:?}");
+
+    let second = program.run_stored("again", store.path());
+    second.must_answer_as(&plain);
+    must_load(&second, &["last 2", "branch"]);
+    must_load(&second, &later);
+    let library = program.library().display().to_string();
+    for run in [&first, &second] {
+        let mut lines = run.stderr.lines();
+        let active = lines.next().unwrap_or_default();
+        assert!(
+            active.starts_with("[ContextPilot] Active: llama.cpp ") && active.contains(&library),
+            "{run:?}"
+        );
+        assert_eq!(lines.next(), None, "{run:?}");
+    }
+}
+
+#[test]
+fn sequences_and_contexts_side_by_side_load_what_each_other_evaluated() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("many");
+    let run = program.run_stored("many", store.path());
+    run.must_answer_as(&plain);
+    must_load(&run, &["other again"]);
+    let (ours, theirs) = (run.step("back").evaluated, plain.step("back").evaluated);
+    assert!(
+        ours <= 3 * FEW && theirs >= 2400,
+        "{ours} {theirs}\n{run:?}"
+    );
+}
+
+#[test]
+fn a_state_that_the_program_saves_has_only_what_the_program_evaluated() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("saves");
+    // The second life finds all of the document, and holds more of it than the program asked for.
+    for life in 0..2 {
+        let run = program.run_stored("saves", store.path());
+        run.must_answer_as(&plain);
+        for kind in ["memory saved", "file saved"] {
+            assert_eq!(run.step(kind).rest, plain.step(kind).rest, "{life}");
+        }
+    }
+}
+
+#[test]
+fn creating_and_freeing_models_leaves_nothing_behind() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("cycles");
+    let run = program.run_stored("cycles", store.path());
+    run.must_answer_as(&plain);
+    let of = |run: &Run, cycle: u32, what: &str| run.step(&format!("after {cycle}")).rest[what];
+    assert_eq!(of(&run, 12, "threads"), of(&run, 3, "threads"), "{run:?}");
+    // One of the store may be open for a moment.
+    assert!(of(&run, 12, "files") <= of(&run, 3, "files") + 1, "{run:?}");
+    // In kB. Buffers are used again.
+    let growth = of(&run, 12, "memory") - of(&run, 3, "memory");
+    let theirs = of(&plain, 12, "memory") - of(&plain, 3, "memory");
+    assert!(growth - theirs.max(0) < 4096, "{growth} {theirs}\n{run:?}");
+    must_load(&run, &["cycle 4", "cycle 12"]);
+}
+
+/// The child has none of our threads, so it has no store.
+#[test]
+fn a_forked_child_goes_on_without_the_hook() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("fork");
+    let run = program.run_stored("fork", store.path());
+    run.must_answer_as(&plain);
+    assert_eq!(run.step("child ended").rest["status"], 0);
+    assert!(run.step("child").evaluated >= 1500, "{run:?}");
+    must_load(&run, &["parent again"]);
+}
+
+#[test]
+fn a_second_engine_in_one_process_is_named_and_left_alone() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let copy = program.folder().join("libllama.so.0");
+    std::fs::copy(program.library(), &copy).unwrap();
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("two");
+    let run = program.run_stored("two", store.path());
+    run.must_answer_as(&plain);
+    must_load(&run, &["first 2"]);
+    assert!(run.step("second 2").evaluated >= 1000, "{run:?}");
+    let second = format!("{} is a second llama.cpp in this program", copy.display());
+    let named = run.stderr.lines().filter(|line| line.contains(&second));
+    assert_eq!(named.count(), 1, "{run:?}");
+}
+
+#[test]
+fn without_the_setting_the_program_is_left_alone() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let folder = store.path().join("store");
+    let hook = env!("CONTEXTPILOT_EMBEDDED_HOOK");
+    for engine in ["", "0"] {
+        let run = program.run_with(
+            "again",
+            &[
+                ("LD_PRELOAD", hook),
+                ("CONTEXTPILOT_STORE", folder.to_str().unwrap()),
+                ("CONTEXTPILOT_ENGINE", engine),
+            ],
+        );
+        assert_eq!(run.stderr, "");
+        assert!(run.step("each 1").evaluated >= 1500, "{run:?}");
+        assert!(!folder.exists());
+    }
+}

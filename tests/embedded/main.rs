@@ -1,0 +1,6 @@
+//! Programs with llama.cpp inside that are no llama-server (`CONTEXTPILOT_ENGINE=1`): the hook attaches to the
+//! engine that they load, and answers are the same, with fewer tokens evaluated.
+#![cfg(target_os = "linux")]
+
+mod engine;
+mod program;
