@@ -26,6 +26,7 @@ mod hosts;
 mod index;
 mod listen;
 mod reset;
+mod run;
 mod servers;
 mod show;
 mod simulate;
@@ -82,6 +83,7 @@ enum Command {
     Ttft(ttft::Options),
     Store(store::Options),
     Reset(reset::Options),
+    Run(run::Options),
     Simulate(simulate::Options),
     Advise(advise::Options),
     Doctor(doctor::Options),
@@ -107,8 +109,8 @@ enum Command {
 pub fn main() -> ExitCode {
     let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
     let command = Cli::parse().command;
-    // One becomes another program, and the other handles signals itself.
-    if !matches!(command, Command::Up(_) | Command::Top(_)) {
+    // These become another program, or handle signals themselves.
+    if !matches!(command, Command::Up(_) | Command::Top(_) | Command::Run(_)) {
         end_as_first_process();
     }
     let result = match command {
@@ -129,6 +131,7 @@ pub fn main() -> ExitCode {
         Command::Ttft(options) => done(ttft::run(&options)),
         Command::Store(options) => store::run(&options),
         Command::Reset(options) => done(reset::run(&options)),
+        Command::Run(options) => Ok(run::run(&options)),
         Command::Simulate(options) => done(simulate::run(&options)),
         Command::Advise(options) => done(advise::run(&options)),
         Command::Completions(options) => done(generate::completions(&options)),

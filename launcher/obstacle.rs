@@ -69,6 +69,26 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
     if cfg!(target_os = "macos") {
         return obstacle_on_macos(program, library);
     }
+    if let Some(why) = to_loading(program, library) {
+        return Some(why);
+    }
+    let executable = program.executable()?;
+    if is_stripped(program, executable) {
+        return Some(
+            "has llama.cpp inside and was stripped, so that its functions cannot be found; \
+             use a shared build, or one that is not stripped"
+                .into(),
+        );
+    }
+    is_out_of_reach(program, executable).then(|| {
+        "has llama.cpp inside, and its functions cannot be found without /proc; mount /proc \
+         here, or use a shared build"
+            .into()
+    })
+}
+
+/// Why the dynamic linker would not load the library into this program, whatever it is: as [`obstacle`].
+pub(crate) fn to_loading(program: &Program, library: &Library) -> Option<String> {
     let found = program.obstacles(library.machine);
     let found = found.iter().find(|obstacle| match obstacle {
         Obstacle::Static => is_large(program),
@@ -81,31 +101,15 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
     if let Some(obstacle) = found {
         return Some(obstacle.to_string());
     }
-    let executable = program.executable()?;
-    if library.musl
-        && matches!(
-            executable.linkage,
-            Linkage::Dynamic {
-                libc: Libc::Glibc,
-                ..
-            }
-        )
-    {
-        return Some(
-            "is linked with glibc, and this hook is built for musl; use a hook for glibc".into(),
-        );
-    }
-    if is_stripped(program, executable) {
-        return Some(
-            "has llama.cpp inside and was stripped, so that its functions cannot be found; \
-             use a shared build, or one that is not stripped"
-                .into(),
-        );
-    }
-    is_out_of_reach(program, executable).then(|| {
-        "has llama.cpp inside, and its functions cannot be found without /proc; mount /proc \
-         here, or use a shared build"
-            .into()
+    let is_glibc = matches!(
+        program.executable()?.linkage,
+        Linkage::Dynamic {
+            libc: Libc::Glibc,
+            ..
+        }
+    );
+    (library.musl && is_glibc).then(|| {
+        "is linked with glibc, and this hook is built for musl; use a hook for glibc".into()
     })
 }
 

@@ -4,3 +4,4 @@
 
 mod engine;
 mod program;
+mod run;

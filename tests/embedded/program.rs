@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use contextpilot_testbed::{Arch, Model, llama_server, skip};
 use serde::Deserialize;
@@ -46,6 +46,20 @@ impl fmt::Debug for Run {
 }
 
 impl Run {
+    /// # Panics
+    /// If the program has failed.
+    pub(crate) fn of(output: &Output) -> Self {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{stdout}{stderr}");
+        let lines = stdout.lines();
+        let steps = lines.map(|line| serde_json::from_str(line).expect("a step"));
+        Self {
+            steps: steps.collect(),
+            stderr,
+        }
+    }
+
     pub(crate) fn step(&self, name: &str) -> &Step {
         let mut steps = self.steps.iter();
         let found = steps.find(|step| step.name == name);
@@ -121,6 +135,13 @@ impl Program {
         self.line.last().expect("the library comes last")
     }
 
+    /// The command line.
+    pub(crate) fn line(&self, what: &str) -> Vec<PathBuf> {
+        let model = self.model.path().canonicalize().expect("it was written");
+        let line = self.line.iter().cloned();
+        line.chain([model, what.into()]).collect()
+    }
+
     /// A folder for whatever the test needs.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
@@ -145,8 +166,8 @@ impl Program {
 
     /// Runs it with these variables.
     pub(crate) fn run_with(&self, what: &str, variables: &[(&str, &str)]) -> Run {
-        let model = self.model.path().canonicalize().expect("it was written");
-        let mut command = Command::new(&self.line[0]);
+        let line = self.line(what);
+        let mut command = Command::new(&line[0]);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("CONTEXTPILOT_") || text.starts_with("LD_") {
@@ -154,22 +175,12 @@ impl Program {
             }
         }
         let output = command
-            .args(&self.line[1..])
-            .arg(model)
-            .arg(what)
+            .args(&line[1..])
             .envs(variables.iter().copied())
             .env("SECOND_ENGINE", self.folder().join("libllama.so.0"))
             .current_dir(self.folder())
             .output()
             .expect("it starts");
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{what}: {stdout}{stderr}");
-        let lines = stdout.lines();
-        let steps = lines.map(|line| serde_json::from_str(line).expect("a step"));
-        Run {
-            steps: steps.collect(),
-            stderr,
-        }
+        Run::of(&output)
     }
 }

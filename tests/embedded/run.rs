@@ -1,0 +1,105 @@
+//! `contextpilot-llama run`.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use contextpilot_testbed::skip_optional;
+
+use crate::program::{Program, Run};
+
+/// The command, with these variables and no others of ours.
+fn run(line: &[&Path], variables: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CONTEXTPILOT_") || text.starts_with("LD_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+        .arg("run")
+        .args(line)
+        .envs(variables.iter().copied())
+        .output()
+        .expect("it starts")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_program_that_is_run_has_the_store() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let line = program.line("again");
+    let line: Vec<&Path> = line.iter().map(AsRef::as_ref).collect();
+    for separator in [&["--".as_ref()][..], &[]] {
+        let line = [separator, &line].concat();
+        let output = run(&line, &[("CONTEXTPILOT_STORE", store.path())]);
+        let run = Run::of(&output);
+        assert!(run.step("each 1").evaluated < 100, "{run:?}");
+        assert!(run.stderr.contains("Active: llama.cpp"), "{run:?}");
+    }
+}
+
+#[test]
+fn arguments_and_the_exit_code_are_the_programs_own() {
+    let script = "echo $CONTEXTPILOT_ENGINE \"$@\"; exit 5";
+    let line = ["sh", "-c", script, "sh", "--help", "-x", "--", "a b"];
+    let line = line.map(Path::new);
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&line, &[("CONTEXTPILOT_STORE", folder.path())]);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert_eq!(output.stdout, b"1 --help -x -- a b\n", "{output:?}");
+    assert_eq!(stderr(&output), "");
+    // The hook has nothing to do.
+    let output = run(&line, &[]);
+    assert_eq!(output.stdout, b"--help -x -- a b\n", "{output:?}");
+    assert!(stderr(&output).contains("set CONTEXTPILOT_STORE or CONTEXTPILOT_LISTEN"));
+}
+
+#[test]
+fn a_program_that_is_not_there_or_cannot_be_executed_is_named() {
+    let output = run(&["/no/such/program".as_ref()], &[]);
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    assert!(stderr(&output).contains("/no/such/program was not found"));
+    let output = run(
+        &["true".as_ref()],
+        &[("CONTEXTPILOT_STORE", "relative".as_ref())],
+    );
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn a_static_program_is_refused_by_name_and_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, built) = (folder.path().join("a.c"), folder.path().join("static"));
+    // As large as a program with an engine in it.
+    let code = "static volatile char room[1 << 21] = {1}; int main(void) { return 5 + room[9]; }";
+    std::fs::write(&source, code).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.arg("-static").arg("-o").arg(&built).arg(&source);
+    if !compiler
+        .output()
+        .expect("the compiler starts")
+        .status
+        .success()
+    {
+        return skip_optional("no static C library here");
+    }
+    let store = ("CONTEXTPILOT_STORE", folder.path());
+    let output = run(&[&built], &[store]);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    let said = stderr(&output);
+    let name = built.display().to_string();
+    assert!(
+        said.contains(&name) && said.contains("linked fully statically"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let output = run(&[&built], &[store, ("CONTEXTPILOT_STRICT", "1".as_ref())]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
