@@ -14,7 +14,9 @@ use super::plain;
 use super::replacement::{self, Replacement};
 use super::row::Row;
 use super::slot::Slot;
-use super::table::{MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, is_called, is_seen_elsewhere};
+use super::table::{
+    MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, is_called, is_seen_elsewhere, is_seen_in_program,
+};
 
 /// The functions of the table that are in the executable, or in one library.
 pub(super) struct Inside {
@@ -94,7 +96,10 @@ impl Inside {
     /// # Errors
     /// The function that cannot be hooked, and why, if the hook would miss something without it.
     pub(super) fn prepare_all(self) -> Result<Ready, String> {
-        let mut ready = self.prepare_these(|row| !is_tls(row))?;
+        let mut ready = self.prepare_these(
+            |row| !is_tls(row),
+            |name, generation| is_seen_elsewhere(name, generation, |name| self.has(name)),
+        )?;
         self.prepare_tls(&mut ready);
         Ok(ready)
     }
@@ -105,10 +110,18 @@ impl Inside {
         let rows = ROWS.iter().map(|row| row.slot);
         let all = rows.chain(plain::SLOTS.iter().copied());
         all.for_each(Slot::set_missing);
-        self.prepare_these(Row::is_of_library)
+        self.prepare_these(Row::is_of_library, |name, generation| {
+            is_seen_in_program(name, generation, |name| self.has(name))
+        })
     }
 
-    fn prepare_these(&self, wanted: impl Fn(&Row) -> bool) -> Result<Ready, String> {
+    /// Prepares hooks for the rows that are `wanted`. `is_seen`: whether nothing is missed without the function of
+    /// this name and generation.
+    fn prepare_these(
+        &self,
+        wanted: impl Fn(&Row) -> bool,
+        is_seen: impl Fn(&str, &str) -> bool,
+    ) -> Result<Ready, String> {
         let mut ready = Ready::default();
         for (row, replacement, function) in self.candidates().filter(|(row, ..)| wanted(row)) {
             // If requests need not be tied by their prompts, this function is not hooked.
@@ -120,8 +133,7 @@ impl Inside {
             if let Err(refusal) = ready.add(&self.image, row, function, replacement) {
                 // The functions of the runtime may be called by others. The code that relies on
                 // them checks whether the server calls them.
-                let is_missed = !is_runtimes(row)
-                    && !is_seen_elsewhere(row.name, row.generation, |name| self.has(name));
+                let is_missed = !is_runtimes(row) && !is_seen(row.name, row.generation);
                 if is_missed && row.generation != STORE {
                     ready.abandon();
                     return Err(format!("{} {refusal}", row.name));

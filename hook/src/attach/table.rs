@@ -127,9 +127,52 @@ pub(crate) fn is_called(generation: &str, has: impl Fn(&str) -> bool) -> bool {
     true
 }
 
+/// Functions whose compiled code may begin with the call of another one, which cannot be moved, and that other one.
+/// Every call of the first reaches the second.
+const MEMBERS: &[(&str, &str)] = &[
+    (
+        "llama_set_adapter_lora",
+        "_ZN13llama_context16set_adapter_loraEP18llama_adapter_loraf",
+    ),
+    (
+        "llama_rm_adapter_lora",
+        "_ZN13llama_context15rm_adapter_loraEP18llama_adapter_lora",
+    ),
+    (
+        "llama_set_adapter_cvec",
+        "_ZN13llama_context16set_adapter_cvecEPKfmiii",
+    ),
+    // As llama_get_memory, and then the other.
+    ("llama_kv_self_seq_pos_max", "llama_memory_seq_pos_max"),
+    (
+        "llama_apply_adapter_cvec",
+        "_ZN13llama_context18apply_adapter_cvecEPKfmiii",
+    ),
+];
+
+/// Whether each call of this function reaches another one that is hooked, in an engine that `has` these.
+fn is_seen_behind(name: &str, has: impl Fn(&str) -> bool) -> bool {
+    let mut members = MEMBERS.iter();
+    members.any(|(wrapper, member)| *wrapper == name && has(member))
+}
+
+/// As [`is_seen_elsewhere`], in a program that is no llama-server: it may remove one adapter of several.
+#[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
+pub(crate) fn is_seen_in_program(name: &str, generation: &str, has: impl Fn(&str) -> bool) -> bool {
+    match name {
+        "llama_rm_adapter_lora" | "llama_lora_adapter_remove" => {
+            is_seen_behind(name, &has) || !is_called(generation, &has)
+        }
+        _ => is_seen_elsewhere(name, generation, has),
+    }
+}
+
 /// If this function cannot be hooked: whether another hook sees the same, in a server that
 /// `has` these functions, or nobody calls the function.
 pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str) -> bool) -> bool {
+    if is_seen_behind(name, &has) {
+        return true;
+    }
     let through = match name {
         // Every context is seen when it is created.
         "llama_get_memory" | "llama_new_context_with_model" => "llama_init_from_model",
@@ -145,9 +188,6 @@ pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str)
         "llama_rm_adapter_lora" | "llama_lora_adapter_remove" => return true,
         // This gives the tokens of a prompt with images. Prompts without images are seen all the same.
         "mtmd_tokenize" => return true,
-        // They begin with the call of the other, which is no part of them that could be moved.
-        "llama_set_adapter_cvec" => "_ZN13llama_context16set_adapter_cvecEPKfmiii",
-        "llama_apply_adapter_cvec" => "_ZN13llama_context18apply_adapter_cvecEPKfmiii",
         // Old names in a newer engine, whose server calls the newer names.
         _ => return !is_called(generation, has),
     };
@@ -208,6 +248,8 @@ macro_rules! for_each_interposed {
             adapters  adapter      optional fn llama_set_adapter_lora(context: Pointer, adapter: Pointer, scale: f32) -> i32;
             adapters  adapter      optional fn llama_rm_adapter_lora(context: Pointer, adapter: Pointer) -> i32;
             adapters  adapter      optional fn llama_clear_adapter_lora(context: Pointer);
+            adapters  adapter      optional fn _ZN13llama_context16set_adapter_loraEP18llama_adapter_loraf(context: Pointer, adapter: Pointer, scale: f32);
+            adapters  adapter      optional fn _ZN13llama_context15rm_adapter_loraEP18llama_adapter_lora(context: Pointer, adapter: Pointer) -> bool;
             adapters  lora_adapter optional fn llama_lora_adapter_set(context: Pointer, adapter: Pointer, scale: f32) -> i32;
             adapters  lora_adapter optional fn llama_lora_adapter_remove(context: Pointer, adapter: Pointer) -> i32;
             adapters  lora_adapter optional fn llama_lora_adapter_clear(context: Pointer);

@@ -35,8 +35,8 @@ fn tell_store(context: Pointer) {
 }
 
 macro_rules! one_by_one {
-    ($($set:ident $remove:ident $clear:ident)*) => {$(
-        pub(crate) unsafe fn $set(context: Pointer, adapter: Pointer, scale: f32) -> i32 {
+    ($($set:ident $(-> $set_result:ty)?, $remove:ident -> $remove_result:ty $(, $clear:ident)?;)*) => {$(
+        pub(crate) unsafe fn $set(context: Pointer, adapter: Pointer, scale: f32) $(-> $set_result)? {
             let call = EngineCall::enter();
             let result = original!($set(context, adapter, scale));
             if call.counts() {
@@ -47,7 +47,7 @@ macro_rules! one_by_one {
             result
         }
 
-        pub(crate) unsafe fn $remove(context: Pointer, adapter: Pointer) -> i32 {
+        pub(crate) unsafe fn $remove(context: Pointer, adapter: Pointer) -> $remove_result {
             let call = EngineCall::enter();
             let result = original!($remove(context, adapter));
             if call.counts() {
@@ -58,7 +58,7 @@ macro_rules! one_by_one {
             result
         }
 
-        pub(crate) unsafe fn $clear(context: Pointer) {
+        $(pub(crate) unsafe fn $clear(context: Pointer) {
             let call = EngineCall::enter();
             original!($clear(context));
             if call.counts() {
@@ -66,10 +66,12 @@ macro_rules! one_by_one {
                 unsafe { adapters::clear(&call, context) };
                 tell_store(context);
             }
-        }
+        })?
     )*};
 }
 one_by_one! {
-    llama_set_adapter_lora llama_rm_adapter_lora llama_clear_adapter_lora
-    llama_lora_adapter_set llama_lora_adapter_remove llama_lora_adapter_clear
+    llama_set_adapter_lora -> i32, llama_rm_adapter_lora -> i32, llama_clear_adapter_lora;
+    llama_lora_adapter_set -> i32, llama_lora_adapter_remove -> i32, llama_lora_adapter_clear;
+    _ZN13llama_context16set_adapter_loraEP18llama_adapter_loraf,
+        _ZN13llama_context15rm_adapter_loraEP18llama_adapter_lora -> bool;
 }
