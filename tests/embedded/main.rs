@@ -4,4 +4,5 @@
 
 mod engine;
 mod program;
+mod python;
 mod run;

@@ -90,6 +90,26 @@ impl Run {
     }
 }
 
+/// The variables of a program with the hook and a store.
+pub(crate) fn hooked(store: &Path) -> [(&str, &str); 4] {
+    [
+        ("LD_PRELOAD", HOOK),
+        ("CONTEXTPILOT_ENGINE", "1"),
+        ("CONTEXTPILOT_STORE", store.to_str().expect("a plain path")),
+        ("CONTEXTPILOT_STORE_GB", "1"),
+    ]
+}
+
+/// Removes what the test itself was started with.
+pub(crate) fn without_ours(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CONTEXTPILOT_") || text.starts_with("LD_") {
+            command.env_remove(&name);
+        }
+    }
+}
+
 /// A Python program with the library of the real server.
 pub(crate) struct Program {
     line: Vec<PathBuf>,
@@ -154,26 +174,14 @@ impl Program {
 
     /// Runs it with the hook, and a store.
     pub(crate) fn run_stored(&self, what: &str, store: &Path) -> Run {
-        let store = store.to_str().expect("a plain path");
-        let all = [
-            ("LD_PRELOAD", HOOK),
-            ("CONTEXTPILOT_ENGINE", "1"),
-            ("CONTEXTPILOT_STORE", store),
-            ("CONTEXTPILOT_STORE_GB", "1"),
-        ];
-        self.run_with(what, &all)
+        self.run_with(what, &hooked(store))
     }
 
     /// Runs it with these variables.
     pub(crate) fn run_with(&self, what: &str, variables: &[(&str, &str)]) -> Run {
         let line = self.line(what);
         let mut command = Command::new(&line[0]);
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("CONTEXTPILOT_") || text.starts_with("LD_") {
-                command.env_remove(&name);
-            }
-        }
+        without_ours(&mut command);
         let output = command
             .args(&line[1..])
             .envs(variables.iter().copied())

@@ -5,17 +5,12 @@ use std::process::{Command, Output};
 
 use contextpilot_testbed::skip_optional;
 
-use crate::program::{Program, Run};
+use crate::program::{Program, Run, without_ours};
 
 /// The command, with these variables and no others of ours.
 fn run(line: &[&Path], variables: &[(&str, &Path)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CONTEXTPILOT_") || text.starts_with("LD_") {
-            command.env_remove(&name);
-        }
-    }
+    without_ours(&mut command);
     command
         .arg("run")
         .args(line)
