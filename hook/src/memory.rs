@@ -22,6 +22,7 @@ use contextpilot_residency::{
 use contextpilot_worker::LARGEST_HEAD;
 
 use crate::base::bounds::*;
+use crate::capture::engine_prompts;
 use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
@@ -104,6 +105,12 @@ pub(crate) const ALL: &[Bound] = &[
         most: CONTEXTS,
         each: 64,
         beyond: "the ledger starts from empty",
+    },
+    Bound {
+        what: "sequences whose prompts are told apart, in programs that are no llama-server",
+        most: SEQUENCES,
+        each: size_of::<engine_prompts::Sequence>(),
+        beyond: "the prompts that they are at are told as new ones",
     },
     Bound {
         what: "entries in shadow copies of 64 batches that are not in use",

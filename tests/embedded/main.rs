@@ -2,6 +2,7 @@
 //! engine that they load, and answers are the same, with fewer tokens evaluated.
 #![cfg(target_os = "linux")]
 
+mod account;
 mod engine;
 mod program;
 mod python;

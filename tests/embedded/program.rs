@@ -179,16 +179,20 @@ impl Program {
 
     /// Runs it with these variables.
     pub(crate) fn run_with(&self, what: &str, variables: &[(&str, &str)]) -> Run {
+        let output = self.command(what, variables).output();
+        Run::of(&output.expect("it starts"))
+    }
+
+    /// Its command, with these variables.
+    pub(crate) fn command(&self, what: &str, variables: &[(&str, &str)]) -> Command {
         let line = self.line(what);
         let mut command = Command::new(&line[0]);
         without_ours(&mut command);
-        let output = command
+        command
             .args(&line[1..])
             .envs(variables.iter().copied())
             .env("SECOND_ENGINE", self.folder().join("libllama.so.0"))
-            .current_dir(self.folder())
-            .output()
-            .expect("it starts");
-        Run::of(&output)
+            .current_dir(self.folder());
+        command
     }
 }

@@ -24,6 +24,8 @@ pub(crate) const BUFFER_BUCKETS: usize = 8192;
 pub(crate) const BUFFER_KINDS: usize = 2048;
 /// Contexts alive at once: a server has one, or two with a draft model.
 pub(crate) const CONTEXTS: usize = 64;
+/// Sequences of a context whose prompts are told apart, in a program that is no llama-server.
+pub(crate) const SEQUENCES: usize = 1024;
 /// Batches alive at once: a server has about three.
 pub(crate) const BATCHES: usize = 64;
 /// Entries for which an unused shadow batch keeps memory.

@@ -35,6 +35,8 @@ struct Row {
     /// The server uses it, and has not created it only to see how large it is: see
     /// [`model`](crate::capture::model).
     in_use: AtomicBool,
+    /// How many contexts there were before.
+    born: AtomicUsize,
     /// Tokens of a batch, as the server asked for. Zero, here and below: not seen.
     batch: AtomicU32,
     /// Tokens of a slot.
@@ -51,11 +53,13 @@ const FREE: Row = Row {
     measured: AtomicU32::new(0),
     looks_back_far: AtomicBool::new(false),
     in_use: AtomicBool::new(false),
+    born: AtomicUsize::new(0),
     batch: AtomicU32::new(0),
     slot: AtomicU32::new(0),
     vocabulary: AtomicUsize::new(0),
 };
 static ROWS: [Row; CONTEXTS] = [FREE; CONTEXTS];
+static BORN: AtomicUsize = AtomicUsize::new(0);
 
 /// What the engine says of a new context.
 struct Answers {
@@ -129,6 +133,8 @@ fn add(context: Pointer, answers: &Answers) {
             // A server that never calls `llama_get_memory` creates only contexts that it uses.
             let asks = original::llama_get_memory().is_some();
             row.in_use.store(!asks, Ordering::Release);
+            row.born
+                .store(BORN.fetch_add(1, Ordering::Relaxed), Ordering::Release);
             row.batch.store(0, Ordering::Relaxed);
             row.slot.store(0, Ordering::Relaxed);
             let vocabulary = answers
@@ -187,6 +193,12 @@ pub(crate) fn batch() -> Option<u32> {
     number_of_server(|row| &row.batch)
 }
 
+/// The same, of this context.
+pub(crate) fn batch_of(context: Pointer) -> Option<u32> {
+    let number = find(context.addr())?.batch.load(Ordering::Relaxed);
+    (number > 0).then_some(number)
+}
+
 /// Tokens of a slot.
 pub(crate) fn slot() -> Option<u32> {
     number_of_server(|row| &row.slot)
@@ -202,6 +214,15 @@ pub(crate) fn piece(token: i32) -> Option<Vec<u8>> {
     let vocabulary = std::ptr::with_exposed_provenance_mut(vocabulary);
     // SAFETY: while the lock is held, neither the context nor its model is freed.
     unsafe { pieces::piece(vocabulary, token) }
+}
+
+/// Whether no other living context is older: the one that the ledger follows.
+pub(crate) fn is_oldest(context: Pointer) -> bool {
+    let living = ROWS
+        .iter()
+        .filter(|row| row.context.load(Ordering::Acquire) != 0);
+    let oldest = living.min_by_key(|row| row.born.load(Ordering::Acquire));
+    oldest.is_some_and(|row| row.context.load(Ordering::Acquire) == context.addr())
 }
 
 /// The context of the server's main model, which is created before that of a draft model.

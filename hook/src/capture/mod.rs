@@ -10,6 +10,7 @@
 //! | [`listeners`] | the sockets on which the server listens |
 //! | [`requests`], [`tasks`] | a request from its bytes to its answer; the numbers in a list of tasks |
 //! | [`prompts`], [`infill`] | the same, if requests are tied to slots by their prompts |
+//! | [`engine_prompts`] | where prompts begin and end, if there are no requests |
 //! | [`recent`] | ids, where they outlive a crash |
 //! | [`measure`], `facts` | a context's size and its model's name, for the control endpoint |
 //! | `pieces` | the bytes of a token, for showing where prompts differ |
@@ -18,6 +19,7 @@
 pub(crate) mod adapters;
 pub(crate) mod connections;
 pub(crate) mod contexts;
+pub(crate) mod engine_prompts;
 mod facts;
 pub(crate) mod infill;
 pub(crate) mod legacy;

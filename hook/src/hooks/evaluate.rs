@@ -3,12 +3,13 @@
 
 use contextpilot_residency::{ContextId, Entries, Entry, Event};
 
+use crate::attach::is_embedded;
 use crate::attach::original::original;
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard::{self, EngineCall};
 use crate::base::status::STATUS;
 use crate::capture::measure::{self, Longest};
-use crate::capture::{adapters, contexts, legacy, shadow};
+use crate::capture::{adapters, contexts, engine_prompts, legacy, shadow};
 use crate::channel::push;
 use crate::store;
 
@@ -92,6 +93,10 @@ impl<'a> Evaluation<'a> {
             let told = unsafe { adapters::tell(context) };
             match entries().filter(|_| told) {
                 Some(entries) => {
+                    let entries = match is_embedded() {
+                        true => engine_prompts::submitted(context, entries),
+                        false => entries,
+                    };
                     evaluation.sequences = sequences_of(&entries);
                     evaluation.longest = measure::worth_measuring(context, &entries);
                     push(Event::Submitted {
