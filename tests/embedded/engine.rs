@@ -1,6 +1,6 @@
 //! Attaching to an engine that is loaded later, and the prefix store there.
 
-use crate::program::{Program, Run};
+use crate::program::{Program, Run, hooked};
 
 /// The least tokens that a prompt from the store leaves to the engine: the eight of the answer but the last, and
 /// one for each batch.
@@ -99,6 +99,22 @@ fn creating_and_freeing_models_leaves_nothing_behind() {
     let theirs = of(&plain, 12, "memory") - of(&plain, 3, "memory");
     assert!(growth - theirs.max(0) < 4096, "{growth} {theirs}\n{run:?}");
     must_load(&run, &["cycle 4", "cycle 12"]);
+}
+
+/// For the dynamic linker, a library that is preloaded is one that the program was linked with.
+#[test]
+fn a_program_that_is_linked_with_the_engine_is_attached_to_at_its_start() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("many");
+    let mut variables = hooked(store.path());
+    let preload = format!("{}:{}", variables[0].1, program.library().display());
+    variables[0].1 = &preload;
+    let run = program.run_with("many", &variables);
+    run.must_answer_as(&plain);
+    must_load(&run, &["other again"]);
 }
 
 /// The child has none of our threads, so it has no store.
