@@ -101,6 +101,35 @@ fn creating_and_freeing_models_leaves_nothing_behind() {
     must_load(&run, &["cycle 4", "cycle 12"]);
 }
 
+#[test]
+fn what_a_context_is_created_with_decides_what_it_may_load() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("purposes");
+    // The numbers of frequencies were found: without them, answers are others.
+    let answers = ["plain 0", "scaled 0"].map(|name| plain.step(name).top[0][0].1);
+    assert!((answers[0] - answers[1]).abs() > 0.01, "{answers:?}");
+    let run = program.run_stored("purposes", store.path());
+    run.must_answer_as(&plain);
+    must_load(&run, &["plain 2", "scaled 2"]);
+    // Nothing is left out if the program looks at each token, and nothing of other frequencies is loaded.
+    for name in [
+        "looking 0",
+        "looking 2",
+        "embedding 0",
+        "embedding 2",
+        "scaled 0",
+    ] {
+        let (ours, theirs) = (run.step(name).evaluated, plain.step(name).evaluated);
+        assert!(
+            ours >= theirs && theirs >= 1000,
+            "{name} {ours} {theirs}\n{run:?}"
+        );
+    }
+}
+
 /// For the dynamic linker, a library that is preloaded is one that the program was linked with.
 #[test]
 fn a_program_that_is_linked_with_the_engine_is_attached_to_at_its_start() {
