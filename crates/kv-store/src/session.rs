@@ -55,6 +55,8 @@ struct Sequence {
     conditions: Conditions,
     /// Where the last run began, if all of its tokens wanted an output: they may be a draft.
     draft: usize,
+    /// Evaluations since the last one that had tokens of a prompt: the steps of an answer.
+    steps: usize,
     /// Not known: see the module's documentation.
     unknown: bool,
 }
@@ -142,9 +144,9 @@ impl Session {
         if there < run.tokens.len() {
             sequence.tokens.extend_from_slice(&run.tokens[there..]);
         }
-        sequence.draft = match run.leading {
-            0 => sequence.believed - run.tokens.len(),
-            _ => sequence.believed,
+        (sequence.draft, sequence.steps) = match run.leading {
+            0 => (sequence.believed - run.tokens.len(), sequence.steps + 1),
+            _ => (sequence.believed, 0),
         };
     }
 
@@ -153,6 +155,17 @@ impl Session {
     pub fn is_draft(&self, sequence: i32, kept: usize) -> bool {
         let sequence = self.sequences.get(&sequence);
         sequence.is_some_and(|sequence| !sequence.unknown && kept >= sequence.draft)
+    }
+
+    /// Whether a run that was just evaluated is a good moment to copy its sequence out, though nothing is about
+    /// to be lost: an answer has begun (its prompt is whole, and nobody waits for its first token any more), or
+    /// has grown by `every` steps. Guesses of a draft are no such moment.
+    pub fn is_milestone(&self, run: &Run, every: usize) -> bool {
+        let sequence = self.sequences.get(&run.sequence);
+        run.tokens.len() == 1
+            && sequence.is_some_and(|one| {
+                !one.unknown && (one.steps == 1 || one.steps > 0 && one.steps % every == 0)
+            })
     }
 
     /// The other sequence that has the most of what is wanted for a run, and how many tokens that are. Those
@@ -308,6 +321,7 @@ impl Session {
             draft: tokens.len(),
             conditions,
             tokens,
+            steps: 0,
             unknown: false,
         };
         // An open copy will overwrite it, or take it for what was to be copied.

@@ -254,6 +254,27 @@ fn tokens_that_all_want_an_output_may_be_a_draft() {
 }
 
 #[test]
+fn an_answer_that_begins_or_has_grown_is_a_milestone() {
+    let mut session = Session::default();
+    let prompt = run(0, 0, &[1, 2, 3], 2);
+    session.evaluated(&prompt);
+    assert!(!session.is_milestone(&prompt, 4), "no token went out yet");
+    let milestones = (3..13).filter(|&first| {
+        let step = run(0, first, &[7], 0);
+        session.evaluated(&step);
+        session.is_milestone(&step, 4)
+    });
+    assert_eq!(milestones.collect::<Vec<_>>(), [3, 6, 10]);
+    // The next prompt, whose answer begins with a guess.
+    session.evaluated(&run(0, 13, &[1, 2], 1));
+    let guess = run(0, 15, &[8, 9], 0);
+    session.evaluated(&guess);
+    assert!(!session.is_milestone(&guess, 4));
+    session.obscure(0);
+    assert!(!session.is_milestone(&run(0, 17, &[1], 0), 1));
+}
+
+#[test]
 fn another_sequence_may_have_what_is_wanted() {
     let mut session = Session::default();
     evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);

@@ -1,9 +1,10 @@
-//! Changes of sequences other than evaluations: what a sequence is about to lose is saved first.
+//! What is copied out of the engine, and when: what a sequence is about to lose, and what a crash would cost, where
+//! the copy is cheap beside what was evaluated. And the changes of sequences other than evaluations.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_kv_store::State as SequenceState;
+use contextpilot_kv_store::{Run, State as SequenceState};
 
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
@@ -69,10 +70,31 @@ pub(crate) fn about_to_free(call: &EngineCall, context: Pointer, until: Instant)
     super::evaluate::forget(context);
 }
 
+/// Evaluating what is new must have taken this many times as long as copying the whole sequence, for a copy
+/// that may turn out to be needless: one that is made in case of a crash.
+const MARGIN: usize = 50;
+
+/// Steps of an answer between two looks.
+const STEPS: usize = 256;
+
+/// A run was evaluated, and its sequence is about to lose nothing. If an answer has just begun, what is new is saved
+/// nevertheless if that is cheap: then a crash costs little, and other servers that use the folder have it at once.
+/// Nobody waits for it: the answer's first token has gone out.
+pub(super) fn save_early(context: Pointer, run: &Run) {
+    let milestone = with_context(context, |_, one| one.session.is_milestone(run, STEPS));
+    if milestone == Some(true) {
+        save_if(context, run.sequence, 0, MARGIN);
+    }
+}
+
 /// Saves a sequence that is about to keep only its first `kept` tokens, if that is worth it.
 fn save(context: Pointer, sequence: i32, kept: usize) {
+    save_if(context, sequence, kept, 1);
+}
+
+fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) {
     let wanted = with_context(context, |shelf, one| {
-        is_worth_saving(shelf, one, sequence, kept)
+        is_worth_saving(shelf, one, sequence, kept, margin)
     });
     let Some(mut buffer) = wanted.flatten() else {
         return;
@@ -96,12 +118,14 @@ fn save(context: Pointer, sequence: i32, kept: usize) {
     });
 }
 
-/// The memory for the state, if the state is wanted.
+/// The memory for the state, if the state is wanted: what it has that the store has not must have taken `margin`
+/// times as long to evaluate as the state takes to copy.
 fn is_worth_saving(
     shelf: &mut Option<Shelf>,
     one: &mut ContextStore,
     sequence: i32,
     kept: usize,
+    margin: usize,
 ) -> Option<Vec<u8>> {
     let shelf = shelf.as_mut()?;
     one.layout.as_ref()?;
@@ -114,7 +138,7 @@ fn is_worth_saving(
     let there = shelf.length_of(&fingerprint, tokens);
     let lost = tokens.len() - there.max(kept).min(tokens.len());
     let missing = tokens.len() - there;
-    (lost >= LEAST_LOST && missing * one.rates.worth_saving() >= tokens.len()).then(|| {
+    (lost >= LEAST_LOST && missing * one.rates.worth_saving() >= margin * tokens.len()).then(|| {
         let buffer = std::mem::take(&mut one.buffer);
         match buffer.capacity() {
             0 => shelf.buffer(),

@@ -15,7 +15,7 @@ pub(crate) use self::batches::{extended, legacy};
 use self::parts::{Part, parts};
 use super::context::Facts;
 use super::figures::{self, FIGURES};
-use super::{ahead, engine, outputs, with_context};
+use super::{ahead, change, engine, outputs, with_context};
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::{guard, log};
@@ -108,6 +108,9 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
     end(context, &parts, result);
     if result == 0 {
         prove_layout(context, &parts);
+        for part in &parts {
+            change::save_early(context, &part.run);
+        }
     }
     result
 }
