@@ -31,6 +31,7 @@ pub(crate) fn all(
 ) -> Vec<(&'static str, Part)> {
     let ledger = ledger.map(Path::to_owned);
     let python = python.map(PathBuf::from);
+    let restarted = sessions.clone();
     vec![
         ("launch", Box::new(launch::run)),
         ("opened", Box::new(opened::run)),
@@ -48,6 +49,10 @@ pub(crate) fn all(
         (
             "sessions",
             Box::new(move |lab, page| store::sessions(&sessions, lab, page)),
+        ),
+        (
+            "restarts",
+            Box::new(move |lab, page| store::restarts(&restarted, lab, page)),
         ),
         ("store", Box::new(store::prompts)),
         (

@@ -1,6 +1,7 @@
 //! What the prefix store brings, and what it costs where it can bring nothing.
 
 mod latency;
+mod restarts;
 mod traffic;
 
 use contextpilot_client::Control;
@@ -18,6 +19,12 @@ use crate::sessions::Sessions;
 pub(super) fn sessions(sessions: &Sessions, lab: &Lab, page: &mut Page) -> Result<()> {
     page.section("The prefix store");
     traffic::run(sessions, lab, page)
+}
+
+/// The same while the server ends and starts again.
+pub(super) fn restarts(sessions: &Sessions, lab: &Lab, page: &mut Page) -> Result<()> {
+    page.section("The prefix store: restarts");
+    restarts::run(sessions, lab, page)
 }
 
 /// Single prompts.

@@ -138,7 +138,7 @@ pub(super) fn run(sessions: &Sessions, lab: &Lab, page: &mut Page) -> Result<()>
 }
 
 /// A server with room for the longest prompt in each slot.
-fn plain(slots: u32, need: &Need) -> Builder {
+pub(super) fn plain(slots: u32, need: &Need) -> Builder {
     let context = (need.longest + 64).next_multiple_of(256) * slots as usize;
     Server::builder()
         .model(&Model::tiny(Arch::Llama))
