@@ -109,7 +109,7 @@ pub(crate) const ALL: &[Bound] = &[
     Bound {
         what: "sequences whose prompts are told apart, in programs that are no llama-server",
         most: SEQUENCES,
-        each: size_of::<engine_prompts::Sequence>(),
+        each: size_of::<engine_prompts::Sequence>() + 2 * ID,
         beyond: "the prompts that they are at are told as new ones",
     },
     Bound {

@@ -161,6 +161,22 @@ fn a_forked_child_goes_on_without_the_hook() {
     must_load(&run, &["parent again"]);
 }
 
+/// As web servers do that fork their workers.
+#[test]
+fn forked_workers_that_load_their_own_models_have_the_store() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("workers");
+    let run = program.run_stored("workers", store.path());
+    run.must_answer_as(&plain);
+    must_load(&run, &["worker 0 2", "worker 1 0", "worker 1 1"]);
+    for life in ["worker 0 ended", "worker 1 ended"] {
+        assert_eq!(run.step(life).rest["status"], 0, "{run:?}");
+    }
+}
+
 #[test]
 fn a_second_engine_in_one_process_is_named_and_left_alone() {
     let Some(program) = Program::find() else {

@@ -4,6 +4,8 @@
 
 mod account;
 mod engine;
+mod loading;
 mod program;
 mod python;
 mod run;
+mod signal;

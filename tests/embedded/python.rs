@@ -1,9 +1,11 @@
 //! llama-cpp-python itself, where it is (`scripts/llama-cpp-python`).
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use contextpilot_testbed::{Arch, Model, skip_optional};
+use contextpilot_testbed::{Arch, Index, Model, skip_optional};
 
 use crate::program::{Run, hooked, without_ours};
 
@@ -25,18 +27,57 @@ fn python() -> Option<PathBuf> {
     Some(path.trim_end().into())
 }
 
-fn run(python: &Path, store: Option<&Path>) -> Run {
+/// A program among the fixtures.
+fn command(python: &Path, name: &str, store: Option<&Path>) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let model = Model::tiny(Arch::Llama);
     let mut command = Command::new(python);
     without_ours(&mut command);
     command
-        .arg(root.join("tests/embedded/fixtures/bindings.py"))
+        .arg(root.join("tests/embedded/fixtures").join(name))
         .arg(model.path());
     if let Some(store) = store {
         command.envs(hooked(store));
     }
-    Run::of(&command.output().expect("Python starts"))
+    command
+}
+
+fn run(python: &Path, store: Option<&Path>) -> Run {
+    let output = command(python, "bindings.py", store).output();
+    Run::of(&output.expect("Python starts"))
+}
+
+/// The page's own lines, as a module.
+fn write_page(folder: &Path) {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/embedding.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, code) = page.split_once("```python\n").expect("the page has Python");
+    let (code, _) = code.split_once("```").unwrap();
+    fs::write(folder.join("page.py"), code).unwrap();
+}
+
+#[test]
+fn the_pages_python_ties_ids_to_prompts() {
+    let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    write_page(folder.path());
+    let index = Index::start().unwrap();
+    for hook in [true, false] {
+        let store = hook.then(|| folder.path());
+        let mut command = command(&python, "ids.py", store);
+        let output = command
+            .env("PYTHONPATH", folder.path())
+            .env("CONTEXTPILOT_INDEX_URL", index.url())
+            .output();
+        let run = Run::of(&output.expect("Python starts"));
+        let tied = run.step("tied").rest["result"];
+        assert_eq!(tied, i64::from(hook), "{run:?}");
+    }
+    // What was still cached at the end comes last, in any order.
+    let told = index.reports();
+    assert_eq!(told[..2], ["first", "second"], "{told:?}");
+    let rest: BTreeSet<&str> = told[2..].iter().map(String::as_str).collect();
+    assert_eq!(rest, BTreeSet::from(["first again", "unused"]));
 }
 
 #[test]

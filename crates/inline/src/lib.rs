@@ -33,4 +33,5 @@ mod refusal;
 pub use batch::{Batch, Trampoline};
 pub use image::{Function, Image, ImageError};
 pub use loaded::visit_loaded;
+pub use maps::Writable;
 pub use refusal::Refusal;

@@ -14,6 +14,34 @@ pub(crate) fn writable_code() -> Vec<Range<usize>> {
         .collect()
 }
 
+/// Which memory was mapped, and could not be written to, at one time.
+#[derive(Debug)]
+pub struct Writable {
+    constant: Vec<Range<usize>>,
+}
+
+impl Writable {
+    /// As it is now. Without `/proc`, all memory counts as constant.
+    pub fn now() -> Self {
+        let everything = 0..usize::MAX;
+        let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
+            return Self {
+                constant: std::iter::once(everything).collect(),
+            };
+        };
+        let lines = maps.lines().filter_map(Line::parse);
+        let constant = lines.filter(|line| line.permissions.as_bytes().get(1) == Some(&b'-'));
+        Self {
+            constant: constant.map(|line| line.range).collect(),
+        }
+    }
+
+    /// Whether this address was writable, or was not mapped.
+    pub fn may_be(&self, address: usize) -> bool {
+        !self.constant.iter().any(|range| range.contains(&address))
+    }
+}
+
 /// The file that is mapped at `address`.
 pub(crate) fn file_at(address: usize) -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
@@ -59,6 +87,16 @@ mod tests {
         let line = Line::parse("1000-2000 rwxp 00000000 00:00 0 ").unwrap();
         assert_eq!((line.permissions, line.file), ("rwxp", ""));
         assert!(Line::parse("").is_none());
+    }
+
+    #[test]
+    fn data_is_writable_and_code_is_not() {
+        let data = Box::new(0_u8);
+        let writable = Writable::now();
+        let code = data_is_writable_and_code_is_not as fn() as usize;
+        assert!(!writable.may_be(code));
+        assert!(writable.may_be(std::ptr::from_ref(&*data).addr()));
+        assert!(writable.may_be(1), "it is not mapped");
     }
 
     #[test]

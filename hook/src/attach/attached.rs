@@ -96,12 +96,14 @@ impl Attached {
         };
         let patched = || ROWS.iter().map(|row| row.places.patched());
         if let Some((file, took)) = &self.embedded {
+            let index = settings.index.as_ref().map(|_| format!("; {index}"));
             log::line(format_args!(
-                "Active: llama.cpp {} of {}, {} functions hooked in {:.1} ms",
+                "Active: llama.cpp {} of {}, {} functions hooked in {:.1} ms{}",
                 version(),
                 file.display(),
                 patched().filter(|places| *places > 0).count(),
                 took.as_secs_f64() * 1000.0,
+                index.unwrap_or_default(),
             ));
             return;
         }

@@ -12,6 +12,7 @@ use super::claims::{self, Claim};
 use super::host::missing_of;
 use super::inline::Inside;
 use super::loading;
+pub(crate) use super::loading::Answer;
 use super::replacement::{self, Replacement};
 use super::row::Row;
 
@@ -33,26 +34,30 @@ pub(crate) fn is_embedded() -> bool {
 }
 
 /// Calls `found` with the engine of this program, once: now, or when the program has loaded it.
-/// `replacements`: what is called in place of the host's functions, in the table's order.
+/// `replacements`: what is called in place of the host's functions, in the table's order. `answers`: our functions
+/// that the program may ask the dynamic linker for.
 ///
 /// # Safety
 /// From the library's constructor only.
 pub(crate) unsafe fn watch(
     replacements: &'static [Replacement],
+    answers: &'static [Answer],
     found: fn(Result<Embedded, String>),
 ) {
     replacement::set(replacements);
     let since = Instant::now();
     if let Some(inside) = Inside::with_engine() {
         let file = std::env::current_exe().unwrap_or_default();
-        return found(Ok(Embedded {
+        found(Ok(Embedded {
             inside,
             file,
             since,
         }));
+        // SAFETY: the caller's promise.
+        return unsafe { loading::watch(answers, None) };
     }
     // SAFETY: the caller's promise.
-    unsafe { loading::watch(found) };
+    unsafe { loading::watch(answers, Some(found)) };
 }
 
 impl Embedded {

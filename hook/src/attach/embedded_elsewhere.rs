@@ -1,10 +1,18 @@
 //! Replaces attaching to an engine inside another program where executables are not ELF files.
 
 use std::convert::Infallible;
+use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
 
 use super::attached::Attached;
 use super::replacement::Replacement;
+
+/// A function of ours that the program may ask for.
+#[allow(dead_code, reason = "nobody asks")]
+pub(crate) struct Answer {
+    pub(crate) name: &'static CStr,
+    pub(crate) function: extern "C-unwind" fn(*mut c_void, i32, *const c_char) -> i32,
+}
 
 /// Never exists.
 pub(crate) struct Embedded {
@@ -21,7 +29,11 @@ pub(crate) fn is_embedded() -> bool {
 ///
 /// # Safety
 /// None is needed.
-pub(crate) unsafe fn watch(_: &'static [Replacement], found: fn(Result<Embedded, String>)) {
+pub(crate) unsafe fn watch(
+    _: &'static [Replacement],
+    _: &'static [Answer],
+    found: fn(Result<Embedded, String>),
+) {
     found(Err(
         "CONTEXTPILOT_ENGINE works on Linux only; prompts are evaluated as ever".to_owned(),
     ));

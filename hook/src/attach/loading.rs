@@ -5,19 +5,27 @@
 //! new, and then *jumps* to `dlsym`: the dynamic linker looks who called it, and finds the program. `dlopen` is
 //! left alone, as it cannot be treated like that: what is to be seen comes after it.
 //!
+//! A name that [`Answer`]s, `dlsym` does not see: the program gets one of our own functions. The library exports
+//! nothing, so no program is bound to it by accident, and one that asks without the hook gets null.
+//!
+//! Another thread may be loading an object meanwhile. The dynamic linker lists an object before it has relocated
+//! it, and then makes a part of it read-only. Before that it is left alone, and looked at again.
+//!
 //! This is done only with `CONTEXTPILOT_ENGINE=1`. A library that uses the engine in a constructor of its own,
 //! and a program that compares addresses of `dlsym`, may see a difference.
 
 use std::arch::global_asm;
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::elf::{Defined, Object, changes, gnu_hash, visit_objects};
+use contextpilot_inline::Writable;
+
+use super::elf::{Changes, Defined, Object, changes, gnu_hash, program, visit_objects};
 use super::embedded::Embedded;
 use super::got::write;
 use super::replacement;
@@ -27,23 +35,40 @@ use crate::base::{guard, log};
 /// The program's `dlsym`.
 static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
 
-/// [`changes`] when the objects were looked at last.
+/// [`Changes::sum`] when the objects were looked at last.
 static SEEN: AtomicU64 = AtomicU64::new(0);
+
+static ANSWERS: OnceLock<&'static [Answer]> = OnceLock::new();
 
 static WATCH: Mutex<Watch> = Mutex::new(Watch {
     found: None,
     known: Vec::new(),
-    engine: None,
+    unloaded: 0,
+    engines: Vec::new(),
+    patience: PATIENCE,
 });
+
+/// A function of ours that the program may ask for.
+pub(crate) struct Answer {
+    pub(crate) name: &'static CStr,
+    pub(crate) function: extern "C-unwind" fn(*mut c_void, i32, *const c_char) -> i32,
+}
 
 struct Watch {
     /// What to do with the engine.
     found: Option<fn(Result<Embedded, String>)>,
-    /// Keys of the objects that were looked at.
+    /// Keys of the objects that were looked at, since something was unloaded last: a key may be used again.
     known: Vec<usize>,
-    /// The key of the object that has the engine.
-    engine: Option<usize>,
+    /// [`Changes::unloaded`] at the last look.
+    unloaded: u64,
+    /// Keys and files of the objects that have an engine: first the one that is followed.
+    engines: Vec<(usize, PathBuf)>,
+    /// How many more times an object may be looked at again because it is not ready.
+    patience: u32,
 }
+
+/// Enough for any load. Where objects never become ready (no memory is ever made read-only), it ends.
+const PATIENCE: u32 = 10_000;
 
 /// How long a thread waits while another one attaches, which takes some milliseconds.
 const WAIT: Duration = Duration::from_secs(2);
@@ -71,6 +96,10 @@ global_asm!(
     ".cfi_adjust_cfa_offset -8",
     "pop rdi",
     ".cfi_adjust_cfa_offset -8",
+    "test rax, rax",
+    "jz 2f",
+    "ret",
+    "2:",
     "jmp qword ptr [rip + {original}]",
     ".cfi_endproc",
     ".size contextpilot_dlsym, .-contextpilot_dlsym",
@@ -95,11 +124,16 @@ global_asm!(
     ".cfi_rel_offset x30, 8",
     "stp x0, x1, [sp, #16]",
     "bl {before}",
+    "mov x17, x0",
     "ldp x0, x1, [sp, #16]",
     "ldp x29, x30, [sp], #32",
     ".cfi_adjust_cfa_offset -32",
     ".cfi_restore x29",
     ".cfi_restore x30",
+    "cbz x17, 2f",
+    "mov x0, x17",
+    "ret",
+    "2:",
     "adrp x16, {original}",
     "ldr x16, [x16, :lo12:{original}]",
     "br x16",
@@ -115,25 +149,43 @@ unsafe extern "C" {
     fn contextpilot_dlsym();
 }
 
-/// Calls `found` with the engine, once: now, or when the program has loaded it.
+/// Calls `found` with the engine, once: now, or when the program has loaded it. `None`: the program itself contains
+/// it. The program gets the functions of `answers` by their names.
 ///
 /// # Safety
 /// From the library's constructor only.
-pub(super) unsafe fn watch(found: fn(Result<Embedded, String>)) {
+pub(super) unsafe fn watch(
+    answers: &'static [Answer],
+    found: Option<fn(Result<Embedded, String>)>,
+) {
+    let _ = ANSWERS.set(answers);
     // SAFETY: a C string.
     let original = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlsym".as_ptr()) };
     ORIGINAL.store(original.expose_provenance(), Ordering::Release);
     if let Some(mut watch) = wait_for_watch() {
-        watch.found = Some(found);
+        if found.is_none() {
+            let key = program().map_or(0, |program| program.key());
+            watch.engines.push((key, PathBuf::new()));
+        }
+        watch.found = found;
     }
     look();
 }
 
-/// The program is about to call `dlsym`.
-extern "C" fn before_dlsym() {
-    if changes() != SEEN.load(Ordering::Acquire) {
+/// The program is about to call `dlsym` with these arguments. Returns the address of one of our functions, or null:
+/// then `dlsym` is called.
+extern "C" fn before_dlsym(_handle: *mut c_void, name: *const c_char) -> *const () {
+    if changes().sum() != SEEN.load(Ordering::Acquire) {
         guard::compute(look);
     }
+    if name.is_null() {
+        return std::ptr::null();
+    }
+    // SAFETY: what `dlsym` may be called with: a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    let mut answers = ANSWERS.get().into_iter().copied().flatten();
+    let answer = answers.find(|answer| answer.name == name);
+    answer.map_or(std::ptr::null(), |answer| answer.function as *const ())
 }
 
 /// Looks at the objects that were loaded since the last time.
@@ -142,21 +194,21 @@ fn look() {
         return;
     };
     let now = changes();
-    if now == SEEN.load(Ordering::Acquire) {
+    if now.sum() == SEEN.load(Ordering::Acquire) {
         // Another thread has just looked.
         return;
     }
-    let news = watch.look();
-    let engine = news.engine.filter(|_| watch.engine.is_none());
-    if let Some(engine) = &engine {
-        watch.engine = Some(engine.key);
-        if let Some(found) = watch.found.take() {
-            found(Embedded::in_library(engine.key, engine.file.clone()));
-        }
+    let news = watch.look(now);
+    if let (Some((key, file)), Some(found)) = (&news.engine, watch.found) {
+        watch.found = None;
+        found(Embedded::in_library(*key, file.clone()));
     }
-    SEEN.store(now, Ordering::Release);
+    if news.unready == 0 || watch.patience == 0 {
+        SEEN.store(now.sum(), Ordering::Release);
+    }
+    watch.patience = watch.patience.saturating_sub(news.unready);
     drop(watch);
-    if let Some(second) = news.second {
+    for second in news.others {
         log::line(format_args!(
             "{} is a second llama.cpp in this program: only the first one is followed, and the prompts of this \
              one are evaluated as ever",
@@ -164,8 +216,8 @@ fn look() {
         ));
     }
     // Not before: this waits for the dynamic linker, and a thread that loads something may wait for us.
-    if let Some(engine) = engine {
-        stay_loaded(&engine.file);
+    if let Some((_, file)) = news.engine {
+        stay_loaded(&file);
     }
 }
 
@@ -182,44 +234,65 @@ fn wait_for_watch() -> Option<MutexGuard<'static, Watch>> {
     }
 }
 
-/// An object that has an engine.
-struct Engine {
-    key: usize,
-    file: PathBuf,
-}
-
 /// What was found among the objects.
 #[derive(Default)]
 struct News {
-    engine: Option<Engine>,
-    /// The file of a further engine.
-    second: Option<PathBuf>,
+    /// The key and the file of the first engine.
+    engine: Option<(usize, PathBuf)>,
+    /// The files of further engines.
+    others: Vec<PathBuf>,
+    /// How many objects are not ready.
+    unready: u32,
 }
 
 impl Watch {
     /// Redirects the calls of `dlsym` in objects that are new, and looks for an engine in them.
-    fn look(&mut self) -> News {
+    fn look(&mut self, now: Changes) -> News {
         let mut news = News::default();
-        let mut keys = Vec::with_capacity(self.known.len());
+        if now.unloaded != self.unloaded {
+            self.unloaded = now.unloaded;
+            self.known.clear();
+        }
         let own = replacement::all()
             .first()
             .map_or(0, |replacement| replacement.address());
+        let is_last_look = self.patience == 0;
+        // Read when the list of objects is locked: until then, another object may take the place of one.
+        let mut writable = None;
         visit_objects(|object| {
-            keys.push(object.key());
             if object.contains(own) || self.known.contains(&object.key()) {
                 return;
             }
+            let writable = writable.get_or_insert_with(Writable::now);
+            if !is_last_look && !object.is_ready(writable) {
+                news.unready += 1;
+                return;
+            }
+            self.known.push(object.key());
             redirect(&object);
             if has_engine(&object) {
-                let (key, file) = (object.key(), object.file());
-                match self.engine.is_none() && news.engine.is_none() {
-                    true => news.engine = Some(Engine { key, file }),
-                    false => news.second = Some(file),
-                }
+                self.note_engine(&object, &mut news);
             }
         });
-        self.known = keys;
         news
+    }
+
+    fn note_engine(&mut self, object: &Object, news: &mut News) {
+        let engine = (object.key(), object.file());
+        let is_program =
+            |known: &(usize, PathBuf)| known.0 == engine.0 && known.1.as_os_str().is_empty();
+        if self
+            .engines
+            .iter()
+            .any(|known| *known == engine || is_program(known))
+        {
+            return;
+        }
+        match self.engines.is_empty() {
+            true => news.engine = Some(engine.clone()),
+            false => news.others.push(engine.1.clone()),
+        }
+        self.engines.push(engine);
     }
 }
 

@@ -65,7 +65,7 @@ mod slot;
 mod version;
 
 pub(crate) use self::attached::Attached;
-pub(crate) use self::embedded::{Embedded, is_embedded, watch};
+pub(crate) use self::embedded::{Answer, Embedded, is_embedded, watch};
 pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;

@@ -18,7 +18,7 @@ use crate::base::bounds::CONTEXTS;
 use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::base::status::STATUS;
-use crate::capture::{adapters, facts, pieces};
+use crate::capture::{adapters, engine_prompts, facts, pieces};
 use crate::channel::{lose_step, nudge, push};
 
 struct Row {
@@ -244,6 +244,7 @@ fn number_of_server(of: impl Fn(&'static Row) -> &'static AtomicU32) -> Option<u
 pub(crate) unsafe fn forget(context: Pointer) {
     // SAFETY: the caller's promise.
     unsafe { adapters::forget(context) };
+    engine_prompts::about_to_free(context);
     if let Some(row) = find(context.addr()) {
         // After this, no thread reads its vocabulary.
         let _held = pieces::hold();

@@ -4,18 +4,21 @@
 //! A prompt begins with a part of a batch that is more than the next token of its sequence. It ends with the first
 //! output, but for the output at the end of a full batch: llama-cpp-python asks for that in every batch of a
 //! long prompt, and reads none but the last.
+//!
+//! The program may give the next prompt of a sequence an id (`contextpilot_request`). Then the index is told when
+//! that prompt is lost.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use contextpilot_observer::Note;
-use contextpilot_residency::{Arrival, Entries, Entry, Event};
+use contextpilot_residency::{Arrival, Entries, Entry, Event, RequestId, TaskId};
 
 use crate::base::abi::Pointer;
 use crate::base::bounds::SEQUENCES;
-use crate::base::clock;
 use crate::base::status::STATUS;
-use crate::capture::contexts;
-use crate::channel::{note, push};
+use crate::capture::{contexts, recent};
+use crate::channel::{introduce, note, push};
 
 /// A sequence of the context that is observed.
 #[derive(Debug, PartialEq)]
@@ -26,7 +29,16 @@ pub(crate) struct Sequence {
     /// Its prompt has not ended yet.
     open: bool,
     /// Its last prompt.
-    prompt: Option<Arrival>,
+    prompt: Option<Announced>,
+    /// The id of its next prompt.
+    next_id: Option<(Announced, TaskId)>,
+}
+
+/// A prompt that the worker knows.
+#[derive(Debug, PartialEq)]
+struct Announced {
+    arrival: Arrival,
+    id: Option<RequestId>,
 }
 
 /// What is known of the sequences of the oldest context.
@@ -38,23 +50,30 @@ struct Watched {
     prompts: u64,
 }
 
+/// Locked by the thread that uses the oldest context, and by threads that free contexts.
 static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
 
-/// The context is about to evaluate these entries. If somebody observes, announces the prompts that begin, and returns the entries as
-/// they are to be understood.
+/// Somebody observes, or there is an index.
+static ENGAGED: AtomicBool = AtomicBool::new(false);
+
+/// Called when the library attaches: prompts are announced from now on.
+pub(crate) fn engage() {
+    ENGAGED.store(true, Ordering::Relaxed);
+}
+
+fn watched() -> MutexGuard<'static, Option<Watched>> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The context is about to evaluate these entries. If prompts are wanted, announces those that begin, and returns
+/// the entries as they are to be understood.
 pub(crate) fn submitted(context: Pointer, entries: Entries) -> Entries {
-    if !clock::is_engaged() || !contexts::is_oldest(context) {
+    if !ENGAGED.load(Ordering::Relaxed) || !contexts::is_oldest(context) {
         return entries;
     }
-    // A context is used by one thread at a time, so nobody else has the lock.
-    let Ok(mut watched) = WATCHED.try_lock() else {
-        return entries;
-    };
+    let mut watched = watched();
     let watched = watched.get_or_insert_default();
-    if watched.context != context.addr() {
-        watched.context = context.addr();
-        watched.sequences.clear();
-    }
+    watched.turn_to(context);
     let is_full = contexts::batch_of(context).is_some_and(|most| entries.len() >= most as usize);
     let mut entries: Vec<Entry> = entries.to_vec();
     for run in entries.chunk_by_mut(|a, b| a.sequence == b.sequence) {
@@ -65,21 +84,100 @@ pub(crate) fn submitted(context: Pointer, entries: Entries) -> Entries {
     entries.into()
 }
 
-impl Watched {
-    /// Announces a prompt of a sequence, as if it were a request. That of the prompt before it is over.
-    fn begin(&mut self, id: i32) {
-        let at = self.at(id);
-        if let Some(arrival) = self.sequences[at].prompt {
-            note(|| Note::Answered { arrival });
+/// Gives the next prompt of a sequence an id. False if this context is not followed.
+pub(crate) fn name_next(context: Pointer, sequence: i32, id: RequestId) -> bool {
+    if !ENGAGED.load(Ordering::Relaxed) || !contexts::is_oldest(context) {
+        return false;
+    }
+    let mut watched = watched();
+    let watched = watched.get_or_insert_default();
+    watched.turn_to(context);
+    let (arrival, task) = watched.next();
+    let at = watched.at(sequence);
+    // The prompt of an id that is replaced never comes.
+    if let Some((earlier, _)) = watched.sequences[at].next_id.take() {
+        earlier.end();
+    }
+    STATUS.with_id.add(1);
+    note(|| Note::Received { arrival });
+    let kept = recent::note(arrival, &id);
+    let posted = Event::Posted {
+        arrival,
+        task,
+        id: RequestId::clone(&id),
+    };
+    if introduce(posted, arrival, &id, kept) {
+        let id = Some(id);
+        watched.sequences[at].next_id = Some((Announced { arrival, id }, task));
+    }
+    true
+}
+
+/// The context is about to be freed: its prompts are over.
+pub(crate) fn about_to_free(context: Pointer) {
+    if let Some(watched) = &mut *watched() {
+        if watched.context == context.addr() {
+            watched.end_all();
+            watched.context = 0;
         }
+    }
+}
+
+impl Announced {
+    fn end(self) {
+        let arrival = self.arrival;
+        match self.id {
+            Some(id) => push(Event::Answered { arrival, id }),
+            None => note(|| Note::Answered { arrival }),
+        }
+    }
+}
+
+impl Watched {
+    /// From now on this context is the oldest.
+    fn turn_to(&mut self, context: Pointer) {
+        if self.context != context.addr() {
+            self.end_all();
+            self.context = context.addr();
+        }
+    }
+
+    fn end_all(&mut self) {
+        for sequence in self.sequences.drain(..) {
+            let next = sequence.next_id.map(|(next, _)| next);
+            sequence
+                .prompt
+                .into_iter()
+                .chain(next)
+                .for_each(Announced::end);
+        }
+    }
+
+    /// The numbers of the next prompt, as if it were a request.
+    fn next(&mut self) -> (Arrival, TaskId) {
         self.prompts += 1;
-        let arrival = Arrival(self.prompts);
-        self.sequences[at].prompt = Some(arrival);
-        STATUS.without_id.add(1);
         // Task numbers may be used again after so many.
         let task = (self.prompts & 0x3fff_ffff) as i32;
-        note(|| Note::Received { arrival });
-        note(|| Note::Posted { arrival, task });
+        (Arrival(self.prompts), task)
+    }
+
+    /// Announces a prompt of a sequence. The one before it is over.
+    fn begin(&mut self, id: i32) {
+        let at = self.at(id);
+        if let Some(before) = self.sequences[at].prompt.take() {
+            before.end();
+        }
+        let (prompt, task) = match self.sequences[at].next_id.take() {
+            Some(named) => named,
+            None => {
+                let (arrival, task) = self.next();
+                STATUS.without_id.add(1);
+                note(|| Note::Received { arrival });
+                note(|| Note::Posted { arrival, task });
+                (Announced { arrival, id: None }, task)
+            }
+        };
+        self.sequences[at].prompt = Some(prompt);
         push(Event::Launched { sequence: id, task });
     }
 
@@ -91,9 +189,10 @@ impl Watched {
         let (id, from, to) = (first.sequence, first.position, last.position);
         let ends = last.output;
         let at = self.at(id);
-        let goes_on = self.sequences[at].next == from;
-        let is_draft = goes_on && run.iter().all(|entry| entry.output);
         let sequence = &mut self.sequences[at];
+        let is_named = sequence.next_id.is_some();
+        let goes_on = sequence.next == from && !is_named;
+        let is_draft = goes_on && run.iter().all(|entry| entry.output);
         let begins = !(goes_on && (sequence.open || is_draft));
         sequence.next = to.saturating_add(1);
         sequence.open = !ends || is_full && !is_draft;
@@ -109,7 +208,7 @@ impl Watched {
     fn add_one(&mut self, one: Entry) -> bool {
         let at = self.at(one.sequence);
         let sequence = &mut self.sequences[at];
-        let begins = sequence.next != one.position;
+        let begins = sequence.next != one.position || sequence.next_id.is_some();
         sequence.next = one.position.saturating_add(1);
         if begins || one.output {
             sequence.open = !one.output;
@@ -122,13 +221,14 @@ impl Watched {
         let known = self.sequences.iter().position(|one| one.id == id);
         known.unwrap_or_else(|| {
             if self.sequences.len() >= SEQUENCES {
-                self.sequences.clear();
+                self.end_all();
             }
             self.sequences.push(Sequence {
                 id,
                 next: -1,
                 open: false,
                 prompt: None,
+                next_id: None,
             });
             self.sequences.len() - 1
         })
@@ -176,6 +276,22 @@ mod tests {
         assert_eq!(evaluated(&mut watched, 0..512, true), [true, false]);
         assert_eq!(evaluated(&mut watched, 512..513, false), [false, true]);
         assert_eq!(evaluated(&mut watched, 513..520, false), [true, true]);
+    }
+
+    /// Also where one would think that the sequence goes on.
+    #[test]
+    fn a_prompt_with_an_id_begins_with_the_next_token() {
+        let named = || {
+            let arrival = Arrival(9);
+            Some((Announced { arrival, id: None }, 9))
+        };
+        for (positions, ends) in [(40..41, true), (40..60, true)] {
+            let mut watched = Watched::default();
+            assert_eq!(evaluated(&mut watched, 0..40, false), [true, true]);
+            watched.sequences[0].next_id = named();
+            let then = evaluated(&mut watched, positions.clone(), false);
+            assert_eq!(then, [true, ends], "{positions:?}");
+        }
     }
 
     #[test]

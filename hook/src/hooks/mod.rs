@@ -22,6 +22,7 @@ mod prompts;
 mod purpose;
 mod replacements;
 mod server;
+pub(crate) mod signal;
 mod state;
 mod tls;
 

@@ -8,8 +8,9 @@ use super::{Prepared, arm};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
 use crate::base::log;
-use crate::capture::saved;
+use crate::capture::{engine_prompts, saved};
 use crate::hooks::REPLACEMENTS;
+use crate::hooks::signal::ANSWERS;
 use crate::library::Here;
 use crate::store;
 
@@ -28,7 +29,7 @@ pub(super) unsafe fn watch(settings: Result<Settings, Error>) {
     };
     if wanted && SETTINGS.set(settings).is_ok() {
         // SAFETY: the caller's promise.
-        unsafe { attach::watch(REPLACEMENTS, attach_to) };
+        unsafe { attach::watch(REPLACEMENTS, ANSWERS, attach_to) };
     }
 }
 
@@ -45,10 +46,10 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
         None => return Ok(()),
     };
     let engine = engine?;
-    // There are no requests, so there is nothing to report.
-    settings.index = None;
+    // Nobody asks a program what it has, or for its events.
     settings.index_in_front = None;
     settings.kv_events = None;
+    // The journal belongs to an address that a server listens on.
     settings.journal = false;
     if !settings.is_engaged() {
         return Ok(());
@@ -66,6 +67,9 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
         settings.store = None;
     }
     saved::refuse();
+    if settings.observes() || settings.index.is_some() {
+        engine_prompts::engage();
+    }
     if settings.store.is_some() {
         store::engage();
         store::content::set_engine(file);

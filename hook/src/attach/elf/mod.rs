@@ -2,15 +2,17 @@
 //! through which words (GOT entries, and tables of functions) it calls functions of other objects.
 //!
 //! This module opens and changes nothing. elf(5) and the processor supplements of the System V ABI
-//! describe the structures. It runs in a constructor or later, so the dynamic linker has finished all
-//! relocations.
+//! describe the structures. In a constructor the dynamic linker has finished all relocations. Later, another thread
+//! may be loading an object ([`Object::is_ready`]).
 
 mod definitions;
 mod object;
 mod words;
 
 pub(super) use self::definitions::{Defined, gnu_hash};
-pub(super) use self::object::{Object, changes, down_to_page, objects, program, visit_objects};
+pub(super) use self::object::{
+    Changes, Object, changes, down_to_page, objects, program, visit_objects,
+};
 pub(super) use self::words::Word;
 
 #[cfg(test)]

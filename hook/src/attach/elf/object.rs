@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::slice;
 use std::sync::atomic::AtomicUsize;
 
-use contextpilot_inline::visit_loaded;
+use contextpilot_inline::{Writable, visit_loaded};
 
 /// A loaded object: the executable or a library. Objects that were loaded with the
 /// process are never unloaded. Objects that were loaded later are used during one call only.
@@ -81,10 +81,24 @@ pub(in crate::attach) fn visit_objects(mut work: impl FnMut(Object)) {
 }
 
 /// How many times an object was loaded or unloaded so far.
-pub(in crate::attach) fn changes() -> u64 {
-    let mut changes = 0;
+#[derive(Clone, Copy, Default)]
+pub(in crate::attach) struct Changes {
+    loaded: u64,
+    pub(in crate::attach) unloaded: u64,
+}
+
+impl Changes {
+    pub(in crate::attach) fn sum(self) -> u64 {
+        self.loaded.wrapping_add(self.unloaded)
+    }
+}
+
+/// The changes so far.
+pub(in crate::attach) fn changes() -> Changes {
+    let mut changes = Changes::default();
     visit_loaded(|info| {
-        changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
+        changes.loaded = info.dlpi_adds;
+        changes.unloaded = info.dlpi_subs;
         ControlFlow::Break(())
     });
     changes
@@ -180,6 +194,12 @@ impl Object {
 
     pub(in crate::attach) fn contains(&self, address: usize) -> bool {
         self.extent.contains(&address)
+    }
+
+    /// Whether the dynamic linker has relocated it: at the end of that, it makes a part read-only. `writable` is
+    /// of now: read within [`visit_objects`]. An object without such a part counts as ready.
+    pub(in crate::attach) fn is_ready(&self, writable: &Writable) -> bool {
+        self.relro.is_empty() || !writable.may_be(self.relro.start)
     }
 
     pub(in crate::attach) fn is_relro(&self, word: &AtomicUsize) -> bool {

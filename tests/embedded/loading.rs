@@ -1,0 +1,34 @@
+//! Objects that come and go while the hook waits for an engine.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::program::{hooked, without_ours};
+
+const TIMES: &str = "1000";
+
+fn compile(to: &Path, source: &str, flags: &[&str]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedded/fixtures");
+    let mut compiler = Command::new("cc");
+    compiler.arg(folder.join(source)).args(flags);
+    let output = compiler.arg("-o").arg(to).output();
+    let output = output.expect("the compiler starts");
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// It is loaded at the same address again and again, and must be redirected each time, but not before the dynamic
+/// linker has finished with it: that would crash it, or would be overwritten.
+#[test]
+fn a_library_that_is_loaded_again_is_followed_again_whatever_other_threads_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let [program, plugin] = ["loads", "plugin.so"].map(|name| folder.path().join(name));
+    compile(&program, "loads.c", &["-lpthread", "-ldl"]);
+    let flags = ["-shared", "-fPIC", "-Wl,-z,now,-z,relro"];
+    compile(&plugin, "plugin.c", &flags);
+    let mut command = Command::new(program);
+    without_ours(&mut command);
+    command.arg(plugin).arg(TIMES).envs(hooked(folder.path()));
+    let output = command.output().unwrap();
+    let answered = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(answered.trim(), TIMES, "{output:?}");
+}

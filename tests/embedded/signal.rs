@@ -1,0 +1,139 @@
+//! `contextpilot_request`: ids for prompts, and what the index is told.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+use contextpilot_testbed::Index;
+
+use crate::program::{Program, Step, hooked};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program, which waits for a line now and then.
+struct Steps {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Steps {
+    fn start(program: &Program, variables: &[(&str, &str)]) -> Self {
+        let mut command = program.command("signal", variables);
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = pipes.stderr(Stdio::null()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    /// What the function returned in this step.
+    fn until(&mut self, name: &str) -> i64 {
+        for line in self.output.by_ref() {
+            let line = line.unwrap();
+            let step: Step = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
+            if step.name == name {
+                return step.rest["result"];
+            }
+        }
+        panic!("no step {name}");
+    }
+
+    fn go_on(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+    }
+
+    fn end(mut self) {
+        self.go_on();
+        self.output.by_ref().for_each(drop);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+#[track_caller]
+fn must_be_told(index: &Index, ids: &[&str]) {
+    let wanted: BTreeSet<String> = ids.iter().map(|&id| id.to_owned()).collect();
+    index.wait_until(|told| *told == wanted, PATIENCE);
+    assert_eq!(index.evicted(), wanted);
+}
+
+#[test]
+fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    for (frees, stored) in [("1", false), ("", false), ("1", true)] {
+        let index = Index::start().unwrap();
+        let url = index.url();
+        let variables = hooked(store.path()).into_iter();
+        let variables = variables.filter(|(name, _)| stored || !name.contains("STORE"));
+        let own = [("CONTEXTPILOT_INDEX_URL", url.as_str()), ("FREES", frees)];
+        let variables: Vec<_> = variables.chain(own).collect();
+        let mut steps = Steps::start(&program, &variables);
+
+        assert_eq!(steps.until("first"), 0);
+        steps.go_on();
+        assert_eq!(steps.until("beside it"), 0);
+        assert_eq!(index.evicted().len(), 0);
+        steps.go_on();
+        assert_eq!(steps.until("overwritten"), 0);
+        must_be_told(&index, &["a"]);
+        steps.go_on();
+        steps.until("overwritten by another");
+        must_be_told(&index, &["a", "b"]);
+        steps.go_on();
+        assert_eq!(steps.until("replaced"), 0);
+        must_be_told(&index, &["a", "b", "never"]);
+        steps.go_on();
+        steps.until("named late");
+        must_be_told(&index, &["a", "b", "never"]);
+        steps.go_on();
+        assert_eq!(steps.until("younger"), 1);
+        steps.go_on();
+        for refused in [
+            "no id",
+            "an empty id",
+            "not UTF-8",
+            "too long",
+            "no such sequence",
+            "no context",
+        ] {
+            assert_eq!(steps.until(refused), 2, "{refused}");
+        }
+        let all = ["a", "b", "never", "c", "d", "pending"];
+        if !frees.is_empty() {
+            steps.until("freed");
+            must_be_told(&index, &all);
+        }
+        steps.end();
+        must_be_told(&index, &all);
+    }
+}
+
+/// A program can find out that nobody listens.
+#[test]
+fn without_an_index_and_without_the_hook_the_function_says_so() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let mut steps = Steps::start(&program, &hooked(store.path()));
+    assert_eq!(steps.until("first"), 1);
+    steps.child.kill().unwrap();
+    steps.child.wait().unwrap();
+
+    let mut command = program.command("signal", &[]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(!output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("undefined symbol: contextpilot_request"),
+        "{stderr}"
+    );
+}
