@@ -18,7 +18,7 @@ use crate::variables::of_process;
 
 mod index;
 pub(super) mod obtain;
-mod running;
+pub(super) mod running;
 
 use index::EvictPost;
 use running::Running;
@@ -190,7 +190,7 @@ fn line(text: String) -> Result<(), String> {
 }
 
 /// The launcher that was installed beside this command, or else the one on `PATH`.
-fn launcher() -> PathBuf {
+pub(super) fn launcher() -> PathBuf {
     const NAME: &str = "contextpilot-llama-server";
     let here = std::env::current_exe().ok();
     let beside = here.and_then(|here| Some(here.parent()?.join(NAME)));
@@ -199,7 +199,7 @@ fn launcher() -> PathBuf {
 }
 
 /// A command without settings that are meant for another server.
-fn bare(program: impl AsRef<OsStr>) -> Command {
+pub(super) fn bare(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

@@ -97,6 +97,17 @@ fn find(name: &OsString) -> Result<PathBuf, (u8, String)> {
 
 /// Puts the hook library into this process's environment, which exec passes on.
 fn inject(path: &Path) -> Result<(), HookError> {
+    let value = preloaded(path)?;
+    sys::set_env(PRELOAD, &value);
+    sys::set_env(env::ENGINE, "1".as_ref());
+    Ok(())
+}
+
+/// The value of the variable with which the dynamic linker loads the hook into this program.
+///
+/// # Errors
+/// Nothing can be loaded into it, or the library cannot be had.
+pub(super) fn preloaded(path: &Path) -> Result<OsString, HookError> {
     let given = of_process.non_empty(env::HOOK_LIB);
     let built_for = obstacle::Library::new(given.as_deref().map(Path::new));
     if let Ok(program) = Program::open(path) {
@@ -108,8 +119,5 @@ fn inject(path: &Path) -> Result<(), HookError> {
         }
     }
     let library = hook_lib::load(of_process)?;
-    let value = preload::with_library(&library.path, of_process(PRELOAD).as_deref())?;
-    sys::set_env(PRELOAD, &value);
-    sys::set_env(env::ENGINE, "1".as_ref());
-    Ok(())
+    preload::with_library(&library.path, of_process(PRELOAD).as_deref())
 }

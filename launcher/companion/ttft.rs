@@ -13,6 +13,7 @@ use super::engine::{ServerAt, no_hook, server_says};
 use super::show::{count, print, print_json};
 use crate::say::say;
 
+mod bindings;
 mod contexts;
 mod figures;
 mod hook;
@@ -35,14 +36,19 @@ use trial::{Experiment, Trial};
 /// contexts are cached, and the engine shows whether that was right. With a prefix
 /// store, the prompt of the hit is asked once more after the miss: what it then takes is
 /// shown as "from the store". Writes <OUT>.csv and <OUT>.svg.
+///
+/// With --python, the same is done through llama-cpp-python, with one sequence in one object, and
+/// through a llama-server that this command starts; each with and without a prefix store. "again" is
+/// the prompt of the hit, once more after the miss.
 #[allow(
     rustdoc::broken_intra_doc_links,
     rustdoc::invalid_html_tags,
     reason = "this is the text of --help"
 )]
 #[derive(Args)]
-#[command(after_help = "Example:
-  contextpilot-llama ttft --trials 20 --context-tokens 800 --out /tmp/ttft")]
+#[command(after_help = "Examples:
+  contextpilot-llama ttft --trials 20 --context-tokens 800 --out /tmp/ttft
+  contextpilot-llama ttft --python model.gguf --python-bin ~/venv/bin/python")]
 pub(super) struct Options {
     #[command(flatten)]
     server: ServerAt,
@@ -60,13 +66,28 @@ pub(super) struct Options {
     /// Files to write, without .csv and .svg
     #[arg(long, value_name = "PATH", default_value = "ttft")]
     out: PathBuf,
+    /// Compare llama-cpp-python and llama-server with this model, in place of a server that runs
+    #[arg(long, value_name = "MODEL", conflicts_with = "slot")]
+    python: Option<PathBuf>,
+    /// The Python that has llama-cpp-python
+    #[arg(
+        long,
+        value_name = "PYTHON",
+        default_value = "python3",
+        requires = "python"
+    )]
+    python_bin: PathBuf,
     /// Print JSON: trials, hit, miss and store {median, p10, p90} in milliseconds (store: null
-    /// where no prompt came from a prefix store), ratio, and hook {asked, right} (null without one)
+    /// where no prompt came from a prefix store), ratio, and hook {asked, right} (null without one);
+    /// with --python: runs, each with program, version, store, trials, hit, miss and again
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(options: &Options) -> Result<(), String> {
+    if let Some(model) = &options.python {
+        return bindings::run(options, model);
+    }
     let (server, control) = options.server.clients(&options.control)?;
     let says = |e: Error| server_says(&server, &e);
 
@@ -78,7 +99,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             slots,
         }));
     }
-    let contexts = Contexts::new(&server, options.context_tokens).map_err(says)?;
+    let contexts = Contexts::new(|text| server.count_tokens(text), options.context_tokens);
+    let contexts = contexts.map_err(says)?;
     if let Some(room) = props.n_ctx {
         let needed = contexts.longest_prompt();
         if needed > room {

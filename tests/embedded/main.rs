@@ -9,3 +9,4 @@ mod program;
 mod python;
 mod run;
 mod signal;
+mod ttft;

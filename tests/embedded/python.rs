@@ -10,7 +10,7 @@ use contextpilot_testbed::{Arch, Index, Model, skip_optional};
 use crate::program::{Run, hooked, without_ours};
 
 /// The Python that has it.
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = root.join("scripts/llama-cpp-python");
     let output = Command::new(script).output().expect("the script starts");

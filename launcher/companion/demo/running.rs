@@ -1,9 +1,9 @@
-//! A real llama-server under the launcher, with a tiny model.
+//! A real llama-server of our own, with or without the launcher.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,16 +56,16 @@ impl Hook {
 }
 
 /// Ended when it is dropped.
-pub(super) struct Running {
+pub(in crate::companion) struct Running {
     process: Child,
     client: LlamaServer,
     lines: Receiver<String>,
-    /// Its model and its state, which are removed with it.
+    /// Its files, which are removed with it.
     _folder: TempDir,
 }
 
 impl Running {
-    /// Starts the server, and waits until it is ready.
+    /// Starts the server under the launcher with a tiny model, and waits until it is ready.
     pub(super) fn start(server: &Path, index: &str) -> Result<Self, String> {
         let folder = tempfile::tempdir().map_err(|e| {
             format!("No temporary folder ({e}): set TMPDIR to one that is writable")
@@ -74,7 +74,8 @@ impl Running {
         write(&model, &Spec::new(Arch::Llama))
             .map_err(|e| format!("{} cannot be written: {e}", model.display()))?;
         let port = free_port().map_err(|e| format!("No port is free: {e}"))?;
-        let mut process = bare(launcher())
+        let mut command = bare(launcher());
+        command
             .arg("--model")
             .arg(&model)
             .args(["--host", "127.0.0.1", "--port", &port.to_string()])
@@ -82,12 +83,21 @@ impl Running {
             .args(fitting(server))
             .env("LLAMA_SERVER_BIN", server)
             .env("CONTEXTPILOT_INDEX_URL", index)
-            .env("CONTEXTPILOT_JOURNAL", "0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("contextpilot-llama-server cannot be started: {e}"))?;
+            .env("CONTEXTPILOT_JOURNAL", "0");
+        Self::spawn(command, port, folder)
+    }
+
+    /// Starts a server that listens at this port, and waits until it is ready. `folder` is removed after its end.
+    pub(in crate::companion) fn spawn(
+        mut command: Command,
+        port: u16,
+        folder: TempDir,
+    ) -> Result<Self, String> {
+        let pipes = command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = pipes.stderr(Stdio::piped()).spawn().map_err(|e| {
+            let shown = Path::new(command.get_program()).display();
+            format!("{shown} cannot be started: {e}")
+        })?;
         let (sender, lines) = channel();
         if let Some(stderr) = process.stderr.take() {
             let stderr = BufReader::new(stderr).lines().map_while(Result::ok);
@@ -151,7 +161,7 @@ impl Running {
             .collect()
     }
 
-    pub(super) fn ask(&mut self, prompt: &Prompt) -> Result<Completion, String> {
+    pub(in crate::companion) fn ask(&mut self, prompt: &Prompt) -> Result<Completion, String> {
         self.client.complete(prompt).map_err(|e| e.to_string())
     }
 }
@@ -169,7 +179,7 @@ fn ours(line: &str) -> Option<&str> {
     line.find("[ContextPilot]").map(|at| &line[at..])
 }
 
-fn free_port() -> std::io::Result<u16> {
+pub(in crate::companion) fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 

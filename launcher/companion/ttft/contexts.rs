@@ -2,8 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use contextpilot_client::{LlamaServer, Result};
-
 const WORDS: [&str; 48] = [
     "river", "stone", "lantern", "winter", "market", "copper", "letter", "garden", "engine",
     "island", "mirror", "thunder", "saddle", "harbour", "needle", "forest", "bridge", "window",
@@ -26,8 +24,11 @@ pub(super) struct Contexts {
 }
 
 impl Contexts {
-    /// Finds out how many words have that many tokens.
-    pub(super) fn new(server: &LlamaServer, tokens: u32) -> Result<Self> {
+    /// Finds out how many words have that many tokens. `count` counts the tokens of a text.
+    pub(super) fn new<E>(
+        mut count: impl FnMut(&str) -> Result<usize, E>,
+        tokens: u32,
+    ) -> Result<Self, E> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let seed = since.map_or(1, |since| since.as_nanos() as u64) ^ u64::from(std::process::id());
         let mut contexts = Self {
@@ -36,10 +37,10 @@ impl Contexts {
             question_tokens: 0,
             random: seed | 1,
         };
-        let sample = server.count_tokens(&contexts.next())?.max(1);
+        let sample = count(&contexts.next())?.max(1);
         contexts.words = (tokens as usize * 100 / sample).max(2);
-        contexts.tokens = server.count_tokens(&contexts.next())? as u64;
-        contexts.question_tokens = server.count_tokens(QUESTION)? as u64;
+        contexts.tokens = count(&contexts.next())? as u64;
+        contexts.question_tokens = count(QUESTION)? as u64;
         Ok(contexts)
     }
 

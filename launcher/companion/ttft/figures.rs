@@ -14,7 +14,7 @@ pub(super) struct Spread {
 
 impl Spread {
     /// Of at least one number.
-    fn of(numbers: impl Iterator<Item = f64>) -> Self {
+    pub(super) fn of(numbers: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = numbers.collect();
         sorted.sort_by(f64::total_cmp);
         Self {
@@ -156,7 +156,7 @@ fn judgement(verdict: &Verdict) -> &'static str {
     }
 }
 
-fn ms(milliseconds: f64) -> String {
+pub(super) fn ms(milliseconds: f64) -> String {
     match milliseconds {
         ..10.0 => format!("{milliseconds:.2}"),
         10.0..100.0 => format!("{milliseconds:.1}"),
@@ -198,7 +198,7 @@ pub(super) fn csv(trials: &[Trial]) -> String {
     text
 }
 
-fn columns(measured: &Measured) -> [String; 4] {
+pub(super) fn columns(measured: &Measured) -> [String; 4] {
     [
         format!("{:.3}", measured.first_token_ms),
         measured.prompt_tokens.to_string(),

@@ -1,11 +1,11 @@
 use contextpilot_client::{Completion, LlamaServer, Prompt, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::contexts::Contexts;
 use super::hook::{Claim, Hook};
 
 /// One answer, measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Measured {
     /// Milliseconds to the first token, as seen from here.
     pub(super) first_token_ms: f64,
@@ -137,7 +137,7 @@ fn from_store(answer: &Completion, loaded: u64) -> Option<Measured> {
     (10 * loaded >= 9 * answer.prompt_tokens).then_some(measured)
 }
 
-fn measured(answer: &Completion) -> Measured {
+pub(super) fn measured(answer: &Completion) -> Measured {
     Measured {
         first_token_ms: answer.first_token.as_secs_f64() * 1e3,
         prompt_tokens: answer.prompt_tokens,
