@@ -28,6 +28,7 @@ mod listen;
 mod reset;
 mod run;
 mod servers;
+mod settings;
 mod show;
 mod simulate;
 mod slots;
@@ -45,26 +46,10 @@ mod words;
 ///
 /// contextpilot-llama-server is llama-server with an exact view of its KV cache: it
 /// reports to an index which requests were evicted. All its arguments are
-/// llama-server's. It is configured by environment variables:
-///
-///   CONTEXTPILOT_INDEX_URL   where the index is
-///   CONTEXTPILOT_INDEX_TOKEN bearer token for the index
-///   CONTEXTPILOT_LISTEN      where the control endpoint listens: auto, 127.0.0.1:8890, unix:/path
-///   CONTEXTPILOT_LOG_FILE    file for a line of JSON for each finished request
-///   CONTEXTPILOT_KV_EVENTS   where KV cache events are published for routers: tcp://127.0.0.1:5557
-///   CONTEXTPILOT_STORE       folder of the prefix store: what was evaluated once is loaded from there
-///   CONTEXTPILOT_STORE_GB    how large it may become, in 10⁹ bytes
-///   CONTEXTPILOT_TRAFFIC_FILE  file for a recording of traffic without its text
-///                            (without any of these but the token and the size, the hook is not used)
-///   CONTEXTPILOT_HOOK_LIB    hook library to use instead of the built-in one
-///   CONTEXTPILOT_STRICT      1: exit 3 instead of running without the hook, or a file that a setting names
-///   LLAMA_SERVER_BIN         llama-server to run instead of the one on PATH
+/// llama-server's. It is configured by environment variables, which --help lists.
 #[derive(Parser)]
 #[command(name = "contextpilot-llama", version, verbatim_doc_comment)]
-#[command(after_help = "Example:
-  contextpilot-llama demo
-  contextpilot-llama listen &
-  CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 contextpilot-llama-server -m model.gguf")]
+#[command(after_help = settings::short_end(), after_long_help = settings::end())]
 struct Cli {
     #[command(subcommand)]
     command: Command,

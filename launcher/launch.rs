@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::Path;
 
-use contextpilot_settings::{Settings, env, flag, is_wanted};
+use contextpilot_settings::{Settings, env, flag, is_wanted, table};
 
 use crate::error::{Error, HookError};
 use crate::hook_lib::Library;
@@ -12,9 +12,7 @@ use crate::variables::{Lookup, PRELOAD, of_process};
 use crate::{hook_lib, misspelt, obstacle, preload, sys};
 
 /// Becomes llama-server, with the hook in it if the environment asks for it:
-/// with `CONTEXTPILOT_INDEX_URL`, or, for observation only, with
-/// `CONTEXTPILOT_LISTEN` or `CONTEXTPILOT_LOG_FILE`. Returns only if that
-/// failed, with the exit code, after one line on stderr.
+/// if one of the settings is there that give it something to do. Returns only if that failed, with the exit code, after one line on stderr.
 ///
 /// A misspelt setting gets a line on stderr.
 ///
@@ -37,7 +35,7 @@ fn run() -> Result<Infallible, Error> {
     let arguments = std::env::args_os().skip(1).collect();
     let mut misspelt = misspelt::find(std::env::vars_os());
     let wanted = is_wanted(of_process);
-    if !wanted && !misspelt.is_empty() && flag(of_process, env::STRICT)? {
+    if !wanted && !misspelt.is_empty() && flag(of_process, &table::STRICT)? {
         return Err(Error::Unwanted(misspelt.swap_remove(0)));
     }
     misspelt.iter().for_each(say);

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 
-use contextpilot_settings::env;
+use contextpilot_settings::table;
 
 /// What all settings but `LLAMA_SERVER_BIN` begin with.
 const PREFIX: &str = "CONTEXTPILOT_";
@@ -49,8 +49,9 @@ pub(crate) fn find(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec
 /// `None`: it is a setting, or nothing like one.
 fn nearest(name: &str) -> Option<&'static str> {
     let begins = name.get(..BEGINNING.len());
+    let names = table::ALL.iter().map(|setting| setting.name);
     if !begins.is_some_and(|begins| begins.eq_ignore_ascii_case(BEGINNING))
-        || env::ALL.contains(&name)
+        || names.clone().any(|known| known == name)
     {
         return None;
     }
@@ -60,12 +61,12 @@ fn nearest(name: &str) -> Option<&'static str> {
         let rest = known.strip_prefix(upper.as_str());
         upper.len() > PREFIX.len() && rest.is_some_and(|rest| rest.starts_with('_'))
     };
-    let near = env::ALL.iter().filter_map(|known| {
+    let near = names.filter_map(|known| {
         let distance = match is_shortened(known) {
             true => 1,
             false => strsim::osa_distance(&upper, known),
         };
-        (distance <= largest_distance(known)).then_some((distance, *known))
+        (distance <= largest_distance(known)).then_some((distance, known))
     });
     // The first of several.
     let nearest = near.min_by_key(|(distance, _)| *distance);
@@ -79,6 +80,8 @@ fn largest_distance(known: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use contextpilot_settings::env;
+
     use super::*;
 
     #[test]
@@ -102,8 +105,8 @@ mod tests {
 
     #[test]
     fn settings_and_variables_of_others_are_not_named() {
-        for name in env::ALL {
-            assert_eq!(nearest(name), None);
+        for setting in table::ALL {
+            assert_eq!(nearest(setting.name), None);
         }
         for name in [
             // Those of ContextPilot's Python package, 0.5.0.

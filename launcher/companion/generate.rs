@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use super::Cli;
+use super::settings;
 use super::show::print;
 
 /// Print completions for a shell
@@ -45,7 +46,7 @@ fn one_spelling(script: &str, name: &str) -> String {
   contextpilot-llama man | man -l -
   contextpilot-llama man ~/.local/share/man/man1")]
 pub(super) struct Man {
-    /// Folder to write contextpilot-llama.1 and one page for each command to
+    /// Folder to write contextpilot-llama-server.1, contextpilot-llama.1 and one page for each command to
     folder: Option<PathBuf>,
 }
 
@@ -58,9 +59,15 @@ pub(super) fn man(options: &Man) -> Result<(), String> {
             .map_err(|e| format!("the page cannot be made ({e})"))
             .and_then(|()| print(&String::from_utf8_lossy(&page)));
     };
-    let written: io::Result<()> =
-        fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
-    written.map_err(|e| {
+    let write = || -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        fs::write(
+            folder.join("contextpilot-llama-server.1"),
+            settings::manual(),
+        )?;
+        clap_mangen::generate_to(command, folder)
+    };
+    write().map_err(|e| {
         format!(
             "{} cannot be written to ({e}): name another folder",
             folder.display()

@@ -17,7 +17,6 @@ class ContextpilotLlamaServer < Formula
     system "cargo", "install", *std_cargo_args
     man1.mkpath
     system bin/"contextpilot-llama", "man", man1
-    man1.install "packaging/contextpilot-llama-server.1"
     generate_completions_from_executable(bin/"contextpilot-llama", "completions")
   end
 

@@ -29,7 +29,6 @@ stage() {
     install -m 644 -- "$built"/lib/*.so "$stage/lib/contextpilot-llama-server/"
     tool=$(runnable "$machine")
     "$tool" man "$stage/share/man/man1"
-    cp -- "$repository/packaging/contextpilot-llama-server.1" "$stage/share/man/man1/"
     "$tool" completions bash >"$completions/contextpilot-llama"
     "$tool" completions zsh >"$stage/share/zsh/site-functions/_contextpilot-llama"
     "$tool" completions fish >"$stage/share/fish/vendor_completions.d/contextpilot-llama.fish"

@@ -103,6 +103,7 @@ fn there_is_a_man_page_for_every_command() {
     good(&companion(&["man", man.to_str().unwrap()]).output().unwrap());
     for name in [
         "",
+        "-server",
         "-top",
         "-ttft",
         "-slots",

@@ -8,13 +8,7 @@ use std::str::FromStr;
 use crate::listen::{ListenAddress, ListenAddressError};
 
 /// Tokens in a block by default: the value that vLLM's routers expect.
-pub const DEFAULT_BLOCK_SIZE: u32 = 16;
-/// Default for [`KvEvents::connections`].
-pub const DEFAULT_ROUTERS: usize = 32;
-/// More take more memory than a server has to spare for them.
-pub(crate) const MOST_ROUTERS: usize = 1024;
-/// A larger block is taken for a typing error.
-const LARGEST_BLOCK: u32 = 4096;
+const DEFAULT_BLOCK_SIZE: u32 = crate::table::KV_BLOCK_SIZE.kind.default as u32;
 /// Bytes of a topic, and of an adapter's name.
 const LONGEST_TOPIC: usize = 255;
 /// Adapters that can be named.
@@ -196,8 +190,6 @@ pub(crate) enum KvEventsError {
     LongTopic,
     /// The topic has a control character.
     TopicCharacter,
-    /// The size of a block is not a number in its range.
-    BlockSize(String),
     /// If each model has an address, replays can only be at the next port, or off.
     ReplayOfModels,
     /// A model has two addresses, or none.
@@ -214,7 +206,7 @@ pub(crate) struct Given {
     pub(crate) publish: String,
     pub(crate) replay: Option<String>,
     pub(crate) topic: Option<String>,
-    pub(crate) block_size: Option<String>,
+    pub(crate) block_size: u32,
     pub(crate) adapters: Option<String>,
     pub(crate) connections: usize,
 }
@@ -225,7 +217,6 @@ pub(crate) enum At {
     Publish,
     Replay,
     Topic,
-    BlockSize,
     Adapters,
 }
 
@@ -299,16 +290,6 @@ impl KvEvents {
         if topic.chars().any(char::is_control) {
             return Err((At::Topic, KvEventsError::TopicCharacter));
         }
-        let block_size = match given.block_size {
-            None => DEFAULT_BLOCK_SIZE,
-            Some(text) => {
-                let digits = text.bytes().all(|b| b.is_ascii_digit());
-                match text.parse() {
-                    Ok(size) if digits && (1..=LARGEST_BLOCK).contains(&size) => size,
-                    _ => return Err((At::BlockSize, KvEventsError::BlockSize(text))),
-                }
-            }
-        };
         let adapters = match given.adapters {
             None => Vec::new(),
             Some(text) => adapters(&text).ok_or((At::Adapters, KvEventsError::Adapters))?,
@@ -317,7 +298,7 @@ impl KvEvents {
             publish,
             replay,
             topic,
-            block_size,
+            block_size: given.block_size,
             adapters,
             connections: given.connections,
         })
@@ -355,12 +336,6 @@ impl KvEventsError {
             ),
             Self::LongTopic => write!(f, "is too long: a topic has {LONGEST_TOPIC} bytes at most"),
             Self::TopicCharacter => f.write_str("has a control character in it: leave it out"),
-            Self::BlockSize(text) => write!(
-                f,
-                "is {}: give whole tokens, from 1 to {LARGEST_BLOCK}; routers take 16 unless told \
-                 otherwise",
-                shortened(text)
-            ),
             Self::ReplayOfModels => write!(
                 f,
                 "is one address, and {} has one for each model: leave it out, which is the next \

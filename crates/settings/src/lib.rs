@@ -11,22 +11,22 @@
 #![forbid(unsafe_code)]
 
 mod browser;
-pub mod env;
 mod kv_events;
 mod listen;
 mod secret;
 mod settings;
 mod store;
+pub mod table;
 mod url;
 
 pub use browser::{AllowedHosts, BrowserHeaders};
-pub use kv_events::{DEFAULT_BLOCK_SIZE, DEFAULT_ROUTERS, KvEvents, KvEventsOf, NotPublished};
+pub use kv_events::{KvEvents, KvEventsOf, NotPublished};
 pub use listen::{LONGEST_PATH, Listen, ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{
-    DEFAULT_CONNECT_TIMEOUT, DEFAULT_EXIT_DRAIN, DEFAULT_EXPLAIN_LIMIT, DEFAULT_LISTEN_CONNECTIONS,
-    DEFAULT_LISTEN_TIMEOUT, DEFAULT_LOG_FILE_LIMIT, DEFAULT_TIMEOUT, DEFAULT_TRAFFIC_FILE_LIMIT,
-    Error, Settings, TrafficFile, flag, is_wanted,
+    DEFAULT_CONNECT_TIMEOUT, DEFAULT_LISTEN_CONNECTIONS, DEFAULT_ROUTERS, DEFAULT_TIMEOUT, Error,
+    Settings, TrafficFile, flag, is_wanted,
 };
 pub use store::StoreAt;
+pub use table::env;
 pub use url::{Credentials, IndexUrl, IndexUrlError, Problem, Scheme};

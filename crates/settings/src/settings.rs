@@ -3,42 +3,24 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::env;
-use crate::kv_events::{At, DEFAULT_ROUTERS, Given, KvEventsError, KvEventsOf, MOST_ROUTERS};
+use crate::kv_events::{At, Given, KvEventsError, KvEventsOf};
 use crate::listen::{Listen, ListenAddressError};
 use crate::secret::Secret;
 use crate::store::{LARGEST_GB, StoreAt, read_gigabytes};
+use crate::table::{self, Flag, Number, Setting, env};
 use crate::url::{IndexUrl, IndexUrlError};
 
 #[cfg(test)]
 mod tests;
 
 /// Default for [`Settings::connect_timeout`].
-pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+pub const DEFAULT_CONNECT_TIMEOUT: Duration = table::INDEX_CONNECT_TIMEOUT_MS.default_time();
 /// Default for [`Settings::timeout`].
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Default for [`Settings::exit_drain`].
-pub const DEFAULT_EXIT_DRAIN: Duration = Duration::from_secs(2);
-
+pub const DEFAULT_TIMEOUT: Duration = table::INDEX_TIMEOUT_MS.default_time();
 /// Default for [`Settings::listen_connections`].
-pub const DEFAULT_LISTEN_CONNECTIONS: usize = 16;
-/// So many queries may wait for the hook's worker.
-const MOST_LISTEN_CONNECTIONS: usize = 64;
-/// Default for [`Settings::listen_timeout`].
-pub const DEFAULT_LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Default for [`Settings::log_file_limit`]: 64 MiB.
-pub const DEFAULT_LOG_FILE_LIMIT: u64 = 64 << 20;
-/// Default for [`TrafficFile::limit`]: 64 MiB.
-pub const DEFAULT_TRAFFIC_FILE_LIMIT: u64 = 64 << 20;
-/// Default for [`Settings::explain_limit`]: 32 MiB.
-pub const DEFAULT_EXPLAIN_LIMIT: u64 = 32 << 20;
-/// A TiB, in MiB.
-const LARGEST_MB: u64 = 1 << 20;
-
-/// An hour. A longer time is taken for a typing error. A `Duration` of this size can be
-/// added to any clock without overflow.
-const LONGEST_MS: u64 = 3_600_000;
+pub const DEFAULT_LISTEN_CONNECTIONS: usize = table::LISTEN_CONNECTIONS.kind.default as usize;
+/// Default for [`KvEvents::connections`](crate::KvEvents::connections).
+pub const DEFAULT_ROUTERS: usize = table::KV_EVENTS_CONNECTIONS.kind.default as usize;
 
 /// The settings of the hook, from its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,40 +102,20 @@ impl Settings {
         if token.is_some() && index.as_ref().is_some_and(|u| u.basic_auth().is_some()) {
             return Err(Error::new(env::INDEX_TOKEN, Cause::TwoAuthorizations));
         }
-        let ca = vars.get(env::INDEX_CA).map(PathBuf::from);
-        let connect_timeout = vars
-            .milliseconds(env::INDEX_CONNECT_TIMEOUT_MS, 1)?
-            .unwrap_or(DEFAULT_CONNECT_TIMEOUT);
-        let timeout = vars
-            .milliseconds(env::INDEX_TIMEOUT_MS, 1)?
-            .unwrap_or(DEFAULT_TIMEOUT);
-        let exit_drain = vars
-            .milliseconds(env::EXIT_DRAIN_MS, 0)?
-            .unwrap_or(DEFAULT_EXIT_DRAIN);
-        let journal = vars.flag(env::JOURNAL)?.unwrap_or(true);
+        let connect_timeout = vars.time(&table::INDEX_CONNECT_TIMEOUT_MS)?;
+        let timeout = vars.time(&table::INDEX_TIMEOUT_MS)?;
+        let exit_drain = vars.time(&table::EXIT_DRAIN_MS)?;
+        let journal = vars.flag(&table::JOURNAL)?;
         let listen = vars.listen()?;
         let listen_token = vars.token(env::LISTEN_TOKEN)?;
         if listen_token.is_none() && listen.as_ref().is_some_and(|at| !at.is_local()) {
             return Err(Error::new(env::LISTEN, Cause::OpenToAll));
         }
-        let most = MOST_LISTEN_CONNECTIONS;
-        let listen_connections = vars.connections(env::LISTEN_CONNECTIONS, most)?;
-        let listen_timeout = vars.milliseconds(env::LISTEN_TIMEOUT_MS, 1)?;
-        let log_file = vars.get(env::LOG_FILE).map(PathBuf::from);
-        let log_file_limit = vars.megabytes(env::LOG_FILE_MB, 1)?;
-        let kv_events = vars.kv_events()?;
-        let explain_limit = vars.megabytes(env::EXPLAIN_MB, 0)?;
-        let explain_limit = explain_limit.unwrap_or(DEFAULT_EXPLAIN_LIMIT);
-        let explain_text = vars.flag(env::EXPLAIN_TEXT)?.unwrap_or(false);
-        let traffic_file = vars.traffic_file()?;
-        let store = vars.store()?;
-        let trace_file = vars.get(env::TRACE_FILE).map(PathBuf::from);
-        let engine = vars.flag(env::ENGINE)?.unwrap_or(false);
-        let strict = vars.flag(env::STRICT)?.unwrap_or(false);
+        let explain_limit = vars.bytes(&table::EXPLAIN_MB)?;
         Ok(Self {
             index,
             token,
-            ca,
+            ca: vars.path(env::INDEX_CA),
             connect_timeout,
             timeout,
             exit_drain: (!exit_drain.is_zero()).then_some(exit_drain),
@@ -161,18 +123,18 @@ impl Settings {
             listen,
             index_in_front,
             listen_token,
-            listen_connections: listen_connections.unwrap_or(DEFAULT_LISTEN_CONNECTIONS),
-            listen_timeout: listen_timeout.unwrap_or(DEFAULT_LISTEN_TIMEOUT),
-            log_file,
-            log_file_limit: log_file_limit.unwrap_or(DEFAULT_LOG_FILE_LIMIT),
-            kv_events,
-            traffic_file,
-            store,
-            trace_file,
-            engine,
-            strict,
+            listen_connections: vars.count(&table::LISTEN_CONNECTIONS)?,
+            listen_timeout: vars.time(&table::LISTEN_TIMEOUT_MS)?,
+            log_file: vars.path(env::LOG_FILE),
+            log_file_limit: vars.bytes(&table::LOG_FILE_MB)?,
+            kv_events: vars.kv_events()?,
             explain_limit: (explain_limit > 0).then_some(explain_limit),
-            explain_text,
+            explain_text: vars.flag(&table::EXPLAIN_TEXT)?,
+            traffic_file: vars.traffic_file()?,
+            store: vars.store()?,
+            trace_file: vars.path(env::TRACE_FILE),
+            engine: vars.flag(&table::ENGINE)?,
+            strict: vars.flag(&table::STRICT)?,
         })
     }
 
@@ -191,28 +153,20 @@ impl Settings {
 /// is set, whether its value is right or wrong.
 pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     let vars = Vars(lookup);
-    [
-        env::INDEX_URL,
-        env::LISTEN,
-        env::LOG_FILE,
-        env::KV_EVENTS,
-        env::TRAFFIC_FILE,
-        env::STORE,
-    ]
-    .iter()
-    .any(|variable| vars.get(variable).is_some())
+    let mut engaging = table::ALL.iter().filter(|setting| setting.engages());
+    engaging.any(|setting| vars.get(setting.name).is_some())
 }
 
-/// Reads an on/off variable: unset, empty and `0` are off, `1` is on.
+/// Reads an on/off setting: `0` is off, `1` is on, unset and empty are its default.
 ///
 /// # Errors
 /// Any other value. A wrong guess at the meaning of `no`, `off` or ` 1` could turn off a
 /// safety that the user believes to be on.
 pub fn flag(
     lookup: impl Fn(&str) -> Option<OsString>,
-    variable: &'static str,
+    setting: &Setting<Flag>,
 ) -> Result<bool, Error> {
-    Ok(Vars(lookup).flag(variable)?.unwrap_or(false))
+    Vars(lookup).flag(setting)
 }
 
 struct Vars<F>(F);
@@ -230,22 +184,50 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             .map_err(|_| Error::new(variable, Cause::NotUtf8))
     }
 
-    /// `None`: it is not set.
-    fn flag(&self, variable: &'static str) -> Result<Option<bool>, Error> {
-        match self.text(variable)?.as_deref() {
-            None => Ok(None),
-            Some("0") => Ok(Some(false)),
-            Some("1") => Ok(Some(true)),
-            Some(other) => Err(Error::new(variable, Cause::NotAFlag(other.to_owned()))),
+    fn path(&self, variable: &str) -> Option<PathBuf> {
+        self.get(variable).map(PathBuf::from)
+    }
+
+    fn flag(&self, setting: &Setting<Flag>) -> Result<bool, Error> {
+        match self.text(setting.name)?.as_deref() {
+            None => Ok(setting.kind.default),
+            Some("0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(other) => Err(Error::new(setting.name, Cause::NotAFlag(other.to_owned()))),
         }
     }
 
+    fn number(&self, setting: &Setting<Number>) -> Result<u64, Error> {
+        let range = setting.kind;
+        let Some(text) = self.text(setting.name)? else {
+            return Ok(range.default);
+        };
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse() {
+            Ok(number) if digits && (range.least..=range.most).contains(&number) => Ok(number),
+            _ => Err(Error::new(setting.name, Cause::Number { text, range })),
+        }
+    }
+
+    fn time(&self, setting: &Setting<Number>) -> Result<Duration, Error> {
+        self.number(setting).map(Duration::from_millis)
+    }
+
+    fn bytes(&self, setting: &Setting<Number>) -> Result<u64, Error> {
+        Ok(self.number(setting)? << 20)
+    }
+
+    /// The ranges of such settings are far within a `usize`.
+    fn count(&self, setting: &Setting<Number>) -> Result<usize, Error> {
+        Ok(self.number(setting)? as usize)
+    }
+
     fn traffic_file(&self) -> Result<Option<TrafficFile>, Error> {
-        let limit = self.megabytes(env::TRAFFIC_FILE_MB, 1)?;
-        let keep_key = self.flag(env::TRAFFIC_KEEP_KEY)?.unwrap_or(false);
-        Ok(self.get(env::TRAFFIC_FILE).map(|path| TrafficFile {
-            path: PathBuf::from(path),
-            limit: limit.unwrap_or(DEFAULT_TRAFFIC_FILE_LIMIT),
+        let limit = self.bytes(&table::TRAFFIC_FILE_MB)?;
+        let keep_key = self.flag(&table::TRAFFIC_KEEP_KEY)?;
+        Ok(self.path(env::TRAFFIC_FILE).map(|path| TrafficFile {
+            path,
+            limit,
             keep_key,
         }))
     }
@@ -255,7 +237,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             read_gigabytes(&text).ok_or_else(|| Error::new(env::STORE_GB, Cause::Gigabytes(text)))
         });
         let limit = limit.transpose()?;
-        let Some(folder) = self.get(env::STORE).map(PathBuf::from) else {
+        let Some(folder) = self.path(env::STORE) else {
             return Ok(None);
         };
         match folder.is_absolute() {
@@ -292,7 +274,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
     }
 
     fn kv_events(&self) -> Result<Option<KvEventsOf>, Error> {
-        let connections = self.connections(env::KV_EVENTS_CONNECTIONS, MOST_ROUTERS)?;
+        let connections = self.count(&table::KV_EVENTS_CONNECTIONS)?;
         let Some(publish) = self.text(env::KV_EVENTS)? else {
             return Ok(None);
         };
@@ -300,56 +282,20 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             publish,
             replay: self.text(env::KV_EVENTS_REPLAY)?,
             topic: self.text(env::KV_EVENTS_TOPIC)?,
-            block_size: self.text(env::KV_BLOCK_SIZE)?,
+            block_size: self.number(&table::KV_BLOCK_SIZE)? as u32,
             adapters: self.text(env::KV_LORA_NAMES)?,
-            connections: connections.unwrap_or(DEFAULT_ROUTERS),
+            connections,
         };
         let read = KvEventsOf::read(given).map_err(|(at, error)| {
             let variable = match at {
                 At::Publish => env::KV_EVENTS,
                 At::Replay => env::KV_EVENTS_REPLAY,
                 At::Topic => env::KV_EVENTS_TOPIC,
-                At::BlockSize => env::KV_BLOCK_SIZE,
                 At::Adapters => env::KV_LORA_NAMES,
             };
             Error::new(variable, Cause::KvEvents(error))
         });
         read.map(Some)
-    }
-
-    fn megabytes(&self, variable: &'static str, least: u64) -> Result<Option<u64>, Error> {
-        let Some(text) = self.text(variable)? else {
-            return Ok(None);
-        };
-        let digits = text.bytes().all(|b| b.is_ascii_digit());
-        match text.parse::<u64>() {
-            Ok(mb) if digits && (least..=LARGEST_MB).contains(&mb) => Ok(Some(mb << 20)),
-            _ => Err(Error::new(variable, Cause::Megabytes { text, least })),
-        }
-    }
-
-    fn connections(&self, variable: &'static str, most: usize) -> Result<Option<usize>, Error> {
-        let Some(text) = self.text(variable)? else {
-            return Ok(None);
-        };
-        let digits = text.bytes().all(|b| b.is_ascii_digit());
-        match text.parse() {
-            Ok(number) if digits && (1..=most).contains(&number) => Ok(Some(number)),
-            _ => Err(Error::new(variable, Cause::Connections { text, most })),
-        }
-    }
-
-    fn milliseconds(&self, variable: &'static str, least: u64) -> Result<Option<Duration>, Error> {
-        let Some(text) = self.text(variable)? else {
-            return Ok(None);
-        };
-        let digits = text.bytes().all(|b| b.is_ascii_digit());
-        match text.parse::<u64>() {
-            Ok(ms) if digits && (least..=LONGEST_MS).contains(&ms) => {
-                Ok(Some(Duration::from_millis(ms)))
-            }
-            _ => Err(Error::new(variable, Cause::Milliseconds { text, least })),
-        }
     }
 }
 
@@ -367,13 +313,9 @@ enum Cause {
     IndexUrl(IndexUrlError),
     TokenCharacter(usize),
     TwoAuthorizations,
-    Milliseconds {
+    Number {
         text: String,
-        least: u64,
-    },
-    Connections {
-        text: String,
-        most: usize,
+        range: Number,
     },
     NotAFlag(String),
     Listen {
@@ -381,10 +323,6 @@ enum Cause {
         error: ListenAddressError,
     },
     OpenToAll,
-    Megabytes {
-        text: String,
-        least: u64,
-    },
     KvEvents(KvEventsError),
     Gigabytes(String),
     NotAbsolute,
@@ -421,15 +359,14 @@ impl fmt::Display for Error {
                  so remove one of them",
                 env::INDEX_URL
             ),
-            Cause::Milliseconds { text, least } => write!(
+            Cause::Number { text, range } => write!(
                 f,
-                "{name} is {:?}: give whole milliseconds, from {least} to {LONGEST_MS}",
-                Shortened(text)
-            ),
-            Cause::Connections { text, most } => write!(
-                f,
-                "{name} is {:?}: give how many connections, from 1 to {most}",
-                Shortened(text)
+                "{name} is {:?}: give {}, from {} to {} ({} if it is not set)",
+                Shortened(text),
+                range.unit,
+                range.least,
+                range.most,
+                range.default
             ),
             Cause::NotAFlag(text) => write!(
                 f,
@@ -457,11 +394,6 @@ impl fmt::Display for Error {
             Cause::NotAbsolute => {
                 write!(f, "{name} is a relative path: give one that begins with /")
             }
-            Cause::Megabytes { text, least } => write!(
-                f,
-                "{name} is {:?}: give whole MiB, from {least} to {LARGEST_MB}",
-                Shortened(text)
-            ),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use contextpilot_settings::{env, flag};
+use contextpilot_settings::{env, flag, table};
 
 use super::log;
 
@@ -10,7 +10,7 @@ use super::log;
 /// loaded a model yet.
 pub(crate) fn stay_inactive(why: impl Display) {
     // A wrong value was meant to turn it on, too.
-    if !flag(|name| std::env::var_os(name), env::STRICT).unwrap_or(true) {
+    if !flag(|name| std::env::var_os(name), &table::STRICT).unwrap_or(true) {
         log::line(format_args!("Inactive: {why}"));
         return;
     }

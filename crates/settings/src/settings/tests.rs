@@ -36,29 +36,8 @@ fn without_any_variable_the_settings_are_the_defaults() {
     assert!(!unset.explain_text);
     assert!(!unset.is_engaged());
 
-    let empty = settings(&[
-        (env::INDEX_URL, ""),
-        (env::INDEX_TOKEN, ""),
-        (env::INDEX_CA, ""),
-        (env::INDEX_CONNECT_TIMEOUT_MS, ""),
-        (env::INDEX_TIMEOUT_MS, ""),
-        (env::EXIT_DRAIN_MS, ""),
-        (env::JOURNAL, ""),
-        (env::LISTEN, ""),
-        (env::LISTEN_TOKEN, ""),
-        (env::LISTEN_CONNECTIONS, ""),
-        (env::LISTEN_TIMEOUT_MS, ""),
-        (env::LOG_FILE, ""),
-        (env::LOG_FILE_MB, ""),
-        (env::KV_EVENTS, ""),
-        (env::KV_EVENTS_REPLAY, ""),
-        (env::KV_EVENTS_CONNECTIONS, ""),
-        (env::KV_EVENTS_TOPIC, ""),
-        (env::KV_BLOCK_SIZE, ""),
-        (env::KV_LORA_NAMES, ""),
-        (env::EXPLAIN_MB, ""),
-        (env::EXPLAIN_TEXT, ""),
-    ]);
+    let names = table::ALL.iter().map(|setting| (setting.name, ""));
+    let empty = settings(&names.collect::<Vec<_>>());
     assert_eq!(empty, Ok(unset));
 }
 
@@ -184,11 +163,11 @@ fn a_value_that_is_not_utf8_is_refused() {
 
 #[test]
 fn a_flag_accepts_only_one_and_zero() {
-    let strict = |value| flag(lookup(&[(env::STRICT, value)]), env::STRICT);
+    let strict = |value| flag(lookup(&[(env::STRICT, value)]), &table::STRICT);
     assert_eq!(strict("1"), Ok(true));
     assert_eq!(strict("0"), Ok(false));
     assert_eq!(strict(""), Ok(false));
-    assert_eq!(flag(lookup(&[]), env::STRICT), Ok(false));
+    assert_eq!(flag(lookup(&[]), &table::STRICT), Ok(false));
     for wrong in ["yes", "true", " 1", "01"] {
         let shown = strict(wrong).unwrap_err().to_string();
         assert!(
@@ -199,13 +178,14 @@ fn a_flag_accepts_only_one_and_zero() {
 }
 
 #[test]
-fn any_of_five_variables_wants_the_hook() {
+fn any_of_the_first_six_variables_wants_the_hook() {
     for (name, value) in [
         (env::INDEX_URL, "http://127.0.0.1:1"),
         (env::LISTEN, "unix:/run/x"),
         (env::LOG_FILE, "x"),
         (env::KV_EVENTS, "tcp://127.0.0.1:1"),
         (env::TRAFFIC_FILE, "x"),
+        (env::STORE, "/x"),
     ] {
         assert!(is_wanted(lookup(&[(name, value)])));
         assert!(!is_wanted(lookup(&[(name, "")])));
@@ -214,21 +194,8 @@ fn any_of_five_variables_wants_the_hook() {
         let observes = [env::LISTEN, env::LOG_FILE, env::TRAFFIC_FILE].contains(&name);
         assert_eq!(settings.observes(), observes);
     }
-    for name in [
-        env::LISTEN_TOKEN,
-        env::LOG_FILE_MB,
-        env::JOURNAL,
-        env::LISTEN_CONNECTIONS,
-        env::LISTEN_TIMEOUT_MS,
-        env::KV_EVENTS_REPLAY,
-        env::KV_EVENTS_CONNECTIONS,
-        env::KV_EVENTS_TOPIC,
-        env::KV_BLOCK_SIZE,
-        env::KV_LORA_NAMES,
-        env::TRAFFIC_FILE_MB,
-        env::TRAFFIC_KEEP_KEY,
-    ] {
-        assert!(!is_wanted(lookup(&[(name, "1")])));
+    for setting in &table::ALL[6..] {
+        assert!(!is_wanted(lookup(&[(setting.name, "1")])));
     }
 }
 
