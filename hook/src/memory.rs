@@ -19,7 +19,7 @@ use contextpilot_residency::{
     Around, Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_UNCACHED, MOST_WAITING,
     MOST_WAITING_TOKENS, REMEMBERED_BYTES, REMEMBERED_EACH, RequestId, TaskId, Token,
 };
-use contextpilot_worker::LARGEST_HEAD;
+use contextpilot_worker::{LARGEST_HEAD, MOST_HELD, MOST_HELD_ENTRIES};
 
 use crate::base::bounds::*;
 use crate::capture::engine_prompts;
@@ -27,7 +27,7 @@ use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// An upper bound of the sum, in MiB: everything is full at once, with ids of the greatest length.
-pub(crate) const TOTAL_MIB: usize = 940;
+pub(crate) const TOTAL_MIB: usize = 960;
 
 /// A bound on one kind of thing.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -111,6 +111,18 @@ pub(crate) const ALL: &[Bound] = &[
         most: SEQUENCES,
         each: size_of::<engine_prompts::Sequence>() + 2 * ID,
         beyond: "the prompts that they are at are told as new ones",
+    },
+    Bound {
+        what: "events of one context that wait while a batch of another one is evaluated, in such programs",
+        most: MOST_HELD,
+        each: listed(size_of::<Item>()) + ID,
+        beyond: "the ledger starts from empty, and every live id is reported as evicted",
+    },
+    Bound {
+        what: "entries of batches in these events",
+        most: MOST_HELD_ENTRIES,
+        each: size_of::<Entry>(),
+        beyond: "the same",
     },
     Bound {
         what: "entries in shadow copies of 64 batches that are not in use",

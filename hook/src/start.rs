@@ -204,6 +204,7 @@ fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
         publication: publish(settings)?,
         trace,
         by_prompts: prompts::are_engaged(),
+        is_program: attach::is_embedded(),
     };
     if let Some(at) = &settings.store {
         if let Err(why) = store::start(at) {

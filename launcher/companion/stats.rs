@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::control::{
-    HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, Reason, Recording, ReuseOver, Slot,
-    Stats,
+    HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext, Reason, Recording,
+    ReuseOver, Slot, Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
@@ -49,6 +49,7 @@ pub(super) fn text(stats: &Stats) -> String {
     }
     lines.push(String::new());
     lines.push(slots(&stats.slots));
+    lines.extend(contexts(&stats.contexts));
     lines.push(line("host cache", &host(&stats.host)));
     let per_token = match stats.kv.bytes_per_token {
         Some(size) => format!(", {} each", bytes(size.round() as u64)),
@@ -125,6 +126,7 @@ pub(super) fn heading(stats: &Stats) -> String {
         None => String::new(),
     };
     let model = match &stats.model {
+        _ if stats.contexts.len() > 1 => format!(", {} contexts", stats.contexts.len()),
         Some(model) => format!(", {}", Visible(&model.name)),
         None => String::new(),
     };
@@ -166,6 +168,20 @@ fn slots(slots: &[Slot]) -> String {
         ]);
     }
     table.text()
+}
+
+/// A line for each context of a program, if there are several.
+fn contexts(contexts: &[ProgramContext]) -> Vec<String> {
+    let several = contexts.iter().filter(|_| contexts.len() > 1);
+    let described = several.map(|one| {
+        let model = Visible(one.model.as_deref().unwrap_or("unknown model")).to_string();
+        let reused = reuse(&one.reuse);
+        line(
+            &format!("context {}", one.context),
+            &format!("{model}: {reused}"),
+        )
+    });
+    described.collect()
 }
 
 /// The host prompt cache in words.

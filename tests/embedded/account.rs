@@ -11,8 +11,9 @@ use crate::program::{Program, Step, hooked};
 /// Tokens after each prompt that are evaluated.
 const GENERATED: u64 = 7;
 
+/// Two contexts side by side: each has its own slots, accounts and figures, also while both evaluate.
 #[test]
-fn each_prompt_has_an_account_and_its_figures_are_the_engines() {
+fn each_prompt_of_each_context_has_an_account_and_its_figures_are_the_engines() {
     let Some(program) = Program::find() else {
         return;
     };
@@ -31,36 +32,66 @@ fn each_prompt_has_an_account_and_its_figures_are_the_engines() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let steps = lines.map(|line| serde_json::from_str::<Step>(&line.unwrap()).unwrap());
         let steps: Vec<Step> = steps.take_while(|step| step.name != "waiting").collect();
-        let steps: Vec<&Step> = steps
-            .iter()
-            .filter(|step| step.name.starts_with("each"))
-            .collect();
-        assert_eq!(steps.len(), 5);
+        let of = |context: &str| -> Vec<&Step> {
+            let steps = steps.iter();
+            steps
+                .filter(|step| step.name.starts_with(context))
+                .collect()
+        };
+        let contexts = [of("each"), of("other")];
+        assert_eq!(contexts.each_ref().map(Vec::len), [7, 7]);
 
         let control = Control::new(listen.1).unwrap();
         let accounts = until("all prompts are told", || {
             let latest = control.latest(16).unwrap().requests;
-            (latest.len() == steps.len()).then_some(latest)
+            (latest.len() == 14).then_some(latest)
         });
-        for (account, step) in accounts.iter().rev().zip(&steps) {
-            let told = account.evaluation.evaluated + GENERATED;
-            // To learn what states look like, the store evaluates the first two tokens once more.
-            let more = u64::from(step.evaluated) - told;
-            let most = if stored && step.name == "each 0" {
-                2
-            } else {
-                0
-            };
-            assert!(more <= most, "{}: {told} {step:?}", step.name);
-            assert_eq!(
-                account.evaluation.from.store > 1000,
-                stored && step.name == "each 2"
-            );
+        for (context, steps) in contexts.iter().enumerate() {
+            let of_context = |slot: i32| slot / 1000 == context as i32;
+            let accounts = accounts.iter().rev();
+            let accounts: Vec<_> = accounts.filter(|one| of_context(one.slot)).collect();
+            assert_eq!(accounts.len(), steps.len());
+            for (account, step) in accounts.iter().zip(steps) {
+                let told = account.evaluation.evaluated + GENERATED;
+                // To learn what states look like, the store evaluates the first two tokens once more.
+                let more = u64::from(step.evaluated) - told;
+                let first = stored && step.name.ends_with(" 0");
+                let most = if first { 2 } else { 0 };
+                assert!(more <= most, "{}: {told} {step:?}", step.name);
+                if context == 0 {
+                    assert_eq!(
+                        account.evaluation.from.store > 1000,
+                        stored && ["each 2", "each again"].contains(&&*step.name)
+                    );
+                }
+            }
         }
         let stats = control.stats().unwrap();
+        let slots: Vec<_> = stats
+            .slots
+            .iter()
+            .map(|slot| (slot.slot, slot.context))
+            .collect();
+        assert_eq!(slots, [(0, Some(0)), (1000, Some(1)), (1001, Some(1))]);
         assert_eq!(stats.slots[0].tokens, 1500 + 7 + 100 + 7);
-        assert_eq!((stats.requests.seen, stats.requests.finished), (5, 4));
+        assert_eq!((stats.slots[1].tokens, stats.slots[2].tokens), (307, 207));
+        assert_eq!((stats.requests.seen, stats.requests.finished), (14, 11));
         assert_eq!(stats.store.is_some(), stored);
+        for (context, steps) in stats.contexts.iter().zip(&contexts) {
+            assert_eq!(context.reuse.prompts, 7);
+            let evaluated: u64 = steps.iter().map(|step| u64::from(step.evaluated)).sum();
+            let more = evaluated - context.reuse.evaluated - 7 * GENERATED;
+            assert!(more <= 2, "{context:?} {evaluated}");
+        }
+        let capacities = stats
+            .contexts
+            .iter()
+            .map(|one| (one.sequences, one.capacity));
+        let capacities: Vec<_> = capacities.collect();
+        assert_eq!(capacities, [(Some(1), Some(4096)), (Some(2), Some(4096))]);
+        let metrics = control.metrics().unwrap();
+        let name = "contextpilot_llama_context_prompts_total";
+        assert_eq!(metrics.value(name, &[("context", "1")]), Some(7.0));
 
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
         assert!(child.wait().unwrap().success());

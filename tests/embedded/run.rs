@@ -40,6 +40,28 @@ fn a_program_that_is_run_has_the_store() {
     }
 }
 
+/// What it starts inherits the setting, as a server's worker or a script's program must.
+#[test]
+fn a_program_that_a_script_starts_has_the_store_too() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let script = ["sh", "-c", "\"$@\" & wait $!", "sh"].map(Path::new);
+    let line = program.line("again");
+    let line: Vec<&Path> = script
+        .into_iter()
+        .chain(line.iter().map(AsRef::as_ref))
+        .collect();
+    let run = Run::of(&run(&line, &[("CONTEXTPILOT_STORE", store.path())]));
+    assert!(run.step("each 1").evaluated < 100, "{run:?}");
+    assert_eq!(
+        run.stderr.matches("Active: llama.cpp").count(),
+        1,
+        "{run:?}"
+    );
+}
+
 #[test]
 fn arguments_and_the_exit_code_are_the_programs_own() {
     let script = "echo $CONTEXTPILOT_ENGINE \"$@\"; exit 5";

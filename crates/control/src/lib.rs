@@ -54,6 +54,7 @@ pub use reason::{Place, Reason};
 pub use request::{RequestState, RequestStates, RequestsQuery};
 pub use stats::{
     ControlEndpoint, Delivery, Engine, HookedFunction, HostCache, KvBytes, KvEvents, Losses, Mode,
-    Model, ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Tokens,
+    Model, ModelState, PrefixStore, ProgramContext, Recording, Requests, Reuse, ReuseOver, Slot,
+    Stats, Tokens,
 };
 pub use time::{NotATime, Timestamp};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Causes, Flags, Reason, Timestamp};
+use crate::{Causes, Flags, Memory, Reason, Timestamp};
 
 /// Everything at one moment: the worker thread takes it between two events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,7 +40,11 @@ pub struct Stats {
     /// The server's flags that decide what it reuses. `None`: an older hook.
     #[serde(default)]
     pub flags: Option<Flags>,
-    /// Each slot that a task was ever launched in, by number.
+    /// The contexts of a program that is no llama-server, side by side. Empty: a server.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contexts: Vec<ProgramContext>,
+    /// Each slot that a task was ever launched in, by number. In a program: each sequence that had a prompt, of all
+    /// contexts.
     pub slots: Vec<Slot>,
     /// The host prompt cache.
     pub host: HostCache,
@@ -215,8 +219,12 @@ pub enum ModelState {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Slot {
-    /// Its number: llama-server's `id_slot`, the engine's sequence.
+    /// Its number: llama-server's `id_slot`, the engine's sequence. In a program: the sequence, and 1000 times the
+    /// number of its context.
     pub slot: i32,
+    /// Its context, in a program: see [`ProgramContext::context`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<u32>,
     /// Tokens that it holds, from its beginning.
     pub tokens: u32,
     /// Tokens that it could hold (`llama_n_ctx_seq`); with one cache for all slots
@@ -235,6 +243,30 @@ pub struct Slot {
     pub last_request: Option<String>,
     /// When that was.
     pub last_launch: Option<Timestamp>,
+}
+
+/// A context of a program that is no llama-server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProgramContext {
+    /// Its number, from 0. The number of a context that was freed is used again.
+    pub context: u32,
+    /// Its model, in the engine's words (`llama_model_desc`).
+    pub model: Option<String>,
+    /// Its sequences (`llama_n_seq_max`).
+    pub sequences: Option<u32>,
+    /// Tokens that one of them can hold.
+    pub capacity: Option<u32>,
+    /// Whether its tokens can be moved to other positions.
+    pub can_shift: Option<bool>,
+    /// Which positions it keeps.
+    pub memory: Memory,
+    /// Tokens that its sequences hold.
+    pub tokens: u64,
+    /// Bytes of one.
+    pub bytes_per_token: Option<f64>,
+    /// What its prompts reused, since it was created.
+    pub reuse: ReuseOver,
 }
 
 /// The host prompt cache, `--cache-ram`.

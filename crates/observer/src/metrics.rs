@@ -7,6 +7,7 @@ use contextpilot_control::{Reason, Stats};
 use crate::histogram::{BOUNDS, CLASSES};
 use crate::observer::Observer;
 
+mod contexts;
 mod store;
 
 /// The beginning of every metric's name.
@@ -20,6 +21,7 @@ impl Observer {
         let mut page = Page::new(stats);
         page.process(stats);
         page.slots(stats);
+        page.contexts(stats);
         page.cache(stats);
         page.requests(stats);
         page.delivery(stats);

@@ -80,6 +80,8 @@ pub enum Note {
     Context {
         /// The context.
         context: ContextId,
+        /// It can go back to certain positions only: the tokens that its layers look back.
+        window: Option<u32>,
         /// Tokens that a slot can hold.
         capacity: Option<u32>,
         /// The number of slots (`llama_n_seq_max`).
@@ -88,5 +90,11 @@ pub enum Note {
         can_shift: Option<bool>,
         /// The model's description (`llama_model_desc`).
         model: Option<Arc<str>>,
+    },
+    /// A context of a program that is no llama-server is about to be freed: see
+    /// [`program`](contextpilot_residency::program).
+    ContextFreed {
+        /// The context.
+        context: ContextId,
     },
 }

@@ -20,12 +20,14 @@ use crate::work::{SlotWork, Work};
 
 mod batches;
 mod buffers;
+mod contexts;
 mod launches;
 mod whereabouts;
 
 pub use buffers::After;
-pub(crate) use buffers::Kind;
-use buffers::{Buffer, Context};
+use buffers::Buffer;
+pub(crate) use buffers::{Context, Kind};
+pub(crate) use contexts::ReuseCounts;
 use launches::Unclaimed;
 use whereabouts::Live;
 
@@ -46,6 +48,8 @@ pub struct Observer {
     gone: Memory,
     pub(crate) buffers: HashMap<BufferId, Buffer>,
     pub(crate) contexts: HashMap<ContextId, Context>,
+    /// Prompts of each context of a program, by its place.
+    pub(crate) of_contexts: BTreeMap<usize, ReuseCounts>,
     pub(crate) counts: Counts,
     pub(crate) minute: Minute,
     /// Keeps account of why prompts are evaluated. `None`: no setting asks for that.
@@ -95,6 +99,7 @@ impl Observer {
             gone: Memory::default(),
             buffers: HashMap::new(),
             contexts: HashMap::new(),
+            of_contexts: BTreeMap::new(),
             counts: Counts::default(),
             minute: Minute::new(),
             accounts,
@@ -135,17 +140,22 @@ impl Observer {
             } => self.measured(context, tokens, bytes),
             Note::Context {
                 context,
+                window,
                 capacity,
                 slots,
                 can_shift,
                 model,
             } => {
                 let known = self.contexts.entry(context).or_default();
+                if let Some(window) = window {
+                    known.memory = kept_positions(window);
+                }
                 known.capacity = capacity;
                 known.slots = slots;
                 known.can_shift = can_shift;
                 known.model = model;
             }
+            Note::ContextFreed { context } => self.program_context_freed(context),
         }
     }
 
@@ -206,10 +216,7 @@ impl Observer {
                 self.buffers.remove(&buffer);
             }
             Event::Bounded { context, window } => {
-                self.contexts.entry(context).or_default().memory = match window {
-                    0 => KeptPositions::Recurrent,
-                    _ => KeptPositions::Window,
-                };
+                self.contexts.entry(context).or_default().memory = kept_positions(window);
             }
             Event::ContextFreed { context } => {
                 let primary = is_primary(context);
@@ -295,5 +302,12 @@ impl Observer {
             at: Timestamp::from_unix_ms(now.unix_ms),
             change,
         });
+    }
+}
+
+fn kept_positions(window: u32) -> KeptPositions {
+    match window {
+        0 => KeptPositions::Recurrent,
+        _ => KeptPositions::Window,
     }
 }

@@ -45,6 +45,14 @@ pub(crate) struct TokenCounts {
     pub(crate) evaluated: u64,
 }
 
+impl TokenCounts {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.reused += other.reused;
+        self.evaluated += other.evaluated;
+    }
+}
+
 /// How many more tokens than positions a slot has. That differs only after images whose rows share
 /// positions. Each entry is a position, and the surplus from there on.
 #[derive(Clone, Debug, Default)]

@@ -134,7 +134,7 @@ impl Recorder {
                 capacity, slots, ..
             } => self.context(capacity, slots),
             Note::Declined { sequence } => self.declined(sequence),
-            Note::Received { .. } | Note::Wishes { .. } => {}
+            Note::Received { .. } | Note::Wishes { .. } | Note::ContextFreed { .. } => {}
         }
     }
 

@@ -5,11 +5,12 @@ use contextpilot_control::{
     Model, ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Timestamp,
     Tokens,
 };
+use contextpilot_residency::program::{PROGRAM, sequence_of};
 use contextpilot_residency::{Ledger, SequenceId};
 
 use crate::names::each_once;
 use crate::note::Now;
-use crate::observer::{Kind, Observer};
+use crate::observer::{Context, Kind, Observer};
 
 /// Figures that come from elsewhere.
 #[derive(Clone, Debug)]
@@ -61,10 +62,9 @@ impl Observer {
     /// All figures at this moment. Without a ledger, after it panicked, the cache is shown as empty.
     #[must_use]
     pub fn stats(&self, ledger: Option<&Ledger>, outside: Outside, now: Now) -> Stats {
-        let context = ledger.and_then(Ledger::primary);
-        let context = context.and_then(|context| self.contexts.get(&context));
-        let kv = kv_bytes(context.map_or((0, 0), |context| context.measured));
-        let slots = self.slots(ledger, context.and_then(|c| c.capacity), kv.bytes_per_token);
+        let context = self.context_of(None, ledger);
+        let kv = kv_bytes(context);
+        let slots = self.slots(ledger);
         let host = self.host(ledger, &outside);
         let held: u64 = slots.iter().map(|slot| u64::from(slot.tokens)).sum();
         let resident = ledger.map_or(0, |ledger| ledger.tokens() as u64);
@@ -107,6 +107,7 @@ impl Observer {
                 shared: (held + host.tokens).saturating_sub(resident),
                 live_requests: ledger.map_or(0, |ledger| ledger.live() as u64),
             },
+            contexts: self.program_contexts(ledger, &slots),
             slots,
             host,
             kv,
@@ -132,25 +133,27 @@ impl Observer {
         }
     }
 
-    fn slots(
-        &self,
-        ledger: Option<&Ledger>,
-        capacity: Option<u32>,
-        bytes_per_token: Option<f64>,
-    ) -> Vec<Slot> {
+    fn slots(&self, ledger: Option<&Ledger>) -> Vec<Slot> {
+        let is_program = ledger.and_then(Ledger::primary) == Some(PROGRAM);
         let known = ledger.into_iter().flat_map(Ledger::slots);
         let mut numbers: Vec<SequenceId> = known.chain(self.slots.keys().copied()).collect();
         numbers.sort_unstable();
         numbers.dedup();
+        // The ledger knows slots of contexts that are gone.
+        numbers.retain(|&slot| !is_program || self.context_of(Some(slot), ledger).is_some());
         let slot = |number| {
+            let context = self.context_of(Some(number), ledger);
+            let bytes_per_token = context.and_then(Context::bytes_per_token);
+            let place = is_program.then(|| sequence_of(number).0.0);
             let tokens = ledger.map_or(0, |ledger| ledger.held(number));
             let ids = ledger.map(|ledger| ledger.requests_in(number));
             let (requests, requests_total) = each_once(ids.unwrap_or_default());
             let launch = self.slots.get(&number).and_then(|s| s.launch.as_ref());
             Slot {
                 slot: number,
+                context: place.and_then(|place| u32::try_from(place).ok()),
                 tokens,
-                capacity,
+                capacity: context.and_then(|context| context.capacity),
                 bytes: bytes_per_token.map(|bytes| (bytes * f64::from(tokens)).round() as u64),
                 busy: launch.is_some_and(|launch| launch.busy),
                 requests,
@@ -194,9 +197,10 @@ fn explain(events: &KvEvents, blind: bool, prompts: u64) -> Option<String> {
     })
 }
 
-fn kv_bytes((tokens, bytes): (u32, u64)) -> KvBytes {
+fn kv_bytes(context: Option<&Context>) -> KvBytes {
+    let (tokens, bytes) = context.map_or((0, 0), |context| context.measured);
     KvBytes {
-        bytes_per_token: (tokens > 0).then(|| bytes as f64 / f64::from(tokens)),
+        bytes_per_token: context.and_then(Context::bytes_per_token),
         measured_tokens: u64::from(tokens),
         measured_bytes: bytes,
     }

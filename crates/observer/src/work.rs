@@ -31,9 +31,7 @@ impl Work {
     /// Counts one of its prompts that has been evaluated. Returns the seconds since its receipt.
     pub(crate) fn completed(&mut self, taken: TokenCounts, at: Stamp) -> Option<f64> {
         self.prompts += 1;
-        self.taken.tokens += taken.tokens;
-        self.taken.reused += taken.reused;
-        self.taken.evaluated += taken.evaluated;
+        self.taken.add(taken);
         let seconds = at.seconds_since(self.received);
         if self.first_token.is_none() {
             self.first_token = seconds;

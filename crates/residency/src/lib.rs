@@ -11,6 +11,7 @@ mod entries;
 mod event;
 mod ids;
 mod ledger;
+pub mod program;
 mod prompts;
 mod requests;
 mod sequence;

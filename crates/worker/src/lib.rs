@@ -12,6 +12,7 @@
 //! | [`turns`] | what other threads ask of the worker, and how they wait for it |
 //! | [`silence`] | the idle timer: decides when the engine has been silent long enough |
 //! | [`beliefs`] | the live ids: what the index believes to be cached; the journal |
+//! | [`peers`] | in a program that is no llama-server: puts the events of several contexts in an order |
 //! | [`observe`] | the control endpoint and the log file |
 //! | [`routers`] | KV cache events for routers |
 //! | [`trace`] | a file with every event and effect, for finding faults |
@@ -27,6 +28,7 @@ mod beliefs;
 pub mod bounds;
 mod library;
 mod observe;
+mod peers;
 mod routers;
 mod silence;
 mod trace;
@@ -36,6 +38,7 @@ mod worker;
 pub use contextpilot_http_server::LARGEST_HEAD;
 pub use library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
 pub use observe::host_limit;
+pub use peers::{MOST_HELD, MOST_HELD_ENTRIES};
 pub use silence::{DOZE, NAP};
 pub use trace::Trace;
 pub use worker::{Handle, Index, OpenJournal, Task, start};

@@ -20,6 +20,7 @@ use contextpilot_settings::Settings;
 use crate::beliefs::Beliefs;
 use crate::library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
 use crate::observe::{self, Attendant, Question, Remains};
+use crate::peers::{Peers, Told};
 use crate::routers::Routers;
 use crate::silence::Silence;
 use crate::trace::Trace;
@@ -50,6 +51,8 @@ pub struct Task<'a> {
     pub trace: Option<Trace>,
     /// Requests are tied to slots by their prompts.
     pub by_prompts: bool,
+    /// This is a program that is no llama-server: all of its contexts are followed.
+    pub is_program: bool,
 }
 
 /// A running worker.
@@ -78,6 +81,7 @@ pub fn start<S: Source + Send + 'static>(
     let publication = task.publication;
     let published = publication.as_ref().map(Publication::watch);
     let (settings, by_prompts) = (task.settings, task.by_prompts);
+    let is_program = task.is_program;
     let (attendant, remains) =
         observe::start(settings, library, &turns, told, published, by_prompts)?;
     let (trace, shared) = (task.trace, Arc::clone(&turns.shared));
@@ -101,6 +105,8 @@ pub fn start<S: Source + Send + 'static>(
                     trace,
                     ledger: Some(Ledger::new()),
                     prompts: by_prompts.then(Prompts::new),
+                    peers: is_program.then(Peers::default),
+                    told: Told::new(),
                     passed: Vec::new(),
                     effects: Vec::new(),
                     at_hand: None,
@@ -176,6 +182,10 @@ struct Worker<S> {
     ledger: Option<Ledger>,
     /// `None`: the server's launches of tasks are seen.
     prompts: Option<Prompts>,
+    /// `None`: this is a server, whose oldest context is the one that is followed.
+    peers: Option<Peers>,
+    /// The items that `peers` returns. Kept to save allocations.
+    told: Told,
     /// The events that `prompts` returns. Kept to save allocations.
     passed: Vec<Event>,
     effects: Vec<Effect>,
@@ -189,25 +199,21 @@ impl<S: Source> Worker<S> {
         let mut changes = self.library.model_changes();
         loop {
             self.library.before_turn();
-            while let Some(Item { what, at }) = self.source.next() {
-                match what {
-                    What::Event(event) => {
-                        silence.note(&event);
-                        if let Event::Launched { .. } = event {
-                            self.library.settle_model();
-                        }
-                        self.apply(event, at);
-                    }
-                    What::Note(note) => {
-                        if let Some(attendant) = &mut self.attendant {
-                            attendant.note(note, at);
-                        }
-                    }
-                    What::Waiting(waiting) => self.wait(waiting),
+            while let Some(item) = self.source.next() {
+                let Some(peers) = &mut self.peers else {
+                    self.take(item, &mut silence);
+                    continue;
+                };
+                peers.pass(item, &mut self.told);
+                while let Some(item) = self.told.pop_front() {
+                    self.take(item, &mut silence);
                 }
             }
             if self.source.close_gap() {
                 self.library.count_gap();
+                if let Some(peers) = &mut self.peers {
+                    peers.lose_step();
+                }
                 silence.note(&Event::OutOfStep);
                 self.apply(Event::OutOfStep, Stamp::default());
                 self.take_back_stranded();
@@ -255,6 +261,25 @@ impl<S: Source> Worker<S> {
                 telling: self.beliefs.as_ref().is_some_and(Beliefs::telling),
                 watched: self.attendant.is_some() || self.routers.publish(),
             });
+        }
+    }
+
+    /// Applies an item of the source.
+    fn take(&mut self, Item { what, at }: Item, silence: &mut Silence) {
+        match what {
+            What::Event(event) => {
+                silence.note(&event);
+                if let Event::Launched { .. } = event {
+                    self.library.settle_model();
+                }
+                self.apply(event, at);
+            }
+            What::Note(note) => {
+                if let Some(attendant) = &mut self.attendant {
+                    attendant.note(note, at);
+                }
+            }
+            What::Waiting(waiting) => self.wait(waiting),
         }
     }
 

@@ -10,12 +10,13 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale};
+use contextpilot_residency::{Adapter, Compared, Event, Scale};
 
 use crate::attach::table::{ADAPTERS, newest};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
+use crate::capture::contexts;
 use crate::channel::{self, push_heard};
 
 /// Contexts with adapters that are followed. A server has one.
@@ -227,7 +228,7 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
         invocation: invocation(address),
     });
     let told = push_heard(Event::Adapters {
-        context: ContextId(context.addr()),
+        context: contexts::id_of(context),
         adapters: adapters.collect(),
         compared: match newest(ADAPTERS, original::has) {
             Some("adapters") => Compared::WhenNamed,

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use contextpilot_residency::{ContextId, Event};
+use contextpilot_residency::{ContextId, Event, program};
 
 use crate::attach;
 use crate::attach::original::{self, original};
@@ -35,8 +35,6 @@ struct Row {
     /// The server uses it, and has not created it only to see how large it is: see
     /// [`model`](crate::capture::model).
     in_use: AtomicBool,
-    /// How many contexts there were before.
-    born: AtomicUsize,
     /// Tokens of a batch, as the server asked for. Zero, here and below: not seen.
     batch: AtomicU32,
     /// Tokens of a slot.
@@ -53,13 +51,11 @@ const FREE: Row = Row {
     measured: AtomicU32::new(0),
     looks_back_far: AtomicBool::new(false),
     in_use: AtomicBool::new(false),
-    born: AtomicUsize::new(0),
     batch: AtomicU32::new(0),
     slot: AtomicU32::new(0),
     vocabulary: AtomicUsize::new(0),
 };
 static ROWS: [Row; CONTEXTS] = [FREE; CONTEXTS];
-static BORN: AtomicUsize = AtomicUsize::new(0);
 
 /// What the engine says of a new context.
 struct Answers {
@@ -133,8 +129,6 @@ fn add(context: Pointer, answers: &Answers) {
             // A server that never calls `llama_get_memory` creates only contexts that it uses.
             let asks = original::llama_get_memory().is_some();
             row.in_use.store(!asks, Ordering::Release);
-            row.born
-                .store(BORN.fetch_add(1, Ordering::Relaxed), Ordering::Release);
             row.batch.store(0, Ordering::Relaxed);
             row.slot.store(0, Ordering::Relaxed);
             let vocabulary = answers
@@ -152,16 +146,15 @@ fn add(context: Pointer, answers: &Answers) {
                 .store(slides && of_2025, Ordering::Release);
             STATUS.contexts.add(1);
             mode::ensure_running();
-            push(Event::ContextCreated {
-                context: ContextId(address),
-            });
+            let id = row.id();
+            push(Event::ContextCreated { context: id });
             if let Some(window) = window {
                 push(Event::Bounded {
-                    context: ContextId(address),
+                    context: id,
                     window,
                 });
             }
-            facts::note_context(context, answers.observed.as_ref());
+            facts::note_context(context, window, answers.observed.as_ref());
             return;
         }
     }
@@ -204,25 +197,24 @@ pub(crate) fn slot() -> Option<u32> {
     number_of_server(|row| &row.slot)
 }
 
-/// The bytes that a token of the server's own context stands for.
+/// The bytes that a token stands for: of the server's own context, or of the context of a program that the token
+/// [belongs to](program::token_in).
 pub(crate) fn piece(token: i32) -> Option<Vec<u8>> {
     let _held = pieces::hold();
-    let vocabulary = first()?.vocabulary.load(Ordering::Acquire);
+    let (row, token) = match attach::is_embedded() {
+        true => {
+            let (context, token) = program::token_in(token);
+            (ROWS.get(context.0)?, token)
+        }
+        false => (first()?, token),
+    };
+    let vocabulary = row.vocabulary.load(Ordering::Acquire);
     if vocabulary == 0 {
         return None;
     }
     let vocabulary = std::ptr::with_exposed_provenance_mut(vocabulary);
     // SAFETY: while the lock is held, neither the context nor its model is freed.
     unsafe { pieces::piece(vocabulary, token) }
-}
-
-/// Whether no other living context is older: the one that the ledger follows.
-pub(crate) fn is_oldest(context: Pointer) -> bool {
-    let living = ROWS
-        .iter()
-        .filter(|row| row.context.load(Ordering::Acquire) != 0);
-    let oldest = living.min_by_key(|row| row.born.load(Ordering::Acquire));
-    oldest.is_some_and(|row| row.context.load(Ordering::Acquire) == context.addr())
 }
 
 /// The context of the server's main model, which is created before that of a draft model.
@@ -246,22 +238,39 @@ pub(crate) unsafe fn forget(context: Pointer) {
     unsafe { adapters::forget(context) };
     engine_prompts::about_to_free(context);
     if let Some(row) = find(context.addr()) {
+        // Before the row is free: in a program, the next context may get its place.
+        push(Event::ContextFreed { context: row.id() });
+        facts::note_freed(context);
         // After this, no thread reads its vocabulary.
         let _held = pieces::hold();
         row.vocabulary.store(0, Ordering::Release);
         row.memory.store(0, Ordering::Release);
         row.context.store(0, Ordering::Release);
-        push(Event::ContextFreed {
-            context: ContextId(context.addr()),
-        });
     }
+}
+
+/// What a context is called in events: its address, or its place in a program, where several are followed
+/// ([`contextpilot_residency::program`]).
+pub(crate) fn id_of(context: Pointer) -> ContextId {
+    match attach::is_embedded() {
+        true => ContextId(place_of(context).unwrap_or(CONTEXTS)),
+        false => ContextId(context.addr()),
+    }
+}
+
+/// Where a context stands in the table.
+pub(crate) fn place_of(context: Pointer) -> Option<usize> {
+    let address = context.addr();
+    let is_it = |row: &Row| address != 0 && row.context.load(Ordering::Acquire) == address;
+    ROWS.iter().position(is_it)
 }
 
 /// All contexts that are alive.
 pub(crate) fn all() -> impl Iterator<Item = ContextId> {
-    ROWS.iter()
-        .map(|row| ContextId(row.context.load(Ordering::Acquire)))
-        .filter(|context| context.0 != 0)
+    let living = ROWS
+        .iter()
+        .filter(|row| row.context.load(Ordering::Acquire) != 0);
+    living.map(Row::id)
 }
 
 /// The server uses this context.
@@ -292,6 +301,12 @@ pub(crate) fn changes() -> usize {
 }
 
 impl Row {
+    /// See [`id_of`].
+    fn id(&self) -> ContextId {
+        let address = self.context.load(Ordering::Acquire);
+        id_of(std::ptr::with_exposed_provenance_mut(address))
+    }
+
     fn note_use(&self) {
         if !self.in_use.load(Ordering::Relaxed) {
             self.in_use.store(true, Ordering::Release);
@@ -314,7 +329,7 @@ pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
         Some(row) => row.note_use(),
         None => lose_step(),
     }
-    row.map(|row| ContextId(row.context.load(Ordering::Acquire)))
+    row.map(Row::id)
 }
 
 /// The context that has this memory, or that this is (in old engines). Unlike [`of_memory`], this has no
@@ -342,7 +357,7 @@ fn memory_in(context: Pointer) -> Pointer {
 /// The context that a function was called with, if it has a memory.
 pub(crate) fn with_memory(context: Pointer) -> Option<ContextId> {
     note_use(context);
-    memory_of(context).map(|_| ContextId(context.addr()))
+    memory_of(context).map(|_| id_of(context))
 }
 
 /// The context's memory, if it has one.

@@ -8,19 +8,21 @@
 //! The program may give the next prompt of a sequence an id (`contextpilot_request`). Then the index is told when
 //! that prompt is lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use contextpilot_observer::Note;
-use contextpilot_residency::{Arrival, Entries, Entry, Event, RequestId, TaskId};
+use contextpilot_residency::{
+    Arrival, ContextId, Entries, Entry, Event, RequestId, TaskId, program,
+};
 
 use crate::base::abi::Pointer;
-use crate::base::bounds::SEQUENCES;
+use crate::base::bounds::{CONTEXTS, SEQUENCES};
 use crate::base::status::STATUS;
 use crate::capture::{contexts, recent};
 use crate::channel::{introduce, note, push};
 
-/// A sequence of the context that is observed.
+/// A sequence of a context.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Sequence {
     id: i32,
@@ -41,17 +43,22 @@ struct Announced {
     id: Option<RequestId>,
 }
 
-/// What is known of the sequences of the oldest context.
-#[derive(Default)]
+/// What is known of the sequences of a context.
 struct Watched {
     context: usize,
+    /// What it is called in events.
+    id: ContextId,
     sequences: Vec<Sequence>,
-    /// How many prompts there were.
-    prompts: u64,
 }
 
-/// Locked by the thread that uses the oldest context, and by threads that free contexts.
-static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
+/// By the context's [place](contexts::place_of). Locked by the thread that uses the context, which is one at a time.
+static WATCHED: [Mutex<Watched>; CONTEXTS] = [const { Mutex::new(Watched::NONE) }; CONTEXTS];
+
+/// How many sequences are known, of all contexts.
+static KNOWN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many prompts there were.
+static PROMPTS: AtomicU64 = AtomicU64::new(0);
 
 /// Somebody observes, or there is an index.
 static ENGAGED: AtomicBool = AtomicBool::new(false);
@@ -61,19 +68,23 @@ pub(crate) fn engage() {
     ENGAGED.store(true, Ordering::Relaxed);
 }
 
-fn watched() -> MutexGuard<'static, Option<Watched>> {
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+/// `None`: prompts are not wanted, or the context is not known.
+fn watched(context: Pointer) -> Option<MutexGuard<'static, Watched>> {
+    if !ENGAGED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let watched = WATCHED.get(contexts::place_of(context)?)?;
+    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+    watched.turn_to(context);
+    Some(watched)
 }
 
 /// The context is about to evaluate these entries. If prompts are wanted, announces those that begin, and returns
 /// the entries as they are to be understood.
 pub(crate) fn submitted(context: Pointer, entries: Entries) -> Entries {
-    if !ENGAGED.load(Ordering::Relaxed) || !contexts::is_oldest(context) {
+    let Some(mut watched) = watched(context) else {
         return entries;
-    }
-    let mut watched = watched();
-    let watched = watched.get_or_insert_default();
-    watched.turn_to(context);
+    };
     let is_full = contexts::batch_of(context).is_some_and(|most| entries.len() >= most as usize);
     let mut entries: Vec<Entry> = entries.to_vec();
     for run in entries.chunk_by_mut(|a, b| a.sequence == b.sequence) {
@@ -86,13 +97,10 @@ pub(crate) fn submitted(context: Pointer, entries: Entries) -> Entries {
 
 /// Gives the next prompt of a sequence an id. False if this context is not followed.
 pub(crate) fn name_next(context: Pointer, sequence: i32, id: RequestId) -> bool {
-    if !ENGAGED.load(Ordering::Relaxed) || !contexts::is_oldest(context) {
+    let Some(mut watched) = watched(context) else {
         return false;
-    }
-    let mut watched = watched();
-    let watched = watched.get_or_insert_default();
-    watched.turn_to(context);
-    let (arrival, task) = watched.next();
+    };
+    let (arrival, task) = next();
     let at = watched.at(sequence);
     // The prompt of an id that is replaced never comes.
     if let Some((earlier, _)) = watched.sequences[at].next_id.take() {
@@ -115,12 +123,18 @@ pub(crate) fn name_next(context: Pointer, sequence: i32, id: RequestId) -> bool 
 
 /// The context is about to be freed: its prompts are over.
 pub(crate) fn about_to_free(context: Pointer) {
-    if let Some(watched) = &mut *watched() {
-        if watched.context == context.addr() {
-            watched.end_all();
-            watched.context = 0;
-        }
+    if let Some(mut watched) = watched(context) {
+        watched.end_all();
+        watched.context = 0;
     }
+}
+
+/// The numbers of the next prompt, as if it were a request.
+fn next() -> (Arrival, TaskId) {
+    let number = PROMPTS.fetch_add(1, Ordering::Relaxed) + 1;
+    // Task numbers may be used again after so many.
+    let task = (number & 0x3fff_ffff) as i32;
+    (Arrival(number), task)
 }
 
 impl Announced {
@@ -133,16 +147,30 @@ impl Announced {
     }
 }
 
+impl Default for Watched {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl Watched {
-    /// From now on this context is the oldest.
+    const NONE: Self = Self {
+        context: 0,
+        id: ContextId(0),
+        sequences: Vec::new(),
+    };
+
+    /// From now on this context stands at this place.
     fn turn_to(&mut self, context: Pointer) {
         if self.context != context.addr() {
             self.end_all();
             self.context = context.addr();
+            self.id = contexts::id_of(context);
         }
     }
 
     fn end_all(&mut self) {
+        KNOWN.fetch_sub(self.sequences.len(), Ordering::Relaxed);
         for sequence in self.sequences.drain(..) {
             let next = sequence.next_id.map(|(next, _)| next);
             sequence
@@ -151,14 +179,6 @@ impl Watched {
                 .chain(next)
                 .for_each(Announced::end);
         }
-    }
-
-    /// The numbers of the next prompt, as if it were a request.
-    fn next(&mut self) -> (Arrival, TaskId) {
-        self.prompts += 1;
-        // Task numbers may be used again after so many.
-        let task = (self.prompts & 0x3fff_ffff) as i32;
-        (Arrival(self.prompts), task)
     }
 
     /// Announces a prompt of a sequence. The one before it is over.
@@ -170,7 +190,7 @@ impl Watched {
         let (prompt, task) = match self.sequences[at].next_id.take() {
             Some(named) => named,
             None => {
-                let (arrival, task) = self.next();
+                let (arrival, task) = next();
                 STATUS.without_id.add(1);
                 note(|| Note::Received { arrival });
                 note(|| Note::Posted { arrival, task });
@@ -178,7 +198,10 @@ impl Watched {
             }
         };
         self.sequences[at].prompt = Some(prompt);
-        push(Event::Launched { sequence: id, task });
+        push(Event::Launched {
+            sequence: program::slot_of(self.id, id),
+            task,
+        });
     }
 
     /// Notes a part of a batch. Returns whether a prompt begins with it.
@@ -220,7 +243,7 @@ impl Watched {
     fn at(&mut self, id: i32) -> usize {
         let known = self.sequences.iter().position(|one| one.id == id);
         known.unwrap_or_else(|| {
-            if self.sequences.len() >= SEQUENCES {
+            if KNOWN.fetch_add(1, Ordering::Relaxed) >= SEQUENCES {
                 self.end_all();
             }
             self.sequences.push(Sequence {

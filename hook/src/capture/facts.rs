@@ -5,11 +5,11 @@ use std::ffi::c_char;
 use std::sync::Arc;
 
 use contextpilot_observer::Note;
-use contextpilot_residency::ContextId;
 
-use crate::attach::{original, plain};
+use crate::attach::{self, original, plain};
 use crate::base::abi::Pointer;
 use crate::base::clock::is_engaged;
+use crate::capture::contexts;
 use crate::channel::note;
 
 /// Facts about a context, as the engine states them.
@@ -52,15 +52,25 @@ pub(crate) fn ask_context(
     })
 }
 
-/// A context was created.
-pub(crate) fn note_context(context: Pointer, facts: Option<&ContextFacts>) {
+/// A context was created. `window`: it is bounded, and looks back so many tokens.
+pub(crate) fn note_context(context: Pointer, window: Option<u32>, facts: Option<&ContextFacts>) {
     if let Some(facts) = facts {
         note(|| Note::Context {
-            context: ContextId(context.addr()),
+            context: contexts::id_of(context),
+            window,
             capacity: facts.capacity,
             slots: facts.slots,
             can_shift: facts.can_shift,
             model: model_of(facts),
+        });
+    }
+}
+
+/// A context of a program is about to be freed. (A server's is known by its address, and by the ledger's event.)
+pub(crate) fn note_freed(context: Pointer) {
+    if attach::is_embedded() {
+        note(|| Note::ContextFreed {
+            context: contexts::id_of(context),
         });
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use contextpilot_observer::Note;
-use contextpilot_residency::{ContextId, Entry};
+use contextpilot_residency::Entry;
 
 use super::contexts;
 use crate::attach::plain;
@@ -49,7 +49,7 @@ pub(crate) fn note_size(context: Pointer, longest: Longest, size: Option<usize>)
     }
     if let Some(bytes) = size {
         note(|| Note::Measured {
-            context: ContextId(context.addr()),
+            context: contexts::id_of(context),
             tokens,
             bytes: bytes as u64,
         });

@@ -1,7 +1,7 @@
 //! Hooks for evaluating batches. They note the batch before the call, because overwritten tokens are lost
 //! whether the evaluation succeeds or not, and the result after it.
 
-use contextpilot_residency::{ContextId, Entries, Entry, Event};
+use contextpilot_residency::{Entries, Entry, Event};
 
 use crate::attach::is_embedded;
 use crate::attach::original::original;
@@ -88,7 +88,7 @@ impl<'a> Evaluation<'a> {
                 return;
             }
             evaluation.open = true;
-            let id = ContextId(context.addr());
+            let id = contexts::id_of(context);
             // SAFETY: our caller uses the context.
             let told = unsafe { adapters::tell(context) };
             match entries().filter(|_| told) {
@@ -135,7 +135,7 @@ impl<'a> Evaluation<'a> {
                     measure::note_size(self.context, longest, size);
                 }
                 push(Event::Evaluated {
-                    context: ContextId(self.context.addr()),
+                    context: contexts::id_of(self.context),
                     failed,
                 });
             });
@@ -173,7 +173,7 @@ impl Drop for Evaluation<'_> {
         if self.open {
             self.call.observe(|| {
                 push(Event::Obscured {
-                    context: ContextId(self.context.addr()),
+                    context: contexts::id_of(self.context),
                     sequence: -1,
                 });
             });
@@ -195,7 +195,7 @@ pub(super) fn ask_reach(context: Pointer, sequence: i32) -> Option<i32> {
 pub(super) fn note_reach(context: Pointer, sequence: i32, first: Option<i32>) {
     if let Some(first) = first {
         push(Event::Reaches {
-            context: ContextId(context.addr()),
+            context: contexts::id_of(context),
             sequence,
             first,
         });

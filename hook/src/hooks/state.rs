@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use contextpilot_observer::Note;
-use contextpilot_residency::{BufferId, ContextId, Event};
+use contextpilot_residency::{BufferId, Event};
 
 use super::evaluate::{ask_reach, note_reach};
 use crate::attach::original::original;
@@ -207,7 +207,7 @@ fn note_save(
         if saved::insert(buffer.0, written, Content::Whole) {
             note_size(buffer, written);
             push(Event::Saved {
-                context: ContextId(context.addr()),
+                context: contexts::id_of(context),
                 sequence,
                 buffer,
             });
@@ -238,7 +238,7 @@ fn note_checkpoint(
     }
     note_size(buffer, size);
     push(Event::Checkpointed {
-        context: ContextId(context.addr()),
+        context: contexts::id_of(context),
         sequence,
         buffer,
         first,
@@ -267,7 +267,7 @@ fn note_restore(
     }
     if flags == WHOLE && done {
         push(Event::Restored {
-            context: ContextId(context.addr()),
+            context: contexts::id_of(context),
             sequence,
             buffer: BufferId(source.addr()),
         });
@@ -285,7 +285,7 @@ fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>, last: Op
         (Some(mut tokens), Some(held)) if held > 0 && held <= tokens.len() => {
             tokens.truncate(held);
             push(Event::Replaced {
-                context: ContextId(context.addr()),
+                context: contexts::id_of(context),
                 sequence,
                 tokens,
             });
@@ -296,7 +296,7 @@ fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>, last: Op
 
 fn obscure(context: Pointer, sequence: i32) {
     push(Event::Obscured {
-        context: ContextId(context.addr()),
+        context: contexts::id_of(context),
         sequence,
     });
 }

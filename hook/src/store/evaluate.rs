@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use contextpilot_kv_store::{Layout, LayoutError, prove};
-use contextpilot_residency::{ContextId, Entry, Event};
+use contextpilot_residency::{Entry, Event};
 
 use self::batches::Batches;
 pub(crate) use self::batches::{extended, legacy};
@@ -178,7 +178,7 @@ fn note_loaded(context: Pointer, entries: &[Entry], left_out: &[u32]) {
         for run in loaded.chunk_by(|a, b| a.sequence == b.sequence && a.position + 1 == b.position)
         {
             push(Event::Loaded {
-                context: ContextId(context.addr()),
+                context: contexts::id_of(context),
                 sequence: run[0].sequence,
                 from: run[0].position,
                 to: run[run.len() - 1].position + 1,

@@ -49,6 +49,13 @@ pub(crate) struct Context {
     pub(crate) measured: (u32, u64),
 }
 
+impl Context {
+    pub(crate) fn bytes_per_token(&self) -> Option<f64> {
+        let (tokens, bytes) = self.measured;
+        (tokens > 0).then(|| bytes as f64 / f64::from(tokens))
+    }
+}
+
 impl Observer {
     /// A sequence may have been saved: it was if the ledger knows the buffer now.
     pub(super) fn saved(

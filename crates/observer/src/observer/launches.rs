@@ -233,11 +233,9 @@ impl Observer {
         at: Stamp,
         now: Now,
     ) -> Option<u64> {
-        let counts = &mut self.counts;
-        counts.prompts += 1;
-        counts.taken.tokens += taken.tokens;
-        counts.taken.reused += taken.reused;
-        counts.taken.evaluated += taken.evaluated;
+        self.counts.prompts += 1;
+        self.counts.taken.add(taken);
+        self.count_for_context(sequence, taken);
         self.minute.add(taken, now.stamp);
         if let Some(account) = &account {
             self.evaluations.count(account);
