@@ -1,8 +1,9 @@
 use std::fmt::Write;
+use std::io::Read;
 use std::time::Duration;
 
 use contextpilot_control::{
-    EventId, Health, Latest, Like, Match, RequestState, RequestStates, Reset, Slot, Stats,
+    EventId, Health, Latest, Like, Match, RequestState, RequestStates, Reset, Slot, Stats, Tree,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -135,6 +136,15 @@ impl Control {
         self.http.get(&path, Patience::Whole(QUICK))?.json()
     }
 
+    /// `GET /tree`: what is cached, as a tree of prefixes, with so many branches at most.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn tree(&self, most: usize) -> Result<Tree> {
+        let path = format!("/tree?most={most}");
+        self.http.get(&path, Patience::Whole(QUICK))?.json()
+    }
+
     /// `POST /match`: what the engine would reuse for a prompt of these tokens that came now
     /// as a completion.
     ///
@@ -196,6 +206,31 @@ impl Control {
     pub fn metrics(&self) -> Result<Metrics> {
         let answer = self.http.get("/metrics", Patience::Whole(QUICK))?;
         Ok(Metrics::parse(&answer.success()?.text()?))
+    }
+
+    /// The answer to any `GET`, as it was sent: its status, and its body. For programs that pass it on.
+    ///
+    /// # Errors
+    /// Those of the connection. A refusal is an answer, not an error.
+    pub fn raw(&self, target: &str) -> Result<(u16, String)> {
+        let answer = self.http.get(target, Patience::Whole(QUICK))?;
+        let status = answer.status.as_u16();
+        Ok((status, answer.text()?))
+    }
+
+    /// The stream of `GET /events` as it was sent, after the event with the id `last`.
+    ///
+    /// # Errors
+    /// As [`Control::stats`].
+    pub fn raw_events(&self, last: Option<&str>) -> Result<Box<dyn Read + Send>> {
+        let headers: Vec<_> = last
+            .map(|last| ("Last-Event-ID", last.to_owned()))
+            .into_iter()
+            .collect();
+        let answer = self
+            .http
+            .get_with("/events", &headers, Patience::Head(QUICK))?;
+        Ok(Box::new(answer.success()?.reader().0))
     }
 
     /// `GET /events`: the events from now on or, after a break, since the

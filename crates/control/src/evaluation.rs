@@ -285,6 +285,13 @@ pub struct Evaluated {
     pub at: Timestamp,
     /// The slot of (the last of) its prompts.
     pub slot: i32,
+    /// From the complete receipt of the request to the end of the evaluation that completed its (first)
+    /// prompt. `None` until it is answered.
+    #[serde(default)]
+    pub time_to_first_token_seconds: Option<f64>,
+    /// When it was answered. `None`: it is not answered yet.
+    #[serde(default)]
+    pub ended: Option<Timestamp>,
     /// Which tokens were reused or evaluated, and why.
     pub evaluation: Evaluation,
 }

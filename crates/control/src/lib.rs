@@ -7,6 +7,7 @@
 //! | `GET /requests/{id}`, percent-encoded | [`RequestState`]; 404 with the same for an unknown one |
 //! | `POST /requests` with a [`RequestsQuery`] | [`RequestStates`] |
 //! | `GET /requests/last?n=…` | [`Latest`]: the last requests whose prompts were evaluated |
+//! | `GET /tree?most=…` | [`Tree`]: what is held, as the tree of prefixes that it is |
 //! | `POST /match` with a [`MatchRequest`] | [`Match`] |
 //! | `POST /reset` | [`Reset`] |
 //! | `GET /events` | server-sent events, each with a [`ResidencyEvent`] |
@@ -38,6 +39,7 @@ mod reason;
 mod request;
 mod stats;
 mod time;
+mod tree;
 
 pub use contextpilot_settings::{ListenAddress, ListenAddressError};
 pub use evaluation::{
@@ -58,3 +60,4 @@ pub use stats::{
     Stats, Tokens,
 };
 pub use time::{NotATime, Timestamp};
+pub use tree::{Branch, Merged, Tree};

@@ -51,6 +51,16 @@ impl Evaluations {
         }
     }
 
+    /// The request at this entry was answered.
+    pub(crate) fn ended(&mut self, entry: u64, first_token: Option<f64>, unix_ms: u64) {
+        let place = entry.checked_sub(self.before);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
+            known.evaluated.time_to_first_token_seconds = first_token;
+            known.evaluated.ended = Some(Timestamp::from_unix_ms(unix_ms));
+        }
+    }
+
     /// The evaluation at this entry belongs to another request.
     pub(crate) fn rename(&mut self, entry: u64, asker: &Asker) {
         let place = entry.checked_sub(self.before);
@@ -107,6 +117,8 @@ impl Evaluations {
                 id: id.as_deref().map(str::to_owned),
                 at,
                 slot,
+                time_to_first_token_seconds: None,
+                ended: None,
                 evaluation,
             },
         });
@@ -249,7 +261,7 @@ fn sources(of: residency::Sources) -> Sources {
 }
 
 /// How a request is named. `None`: it was not seen.
-fn name(asker: &Asker) -> Option<RequestName> {
+pub(crate) fn name(asker: &Asker) -> Option<RequestName> {
     match (&asker.id, asker.number) {
         (Some(id), _) => Some(RequestName::Id(id.to_string())),
         (None, 0) => None,

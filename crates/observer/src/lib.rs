@@ -43,6 +43,7 @@ mod quote;
 mod recorder;
 mod ring;
 mod stats;
+mod tree;
 mod work;
 
 pub use contextpilot_traffic::MOST_TOKENS as MOST_RECORDED_TOKENS;

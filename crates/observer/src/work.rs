@@ -39,6 +39,11 @@ impl Work {
         seconds
     }
 
+    /// Seconds from its receipt to the end of the evaluation of its first prompt.
+    pub(crate) fn first_token(&self) -> Option<f64> {
+        self.first_token
+    }
+
     /// The evaluation of one of its prompts took so long.
     pub(crate) fn took(&mut self, seconds: f64) {
         if let Some(evaluation) = &mut self.evaluation {

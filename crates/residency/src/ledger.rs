@@ -21,12 +21,14 @@ mod query;
 mod reach;
 mod requests;
 mod reusable;
+mod shape;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
 
 pub use query::{Contents, Likeness, Saved, Whereabouts};
 pub use reusable::Keeper;
+pub use shape::{Branch, Merged};
 pub use unclaimed::Evaluation;
 /// Requests that may be live at once. Beyond that, the oldest request is evicted
 /// ([`Reason::TooMany`]). Without this bound, equal prompts under ever new ids could grow without

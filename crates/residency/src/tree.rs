@@ -27,6 +27,7 @@ mod holder;
 mod mark;
 mod node;
 mod path;
+mod shape;
 mod walk;
 use holder::Stand;
 use mark::Flag;
@@ -34,6 +35,7 @@ use node::Node;
 
 pub(crate) use holder::Holder;
 pub(crate) use mark::Mark;
+pub(crate) use shape::Spot;
 
 /// Longest run of one node, tokens. Short under test, so that a few tokens span several nodes.
 const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };

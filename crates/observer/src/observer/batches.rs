@@ -87,6 +87,10 @@ impl Observer {
         for task in &work.tasks {
             self.tasks.remove(task);
         }
+        if let Some(entry) = work.entry {
+            let first_token = work.first_token();
+            self.evaluations.ended(entry, first_token, now.unix_ms);
+        }
         self.output.lines.push(work.line(at, now));
     }
 }

@@ -116,6 +116,11 @@ impl Losses {
         self.prompts.get(nth).map(|prompt| prompt.asker.clone())
     }
 
+    /// The number of the last prompt.
+    pub(super) fn last(&self) -> Nth {
+        self.prompts.first + self.prompts.entries.len() as u64 - 1
+    }
+
     pub(super) fn end(&self, nth: Nth) -> Option<End> {
         self.prompts.get(nth)?.end
     }

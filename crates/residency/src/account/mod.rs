@@ -204,6 +204,26 @@ impl Accounts {
         Some(best.max().unwrap_or(0))
     }
 
+    /// The last prompts and their tokens, the latest first: `most` of them, with `tokens` tokens together at
+    /// most. Those that are not remembered are left out.
+    #[must_use]
+    pub fn recent(&self, most: usize, tokens: usize) -> Vec<(Asker, Vec<Token>)> {
+        let mut left = tokens;
+        let last = self.losses.last();
+        let recent = (0..=last).rev().take(most).filter_map(|nth| {
+            let asker = self.losses.asker(nth)?;
+            let prompt = self.past.read(self.losses.end(nth)?)?;
+            Some((asker, prompt))
+        });
+        recent
+            .take_while(|(_, prompt)| {
+                let fits = prompt.len() <= left;
+                left = left.saturating_sub(prompt.len());
+                fits
+            })
+            .collect()
+    }
+
     /// The prompt that a slot works on has been evaluated. `reused` and `evaluated` are its tokens by
     /// the engine's count. `None`: the launch was not seen.
     pub fn close(&mut self, slot: SequenceId, reused: u64, evaluated: u64) -> Option<Account> {
