@@ -33,6 +33,24 @@ impl Request {
         pairs.find_map(|(given, value)| (given == name).then_some(value))
     }
 
+    /// Whether it carries this token (`Authorization: Bearer …`). Takes the same time for every wrong token of
+    /// the same length.
+    #[must_use]
+    pub fn bears(&self, token: &str) -> bool {
+        const SCHEME: &[u8] = b"bearer ";
+        let token = token.as_bytes();
+        self.header("Authorization").any(|value| {
+            let Some((scheme, given)) = value.split_at_checked(SCHEME.len()) else {
+                return false;
+            };
+            let mut difference = given.len() ^ token.len();
+            for (byte, wanted) in given.iter().zip(token.iter().cycle()) {
+                difference |= usize::from(byte ^ wanted);
+            }
+            scheme.eq_ignore_ascii_case(SCHEME) & (difference == 0)
+        })
+    }
+
     /// The values of a header, in whatever case its name was written.
     pub fn header<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.headers

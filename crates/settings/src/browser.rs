@@ -94,6 +94,14 @@ impl<'a> BrowserHeaders<'a> {
         !self.origin.is_empty() || self.site.iter().any(|site| *site != b"none")
     }
 
+    /// A page sends this, and it is not known to be the page that what listens has served itself: from the same
+    /// scheme, host and port. A browser adds no `Origin` where such a page only reads.
+    #[must_use]
+    pub fn from_another_page(&self) -> bool {
+        let known: [&[u8]; 2] = [b"none", b"same-origin"];
+        !self.origin.is_empty() || self.site.iter().any(|site| !known.contains(site))
+    }
+
     /// A page sends this that is neither from this machine nor from an allowed host: from there, the page is of
     /// what listens here, or beside it.
     #[must_use]
@@ -204,6 +212,16 @@ mod tests {
             assert!(headers(&[header]).from_a_page(), "{header:?}");
         }
         assert!(!headers(&[("sec-fetch-site", "none")]).from_a_page());
+        for header in [
+            ("origin", "http://127.0.0.1:8890"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+        ] {
+            assert!(headers(&[header]).from_another_page(), "{header:?}");
+        }
+        let own = headers(&[("sec-fetch-site", "same-origin")]);
+        assert!(own.from_a_page() && !own.from_another_page());
+        assert!(!headers(&[("sec-fetch-site", "none")]).from_another_page());
         assert!(!headers(&[("host", "localhost")]).from_a_page());
     }
 

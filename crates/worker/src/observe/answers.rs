@@ -5,6 +5,9 @@
 //! machine could still reach a loopback address ([`BrowserHeaders`]). So without a token the
 //! `Host` must be a loopback name, and requests by pages are refused.
 //!
+//! One page is answered: our own, which `/` serves to browsers ([`contextpilot_page`]). It may read, and do
+//! nothing else. It has no data in it, so whoever has no token gets it too, and it asks for the token.
+//!
 //! `/health` and `/ready` are answered without the token too, but with the status alone. A kubelet cannot
 //! keep the token secret from users who may read the pod's description.
 
@@ -92,8 +95,9 @@ impl Answers {
     fn may_ask(&self, request: &Request) -> Result<Access, Response> {
         if let Some(token) = &self.token {
             let probes = is_probe(request.path()) && !browser(request).from_a_page();
-            return match has_token(request, token.expose()) {
+            return match request.bears(token.expose()) {
                 true => Ok(Access::Whole),
+                false if wants_page(request) => Ok(Access::Page),
                 false if probes => Ok(Access::Probe),
                 false => Err(refuse(
                     401,
@@ -103,7 +107,12 @@ impl Answers {
             };
         }
         let browser = browser(request);
-        if browser.from_a_page() {
+        let refused = match request.method.as_str() {
+            // Our own page reads, and does nothing else.
+            "GET" | "HEAD" => browser.from_another_page(),
+            _ => browser.from_a_page(),
+        };
+        if refused {
             return Err(refuse(403, "web pages are not answered"));
         }
         if !self.is_unix && !browser.names_this_machine() {
@@ -119,14 +128,14 @@ impl Answers {
         let path = request.path();
         let only = match path {
             "/reset" | "/match" | REQUESTS => "POST",
-            "/" | "/stats" | "/metrics" | "/events" => "GET",
+            "/" | "/stats" | "/tree" | "/metrics" | "/events" => "GET",
             _ if is_probe(path) => "GET",
             _ if path.starts_with("/requests/") => "GET",
             _ => {
                 return refuse(
                     404,
-                    "nothing here: there are /stats, /requests/{id}, /requests/last, /events, /metrics, /health, \
-                     /ready, POST /requests, POST /match and POST /reset",
+                    "nothing here: there are /stats, /tree, /requests/{id}, /requests/last, /events, /metrics, \
+                     /health, /ready, POST /requests, POST /match and POST /reset",
                 );
             }
         };
@@ -138,15 +147,13 @@ impl Answers {
             return refuse(405, &format!("use {only} here")).with("Allow", only);
         }
         let answer = match path {
-            "/" => Ok(Response::whole(
-                200,
-                "text/plain; charset=utf-8",
-                ROOT.into(),
-            )),
+            "/" => Ok(contextpilot_page::answer(request)
+                .unwrap_or_else(|| Response::whole(200, "text/plain; charset=utf-8", ROOT.into()))),
             "/stats" => self
                 .asker
                 .ask(Question::Stats)
                 .map(|stats| json(200, &stats)),
+            "/tree" => self.tree(request),
             "/metrics" => self.asker.ask(Question::Metrics).map(|text| {
                 let kind = "text/plain; version=0.0.4; charset=utf-8";
                 Response::whole(200, kind, text.into_bytes())
@@ -187,6 +194,16 @@ impl Answers {
         });
         let requests = requests.collect();
         Ok(json(200, &Latest { requests }))
+    }
+
+    fn tree(&self, request: &Request) -> Result<Response, NoAnswer> {
+        let most = match request.query("most").map(str::parse) {
+            None => DEFAULT_BRANCHES,
+            Some(Ok(most)) => usize::clamp(most, 1, BRANCHES_AT_MOST),
+            Some(Err(_)) => return Ok(refuse(400, "most is how many branches: a whole number")),
+        };
+        let tree = self.asker.ask(|to| Question::Tree(most, to))?;
+        Ok(json(200, &tree))
     }
 
     fn matching(&self, request: &Request) -> Result<Response, NoAnswer> {
@@ -314,12 +331,22 @@ const DEFAULT_LATEST: usize = 10;
 /// An evaluation takes up to 3 KB, and as much again as text.
 const LATEST_AT_MOST: usize = 1000;
 
+const DEFAULT_BRANCHES: usize = 500;
+/// A branch takes some hundred bytes, and the ids of its requests.
+const BRANCHES_AT_MOST: usize = 4000;
+
 /// For liveness probes: answered by every process that serves, whatever else is wrong.
 const HEALTH: &str = "/health";
 /// For readiness probes.
 const READY: &str = "/ready";
 
 const ALIVE: &str = "the process serves; for the state of the hook, ask /ready";
+
+/// Whether this asks for the page.
+fn wants_page(request: &Request) -> bool {
+    let reads = matches!(request.method.as_str(), "GET" | "HEAD");
+    reads && request.path() == "/" && contextpilot_page::answer(request).is_some()
+}
 
 fn is_probe(path: &str) -> bool {
     path == HEALTH || path == READY
@@ -332,6 +359,8 @@ enum Access {
     Whole,
     /// The status of the two probes, without the reason.
     Probe,
+    /// The page, which holds no data. It asks for the token, and sends it along.
+    Page,
 }
 
 fn probed(status: HealthStatus, reason: String, access: Access) -> Response {
@@ -341,16 +370,17 @@ fn probed(status: HealthStatus, reason: String, access: Access) -> Response {
     };
     let reason = match access {
         Access::Whole => reason,
-        Access::Probe => "send the token to get the reason".to_owned(),
+        Access::Probe | Access::Page => "send the token to get the reason".to_owned(),
     };
     json(code, &Health { status, reason })
 }
 
 const ROOT: &str = "\
-contextpilot-llama control endpoint
+contextpilot-llama control endpoint (a browser gets a page here)
 GET /stats           everything, as JSON
 GET /requests/{id}   where a request's prompt is, or what became of it
 GET /requests/last   the last prompts, and why they were evaluated (?n=10)
+GET /tree            what is cached, as a tree of prefixes (?most=500)
 GET /events          server-sent events, one for each change
 GET /metrics         for Prometheus
 GET /health          200 while the process serves
@@ -359,22 +389,6 @@ POST /requests       where many requests are: {\"ids\": [\"a\", …]}
 POST /match          what would be reused for a prompt: {\"tokens\": […]}
 POST /reset          report everything as evicted, and forget it
 ";
-
-/// Whether a request carries the token. Takes the same time for every wrong token of the same length.
-fn has_token(request: &Request, token: &str) -> bool {
-    const SCHEME: &[u8] = b"bearer ";
-    request.header("Authorization").any(|value| {
-        let Some((scheme, given)) = value.split_at_checked(SCHEME.len()) else {
-            return false;
-        };
-        let token = token.as_bytes();
-        let mut difference = given.len() ^ token.len();
-        for (nth, byte) in given.iter().enumerate() {
-            difference |= usize::from(byte ^ token[nth % token.len()]);
-        }
-        scheme.eq_ignore_ascii_case(SCHEME) & (difference == 0)
-    })
-}
 
 fn browser(request: &Request) -> BrowserHeaders<'_> {
     BrowserHeaders::of(|name| request.header(name).collect())

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use contextpilot_admission::Work;
-use contextpilot_control::{ControlEndpoint, Evaluated, Match, MatchRequest, RequestState, Stats};
+use contextpilot_control::{
+    ControlEndpoint, Evaluated, Match, MatchRequest, RequestState, Stats, Tree,
+};
 use contextpilot_residency::Around;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
@@ -25,6 +27,7 @@ pub(crate) enum Question {
     Latest(usize, Sender<Vec<(Evaluated, Quoted)>>),
     /// The answer is `None` if accounts are turned off.
     Match(MatchRequest, Sender<Option<Match>>),
+    Tree(usize, Sender<Tree>),
     Metrics(Sender<String>),
     Reset(Sender<u64>),
 }

@@ -137,6 +137,9 @@ impl Attendant {
             Question::Latest(most, to) => {
                 let _ = to.send(observer.latest(most));
             }
+            Question::Tree(most, to) => {
+                let _ = to.send(observer.tree(most, ledger, now));
+            }
             Question::Reset(_) => {}
         });
     }

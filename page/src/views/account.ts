@@ -1,0 +1,136 @@
+import { CAUSES, SOURCES, reason } from "../causes";
+import { add, button, el, fill } from "../dom";
+import { clock, count, name, percent, plural, seconds } from "../format";
+import type { Model } from "../model";
+import type { Diverged, Evaluation, Lost, Name, RequestState } from "../types";
+
+/** What became of one request, and why its prompt was evaluated. */
+export class Account {
+    private shown = "";
+    private state: RequestState | null = null;
+
+    constructor(
+        private readonly host: HTMLElement,
+        private readonly model: Model,
+        private readonly ask: ((id: string) => Promise<RequestState | null>) | null,
+        private readonly reveal: (name: Name) => void,
+    ) {
+        host.addEventListener("keydown", (event) => {
+            if (event.key === "Escape") model.choose(null);
+        });
+    }
+
+    draw(): void {
+        const { chosen } = this.model;
+        this.host.hidden = chosen === null;
+        document.body.classList.toggle("has-account", chosen !== null);
+        if (chosen === null) {
+            this.shown = "";
+            return;
+        }
+        const req = this.model.find(chosen);
+        const now = JSON.stringify([chosen, req?.at, req?.ended, req?.evaluation.seconds]);
+        if (now === this.shown) return;
+        const isOther = JSON.stringify(chosen) !== JSON.stringify(JSON.parse(this.shown || "[null]")[0]);
+        this.shown = now;
+        if (isOther) this.state = null;
+        this.paint(chosen);
+        if (this.ask && typeof chosen === "string") {
+            void this.ask(chosen).then((state) => {
+                if (this.model.chosen !== chosen || !state) return;
+                this.state = state;
+                this.paint(chosen);
+            });
+        }
+    }
+
+    private paint(chosen: Name): void {
+        const req = this.model.find(chosen);
+        const evaluation = req?.evaluation ?? this.state?.evaluation ?? null;
+        fill(this.host, el("div", { class: "bar" }, el("h2", { class: "id" }, name(chosen)), button("Close", () => this.model.choose(null), { class: "quiet" })));
+        if (this.state) add(this.host, this.whereabouts(this.state));
+        if (req) {
+            const facts: [string, string][] = [
+                ["evaluated", clock(req.at, true)],
+                ["slot", String(req.slot)],
+                ["in the slot until the first token", seconds(evaluation?.seconds ?? null)],
+                ["first token after", seconds(req.ttft)],
+            ];
+            if (req.ended !== null) facts.push(["answered after", seconds((req.ended - req.launched) / 1000)]);
+            add(this.host, el("dl", { class: "facts" }, ...facts.flatMap(([label, value]) => [el("dt", {}, label), el("dd", {}, value)])));
+        }
+        if (!evaluation) {
+            const why = this.state ? "Its evaluation is no longer remembered." : "Nothing more is known of it here.";
+            add(this.host, el("p", { class: "note" }, why));
+            return;
+        }
+        add(this.host, this.tokens(evaluation));
+        if (evaluation.diverged) add(this.host, this.diverged(evaluation.diverged));
+        if (evaluation.lost) add(this.host, this.lost(evaluation.lost));
+    }
+
+    private whereabouts(state: RequestState): HTMLElement {
+        const places = (state.places ?? []).map((place) => (place.place === "slot" ? `slot ${place.slot}` : "the host cache"));
+        const line = el("p", { class: `state ${state.state}` });
+        if (state.state === "cached") add(line, `Cached in ${places.join(" and ")}.`);
+        else if (state.state === "evicted") {
+            add(line, `Evicted at ${state.at ? clock(Date.parse(state.at)) : "?"}: ${reason(state.reason ?? "")}`);
+            if (state.by) add(line, " by ", this.link(state.by));
+            add(line, ".");
+            if (state.cached_tokens) add(line, ` Of its beginning ${plural(state.cached_tokens, "token")} could still be reused.`);
+        } else if (state.state === "awaited") add(line, "Under way: its prompt is not evaluated yet.");
+        else add(line, state.hint ? `Not known: ${state.hint}.` : "Not known.");
+        return line;
+    }
+
+    private tokens(evaluation: Evaluation): HTMLElement {
+        const { prompt_tokens } = evaluation;
+        const line = (label: string, tokens: number, kind: string, hint: string) =>
+            el(
+                "tr",
+                {},
+                el("th", { scope: "row", title: hint }, el("i", { class: `swatch ${kind}`, "aria-hidden": "true" }), label),
+                el("td", {}, count(tokens)),
+                el("td", {}, percent(prompt_tokens > 0 ? tokens / prompt_tokens : null)),
+            );
+        const rows: HTMLElement[] = [];
+        for (const source of SOURCES) {
+            const tokens = evaluation.from[source.key] ?? 0;
+            if (tokens > 0) rows.push(line(source.label, tokens, source.key === "store" ? "store" : "slot", "reused"));
+        }
+        for (const cause of CAUSES) {
+            const tokens = cause.of(evaluation.causes);
+            if (tokens > 0) rows.push(line(cause.label, tokens, cause.again ? "again" : "new", cause.meaning));
+        }
+        return el("table", { class: "tokens" }, el("caption", {}, `${count(prompt_tokens)} tokens: ${count(evaluation.reused)} reused, ${count(evaluation.evaluated)} evaluated`), el("tbody", {}, ...rows));
+    }
+
+    private diverged(of: Diverged): HTMLElement {
+        const from = of.request === null ? "an earlier request" : this.link(of.request);
+        const change = of.inserted === 0 ? `${plural(of.deleted, "token")} of it left out` : of.deleted === 0 ? `${plural(of.inserted, "token")} put in` : `${plural(of.differing, "token")} differ`;
+        const block = el("div", { class: "left" }, el("h3", {}, "Where it left the nearest earlier prompt"), el("p", {}, "It left ", from, ` at token ${count(of.at)}: ${change}, then ${plural(of.same_after, "token")} the same.`));
+        if (of.repeated > 0) {
+            const order = of.reordered > 0 ? `, at least ${count(of.reordered)} of them in another order` : "";
+            add(block, el("p", {}, `${plural(of.repeated, "token")} behind the difference are in the earlier prompt, too${order}: had they come first, they could have been reused.`));
+        }
+        if (of.text) {
+            add(block, el("pre", { tabindex: 0, "aria-label": "The text around the difference" }, el("span", { class: "same" }, of.text.before), el("del", {}, of.text.old), "\n", el("ins", {}, of.text.new)));
+        }
+        return block;
+    }
+
+    private lost(of: Lost): HTMLElement {
+        const by = of.by === null ? "" : this.link(of.by);
+        const block = el("div", { class: "left" }, el("h3", {}, "How the evicted tokens were lost"), el("p", {}, `At ${clock(Date.parse(of.when))}, ${count(of.tokens)} of them: ${reason(of.reason)}`, of.by === null ? "" : " by ", by, "."));
+        if (of.chosen_by) {
+            const how: Record<string, string> = { id: "the request named the slot", similarity: "the slot was the most similar", least_recently_used: "the slot was the least recently used" };
+            const kept = of.kept === null ? "" : ` ${percent(of.kept)} of the slot's content stayed${of.kept >= 0.5 ? ", so the server did not save it to the host cache" : ""}.`;
+            add(block, el("p", {}, `That slot was taken because ${how[of.chosen_by] ?? of.chosen_by}.${kept}`));
+        }
+        return block;
+    }
+
+    private link(to: Name): HTMLElement {
+        return button(name(to), () => this.reveal(to), { class: "link id" });
+    }
+}

@@ -1,0 +1,218 @@
+import { CAUSES, type Cause } from "../causes";
+import { add, button, el, fill, text } from "../dom";
+import { bytes, count, percent, plural, seconds } from "../format";
+import type { Model } from "../model";
+import type { Causes, Point } from "../types";
+import type { View } from "./view";
+
+const WINDOWS: [string, number][] = [
+    ["since the start", 0],
+    ["last minute", 60_000],
+    ["last 5 minutes", 300_000],
+    ["last hour", 3_600_000],
+];
+
+interface Bill {
+    causes: Partial<Causes>;
+    reused: number;
+    evaluated: number;
+    seconds: number;
+    prompts: number;
+}
+
+/** Tokens and seconds by cause, and what would save them. */
+export class BillView implements View {
+    readonly id = "bill";
+    readonly label = "Bill";
+
+    private readonly window = el("select", { "aria-label": "Which time" });
+    private readonly sums = el("p", { class: "sums" });
+    private readonly body = el("tbody");
+    private readonly advice = el("div", { class: "advice" });
+    private readonly grid = el("div");
+    private drawn = "";
+
+    constructor(
+        host: HTMLElement,
+        private readonly model: Model,
+        private readonly only: (cause: string) => void,
+    ) {
+        const all = model.report ? WINDOWS.slice(0, 1) : WINDOWS;
+        this.window.append(...all.map(([label, span]) => el("option", { value: span }, model.report ? "all of it" : label)));
+        this.window.addEventListener("input", () => this.model.changed());
+        const head = ["Why", "Tokens", "Share", "Time"].map((column) => el("th", { scope: "col" }, column));
+        host.append(
+            el("div", { class: "bar" }, el("h2", {}, "What evaluation costs"), this.window),
+            this.sums,
+            el("div", { class: "scroll flat", tabindex: 0, role: "group", "aria-label": "Tokens and time by cause" }, el("table", { class: "bill" }, el("caption", { class: "unseen" }, "Evaluated prompt tokens by cause"), el("thead", {}, el("tr", {}, ...head)), this.body)),
+            el("h2", {}, "What would save it"),
+            this.advice,
+            this.grid,
+        );
+    }
+
+    draw(): void {
+        const span = Number(this.window.value);
+        const bill = span === 0 ? this.whole() : this.since(span);
+        const now = JSON.stringify([bill, this.model.advice !== null, this.model.grid.length, this.model.stats?.flags, this.model.stats?.store !== null, this.model.stats?.recording?.file]);
+        if (now === this.drawn) return;
+        this.drawn = now;
+        const prompt = bill.reused + bill.evaluated;
+        text(this.sums, `${plural(bill.prompts, "prompt")}, ${count(prompt)} tokens: ${percent(prompt > 0 ? bill.reused / prompt : null)} reused; evaluating the others took ${seconds(bill.seconds)}.`);
+        const most = Math.max(1, ...CAUSES.map((cause) => cause.of(bill.causes)));
+        const rows = CAUSES.filter((cause) => cause.of(bill.causes) > 0).sort((a, b) => b.of(bill.causes) - a.of(bill.causes));
+        fill(this.body, ...rows.map((cause) => this.row(cause, bill, most)));
+        if (rows.length === 0) this.body.append(el("tr", {}, el("td", { colspan: 4, class: "note" }, "Nothing was evaluated in this time.")));
+        this.advise(bill);
+        this.drawGrid();
+    }
+
+    private row(cause: Cause, bill: Bill, most: number): HTMLElement {
+        const tokens = cause.of(bill.causes);
+        const bar = el("i", { class: cause.again ? "again" : "new", "aria-hidden": "true" });
+        bar.style.width = `${(100 * tokens) / most}%`;
+        return el(
+            "tr",
+            {},
+            el("th", { scope: "row" }, button(cause.label, () => this.only(cause.key), { class: "link", title: "Show these requests" }), el("small", {}, cause.meaning)),
+            el("td", {}, count(tokens)),
+            el("td", { class: "share" }, el("span", {}, bar), percent(bill.evaluated > 0 ? tokens / bill.evaluated : null)),
+            el("td", {}, seconds(bill.evaluated > 0 ? (bill.seconds * tokens) / bill.evaluated : 0)),
+        );
+    }
+
+    private whole(): Bill {
+        const reuse = this.model.stats?.reuse;
+        if (!reuse) return this.since(0);
+        return { causes: reuse.causes, reused: reuse.total.reused, evaluated: reuse.total.evaluated, seconds: reuse.seconds, prompts: reuse.total.prompts };
+    }
+
+    /** Of the last so many milliseconds, as far as the requests are known; 0: of all of them. */
+    private since(span: number): Bill {
+        const now = this.model.stats?.at ? Date.parse(this.model.stats.at) : Date.now();
+        const bill: Bill = { causes: {}, reused: 0, evaluated: 0, seconds: 0, prompts: 0 };
+        const sums = { last_token: 0, new: 0, evicted: 0, no_way_back: 0, uncached: 0, moved: 0, adapter: 0, not_known: 0 };
+        const elsewhere = { pinned: 0, busy: 0, similarity: 0, least_recently_used: 0, host_rule: 0 };
+        for (let nth = this.model.requests.length - 1; nth >= 0; nth -= 1) {
+            const one = this.model.requests[nth];
+            if (!one || (span > 0 && one.at < now - span)) break;
+            bill.prompts += 1;
+            bill.reused += one.evaluation.reused;
+            bill.evaluated += one.evaluation.evaluated;
+            bill.seconds += one.evaluation.seconds ?? 0;
+            const { causes } = one.evaluation;
+            for (const key of Object.keys(sums) as (keyof typeof sums)[]) sums[key] += causes[key] ?? 0;
+            for (const key of Object.keys(elsewhere) as (keyof typeof elsewhere)[]) elsewhere[key] += causes.elsewhere?.[key] ?? 0;
+        }
+        bill.causes = { ...sums, elsewhere };
+        return bill;
+    }
+
+    private advise(bill: Bill): void {
+        const { advice, report, stats } = this.model;
+        if (advice) {
+            const { recorded, changes, tokens } = advice;
+            const of = recorded.prompt_tokens;
+            fill(
+                this.advice,
+                el("p", {}, `By the simulator, from the recorded traffic: as it was, ${percent(recorded.reused_share)} of ${count(of)} prompt tokens are reused, and evaluating the others takes ${seconds(recorded.prompt_seconds)}.`),
+                ...changes.map((change) => this.card(change.flags, saves(recorded, change.point), memory(recorded, change.point))),
+                changes.length === 0 ? el("p", {}, "No flag would have helped.") : null,
+                el("p", {}, `${percent(tokens.prefix / of)} of the tokens repeat the beginning of an earlier request: flags and the prefix store decide over them. ${percent(tokens.behind_a_difference / of)} were sent before, but behind something else${tokens.differs_at === null ? "" : `, mostly from token ${count(tokens.differs_at)} on`}: only the client can save these. ${percent(tokens.never_sent / of)} were never sent before.`),
+            );
+            return;
+        }
+        fill(this.advice);
+        if (report) {
+            add(this.advice, el("p", { class: "note" }, "The simulator needs a recording: contextpilot-llama report traffic.file"));
+            return;
+        }
+        const rules = advised(bill, stats?.store ?? null);
+        if (rules.length === 0) add(this.advice, el("p", {}, bill.evaluated === 0 ? "Nothing was evaluated in this time." : "Nothing that was cached was evaluated again in this time."));
+        for (const rule of rules) {
+            const share = bill.evaluated > 0 ? rule.tokens / bill.evaluated : 0;
+            add(this.advice, this.card(rule.flags, `at most ${plural(rule.tokens, "token")} and ${seconds(bill.seconds * share)}`, rule.why));
+        }
+        const file = stats?.recording?.file;
+        add(this.advice, el("p", { class: "note" }, file ? "What it would really bring, the simulator says from the recording of this server:" : "What it would really bring, the simulator says from a recording. Start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, then:"), this.code("contextpilot-llama advise"));
+    }
+
+    private card(flags: string[], gain: string, cost: string): HTMLElement {
+        return el("div", { class: "card" }, this.code(flags.join(" ")), el("p", {}, el("b", {}, "Saves "), gain, cost ? ` · ${cost}` : ""));
+    }
+
+    private code(line: string): HTMLElement {
+        const copied = button("Copy", () => {
+            const select = () => getSelection()?.selectAllChildren(code);
+            if (!navigator.clipboard) return select();
+            navigator.clipboard.writeText(line).then(() => text(copied, "Copied"), select);
+        });
+        const code = el("code", {}, line);
+        return el("div", { class: "code" }, code, copied);
+    }
+
+    private drawGrid(): void {
+        const { grid, advice } = this.model;
+        if (grid.length === 0) return fill(this.grid);
+        const head = ["--parallel", "--cache-ram", "Reused", "Evaluated", "Prompts", "Waited", "Host memory"];
+        const most = Math.max(...grid.map((point) => point.reused_share));
+        fill(
+            this.grid,
+            el("h2", {}, "The simulator's grid"),
+            el(
+                "div",
+                { class: "scroll flat", tabindex: 0, role: "group", "aria-label": "The simulator's grid" },
+                el(
+                    "table",
+                    { class: "grid" },
+                    el("caption", { class: "unseen" }, "What other flags would have reused of the recorded traffic"),
+                    el("thead", {}, el("tr", {}, ...head.map((one) => el("th", { scope: "col" }, one)))),
+                    el(
+                        "tbody",
+                        {},
+                        ...grid.map((point) => {
+                            const bar = el("i", { class: "slot", "aria-hidden": "true" });
+                            bar.style.width = `${point.reused_share * 100}%`;
+                            const is = advice && same(point, advice.recorded) ? "recorded" : point.reused_share === most ? "best" : "";
+                            return el("tr", { class: is }, el("th", { scope: "row" }, `${point.parallel}${point.kv_unified ? " shared" : ""}${is === "recorded" ? " (recorded)" : ""}`), el("td", {}, point.cache_ram < 0 ? "no limit" : `${count(point.cache_ram)} MiB`), el("td", { class: "share" }, el("span", {}, bar), percent(point.reused_share)), el("td", {}, count(point.evaluated_tokens)), el("td", {}, seconds(point.prompt_seconds)), el("td", {}, seconds(point.waited_seconds)), el("td", {}, bytes(point.host_bytes)));
+                        }),
+                    ),
+                ),
+            ),
+        );
+    }
+}
+
+function same(one: Point, other: Point): boolean {
+    return one.parallel === other.parallel && one.kv_unified === other.kv_unified && one.cache_ram === other.cache_ram;
+}
+
+function saves(before: Point, after: Point): string {
+    return `${count(Math.max(0, before.evaluated_tokens - after.evaluated_tokens))} tokens and ${seconds(before.prompt_seconds - after.prompt_seconds)}: ${percent(after.reused_share)} reused`;
+}
+
+function memory(before: Point, after: Point): string {
+    const more = (now: number, then: number, what: string) => (now === then ? "" : `${bytes(Math.abs(now - then))} ${now > then ? "more" : "less"} ${what}`);
+    return [more(after.host_bytes, before.host_bytes, "host memory"), more(after.context_bytes, before.context_bytes, "for the context")].filter((part) => part !== "").join(", ");
+}
+
+interface Rule {
+    tokens: number;
+    flags: string[];
+    why: string;
+}
+
+/** What could save the tokens of each cause. These are upper bounds: the simulator says what is true. */
+function advised(bill: Bill, store: unknown): Rule[] {
+    const c = bill.causes;
+    const kept = (c.evicted ?? 0) + (c.elsewhere?.busy ?? 0) + (c.no_way_back ?? 0);
+    const rules: Rule[] = [
+        { tokens: store ? 0 : kept, flags: ["CONTEXTPILOT_STORE=~/llama-store"], why: "what any earlier prompt had is loaded from a folder" },
+        { tokens: c.evicted ?? 0, flags: ["--cache-ram", "16384"], why: "a larger host cache keeps more of what slots lose" },
+        { tokens: c.elsewhere?.busy ?? 0, flags: ["--parallel", "8"], why: "more slots; they share the context or take memory" },
+        { tokens: c.elsewhere?.similarity ?? 0, flags: ["--slot-prompt-similarity", "0.01"], why: "a slot is chosen even if it has a small share of the prompt" },
+        { tokens: c.moved ?? 0, flags: ["--cache-reuse", "256"], why: "chunks further on are moved up; answers may differ slightly" },
+        { tokens: c.no_way_back ?? 0, flags: ["--ctx-checkpoints", "128", "--checkpoint-min-step", "1024"], why: "more checkpoints to go back to" },
+    ];
+    return rules.filter((rule) => rule.tokens > bill.evaluated * 0.02).sort((a, b) => b.tokens - a.tokens);
+}

@@ -1,0 +1,444 @@
+// Looks at the page in a real browser, and prints a line for each thing that is as it should be.
+//
+//   CHROMIUM=/usr/bin/chromium node page/test/browser.mjs WHAT…
+//
+//   endpoint URL ADDRESS   the page at URL says what the endpoint at ADDRESS (http://…) says
+//   token URL TOKEN        the page asks for the token, and works with it
+//   made-up                hostile ids and texts, keyboard, accessibility, frame times
+//   report FILE REQUESTS   a report of so many requests
+//   pictures URL FOLDER    screenshots at three sizes, light and dark
+//
+// BROWSER=firefox uses FIREFOX=/usr/bin/firefox-esr in its place.
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import puppeteer from "puppeteer-core";
+import { World, serve } from "./endpoint.mjs";
+
+const here = import.meta.dirname;
+const built = join(here, "../../crates/page/built");
+const VIEWS = ["tree", "time", "requests", "bill"];
+
+async function launch() {
+    if (process.env.BROWSER === "firefox") return puppeteer.launch({ browser: "firefox", executablePath: process.env.FIREFOX ?? "/usr/bin/firefox-esr", headless: true });
+    const args = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+    return puppeteer.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", headless: true, args });
+}
+
+function say(what) {
+    console.log(`ok ${what}`);
+}
+
+/** Opens a page, and fails if it complains. */
+async function open(browser, url, { width = 1280, height = 800, scheme = "light", allow = [] } = {}) {
+    const page = await browser.newPage();
+    const complaints = [];
+    page.on("pageerror", (error) => complaints.push(String(error.stack ?? error)));
+    page.on("console", (message) => {
+        if (["error", "warn"].includes(message.type())) complaints.push(message.text());
+    });
+    page.complaints = () => complaints.filter((one) => !allow.some((part) => one.includes(part)));
+    await page.setViewport({ width, height });
+    if (process.env.BROWSER !== "firefox") await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+    await page.goto(url, { waitUntil: "domcontentloaded" });
+    return page;
+}
+
+/** Waits for a condition in the page. */
+async function until(what, page, condition, ...args) {
+    try {
+        await page.waitForFunction(condition, { timeout: 20_000 }, ...args);
+    } catch {
+        const body = await page.evaluate(() => document.body.innerText.slice(0, 1500));
+        throw new Error(`${what} did not come about; the page says:\n${body}\n${page.complaints().join("\n")}`);
+    }
+}
+
+async function show(page, view) {
+    await page.click(`#tab-${view}`);
+    await page.waitForSelector(`#view-${view}:not([hidden])`);
+    await new Promise((done) => setTimeout(done, 150));
+}
+
+const figures = (page) =>
+    page.evaluate(() => Object.fromEntries([...document.querySelectorAll("#figures div")].map((one) => [one.querySelector("dt").textContent, one.querySelector("dd").textContent])));
+
+const count = (value) => new Intl.NumberFormat("en").format(value);
+
+/** The rows of the table of requests that exist, by the request's name. */
+const rows = (page) =>
+    page.evaluate(() => [...document.querySelectorAll("table.requests tbody tr[data-place]")].map((row) => [...row.cells].map((cell) => (cell.querySelector(".unseen") ?? cell).textContent)));
+
+const bars = (page) =>
+    page.evaluate(() => [...document.querySelectorAll("#view-tree [role=treeitem]")].map((bar) => ({ label: bar.querySelector(".unseen").textContent, level: Number(bar.getAttribute("aria-level")), width: bar.getBoundingClientRect().width, left: bar.getBoundingClientRect().left })));
+
+/** Each view says what the endpoint says. */
+async function endpoint(browser, url, address) {
+    const ask = async (path) => (await fetch(`${address}${path}`)).json();
+    const page = await open(browser, url, {});
+    const stats = await ask("/stats");
+    await until("the figures", page, (prompts) => [...document.querySelectorAll("#figures dd")].some((one) => one.textContent === prompts), count(stats.reuse.total.prompts));
+    const shown = await figures(page);
+    assert.equal(shown.evaluated, `${count(stats.reuse.total.evaluated)} tokens`);
+    assert.equal(shown.held, `${count(stats.tokens.resident)} tokens`);
+    say("the figures are those of /stats");
+
+    const tree = await ask("/tree?most=1000");
+    await until("the tree", page, (bars) => document.querySelectorAll("#view-tree [role=treeitem]").length === bars, tree.branches.length);
+    const drawn = await bars(page);
+    const said = tree.branches.map((one) => {
+        const where = [];
+        if (one.slots.length > 0) where.push(`in ${one.slots.length === 1 ? "slot" : "slots"} ${one.slots.join(", ")}`);
+        if (one.host > 0) where.push(`in ${one.host === 1 ? "1 host entry" : `${one.host} host entries`}`);
+        return `tokens ${count(one.from)} to ${count(one.to)}, ${where.join(" and ") || "lost"}`;
+    });
+    assert.deepEqual(drawn.map((bar) => bar.label.split(";")[0]).sort(), said.sort());
+    const longest = tree.branches.reduce((most, one) => Math.max(most, one.to - one.from), 0);
+    const widest = drawn.reduce((most, bar) => Math.max(most, bar.width), 0);
+    for (const bar of drawn) {
+        const [from, to] = bar.label.match(/[\d,]+/g).map((one) => Number(one.replaceAll(",", "")));
+        assert.ok(Math.abs(bar.width - (widest * (to - from)) / longest) < 4, `${bar.label} is ${bar.width} wide`);
+    }
+    for (const branch of tree.branches) for (const request of branch.requests.slice(-5)) assert.ok(drawn.some((bar) => bar.label.includes(String(request))), `${request} is drawn`);
+    say(`the tree has the ${drawn.length} branches of /tree, as wide as their tokens`);
+
+    await show(page, "requests");
+    const { requests } = await ask("/requests/last?n=1000");
+    await until("the requests", page, (all) => document.querySelector("#view-requests .note").textContent === all, count(requests.length));
+    const table = await rows(page);
+    assert.ok(table.length >= Math.min(10, requests.length));
+    table.forEach((row, nth) => {
+        const { id, number, slot, evaluation } = requests[nth];
+        const store = evaluation.from.store;
+        assert.equal(row[0], String(id ?? `#${number}`));
+        assert.equal(row[2], String(slot));
+        assert.equal(row[3], count(evaluation.prompt_tokens));
+        assert.equal(row[4], `${count(evaluation.reused - store)} reused, ${count(store)} loaded, ${count(evaluation.evaluated)} evaluated`);
+        if (evaluation.diverged) assert.equal(row[7], `${evaluation.diverged.request ?? "a request that is not known"} at ${count(evaluation.diverged.at)}`.replace(/^(\d)/, "#$1"));
+    });
+    say(`the table has the ${requests.length} requests of /requests/last`);
+
+    // The account of one that was evaluated again, if there is one.
+    const again = requests.findIndex((one) => one.id && one.evaluation.causes.evicted > 0);
+    const one = requests[Math.max(0, again)];
+    const state = await ask(`/requests/${encodeURIComponent(one.id)}`);
+    await page.type("#view-requests input[type=search]", one.id);
+    await until("the one that was looked for", page, (id) => document.querySelector("table.requests tbody th button")?.textContent === id, one.id);
+    await page.click("table.requests tbody th button");
+    await until("where it is", page, () => document.querySelector("#account p.state") !== null);
+    const account = await page.evaluate(() => document.querySelector("#account").innerText);
+    assert.ok(account.includes(`${count(state.evaluation.prompt_tokens)} tokens: ${count(state.evaluation.reused)} reused, ${count(state.evaluation.evaluated)} evaluated`), account);
+    assert.ok(account.includes(state.state === "cached" ? "Cached in" : "Evicted at"), account);
+    if (state.evaluation.causes.evicted > 0) assert.match(account, new RegExp(`evicted\\s+${count(state.evaluation.causes.evicted)}`));
+    say("a click shows the account of /requests/{id}");
+
+    await show(page, "bill");
+    const causes = stats.reuse.causes;
+    const bill = await page.evaluate(() => Object.fromEntries([...document.querySelectorAll("table.bill tbody tr")].map((row) => [row.querySelector("button").textContent, row.cells[1].textContent])));
+    const expected = { new: causes.new, "last token": causes.last_token, evicted: causes.evicted, "slot busy": causes.elsewhere.busy, "too little similar": causes.elsewhere.similarity, "host cache's rule": causes.elsewhere.host_rule };
+    for (const [label, tokens] of Object.entries(expected)) assert.equal(bill[label], tokens > 0 ? count(tokens) : undefined, label);
+    say("the bill has the causes of /stats");
+
+    await show(page, "time");
+    await page.evaluate(() => [...document.querySelectorAll("#view-time .group button")].find((one) => one.textContent === "all").click());
+    await until("all requests in the lanes", page, (all) => document.querySelector("#view-time .bar .note").textContent.includes(all), `${count(requests.length)} requests`);
+    const label = await page.evaluate(() => document.querySelector("#view-time canvas").getAttribute("aria-label"));
+    const evaluated = requests.reduce((sum, one) => sum + one.evaluation.evaluated, 0);
+    assert.ok(label.includes(`${count(evaluated)} tokens evaluated`), label);
+    say("the lanes have all requests");
+    assert.deepEqual(page.complaints(), []);
+    await page.close();
+}
+
+/** What happens while the page is open is shown. Prints `ready` when the page follows, and waits for the last id. */
+async function follow(browser, url, last) {
+    const page = await open(browser, url, {});
+    await until("the page", page, () => document.querySelector("#dot.live") !== null);
+    await show(page, "time");
+    console.log("ready");
+    await until("the eviction", page, (id) => document.querySelector("#view-time .happenings").textContent.includes(`${id} fell out`), last);
+    say("an eviction is shown when it happens");
+    // Nobody looks: nothing is asked.
+    await page.close();
+}
+
+async function token(browser, url, secret) {
+    const page = await open(browser, url, { allow: ["401"] });
+    await page.waitForSelector("#token", { timeout: 20_000 });
+    assert.ok(!(await figures(page)).prompts, "no figures without the token");
+    await page.type("#token", "wrong");
+    await page.keyboard.press("Enter");
+    await until("the page asks again", page, () => document.querySelector("form.token span")?.textContent.includes("not the endpoint's"));
+    await page.type("#token", secret);
+    await page.keyboard.press("Enter");
+    await until("the figures", page, () => document.querySelectorAll("#figures dd").length > 3);
+    say("with the token the page has figures, without it has none");
+    await page.goto(`${url}#token=${encodeURIComponent(secret)}`);
+    await page.reload();
+    await until("the figures", page, () => document.querySelectorAll("#figures dd").length > 3);
+    assert.ok(!(await page.url()).includes(secret), "the token does not stay in the address");
+    say("the token in the address is used and removed");
+    assert.deepEqual(page.complaints(), []);
+    await page.close();
+}
+
+const HOSTILE = [
+    '<img src=x onerror="window.broken=1">',
+    "</script><script>window.broken=1</script>",
+    '"><svg onload=window.broken=1>',
+    "javascript:window.broken=1",
+    "{{constructor.constructor('window.broken=1')()}}",
+    "a\u202egnp.exe\u202c\u0000\u001b[31m\nx",
+    "'; window.broken=1; '",
+    "x".repeat(512),
+    "../../reset?#&%00",
+];
+
+async function madeUp(browser) {
+    await hostile(browser);
+    await sizes(browser);
+    await keyboard(browser);
+    await silence(browser);
+    await frames(browser);
+}
+
+async function hostile(browser) {
+    const markup = HOSTILE.slice(0, 3).join("");
+    const world = new World({ name: (n) => `${HOSTILE[n % HOSTILE.length]}${n}`, text: { before: markup, old: markup, new: `${markup}\u202e` } });
+    for (let n = 0; n < 60; n += 1) world.step();
+    const served = await serve(world, built, { each: 50 });
+    const page = await open(browser, served.url, {});
+    await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 5);
+    const elements = () => page.evaluate(() => [...new Set([...document.querySelectorAll("body *")].map((one) => one.tagName))].sort());
+    for (const view of VIEWS) {
+        await show(page, view);
+        if (view === "requests") {
+            for (const place of [0, 1, 2, 3, 5]) {
+                await page.evaluate((nth) => document.querySelector(`tr[data-place="${nth}"] button`).click(), place);
+                await page.waitForSelector("#account pre");
+            }
+        }
+        const tags = await elements();
+        assert.ok(!tags.includes("IMG") && !tags.includes("svg") && !tags.includes("SVG"), `${view}: ${tags}`);
+        assert.equal(await page.evaluate(() => document.querySelectorAll("body script").length), 2, view);
+    }
+    assert.equal(await page.evaluate(() => window.broken), undefined);
+    const seen = await page.evaluate(() => document.body.textContent);
+    assert.ok(!/[\u202a-\u202e\u0000\u001b]/.test(seen), "what turns the direction is shown as what it is");
+    assert.ok(served.asked.every((path) => path === "/" || /^\/(stats|tree|events|advice|favicon\.ico|requests\/.*)$/.test(path)), `nothing else is asked: ${[...new Set(served.asked)]}`);
+    // The policy holds even if a script finds a way in.
+    const inline = await page.evaluate(() => {
+        const script = document.createElement("script");
+        script.textContent = "window.broken = 2";
+        document.body.append(script);
+        const div = document.createElement("div");
+        div.setAttribute("style", "color: red");
+        return [window.broken ?? "nothing", div.style.color];
+    });
+    assert.equal(inline[0], "nothing", "no script but the page's own runs");
+    assert.deepEqual(page.complaints().filter((one) => !one.includes("Content Security Policy") && !one.includes("Content-Security-Policy")), []);
+    say("hostile ids and texts are text");
+    await page.close();
+    served.close();
+}
+
+async function sizes(browser) {
+    const world = new World({ text: { before: "The weather on ", old: "Monday", new: "Sunday" } });
+    let now = Date.now() - 60_000;
+    world.now = () => now;
+    for (let n = 0; n < 150; n += 1, now += 400) world.step();
+    world.now = () => Date.now();
+    const served = await serve(world, built);
+    const axe = await readFile(join(here, "../node_modules/axe-core/axe.min.js"), "utf8");
+    for (const [width, height] of [
+        [360, 740],
+        [1280, 800],
+        [3000, 1600],
+    ]) {
+        for (const scheme of ["light", "dark"]) {
+            const page = await open(browser, served.url, { width, height, scheme });
+            await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 5);
+            await page.evaluate(axe);
+            for (const view of width >= 2200 ? ["tree"] : VIEWS) {
+                if (width < 2200) await show(page, view);
+                if (view === "requests") {
+                    await page.evaluate(() => document.querySelector("tr[data-place='2'] button").click());
+                    await page.waitForSelector("#account table");
+                }
+                await new Promise((done) => setTimeout(done, 250));
+                const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+                const wrong = found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`);
+                assert.deepEqual(wrong, [], `${view} ${width} ${scheme}`);
+                const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+                assert.ok(over <= 0, `${view} is ${over} pixels wider than ${width}`);
+                if (view === "requests" && width < 1000) await page.evaluate(() => [...document.querySelectorAll("#account button")].find((one) => one.textContent === "Close").click());
+            }
+            assert.deepEqual(page.complaints(), []);
+            await page.close();
+        }
+    }
+    say("no view is wider than 360, 1,280 or 3,000 pixels; axe finds nothing, light or dark");
+    served.close();
+}
+
+async function keyboard(browser) {
+    const world = new World();
+    for (let n = 0; n < 80; n += 1) world.step();
+    const served = await serve(world, built);
+    const page = await open(browser, served.url, {});
+    await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 5);
+    const active = () => page.evaluate(() => [document.activeElement.id, document.activeElement.textContent]);
+    await page.focus("#tab-tree");
+    await page.keyboard.press("ArrowRight");
+    assert.deepEqual((await active())[0], "tab-time");
+    await page.keyboard.press("ArrowLeft");
+    await page.focus("[role=treeitem][tabindex='0']");
+    const [, first] = await active();
+    await page.keyboard.press("ArrowRight");
+    const [, second] = await active();
+    assert.notEqual(first, second);
+    await page.keyboard.press("z");
+    await page.waitForSelector("nav.path:not([hidden])");
+    await page.focus("[role=treeitem][tabindex='0']");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#account:not([hidden])");
+    await page.focus("#account button");
+    await page.keyboard.press("Escape");
+    await page.waitForSelector("#account[hidden]");
+    await show(page, "requests");
+    await page.focus("tr[data-place='0'] button");
+    for (let n = 0; n < 40; n += 1) await page.keyboard.press("ArrowDown");
+    assert.equal(await page.evaluate(() => document.activeElement.closest("tr")?.dataset.place), "40");
+    await show(page, "time");
+    await page.focus("#view-time canvas");
+    const before = await page.evaluate(() => document.querySelector("#view-time canvas").getAttribute("aria-label"));
+    await page.keyboard.press("-");
+    await page.keyboard.press("ArrowLeft");
+    await until("another time", page, (label) => document.querySelector("#view-time canvas").getAttribute("aria-label") !== label, before);
+    say("everything works by keyboard");
+    await page.close();
+    served.close();
+}
+
+/** Paused or hidden, the page asks nothing. */
+async function silence(browser) {
+    const world = new World();
+    for (let n = 0; n < 20; n += 1) world.step();
+    const served = await serve(world, built);
+    const page = await open(browser, served.url, {});
+    await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 5);
+    await page.evaluate(() => [...document.querySelectorAll("#actions button")].find((one) => one.textContent === "Pause").click());
+    await until("paused", page, () => document.querySelector("#dot.paused") !== null);
+    await new Promise((done) => setTimeout(done, 300));
+    const asked = served.asked.length;
+    await new Promise((done) => setTimeout(done, 2500));
+    assert.equal(served.asked.length, asked, "nothing is asked while paused");
+    assert.equal(served.readers.size, 0, "and no stream is followed");
+    say("paused, the page asks nothing");
+    await page.close();
+    served.close();
+}
+
+/** Frame times while 200 events a second arrive. */
+async function frames(browser) {
+    const world = new World();
+    for (let n = 0; n < 300; n += 1) world.step();
+    const served = await serve(world, built, { each: 10 });
+    const page = await open(browser, served.url, {});
+    await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 5);
+    for (const view of VIEWS) {
+        await show(page, view);
+        const before = world.sequence;
+        const times = await page.evaluate(
+            (span) =>
+                new Promise((done) => {
+                    const all = [];
+                    let last = performance.now();
+                    const end = last + span;
+                    const step = () => {
+                        const now = performance.now();
+                        all.push(now - last);
+                        last = now;
+                        if (now < end) requestAnimationFrame(step);
+                        else done(all.sort((a, b) => a - b));
+                    };
+                    requestAnimationFrame(step);
+                }),
+            3000,
+        );
+        const rate = Math.round((world.sequence - before) / 3);
+        const at = (share) => times[Math.floor((times.length - 1) * share)].toFixed(1);
+        console.log(`figure ${view}: ${rate} events a second, ${times.length} frames in 3 s; median ${at(0.5)} ms, 99 % ${at(0.99)} ms, longest ${at(1)} ms`);
+        // Timing is measured, not tested: here only that the page still draws.
+        assert.ok(times.length > 10, `${view} draws`);
+    }
+    assert.deepEqual(page.complaints(), []);
+    say("the page draws while events arrive");
+    await page.close();
+    served.close();
+}
+
+async function report(browser, file, requests) {
+    const began = performance.now();
+    const page = await open(browser, `file://${file}`);
+    await until("the report", page, () => document.querySelectorAll("#figures dd").length > 0);
+    console.log(`figure report: ${requests} requests are there after ${((performance.now() - began) / 1000).toFixed(1)} s`);
+    await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 0);
+    assert.ok((await bars(page)).length <= 351, "a bounded number of bars");
+    await show(page, "requests");
+    await until("the requests", page, (all) => document.querySelector("#view-requests .note").textContent === all, count(Number(requests)));
+    assert.ok((await rows(page)).length < 80, "only rows that are seen exist");
+    await page.evaluate(() => {
+        const scroll = document.querySelector("#view-requests .scroll");
+        scroll.scrollTop = scroll.scrollHeight;
+    });
+    await until("the first request", page, () => [...document.querySelectorAll("table.requests th button")].some((one) => one.textContent === "#1"));
+    await page.type("#view-requests input[type=search]", `#${requests}`);
+    await until("the last request", page, (id) => document.querySelector("table.requests tbody th button")?.textContent === id, `#${requests}`);
+    await page.click("table.requests tbody th button");
+    await page.waitForSelector("#account table");
+    for (const view of ["time", "bill"]) {
+        await show(page, view);
+        const text = await page.evaluate((id) => document.querySelector(`#view-${id}`).innerText, view);
+        assert.ok(text.length > 100, view);
+    }
+    const shown = await figures(page);
+    console.log(`figures ${JSON.stringify(shown)}`);
+    assert.deepEqual(page.complaints(), []);
+    say("a report shows its requests");
+    await page.close();
+}
+
+async function pictures(browser, url, folder) {
+    for (const [width, height] of [
+        [360, 740],
+        [1280, 800],
+        [3000, 1600],
+    ]) {
+        for (const scheme of ["light", "dark"]) {
+            const page = await open(browser, url, { width, height, scheme });
+            await until("the page", page, () => document.querySelectorAll("#figures dd").length > 0);
+            for (const view of width >= 2200 ? ["tree"] : VIEWS) {
+                if (width < 2200) await show(page, view);
+                await new Promise((done) => setTimeout(done, 600));
+                await page.screenshot({ path: join(folder, `${width >= 2200 ? "all" : view}-${width}-${scheme}.png`) });
+            }
+            await page.close();
+        }
+    }
+    say("pictures");
+}
+
+const [what, ...rest] = process.argv.slice(2);
+const run = { endpoint, follow, token, "made-up": madeUp, report, pictures }[what];
+if (!run) throw new Error(`not known: ${what}`);
+const browser = await launch();
+let code = 0;
+try {
+    await run(browser, ...rest);
+} catch (error) {
+    console.log(`not ok ${error.stack ?? error}`);
+    code = 1;
+}
+await browser.close();
+process.exit(code);
