@@ -25,6 +25,8 @@ mod generate;
 mod hosts;
 mod index;
 mod listen;
+mod open;
+mod report;
 mod reset;
 mod run;
 mod servers;
@@ -59,6 +61,8 @@ struct Cli {
 enum Command {
     Demo(demo::Options),
     Top(top::Options),
+    Open(open::Options),
+    Report(report::Options),
     Stats(stats::Options),
     #[command(name = "where")]
     Where(whereis::Options),
@@ -108,6 +112,8 @@ pub fn main() -> ExitCode {
         Command::IndexOfUp(options) => up::index::run(&options),
         Command::HookPath => done(hook_path()),
         Command::Top(options) => done(top::run(&options)),
+        Command::Open(options) => done(open::run(&options)),
+        Command::Report(options) => done(report::run(&options)),
         Command::Stats(options) => done(stats::run(&options)),
         Command::Where(options) => whereis::run(&options),
         Command::Why(options) => why::run(&options),

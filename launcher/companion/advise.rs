@@ -1,6 +1,6 @@
 //! `advise`: which flags would have saved the most evaluation.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use contextpilot_simulate::{Advice, Change, Point, advise};
@@ -44,6 +44,13 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
+/// The same as JSON, of a recording at this path.
+pub(super) fn of_recording(path: &Path) -> Result<String, String> {
+    let (traffic, recorded) = open(path)?;
+    let advice = AdviceOut::of(&advise(&traffic, &recorded));
+    serde_json::to_string(&advice).map_err(|e| e.to_string())
+}
+
 /// The file that a running server is recording to.
 fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
     let control = control.client()?;
@@ -64,7 +71,7 @@ fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
 }
 
 #[derive(Serialize)]
-struct AdviceOut {
+pub(super) struct AdviceOut {
     recorded: PointOut,
     changes: Vec<ChangeOut>,
     tokens: TokensOut,
@@ -85,7 +92,7 @@ struct TokensOut {
 }
 
 impl AdviceOut {
-    fn of(advice: &Advice) -> Self {
+    pub(super) fn of(advice: &Advice) -> Self {
         let tokens = &advice.tokens;
         Self {
             recorded: PointOut::of(&advice.recorded),

@@ -1,0 +1,294 @@
+//! `report`: the page with the data of a recording, of a running server, or of a log file inside.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use contextpilot_client::control::{
+    Diverged, Evaluated, Evaluation, LogLine, Lost, RequestName, Timestamp,
+};
+use contextpilot_simulate::{Setting, advise, simulate};
+use contextpilot_traffic::Traffic;
+use serde_json::{Value, json};
+
+use super::advise::AdviceOut;
+use super::connect::{ControlAt, hook_says};
+use super::show::{bytes, print};
+use super::simulate::{PointOut, open};
+use crate::say::say;
+
+mod prefixes;
+mod recording;
+
+/// Write what the page shows to one HTML file, for somebody else to look at
+///
+/// Of a recording (CONTEXTPILOT_TRAFFIC_FILE), with what other flags would have brought; of a log file
+/// (CONTEXTPILOT_LOG_FILE); or, if neither is given, of a running server. The file needs nothing else, and
+/// contains no text of prompts. Ids of requests are replaced by numbers.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  contextpilot-llama report traffic -o report.html
+  contextpilot-llama report --log queries.jsonl -o report.html
+  contextpilot-llama report -o report.html")]
+pub(super) struct Options {
+    /// The recording
+    #[arg(value_name = "FILE", conflicts_with = "log")]
+    traffic: Option<PathBuf>,
+    /// A log file
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    #[command(flatten)]
+    control: ControlAt,
+    /// Where to write the report
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// What the report is called
+    #[arg(long)]
+    title: Option<String>,
+    /// Keep the ids of requests
+    #[arg(long)]
+    ids: bool,
+    /// Leave out the simulator's grid and advice, which take a while for long recordings
+    #[arg(long)]
+    no_simulation: bool,
+}
+
+/// So many branches of a running server's tree, and so many of its last requests: as many as it gives.
+const MOST_BRANCHES: usize = 4000;
+const MOST_LAST: usize = 1000;
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let mut names = Names::new(options.ids);
+    let mut data = match (&options.traffic, &options.log) {
+        (Some(path), _) => of_recording(path, !options.no_simulation)?,
+        (None, Some(path)) => of_log(path, &mut names)?,
+        (None, None) => of_server(&options.control, &mut names)?,
+    };
+    if let Some(title) = &options.title {
+        data["about"]["title"] = title.as_str().into();
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_millis() as u64);
+    data["about"]["made"] = json!(Timestamp::from_unix_ms(now));
+    data["about"]["version"] = env!("CARGO_PKG_VERSION").into();
+    let packed = miniz_oxide::deflate::compress_to_vec_zlib(data.to_string().as_bytes(), 8);
+    let page = contextpilot_page::report(&STANDARD.encode(packed));
+    let shown = options.output.display();
+    fs::write(&options.output, &page)
+        .map_err(|e| format!("{shown} cannot be written ({e}): name another file with -o"))?;
+    print(&format!(
+        "{shown}, {}: open it in a browser\n",
+        bytes(page.len() as u64)
+    ))
+}
+
+fn of_recording(path: &Path, simulated: bool) -> Result<Value, String> {
+    let (traffic, recorded) = open(path)?;
+    let mut data = recording::data(&traffic);
+    if simulated {
+        let advice = advise(&traffic, &recorded);
+        data["advice"] = json!(AdviceOut::of(&advice));
+        data["grid"] = json!(grid(&traffic, &recorded));
+    }
+    Ok(data)
+}
+
+/// The recorded setting among others: slots, and sizes of the host cache.
+fn grid(traffic: &Traffic, recorded: &Setting) -> Vec<PointOut> {
+    let mut slots = vec![1, 2, 4, 8];
+    let mut sizes = vec![0, 2048, 8192];
+    slots.push(recorded.parallel);
+    sizes.push(recorded.cache_ram);
+    for all in [&mut sizes] {
+        all.sort_unstable();
+        all.dedup();
+    }
+    slots.sort_unstable();
+    slots.dedup();
+    let mut points = Vec::new();
+    for &parallel in &slots {
+        for &mib in &sizes {
+            let setting = match parallel == recorded.parallel {
+                true => recorded.clone(),
+                false => recorded.clone().with_parallel(parallel),
+            };
+            let setting = match mib == recorded.cache_ram {
+                true => Ok(setting),
+                false => setting.with_cache_ram(mib),
+            };
+            // A server that is too old has no host cache.
+            if let Ok(setting) = setting {
+                points.push(PointOut::of(&simulate(traffic, &setting)));
+            }
+        }
+    }
+    points
+}
+
+fn of_server(control: &ControlAt, names: &mut Names) -> Result<Value, String> {
+    let control = control.client()?;
+    let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
+    let latest = control.latest(MOST_LAST);
+    let latest = latest.map_err(|e| hook_says(&control, &e))?;
+    let tree = control
+        .tree(MOST_BRANCHES)
+        .map_err(|e| hook_says(&control, &e))?;
+    let mut requests = latest.requests;
+    requests.reverse();
+    requests.iter_mut().for_each(|one| names.of_request(one));
+    let mut tree = tree;
+    for branch in &mut tree.branches {
+        branch.requests.iter_mut().for_each(|one| names.name(one));
+    }
+    let store = stats
+        .store
+        .as_ref()
+        .map(|store| json!({ "loaded_tokens": store.loaded_tokens }));
+    // Nothing else: addresses, paths and ids stay here.
+    let slots: Vec<Value> = stats
+        .slots
+        .iter()
+        .map(|slot| {
+            json!({
+                "slot": slot.slot, "tokens": slot.tokens, "capacity": slot.capacity,
+                "bytes": slot.bytes, "busy": slot.busy,
+            })
+        })
+        .collect();
+    Ok(json!({
+        "about": {
+            "kind": "server",
+            "title": stats.model.as_ref().map_or("A server", |model| &model.name),
+            "notes": [],
+        },
+        "stats": {
+            "at": stats.at, "uptime_seconds": stats.uptime_seconds,
+            "engine": {
+                "name": stats.engine.name, "version": stats.engine.version, "build": stats.engine.build,
+            },
+            "flags": stats.flags, "slots": slots, "host": stats.host, "tokens": stats.tokens,
+            "requests": stats.requests, "reuse": stats.reuse, "evictions": stats.evictions, "store": store,
+        },
+        "tree": tree,
+        "requests": requests,
+    }))
+}
+
+fn of_log(path: &Path, names: &mut Names) -> Result<Value, String> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|e| format!("{shown} cannot be read ({e}): check the path"))?;
+    let mut requests = Vec::new();
+    let mut changes = Vec::new();
+    let mut unread = 0_u64;
+    for line in text.lines() {
+        let Ok(line) = serde_json::from_str::<LogLine>(line) else {
+            unread += 1;
+            continue;
+        };
+        let number = requests.len() as u64 + 1;
+        let by = line.id.clone().map(|id| names.id(id));
+        for evicted in &line.evicted {
+            changes.push(json!({
+                "change": "evicted", "at": line.at, "id": names.id(evicted.id.clone()),
+                "reason": evicted.reason, "by": by, "from": { "place": "slot", "slot": line.slot },
+            }));
+        }
+        if let Some(mut request) = of_line(line, number) {
+            names.of_request(&mut request);
+            requests.push(request);
+        }
+    }
+    if requests.is_empty() {
+        return Err(format!(
+            "{shown} has no line of a request: name the file of CONTEXTPILOT_LOG_FILE"
+        ));
+    }
+    if unread > 0 {
+        say(format_args!(
+            "{unread} lines of {shown} are not lines of the log, and are left out"
+        ));
+    }
+    Ok(json!({
+        "about": { "kind": "log", "title": "A log of requests", "notes": [] },
+        "requests": requests,
+        "changes": changes,
+    }))
+}
+
+/// `None`: no prompt of the request was evaluated, so there is no account.
+fn of_line(line: LogLine, number: u64) -> Option<Evaluated> {
+    let evaluation = match line.evaluation {
+        Some(evaluation) => *evaluation,
+        // Accounts were turned off.
+        None if line.prompts > 0 => Evaluation {
+            prompt_tokens: line.prompt_tokens,
+            reused: line.reused,
+            evaluated: line.evaluated,
+            ..Evaluation::default()
+        },
+        None => return None,
+    };
+    let ended = line.at.unix_ms();
+    let first = line.time_to_first_token_seconds.unwrap_or(0.0);
+    let generated = ((line.total_seconds - first).max(0.0) * 1000.0) as u64;
+    Some(Evaluated {
+        number,
+        id: line.id,
+        at: Timestamp::from_unix_ms(ended.saturating_sub(generated)),
+        slot: line.slot.unwrap_or(-1),
+        time_to_first_token_seconds: line.time_to_first_token_seconds,
+        ended: Some(line.at),
+        evaluation,
+    })
+}
+
+/// Replaces ids by numbers, each by the same one wherever it is.
+struct Names {
+    keep: bool,
+    known: HashMap<String, usize>,
+}
+
+impl Names {
+    fn new(keep: bool) -> Self {
+        Self {
+            keep,
+            known: HashMap::new(),
+        }
+    }
+
+    fn id(&mut self, id: String) -> String {
+        if self.keep {
+            return id;
+        }
+        let next = self.known.len() + 1;
+        let number = *self.known.entry(id).or_insert(next);
+        format!("request-{number}")
+    }
+
+    fn name(&mut self, name: &mut RequestName) {
+        if let RequestName::Id(id) = name {
+            *id = self.id(std::mem::take(id));
+        }
+    }
+
+    fn of_request(&mut self, request: &mut Evaluated) {
+        request.id = request.id.take().map(|id| self.id(id));
+        if let Some(Diverged { request, text, .. }) = &mut request.evaluation.diverged {
+            if let Some(name) = request {
+                self.name(name);
+            }
+            *text = None;
+        }
+        if let Some(Lost { by: Some(by), .. }) = &mut request.evaluation.lost {
+            self.name(by);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

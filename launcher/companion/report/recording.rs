@@ -1,0 +1,266 @@
+//! What a recording says of each request. It has no causes: they follow from what slots held.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use contextpilot_client::control::{
+    Causes, Diverged, Elsewhere, Evaluated, Evaluation, RequestName, Sources, Timestamp,
+};
+use contextpilot_traffic::{ChangeKind, Memory, Setup, Tokens, Traffic, TrafficRequest};
+use serde_json::{Value, json};
+
+use super::prefixes::{Nearest, Prefixes};
+
+/// What a slot holds.
+#[derive(Clone, Default)]
+struct Slot {
+    row: Arc<Tokens>,
+    /// The number of the request that left it.
+    by: u64,
+    /// When its last token was evaluated, microseconds.
+    ended: u64,
+}
+
+/// The report's data. Times are since the recording began: it does not say when that was.
+pub(super) fn data(traffic: &Traffic) -> Value {
+    let setup = traffic.setup.clone().unwrap_or_default();
+    let mut slots: HashMap<u32, Slot> = HashMap::new();
+    let mut prefixes = Prefixes::new();
+    let mut requests = Vec::new();
+    let mut changes = Vec::new();
+    let mut sums = Sums::default();
+    let mut other = traffic.changes.iter().peekable();
+    for (nth, request) in traffic.requests.iter().enumerate() {
+        let record = &request.record;
+        while let Some(change) = other.next_if(|change| change.record.order <= record.order) {
+            if !matches!(change.record.kind, ChangeKind::Refused(refusal) if refusal.declined) {
+                let slot = slots.entry(change.record.slot).or_default();
+                slot.row = Arc::clone(&change.tokens);
+            }
+        }
+        let number = nth as u64 + 1;
+        let nearest = prefixes.insert(&request.tokens, record.prompt, number);
+        let own = slots.get(&record.slot).cloned().unwrap_or_default();
+        let kept = own.row.common_prefix(&request.tokens).min(record.prompt);
+        let evaluation = evaluation(request, nearest, &slots, kept, &setup);
+        let taken = own.row.len().saturating_sub(kept);
+        if taken > 0 && own.by > 0 && !record.child {
+            changes.push(json!({
+                "change": "replaced", "at": at(record.launched), "id": format!("#{}", own.by),
+                "by": format!("#{number}"), "slot": record.slot, "tokens": taken,
+            }));
+        }
+        if !record.abandoned && !record.child {
+            sums.add(&evaluation);
+        }
+        let mut line = json!(Evaluated {
+            number,
+            id: None,
+            at: at(record.prompted),
+            slot: i32::try_from(record.slot).unwrap_or(-1),
+            time_to_first_token_seconds: Some(seconds(record.prompted - record.arrived)),
+            ended: Some(at(record.ended)),
+            evaluation,
+        });
+        slim(&mut line);
+        line["generated"] = request.generated().into();
+        requests.push(line);
+        let slot = slots.entry(record.slot).or_default();
+        *slot = Slot {
+            row: Arc::clone(&request.tokens),
+            by: number,
+            ended: record.ended,
+        };
+    }
+    for (&slot, held) in &slots {
+        prefixes.hold(&held.row, slot);
+    }
+    let end = traffic.requests.iter().map(|request| request.record.ended);
+    let end = end.max().unwrap_or(0);
+    let mut notes = vec![
+        "Times are since the recording began. A recording does not say what the host cache held.",
+    ];
+    if traffic.damage.is_some() {
+        notes.push("The file is damaged; this is what is before the damage.");
+    }
+    let engine = match setup.version.is_empty() {
+        true => json!({ "name": "llama.cpp", "version": setup.engine }),
+        false => json!({ "name": "llama.cpp", "version": setup.version, "build": setup.engine }),
+    };
+    let mut held: Vec<(&u32, &Slot)> = slots.iter().collect();
+    held.sort_unstable_by_key(|(slot, _)| **slot);
+    let held: Vec<Value> = held
+        .into_iter()
+        .map(|(slot, held)| json!({ "slot": slot, "tokens": held.row.len(), "capacity": setup.slot_context }))
+        .collect();
+    let reused = sums.reused + sums.evaluated;
+    json!({
+        "about": { "kind": "recording", "title": "A recording of traffic", "notes": notes, "relative": true },
+        "stats": {
+            "at": at(end), "engine": engine, "slots": held,
+            "tokens": { "resident": prefixes.held(), "shared": 0, "live_requests": 0 },
+            "reuse": {
+                "total": {
+                    "prompts": sums.prompts, "reused": sums.reused, "evaluated": sums.evaluated,
+                    "hit_ratio": (reused > 0).then(|| sums.reused as f64 / reused as f64),
+                },
+                "causes": sums.causes, "seconds": sums.seconds,
+            },
+        },
+        "tree": {
+            "at": at(end), "epoch": "", "resident": prefixes.held(), "branches": prefixes.branches(),
+        },
+        "requests": requests,
+        "changes": changes,
+    })
+}
+
+#[derive(Default)]
+struct Sums {
+    prompts: u64,
+    reused: u64,
+    evaluated: u64,
+    seconds: f64,
+    causes: Causes,
+}
+
+impl Sums {
+    fn add(&mut self, evaluation: &Evaluation) {
+        self.prompts += 1;
+        self.reused += evaluation.reused;
+        self.evaluated += evaluation.evaluated;
+        self.seconds += evaluation.seconds.unwrap_or(0.0);
+        self.causes.add(evaluation.causes);
+    }
+}
+
+fn at(microseconds: u64) -> Timestamp {
+    Timestamp::from_unix_ms(microseconds / 1000)
+}
+
+fn seconds(microseconds: u64) -> f64 {
+    microseconds as f64 / 1e6
+}
+
+/// `kept`: what the slot had in common with the prompt.
+fn evaluation(
+    request: &TrafficRequest,
+    nearest: Nearest,
+    slots: &HashMap<u32, Slot>,
+    kept: u32,
+    setup: &Setup,
+) -> Evaluation {
+    let record = &request.record;
+    let [prompt, reused, evaluated] =
+        [record.prompt, record.reused, record.evaluated].map(u64::from);
+    let of_slot = reused.min(u64::from(kept));
+    let diverged = nearest.common < record.prompt && nearest.goes_on;
+    Evaluation {
+        prompt_tokens: prompt,
+        reused,
+        evaluated,
+        seconds: Some(seconds(record.prompted - record.launched)),
+        causes: match record.child {
+            true => Causes {
+                not_known: evaluated,
+                ..Causes::default()
+            },
+            false => causes(request, nearest, slots, kept, setup),
+        },
+        from: Sources {
+            slot: of_slot,
+            host: reused - of_slot,
+            ..Sources::default()
+        },
+        diverged: diverged.then(|| Diverged {
+            at: nearest.common.into(),
+            request: nearest.request.map(RequestName::Number),
+            ..Diverged::default()
+        }),
+        lost: None,
+    }
+}
+
+/// The tokens behind the longest common prefix with any earlier request are new. The others were evaluated
+/// although they had been before. Why, follows from what slots held when the request was launched.
+fn causes(
+    request: &TrafficRequest,
+    nearest: Nearest,
+    slots: &HashMap<u32, Slot>,
+    kept: u32,
+    setup: &Setup,
+) -> Causes {
+    let record = &request.record;
+    let evaluated = u64::from(record.evaluated);
+    let last = evaluated.min(1);
+    let known = u64::from(nearest.common.min(record.prompt.saturating_sub(1)));
+    let again = known
+        .saturating_sub(record.reused.into())
+        .min(evaluated - last);
+    let mut causes = Causes {
+        last_token: last,
+        new: evaluated - last - again,
+        ..Causes::default()
+    };
+    if again == 0 {
+        return causes;
+    }
+    if record.uncached || record.embedding {
+        causes.uncached = again;
+        return causes;
+    }
+    // What its own slot had, and did not go back to.
+    let unused = u64::from(kept).saturating_sub(record.reused.into());
+    let unused = unused.min(again);
+    match (record.names_adapters, setup.memory) {
+        (true, _) => causes.adapter = unused,
+        (false, Memory::Full) => causes.not_known = unused,
+        (false, _) => causes.no_way_back = unused,
+    }
+    let base = u64::from(record.reused.max(kept));
+    let others = slots.iter().filter(|(slot, _)| **slot != record.slot);
+    let best = others
+        .map(|(_, held)| (held.row.common_prefix(&request.tokens), held.ended))
+        .max();
+    let (common, ended) = best.unwrap_or((0, 0));
+    let elsewhere = u64::from(common).saturating_sub(base).min(again - unused);
+    let share = u64::from(common) * 1000 / u64::from(record.prompt.max(1));
+    causes.elsewhere = match () {
+        () if record.id_slot.is_some() => Elsewhere {
+            pinned: elsewhere,
+            ..Elsewhere::default()
+        },
+        () if ended > record.launched => Elsewhere {
+            busy: elsewhere,
+            ..Elsewhere::default()
+        },
+        () if setup.slot_prompt_similarity == 0 => Elsewhere {
+            least_recently_used: elsewhere,
+            ..Elsewhere::default()
+        },
+        () if share <= setup.slot_prompt_similarity.into() => Elsewhere {
+            similarity: elsewhere,
+            ..Elsewhere::default()
+        },
+        () => Elsewhere::default(),
+    };
+    causes.evicted = again - unused - causes.elsewhere.sum();
+    causes
+}
+
+/// Leaves out what is zero or not known, at every depth: of 50,000 requests that is most of the text.
+fn slim(value: &mut Value) {
+    let Value::Object(fields) = value else { return };
+    fields.values_mut().for_each(slim);
+    fields.retain(|name, value| match value {
+        Value::Null => false,
+        Value::Number(number) => {
+            matches!(&**name, "slot" | "prompt_tokens" | "reused" | "evaluated")
+                || number.as_f64() != Some(0.0)
+        }
+        Value::Object(fields) => {
+            !fields.is_empty() || matches!(&**name, "causes" | "from" | "evaluation")
+        }
+        _ => true,
+    });
+}
