@@ -99,16 +99,8 @@ fn of_recording(path: &Path, simulated: bool) -> Result<Value, String> {
 
 /// The recorded setting among others: slots, and sizes of the host cache.
 fn grid(traffic: &Traffic, recorded: &Setting) -> Vec<PointOut> {
-    let mut slots = vec![1, 2, 4, 8];
-    let mut sizes = vec![0, 2048, 8192];
-    slots.push(recorded.parallel);
-    sizes.push(recorded.cache_ram);
-    for all in [&mut sizes] {
-        all.sort_unstable();
-        all.dedup();
-    }
-    slots.sort_unstable();
-    slots.dedup();
+    let slots = distinct(vec![1, 2, 4, 8, recorded.parallel]);
+    let sizes = distinct(vec![0, 2048, 8192, recorded.cache_ram]);
     let mut points = Vec::new();
     for &parallel in &slots {
         for &mib in &sizes {
@@ -127,6 +119,12 @@ fn grid(traffic: &Traffic, recorded: &Setting) -> Vec<PointOut> {
         }
     }
     points
+}
+
+fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 fn of_server(control: &ControlAt, names: &mut Names) -> Result<Value, String> {

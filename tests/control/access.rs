@@ -1,8 +1,8 @@
 //! Which requests the control endpoint answers, where it listens, and what happens if it cannot listen.
 
 use crate::support::{Hooked, LAUNCHER, ask, bare, until};
-use contextpilot_control::Stats;
-use contextpilot_testbed::{Arch, Connection, Model, Response, Server};
+use contextpilot_control::{RequestName, Stats, Tree};
+use contextpilot_testbed::{Arch, Connection, Model, Request, Response, Server};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -41,6 +41,100 @@ fn requests_by_web_pages_are_refused() {
         );
         assert_eq!(response.status, 200, "{host}");
     }
+}
+
+/// A browser marks what our own page reads so, and nothing else.
+#[test]
+fn the_page_of_the_endpoint_may_read_and_do_nothing_else() {
+    let hooked = Hooked::observing(&bare(1));
+    hooked.complete(&ask(1, 60).id("req-1"));
+    hooked.settled(1);
+    let own = "Host: 127.0.0.1:1\r\nSec-Fetch-Site: same-origin\r\n";
+    let status = |request: &str, more: &str| {
+        send(&hooked, &format!("{request} HTTP/1.1\r\n{own}{more}\r\n")).status
+    };
+    for path in [
+        "/stats",
+        "/tree",
+        "/requests/last",
+        "/requests/req-1",
+        "/metrics",
+    ] {
+        assert_eq!(status(&format!("GET {path}"), ""), 200, "{path}");
+    }
+    let origin = "Origin: http://127.0.0.1:1\r\n";
+    for (request, more) in [
+        ("POST /reset", ""),
+        ("POST /reset", origin),
+        ("POST /match", ""),
+        ("POST /requests", ""),
+        ("GET /stats", origin),
+        ("GET /stats", "Sec-Fetch-Site: cross-site\r\n"),
+    ] {
+        assert_eq!(status(request, more), 403, "{request} {more}");
+    }
+    let foreign =
+        "GET /stats HTTP/1.1\r\nHost: attacker.example\r\nSec-Fetch-Site: same-origin\r\n\r\n";
+    assert_eq!(send(&hooked, foreign).status, 421);
+    assert_eq!(hooked.stats().tokens.live_requests, 1);
+}
+
+#[test]
+fn browsers_get_a_page_without_the_token_and_nothing_with_data_in_it() {
+    let hooked = Hooked::observing(&bare(1).env("CONTEXTPILOT_LISTEN_TOKEN", "s3same"));
+    hooked.complete(&ask(1, 60).id("req-secret"));
+    let browser =
+        "Host: any.example\r\nAccept: text/html,*/*\r\nAccept-Encoding: gzip, deflate\r\n";
+    let get = |path: &str| send(&hooked, &format!("GET {path} HTTP/1.1\r\n{browser}\r\n"));
+    let page = get("/");
+    assert_eq!(page.status, 200);
+    assert_eq!(page.header("Content-Encoding"), Some("deflate"));
+    let policy = page.header("Content-Security-Policy").unwrap();
+    assert!(policy.starts_with("default-src 'none'"), "{policy}");
+    for path in [
+        "/stats",
+        "/tree",
+        "/events",
+        "/requests/last",
+        "/metrics",
+        "/x",
+    ] {
+        assert_eq!(get(path).status, 401, "{path}");
+    }
+}
+
+#[test]
+fn the_tree_has_the_branches_that_were_asked_for() {
+    let hooked = Hooked::observing(&bare(2));
+    let system = "z".repeat(100);
+    for (slot, id) in [(0, "tea"), (1, "sea")] {
+        let prompt = format!("{system}{}", id.repeat(20));
+        hooked.complete(&Request::completion(prompt).id(id).slot(slot));
+    }
+    hooked.settled(2);
+    let tree = |query: &str| -> Tree {
+        let response = hooked.get(&format!("/tree{query}"));
+        assert_eq!(response.status, 200, "{}", response.text());
+        serde_json::from_str(&response.text()).unwrap()
+    };
+    let whole = tree("");
+    let held: u32 = whole.branches.iter().map(|one| one.to - one.from).sum();
+    assert_eq!(u64::from(held), hooked.stats().tokens.resident);
+    let of = |id: &str| {
+        let name = RequestName::Id(id.to_owned());
+        let found = whole
+            .branches
+            .iter()
+            .find(|one| one.requests.contains(&name));
+        found.unwrap().clone()
+    };
+    let (tea, sea) = (of("tea"), of("sea"));
+    assert_eq!((&*tea.slots, &*sea.slots), (&[0][..], &[1][..]));
+    assert_eq!(tea.parent, sea.parent);
+    let shared = &whole.branches[tea.parent.unwrap()];
+    assert_eq!((&*shared.slots, shared.from), (&[0, 1][..], 0));
+    assert_eq!(tree("?most=1").branches.len(), 1);
+    assert_eq!(hooked.get("/tree?most=x").status, 400);
 }
 
 #[test]

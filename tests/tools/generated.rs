@@ -9,8 +9,9 @@ fn completions_contain_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = good(&companion(&["completions", shell]).output().unwrap());
         for command in [
-            "demo", "top", "stats", "where", "why", "events", "slots", "ttft", "reset", "run",
-            "simulate", "advise", "store", "doctor", "listen", "gateway", "index", "up",
+            "demo", "top", "open", "report", "stats", "where", "why", "events", "slots", "ttft",
+            "reset", "run", "simulate", "advise", "store", "doctor", "listen", "gateway", "index",
+            "up",
         ] {
             assert!(script.contains(command), "{command} for {shell}");
         }

@@ -1,11 +1,11 @@
 //! What one end writes, the other end reads; and JSON looks as the docs say.
 
 use contextpilot_control::{
-    Causes, Change, ChosenBy, ControlEndpoint, Delivery, Diverged, Engine, Evaluated, Evaluation,
-    EventId, Evicted, Flags, Health, HealthStatus, HookedFunction, HostCache, KvBytes, KvEvents,
-    LogLine, Losses, Lost, Memory, Missed, Mode, Model, ModelState, Outcome, Place, PrefixStore,
-    Reason, Recording, Refusal, RequestName, RequestState, Requests, Reset, ResidencyEvent, Reuse,
-    ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
+    Branch, Causes, Change, ChosenBy, ControlEndpoint, Delivery, Diverged, Engine, Evaluated,
+    Evaluation, EventId, Evicted, Flags, Health, HealthStatus, HookedFunction, HostCache, KvBytes,
+    KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode, Model, ModelState, Outcome,
+    Place, PrefixStore, Reason, Recording, Refusal, RequestName, RequestState, Requests, Reset,
+    ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens, Tree,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -184,9 +184,17 @@ fn evaluations_come_back_whole() {
         id: None,
         at: moment(),
         slot: 1,
+        time_to_first_token_seconds: Some(0.25),
+        ended: Some(moment()),
         evaluation: evaluation(),
     };
     let value = round_trip(&evaluated);
+    // An older hook's.
+    let mut old = value.clone();
+    let fields = old.as_object_mut().unwrap();
+    fields.retain(|name, _| name != "ended" && name != "time_to_first_token_seconds");
+    let old: Evaluated = serde_json::from_value(old).unwrap();
+    assert_eq!((old.ended, old.time_to_first_token_seconds), (None, None));
     let evaluation = &value["evaluation"];
     assert_eq!(evaluation["causes"]["new"], 6);
     assert_eq!(evaluation["causes"]["elsewhere"]["busy"], 0);
@@ -199,6 +207,39 @@ fn evaluations_come_back_whole() {
     assert_eq!((lost.tokens, lost.kept), (0, None));
     assert!(evaluation["diverged"].get("text").is_none());
     assert_eq!(evaluated.evaluation.causes.sum(), 9);
+}
+
+#[test]
+fn trees_come_back_whole() {
+    let branch = Branch {
+        parent: Some(0),
+        from: 8,
+        to: 11,
+        slots: vec![0, 2],
+        host: 1,
+        requests: vec![RequestName::Id("a".to_owned()), RequestName::Number(7)],
+        requests_total: 2,
+        merged: Merged {
+            branches: 3,
+            tokens: 40,
+            requests: 1,
+        },
+    };
+    let tree = Tree {
+        at: moment(),
+        epoch: "00ff".to_owned(),
+        resident: 11,
+        branches: vec![
+            Branch {
+                to: 8,
+                ..Branch::default()
+            },
+            branch,
+        ],
+    };
+    let value = round_trip(&tree);
+    assert_eq!(value["branches"][0]["parent"], Value::Null);
+    assert_eq!(value["branches"][1]["requests"], json!(["a", 7]));
 }
 
 #[test]
