@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! bench LAUNCHER PAGE [--quick] [--ledger FILE] [--python PYTHON] [--model FILE]
-//!     [--sessions FILE [--requests N]] [--only PART]...
+//!     [--sessions FILE [--requests N]] [--row USERS/SLOTS/HOST]... [--tokens] [--only PART]...
 //! ```
 
 mod cores;
@@ -50,6 +50,8 @@ struct Options {
     /// Recorded sessions, and how many requests of each are taken.
     sessions: Option<PathBuf>,
     requests: usize,
+    /// Rows of the sessions' table.
+    rows: parts::Rows,
     /// Parts to run; all if empty.
     only: Vec<String>,
 }
@@ -66,6 +68,7 @@ impl Options {
             model: None,
             sessions: None,
             requests: usize::MAX,
+            rows: parts::Rows::default(),
             only: Vec::new(),
         };
         while let Some(option) = arguments.next() {
@@ -77,6 +80,8 @@ impl Options {
                 "--model" => options.model = Some(value()?.into()),
                 "--sessions" => options.sessions = Some(value()?.into()),
                 "--requests" => options.requests = value()?.parse().map_err(|_| usage())?,
+                "--row" => options.rows.only.push(value()?),
+                "--tokens" => options.rows.tokens = true,
                 "--only" => options.only.push(value()?),
                 _ => return Err(usage()),
             }
@@ -107,6 +112,7 @@ fn run(options: &Options) -> Result<()> {
         options.ledger.as_deref(),
         options.python.as_deref(),
         sessions,
+        options.rows.clone(),
     ) {
         if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
             continue;

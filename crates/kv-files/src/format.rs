@@ -49,8 +49,8 @@ impl Head {
         (self.size() as u64).saturating_add(self.chunk.bytes)
     }
 
-    /// Header and tokens.
-    pub(crate) fn write(chunk: &Chunk, rows: &[u8]) -> Vec<u8> {
+    /// Header and tokens of a chunk with so many bytes of rows, which have this checksum.
+    pub(crate) fn write(chunk: &Chunk, rows: u64, rows_crc: u32) -> Vec<u8> {
         let (parent, offset) = chunk.parent.unwrap_or((Name([0; 16]), 0));
         let mut bytes = Vec::with_capacity(HEAD + 4 * chunk.tokens.len());
         bytes.extend(MAGIC);
@@ -64,8 +64,8 @@ impl Head {
         bytes.extend((chunk.tokens.len() as u32).to_le_bytes());
         bytes.extend(offset.to_le_bytes());
         bytes.extend([0; 12]);
-        bytes.extend((rows.len() as u64).to_le_bytes());
-        bytes.extend(crc32fast::hash(rows).to_le_bytes());
+        bytes.extend(rows.to_le_bytes());
+        bytes.extend(rows_crc.to_le_bytes());
         bytes.resize(HEAD, 0);
         for token in &*chunk.tokens {
             bytes.extend(token.to_le_bytes());

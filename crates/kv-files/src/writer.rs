@@ -127,10 +127,10 @@ impl Writer {
     /// # Errors
     /// The chunk was not taken, and nothing will become of it.
     pub fn write(&self, chunk: &Chunk, rows: Arc<Vec<u8>>) -> Result<(), Refusal> {
-        self.send(chunk, rows.len() as u64, Rows::Cut(rows))
+        self.send(chunk, Rows::Cut(rows))
     }
 
-    /// As [`write`](Self::write), with the rows that the chunk has in this state, which the thread cuts out. The
+    /// As [`write`](Self::write), with the rows that the chunk has in this state. The
     /// state stays in memory until all of its chunks are written.
     ///
     /// # Errors
@@ -138,10 +138,11 @@ impl Writer {
     pub fn write_from(&self, chunk: &Chunk, state: &Arc<Vec<u8>>) -> Result<(), Refusal> {
         let from = chunk.start as usize;
         let range = from..from + chunk.tokens.len();
-        self.send(chunk, chunk.bytes, Rows::InState(Arc::clone(state), range))
+        self.send(chunk, Rows::InState(Arc::clone(state), range))
     }
 
-    fn send(&self, chunk: &Chunk, bytes: u64, rows: Rows) -> Result<(), Refusal> {
+    fn send(&self, chunk: &Chunk, rows: Rows) -> Result<(), Refusal> {
+        let bytes = rows.size(chunk);
         self.accepts(bytes)?;
         let waiting = rows.waiting();
         self.shared.queued.fetch_add(bytes, Ordering::Relaxed);
@@ -187,7 +188,7 @@ impl Writer {
     /// The rows of a chunk that is not on disk yet.
     pub fn pending(&self, name: &Name) -> Option<Arc<Vec<u8>>> {
         let rows = self.waiting().get(name)?.rows()?;
-        rows.cut(Vec::new)
+        rows.cut()
     }
 
     /// Whether a chunk is still to be written.

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
 use contextpilot_kv_files::{Done, Folder, Header, Writer};
@@ -66,8 +66,7 @@ fn the_process_that_is_killed() {
     let writer = writer(&folder);
     let mut store = load(&folder, Some(&writer));
     let mut random = Random(seed);
-    println!("it runs");
-    loop {
+    for nth in 0.. {
         let length = 1 + random.below(900);
         let mut prompt: Vec<i32> = (0..length as i32).collect();
         let branch = random.below(length) as usize;
@@ -88,12 +87,23 @@ fn the_process_that_is_killed() {
                 .expect("it is taken");
         }
         assert!(writer.done().all(|done| matches!(done, Done::Written(_))));
-        if random.below(20) == 0 || writer.queued() > LIMIT {
+        if random.below(20) == 0 || writer.queued() > LIMIT || nth == 0 {
             assert!(writer.flush(LONG));
+        }
+        if nth == 0 {
+            // From now on the thread writes without its first rest, and is killed while it does.
+            println!("it runs");
         }
     }
 }
 
+/// What is being written.
+fn half_files(home: &Path) -> usize {
+    fs::read_dir(home.join("v1/new")).map_or(0, Iterator::count)
+}
+
+/// Every second one is killed when something is being written, or then at the latest: on a busy machine a process may
+/// not get that far in a few milliseconds.
 fn killed_after(home: &Path, seed: u64, time: Duration) {
     let this = std::env::current_exe().expect("a path");
     let mut child = Command::new(this)
@@ -111,7 +121,13 @@ fn killed_after(home: &Path, seed: u64, time: Duration) {
         assert_ne!(count, 0, "it ended: {said}");
         said += &String::from_utf8_lossy(&bytes[..count]);
     }
-    std::thread::sleep(time);
+    match seed % 2 {
+        0 => std::thread::sleep(time),
+        _ => {
+            let end = Instant::now() + 20 * time;
+            while half_files(home) == 0 && Instant::now() < end {}
+        }
+    }
     child.kill().expect("it is there");
     let status = child.wait().expect("it was killed");
     assert_eq!(status.code(), None, "it failed before it was killed");
@@ -129,7 +145,7 @@ fn after_200_kills_everything_is_whole() {
             seed,
             Duration::from_micros(random.below(25_000)),
         );
-        half += fs::read_dir(home.path().join("v1/new")).map_or(0, Iterator::count);
+        half += half_files(home.path());
         let store = load(&folder, None);
         most = most.max(store.chunks());
         // The next start finds these. (What is left in `new` goes when it starts to write.)
@@ -149,10 +165,5 @@ fn after_200_kills_everything_is_whole() {
     assert!(most > 3, "{most} chunks");
     assert!(half > 0, "no process was killed while it wrote");
     drop(writer(&folder));
-    until("half files are removed", || {
-        fs::read_dir(home.path().join("v1/new"))
-            .expect("a folder")
-            .count()
-            == 0
-    });
+    until("half files are removed", || half_files(home.path()) == 0);
 }

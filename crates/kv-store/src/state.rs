@@ -182,28 +182,43 @@ impl<'a> State<'a> {
     /// `false`, and nothing is appended, if the state does not have each of these positions once.
     #[must_use]
     pub fn extract(&self, range: Range<usize>, out: &mut Vec<u8>) -> bool {
+        out.reserve(range.len() * self.layout.bytes_per_token());
+        self.slices(range)
+            .map(|slices| slices.for_each(|slice| out.extend_from_slice(slice)))
+            .is_some()
+    }
+
+    /// What [`extract`](Self::extract) appends, slice by slice where it stands. Slices may be as short as an
+    /// element of a row.
+    ///
+    /// `None`: the state does not have each of these positions once.
+    pub fn slices(
+        &self,
+        range: Range<usize>,
+    ) -> Option<impl Iterator<Item = &'a [u8]> + use<'_, 'a>> {
         let has = |all: &Range<usize>| all.start <= range.start && range.end <= all.end;
         if range.start > range.end || !self.positions.as_ref().is_some_and(has) {
-            return false;
+            return None;
         }
-        out.reserve(range.len() * self.layout.bytes_per_token());
-        if self.layout.extra > 0 {
-            let (size, extra) = (self.layout.cell_size(), 4 * self.layout.extra);
-            for cell in self.cells_of(&range).flatten() {
-                let at = self.cells_at + cell * size + 8;
-                out.extend_from_slice(&self.bytes[at..at + extra]);
-            }
-        }
-        for place in self.layout.in_state(self.cells_at, self.cells) {
-            for repeat in 0..place.repeats {
+        let bytes = self.bytes;
+        let (size, extra) = (self.layout.cell_size(), 4 * self.layout.extra);
+        let cells = self.cells_of(&range).flatten().filter(move |_| extra > 0);
+        let words = cells.map(move |cell| {
+            let at = self.cells_at + cell * size + 8;
+            &bytes[at..at + extra]
+        });
+        let places = self.layout.in_state(self.cells_at, self.cells);
+        let rows = places.flat_map(move |place| {
+            let range = range.clone();
+            (0..place.repeats).flat_map(move |repeat| {
                 let rows = place.at + repeat * self.cells * place.unit;
-                for cells in self.cells_of(&range) {
+                self.cells_of(&range).map(move |cells| {
                     let from = rows + cells.start * place.unit;
-                    out.extend_from_slice(&self.bytes[from..from + cells.len() * place.unit]);
-                }
-            }
-        }
-        true
+                    &bytes[from..from + cells.len() * place.unit]
+                })
+            })
+        });
+        Some(words.chain(rows))
     }
 
     /// The cells that hold these positions, in their order.

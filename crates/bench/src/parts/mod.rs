@@ -21,6 +21,8 @@ use crate::lab::Lab;
 use crate::page::Page;
 use crate::sessions::Sessions;
 
+pub(crate) use store::Rows;
+
 type Part = Box<dyn Fn(&Lab, &mut Page) -> Result<()>>;
 
 /// All parts, by the names under which they can be asked for, in the order of the page.
@@ -28,6 +30,7 @@ pub(crate) fn all(
     ledger: Option<&Path>,
     python: Option<&Path>,
     sessions: Sessions,
+    rows: Rows,
 ) -> Vec<(&'static str, Part)> {
     let ledger = ledger.map(Path::to_owned);
     let python = python.map(PathBuf::from);
@@ -48,7 +51,7 @@ pub(crate) fn all(
         ("explaining", Box::new(explaining::run)),
         (
             "sessions",
-            Box::new(move |lab, page| store::sessions(&sessions, lab, page)),
+            Box::new(move |lab, page| store::sessions(&sessions, &rows, lab, page)),
         ),
         (
             "restarts",

@@ -15,10 +15,12 @@ use crate::lab::{Lab, failed};
 use crate::page::Page;
 use crate::sessions::Sessions;
 
+pub(crate) use traffic::Rows;
+
 /// Agents' sessions, with and without it.
-pub(super) fn sessions(sessions: &Sessions, lab: &Lab, page: &mut Page) -> Result<()> {
+pub(super) fn sessions(sessions: &Sessions, rows: &Rows, lab: &Lab, page: &mut Page) -> Result<()> {
     page.section("The prefix store");
-    traffic::run(sessions, lab, page)
+    traffic::run(sessions, rows, lab, page)
 }
 
 /// The same while the server ends and starts again.

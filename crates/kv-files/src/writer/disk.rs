@@ -1,7 +1,7 @@
 //! What the writer's thread does to files.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -12,8 +12,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use super::rows::Rows;
 use crate::folder::{Folder, NEW, file_name};
-use crate::format::Head;
+use crate::format::{HEAD, Head};
 use crate::models;
 
 /// So many bytes are written at a time.
@@ -25,7 +26,10 @@ pub(super) struct Disk {
     folder: Folder,
     /// The folder of files that are being written, once it is open.
     new: Option<OwnedFd>,
+    /// How many files were made.
     written: u64,
+    /// What is written next. Its memory is used again.
+    piece: Vec<u8>,
 }
 
 impl Disk {
@@ -34,6 +38,7 @@ impl Disk {
             folder,
             new: None,
             written: 0,
+            piece: Vec::with_capacity(PIECE),
         }
     }
 
@@ -41,25 +46,54 @@ impl Disk {
         self.folder.path().to_owned()
     }
 
-    /// Calls `rest` now and then.
+    /// Writes the file of a chunk. Calls `rest` after each piece.
+    ///
+    /// # Errors
+    /// Those of the system; `InvalidData`: the rows are in a state that lacks them.
     pub(super) fn write(
         &mut self,
         chunk: &Chunk,
-        rows: &[u8],
+        rows: &Rows,
         rest: impl FnMut(),
     ) -> io::Result<()> {
-        let head = Head::write(chunk, rows);
+        let size = rows.size(chunk);
         // Else the system would end the process, the server, with a signal.
         let most = getrlimit(Resource::Fsize).current;
-        if most.is_some_and(|most| most < (head.len() + rows.len()) as u64) {
+        let head = (HEAD + 4 * chunk.tokens.len()) as u64;
+        if most.is_some_and(|most| most < head.saturating_add(size)) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let new = match self.new.take() {
             Some(new) => new,
             None => self.folder.inner(NEW)?,
         };
-        let to = file_name(&chunk.name);
-        self.put(&new, &[&head, rows], &to, rest)?;
+        let piece = &mut self.piece;
+        // After a failure it may hold something.
+        piece.clear();
+        let content = |file: &mut File| {
+            // Its checksum is known when all rows were seen.
+            file.seek(SeekFrom::Start(head))?;
+            let mut pieces = Pieces {
+                file,
+                piece,
+                crc: crc32fast::Hasher::new(),
+                written: 0,
+                rest,
+            };
+            let lacks =
+                || io::Error::new(io::ErrorKind::InvalidData, "the state lacks these tokens");
+            rows.each(|slice| pieces.add(slice)).ok_or_else(lacks)??;
+            let (written, crc) = pieces.finish()?;
+            file.rewind()?;
+            file.write_all(&Head::write(chunk, written, crc))
+        };
+        put(
+            &self.folder,
+            &mut self.written,
+            &new,
+            content,
+            &file_name(&chunk.name),
+        )?;
         // Kept open only as long as all is well.
         self.new = Some(new);
         Ok(())
@@ -69,64 +103,8 @@ impl Disk {
     pub(super) fn name_model(&mut self, fingerprint: &Fingerprint, model: &str) -> io::Result<()> {
         let new = self.folder.inner(NEW)?;
         let to = models::file_name(fingerprint);
-        self.put(&new, &[model.as_bytes()], &to, || ())
-    }
-
-    /// Writes a file whole, and then gives it its name: a folder, and a name in it.
-    fn put(
-        &mut self,
-        new: &OwnedFd,
-        parts: &[&[u8]],
-        to: &str,
-        mut rest: impl FnMut(),
-    ) -> io::Result<()> {
-        let (mut file, name) = self.create(new)?;
-        let written = parts
-            .iter()
-            .flat_map(|part| part.chunks(PIECE))
-            .try_for_each(|piece| {
-                file.write_all(piece)?;
-                rest();
-                Ok(())
-            })
-            .and_then(|()| self.rename(new, &name, to));
-        if written.is_err() {
-            let _ = rustix::fs::unlinkat(new, &*name, AtFlags::empty());
-        }
-        written
-    }
-
-    /// A new file, locked so that nobody takes it for one of a dead process.
-    fn create(&mut self, new: &OwnedFd) -> io::Result<(File, String)> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let mode = Mode::RUSR | Mode::WUSR;
-        for _ in 0..ATTEMPTS {
-            self.written += 1;
-            let name = format!("{}-{}", std::process::id(), self.written);
-            match rustix::fs::openat(new, &*name, flags | OFlags::CLOEXEC, mode) {
-                Ok(file) => {
-                    // Where there are no locks, nobody removes others' files either.
-                    let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-                    return Ok((file.into(), name));
-                }
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(Errno::EXIST.into())
-    }
-
-    fn rename(&self, new: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
-        let private = self.folder.private();
-        match rustix::fs::renameat(new, from, &*private, to) {
-            // The first file of this folder.
-            Err(Errno::NOENT) => {
-                let folder = to.split_once('/').map_or(to, |(folder, _)| folder);
-                self.folder.inner(folder)?;
-                Ok(rustix::fs::renameat(new, from, &*private, to)?)
-            }
-            other => Ok(other?),
-        }
+        let content = |file: &mut File| file.write_all(model.as_bytes());
+        put(&self.folder, &mut self.written, &new, content, &to)
     }
 
     pub(super) fn remove(&self, name: &Name) -> io::Result<()> {
@@ -168,5 +146,93 @@ impl Disk {
                 let _ = rustix::fs::unlinkat(&new, name, AtFlags::empty());
             }
         }
+    }
+}
+
+/// Writes a file whole, and then gives it its name: a folder, and a name in it.
+fn put(
+    folder: &Folder,
+    count: &mut u64,
+    new: &OwnedFd,
+    content: impl FnOnce(&mut File) -> io::Result<()>,
+    to: &str,
+) -> io::Result<()> {
+    let (mut file, name) = create(count, new)?;
+    let written = content(&mut file).and_then(|()| rename(folder, new, &name, to));
+    if written.is_err() {
+        let _ = rustix::fs::unlinkat(new, &*name, AtFlags::empty());
+    }
+    written
+}
+
+/// A new file, locked so that nobody takes it for one of a dead process.
+fn create(count: &mut u64, new: &OwnedFd) -> io::Result<(File, String)> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let mode = Mode::RUSR | Mode::WUSR;
+    for _ in 0..ATTEMPTS {
+        *count += 1;
+        let name = format!("{}-{count}", std::process::id());
+        match rustix::fs::openat(new, &*name, flags | OFlags::CLOEXEC, mode) {
+            Ok(file) => {
+                // Where there are no locks, nobody removes others' files either.
+                let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+                return Ok((file.into(), name));
+            }
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
+fn rename(folder: &Folder, new: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
+    let private = folder.private();
+    match rustix::fs::renameat(new, from, &*private, to) {
+        // The first file of this folder.
+        Err(Errno::NOENT) => {
+            let inner = to.split_once('/').map_or(to, |(inner, _)| inner);
+            folder.inner(inner)?;
+            Ok(rustix::fs::renameat(new, from, &*private, to)?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Rows on their way into a file. They are gathered, summed up and written while they are in the processor's
+/// cache.
+struct Pieces<'a, R> {
+    file: &'a mut File,
+    piece: &'a mut Vec<u8>,
+    crc: crc32fast::Hasher,
+    written: u64,
+    rest: R,
+}
+
+impl<R: FnMut()> Pieces<'_, R> {
+    fn add(&mut self, mut slice: &[u8]) -> io::Result<()> {
+        while !slice.is_empty() {
+            let (taken, left) = slice.split_at(slice.len().min(PIECE - self.piece.len()));
+            self.piece.extend_from_slice(taken);
+            slice = left;
+            if self.piece.len() == PIECE {
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        self.crc.update(self.piece);
+        self.file.write_all(self.piece)?;
+        self.written += self.piece.len() as u64;
+        self.piece.clear();
+        (self.rest)();
+        Ok(())
+    }
+
+    /// How many bytes there were, and their checksum.
+    fn finish(mut self) -> io::Result<(u64, u32)> {
+        self.write()?;
+        Ok((self.written, self.crc.finalize()))
     }
 }

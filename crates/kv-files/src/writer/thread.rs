@@ -43,7 +43,6 @@ pub(super) fn run(
         touch_at: None,
         pause: None,
         next_pause: FIRST_PAUSE,
-        cut: Vec::new(),
     };
     while thread.step(jobs) {}
 }
@@ -58,8 +57,6 @@ struct Thread<'a> {
     /// Until when nothing is written, and why.
     pause: Option<(Instant, Problem)>,
     next_pause: Duration,
-    /// For rows that are cut here.
-    cut: Vec<u8>,
 }
 
 impl Thread<'_> {
@@ -81,18 +78,8 @@ impl Thread<'_> {
         match job {
             Ok(Job::Write(chunk, rows)) => {
                 self.rests.begin(&self.shared.hurry);
-                let (done, bytes) = match rows.cut(|| std::mem::take(&mut self.cut)) {
-                    Some(cut) => {
-                        self.rests.rest(&self.shared.hurry);
-                        let done = self.write(&chunk, &cut);
-                        let bytes = cut.len() as u64;
-                        if matches!(rows, Rows::InState(..)) {
-                            self.cut = Arc::try_unwrap(cut).unwrap_or_default();
-                        }
-                        (done, bytes)
-                    }
-                    None => (self.not_in_state(&chunk), chunk.bytes),
-                };
+                let done = self.write(&chunk, &rows);
+                let bytes = rows.size(&chunk);
                 // From now on nobody finds the rows in memory.
                 self.keep(rows.into_bytes());
                 self.shared.queued.fetch_sub(bytes, Ordering::Relaxed);
@@ -119,7 +106,7 @@ impl Thread<'_> {
         true
     }
 
-    fn write(&mut self, chunk: &Chunk, rows: &[u8]) -> Done {
+    fn write(&mut self, chunk: &Chunk, rows: &Rows) -> Done {
         if let Some((_, problem)) = &self.pause {
             return Done::Failed(chunk.name, problem.clone());
         }
@@ -130,14 +117,12 @@ impl Thread<'_> {
                 self.next_pause = FIRST_PAUSE;
                 Done::Written(chunk.name)
             }
+            // Cannot be: whoever hands a state over has read it.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Done::Failed(chunk.name, Problem::new(self.disk.path(), &error))
+            }
             Err(error) => Done::Failed(chunk.name, self.pause(&error)),
         }
-    }
-
-    /// Cannot be: whoever hands a state over has read it.
-    fn not_in_state(&self, chunk: &Chunk) -> Done {
-        let error = io::Error::new(io::ErrorKind::InvalidData, "the state lacks these tokens");
-        Done::Failed(chunk.name, Problem::new(self.disk.path(), &error))
     }
 
     /// Keeps the memory of rows that are written, if nobody else has them.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::super::serving::{ask, prompt};
 use super::Stored;
-use crate::lab::{Lab, failed};
+use crate::lab::{Lab, failed, resident};
 use crate::page::{Aim, Page};
 use crate::sample::{Comparison, Sample, Verdict, order};
 
@@ -144,7 +144,8 @@ fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
     let tokens = lab.rounds(2_100, 200);
     let plain = Server::builder()
         .model(&Model::of(&spec))
-        .bare_slots(2)
+        // Not `bare_slots`, which has no host prompt cache.
+        .args(["--no-kv-unified", "--parallel", "2"])
         .args(["-c", "12800", "-ctk", "f32", "-ctv", "f32"]);
     let folder = tempfile::tempdir_in(lab.scratch(""))?;
     let stored = Stored::start(
@@ -155,6 +156,7 @@ fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
     let servers = [plain.clone().spawn()?, plain.spawn()?];
     let servers = [&servers[0], &servers[1], &stored.server];
     let mut gaps = Comparison::new(&["the server's host cache", "the same, again", "the store"]);
+    let before = resident(servers[0])?;
     for round in 0..lab.rounds(6, 1) {
         for side in order(round, servers.len()) {
             gaps.add(side, gap(servers[side], round, tokens)?);
@@ -162,6 +164,10 @@ fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
     }
     if stored.figures()?.saves == 0 {
         return Err(failed("nothing was stored"));
+    }
+    let saved = (tokens * 48) as f64 / 1024.0;
+    if resident(servers[0])? < before + saved {
+        return Err(failed("the plain server saved nothing to its host cache"));
     }
     page.say(format!(
         "**A neighbour**: one of two slots generates, and the other one's prompt of {tokens} tokens ({} MB) is\n\

@@ -17,7 +17,7 @@ use crate::sessions::{Session, Sessions};
 /// Sessions at a time, slots, and the host prompt cache.
 const USERS: usize = 3;
 const SLOTS: u32 = 2;
-const HOST: [&str; 2] = ["--cache-ram", "3"];
+const HOST: [&str; 3] = ["--no-kv-unified", "--cache-ram", "3"];
 /// Target: evaluated tokens of what was answered, as a multiple of those that are needed.
 const EVALUATED: f64 = 1.10;
 /// A server is ended up to so many milliseconds behind an answer.
