@@ -89,9 +89,11 @@ fn licence_expressions_are_evaluated() {
     assert!(!is_met("(GPL-3.0 OR LGPL-3.0) AND ISC", &allowed));
 }
 
-/// These crates have no dependencies, except for tests. So no dependency of theirs can do I/O.
+/// These crates depend on nothing, except for tests, but on crates that only compute. So no dependency of
+/// theirs can do I/O.
 #[test]
-fn pure_crates_have_no_dependencies() {
+fn pure_crates_depend_only_on_what_computes() {
+    let computes = ["crc32fast", "percent-encoding", "siphasher"];
     let metadata = metadata();
     for name in [
         "contextpilot-order",
@@ -112,6 +114,7 @@ fn pure_crates_have_no_dependencies() {
             .expect("dependencies")
             .iter()
             .filter(|dependency| dependency["kind"].is_null())
+            .filter(|dependency| !computes.iter().any(|name| dependency["name"] == *name))
             .collect();
         assert!(dependencies.is_empty(), "{name}: {dependencies:?}");
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Arch, Connection, Index, Model, Request, Server, Spec};
+use contextpilot_testbed::{Arch, Connection, Index, Model, Random, Request, Server, Spec};
 use serde_json::Value;
 
 mod draw;
@@ -103,12 +103,10 @@ fn endpoint(server: &Server) -> Result<String> {
 fn load(server: &Server, span: Duration) -> Result<()> {
     let deadline = Instant::now() + span;
     let client = |number: u64| -> std::result::Result<(), String> {
-        let mut random = 0x9e37_79b9_7f4a_7c15 ^ (number + 1);
+        let mut source = Random(number + 1);
         let mut asked = 0;
         while Instant::now() < deadline {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
+            let random = source.draw();
             let document = (random >> 32) % 9 * ((random >> 20) % 9) / 8;
             let text = format!("Document {document}: ").repeat(40 + document as usize * 4);
             asked += 1;

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Model, Request, Server};
+use contextpilot_testbed::{Arch, Model, Random, Request, Server};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -75,12 +75,10 @@ fn client(
     number: u64,
     ended: &AtomicBool,
 ) -> std::result::Result<(), contextpilot_testbed::Error> {
-    let mut random = 0x9e37_79b9_7f4a_7c15 ^ number;
+    let mut source = Random(number);
     let mut asked = 0;
     while !ended.load(Ordering::Relaxed) {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+        let random = source.draw();
         let place = ((random >> 32) % 9 * ((random >> 20) % 9) / 8) as usize;
         let name = NAMES[place];
         asked += 1;

@@ -1,26 +1,21 @@
 //! Random choices that a seed repeats.
 
-pub(crate) struct Dice(u64);
+use contextpilot_testbed::Random;
+
+pub(crate) struct Dice(Random);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(Random(seed))
     }
 
     pub(crate) fn another(&mut self) -> Self {
-        Self::new(self.next())
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+        Self(self.0.split())
     }
 
     /// Below `most`.
     pub(crate) fn below(&mut self, most: usize) -> usize {
-        (self.next() % most.max(1) as u64) as usize
+        self.0.index(most.max(1))
     }
 
     pub(crate) fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {

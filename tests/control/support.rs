@@ -1,7 +1,9 @@
 //! A server under the launcher, and its control endpoint.
 
 use contextpilot_control::{RequestState, ResidencyEvent, Stats};
-use contextpilot_testbed::{Arch, Builder, Connection, Index, Model, Request, Response, Server};
+use contextpilot_testbed::{
+    Arch, Builder, Connection, Index, Model, Random, Request, Response, Server,
+};
 
 pub(crate) use contextpilot_testbed::until;
 use serde_json::Value;
@@ -28,14 +30,7 @@ pub(crate) fn model(arch: Arch) -> Builder {
 
 /// `length` letters. Different seeds give unrelated letters.
 pub(crate) fn text(seed: u64, length: usize) -> String {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut letter = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        char::from(b'a' + (state % 26) as u8)
-    };
-    (0..length).map(|_| letter()).collect()
+    Random(seed).letters(length)
 }
 
 pub(crate) fn ask(seed: u64, length: usize) -> Request {

@@ -8,7 +8,7 @@
 use crate::{LAUNCHER, latest};
 use contextpilot_control::{ChosenBy, Evaluated, Match, MatchRequest};
 use contextpilot_testbed::{
-    Arch, Builder, Completion, Connection, Error, Model, Request, Result, Server, try_until,
+    Arch, Builder, Completion, Connection, Error, Model, Random, Request, Result, Server, try_until,
 };
 use std::net::SocketAddr;
 
@@ -107,11 +107,12 @@ impl Run {
         let mut compared = Compared::default();
         let mut said_before = server.stderr().len();
         for nth in 0..self.prompts {
-            let prompt = random.prompt(&known);
+            let prompt = draw_prompt(&mut random, &known);
             known.push(prompt.clone());
-            let pinned = (random.below(8) == 0).then(|| random.below(3));
+            let pinned = (random.below(8) == 0).then(|| random.below(3) as u32);
             let told = matched(control, &prompt, pinned)?;
-            let mut request = Request::completion(prompt.clone()).predict(1 + random.below(6));
+            let mut request =
+                Request::completion(prompt.clone()).predict(1 + random.below(6) as u32);
             if random.below(10) == 0 {
                 request = request.with("cache_prompt", false);
             }
@@ -244,36 +245,23 @@ fn newest(control: SocketAddr, number: u64) -> Result<Evaluated> {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((((z ^ (z >> 31)) >> 32) * u64::from(n)) >> 32) as u32
+/// The beginning of an earlier prompt, perhaps with a gap in it, followed by new tokens.
+fn draw_prompt(random: &mut Random, known: &[Vec<i32>]) -> Vec<i32> {
+    let mut prompt = Vec::new();
+    if !known.is_empty() && random.below(5) > 0 {
+        // One of the last eight prompts.
+        let back = random.index(8).min(known.len() - 1);
+        let like = &known[known.len() - 1 - back];
+        let keep = random.index(like.len() + 1);
+        let skip = match random.below(3) {
+            0 => random.index(20),
+            _ => like.len(),
+        };
+        prompt.extend(&like[..keep]);
+        prompt.extend(like.iter().skip(keep + skip));
     }
-
-    /// The beginning of an earlier prompt, perhaps with a gap in it, followed by new tokens.
-    fn prompt(&mut self, known: &[Vec<i32>]) -> Vec<i32> {
-        let mut prompt = Vec::new();
-        if !known.is_empty() && self.below(5) > 0 {
-            // One of the last eight prompts.
-            let back = self.below(8).min(known.len() as u32 - 1) as usize;
-            let like = &known[known.len() - 1 - back];
-            let keep = self.below(like.len() as u32 + 1) as usize;
-            let skip = match self.below(3) {
-                0 => self.below(20) as usize,
-                _ => like.len(),
-            };
-            prompt.extend(&like[..keep]);
-            prompt.extend(like.iter().skip(keep + skip));
-        }
-        let more = 1 + self.below(60);
-        prompt.extend((0..more).map(|_| 3 + 'a' as i32 + self.below(26) as i32));
-        prompt.truncate(400);
-        prompt
-    }
+    let more = 1 + random.below(60);
+    prompt.extend((0..more).map(|_| 3 + 'a' as i32 + random.below(26) as i32));
+    prompt.truncate(400);
+    prompt
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use contextpilot_client::Control;
 use contextpilot_control::{Evaluated, Evaluation, PrefixStore};
-use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server, until};
+use contextpilot_testbed::{Arch, Builder, Completion, Model, Random, Request, Server, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -127,14 +127,8 @@ fn asking(prompt: &[u32]) -> Request {
 
 /// Tokens that mean nothing. Different seeds give unrelated tokens.
 fn tokens(seed: u64, count: usize) -> Vec<u32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut token = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        300 + (state % 50) as u32
-    };
-    (0..count).map(|_| token()).collect()
+    let mut random = Random(seed);
+    (0..count).map(|_| 300 + random.below(50) as u32).collect()
 }
 
 /// The files of all chunks of a store.

@@ -1,21 +1,15 @@
 //! The advice of `why`: what it promises is what a server that follows it saves.
 
-use contextpilot_testbed::{Arch, Model, Request, Server};
+use contextpilot_testbed::{Arch, Model, Random, Request, Server};
 use serde_json::Value;
 
 use crate::support::{Watched, json, until};
 
 /// So many tokens, the same for the same seed, and others for others.
 fn tokens(seed: u64, count: usize) -> Vec<i32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let draw = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        // From 259 on, after the tokens for single bytes.
-        259 + (state >> 33) as i32 % 98
-    };
-    (0..count).map(draw).collect()
+    let mut random = Random(seed);
+    // From 259 on, after the tokens for single bytes.
+    (0..count).map(|_| 259 + random.below(98) as i32).collect()
 }
 
 fn ask(prompt: Vec<i32>) -> Request {

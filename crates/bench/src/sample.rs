@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use contextpilot_testbed::Random;
+
 /// With fewer rounds, nothing is certain: chance alone puts five of five figures on one side in one
 /// of sixteen cases.
 const FEWEST: usize = 6;
@@ -73,16 +75,9 @@ impl Interval {
 /// In which order to ask the sides in a round: another one each time, or whoever always comes after
 /// a slow one would suffer from what that leaves behind.
 pub(crate) fn order(round: usize, sides: usize) -> Vec<usize> {
-    let mut state = round as u64;
-    let mut next = || {
-        // SplitMix64.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
+    let mut random = Random(round as u64);
     let mut order: Vec<usize> = (0..sides).collect();
-    order.sort_by_cached_key(|_| next());
+    order.sort_by_cached_key(|_| random.draw());
     order
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use contextpilot_testbed::Result;
+use contextpilot_testbed::{Random, Result};
 use serde_json::Value;
 
 use crate::lab::failed;
@@ -181,18 +181,6 @@ fn made_up(number: u64, requests: usize) -> Session {
         prompts.push(prompt.clone());
     }
     Session { number, prompts }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        range.start + (mixed ^ (mixed >> 31)) % (range.end - range.start)
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-use std::fmt::Write;
 use std::io::Read;
 use std::time::Duration;
 
 use contextpilot_control::{
     EventId, Health, Latest, Like, Match, RequestState, RequestStates, Reset, Slot, Stats, Tree,
 };
+use contextpilot_settings::percent;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -106,7 +106,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stats`].
     pub fn request(&self, id: &str) -> Result<RequestState> {
-        let path = format!("/requests/{}", encoded(id));
+        let path = format!("/requests/{}", percent::encode(id));
         let answer = self.http.get(&path, Patience::Whole(QUICK))?;
         match answer.status.as_u16() {
             404 => answer.json_whatever_the_status(),
@@ -250,32 +250,5 @@ impl Control {
             .success()?;
         let (stream, address) = answer.reader();
         Ok(Events::new(Box::new(stream), address, after.cloned()))
-    }
-}
-
-/// A path segment: everything but RFC 3986's unreserved characters encoded.
-fn encoded(text: &str) -> String {
-    let mut path = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'-' | b'.' | b'_' | b'~' => path.push(char::from(byte)),
-            _ if byte.is_ascii_alphanumeric() => path.push(char::from(byte)),
-            _ => {
-                // Writing to a string cannot fail.
-                let _ = write!(path, "%{byte:02X}");
-            }
-        }
-    }
-    path
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_encoded() {
-        assert_eq!(encoded("req-1_a.b~"), "req-1_a.b~");
-        assert_eq!(encoded("a/b ?é"), "a%2Fb%20%3F%C3%A9");
     }
 }

@@ -148,10 +148,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Text from outside as part of one line: no control characters, at most 300.
+/// Text from outside as part of one line.
 pub(crate) fn one_line(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(300)
-        .collect()
+    contextpilot_settings::one_line(text, 300)
 }

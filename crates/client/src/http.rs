@@ -78,10 +78,8 @@ impl Http {
 
     #[cfg(unix)]
     fn unix(path: PathBuf, shown: &str) -> Result<Self> {
-        use contextpilot_unix_http::{NoAddress, UnixConnector};
-
         Ok(Self {
-            agent: Agent::with_parts(agent_config(), UnixConnector::new(&path), NoAddress),
+            agent: contextpilot_unix_http::agent(agent_config(), &path),
             base: "http://localhost".to_owned(),
             shown: shown.to_owned(),
             authorization: None,

@@ -4,7 +4,6 @@ use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use contextpilot_unix_http::{NoAddress, UnixConnector};
 use ureq::config::Config as AgentConfig;
 use ureq::http::{HeaderValue, Uri, header};
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
@@ -88,10 +87,7 @@ impl Client {
         let agent_config = agent_config(config)?;
         let agent = match &config.socket {
             None => Agent::with_parts(agent_config, DefaultConnector::new(), SameThread),
-            Some(socket) => {
-                let connector = UnixConnector::new(&socket.path);
-                Agent::with_parts(agent_config, connector, NoAddress)
-            }
+            Some(socket) => contextpilot_unix_http::agent(agent_config, &socket.path),
         };
         Ok(Client {
             agent,
@@ -240,7 +236,7 @@ fn no_answer(error: ureq::Error) -> NoAnswer {
 
 fn describe(error: &ureq::Error) -> String {
     use ureq::Error as E;
-    one_line(&match error {
+    let text = match error {
         // rustls reports a failed handshake as an I/O error.
         E::Io(e) => match e.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(tls) => describe_tls(tls),
@@ -251,7 +247,8 @@ fn describe(error: &ureq::Error) -> String {
         E::HostNotFound => "its host name is not known".to_owned(),
         E::Protocol(e) => format!("the answer is not HTTP ({e})"),
         other => other.to_string(),
-    })
+    };
+    contextpilot_settings::one_line(&text, 200)
 }
 
 fn describe_tls(error: &rustls::Error) -> String {
@@ -262,14 +259,6 @@ fn describe_tls(error: &rustls::Error) -> String {
         _ => "",
     };
     format!("TLS: {error}{advice}")
-}
-
-/// Text from outside as part of one line: no control characters, at most 200.
-fn one_line(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(200)
-        .collect()
 }
 
 /// Resolves names on the calling thread. ureq's own resolver starts a thread

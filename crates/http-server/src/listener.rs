@@ -146,10 +146,14 @@ impl Bound {
 }
 
 impl Stream {
-    pub(crate) fn set_timeouts(&self, longest: Duration) -> io::Result<()> {
+    /// The longest time of a read, and of a write. What is written to a TCP connection goes out at once:
+    /// answers are written in one piece each.
+    ///
+    /// # Errors
+    /// The connection has ended, or the time is 0.
+    pub fn set_timeouts(&self, longest: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {
-                // Answers are written in one piece each.
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(longest))?;
                 stream.set_write_timeout(Some(longest))
@@ -161,7 +165,33 @@ impl Stream {
         }
     }
 
-    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+    /// The longest time of a read.
+    ///
+    /// # Errors
+    /// The connection has ended, or the time is 0.
+    pub fn set_read_timeout(&self, longest: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(Some(longest)),
+            Self::Unix(stream) => stream.set_read_timeout(Some(longest)),
+        }
+    }
+
+    /// The same connection once more.
+    ///
+    /// # Errors
+    /// There are no file descriptors left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
+            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
+        }
+    }
+
+    /// Ends reading, writing, or both, also for clones of this.
+    ///
+    /// # Errors
+    /// The other side has ended the connection already.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown(how),
             Self::Unix(stream) => stream.shutdown(how),
@@ -184,6 +214,22 @@ impl Write for &Stream {
             Stream::Tcp(stream) => (&mut &*stream).write(bytes),
             Stream::Unix(stream) => (&mut &*stream).write(bytes),
         }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -29,7 +29,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Identity;
-use crate::record::Crc;
 
 pub(crate) mod file;
 
@@ -53,8 +52,8 @@ pub type Map = fn(&std::fs::File, usize) -> std::io::Result<&'static [AtomicU64]
 #[derive(Clone, Copy, Debug)]
 pub struct Recent {
     words: &'static [AtomicU64],
-    /// The checksum's state after the format and the identity.
-    seed: Crc,
+    /// The checksum of the format and the identity, which that of each slot goes on from.
+    seed: u32,
 }
 
 impl Recent {
@@ -128,7 +127,7 @@ pub(crate) fn read(bytes: &[u8], identity: &Identity) -> Vec<Arc<str>> {
     found.into_iter().map(|(_, id)| id).collect()
 }
 
-fn in_slot(slot: &[u8], seed: Crc) -> Option<(u64, Arc<str>)> {
+fn in_slot(slot: &[u8], seed: u32) -> Option<(u64, Arc<str>)> {
     let (number, rest) = slot.split_first_chunk()?;
     let number = u64::from_le_bytes(*number);
     let (length, rest) = rest.split_first_chunk()?;
@@ -143,13 +142,19 @@ fn in_slot(slot: &[u8], seed: Crc) -> Option<(u64, Arc<str>)> {
     (number != 0 && right && !id.is_empty()).then(|| (number, id.into()))
 }
 
-fn seed(identity: &Identity) -> Crc {
-    Crc::new().over(FORMAT).over(identity.bytes())
+fn seed(identity: &Identity) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(FORMAT);
+    crc.update(identity.bytes());
+    crc.finalize()
 }
 
-fn checksum(seed: Crc, number: u64, length: u16, id: &[u8]) -> u32 {
-    let crc = seed.over(&number.to_le_bytes());
-    crc.over(&length.to_le_bytes()).over(id).value()
+fn checksum(seed: u32, number: u64, length: u16, id: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new_with_initial(seed);
+    crc.update(&number.to_le_bytes());
+    crc.update(&length.to_le_bytes());
+    crc.update(id);
+    crc.finalize()
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub(crate) fn header(identity: &Identity) -> Vec<u8> {
     bytes.extend(MAGIC);
     bytes.extend(VERSION.to_le_bytes());
     bytes.extend(identity.bytes());
-    bytes.extend(Crc::new().over(&bytes).value().to_le_bytes());
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     bytes
 }
 
@@ -65,8 +65,12 @@ pub(crate) fn write(into: &mut Vec<u8>, identity: &Identity, kind: Kind, id: &st
 }
 
 fn checksum(identity: &Identity, kind: u8, length: [u8; 2], id: &[u8]) -> u32 {
-    let crc = Crc::new().over(identity.bytes());
-    crc.over(&[kind]).over(&length).over(id).value()
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(identity.bytes());
+    crc.update(&[kind]);
+    crc.update(&length);
+    crc.update(id);
+    crc.finalize()
 }
 
 /// How a file ends.
@@ -171,7 +175,7 @@ impl<R: Read> Scan<'_, R> {
                 return Ok(Some(End::Torn));
             }
             let (body, crc) = found.split_at(HEADER_BYTES - 4);
-            let right = Crc::new().over(body).value().to_le_bytes() == crc;
+            let right = crc32fast::hash(body).to_le_bytes() == crc;
             return Ok(Some(if !right || !body.starts_with(MAGIC) {
                 End::Damaged("it does not begin as a journal")
             } else if body[MAGIC.len()..][..4] != VERSION.to_le_bytes() {
@@ -255,41 +259,6 @@ impl<R: Read> Scan<'_, R> {
             }
         }
         Ok(true)
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Crc(u32);
-
-impl Crc {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut i = 0;
-        while i < 256 {
-            let mut value = i as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                value = (value >> 1) ^ (0xedb8_8320 & (value & 1).wrapping_neg());
-                bit += 1;
-            }
-            table[i] = value;
-            i += 1;
-        }
-        table
-    };
-
-    pub(crate) fn new() -> Self {
-        Self(u32::MAX)
-    }
-
-    pub(crate) fn over(self, bytes: &[u8]) -> Self {
-        Self(bytes.iter().fold(self.0, |crc, &byte| {
-            (crc >> 8) ^ Self::TABLE[usize::from(crc as u8 ^ byte)]
-        }))
-    }
-
-    pub(crate) fn value(&self) -> u32 {
-        !self.0
     }
 }
 

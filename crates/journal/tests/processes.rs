@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_journal::{Identity, Journal, Place};
 use contextpilot_server_flags::{Generation, ServerFlags};
+use contextpilot_testbed::Random;
 use tempfile::TempDir;
 
 /// The name of the function below that is the process.
@@ -42,18 +43,6 @@ fn open(home: &Path, port: &str) -> (Journal, BTreeSet<String>) {
     (journal, lost.iter().map(ToString::to_string).collect())
 }
 
-/// xorshift64*. Parent and child draw the same numbers from the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-}
-
 /// A random load: what a server might note between two flushes, and which ids are live after it.
 struct Load {
     random: Random,
@@ -64,7 +53,7 @@ struct Load {
 impl Load {
     fn new(seed: u64) -> Self {
         Self {
-            random: Random(seed | 1),
+            random: Random(seed),
             next: 0,
             live: VecDeque::new(),
         }

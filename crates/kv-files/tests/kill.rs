@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use contextpilot_kv_files::{Done, Folder, Header, Writer};
 use contextpilot_kv_store::{Fingerprint, Store};
+use contextpilot_testbed::Random;
 
 /// The name of the test below that is the process.
 const CHILD: &str = "the_process_that_is_killed";
@@ -20,18 +21,6 @@ const SEED: &str = "KV_FILES_TEST_SEED";
 const MODEL: Fingerprint = Fingerprint([5; 16]);
 /// What may be there. With more, chunks leave all the time.
 const LIMIT: u64 = 3_000_000;
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-}
 
 /// What is in the folder.
 fn load(folder: &Folder, writer: Option<&Writer>) -> Store {

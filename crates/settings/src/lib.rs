@@ -12,7 +12,9 @@
 
 mod browser;
 mod kv_events;
+mod line;
 mod listen;
+pub mod percent;
 mod secret;
 mod settings;
 mod store;
@@ -21,6 +23,7 @@ mod url;
 
 pub use browser::{AllowedHosts, BrowserHeaders};
 pub use kv_events::{KvEvents, KvEventsOf, NotPublished};
+pub use line::one_line;
 pub use listen::{LONGEST_PATH, Listen, ListenAddress, ListenAddressError};
 pub use secret::Secret;
 pub use settings::{

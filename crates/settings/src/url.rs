@@ -2,6 +2,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
+use crate::percent;
 use crate::secret::Secret;
 
 mod error;
@@ -236,7 +237,7 @@ impl fmt::Display for IndexUrl {
         };
         write!(f, "{}://", self.scheme())?;
         if let Some(credentials) = &server.credentials {
-            percent_encode(f, &credentials.user)?;
+            write!(f, "{}", percent::encode(&credentials.user))?;
             f.write_str(if credentials.password.is_some() {
                 ":***@"
             } else {
@@ -251,16 +252,4 @@ impl fmt::Debug for IndexUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "IndexUrl({self})")
     }
-}
-
-/// Writes `text` with everything but RFC 3986's unreserved characters encoded.
-fn percent_encode(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    for byte in text.bytes() {
-        match byte {
-            b'-' | b'.' | b'_' | b'~' => write!(f, "{}", char::from(byte))?,
-            _ if byte.is_ascii_alphanumeric() => write!(f, "{}", char::from(byte))?,
-            _ => write!(f, "%{byte:02X}")?,
-        }
-    }
-    Ok(())
 }

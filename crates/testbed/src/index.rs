@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeSet,
     io,
-    net::{SocketAddr, TcpListener},
+    net::{Shutdown, SocketAddr, TcpListener},
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     sync::Arc,
@@ -240,7 +240,8 @@ impl Drop for Running {
         };
         self.shared.changed.notify_all();
         for connection in connections {
-            connection.end();
+            // The other side may have closed it already.
+            let _ = connection.shutdown(Shutdown::Both);
         }
         // This connection wakes the listener, which then sees that it must end. A Unix socket that
         // was removed cannot be reached: nothing wakes its listener, so nothing waits for it.

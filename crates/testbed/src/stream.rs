@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use contextpilot_http_server::Stream as Plain;
 use rustls::{ClientConnection, StreamOwned};
 
 use crate::tls::Certificate;
@@ -38,80 +39,11 @@ impl Endpoint {
 
     pub(crate) fn connect(&self, patience: Duration) -> io::Result<Plain> {
         let plain = match self {
-            Self::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(address, patience)?;
-                stream.set_nodelay(true)?;
-                Plain::Tcp(stream)
-            }
+            Self::Tcp(address) => Plain::Tcp(TcpStream::connect_timeout(address, patience)?),
             Self::Unix(path) => Plain::Unix(UnixStream::connect(path)?),
         };
-        plain.set_read_timeout(patience)?;
-        match &plain {
-            Plain::Tcp(stream) => stream.set_write_timeout(Some(patience))?,
-            Plain::Unix(stream) => stream.set_write_timeout(Some(patience))?,
-        }
+        plain.set_timeouts(patience)?;
         Ok(plain)
-    }
-}
-
-/// A socket of the system.
-#[derive(Debug)]
-pub(crate) enum Plain {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Plain {
-    fn set_read_timeout(&self, patience: Duration) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_read_timeout(Some(patience)),
-            Self::Unix(stream) => stream.set_read_timeout(Some(patience)),
-        }
-    }
-
-    fn finish(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
-        }
-    }
-
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
-        match self {
-            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
-            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
-        }
-    }
-
-    /// Ends the connection, also for clones of this.
-    pub(crate) fn end(&self) {
-        // The other side may have closed it already.
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
-        };
-    }
-}
-
-impl Read for Plain {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Plain {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -156,7 +88,7 @@ impl Stream {
             stream.conn.send_close_notify();
             stream.flush()?;
         }
-        self.plain().finish()
+        self.plain().shutdown(Shutdown::Write)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use siphasher::sip::SipHasher24;
+
 /// Tokens in a block.
 pub const BLOCK: usize = 64;
 
@@ -42,34 +44,7 @@ impl Key {
     /// SipHash-2-4 (Aumasson and Bernstein, 2012), a pseudorandom function.
     #[must_use]
     pub fn hash(&self, text: &[u8]) -> u64 {
-        let half = |at: usize| {
-            let bytes = self.0[at..at + 8].iter().rev();
-            bytes.fold(0_u64, |word, &byte| word << 8 | u64::from(byte))
-        };
-        let (k0, k1) = (half(0), half(8));
-        let mut state = [
-            k0 ^ 0x736f_6d65_7073_6575,
-            k1 ^ 0x646f_7261_6e64_6f6d,
-            k0 ^ 0x6c79_6765_6e65_7261,
-            k1 ^ 0x7465_6462_7974_6573,
-        ];
-        let mut absorb = |word: u64| {
-            state[3] ^= word;
-            round(&mut state);
-            round(&mut state);
-            state[0] ^= word;
-        };
-        let chunks = text.chunks_exact(8);
-        let rest = chunks.remainder();
-        let little_endian = |bytes: &[u8]| {
-            let bytes = bytes.iter().rev();
-            bytes.fold(0_u64, |word, &byte| word << 8 | u64::from(byte))
-        };
-        chunks.for_each(|chunk| absorb(little_endian(chunk)));
-        absorb((text.len() as u64) << 56 | little_endian(rest));
-        state[2] ^= 0xff;
-        (0..4).for_each(|_| round(&mut state));
-        state.iter().fold(0, |hash, word| hash ^ word)
+        SipHasher24::new_with_key(&self.0).hash(text)
     }
 }
 
@@ -77,19 +52,6 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(…)")
     }
-}
-
-fn round(v: &mut [u64; 4]) {
-    v[0] = v[0].wrapping_add(v[1]);
-    v[1] = v[1].rotate_left(13) ^ v[0];
-    v[0] = v[0].rotate_left(32);
-    v[2] = v[2].wrapping_add(v[3]);
-    v[3] = v[3].rotate_left(16) ^ v[2];
-    v[0] = v[0].wrapping_add(v[3]);
-    v[3] = v[3].rotate_left(21) ^ v[0];
-    v[2] = v[2].wrapping_add(v[1]);
-    v[1] = v[1].rotate_left(17) ^ v[2];
-    v[2] = v[2].rotate_left(32);
 }
 
 #[cfg(test)]

@@ -1,11 +1,7 @@
-//! HTTP over a Unix socket, as a connector for ureq. Used for reports to the index, and by the
-//! client of the control endpoint.
+//! HTTP over a Unix socket, by ureq. Used for reports to the index, and by the client of the control endpoint.
 //!
 //! ```no_run
-//! use contextpilot_unix_http::{NoAddress, UnixConnector};
-//!
-//! let connector = UnixConnector::new("/run/index.sock".as_ref());
-//! let agent = ureq::Agent::with_parts(Default::default(), connector, NoAddress);
+//! let agent = contextpilot_unix_http::agent(Default::default(), "/run/index.sock".as_ref());
 //! agent.get("http://localhost/health").call()?;
 //! # Ok::<(), ureq::Error>(())
 //! ```
@@ -18,27 +14,24 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ureq::Error;
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
+use ureq::{Agent, Error};
 
-/// Connects to one socket and ignores the URL's host.
-#[derive(Debug)]
-pub struct UnixConnector {
-    path: PathBuf,
+/// A client for the socket at `path`, whatever host is in the URLs.
+#[must_use]
+pub fn agent(config: Config, path: &Path) -> Agent {
+    let path = path.to_owned();
+    Agent::with_parts(config, UnixConnector { path }, NoAddress)
 }
 
-impl UnixConnector {
-    /// To the socket at `path`.
-    pub fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-        }
-    }
+#[derive(Debug)]
+struct UnixConnector {
+    path: PathBuf,
 }
 
 impl Connector for UnixConnector {
@@ -108,7 +101,7 @@ pub fn connect(path: &Path, _within: Option<Duration>) -> io::Result<UnixStream>
 
 /// A connection.
 #[derive(Debug)]
-pub struct UnixTransport {
+struct UnixTransport {
     stream: UnixStream,
     buffers: LazyBuffers,
 }
@@ -207,7 +200,7 @@ fn error(error: io::Error, timeout: &NextTimeout) -> Error {
 
 /// ureq resolves an address before it connects. It is not used.
 #[derive(Debug)]
-pub struct NoAddress;
+struct NoAddress;
 
 impl Resolver for NoAddress {
     fn resolve(&self, _: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use contextpilot_unix_http::{NoAddress, UnixConnector, connect};
+use contextpilot_unix_http::connect;
 use ureq::Agent;
 
 fn place() -> (tempfile::TempDir, PathBuf) {
@@ -20,7 +20,7 @@ fn agent(path: &Path) -> Agent {
     let config = Agent::config_builder()
         .timeout_global(Some(Duration::from_secs(60)))
         .build();
-    Agent::with_parts(config, UnixConnector::new(path), NoAddress)
+    contextpilot_unix_http::agent(config, path)
 }
 
 /// Answers each request with its body, on so many connections of so many requests. Reports each
@@ -142,7 +142,7 @@ fn a_silent_server_takes_no_longer_than_the_timeout() {
     let config = Agent::config_builder()
         .timeout_global(Some(Duration::from_millis(200)))
         .build();
-    let agent = Agent::with_parts(config, UnixConnector::new(&path), NoAddress);
+    let agent = contextpilot_unix_http::agent(config, &path);
     let error = agent
         .get("http://localhost/")
         .call()

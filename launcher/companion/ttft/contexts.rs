@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use contextpilot_random::Random;
+
 const WORDS: [&str; 48] = [
     "river", "stone", "lantern", "winter", "market", "copper", "letter", "garden", "engine",
     "island", "mirror", "thunder", "saddle", "harbour", "needle", "forest", "bridge", "window",
@@ -20,7 +22,7 @@ pub(super) struct Contexts {
     /// Measured tokens of one context and of the question.
     tokens: u64,
     question_tokens: u64,
-    random: u64,
+    random: Random,
 }
 
 impl Contexts {
@@ -35,7 +37,7 @@ impl Contexts {
             words: 100,
             tokens: 0,
             question_tokens: 0,
-            random: seed | 1,
+            random: Random(seed),
         };
         let sample = count(&contexts.next())?.max(1);
         contexts.words = (tokens as usize * 100 / sample).max(2);
@@ -47,13 +49,7 @@ impl Contexts {
     /// A context that was never given before.
     pub(super) fn next(&mut self) -> String {
         let words: Vec<&str> = (0..self.words)
-            .map(|_| {
-                // xorshift64
-                self.random ^= self.random << 13;
-                self.random ^= self.random >> 7;
-                self.random ^= self.random << 17;
-                WORDS[(self.random >> 32) as usize % WORDS.len()]
-            })
+            .map(|_| self.random.choose(&WORDS))
             .collect();
         words.join(" ") + ".\n\n"
     }

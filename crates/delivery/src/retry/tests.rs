@@ -1,3 +1,4 @@
+use contextpilot_random::Random;
 use proptest::prelude::*;
 
 use super::*;
@@ -20,10 +21,10 @@ fn delays_are_spread_evenly_from_zero_to_the_longest() {
     let most = policy.delay(9, u64::MAX);
     assert!(most > Duration::from_millis(4999) && most < Duration::from_secs(5));
     // Each quarter of the range gets about a quarter of the delays.
-    let mut random = SplitMix64(7);
+    let mut random = Random(7);
     let mut quarters = [0; 4];
     for _ in 0..4000 {
-        let delay = policy.delay(9, random.next()).as_millis();
+        let delay = policy.delay(9, random.draw()).as_millis();
         quarters[usize::try_from(delay / 1250).expect("at most 3")] += 1;
     }
     assert!(

@@ -6,12 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use contextpilot_random::Random;
+
 use super::pace::{Back, DRAIN_PAUSE, Failure, Pace, Source};
 use super::shared::{Shared, unix_ms};
 use crate::config::{Config, LogSink};
 use crate::http::{Client, NoAnswer, Received};
 use crate::once_per::OncePer;
-use crate::retry::SplitMix64;
 use crate::verdict::{Next, Verdict};
 
 /// A failure that lasts this long is reported on stderr. A restart of the index is shorter.
@@ -61,7 +62,7 @@ pub(super) struct Round {
     config: Config,
     client: Client,
     pace: Pace,
-    random: SplitMix64,
+    random: Random,
     outage_named: bool,
     speech: OncePer<Cause>,
     start: Instant,
@@ -72,7 +73,7 @@ impl Round {
         Round {
             pace: Pace::new(config.retry),
             // RandomState is seeded by the system.
-            random: SplitMix64(RandomState::new().build_hasher().finish()),
+            random: Random(RandomState::new().build_hasher().finish()),
             config,
             client,
             outage_named: false,
@@ -223,7 +224,7 @@ impl Round {
             after,
         };
         let now = Instant::now();
-        let random = self.random.next();
+        let random = self.random.draw();
         let mut state = shared.lock();
         let draining = state.drain_until.is_some();
         match self.pace.failed(failure, now, random, draining) {

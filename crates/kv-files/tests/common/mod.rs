@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_kv_files::{Done, Folder, Header, Writer};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Store};
+use contextpilot_testbed::Random;
 use tempfile::TempDir;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -37,14 +38,10 @@ pub(crate) fn chunks(prompt: i32, tokens: i32) -> Vec<Chunk> {
 
 /// Rows that belong to this chunk only.
 pub(crate) fn rows(chunk: &Chunk) -> Vec<u8> {
-    let mut seed = u64::from_le_bytes(*chunk.name.0.first_chunk().expect("eight")) | 1;
-    let mut next = || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        (seed >> 32) as u8
-    };
-    (0..chunk.bytes).map(|_| next()).collect()
+    let mut random = Random(u64::from_le_bytes(
+        *chunk.name.0.first_chunk().expect("eight"),
+    ));
+    (0..chunk.bytes).map(|_| random.draw() as u8).collect()
 }
 
 /// Writes the chunks and waits for them.

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use super::error::{LONGEST, LONGEST_SOCKET, looks_like_scheme, shorten};
 use super::{Credentials, Host, IndexUrl, NetServer, Problem, Server};
+use crate::percent::{self, Undecodable};
 use crate::secret::Secret;
 
 /// Longest host name, in bytes, by RFC 1035 (as text, without a final dot).
@@ -136,25 +137,12 @@ fn credentials(user_info: &str) -> Result<Option<Credentials>, Problem> {
 }
 
 fn decode(text: &str) -> Result<String, Problem> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
-        match (digit(rest.next()), digit(rest.next())) {
-            (Some(high), Some(low)) => bytes.push((high * 16 + low) as u8),
-            _ => {
-                return Err(Problem::UserInfo(
-                    "has a '%' that is not followed by two hexadecimal digits",
-                ));
-            }
-        }
-    }
-    let text = String::from_utf8(bytes)
-        .map_err(|_| Problem::UserInfo("does not decode to valid UTF-8"))?;
+    let text = percent::decode(text).map_err(|why| {
+        Problem::UserInfo(match why {
+            Undecodable::Escape => "has a '%' that is not followed by two hexadecimal digits",
+            Undecodable::NotUtf8 => "does not decode to valid UTF-8",
+        })
+    })?;
     if text.contains(char::is_control) {
         return Err(Problem::UserInfo("decodes to a control character"));
     }
@@ -230,11 +218,7 @@ fn prefix(path: &str) -> Result<String, Problem> {
     if let Some(bracket) = path.find(['[', ']']) {
         return Err(Problem::Path(char::from(path.as_bytes()[bracket])));
     }
-    let encoded = path
-        .split('%')
-        .skip(1)
-        .all(|after| after.len() >= 2 && after.bytes().take(2).all(|b| b.is_ascii_hexdigit()));
-    if !encoded {
+    if !percent::is_encoded(path) {
         return Err(Problem::PathEncoding);
     }
     Ok(path.trim_end_matches('/').to_owned())

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{
-    Arch, Completion, Connection, Error, Gateway, Model, Request, Response, Result, Router, Server,
+    Arch, Completion, Connection, Error, Gateway, Model, Random, Request, Response, Result, Router,
+    Server,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -281,15 +282,7 @@ fn prompt(conversation: usize, turn: usize) -> String {
 
 /// Letters, each of which is a token of the tiny model.
 fn letters(seed: usize, length: usize) -> String {
-    let mut state = seed as u64;
-    let mut next = move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z ^ (z >> 27)
-    };
-    let letter = |number: u64| char::from(b'a' + (number % 26) as u8);
-    (0..length).map(|_| letter(next() >> 7)).collect()
+    Random(seed as u64).letters(length)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 
 use contextpilot_testbed::{
-    Arch, Completion, Connection, Error, Model, Request, Result, Server, try_until,
+    Arch, Completion, Connection, Error, Model, Random, Request, Result, Server, try_until,
 };
 use serde_json::Value;
 
@@ -407,7 +407,7 @@ fn conversation(launcher: &Path, python: &Path) -> Result<Compared> {
         } else {
             "another"
         };
-        let text = format!("{id}: {}", letters(seed, 280));
+        let text = format!("{id}: {}", Random(seed).letters(280));
         traffic.ask(id, what, "new", chat(&vec![("user", text)]))?;
     }
     let truth = "was cached, and lost to another prompt since";
@@ -438,18 +438,6 @@ fn conversation(launcher: &Path, python: &Path) -> Result<Compared> {
     traffic.ask("plain-1", "`/completion`", "new", plain.clone())?;
     traffic.ask("plain-2", "the same", "reused to the last token", plain)?;
     traffic.compare()
-}
-
-/// Pseudo-random letters, which depend on the seed.
-fn letters(seed: u32, length: usize) -> String {
-    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
-    let mut letter = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        char::from(b'a' + (state % 26) as u8)
-    };
-    (0..length).map(|_| letter()).collect()
 }
 
 /// The slot of the last prompt.

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, BufReader, Read, Write},
+    net::Shutdown,
     sync::Arc,
     thread,
 };
@@ -42,7 +43,7 @@ pub(super) fn accept(
                 Some(Err(_)) => {}
             }
             // The clone in the list would keep the connection open.
-            stream.end();
+            let _ = stream.shutdown(Shutdown::Both);
         });
     }
 }

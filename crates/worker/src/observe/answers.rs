@@ -24,14 +24,13 @@ use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
 use contextpilot_observer::quote;
 use contextpilot_residency::Around;
-use contextpilot_settings::{BrowserHeaders, Secret};
+use contextpilot_settings::{BrowserHeaders, Secret, percent};
 use serde::Serialize;
 
 use super::ask::{Asker, NoAnswer, Question};
 use super::stream::{Reader, Stream};
 use crate::library::Library;
 
-mod decode;
 #[cfg(test)]
 mod tests;
 
@@ -223,7 +222,7 @@ impl Answers {
 
     fn request(&self, path: &str) -> Result<Response, NoAnswer> {
         let encoded = path.trim_start_matches("/requests/");
-        let Some(id) = decode::percent(encoded) else {
+        let Ok(id) = percent::decode(encoded) else {
             return Ok(refuse(400, "the id is not percent-encoded UTF-8"));
         };
         let (mut state, around) = self.asker.ask(|to| Question::Request(id, to))?;

@@ -1,0 +1,78 @@
+//! Numbers that look random, the same for the same seed, on every machine and with every version of every
+//! crate: weights of test models, traffic of tests and benchmarks, the spread of retries. Not for secrets.
+
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+
+/// SplitMix64 (Steele, Lea, Flood 2014): every seed gives an unrelated stream.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(STEP);
+        finish(self.0)
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.draw() % end
+    }
+
+    /// A number in a range, which is not empty.
+    pub fn within(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.below(range.end - range.start)
+    }
+
+    /// An index below `end`, which is not 0.
+    pub fn index(&mut self, end: usize) -> usize {
+        self.below(end as u64) as usize
+    }
+
+    /// One of these, of which there is at least one.
+    pub fn choose<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.index(all.len())]
+    }
+
+    /// Another stream.
+    pub fn split(&mut self) -> Self {
+        Self(self.draw())
+    }
+
+    /// So many small letters.
+    pub fn letters(&mut self, length: usize) -> String {
+        let letter = |_| char::from(b'a' + self.below(26) as u8);
+        (0..length).map(letter).collect()
+    }
+}
+
+/// What the state grows by with each number: 2⁶⁴ divided by the golden ratio.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The hash of a number that SplitMix64 makes of its state.
+#[must_use]
+pub const fn mix(number: u64) -> u64 {
+    finish(number.wrapping_add(STEP))
+}
+
+const fn finish(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stream_is_that_of_splitmix64() {
+        // The first numbers for the seed 1234567, as the authors' program prints them.
+        let mut random = Random(1_234_567);
+        assert_eq!(random.draw(), 6_457_827_717_110_365_317);
+        assert_eq!(random.draw(), 3_203_168_211_198_807_973);
+        assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
+    }
+}
