@@ -22,8 +22,8 @@ use crate::variables::Lookup;
 
 mod cache;
 mod folder;
+mod in_memory;
 mod installed;
-mod memory;
 mod mount;
 mod outdated;
 #[cfg(test)]
@@ -63,7 +63,7 @@ pub(crate) fn load(lookup: impl Lookup) -> Result<Library, HookError> {
             no_file: None,
         }),
         Err(why) if lookup.non_empty(env::HOOK_LIB).is_some() => Err(why),
-        Err(why) => match memory::hold(FILE_NAME, EMBEDDED) {
+        Err(why) => match in_memory::hold(FILE_NAME, EMBEDDED) {
             Ok(path) => Ok(Library {
                 path,
                 no_file: Some(why),

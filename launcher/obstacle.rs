@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use contextpilot_inspect::{
-    Executable, Format, Libc, Linkage, Machine, Obstacle, Place, Program, Search,
+    Executable, Format, FunctionPlace, Libc, Linkage, Machine, Obstacle, Program, Search,
 };
 
 use crate::error::HookError;
@@ -143,16 +143,20 @@ fn is_out_of_reach(program: &Program, executable: &Executable) -> bool {
     !executable.needs_engine()
         && is_large(program)
         && std::fs::symlink_metadata("/proc/self/exe").is_err()
-        && !finds_engine(program, |place| matches!(place, Place::Dynamic { .. }))
+        && !finds_engine(program, |place| {
+            matches!(place, FunctionPlace::Dynamic { .. })
+        })
 }
 
 /// In the executable, or in a library.
 fn exports_engine(program: &Program) -> bool {
-    finds_engine(program, |place| !matches!(place, Place::Missing { .. }))
+    finds_engine(program, |place| {
+        !matches!(place, FunctionPlace::Missing { .. })
+    })
 }
 
 /// Whether a function that every engine has is in such a place.
-fn finds_engine(program: &Program, is_wanted: fn(&Place) -> bool) -> bool {
+fn finds_engine(program: &Program, is_wanted: fn(&FunctionPlace) -> bool) -> bool {
     let search = Search {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),
         ..Search::default()

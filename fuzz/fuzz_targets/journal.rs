@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use contextpilot_journal::{Identity, Journal, Place, RECENT_BYTES};
+use contextpilot_journal::{Identity, Journal, Origin, RECENT_BYTES};
 use contextpilot_server_flags::{Generation, ServerFlags};
 use libfuzzer_sys::fuzz_target;
 
@@ -30,7 +30,7 @@ fn map(file: &File, _: usize) -> io::Result<&'static [AtomicU64]> {
 
 fn open(home: &Path) -> (Journal, BTreeSet<Arc<str>>) {
     let flags = ServerFlags::read([], |_| None, Generation::Late2026);
-    let identity = Identity::of("http://index", &flags, &Place::default());
+    let identity = Identity::of("http://index", &flags, &Origin::default());
     let lookup = |name: &str| (name == "HOME").then(|| home.as_os_str().to_owned());
     let (journal, lost) = Journal::in_state_folder(lookup, Some(map), identity, |_| ());
     let all: BTreeSet<Arc<str>> = lost.iter().cloned().collect();

@@ -55,6 +55,6 @@ mod capture;
 mod channel;
 mod hooks;
 mod library;
-mod memory;
+mod memory_bounds;
 mod start;
 mod store;

@@ -14,14 +14,14 @@ use crate::attach::claims::{self, Claim};
 use crate::attach::{self, Attached, original};
 use crate::base::status::STATUS;
 use crate::base::{clock, faults, guard, log, mode};
-use crate::capture::{contexts, listeners, model, recent, saved};
+use crate::capture::{contexts, host_buffers, listeners, model, recent};
 use crate::channel::{self, Channel, Inbox};
 use crate::store;
 
 /// This library, attached to the host.
-pub(crate) struct Here(pub(crate) Attached);
+pub(crate) struct HookLibrary(pub(crate) Attached);
 
-impl Library for Here {
+impl Library for HookLibrary {
     fn enter_thread(&self) {
         guard::enter_for_life();
     }
@@ -43,7 +43,7 @@ impl Library for Here {
     }
 
     fn break_down(&self) {
-        mode::break_down();
+        mode::disable_after_panic();
     }
 
     fn place_of_panic(&self) -> String {
@@ -63,9 +63,11 @@ impl Library for Here {
     }
 
     fn review_claims(&self) -> Option<Withdrawn> {
-        let withdrawn = claims::review(saved::seen())?;
+        let withdrawn = claims::review(host_buffers::seen())?;
         let lost = match withdrawn.claim {
-            Claim::HostCache => Lost::Buffers(saved::refuse().into_iter().map(BufferId).collect()),
+            Claim::HostCache => {
+                Lost::Buffers(host_buffers::refuse().into_iter().map(BufferId).collect())
+            }
             Claim::KvCache | Claim::Requests => Lost::Everything,
         };
         let message = withdrawn.to_string();

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use contextpilot_delivery::{Config, Sender};
-use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_journal::{Identity, Journal, Origin};
 use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
 use contextpilot_settings::{Settings, env};
@@ -19,18 +19,18 @@ use contextpilot_worker::{self as worker, Handle, Task, Trace};
 
 use crate::attach::{self, Host, claims};
 use crate::base::inactive::stay_inactive;
-use crate::base::mode::{self, Turns};
+use crate::base::mode::{self, Transitions};
 use crate::base::{clock, guard, log};
-use crate::capture::{contexts, prompts, recent, requests, saved};
+use crate::capture::{contexts, host_buffers, prompts, recent, requests};
 use crate::channel;
 use crate::hooks::REPLACEMENTS;
-use crate::library::{Events, Here};
+use crate::library::{Events, HookLibrary};
 use crate::store;
 
 /// What the constructor found out.
 struct Prepared {
     settings: Settings,
-    library: Here,
+    library: HookLibrary,
 }
 
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
@@ -92,7 +92,7 @@ fn arm(prepared: Prepared) {
         if observes {
             clock::engage();
         }
-        mode::arm(Turns {
+        mode::arm(Transitions {
             start: ensure_running,
             lose_step: channel::lose_step,
         });
@@ -124,7 +124,7 @@ fn prepare() -> Option<Prepared> {
     match unsafe { host.attach() } {
         Ok(attached) => {
             if attached.hides_releases() {
-                saved::refuse();
+                host_buffers::refuse();
             }
             if attached.ties_by_prompts() {
                 prompts::engage();
@@ -135,7 +135,7 @@ fn prepare() -> Option<Prepared> {
             if settings.store.is_some() {
                 store::engage();
             }
-            let library = Here(attached);
+            let library = HookLibrary(attached);
             Some(Prepared { settings, library })
         }
         Err(why) => {
@@ -160,7 +160,7 @@ fn ensure_running() {
         return;
     }
     let Some(prepared) = PREPARED.get() else {
-        mode::withdraw();
+        mode::disable();
         return;
     };
     panic::set_hook(Box::new(mode::note_panic));
@@ -169,13 +169,13 @@ fn ensure_running() {
     match started {
         Ok(()) => prepared.library.0.announce(&prepared.settings),
         Err(error) => {
-            mode::withdraw();
+            mode::disable();
             stay_inactive(error);
         }
     }
 }
 
-fn run(settings: &Settings, library: &'static Here) -> io::Result<()> {
+fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
     let Some(events) = Events::take() else {
         return Err(io::Error::other(
             "the hook was started twice; please report this",
@@ -292,14 +292,14 @@ fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
     }
     Box::new(move || {
         let lookup = |name: &str| std::env::var_os(name);
-        let identity = Identity::of(&endpoint, attach::flags(), &Place::here());
+        let identity = Identity::of(&endpoint, attach::flags(), &Origin::here());
         Journal::in_state_folder(lookup, Some(recent::map), identity, log::complete_line)
     })
 }
 
 /// A forked child has the parent's memory but not its threads, so nothing would read the queue.
 unsafe extern "C" fn in_forked_child() {
-    mode::withdraw();
+    mode::disable();
 }
 
 /// Runs `work` with all signals blocked. Threads that it starts inherit that, so the host's signal

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use contextpilot_inspect::{Located, Place};
+use contextpilot_inspect::{FunctionPlace, Located};
 use contextpilot_settings::{Settings, env};
 
 use crate::hook_lib;
@@ -133,7 +133,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
 /// Whether the server has a function that was looked up.
 fn has(located: &Located, name: &str) -> bool {
     let mut functions = located.functions.iter();
-    functions.any(|(found, place)| found == name && !matches!(place, Place::Missing { .. }))
+    functions.any(|(found, place)| found == name && !matches!(place, FunctionPlace::Missing { .. }))
 }
 
 /// For who has just installed this.

@@ -23,7 +23,7 @@ mod tokens;
 mod watch;
 
 pub(super) use behind::{Behind, Known};
-use shared::Shared;
+use shared::SharedIndex;
 
 /// Order contexts by what the server has cached
 ///
@@ -161,7 +161,7 @@ pub(super) fn serve(
         false => Mode::Live,
     };
     let index = Index::new(mode, serving.limits());
-    let shared = Shared::new(index, mode);
+    let shared = SharedIndex::new(index, mode);
     let asked = hook::Hook::default();
     match hook {
         Some(find) if mode == Mode::Live => watch::start(find, asked.clone(), shared.clone()),

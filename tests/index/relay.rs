@@ -11,7 +11,7 @@ use std::{
 };
 
 #[derive(Default)]
-struct Shared {
+struct RelayShared {
     engine: OnceLock<SocketAddr>,
     requests: Mutex<Vec<Request>>,
 }
@@ -19,7 +19,7 @@ struct Shared {
 /// A relay on a loopback port. Its threads end with the test process.
 pub(crate) struct Relay {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<RelayShared>,
 }
 
 impl Relay {
@@ -28,7 +28,7 @@ impl Relay {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<RelayShared>::default();
         let for_thread = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -57,7 +57,7 @@ impl Relay {
 }
 
 /// Passes on one request and its answer.
-fn relay(mut client: &TcpStream, shared: &Shared) -> Option<()> {
+fn relay(mut client: &TcpStream, shared: &RelayShared) -> Option<()> {
     // A client sends its next request only after the answer, so the buffer never holds
     // bytes of the next request when it is dropped.
     let mut reader = BufReader::new(client);

@@ -16,10 +16,10 @@ impl Stats {
     /// Whether the server listens at this URL, by which somebody calls it.
     #[must_use]
     pub fn listens_at(&self, url: &str) -> bool {
-        let Some(wanted) = Place::of(url) else {
+        let Some(wanted) = Address::of(url) else {
             return false;
         };
-        let mut places = self.listening.iter().filter_map(|url| Place::of(url));
+        let mut places = self.listening.iter().filter_map(|url| Address::of(url));
         places.any(|place| place.is_called(&wanted))
     }
 }
@@ -28,18 +28,18 @@ impl Stats {
 /// see [`Stats::reachable`].
 #[must_use]
 pub fn nearest(listening: &[String]) -> Option<String> {
-    let places = listening.iter().filter_map(|url| Place::of(url));
-    let nearest = places.min_by_key(Place::rank);
+    let places = listening.iter().filter_map(|url| Address::of(url));
+    let nearest = places.min_by_key(Address::rank);
     nearest.map(|place| place.reachable())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place<'a> {
+enum Address<'a> {
     Tcp { scheme: &'a str, at: SocketAddr },
     Unix(&'a str),
 }
 
-impl<'a> Place<'a> {
+impl<'a> Address<'a> {
     /// `None` for a host that is a name other than `localhost`.
     fn of(url: &'a str) -> Option<Self> {
         if let Some(path) = url.strip_prefix("unix:") {
@@ -77,10 +77,10 @@ impl<'a> Place<'a> {
     }
 
     /// Whether one who calls `wanted` gets what listens here.
-    fn is_called(&self, wanted: &Place<'_>) -> bool {
+    fn is_called(&self, wanted: &Address<'_>) -> bool {
         match (self, wanted) {
-            (Self::Unix(here), Place::Unix(there)) => here == there,
-            (Self::Tcp { at: here, .. }, Place::Tcp { at: there, .. }) => {
+            (Self::Unix(here), Address::Unix(there)) => here == there,
+            (Self::Tcp { at: here, .. }, Address::Tcp { at: there, .. }) => {
                 let both_local = here.ip().is_loopback() && there.ip().is_loopback();
                 here.port() == there.port()
                     && (here.ip() == there.ip() || here.ip().is_unspecified() || both_local)
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn a_server_is_called_by_each_of_its_names() {
         let called = |here: &str, there: &str| {
-            Place::of(here)
+            Address::of(here)
                 .unwrap()
-                .is_called(&Place::of(there).unwrap())
+                .is_called(&Address::of(there).unwrap())
         };
         for name in [
             "http://127.0.0.1:80",
@@ -159,6 +159,6 @@ mod tests {
         ] {
             assert!(!called(here, there), "{here} {there}");
         }
-        assert_eq!(Place::of("http://name.example:80"), None);
+        assert_eq!(Address::of("http://name.example:80"), None);
     }
 }

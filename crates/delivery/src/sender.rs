@@ -15,7 +15,7 @@ mod shared;
 pub use shared::Stats;
 
 use round::Round;
-use shared::Shared;
+use shared::SenderShared;
 
 /// A handle to the sender thread. All methods only take a lock that is held for
 /// the time of a few map operations, never during I/O.
@@ -24,7 +24,7 @@ use shared::Shared;
 /// are lost, unless [`drain`](Self::drain) was called before.
 #[derive(Debug)]
 pub struct Sender {
-    shared: Arc<Shared>,
+    shared: Arc<SenderShared>,
 }
 
 /// The result of a [`Sender::drain`].
@@ -48,7 +48,7 @@ impl Sender {
     /// The configuration cannot be used, or no thread can be had.
     pub fn start(config: Config, on_thread_start: fn()) -> io::Result<Sender> {
         let client = Client::new(&config)?;
-        let shared = Arc::new(Shared::new(config.limits, config.keep_settled));
+        let shared = Arc::new(SenderShared::new(config.limits, config.keep_settled));
         let thread_shared = Arc::clone(&shared);
         thread::Builder::new()
             .name("contextpilot-send".to_owned())

@@ -30,7 +30,7 @@ pub(crate) fn serve(
             Next::End => return Ok(()),
             Next::Bad(status, why) => {
                 refuse(status, &why).send(stream, true, false, BEAT)?;
-                return connection.part_in_peace();
+                return connection.read_the_rest();
             }
             Next::Request(request) => {
                 let mut response = answer(&request);
@@ -137,7 +137,7 @@ impl<S: Read + Write> Connection<'_, S> {
 impl Connection<'_, &Stream> {
     /// Reads remaining bytes. Closing a socket with unread bytes resets the connection, and the client
     /// would lose the answer that says what it did wrong.
-    fn part_in_peace(&mut self) -> io::Result<()> {
+    fn read_the_rest(&mut self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Write)?;
         self.stream.set_timeouts(Duration::from_secs(1))?;
         let deadline = Instant::now() + Duration::from_secs(5);

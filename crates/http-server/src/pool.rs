@@ -19,7 +19,7 @@ pub struct Pool {
 
 /// The right to one connection, returned on drop.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Permit(Arc<AtomicUsize>);
 
 impl Pool {
     /// For so many connections at a time.
@@ -39,17 +39,17 @@ impl Pool {
         self
     }
 
-    fn take(&self) -> Option<Place> {
+    fn take(&self) -> Option<Permit> {
         // Only one thread takes permits, so there is no race.
         if self.open.load(Ordering::Acquire) >= self.most {
             return None;
         }
         self.open.fetch_add(1, Ordering::AcqRel);
-        Some(Place(Arc::clone(&self.open)))
+        Some(Permit(Arc::clone(&self.open)))
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -8,7 +8,7 @@
 //! 1. [`Program::open`] reads a few headers: what the file is, how it is linked, and
 //!    [why a preload would be ignored](Obstacle). Cheap enough for every start.
 //! 2. [`Program::locate`] walks the libraries that it needs, as the dynamic linker would, and
-//!    says for each function of a table [where it is](Place); [`Located::hooking`] sorts them
+//!    says for each function of a table [where it is](FunctionPlace); [`Located::hooking`] sorts them
 //!    into what can be interposed, what can be hooked inline, and what is missing.
 //!
 //! [`elf`] is the reader beneath both. The hook uses it on its own executable.
@@ -41,7 +41,7 @@ mod search;
 
 pub use engine::Build;
 pub use error::Error;
-pub use locate::{Calls, Hooking, Inline, Interposed, Library, Located, Missing, Place};
+pub use locate::{Calls, FunctionPlace, Hooking, Inline, Interposed, Library, Located, Missing};
 pub use mach_o::{Signature, Slice};
 pub use machine::Machine;
 pub use obstacle::Obstacle;

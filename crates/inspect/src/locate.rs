@@ -16,7 +16,7 @@ const MOST_LIBRARIES: usize = 512;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     /// In the order of the table.
-    pub functions: Vec<(String, Place)>,
+    pub functions: Vec<(String, FunctionPlace)>,
     /// Everything that the program needs, in the order in which the dynamic linker searches it.
     pub libraries: Vec<Library>,
     /// Which llama.cpp it is, if its files tell.
@@ -34,7 +34,7 @@ pub struct Library {
 
 /// Where a function is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum FunctionPlace {
     /// Found by the dynamic linker: a preload that defines it is called instead.
     Dynamic {
         /// The library that has it; `None` where that was not found.
@@ -80,9 +80,9 @@ pub struct Hooking {
 pub struct Interposed {
     /// Of the function.
     pub name: String,
-    /// See [`Place::Dynamic`].
+    /// See [`FunctionPlace::Dynamic`].
     pub exporter: Option<PathBuf>,
-    /// See [`Place::Dynamic`].
+    /// See [`FunctionPlace::Dynamic`].
     pub calls: Calls,
 }
 
@@ -100,7 +100,7 @@ pub struct Inline {
 pub struct Missing {
     /// Of the function.
     pub name: String,
-    /// See [`Place::Missing`].
+    /// See [`FunctionPlace::Missing`].
     pub variants: Vec<String>,
 }
 
@@ -112,13 +112,15 @@ impl Located {
         for (name, place) in &self.functions {
             let name = name.clone();
             match place.clone() {
-                Place::Dynamic { exporter, calls } => hooking.interposed.push(Interposed {
+                FunctionPlace::Dynamic { exporter, calls } => hooking.interposed.push(Interposed {
                     name,
                     exporter,
                     calls,
                 }),
-                Place::Inside(symbol) => hooking.inline.push(Inline { name, symbol }),
-                Place::Missing { variants } => hooking.missing.push(Missing { name, variants }),
+                FunctionPlace::Inside(symbol) => hooking.inline.push(Inline { name, symbol }),
+                FunctionPlace::Missing { variants } => {
+                    hooking.missing.push(Missing { name, variants })
+                }
             }
         }
         hooking
@@ -150,7 +152,7 @@ impl Program {
                     .map(|name| {
                         (
                             (*name).to_owned(),
-                            Place::Missing {
+                            FunctionPlace::Missing {
                                 variants: Vec::new(),
                             },
                         )
@@ -192,9 +194,9 @@ impl Program {
         for (at, finding) in search.findings.iter().take(functions.len()).enumerate() {
             places.push(match (inside(at), finding.place()) {
                 // The program's own function comes before those of all libraries, preloaded or not.
-                (Some(symbol), _) => Place::Inside(symbol),
+                (Some(symbol), _) => FunctionPlace::Inside(symbol),
                 (None, Some(place)) => place,
-                (None, None) => Place::Missing {
+                (None, None) => FunctionPlace::Missing {
                     variants: Vec::new(),
                 },
             });
@@ -228,13 +230,13 @@ impl Finding {
         }
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<FunctionPlace> {
         let calls = match (self.imported, self.calls_itself) {
             (true, _) => Calls::Imported,
             (false, true) => Calls::FromItself,
             (false, false) => Calls::Unseen,
         };
-        (self.imported || self.exporter.is_some()).then(|| Place::Dynamic {
+        (self.imported || self.exporter.is_some()).then(|| FunctionPlace::Dynamic {
             exporter: self.exporter.clone(),
             calls,
         })
@@ -326,10 +328,10 @@ fn engine_symbols(entries: &[Entry], wanted: usize) -> [Option<Symbol>; 3] {
 fn name_variants(
     elf: &Elf<'_, File>,
     functions: &[&str],
-    places: &mut [Place],
+    places: &mut [FunctionPlace],
 ) -> Result<(), Error> {
     for (place, found) in places.iter_mut().zip(elf.variants(functions)?) {
-        if let Place::Missing { variants } = place {
+        if let FunctionPlace::Missing { variants } = place {
             variants.extend(found.into_iter().map(|(name, _)| name));
         }
     }

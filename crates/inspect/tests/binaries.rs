@@ -15,7 +15,8 @@ use std::rc::Rc;
 
 use contextpilot_inspect::elf::Source;
 use contextpilot_inspect::{
-    Calls, Error, Format, Libc, Linkage, Machine, Obstacle, Place, Privilege, Program, Search,
+    Calls, Error, Format, FunctionPlace, Libc, Linkage, Machine, Obstacle, Privilege, Program,
+    Search,
 };
 use contextpilot_testbed::skip;
 
@@ -95,7 +96,7 @@ impl Folder {
     }
 }
 
-fn places(program: &Program) -> Vec<Place> {
+fn places(program: &Program) -> Vec<FunctionPlace> {
     let located = program
         .locate(&FUNCTIONS, &Search::default())
         .expect("it is sound");
@@ -106,8 +107,8 @@ fn places(program: &Program) -> Vec<Place> {
         .collect()
 }
 
-fn is_missing(place: &Place) -> bool {
-    matches!(place, Place::Missing { .. })
+fn is_missing(place: &FunctionPlace) -> bool {
+    matches!(place, FunctionPlace::Missing { .. })
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn a_shared_build_is_interposed() {
         .path("libllama.so")
         .canonicalize()
         .expect("it is there");
-    let engine = |calls| Place::Dynamic {
+    let engine = |calls| FunctionPlace::Dynamic {
         exporter: Some(library.clone()),
         calls,
     };
@@ -138,7 +139,7 @@ fn a_shared_build_is_interposed() {
     assert!(is_missing(place(3)));
     assert!(matches!(
         place(4),
-        Place::Dynamic {
+        FunctionPlace::Dynamic {
             exporter: Some(_),
             calls: Calls::Imported
         }
@@ -159,14 +160,14 @@ fn a_library_that_calls_itself_directly_is_told_apart() {
     let found = places(&program);
     assert!(matches!(
         found[0],
-        Place::Dynamic {
+        FunctionPlace::Dynamic {
             calls: Calls::Imported,
             ..
         }
     ));
     assert!(matches!(
         found[2],
-        Place::Dynamic {
+        FunctionPlace::Dynamic {
             calls: Calls::Unseen,
             ..
         }
@@ -181,7 +182,7 @@ fn a_library_that_is_not_found_is_named_and_imports_are_known_all_the_same() {
         .locate(&FUNCTIONS, &Search::default())
         .expect("it is sound");
     assert_eq!(located.unresolved().collect::<Vec<_>>(), ["libllama.so"]);
-    let import = Place::Dynamic {
+    let import = FunctionPlace::Dynamic {
         exporter: None,
         calls: Calls::Imported,
     };
@@ -224,7 +225,7 @@ fn a_single_executable_is_hooked_inline() {
             .locate(&FUNCTIONS, &Search::default())
             .expect("it is sound");
         for index in 0..4 {
-            let Place::Inside(symbol) = located.functions[index].1 else {
+            let FunctionPlace::Inside(symbol) = located.functions[index].1 else {
                 panic!("{:?}", located.functions[index]);
             };
             assert!(symbol.size > 0 && symbol.is_function);
@@ -262,7 +263,7 @@ fn a_stripped_executable_has_nothing_to_be_hooked() {
     assert!(places(&program)[..4].iter().all(is_missing));
     // What it exports is known even then.
     let program = folder.single(&["-s", "-rdynamic"]);
-    assert!(matches!(places(&program)[0], Place::Inside(_)));
+    assert!(matches!(places(&program)[0], FunctionPlace::Inside(_)));
 }
 
 #[test]
@@ -278,7 +279,7 @@ fn copies_that_the_compiler_made_are_named() {
         .locate(&["gone"], &Search::default())
         .expect("it is sound");
     let variants = vec!["gone.constprop.0".to_owned()];
-    assert_eq!(located.functions[0].1, Place::Missing { variants });
+    assert_eq!(located.functions[0].1, FunctionPlace::Missing { variants });
 }
 
 #[test]

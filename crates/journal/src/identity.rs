@@ -37,7 +37,7 @@ pub struct Identity([u8; Identity::LENGTH]);
 
 /// Where a server is started, as far as [`Identity::of`] needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Origin {
     /// The machine's id, which stays the same after a reboot. Empty if it has none, as in
     /// many containers.
     pub machine: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Place {
     pub folder: PathBuf,
 }
 
-impl Place {
+impl Origin {
     /// Reads `/etc/machine-id` and the working directory. It does not use the host name:
     /// that changes when a container is created again with the same volumes.
     pub fn here() -> Self {
@@ -71,7 +71,7 @@ impl Identity {
 
     /// `index`: the index's URL in the form that may be shown: normalised, without a
     /// password.
-    pub fn of(index: &str, flags: &ServerFlags, place: &Place) -> Self {
+    pub fn of(index: &str, flags: &ServerFlags, place: &Origin) -> Self {
         let mut digest = Digest::new();
         digest.field("index", index.as_bytes());
         digest.field("machine", &place.machine);
@@ -109,7 +109,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn bytes_of(address: &Address, place: &Place) -> Vec<u8> {
+fn bytes_of(address: &Address, place: &Origin) -> Vec<u8> {
     match address {
         // An absolute path stays what it is.
         Address::Unix(path) => place

@@ -58,7 +58,7 @@ mod record;
 mod sweep;
 
 pub use contextpilot_private_folder::{Base, PrivateFolder};
-pub use identity::{Identity, Place};
+pub use identity::{Identity, Origin};
 pub use journal::{INTERVAL, Journal, MAX_CHANGES};
 pub use recent::{BYTES as RECENT_BYTES, Map, Recent};
 pub use record::{MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_journal::{Identity, Journal, Origin};
 use contextpilot_server_flags::{Generation, ServerFlags};
 use rustix::fs::{CWD, Mode};
 use tempfile::TempDir;
@@ -36,7 +36,7 @@ fn quiet(line: &str) {
 fn identity(port: &str) -> Identity {
     let argv = ["llama-server", "--port", port].map(Into::into);
     let flags = ServerFlags::read(argv, |_| None, Generation::Late2026);
-    Identity::of("http://index", &flags, &Place::default())
+    Identity::of("http://index", &flags, &Origin::default())
 }
 
 /// A home folder that is closed to others, whatever the umask of this process is.

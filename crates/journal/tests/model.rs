@@ -5,7 +5,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_journal::{Identity, Journal, Origin};
 use contextpilot_server_flags::{Generation, ServerFlags};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -59,7 +59,7 @@ proptest! {
         let home = new_home();
         let start = || {
             let flags = ServerFlags::read([], |_| None, Generation::Late2026);
-            let identity = Identity::of("http://index", &flags, &Place::default());
+            let identity = Identity::of("http://index", &flags, &Origin::default());
             let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
             Journal::in_state_folder(lookup, None, identity, |line| panic!("said {line}"))
         };

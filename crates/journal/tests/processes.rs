@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use contextpilot_journal::{Identity, Journal, Place};
+use contextpilot_journal::{Identity, Journal, Origin};
 use contextpilot_server_flags::{Generation, ServerFlags};
 use contextpilot_testbed::Random;
 use tempfile::TempDir;
@@ -36,7 +36,7 @@ fn new_home() -> TempDir {
 fn open(home: &Path, port: &str) -> (Journal, BTreeSet<String>) {
     let argv = ["llama-server", "--port", port].map(Into::into);
     let flags = ServerFlags::read(argv, |_| None, Generation::Late2026);
-    let identity = Identity::of("http://index", &flags, &Place::default());
+    let identity = Identity::of("http://index", &flags, &Origin::default());
     let lookup = |name: &str| (name == "HOME").then(|| home.into());
     let (journal, lost) = Journal::in_state_folder(lookup, None, identity, quiet);
     assert!(journal.is_on());

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use contextpilot_journal::{Identity, Journal, Map, Place};
+use contextpilot_journal::{Identity, Journal, Map, Origin};
 use contextpilot_server_flags::{Generation, ServerFlags};
 use rustix::fs::{CWD, Mode};
 use tempfile::TempDir;
@@ -52,7 +52,7 @@ fn new_home() -> TempDir {
 
 fn open_with(home: &TempDir, map: Map, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
     let flags = ServerFlags::read([], |_| None, Generation::Late2026);
-    let identity = Identity::of("http://index", &flags, &Place::default());
+    let identity = Identity::of("http://index", &flags, &Origin::default());
     let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
     Journal::in_state_folder(lookup, Some(map), identity, log)
 }

@@ -37,7 +37,7 @@ pub struct Writer {
     jobs: Sender<Job>,
     done: Receiver<Done>,
     spare: Receiver<Vec<u8>>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterShared>,
     queue_bytes: u64,
     /// The rows that are not on disk yet, for as long as the thread has them.
     pending: Mutex<HashMap<Name, Waiting>>,
@@ -45,7 +45,7 @@ pub struct Writer {
 
 /// What the writer and its thread share.
 #[derive(Debug, Default)]
-struct Shared {
+struct WriterShared {
     /// Bytes of rows in the queue, and of those being written.
     queued: AtomicU64,
     /// The size of the spare buffers, bytes.
@@ -105,7 +105,7 @@ impl Writer {
         let (jobs, inbox) = unbounded();
         let (outbox, done) = unbounded();
         let (used, spare) = unbounded();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WriterShared::default());
         let theirs = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("contextpilot-kv".into());
         builder.spawn(move || {

@@ -67,7 +67,7 @@ impl Rows {
 
 /// Where a layer's rows are, in a state or in a chunk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RowsAt {
     /// Of the first row.
     pub(crate) at: usize,
     pub(crate) unit: usize,
@@ -143,7 +143,7 @@ impl Layout {
 
     /// Where the layers' rows are in a state of `cells` cells, if the first cell's description
     /// is at `cells_at`.
-    pub(crate) fn in_state(&self, cells_at: usize, cells: usize) -> impl Iterator<Item = Place> {
+    pub(crate) fn in_state(&self, cells_at: usize, cells: usize) -> impl Iterator<Item = RowsAt> {
         let mut at = cells_at + cells * self.cell_size() + self.head_size();
         self.layers().map(move |rows| {
             let place = rows.place(at + LAYER_HEAD);
@@ -153,7 +153,7 @@ impl Layout {
     }
 
     /// Where the layers' rows are in a chunk.
-    pub(crate) fn in_chunk(&self, tokens: usize) -> impl Iterator<Item = Place> {
+    pub(crate) fn in_chunk(&self, tokens: usize) -> impl Iterator<Item = RowsAt> {
         let mut at = tokens * 4 * self.extra;
         self.layers().map(move |rows| {
             let place = rows.place(at);
@@ -164,8 +164,8 @@ impl Layout {
 }
 
 impl Rows {
-    fn place(&self, at: usize) -> Place {
-        Place {
+    fn place(&self, at: usize) -> RowsAt {
+        RowsAt {
             at,
             unit: self.unit,
             repeats: self.repeats,

@@ -12,7 +12,7 @@
 //! this does.
 
 mod joins;
-mod place;
+mod placer;
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -22,7 +22,7 @@ use crate::cached::STEPS_OF_A_BATCH;
 use crate::{Batch, Block, Cached};
 use joins::joins_within;
 pub use joins::{Join, joins};
-use place::Place;
+use placer::Placer;
 
 /// Comparisons after which no more clusters are joined: some seconds. 10,000 contexts of 15 blocks
 /// take a small part of that.
@@ -99,7 +99,7 @@ pub fn batch_sharing(
             .collect();
         let joins = joins_within(&rest, kept, cached, &weight, &budget);
         batch.nodes += rest.len() + joins.len();
-        let place = Place {
+        let place = Placer {
             kept,
             contexts: &rest,
             joins: &joins,

@@ -194,7 +194,7 @@ struct Connection {
 
 /// The place of one connection, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Permit {
     places: Arc<Places>,
     number: u64,
     pub(crate) progress: Arc<Progress>,
@@ -212,7 +212,7 @@ impl Places {
     }
 
     /// Waits for a place, if none is left and nobody can be displaced.
-    pub(crate) async fn enter(self: &Arc<Self>) -> Place {
+    pub(crate) async fn enter(self: &Arc<Self>) -> Permit {
         loop {
             let left = self.left.notified();
             if let Some(place) = self.try_enter() {
@@ -222,7 +222,7 @@ impl Places {
         }
     }
 
-    fn try_enter(self: &Arc<Self>) -> Option<Place> {
+    fn try_enter(self: &Arc<Self>) -> Option<Permit> {
         let mut open = lock(&self.open);
         let reserved = if self.has_room(&mut open) {
             false
@@ -242,7 +242,7 @@ impl Places {
         };
         open.connections.insert(number, connection);
         self.count(&open);
-        Some(Place {
+        Some(Permit {
             places: Arc::clone(self),
             number,
             progress,
@@ -303,7 +303,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl Permit {
     /// For the task that serves the connection, to end it.
     pub(crate) fn task(&self) -> Arc<OnceLock<AbortHandle>> {
         Arc::clone(&self.task)
@@ -331,7 +331,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut open = lock(&self.places.open);
         if let Some(connection) = open.connections.remove(&self.number) {
@@ -360,7 +360,7 @@ mod tests {
         Places::new(limits, Arc::default())
     }
 
-    fn is_open(place: &Place) -> bool {
+    fn is_open(place: &Permit) -> bool {
         lock(&place.places.open)
             .connections
             .contains_key(&place.number)

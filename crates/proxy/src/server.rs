@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::arriving::Arriving;
-use crate::places::{Place, Places, Progress, Step, Tally};
+use crate::places::{Permit, Places, Progress, Step, Tally};
 use crate::stream::Watched;
 use crate::{Body, Request, Response, Tap, error_response, guard};
 
@@ -142,7 +142,7 @@ async fn connection<H: Handler>(
     stream: TcpStream,
     handler: Arc<H>,
     hosts: Arc<AllowedHosts>,
-    (places, place): (Arc<Places>, Place),
+    (places, place): (Arc<Places>, Permit),
     limits: Limits,
     mut stopped: watch::Receiver<bool>,
 ) {

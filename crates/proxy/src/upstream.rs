@@ -24,7 +24,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// One llama-server: its address, and how to pass requests on to it.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    place: Place,
+    place: Target,
     /// The prefix of every path, without a slash at its end.
     prefix: String,
     /// As it was given.
@@ -32,7 +32,7 @@ pub struct Upstream {
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum Target {
     /// `host:port`.
     Tcp(String),
     /// The same, with TLS.
@@ -77,7 +77,7 @@ impl Upstream {
                 return Err(error("is not an absolute path"));
             }
             return Ok(Self {
-                place: Place::Unix(PathBuf::from(path)),
+                place: Target::Unix(PathBuf::from(path)),
                 prefix: String::new(),
                 shown,
             });
@@ -97,8 +97,8 @@ impl Upstream {
         let at = format!("{host}:{port}");
         Ok(Self {
             place: match tls {
-                true => Place::Tls(at, Tls::to(host).map_err(|why| error(&why))?),
-                false => Place::Tcp(at),
+                true => Target::Tls(at, Tls::to(host).map_err(|why| error(&why))?),
+                false => Target::Tcp(at),
             },
             prefix: url.path().trim_end_matches('/').to_owned(),
             shown,
@@ -137,12 +137,12 @@ impl Upstream {
         let from_client = hyper::upgrade::on(&mut request);
         self.readdress(&mut request)?;
         let mut response = match &self.place {
-            Place::Tcp(address) => exchange(in_time(connect(address)).await?, request).await?,
-            Place::Tls(address, tls) => {
+            Target::Tcp(address) => exchange(in_time(connect(address)).await?, request).await?,
+            Target::Tls(address, tls) => {
                 let secured = async { tls.over(connect(address).await?).await };
                 exchange(in_time(secured).await?, request).await?
             }
-            Place::Unix(path) => {
+            Target::Unix(path) => {
                 let stream = in_time(UnixStream::connect(path)).await?;
                 exchange(stream, request).await?
             }
@@ -167,8 +167,8 @@ impl Upstream {
         headers::strip(request.headers_mut());
         if !request.headers().contains_key(HOST) {
             let host = match &self.place {
-                Place::Tcp(address) | Place::Tls(address, _) => address,
-                Place::Unix(_) => "localhost",
+                Target::Tcp(address) | Target::Tls(address, _) => address,
+                Target::Unix(_) => "localhost",
             };
             request.headers_mut().insert(HOST, host.parse()?);
         }

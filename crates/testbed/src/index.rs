@@ -25,7 +25,7 @@ mod tests;
 
 pub use behaviour::Behaviour;
 pub use post::Post;
-use shared::{Shared, State};
+use shared::{IndexShared, State};
 
 /// How long the listener may take to be woken at the end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -210,7 +210,7 @@ impl<At> Index<At> {
 /// The threads of an index. Dropping this ends them.
 struct Running {
     endpoint: Endpoint,
-    shared: Arc<Shared>,
+    shared: Arc<IndexShared>,
     listening: Option<JoinHandle<()>>,
 }
 
@@ -220,7 +220,7 @@ impl Running {
         tls: Option<Arc<ServerConfig>>,
         next: impl Fn() -> io::Result<Plain> + Send + 'static,
     ) -> Self {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<IndexShared>::default();
         let for_thread = Arc::clone(&shared);
         let listening = thread::spawn(move || serve::accept(next, tls.as_ref(), &for_thread));
         Self {

@@ -194,7 +194,7 @@ struct Question {
 
 /// Where the engine is made to look, in the state that the trace leaves.
 #[derive(Clone, Copy)]
-enum Place {
+enum LookIn {
     /// The engine chooses.
     OwnChoice,
     Slot(u32),
@@ -301,20 +301,20 @@ impl<'a> Engine<'a> {
             return Ok(Residency::Gone(None));
         }
         let continuations = self.continuations(question);
-        let slots = || (0..self.slots).map(Place::Slot);
+        let slots = || (0..self.slots).map(LookIn::Slot);
         // The replays to make. In each, the questions are asked one after the other: several only if
         // one cannot disturb the next.
-        let mut replays: Vec<Vec<(Place, &Request)>> = Vec::new();
+        let mut replays: Vec<Vec<(LookIn, &Request)>> = Vec::new();
         // A slot that has gone on from the prompt serves it directly or, if only checkpoints lead
         // back, from the last of these.
         let in_slots = &continuations[..1];
         for asked in in_slots {
             if !question.names_a_slot() {
-                replays.push(vec![(Place::OwnChoice, asked)]);
+                replays.push(vec![(LookIn::OwnChoice, asked)]);
             } else if self.server.has_separate_slots() {
                 replays.push(slots().map(|slot| (slot, asked)).collect());
             } else {
-                replays.push(vec![(Place::OwnChoice, asked)]);
+                replays.push(vec![(LookIn::OwnChoice, asked)]);
                 replays.extend(slots().map(|slot| vec![(slot, asked)]));
             }
         }
@@ -325,7 +325,7 @@ impl<'a> Engine<'a> {
                 true => &continuations[..],
                 false => &continuations[..1],
             };
-            replays.extend(asked.iter().map(|asked| vec![(Place::Host, asked)]));
+            replays.extend(asked.iter().map(|asked| vec![(LookIn::Host, asked)]));
         }
 
         // The first answer is to the question itself: it tells the length of the prompt.
@@ -366,8 +366,8 @@ impl<'a> Engine<'a> {
     fn most(&self, question: &Request, adapters: Option<&Value>) -> Result<usize> {
         let server = self.server.spawn()?;
         set_adapters(&server, adapters)?;
-        self.ask(&server, Place::OwnChoice, question)?;
-        let again = self.ask(&server, Place::OwnChoice, question)?;
+        self.ask(&server, LookIn::OwnChoice, question)?;
+        let again = self.ask(&server, LookIn::OwnChoice, question)?;
         Ok(again.map_or(0, |answer| answer.cache_n))
     }
 
@@ -380,11 +380,11 @@ impl<'a> Engine<'a> {
     }
 
     /// `None`: the server refuses the request.
-    fn ask(&self, server: &Server, place: Place, asked: &Request) -> Result<Option<Completion>> {
+    fn ask(&self, server: &Server, place: LookIn, asked: &Request) -> Result<Option<Completion>> {
         let asked = match place {
-            Place::OwnChoice => asked.clone(),
-            Place::Slot(slot) => asked.clone().slot(slot),
-            Place::Host => {
+            LookIn::OwnChoice => asked.clone(),
+            LookIn::Slot(slot) => asked.clone().slot(slot),
+            LookIn::Host => {
                 for slot in 0..self.slots {
                     erase(server, slot)?;
                 }
@@ -429,7 +429,7 @@ fn erase(server: &Server, slot: u32) -> Result<()> {
     }
 }
 
-impl Place {
+impl LookIn {
     fn describe(self, itself: bool) -> String {
         let place = match self {
             Self::OwnChoice => "by the engine's own choice".to_owned(),

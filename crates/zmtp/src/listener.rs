@@ -65,12 +65,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Listener {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ListenerShared>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ListenerShared {
     closed: AtomicBool,
     places: Mutex<Places>,
     most: usize,
@@ -97,7 +97,7 @@ impl Listener {
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ListenerShared {
             closed: AtomicBool::new(false),
             places: Mutex::default(),
             most: limits.connections,
@@ -141,7 +141,7 @@ fn accept(
     listener: &TcpListener,
     mut pace: Pace,
     first: fn(),
-    shared: &Arc<Shared>,
+    shared: &Arc<ListenerShared>,
     serve: &Serve,
 ) {
     for number in 0.. {
@@ -169,10 +169,10 @@ fn accept(
     }
 }
 
-impl Shared {
+impl ListenerShared {
     /// A place for a connection. If all are taken, the oldest that is not served has to go: a router that has
     /// just connected is then served long before it is the oldest.
-    fn place(self: &Arc<Self>, number: u64, stream: &Arc<TcpStream>) -> Option<Place> {
+    fn place(self: &Arc<Self>, number: u64, stream: &Arc<TcpStream>) -> Option<Permit> {
         let mut places = lock(&self.places);
         let full = places.open.len() >= self.most;
         let oldest = || {
@@ -199,7 +199,7 @@ impl Shared {
         places.open.insert(number, entry);
         places.threads += 1;
         drop(places);
-        Some(Place {
+        Some(Permit {
             shared: Arc::clone(self),
             number,
             guest,
@@ -208,13 +208,13 @@ impl Shared {
 }
 
 /// The right to a connection, returned on drop.
-struct Place {
-    shared: Arc<Shared>,
+struct Permit {
+    shared: Arc<ListenerShared>,
     number: u64,
     guest: Arc<Guest>,
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut places = lock(&self.shared.places);
         places.threads -= 1;

@@ -15,12 +15,12 @@ use crate::{Limits, frame};
 #[derive(Debug)]
 pub struct Publisher {
     listener: Listener,
-    shared: Arc<Shared>,
+    shared: Arc<PublisherShared>,
 }
 
 /// What the publishing thread and those of the subscribers share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct PublisherShared {
     pub(crate) limits: Limits,
     pub(crate) first: fn(),
     pub(crate) subscribers: Mutex<Vec<Arc<Subscriber>>>,
@@ -61,7 +61,7 @@ impl Publisher {
     /// # Errors
     /// The address cannot be used, or a thread cannot be created.
     pub fn bind(address: SocketAddr, limits: Limits, first: fn()) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PublisherShared {
             limits,
             first,
             subscribers: Mutex::default(),

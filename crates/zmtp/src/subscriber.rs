@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::connection::{Connection, Next, write};
 use crate::listener::{Guest, lock, spawn};
-use crate::publisher::Shared;
+use crate::publisher::PublisherShared;
 use crate::queue::{Queue, Taken};
 use crate::{Role, Session, Step};
 
@@ -35,7 +35,7 @@ impl Subscriber {
 pub(crate) fn serve(
     stream: &Arc<TcpStream>,
     guest: &Arc<Guest>,
-    shared: &Arc<Shared>,
+    shared: &Arc<PublisherShared>,
 ) -> io::Result<()> {
     let limits = &shared.limits;
     let mut connection = Connection::open(stream, &guest.peer, Role::Publisher, limits)?;
@@ -56,7 +56,11 @@ pub(crate) fn serve(
 }
 
 /// Does what the peer asks for.
-fn follow(connection: &mut Connection<'_>, queue: &Queue, shared: &Shared) -> io::Result<()> {
+fn follow(
+    connection: &mut Connection<'_>,
+    queue: &Queue,
+    shared: &PublisherShared,
+) -> io::Result<()> {
     let counted = Counted::new(&shared.subscribed);
     let beats = connection.has_heartbeats();
     connection.read_on(shared.limits.heartbeat, |next| {

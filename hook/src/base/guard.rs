@@ -76,7 +76,7 @@ impl Flags {
         // SAFETY: points to this thread's errno.
         let value = unsafe { *errno };
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
-            mode::break_down();
+            mode::disable_after_panic();
         }
         // SAFETY: as above.
         unsafe { *errno = value };

@@ -25,25 +25,25 @@ pub(crate) fn is_active() -> bool {
 }
 
 /// What other modules do when the mode changes.
-pub(crate) struct Turns {
+pub(crate) struct Transitions {
     /// Starts the threads, unless they run.
     pub(crate) start: fn(),
     /// Opens a gap: every live id is reported as evicted.
     pub(crate) lose_step: fn(),
 }
 
-static TURNS: OnceLock<Turns> = OnceLock::new();
+static TRANSITIONS: OnceLock<Transitions> = OnceLock::new();
 
 /// Called by the constructor if this process is a llama-server.
-pub(crate) fn arm(turns: Turns) {
-    let _ = TURNS.set(turns);
+pub(crate) fn arm(transitions: Transitions) {
+    let _ = TRANSITIONS.set(transitions);
     MODE.store(ARMED, Ordering::Relaxed);
 }
 
 /// The server begins to load its first model, or uses a context: now the threads are needed.
 pub(crate) fn ensure_running() {
-    if let Some(turns) = TURNS.get() {
-        (turns.start)();
+    if let Some(transitions) = TRANSITIONS.get() {
+        (transitions.start)();
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn is_running() -> bool {
 }
 
 /// Stops observing: in a forked child, or after a set-up that failed.
-pub(crate) fn withdraw() {
+pub(crate) fn disable() {
     MODE.store(OUT, Ordering::Relaxed);
 }
 
@@ -81,13 +81,13 @@ pub(crate) fn place_of_panic() -> String {
 /// After a panic in our code: the server goes on without the hook, and every live id is reported as
 /// evicted.
 #[cold]
-pub(crate) fn break_down() {
+pub(crate) fn disable_after_panic() {
     if MODE.swap(OUT, Ordering::SeqCst) == OUT {
         return;
     }
     // Log last: logging may panic again.
-    if let Some(turns) = TURNS.get() {
-        (turns.lose_step)();
+    if let Some(transitions) = TRANSITIONS.get() {
+        (transitions.lose_step)();
     }
     let place = place_of_panic();
     log::line(format_args!(

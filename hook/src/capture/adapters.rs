@@ -28,7 +28,7 @@ const LONGEST_INVOCATION: usize = 4096;
 /// Some adapter was seen. Until then, all functions here return at once.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-struct Place {
+struct ContextCell {
     /// Zero: free.
     context: AtomicUsize,
     state: UnsafeCell<State>,
@@ -36,10 +36,10 @@ struct Place {
 
 // SAFETY: only the thread that uses the context reaches its state. That is one thread at a time, and
 // the caller synchronises one use with the next.
-unsafe impl Sync for Place {}
+unsafe impl Sync for ContextCell {}
 
 #[allow(clippy::declare_interior_mutable_const)]
-const FREE: Place = Place {
+const FREE: ContextCell = ContextCell {
     context: AtomicUsize::new(0),
     state: UnsafeCell::new(State {
         applied: Vec::new(),
@@ -48,7 +48,7 @@ const FREE: Place = Place {
         gaps: usize::MAX,
     }),
 };
-static PLACES: [Place; MOST] = [FREE; MOST];
+static PLACES: [ContextCell; MOST] = [FREE; MOST];
 
 /// An adapter's address, and its scale.
 type Applied = (usize, Scale);
@@ -282,16 +282,16 @@ unsafe fn state(context: Pointer, wanted: bool) -> Option<&'static mut State> {
         let mut places = PLACES.iter();
         places.find(|place| wanted && address != 0 && place.take(address))
     })?;
-    // SAFETY: see `Place`: the caller is the only one that uses the context now.
+    // SAFETY: see `ContextCell`: the caller is the only one that uses the context now.
     Some(unsafe { &mut *place.state.get() })
 }
 
-fn find(address: usize) -> Option<&'static Place> {
+fn find(address: usize) -> Option<&'static ContextCell> {
     let mut places = PLACES.iter();
     places.find(|place| address != 0 && place.context.load(Ordering::Acquire) == address)
 }
 
-impl Place {
+impl ContextCell {
     fn take(&self, address: usize) -> bool {
         self.context
             .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)

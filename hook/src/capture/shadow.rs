@@ -18,7 +18,7 @@ use crate::base::bounds::{BATCH_KEEPS as KEPT, BATCHES as MOST};
 /// `LLAMA_TOKEN_NULL`.
 const NO_TOKEN: i32 = -1;
 
-struct Place {
+struct ShadowCell {
     /// Zero: free.
     batch: AtomicUsize,
     shadow: UnsafeCell<Shadow>,
@@ -26,14 +26,14 @@ struct Place {
 
 // SAFETY: a shadow is only reached through `with`, by the thread that uses the batch. That is one thread
 // at a time, and the caller synchronises one use with the next.
-unsafe impl Sync for Place {}
+unsafe impl Sync for ShadowCell {}
 
 #[allow(clippy::declare_interior_mutable_const)]
-const FREE: Place = Place {
+const FREE: ShadowCell = ShadowCell {
     batch: AtomicUsize::new(0),
     shadow: UnsafeCell::new(Shadow::new()),
 };
-static PLACES: [Place; MOST] = [FREE; MOST];
+static PLACES: [ShadowCell; MOST] = [FREE; MOST];
 
 /// The content of a batch.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ pub(crate) unsafe fn end(batch: Pointer) {
 #[inline]
 pub(crate) unsafe fn with<R>(batch: Pointer, work: impl FnOnce(&mut Shadow) -> R) -> Option<R> {
     let place = find(batch.addr())?;
-    // SAFETY: see `Place`: the caller is the only one that uses the batch now.
+    // SAFETY: see `ShadowCell`: the caller is the only one that uses the batch now.
     let shadow = unsafe { &mut *place.shadow.get() };
     Some(work(shadow))
 }
@@ -106,7 +106,7 @@ pub(crate) unsafe fn with<R>(batch: Pointer, work: impl FnOnce(&mut Shadow) -> R
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
 #[inline]
-fn find(address: usize) -> Option<&'static Place> {
+fn find(address: usize) -> Option<&'static ShadowCell> {
     // A hint only: the address at the place is compared.
     let last = &PLACES[LAST.load(Ordering::Relaxed) % MOST];
     if address != 0 && last.batch.load(Ordering::Acquire) == address {
@@ -116,7 +116,7 @@ fn find(address: usize) -> Option<&'static Place> {
 }
 
 #[cold]
-fn look_for(address: usize) -> Option<&'static Place> {
+fn look_for(address: usize) -> Option<&'static ShadowCell> {
     if address == 0 {
         // Zero marks a free place.
         return None;
@@ -130,7 +130,7 @@ fn look_for(address: usize) -> Option<&'static Place> {
 
 /// All places, beginning with the one that the address hashes to. A free place does not end the
 /// search, because places become free in any order.
-fn probe(address: usize) -> impl Iterator<Item = &'static Place> {
+fn probe(address: usize) -> impl Iterator<Item = &'static ShadowCell> {
     let start = start(address);
     (0..MOST).map(move |step| &PLACES[(start + step) % MOST])
 }

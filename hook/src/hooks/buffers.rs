@@ -9,13 +9,13 @@ use contextpilot_residency::{BufferId, Event};
 use crate::attach::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::observe;
-use crate::capture::saved;
+use crate::capture::host_buffers;
 use crate::channel::push;
 
 #[cold]
 fn note(memory: Pointer) {
     observe(|| {
-        if saved::release(memory.addr()) {
+        if host_buffers::release(memory.addr()) {
             push(Event::Freed {
                 buffer: BufferId(memory.addr()),
             });
@@ -31,7 +31,7 @@ fn release(memory: Pointer) {
 
 #[inline]
 pub(crate) unsafe fn _ZdlPv(memory: Pointer) {
-    if saved::may_be(memory.addr()) {
+    if host_buffers::may_be(memory.addr()) {
         note(memory);
     }
     match original::_ZdlPv() {
@@ -43,7 +43,7 @@ pub(crate) unsafe fn _ZdlPv(memory: Pointer) {
 
 #[inline]
 pub(crate) unsafe fn _ZdlPvm(memory: Pointer, size: usize) {
-    if saved::may_matter(size) && saved::may_be(memory.addr()) {
+    if host_buffers::may_matter(size) && host_buffers::may_be(memory.addr()) {
         note(memory);
     }
     match original::_ZdlPvm() {
@@ -54,7 +54,7 @@ pub(crate) unsafe fn _ZdlPvm(memory: Pointer, size: usize) {
 }
 
 pub(crate) unsafe fn _ZdaPv(memory: Pointer) {
-    if saved::may_be(memory.addr()) {
+    if host_buffers::may_be(memory.addr()) {
         note(memory);
     }
     match original::_ZdaPv() {
@@ -65,7 +65,7 @@ pub(crate) unsafe fn _ZdaPv(memory: Pointer) {
 }
 
 pub(crate) unsafe fn _ZdaPvm(memory: Pointer, size: usize) {
-    if saved::may_matter(size) && saved::may_be(memory.addr()) {
+    if host_buffers::may_matter(size) && host_buffers::may_be(memory.addr()) {
         note(memory);
     }
     match original::_ZdaPvm() {

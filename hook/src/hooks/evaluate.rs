@@ -9,7 +9,7 @@ use crate::base::abi::{Batch, Pointer};
 use crate::base::guard::{self, EngineCall};
 use crate::base::status::STATUS;
 use crate::capture::measure::{self, Longest};
-use crate::capture::{adapters, contexts, engine_prompts, legacy, shadow};
+use crate::capture::{adapters, contexts, engine_prompts, llama_batch, shadow};
 use crate::channel::push;
 use crate::store;
 
@@ -36,10 +36,10 @@ pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     let call = EngineCall::enter();
     let asked = call.counts().then(|| {
         // SAFETY: the caller passes a batch that the engine may read.
-        unsafe { legacy::Answers::of(context, &batch) }
+        unsafe { llama_batch::Answers::of(context, &batch) }
     });
     // SAFETY: as above.
-    let entries = || unsafe { legacy::entries(&batch, asked.as_ref()?) };
+    let entries = || unsafe { llama_batch::entries(&batch, asked.as_ref()?) };
     let known = store::is_on()
         .then(|| guard::compute(entries))
         .flatten()

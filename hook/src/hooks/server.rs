@@ -6,7 +6,7 @@ use contextpilot_residency::Event;
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::observe;
-use crate::capture::{connections, prompts, tasks};
+use crate::capture::{connections, prompts, task_vector};
 use crate::channel::{note, push};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
@@ -24,7 +24,7 @@ pub(crate) unsafe fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11serve
 ) {
     observe(|| {
         // SAFETY: the tasks belong to the caller, which waits for us.
-        let tasks = unsafe { tasks::numbers(tasks) };
+        let tasks = unsafe { task_vector::numbers(tasks) };
         tasks.into_iter().for_each(connections::posted);
     });
     original!(

@@ -10,8 +10,8 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::base::status::STATUS;
-use crate::capture::saved::Content;
-use crate::capture::{contexts, packed, saved};
+use crate::capture::host_buffers::Content;
+use crate::capture::{contexts, host_buffers, slot_file};
 use crate::channel::{note, push};
 use crate::store::state as stored;
 use crate::store::{ahead, change};
@@ -204,7 +204,7 @@ fn note_save(
         return;
     }
     if flags == WHOLE && written > 0 {
-        if saved::insert(buffer.0, written, Content::Whole) {
+        if host_buffers::insert(buffer.0, written, Content::Whole) {
             note_size(buffer, written);
             push(Event::Saved {
                 context: contexts::id_of(context),
@@ -215,7 +215,7 @@ fn note_save(
             // Its release would not be noticed, so it must not count as a copy.
             STATUS.untracked_buffers.add(1);
         }
-    } else if saved::remove(buffer.0) {
+    } else if host_buffers::remove(buffer.0) {
         // The buffer's previous content was overwritten.
         push(Event::Freed { buffer });
     }
@@ -232,7 +232,7 @@ fn note_checkpoint(
     let Some((first, last)) = ends.0 else {
         return false;
     };
-    if !saved::insert(buffer.0, size, Content::Checkpoint) {
+    if !host_buffers::insert(buffer.0, size, Content::Checkpoint) {
         STATUS.untracked_buffers.add(1);
         return false;
     }
@@ -317,5 +317,5 @@ unsafe fn loaded_tokens(
         return None;
     }
     // SAFETY: the caller's promise.
-    packed::unpack(unsafe { std::slice::from_raw_parts(tokens, count) })
+    slot_file::unpack(unsafe { std::slice::from_raw_parts(tokens, count) })
 }

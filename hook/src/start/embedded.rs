@@ -8,10 +8,10 @@ use super::{Prepared, arm};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
 use crate::base::log;
-use crate::capture::{engine_prompts, saved};
+use crate::capture::{engine_prompts, host_buffers};
 use crate::hooks::REPLACEMENTS;
 use crate::hooks::signal::ANSWERS;
-use crate::library::Here;
+use crate::library::HookLibrary;
 use crate::store;
 
 /// The settings, read in the constructor: later, other threads may change the environment.
@@ -66,7 +66,7 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
         ));
         settings.store = None;
     }
-    saved::refuse();
+    host_buffers::refuse();
     if settings.observes() || settings.index.is_some() {
         engine_prompts::engage();
     }
@@ -76,7 +76,7 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
     }
     arm(Prepared {
         settings,
-        library: Here(attached),
+        library: HookLibrary(attached),
     });
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Which functions of the hook's table will be hooked, and what follows.
 
-use contextpilot_inspect::{Calls, Located, Place, Program};
+use contextpilot_inspect::{Calls, FunctionPlace, Located, Program};
 use serde_json::{Value, json};
 
 use crate::table::{
@@ -263,29 +263,29 @@ impl Functions {
     }
 }
 
-fn way(row: &Row, place: &Place, refusal: Option<String>) -> Way {
+fn way(row: &Row, place: &FunctionPlace, refusal: Option<String>) -> Way {
     match place {
-        Place::Dynamic {
+        FunctionPlace::Dynamic {
             exporter: None,
             calls: Calls::Unseen,
         }
-        | Place::Missing { .. } => Way::Missing,
+        | FunctionPlace::Missing { .. } => Way::Missing,
         // Exported, but called directly.
-        Place::Dynamic {
+        FunctionPlace::Dynamic {
             calls: Calls::Unseen,
             ..
         } if row.module == "server" => Way::Missing,
-        Place::Dynamic {
+        FunctionPlace::Dynamic {
             calls: Calls::Unseen,
             ..
         } => Way::Uncalled,
         // The runtime's own calls are not the server's.
-        Place::Dynamic {
+        FunctionPlace::Dynamic {
             calls: Calls::FromItself,
             ..
         } if ["cxx", "libc"].contains(&row.generation) => Way::Uncalled,
-        Place::Dynamic { .. } => Way::Imported,
-        Place::Inside(_) => refusal.map_or(Way::Inline, Way::Refused),
+        FunctionPlace::Dynamic { .. } => Way::Imported,
+        FunctionPlace::Inside(_) => refusal.map_or(Way::Inline, Way::Refused),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use contextpilot_index::{Answer, Next, Work};
 use contextpilot_proxy::{Lane, NotDone, Tally, Turn};
 
-use super::Shared;
+use super::SharedIndex;
 use super::ids;
 
 /// One for each kind of request.
@@ -44,7 +44,7 @@ pub(super) fn not_done(why: NotDone) -> Answer {
 pub(super) async fn work_off(
     mut work: Box<Work>,
     turn: &Turn,
-    shared: &Shared,
+    shared: &SharedIndex,
 ) -> Result<Box<Work>, NotDone> {
     loop {
         work = match work.next() {
@@ -62,7 +62,7 @@ pub(super) async fn work_off(
 }
 
 /// Does pieces that need the state, until there is something else to do.
-async fn with_state(mut work: Box<Work>, shared: Shared) -> Result<Box<Work>, NotDone> {
+async fn with_state(mut work: Box<Work>, shared: SharedIndex) -> Result<Box<Work>, NotDone> {
     let done = tokio::task::spawn_blocking(move || {
         while work.next() == Next::State {
             shared.piece(|index| index.proceed(&mut work, &mut ids::new));
@@ -73,7 +73,7 @@ async fn with_state(mut work: Box<Work>, shared: Shared) -> Result<Box<Work>, No
 }
 
 /// The same for one that takes less than a millisecond, on a thread that serves.
-pub(super) async fn work_off_here(mut work: Box<Work>, shared: &Shared) -> Box<Work> {
+pub(super) async fn work_off_here(mut work: Box<Work>, shared: &SharedIndex) -> Box<Work> {
     loop {
         match work.next() {
             Next::State => shared.lock().await.proceed(&mut work, &mut ids::new),

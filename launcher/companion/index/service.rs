@@ -20,7 +20,7 @@ use hyper::{Method, StatusCode};
 use super::hook::Hook;
 use super::lanes::{Lanes, not_done, work_off, work_off_here};
 use super::rooms::Rooms;
-use super::{Behind, Shared, ids};
+use super::{Behind, SharedIndex, ids};
 
 /// Larger bodies are read on other threads than those that serve.
 const SMALL: usize = 8 << 10;
@@ -29,7 +29,7 @@ const TAIL: usize = 64 << 10;
 
 struct Service {
     behind: Behind,
-    shared: Shared,
+    shared: SharedIndex,
     limits: Limits,
     wishes: SyncSender<Wish>,
     hook: Hook,
@@ -42,7 +42,7 @@ struct Service {
 pub(super) fn serve(
     listener: TcpListener,
     behind: Behind,
-    shared: Shared,
+    shared: SharedIndex,
     wishes: SyncSender<Wish>,
     hook: Hook,
     hosts: AllowedHosts,
@@ -370,7 +370,7 @@ fn now() -> f64 {
 /// Keeps the end of an answer.
 struct Tail {
     id: String,
-    shared: Shared,
+    shared: SharedIndex,
     end: Vec<u8>,
 }
 

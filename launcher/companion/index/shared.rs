@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, MutexGuard};
 /// The state. Whoever waits for it gets it in turn, so that the many pieces of a large request hold nobody up for
 /// longer than one of them takes. Threads that serve do not block while they wait.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct SharedIndex {
     index: Arc<Mutex<Index>>,
     /// Whoever does a piece of a large request has this, too.
     large: Arc<Mutex<()>>,
@@ -18,7 +18,7 @@ pub(super) struct Shared {
     truth: Arc<AtomicU8>,
 }
 
-impl Shared {
+impl SharedIndex {
     pub(super) fn new(index: Index, mode: Mode) -> Self {
         Self {
             index: Arc::new(Mutex::new(index)),

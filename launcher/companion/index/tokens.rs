@@ -5,19 +5,19 @@ use std::thread;
 
 use contextpilot_index::Wish;
 
-use super::{Behind, Shared};
+use super::{Behind, SharedIndex};
 
 /// Documents that may wait. Others are estimated from their length.
 const WAITING: usize = 4096;
 
 /// A thread that asks.
-pub(super) fn start(server: Behind, shared: Shared) -> SyncSender<Wish> {
+pub(super) fn start(server: Behind, shared: SharedIndex) -> SyncSender<Wish> {
     let (sender, wishes) = sync_channel(WAITING);
     thread::spawn(move || answer(&wishes, &server, &shared));
     sender
 }
 
-fn answer(wishes: &Receiver<Wish>, server: &Behind, shared: &Shared) {
+fn answer(wishes: &Receiver<Wish>, server: &Behind, shared: &SharedIndex) {
     for wish in wishes {
         // If the server does not answer, the estimate from the length stays.
         let counted = server

@@ -9,7 +9,7 @@ use contextpilot_client::{Control, Error, Update};
 use contextpilot_index::Truth;
 
 use super::hook::Hook;
-use super::{FindHook, Shared};
+use super::{FindHook, SharedIndex};
 use crate::companion::connect::hook_says;
 use crate::say::say;
 
@@ -22,7 +22,7 @@ const DOUBTS: usize = 10;
 const DOUBT: Duration = Duration::from_millis(100);
 
 /// A thread that follows the hook that `find` returns.
-pub(super) fn start(mut find: FindHook, asked: Hook, shared: Shared) {
+pub(super) fn start(mut find: FindHook, asked: Hook, shared: SharedIndex) {
     thread::spawn(move || {
         let mut told = None;
         let mut met = false;
@@ -57,7 +57,7 @@ pub(super) fn start(mut find: FindHook, asked: Hook, shared: Shared) {
 /// Until the stream ends.
 fn follow(
     control: &Control,
-    shared: &Shared,
+    shared: &SharedIndex,
     told: &mut Option<String>,
     met: &mut bool,
 ) -> Result<(), Error> {
@@ -95,7 +95,7 @@ fn follow(
     Ok(())
 }
 
-fn note(shared: &Shared, change: &Change) {
+fn note(shared: &SharedIndex, change: &Change) {
     match change {
         Change::Cached { id, tokens, .. } => shared.wait().cached(id, u64::from(*tokens)),
         Change::Evicted { id, .. } => shared.wait().evicted(id),
@@ -111,7 +111,7 @@ fn note(shared: &Shared, change: &Change) {
 /// hook does not know, is gone: the server is another process, or has forgotten it.
 fn ask(
     control: &Control,
-    shared: &Shared,
+    shared: &SharedIndex,
     taken_for_cached: &HashSet<String>,
 ) -> Result<(), Error> {
     look_for_checkpoints(control, shared)?;
@@ -129,7 +129,7 @@ fn ask(
 }
 
 /// If the model keeps checkpoints, adds a warning to every order that it is worth little.
-fn look_for_checkpoints(control: &Control, shared: &Shared) -> Result<(), Error> {
+fn look_for_checkpoints(control: &Control, shared: &SharedIndex) -> Result<(), Error> {
     let checkpoints = control.stats()?.host.checkpoints > 0;
     shared.wait().warn(checkpoints.then(|| WARNING.to_owned()));
     Ok(())
@@ -138,7 +138,7 @@ fn look_for_checkpoints(control: &Control, shared: &Shared) -> Result<(), Error>
 /// Asks for the state of these requests. Returns those that are in doubt.
 fn ask_for(
     control: &Control,
-    shared: &Shared,
+    shared: &SharedIndex,
     taken_for_cached: &HashSet<String>,
     ids: Vec<String>,
 ) -> Result<Vec<String>, Error> {
@@ -164,7 +164,7 @@ fn states(control: &Control, ids: &[String]) -> Result<Vec<RequestState>, Error>
 
 /// Takes over the state of a request. Returns its id if it is in doubt.
 fn learn(
-    shared: &Shared,
+    shared: &SharedIndex,
     taken_for_cached: &HashSet<String>,
     state: RequestState,
 ) -> Option<String> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use contextpilot_random::Random;
 
 use super::pace::{Back, DRAIN_PAUSE, Failure, Pace, Source};
-use super::shared::{Shared, unix_ms};
+use super::shared::{SenderShared, unix_ms};
 use crate::config::{Config, LogSink};
 use crate::http::{Client, NoAnswer, Received};
 use crate::once_per::OncePer;
@@ -83,7 +83,7 @@ impl Round {
     }
 
     /// Returns `false` when the thread shall end.
-    pub(super) fn run(&mut self, shared: &Shared) -> bool {
+    pub(super) fn run(&mut self, shared: &SenderShared) -> bool {
         let round = catch_unwind(AssertUnwindSafe(|| {
             let Some((post, budget)) = self.next_post(shared) else {
                 return false;
@@ -107,7 +107,7 @@ impl Round {
     }
 
     /// Waits until there is something to send and the time to send it.
-    fn next_post(&mut self, shared: &Shared) -> Option<(Post, Duration)> {
+    fn next_post(&mut self, shared: &SenderShared) -> Option<(Post, Duration)> {
         let mut state = shared.lock();
         loop {
             if state.stop {
@@ -141,7 +141,7 @@ impl Round {
         }
     }
 
-    fn settle(&mut self, shared: &Shared, post: &Post, answer: &Received) {
+    fn settle(&mut self, shared: &SenderShared, post: &Post, answer: &Received) {
         let ids = post.ids.len() as u64;
         match answer.verdict() {
             Verdict::Delivered => {
@@ -182,7 +182,7 @@ impl Round {
 
     /// The index confirmed a POST. Messages come first, so that a reader of the new counts
     /// can also see the messages about what happened before.
-    fn told(&mut self, shared: &Shared, source: Source) {
+    fn told(&mut self, shared: &SenderShared, source: Source) {
         self.name_overflow(shared);
         if std::mem::take(&mut self.outage_named) {
             self.line("it answers again");
@@ -194,7 +194,7 @@ impl Round {
     }
 
     /// The index does not accept the ids at these positions.
-    fn refused(&mut self, shared: &Shared, source: Source, places: &[usize], status: u16) {
+    fn refused(&mut self, shared: &SenderShared, source: Source, places: &[usize], status: u16) {
         let ids = places.len();
         let text = format!(
             "it answered {status} and refused {ids} ids, so these evictions are dropped: check that CONTEXTPILOT_INDEX_URL leads to a ContextPilot index of a \
@@ -210,7 +210,7 @@ impl Round {
     }
 
     /// The POST confirmed nothing, and is sent again.
-    fn failed(&mut self, shared: &Shared, post: &Post, trouble: Trouble) {
+    fn failed(&mut self, shared: &SenderShared, post: &Post, trouble: Trouble) {
         let Trouble {
             why,
             status,
@@ -257,7 +257,7 @@ impl Round {
 
     /// A panic of ours must neither end delivery, nor keep the processor busy, nor
     /// happen again here. Log last: logging may panic again.
-    fn panicked(&mut self, shared: &Shared) {
+    fn panicked(&mut self, shared: &SenderShared) {
         shared.lock().counts.panics += 1;
         let recovered = catch_unwind(AssertUnwindSafe(|| {
             let post = Post {
@@ -279,7 +279,7 @@ impl Round {
         }
     }
 
-    fn name_overflow(&self, shared: &Shared) {
+    fn name_overflow(&self, shared: &SenderShared) {
         let mut state = shared.lock();
         state.collect_overflow();
         let dropped = std::mem::take(&mut state.unnamed_overflow);

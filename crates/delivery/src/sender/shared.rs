@@ -115,7 +115,7 @@ impl State {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SenderShared {
     state: Mutex<State>,
     /// Signals that there is something to do for the sender thread.
     pub(super) work: Condvar,
@@ -123,9 +123,9 @@ pub(super) struct Shared {
     pub(super) progress: Condvar,
 }
 
-impl Shared {
+impl SenderShared {
     pub(super) fn new(limits: Limits, keep_settled: bool) -> Self {
-        Shared {
+        SenderShared {
             state: Mutex::new(State {
                 outbox: Outbox::new(limits),
                 counts: Stats::default(),
@@ -149,7 +149,7 @@ impl Shared {
 
     /// Returns a guard that marks the thread as ended when it is dropped, even by a panic.
     pub(super) fn says_when_it_ended(&self) -> impl Drop + '_ {
-        struct Ended<'a>(&'a Shared);
+        struct Ended<'a>(&'a SenderShared);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
                 self.0.lock().running = false;

@@ -8,8 +8,8 @@ const ROUTER_PORT: &str = "LLAMA_SERVER_ROUTER_PORT";
 
 const INDEX: &str = "http://127.0.0.1:8765";
 
-fn place() -> Place {
-    Place {
+fn place() -> Origin {
+    Origin {
         machine: b"0123".to_vec(),
         folder: "/srv/a".into(),
     }
@@ -24,7 +24,7 @@ fn read(flags: &[&str], variables: &[(&str, &str)], generation: Generation) -> S
     ServerFlags::read(argv, env, generation)
 }
 
-fn of_with(index: &str, flags: &[&str], variables: &[(&str, &str)], place: &Place) -> Identity {
+fn of_with(index: &str, flags: &[&str], variables: &[(&str, &str)], place: &Origin) -> Identity {
     let flags = read(flags, variables, Generation::Late2026);
     Identity::of(index, &flags, place)
 }
@@ -119,7 +119,7 @@ fn another_address_router_index_or_machine_gives_another_identity() {
         of(&["--alias", "b"], &[(ROUTER_PORT, "8080")]),
         of(&["--alias", "a"], &[(ROUTER_PORT, "8081")]),
         of_with("http://127.0.0.1:8766", &[], &[], &place()),
-        of_with(INDEX, &[], &[], &Place::default()),
+        of_with(INDEX, &[], &[], &Origin::default()),
     ];
     for (i, a) in starts.iter().enumerate() {
         for (j, b) in starts.iter().enumerate() {
@@ -134,7 +134,7 @@ fn a_socket_is_known_by_its_absolute_path_without_a_port() {
         (&["--host", "/srv/a/llama.sock"], &[]),
         (&["--host", "llama.sock", "--port", "1"], &[]),
     ]);
-    let elsewhere = Place {
+    let elsewhere = Origin {
         folder: "/srv/b".into(),
         ..place()
     };

@@ -11,14 +11,14 @@ use tempfile::TempDir;
 
 use super::running::COMPACT_FROM;
 use super::*;
-use crate::Place;
+use crate::Origin;
 use crate::record::{self, HEADER_BYTES, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn identity() -> Identity {
     let flags = ServerFlags::read([], |_| None, Generation::Late2026);
-    Identity::of("http://index", &flags, &Place::default())
+    Identity::of("http://index", &flags, &Origin::default())
 }
 
 /// A home, closed to others whatever the mask of this process is.

@@ -1,11 +1,11 @@
 use contextpilot_server_flags::{Generation, ServerFlags};
 
 use super::*;
-use crate::Place;
+use crate::Origin;
 
 fn identity(index: &str) -> Identity {
     let flags = ServerFlags::read([], |_| None, Generation::Late2026);
-    Identity::of(index, &flags, &Place::default())
+    Identity::of(index, &flags, &Origin::default())
 }
 
 fn memory() -> &'static [AtomicU64] {

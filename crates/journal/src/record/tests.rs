@@ -6,7 +6,7 @@ use super::*;
 fn identity(port: &str) -> Identity {
     let argv = ["llama-server", "--port", port].map(Into::into);
     let flags = ServerFlags::read(argv, |_| None, Generation::Late2026);
-    Identity::of("http://index", &flags, &crate::Place::default())
+    Identity::of("http://index", &flags, &crate::Origin::default())
 }
 
 fn read_all(bytes: &[u8]) -> Content {

@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use super::disk::Disk;
 use super::rest::Rests;
 use super::rows::Rows;
-use super::{Done, Job, SPARE, Shared};
+use super::{Done, Job, SPARE, WriterShared};
 use crate::{Folder, Problem};
 
 /// How long nothing is written after a failure. After each further one twice as long.
@@ -29,7 +29,7 @@ pub(super) fn run(
     jobs: &Receiver<Job>,
     done: &Sender<Done>,
     spare: &Sender<Vec<u8>>,
-    shared: &Shared,
+    shared: &WriterShared,
 ) {
     give_way();
     let disk = Disk::new(folder);
@@ -52,7 +52,7 @@ struct Thread<'a> {
     rests: Rests,
     done: &'a Sender<Done>,
     spare: &'a Sender<Vec<u8>>,
-    shared: &'a Shared,
+    shared: &'a WriterShared,
     touch_at: Option<Instant>,
     /// Until when nothing is written, and why.
     pause: Option<(Instant, Problem)>,

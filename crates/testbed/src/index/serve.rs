@@ -10,14 +10,14 @@ use std::{
 use rustls::{ServerConfig, ServerConnection};
 use serde_json::json;
 
-use super::{Behaviour, Post, shared::Shared};
+use super::{Behaviour, Post, shared::IndexShared};
 use crate::stream::Plain;
 
 /// Serves what `next` accepts, each connection in its own thread, until the index is closed.
 pub(super) fn accept(
     next: impl Fn() -> io::Result<Plain>,
     tls: Option<&Arc<ServerConfig>>,
-    shared: &Arc<Shared>,
+    shared: &Arc<IndexShared>,
 ) {
     loop {
         let accepted = next().and_then(|stream| Ok((stream.try_clone()?, stream)));
@@ -49,7 +49,7 @@ pub(super) fn accept(
 }
 
 /// Serves a connection until its end, then returns `None`.
-fn serve(stream: &mut (impl Read + Write), connection: usize, shared: &Shared) -> Option<()> {
+fn serve(stream: &mut (impl Read + Write), connection: usize, shared: &IndexShared) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let post = Post::receive(&mut reader, connection)?;
@@ -80,7 +80,7 @@ fn answer(stream: &mut impl Write, behaviour: &Behaviour, ids: usize) -> Option<
             while stream.write_all(&[b'x'; 4096]).is_ok() {}
             None
         }
-        // `Shared::take` returns none of the last three.
+        // `IndexShared::take` returns none of the last three.
         Behaviour::Close
         | Behaviour::Hang
         | Behaviour::RefuseIds(..)

@@ -31,12 +31,12 @@ impl State {
 }
 
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct IndexShared {
     state: Mutex<State>,
     pub(super) changed: Condvar,
 }
 
-impl Shared {
+impl IndexShared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // The list of posts is still correct after a panic elsewhere.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,6 +1,6 @@
 //! Whether the ids of requests over https are read.
 
-use contextpilot_inspect::{Calls, Located, Place, Program};
+use contextpilot_inspect::{Calls, FunctionPlace, Located, Program};
 
 use crate::companion::doctor::{Finding, Grade};
 use crate::table::{OPENSSL, ROWS, SESSIONS_SOCKET};
@@ -11,12 +11,12 @@ use super::{Way, has, verdicts};
 pub(super) fn examine(program: &Program, located: &Located) -> (Way, Finding) {
     let functions = located.functions.iter().skip(ROWS.len());
     let functions = functions.take(OPENSSL.len());
-    let places: Vec<&Place> = functions.map(|(_, place)| place).collect();
-    let is_imported = |place: &&Place| {
+    let places: Vec<&FunctionPlace> = functions.map(|(_, place)| place).collect();
+    let is_imported = |place: &&FunctionPlace| {
         let calls = Calls::Imported;
-        matches!(place, Place::Dynamic { calls: found, .. } if *found == calls)
+        matches!(place, FunctionPlace::Dynamic { calls: found, .. } if *found == calls)
     };
-    let is_inside = |place: &&Place| matches!(place, Place::Inside(_));
+    let is_inside = |place: &&FunctionPlace| matches!(place, FunctionPlace::Inside(_));
     let is_complete = places.len() == OPENSSL.len() && has(located, SESSIONS_SOCKET);
     let (way, grade, text) = if is_complete && places.iter().all(is_imported) {
         let text = "ids are read within it: OpenSSL is a library";

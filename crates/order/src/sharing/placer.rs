@@ -8,7 +8,7 @@ use crate::batch::{by, without};
 use crate::{Block, Cached};
 
 /// Puts contexts in order that have the same blocks at their beginnings, which stay there.
-pub(super) struct Place<'a, W> {
+pub(super) struct Placer<'a, W> {
     pub(super) kept: &'a [Block],
     /// What follows.
     pub(super) contexts: &'a [Vec<Block>],
@@ -29,7 +29,7 @@ struct Branch {
     cached: usize,
 }
 
-impl<W: Fn(Block) -> u64> Place<'_, W> {
+impl<W: Fn(Block) -> u64> Placer<'_, W> {
     /// Contexts that are to be sent one after the other, each with its blocks in order: the contexts of
     /// a cluster stand together, and so do those of each cluster in it.
     pub(super) fn groups(&self) -> Vec<Vec<(usize, Vec<Block>)>> {
