@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use contextpilot_testbed::Index as Certified;
-use contextpilot_testbed::{Arch, Behaviour, Model, Server, Unseen, unseen_server, until};
+use contextpilot_testbed::{
+    Arch, Behaviour, Model, Server, Unseen, private_folder, unseen_server, until,
+};
 use serde_json::Value;
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -18,14 +20,7 @@ struct Home(tempfile::TempDir);
 
 impl Home {
     fn new() -> Self {
-        // Private, whatever the umask of this process is.
-        let private = Permissions::from_mode(0o700);
-        Self(
-            tempfile::Builder::new()
-                .permissions(private)
-                .tempdir()
-                .unwrap(),
-        )
+        Self(private_folder())
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -4,6 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use contextpilot_private_folder::PrivateFolder;
+use contextpilot_testbed::private_folder;
 
 use super::*;
 
@@ -12,18 +13,9 @@ fn home(path: &Path) -> impl Fn(&str) -> Option<OsString> {
     move |name| (name == "HOME").then(|| path.clone())
 }
 
-/// A home, closed whatever the mask of this process is.
-fn new_home() -> tempfile::TempDir {
-    let private = Permissions::from_mode(0o700);
-    tempfile::Builder::new()
-        .permissions(private)
-        .tempdir()
-        .unwrap()
-}
-
 /// The private folder below a new home, which goes with the first.
 fn private() -> (tempfile::TempDir, PrivateFolder) {
-    let home_folder = new_home();
+    let home_folder = private_folder();
     let folder = folder::private_cache(home(home_folder.path())).unwrap();
     (home_folder, folder)
 }
@@ -39,7 +31,7 @@ fn files(folder: &Path) -> Vec<OsString> {
 
 #[test]
 fn the_library_is_laid_down_privately() {
-    let home_folder = new_home();
+    let home_folder = private_folder();
     let library = locate(home(home_folder.path())).unwrap();
     let folder = home_folder.path().join(".cache/contextpilot-llama");
     assert_eq!(library.parent(), Some(folder.as_path()));
@@ -95,7 +87,7 @@ fn a_folder_in_the_files_place_is_an_error_and_leaves_nothing_behind() {
 
 #[test]
 fn only_a_private_folder_will_do() {
-    let home_folder = new_home();
+    let home_folder = private_folder();
     let base = home_folder.path().join(".cache");
     let folder = base.join("contextpilot-llama");
     fs::create_dir_all(&folder).unwrap();

@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use contextpilot_control::Stats;
-use contextpilot_testbed::{Apart, Arch, Builder, Model, Server, apart, until};
+use contextpilot_testbed::{Apart, Arch, Builder, Model, Server, apart, private_folder, until};
 use tempfile::TempDir;
 
 pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -19,16 +19,12 @@ pub(crate) struct Home {
 impl Home {
     /// For the test of this name. `None`: the test runs in another process.
     pub(crate) fn of(test: &str) -> Option<Self> {
-        use std::os::unix::fs::PermissionsExt;
-
-        let private = std::fs::Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new().permissions(private).tempdir();
         let alone = match apart(test) {
             Apart::Done => return None,
             Apart::Alone => true,
             Apart::Beside => false,
         };
-        let folder = folder.unwrap();
+        let folder = private_folder();
         Some(Self { folder, alone })
     }
 

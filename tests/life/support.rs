@@ -1,12 +1,12 @@
 //! Servers that are ended and started again with the same state folder.
 
 use std::collections::BTreeSet;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Builder, Completion, Index, Model, Request, Server};
+use contextpilot_testbed::{
+    Arch, Builder, Completion, Index, Model, Request, Server, private_folder,
+};
 use tempfile::TempDir;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -16,14 +16,7 @@ pub(crate) struct Home(TempDir);
 
 impl Home {
     pub(crate) fn new() -> Self {
-        // Private, whatever the umask of this process is.
-        let private = Permissions::from_mode(0o700);
-        Self(
-            tempfile::Builder::new()
-                .permissions(private)
-                .tempdir()
-                .unwrap(),
-        )
+        Self(private_folder())
     }
 
     /// A server with this many slots, and no host prompt cache.

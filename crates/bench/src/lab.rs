@@ -1,12 +1,10 @@
 //! What is measured, and where.
 
 use std::ffi::OsString;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use contextpilot_testbed::{Builder, Error, Result, Server, llama_server};
+use contextpilot_testbed::{Builder, Error, Result, Server, llama_server, private_folder};
 use tempfile::TempDir;
 
 /// The commands that were built, the real server, and a place for what comes up.
@@ -27,9 +25,8 @@ impl Lab {
     /// # Errors
     /// When a command is not there, or the hook cannot be laid down.
     pub(crate) fn new(launcher: &Path, model: Option<PathBuf>, quick: bool) -> Result<Self> {
-        // The hook's cache is in it: closed to others whatever the mask of this process is.
-        let private = Permissions::from_mode(0o700);
-        let scratch = tempfile::Builder::new().permissions(private).tempdir()?;
+        // The hook's cache is in it.
+        let scratch = private_folder();
         let launcher = launcher.canonicalize()?;
         let companion = launcher.with_file_name("contextpilot-llama");
         let output = Command::new(&companion)

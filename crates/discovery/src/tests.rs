@@ -9,9 +9,7 @@ struct Run(tempfile::TempDir);
 
 impl Run {
     fn new() -> Self {
-        let private = Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new().permissions(private).tempdir();
-        Self(folder.unwrap())
+        Self(contextpilot_testbed::private_folder())
     }
 
     fn lookup(&self, name: &str) -> Option<OsString> {

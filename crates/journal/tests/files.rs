@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use contextpilot_journal::{Identity, Journal, Origin};
 use contextpilot_server_flags::{Generation, ServerFlags};
+use contextpilot_testbed::private_folder;
 use rustix::fs::{CWD, Mode};
 use tempfile::TempDir;
 
@@ -37,15 +38,6 @@ fn identity(port: &str) -> Identity {
     let argv = ["llama-server", "--port", port].map(Into::into);
     let flags = ServerFlags::read(argv, |_| None, Generation::Late2026);
     Identity::of("http://index", &flags, &Origin::default())
-}
-
-/// A home folder that is closed to others, whatever the umask of this process is.
-fn new_home() -> TempDir {
-    let private = Permissions::from_mode(0o700);
-    tempfile::Builder::new()
-        .permissions(private)
-        .tempdir()
-        .unwrap()
 }
 
 fn open(home: &TempDir, port: &str, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
@@ -88,7 +80,7 @@ fn make_fifo(path: &Path) {
 
 #[test]
 fn the_file_is_private_and_is_removed_when_no_id_is_left() {
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &["a", "b"]);
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     assert_eq!(mode(&folder(&home)), 0o700);
@@ -107,7 +99,7 @@ fn the_file_is_private_and_is_removed_when_no_id_is_left() {
 
 #[test]
 fn a_crash_while_evictions_are_reported_loses_no_id() {
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &["a", "b", "c"]);
     for left in [3, 2, 1, 0] {
         let (mut journal, lost) = open(&home, "1", quiet);
@@ -121,7 +113,7 @@ fn a_crash_while_evictions_are_reported_loses_no_id() {
 
 #[test]
 fn a_torn_tail_is_cut_off_and_written_over() {
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &["first", "second"]);
     let whole = fs::read(path(&home, 1)).unwrap();
     for cut in 0..whole.len() {
@@ -141,7 +133,7 @@ fn a_torn_tail_is_cut_off_and_written_over() {
 #[test]
 fn damaged_files_are_set_aside_and_three_of_them_kept() {
     let (log, lines) = log!();
-    let home = new_home();
+    let home = private_folder();
     for n in 0..6 {
         leave(&home, "1", &["first", "second", "third"]);
         let mut bytes = fs::read(path(&home, 1)).unwrap();
@@ -178,7 +170,7 @@ fn damaged_files_are_set_aside_and_three_of_them_kept() {
 #[test]
 fn a_file_that_is_no_journal_is_set_aside() {
     let (log, lines) = log!();
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &[]);
     let elsewhere = home.path().join("elsewhere");
     fs::write(&elsewhere, "not yours").unwrap();
@@ -227,7 +219,7 @@ fn a_file_that_is_no_journal_is_set_aside() {
 
 #[test]
 fn a_file_that_others_could_read_is_used_and_closed_to_them() {
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &["a"]);
     fs::set_permissions(path(&home, 1), Permissions::from_mode(0o644)).unwrap();
     let (_journal, lost) = open(&home, "1", quiet);
@@ -237,7 +229,7 @@ fn a_file_that_others_could_read_is_used_and_closed_to_them() {
 
 #[test]
 fn another_users_file_is_left_alone() {
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &["a"]);
     let owner = fs::metadata(path(&home, 1)).unwrap().uid();
     if std::os::unix::fs::chown(path(&home, 1), Some(owner + 1), None).is_err() {
@@ -255,7 +247,7 @@ fn another_users_file_is_left_alone() {
 
 #[test]
 fn another_instances_journal_under_our_name_is_left_alone() {
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &[]);
     leave(&home, "2", &["theirs"]);
     let theirs = folder(&home).join(format!("{}-1.journal", identity("2")));
@@ -280,7 +272,7 @@ fn without_a_private_folder_there_is_no_journal() {
     let said = lines();
     assert!(said.len() == 1 && said[0].contains("HOME"), "{said:?}");
 
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &["a"]);
     fs::set_permissions(folder(&home), Permissions::from_mode(0o770)).unwrap();
     let (journal, lost) = open(&home, "1", log);
@@ -300,7 +292,7 @@ fn without_a_private_folder_there_is_no_journal() {
 #[test]
 fn servers_with_one_identity_have_a_file_each_up_to_sixteen() {
     let (log, lines) = log!();
-    let home = new_home();
+    let home = private_folder();
     let mut journals = Vec::new();
     for n in 0..16 {
         let (mut journal, lost) = open(&home, "1", quiet);
@@ -334,7 +326,7 @@ fn servers_with_one_identity_have_a_file_each_up_to_sixteen() {
 
 #[test]
 fn the_file_of_an_unfinished_compaction_does_not_prevent_the_next_one() {
-    let home = new_home();
+    let home = private_folder();
     leave(&home, "1", &["keep"]);
     let stale = folder(&home).join(format!("{}-1.journal.new", identity("1")));
     fs::write(&stale, "half").unwrap();
@@ -356,7 +348,7 @@ fn the_file_of_an_unfinished_compaction_does_not_prevent_the_next_one() {
 
 #[test]
 fn files_of_other_instances_are_removed_after_a_month() {
-    let home = new_home();
+    let home = private_folder();
     let day = Duration::from_secs(24 * 3600);
     let age = |name: &str, days: u32| {
         let file = fs::File::options()
@@ -395,7 +387,7 @@ fn files_of_other_instances_are_removed_after_a_month() {
 
 #[test]
 fn concurrent_starts_and_ends_report_every_id_exactly_once() {
-    let home = new_home();
+    let home = private_folder();
     let told = Mutex::new(Vec::new());
     let tell = |journal: &mut Journal, lost: Vec<Arc<str>>| {
         lost.iter().for_each(|id| journal.note_gone(id));

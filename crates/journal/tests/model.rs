@@ -1,14 +1,12 @@
 //! Compares the journal with a naive map, with crashes and clean ends in between.
 
 use std::collections::BTreeMap;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use contextpilot_journal::{Identity, Journal, Origin};
 use contextpilot_server_flags::{Generation, ServerFlags};
+use contextpilot_testbed::private_folder;
 use proptest::prelude::*;
-use tempfile::TempDir;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -40,15 +38,6 @@ enum Believed {
     Returned,
 }
 
-/// A home folder that is closed to others, whatever the umask of this process is.
-fn new_home() -> TempDir {
-    let private = Permissions::from_mode(0o700);
-    tempfile::Builder::new()
-        .permissions(private)
-        .tempdir()
-        .unwrap()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -56,7 +45,7 @@ proptest! {
     fn the_next_start_gets_the_ids_that_were_live_at_the_last_flush(
         steps in proptest::collection::vec(step(), 0..150)
     ) {
-        let home = new_home();
+        let home = private_folder();
         let start = || {
             let flags = ServerFlags::read([], |_| None, Generation::Late2026);
             let identity = Identity::of("http://index", &flags, &Origin::default());

@@ -1,9 +1,7 @@
 //! Tests with real processes. Each process is this file's own executable.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -11,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_journal::{Identity, Journal, Origin};
 use contextpilot_server_flags::{Generation, ServerFlags};
-use contextpilot_testbed::Random;
+use contextpilot_testbed::{Random, private_folder};
 use tempfile::TempDir;
 
 /// The name of the function below that is the process.
@@ -22,15 +20,6 @@ const WORK: &str = "JOURNAL_TEST_WORK";
 
 fn quiet(line: &str) {
     panic!("said {line:?}");
-}
-
-/// A home folder that is closed to others, whatever the umask of this process is.
-fn new_home() -> TempDir {
-    let private = Permissions::from_mode(0o700);
-    tempfile::Builder::new()
-        .permissions(private)
-        .tempdir()
-        .unwrap()
 }
 
 fn open(home: &Path, port: &str) -> (Journal, BTreeSet<String>) {
@@ -193,7 +182,7 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn servers_with_different_ports_never_report_each_others_ids() {
-    let home = new_home();
+    let home = private_folder();
     let mut one = Process::holding(&home, "1", "a b");
     let mut two = Process::holding(&home, "2", "c d");
     assert_eq!((&one.lost, &two.lost), (&set(&[]), &set(&[])));
@@ -209,7 +198,7 @@ fn servers_with_different_ports_never_report_each_others_ids() {
 
 #[test]
 fn of_two_servers_with_one_identity_only_the_dead_ones_ids_are_reported() {
-    let home = new_home();
+    let home = private_folder();
     let mut first = Process::holding(&home, "1", "a b");
     let mut second = Process::holding(&home, "1", "c d");
     assert_eq!(second.lost, set(&[]));
@@ -224,7 +213,7 @@ fn of_two_servers_with_one_identity_only_the_dead_ones_ids_are_reported() {
 
 #[test]
 fn a_clean_end_without_live_ids_leaves_no_file() {
-    let home = new_home();
+    let home = private_folder();
     Process::holding(&home, "1", "").end();
     let folder = home.path().join(".local/state/contextpilot-llama");
     assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
@@ -232,7 +221,7 @@ fn a_clean_end_without_live_ids_leaves_no_file() {
 
 #[test]
 fn a_process_killed_at_a_random_moment_loses_no_flushed_id() {
-    let home = new_home();
+    let home = private_folder();
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut flushes, mut found) = (0, 0);
     for seed in 0..50_u64 {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use contextpilot_journal::{Identity, Journal, Map, Origin};
 use contextpilot_server_flags::{Generation, ServerFlags};
+use contextpilot_testbed::private_folder;
 use rustix::fs::{CWD, Mode};
 use tempfile::TempDir;
 
@@ -39,15 +40,6 @@ fn refused(_: &File, _: usize) -> io::Result<&'static [AtomicU64]> {
 
 fn quiet(line: &str) {
     panic!("said {line:?}");
-}
-
-/// A home folder that is closed to others, whatever the umask of this process is.
-fn new_home() -> TempDir {
-    let private = Permissions::from_mode(0o700);
-    tempfile::Builder::new()
-        .permissions(private)
-        .tempdir()
-        .unwrap()
 }
 
 fn open_with(home: &TempDir, map: Map, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
@@ -113,7 +105,7 @@ fn kill(journal: Journal, ring: &Path) {
 
 /// Whether this machine has a private folder in shared memory.
 fn usable() -> bool {
-    let home = new_home();
+    let home = private_folder();
     let there = open(&home).0.recent().is_some();
     if !there {
         contextpilot_testbed::skip("no private folder can be had in /dev/shm");
@@ -137,7 +129,7 @@ fn the_next_start_gets_ids_that_were_only_in_the_ring() {
     if !usable() {
         return;
     }
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home);
     let recent = journal.recent().unwrap();
     let path = ring(&home);
@@ -173,7 +165,7 @@ fn the_rings_of_several_processes_are_kept_apart() {
     if !usable() {
         return;
     }
-    let home = new_home();
+    let home = private_folder();
     let (first, _) = open(&home);
     let first_ring = ring(&home);
     let (second, _) = open(&home);
@@ -196,7 +188,7 @@ fn a_file_that_is_no_ring_is_removed_with_a_log_line() {
     if !usable() {
         return;
     }
-    let home = new_home();
+    let home = private_folder();
     let (journal, _) = open(&home);
     let path = ring(&home);
     let length = fs::metadata(&path).unwrap().len();
@@ -255,7 +247,7 @@ fn without_a_ring_the_journal_works_alone() {
     if !usable() {
         return;
     }
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open_with(&home, refused, quiet);
     assert!(journal.is_on() && journal.recent().is_none());
     assert!(rings(&home).is_empty());
@@ -275,14 +267,14 @@ fn rings_of_removed_state_folders_are_removed() {
     if !usable() {
         return;
     }
-    let [gone, living, kept] = [(); 3].map(|()| new_home());
+    let [gone, living, kept] = [(); 3].map(|()| private_folder());
     let [(left, _), (_living, _), (dead, _)] = [&gone, &living, &kept].map(open);
     let (left_ring, living_ring, kept_ring) = (ring(&gone), ring(&living), ring(&kept));
     drop((left, dead));
     drop(gone);
     // The process of this ring lives on without its state folder.
     fs::remove_dir_all(living.path()).unwrap();
-    let other = new_home();
+    let other = private_folder();
     let _other = open(&other);
     assert!(!left_ring.exists());
     assert!(living_ring.exists(), "it is held");
@@ -296,7 +288,7 @@ fn a_ring_with_another_path_in_it_is_not_read() {
     if !usable() {
         return;
     }
-    let home = new_home();
+    let home = private_folder();
     let (journal, _) = open(&home);
     journal.recent().unwrap().note(1, "theirs");
     let path = ring(&home);

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use common::*;
 use contextpilot_kv_files::{Folder, ReadError};
 use contextpilot_kv_store::Chunk;
+use contextpilot_testbed::private_folder;
 use tempfile::TempDir;
 
 struct Kept {
@@ -21,7 +22,7 @@ struct Kept {
 
 /// A chunk of so many tokens that has a parent, and its file.
 fn kept(tokens: i32) -> Kept {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let mut chunk = chunks(1, 256 + tokens).remove(1);
     chunk.bytes = 50 * tokens as u64;

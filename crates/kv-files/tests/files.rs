@@ -10,10 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use common::*;
 use contextpilot_kv_files::{Done, Folder, ReadError, Refusal, Writer};
 use contextpilot_kv_store::Fingerprint;
+use contextpilot_testbed::private_folder;
 
 #[test]
 fn chunks_are_read_as_they_were_written() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let mut chunks = chunks(1, 600);
     chunks.extend(common::chunks(2, 1));
@@ -36,7 +37,7 @@ fn chunks_are_read_as_they_were_written() {
 
 #[test]
 fn only_this_user_can_read_it() {
-    let home = closed();
+    let home = private_folder();
     let base = home.path().join("some/where");
     let folder = Folder::open(&base).expect("it is made");
     let chunk = &chunks(1, 10)[0];
@@ -55,7 +56,7 @@ fn only_this_user_can_read_it() {
 
 #[test]
 fn a_folder_that_others_may_change_is_refused() {
-    let home = closed();
+    let home = private_folder();
     let base = home.path().join("open");
     fs::create_dir(&base).expect("a folder");
     fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).expect("it is ours");
@@ -69,13 +70,13 @@ fn a_folder_that_others_may_change_is_refused() {
 
 #[test]
 fn what_is_not_there_is_gone() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let chunk = &chunks(1, 10)[0];
     let mut out = vec![1, 2, 3];
     let read = folder.read(&chunk.name, chunk.bytes, &mut out);
     assert!(matches!(read, Err(ReadError::Gone)));
-    assert_eq!(out, []);
+    assert!(out.is_empty(), "{out:?}");
     write(&folder, std::slice::from_ref(chunk));
     let writer = writer(&folder);
     writer.remove(chunk.name);
@@ -88,7 +89,7 @@ fn what_is_not_there_is_gone() {
 
 #[test]
 fn rows_are_read_from_memory_until_they_are_written() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let writer = writer(&folder);
     let chunks = chunks(1, 5000);
@@ -125,7 +126,7 @@ fn rows_are_read_from_memory_until_they_are_written() {
 #[test]
 fn the_queue_is_bounded_and_nobody_waits() {
     static GO: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let stop = GO.lock().expect("a lock");
     let writer =
@@ -161,7 +162,7 @@ fn the_queue_is_bounded_and_nobody_waits() {
 
 #[test]
 fn memory_of_written_rows_is_used_again() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let writer = writer(&folder);
     assert_eq!(writer.buffer().capacity(), 0);
@@ -202,7 +203,7 @@ fn memory_of_written_rows_is_used_again() {
 
 #[test]
 fn a_dropped_writer_finishes() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let chunks = chunks(1, 2000);
     let writer = writer(&folder);
@@ -217,7 +218,7 @@ fn a_dropped_writer_finishes() {
 
 #[test]
 fn the_last_use_outlives_the_process() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let both = [chunks(1, 10).remove(0), chunks(2, 10).remove(0)];
     write(&folder, &both);
@@ -264,7 +265,7 @@ fn the_last_use_outlives_the_process() {
 
 #[test]
 fn what_dead_processes_were_writing_is_removed() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let new = home.path().join("v1/new");
     fs::create_dir_all(&new).expect("a folder");
@@ -292,7 +293,7 @@ fn what_dead_processes_were_writing_is_removed() {
 
 #[test]
 fn a_chunk_may_be_written_again() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let chunks = chunks(1, 10);
     let twice = [chunks[0].clone(), chunks[0].clone()];
@@ -305,7 +306,7 @@ fn a_chunk_may_be_written_again() {
 
 #[test]
 fn the_disk_says_how_much_is_free() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let (free, all) = folder.space().expect("it says");
     assert!(0 < free && free <= all, "{free} of {all}");
@@ -313,7 +314,7 @@ fn the_disk_says_how_much_is_free() {
 
 #[test]
 fn a_model_has_the_name_that_was_given_last() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let model = chunks(1, 1)[0].fingerprint;
     assert_eq!(folder.model_name(&model), None);
@@ -334,7 +335,7 @@ fn a_model_has_the_name_that_was_given_last() {
 
 #[test]
 fn looking_for_a_store_makes_none() {
-    let home = closed();
+    let home = private_folder();
     assert!(
         Folder::existing(home.path())
             .expect("it may be looked at")

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use contextpilot_kv_files::{Done, Folder, Header, Writer};
 use contextpilot_kv_store::{Fingerprint, Store};
-use contextpilot_testbed::Random;
+use contextpilot_testbed::{Random, private_folder};
 
 /// The name of the test below that is the process.
 const CHILD: &str = "the_process_that_is_killed";
@@ -124,7 +124,7 @@ fn killed_after(home: &Path, seed: u64, time: Duration) {
 
 #[test]
 fn after_200_kills_everything_is_whole() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let mut random = Random(20_261_123);
     let (mut half, mut most) = (0, 0);

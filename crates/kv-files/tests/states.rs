@@ -6,9 +6,10 @@ mod engine;
 
 use std::sync::{Arc, Mutex};
 
-use common::{LONG, closed};
+use common::LONG;
 use contextpilot_kv_files::{Done, Folder, ReadError, Writer};
 use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, Store};
+use contextpilot_testbed::private_folder;
 use engine::Engine;
 
 const TOKENS: usize = 700;
@@ -39,7 +40,7 @@ fn rows(chunk: &Chunk) -> Vec<u8> {
 #[test]
 fn chunks_of_a_state_are_what_was_cut_out_of_it() {
     static GO: Mutex<()> = Mutex::new(());
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let stop = GO.lock().expect("a lock");
     let writer =
@@ -76,7 +77,7 @@ fn chunks_of_a_state_are_what_was_cut_out_of_it() {
 
 #[test]
 fn a_state_that_lacks_the_tokens_stops_nothing_else() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let writer = common::writer(&folder);
     let (state, chunks) = (state(), chunks(TOKENS + 300));
@@ -109,7 +110,7 @@ fn pieces(chunks: &[Chunk], tokens: usize) -> impl Iterator<Item = Piece> {
 
 #[test]
 fn a_state_is_read_from_its_files() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let writer = common::writer(&folder);
     let (whole, chunks) = (state(), chunks(TOKENS));

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use common::*;
 use contextpilot_kv_files::{Done, Folder, Refusal, Writer};
 use contextpilot_kv_store::Chunk;
+use contextpilot_testbed::private_folder;
 
 /// Where a test that was started again finds its folder.
 const HOME: &str = "KV_FILES_TEST_HOME";
@@ -105,7 +106,7 @@ fn small_disk(home: &Path) -> Option<[String; 5]> {
 #[test]
 fn a_full_disk_fails_and_recovers() {
     let Some(home) = home() else {
-        let home = closed();
+        let home = private_folder();
         let Some(prefix) = small_disk(home.path()) else {
             contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
             return;
@@ -169,7 +170,7 @@ fn a_full_disk_fails_and_recovers() {
 fn a_disk_that_becomes_read_only_fails() {
     const TEST: &str = "a_disk_that_becomes_read_only_fails";
     let Some(home) = home() else {
-        let home = closed();
+        let home = private_folder();
         let Some(prefix) = small_disk(home.path()) else {
             contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
             return;
@@ -202,7 +203,7 @@ fn a_disk_that_becomes_read_only_fails() {
 
 #[test]
 fn a_folder_that_disappears_is_made_again() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(&home.path().join("store")).expect("it is made");
     let writer = writer(&folder);
     let both = [chunks(1, 20).remove(0), chunks(2, 20).remove(0)];
@@ -230,7 +231,7 @@ fn a_folder_that_disappears_is_made_again() {
 /// Some folder inside may be removed, too.
 #[test]
 fn an_inner_folder_that_disappears_is_made_again() {
-    let home = closed();
+    let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let writer = writer(&folder);
     let chunk = chunks(1, 20).remove(0);
@@ -251,9 +252,9 @@ fn without_permission_it_fails_and_recovers() {
     const TEST: &str = "without_permission_it_fails_and_recovers";
     const NOBODY: u32 = 65534;
     let is_root = rustix::process::geteuid().is_root();
-    let ours = closed();
+    let ours = private_folder();
     let Some(home) = home().or_else(|| (!is_root).then(|| ours.path().to_owned())) else {
-        let home = closed();
+        let home = private_folder();
         std::os::unix::fs::chown(home.path(), Some(NOBODY), Some(NOBODY)).expect("we are root");
         let mut command = again(&["env"], TEST, home.path());
         command.uid(NOBODY).gid(NOBODY);
@@ -294,7 +295,7 @@ fn without_permission_it_fails_and_recovers() {
 fn a_limit_of_file_sizes_is_kept_to() {
     const TEST: &str = "a_limit_of_file_sizes_is_kept_to";
     let Some(home) = home() else {
-        let home = closed();
+        let home = private_folder();
         // Blocks of 512 bytes.
         let limit = ["sh", "-c", "ulimit -f 64 && exec \"$0\" \"$@\""];
         return succeeds(again(&limit, TEST, home.path()));
@@ -309,7 +310,7 @@ fn a_limit_of_file_sizes_is_kept_to() {
 /// Two contexts of a process, or two servers.
 #[test]
 fn two_writers_of_one_folder_do_no_harm() {
-    let home = closed();
+    let home = private_folder();
     let folders = [0, 1].map(|_| Folder::open(home.path()).expect("it opens"));
     let chunks: Vec<Chunk> = (0..60).map(|prompt| chunks(prompt, 50).remove(0)).collect();
     std::thread::scope(|scope| {

@@ -6,9 +6,10 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use common::{chunks, closed, path, write};
+use common::{chunks, path, write};
 use contextpilot_kv_files::{Folder, Listing, Watch};
 use contextpilot_kv_store::{Chunk, Name};
+use contextpilot_testbed::private_folder;
 
 /// A look: the chunks that are new, and what is in the folders that may have changed.
 fn look(watch: &mut Watch) -> (Vec<Name>, Vec<Listing>) {
@@ -26,7 +27,7 @@ fn names(chunks: &[Chunk]) -> Vec<Name> {
 
 #[test]
 fn what_is_new_is_passed_on_once_and_what_is_gone_is_not_listed() {
-    let root = closed();
+    let root = private_folder();
     let folder = Folder::open(root.path()).expect("it is ours");
     let mut watch = Watch::new(folder.clone());
     assert_eq!(look(&mut watch), (vec![], vec![]));
@@ -51,7 +52,7 @@ fn what_is_new_is_passed_on_once_and_what_is_gone_is_not_listed() {
 
 #[test]
 fn folders_that_have_not_changed_are_not_read() {
-    let root = closed();
+    let root = private_folder();
     let folder = Folder::open(root.path()).expect("it is ours");
     let mut watch = Watch::new(folder.clone());
     write(&folder, &chunks(1, 1000));
@@ -69,7 +70,7 @@ fn folders_that_have_not_changed_are_not_read() {
 
 #[test]
 fn what_another_version_wrote_is_left_alone() {
-    let root = closed();
+    let root = private_folder();
     let folder = Folder::open(root.path()).expect("it is ours");
     let written = chunks(1, 10);
     write(&folder, &written);

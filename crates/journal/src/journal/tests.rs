@@ -1,11 +1,11 @@
 //! Tests that look at private state, within one process. Tests with files, processes and
 //! kills are in `tests/`.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{File, OpenOptions};
 use std::sync::Mutex;
 
 use contextpilot_server_flags::{Generation, ServerFlags};
+use contextpilot_testbed::private_folder;
 
 use tempfile::TempDir;
 
@@ -19,15 +19,6 @@ static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 fn identity() -> Identity {
     let flags = ServerFlags::read([], |_| None, Generation::Late2026);
     Identity::of("http://index", &flags, &Origin::default())
-}
-
-/// A home, closed to others whatever the mask of this process is.
-fn new_home() -> TempDir {
-    let private = Permissions::from_mode(0o700);
-    tempfile::Builder::new()
-        .permissions(private)
-        .tempdir()
-        .unwrap()
 }
 
 fn open(home: &TempDir, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
@@ -52,7 +43,7 @@ fn running(journal: &mut Journal) -> &mut Running {
 
 #[test]
 fn an_id_that_comes_and_goes_between_two_flushes_is_never_written() {
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, quiet);
     for n in 0..10_000 {
         journal.note_live(&id(n));
@@ -74,7 +65,7 @@ fn an_id_that_comes_and_goes_between_two_flushes_is_never_written() {
 
 #[test]
 fn without_a_flush_the_changes_in_memory_are_bounded() {
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, quiet);
     for n in 0..MAX_CHANGES * 3 {
         journal.note_live(&id(n));
@@ -87,7 +78,7 @@ fn without_a_flush_the_changes_in_memory_are_bounded() {
 
 #[test]
 fn writes_that_are_due_are_an_interval_apart() {
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, quiet);
     let start = Instant::now();
     let mut lengths = vec![running(&mut journal).file.length()];
@@ -115,7 +106,7 @@ fn writes_that_are_due_are_an_interval_apart() {
 
 #[test]
 fn a_file_with_few_live_ids_is_compacted_at_a_mebibyte() {
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, quiet);
     let (mut compacted, mut before, mut largest) = (0, 0, 0);
     for n in 0..100_000 {
@@ -148,7 +139,7 @@ fn a_file_with_few_live_ids_is_compacted_at_a_mebibyte() {
 #[test]
 fn ids_that_cannot_be_kept_are_refused_with_one_log_line() {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, |line| SAID.lock().unwrap().push(line.to_owned()));
     journal.note_live(&"".into());
     journal.note_live(&"x".repeat(MAX_ID_BYTES + 1).into());
@@ -165,7 +156,7 @@ fn ids_that_cannot_be_kept_are_refused_with_one_log_line() {
 
 #[test]
 fn an_id_that_comes_again_while_its_eviction_is_reported_stays_live() {
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, quiet);
     let one = id(1);
     journal.note_live(&one);
@@ -202,7 +193,7 @@ fn fill_disk(journal: &mut Journal) -> File {
 
 #[test]
 fn after_a_full_disk_the_journal_is_written_again_and_no_id_is_lost() {
-    let home = new_home();
+    let home = private_folder();
     let log: fn(&str) = |line| LINES.lock().unwrap().push(line.to_owned());
     let (mut journal, _) = open(&home, log);
     (1..=3).for_each(|n| journal.note_live(&id(n)));
@@ -248,7 +239,7 @@ fn after_a_full_disk_the_journal_is_written_again_and_no_id_is_lost() {
 
 #[test]
 fn a_disk_that_stays_full_is_tried_ever_less_often() {
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, |_| ());
     let mut pauses = Vec::new();
     for _ in 0..8 {
@@ -265,7 +256,7 @@ fn a_disk_that_stays_full_is_tried_ever_less_often() {
 
 #[test]
 fn a_journal_that_cannot_be_written_stays_locked() {
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, |_| ());
     journal.note_live(&id(1));
     journal.flush();
@@ -278,7 +269,7 @@ fn a_journal_that_cannot_be_written_stays_locked() {
 
 #[test]
 fn debug_shows_no_ids() {
-    let home = new_home();
+    let home = private_folder();
     let (mut journal, _) = open(&home, quiet);
     journal.note_live(&id(1));
     let text = format!("{journal:?} {:?}", Journal::off(quiet));
@@ -288,7 +279,7 @@ fn debug_shows_no_ids() {
 
 #[test]
 fn a_full_journal_takes_new_ids_after_others_are_flushed_as_gone() {
-    let home = new_home();
+    let home = private_folder();
     let long = |n: u32| -> Arc<str> { format!("{n:0>512}").into() };
     let fits = (MAX_LIVE_BYTES / record::size(&long(0))) as u32;
     let (mut journal, _) = open(&home, |_| ());

@@ -11,18 +11,10 @@ use std::time::{Duration, Instant};
 use contextpilot_kv_files::{Done, Folder, Header, Writer};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Store};
 use contextpilot_testbed::Random;
-use tempfile::TempDir;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// Bytes a token.
 pub(crate) const ROW: usize = 1000;
-
-/// A folder that is closed to others, whatever the umask of this process is.
-pub(crate) fn closed() -> TempDir {
-    let private = Permissions::from_mode(0o700);
-    let mut builder = tempfile::Builder::new();
-    builder.permissions(private).tempdir().expect("a folder")
-}
 
 pub(crate) fn writer(folder: &Folder) -> Writer {
     Writer::start(folder.clone(), u64::MAX, || (), || false).expect("a thread")

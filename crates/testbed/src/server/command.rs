@@ -1,13 +1,12 @@
 //! Starts a server.
 
-use std::fs::{File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::said::{STDERR, STDOUT};
 use super::{Builder, Server};
-use crate::{Error, Result, llama_server};
+use crate::{Error, Result, llama_server, private_folder};
 
 impl Builder {
     fn command(&self, folder: &Path) -> Result<Command> {
@@ -102,9 +101,8 @@ impl Builder {
     /// # Errors
     /// If it cannot be started.
     pub fn start(&self) -> Result<Server> {
-        // The journal's folder is in it: closed to others whatever the mask of this process is.
-        let private = Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new().permissions(private).tempdir()?;
+        // The journal's folder is in it.
+        let folder = private_folder();
         let mut command = self.command(folder.path())?;
         let child = command
             .spawn()
