@@ -5,9 +5,6 @@ use std::sync::Arc;
 
 use contextpilot_settings::{IndexUrl, Scheme};
 use rustls::crypto::ring::default_provider;
-use rustls::crypto::{CryptoProvider, KeyProvider};
-use rustls::pki_types::PrivateKeyDer;
-use rustls::sign::SigningKey;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::config::{Config, invalid};
@@ -32,7 +29,7 @@ pub(crate) fn config(config: &Config) -> io::Result<TlsConfig> {
         None => Vec::new(),
     };
     Ok(TlsConfig::builder()
-        .unversioned_rustls_crypto_provider(Arc::new(crypto()))
+        .unversioned_rustls_crypto_provider(Arc::new(default_provider()))
         .root_certs(RootCerts::new_with_certs(&trusted))
         .build())
 }
@@ -64,25 +61,4 @@ fn systems() -> Vec<Certificate<'static>> {
     let found = rustls_native_certs::load_native_certs().certs;
     let owned = |der: &rustls::pki_types::CertificateDer<'_>| Certificate::from_der(der).to_owned();
     found.iter().map(owned).collect()
-}
-
-/// ring, without what it has for private keys: nobody shows the index a certificate, so nothing is
-/// signed, and the hook library is smaller.
-fn crypto() -> CryptoProvider {
-    CryptoProvider {
-        key_provider: &NoKeys,
-        ..default_provider()
-    }
-}
-
-#[derive(Debug)]
-struct NoKeys;
-
-impl KeyProvider for NoKeys {
-    fn load_private_key(
-        &self,
-        _: PrivateKeyDer<'static>,
-    ) -> Result<Arc<dyn SigningKey>, rustls::Error> {
-        Err(rustls::Error::General("no private key is used".to_owned()))
-    }
 }

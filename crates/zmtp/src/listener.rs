@@ -41,12 +41,11 @@ impl Guest {
     }
 }
 
-/// Starts a thread with a small stack. `first` runs on it before anything else. (Boxed: each kind of
-/// closure would bring another copy of what starts a thread into the hook library.)
+/// Starts a thread with a small stack. `first` runs on it before anything else.
 pub(crate) fn spawn(
     name: &str,
     first: fn(),
-    work: Box<dyn FnOnce() + Send>,
+    work: impl FnOnce() + Send + 'static,
 ) -> io::Result<thread::JoinHandle<()>> {
     let builder = thread::Builder::new().name(name.into()).stack_size(STACK);
     builder.spawn(move || {
@@ -108,7 +107,7 @@ impl Listener {
         let theirs = Arc::clone(&shared);
         let pace = Pace::new(limits.connections_each_second, 2 * limits.connections);
         let work = move || accept(&listener, pace, first, &theirs, &serve);
-        let thread = spawn("kv-listener", first, Box::new(work))?;
+        let thread = spawn("kv-listener", first, work)?;
         Ok(Self {
             address,
             shared,
@@ -159,7 +158,7 @@ fn accept(
                         drop(place);
                     };
                     // Without a thread the connection is closed: the closure goes, and with it all.
-                    let _ = spawn("kv-connection", first, Box::new(work));
+                    let _ = spawn("kv-connection", first, work);
                 }
                 pace.keep();
             }

@@ -144,5 +144,5 @@ fn start_writer(subscriber: &Arc<Subscriber>, first: fn()) -> io::Result<JoinHan
         // Close the connection, so that the reader notices, whichever side ended it.
         let _ = subscriber.stream.shutdown(Shutdown::Both);
     };
-    spawn("kv-subscriber", first, Box::new(work))
+    spawn("kv-subscriber", first, work)
 }
