@@ -122,11 +122,11 @@ fn an_overwritten_request_is_reported_at_once_and_the_others_at_the_end() {
         );
         let trace = fixture.trace();
         for expected in [
-            r#"Posted { arrival: Arrival(1), task: 0, id: "first" }"#,
+            r#"Posted { arrival: Arrival(1), task: 0, id: Some("first") }"#,
             "Launched { sequence: 0, task: 1 }",
             "sequence: 0, from: 0, to: -1",
             "entries: 8, seq 0: 0..=7!",
-            r#"Answered { arrival: Arrival(2), id: "second" }"#,
+            r#"Answered { arrival: Arrival(2), id: Some("second") }"#,
             r#"Evicted { id: "first", reason: Overwritten"#,
             r#"Evicted { id: "second", reason: ContextFreed"#,
         ] {

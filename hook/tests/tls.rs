@@ -32,9 +32,9 @@ fn is_followed(fixture: &Fixture, flags: &[&str]) {
     assert!(!heard.contains("not-ours"), "{flags:?}: {heard}");
     let trace = fixture.trace();
     for expected in [
-        r#"Posted { arrival: Arrival(1), task: 0, id: "first" }"#,
-        r#"Answered { arrival: Arrival(1), id: "first" }"#,
-        r#"Posted { arrival: Arrival(2), task: 1, id: "second" }"#,
+        r#"Posted { arrival: Arrival(1), task: 0, id: Some("first") }"#,
+        r#"Answered { arrival: Arrival(1), id: Some("first") }"#,
+        r#"Posted { arrival: Arrival(2), task: 1, id: Some("second") }"#,
         r#"Evicted { id: "first", reason: Overwritten"#,
     ] {
         assert_eq!(

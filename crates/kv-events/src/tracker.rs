@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use contextpilot_residency::{BufferId, Event, Keeper, Ledger, Token, is_of_vocabulary};
+use contextpilot_residency::{BufferId, CacheEntry, Event, Ledger, Token, is_of_vocabulary};
 
 use crate::{KvEvent, Medium, block_hash, event};
 
@@ -26,7 +26,7 @@ pub struct Tracker {
 }
 
 /// A slot or host entry, and the requests that it serves: those that name a certain adapter, or none.
-type View = (Keeper, Option<usize>);
+type View = (CacheEntry, Option<usize>);
 
 /// The tokens that the server would reuse of a slot or host entry, for the requests of a view.
 #[derive(Debug, Default)]
@@ -81,14 +81,17 @@ impl Tracker {
             events.push(KvEvent::Cleared);
         }
         let mut gone = Vec::new();
-        let known = self.chains.keys().map(|&(keeper, _)| keeper);
-        let known = known.filter(|keeper| matches!(keeper, Keeper::Slot(_)));
-        let slots = ledger.slots().map(Keeper::Slot);
+        let known = self.chains.keys().map(|&(entry, _)| entry);
+        let known = known.filter(|entry| matches!(entry, CacheEntry::Slot(_)));
+        let slots = ledger.slots().map(CacheEntry::Slot);
         let mut all = BTreeSet::new();
         all.extend(known.chain(slots));
         let hosts = std::mem::take(&mut self.touched);
-        for keeper in all.into_iter().chain(hosts.into_iter().map(Keeper::Host)) {
-            self.follow_one(keeper, ledger, events, &mut gone);
+        for entry in all
+            .into_iter()
+            .chain(hosts.into_iter().map(CacheEntry::Host))
+        {
+            self.follow_one(entry, ledger, events, &mut gone);
         }
         // New blocks are stored before old ones are removed.
         for (medium, hashes) in gone {
@@ -107,26 +110,26 @@ impl Tracker {
 
     fn touch_all(&mut self) {
         let hosts = self.chains.keys().filter_map(|view| match view.0 {
-            Keeper::Host(buffer) => Some(buffer),
-            Keeper::Slot(_) => None,
+            CacheEntry::Host(buffer) => Some(buffer),
+            CacheEntry::Slot(_) => None,
         });
         self.touched.extend(hosts);
     }
 
     fn follow_one(
         &mut self,
-        keeper: Keeper,
+        entry: CacheEntry,
         ledger: &mut Ledger,
         events: &mut Vec<KvEvent>,
         gone: &mut Vec<(Medium, Vec<u64>)>,
     ) {
-        let unchanged = ledger.take_unchanged(keeper);
-        let reusable = ledger.reusable_of(keeper);
-        self.follow_view((keeper, None), unchanged, reusable, ledger, events, gone);
-        if let Keeper::Slot(_) = keeper {
+        let unchanged = ledger.take_unchanged(entry);
+        let reusable = ledger.reusable_of(entry);
+        self.follow_view((entry, None), unchanged, reusable, ledger, events, gone);
+        if let CacheEntry::Slot(_) = entry {
             for adapter in 0..self.adapters.len() {
-                let view = (keeper, Some(adapter));
-                let reusable = ledger.reusable_under(keeper, adapter);
+                let view = (entry, Some(adapter));
+                let reusable = ledger.reusable_under(entry, adapter);
                 if reusable > 0 || self.chains.contains_key(&view) {
                     self.follow_view(view, unchanged, reusable, ledger, events, gone);
                 }
@@ -144,7 +147,7 @@ impl Tracker {
         events: &mut Vec<KvEvent>,
         gone: &mut Vec<(Medium, Vec<u64>)>,
     ) {
-        let keeper = view.0;
+        let entry = view.0;
         let chain = self.chains.entry(view).or_default();
         chain.ended = chain.ended.filter(|&at| unchanged > at);
         let wanted = (reusable / self.block) as usize;
@@ -152,18 +155,18 @@ impl Tracker {
         let kept = kept.min(wanted);
         let lost = chain.hashes.split_off(kept);
         if !lost.is_empty() {
-            gone.push((medium_of(keeper), lost));
+            gone.push((medium_of(entry), lost));
         }
         let ended = chain
             .ended
             .map_or(usize::MAX, |at| (at / self.block) as usize);
-        if kept < wanted.min(ended) && !ledger.is_in_flight(keeper) {
-            let tokens = ledger.tokens_from(keeper, kept as u32 * self.block);
+        if kept < wanted.min(ended) && !ledger.is_in_flight(entry) {
+            let tokens = ledger.tokens_from(entry, kept as u32 * self.block);
             self.extend(view, &tokens, wanted - kept, events);
         }
-        let known = match keeper {
-            Keeper::Slot(_) => !self.chains[&view].hashes.is_empty(),
-            Keeper::Host(buffer) => ledger.knows(buffer),
+        let known = match entry {
+            CacheEntry::Slot(_) => !self.chains[&view].hashes.is_empty(),
+            CacheEntry::Host(buffer) => ledger.knows(buffer),
         };
         if !known {
             self.chains.remove(&view);
@@ -212,9 +215,9 @@ impl Tracker {
     }
 }
 
-fn medium_of(keeper: Keeper) -> Medium {
-    match keeper {
-        Keeper::Slot(_) => Medium::Gpu,
-        Keeper::Host(_) => Medium::Cpu,
+fn medium_of(entry: CacheEntry) -> Medium {
+    match entry {
+        CacheEntry::Slot(_) => Medium::Gpu,
+        CacheEntry::Host(_) => Medium::Cpu,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, TaskId, Wishes};
+use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, Wishes};
 
 /// A moment, in nanoseconds of a monotonic clock. Zero: the time was not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,18 +41,6 @@ pub enum Note {
         arrival: Arrival,
         /// What it asks for.
         wishes: Wishes,
-    },
-    /// The server numbered a task for a request for inference that has no usable id.
-    Posted {
-        /// The request.
-        arrival: Arrival,
-        /// The number.
-        task: TaskId,
-    },
-    /// A request for inference without a usable id was answered, or its client left.
-    Answered {
-        /// The request.
-        arrival: Arrival,
     },
     /// The launch that was reported last for this slot failed (`launch_slot_with_task` returned false):
     /// the request is refused. For the recorder only.

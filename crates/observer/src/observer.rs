@@ -115,16 +115,14 @@ impl Observer {
     }
 
     /// Applies a note. Notes and events come in the order in which they happened.
-    pub fn note(&mut self, note: Note, at: Stamp, now: Now) {
+    pub fn note(&mut self, note: Note, at: Stamp) {
         match note {
             Note::Received { arrival } => self.works.entry(arrival).or_default().received = at,
             Note::Wishes { arrival, wishes } => {
                 self.works.entry(arrival).or_default().wishes = wishes;
             }
-            Note::Posted { arrival, task } => self.posted(arrival, task, None),
             // Only the recorder uses it.
             Note::Declined { .. } => {}
-            Note::Answered { arrival } => self.answered(arrival, None, at, now),
             Note::Size { buffer, bytes } => {
                 let sized = Buffer {
                     bytes,
@@ -171,8 +169,8 @@ impl Observer {
                 arrival,
                 task,
                 ref id,
-            } => self.posted(arrival, task, Some(id)),
-            Event::Answered { arrival, ref id } => self.answered(arrival, Some(id), at, now),
+            } => self.posted(arrival, task, id.as_ref()),
+            Event::Answered { arrival, ref id } => self.answered(arrival, id.as_ref(), at, now),
             Event::Launched { sequence, task } => self.launched(sequence, task, None, at, now),
             Event::LaunchedUnclaimed {
                 sequence,

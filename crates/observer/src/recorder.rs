@@ -121,13 +121,11 @@ impl Recorder {
     }
 
     /// Applies a note. Notes and events come in the order in which they happened.
-    pub fn note(&mut self, note: &Note, at: Stamp) {
+    pub fn note(&mut self, note: &Note) {
         match *note {
             Note::Wishes { arrival, wishes } if self.wishes.len() < MOST_WAITING => {
                 self.wishes.insert(arrival, wishes);
             }
-            Note::Posted { arrival, task } => self.posted(arrival, task, at),
-            Note::Answered { arrival } => self.answered(arrival),
             Note::Size { buffer, bytes } => self.buffer = Some((buffer, bytes)),
             Note::Measured { tokens, bytes, .. } => self.size(SizeKind::State, tokens, bytes),
             Note::Context {

@@ -48,14 +48,17 @@ impl Scene {
     }
 
     fn note(&mut self, note: &Note) {
-        let now = self.now();
-        self.recorder.note(note, now);
+        self.recorder.note(note);
     }
 
     fn launch(&mut self, slot: i32) -> Arrival {
         self.task += 1;
         let (arrival, task) = (Arrival(self.task as u64), self.task);
-        self.note(&Note::Posted { arrival, task });
+        self.apply(Event::Posted {
+            arrival,
+            task,
+            id: None,
+        });
         let sequence = slot;
         self.apply(Event::Launched { sequence, task });
         arrival
@@ -80,7 +83,7 @@ impl Scene {
         let arrival = self.launch(slot);
         self.remove(slot, 0);
         self.evaluate(slot, token, false);
-        self.note(&Note::Answered { arrival });
+        self.apply(Event::Answered { arrival, id: None });
     }
 
     fn remove(&mut self, sequence: i32, from: i32) {
@@ -141,7 +144,7 @@ fn slots_that_the_server_empties_by_itself_are_not_recorded() {
     let arrival = scene.launch(2);
     scene.remove(0, -1);
     scene.evaluate(2, 9, false);
-    scene.note(&Note::Answered { arrival });
+    scene.apply(Event::Answered { arrival, id: None });
     assert_eq!(scene.kinds(), []);
     // When a batch fails for want of room, the server empties an idle slot.
     let mut scene = Scene::new(true);
@@ -150,7 +153,7 @@ fn slots_that_the_server_empties_by_itself_are_not_recorded() {
     scene.evaluate(2, 9, true);
     scene.remove(0, -1);
     scene.evaluate(2, 9, false);
-    scene.note(&Note::Answered { arrival });
+    scene.apply(Event::Answered { arrival, id: None });
     assert_eq!(scene.kinds(), []);
 }
 
@@ -187,7 +190,7 @@ fn refused_requests_are_recorded_with_what_was_saved_and_loaded_for_them() {
     // The first is refused after its launch, for example because it is too long. The launch of the second
     // fails, for example because its adapters cannot be applied together.
     let arrival = scene.launch(0);
-    scene.note(&Note::Answered { arrival });
+    scene.apply(Event::Answered { arrival, id: None });
     scene.launch(1);
     scene.note(&Note::Declined { sequence: 1 });
     scene.ask(0, 9);

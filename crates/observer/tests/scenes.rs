@@ -53,7 +53,7 @@ impl Scene {
 
     fn note(&mut self, note: Note) {
         let now = self.now();
-        self.observer.note(note, now.stamp, now);
+        self.observer.note(note, now.stamp);
     }
 
     /// A request arrives, and its prompt of `tokens` equal tokens is evaluated in a slot, from `reused`
@@ -70,14 +70,11 @@ impl Scene {
         let arrival = Arrival(self.arrivals);
         let task = self.arrivals as i32;
         self.note(Note::Received { arrival });
-        match id {
-            Some(id) => self.apply(Event::Posted {
-                arrival,
-                task,
-                id: RequestId::from(id),
-            }),
-            None => self.note(Note::Posted { arrival, task }),
-        }
+        self.apply(Event::Posted {
+            arrival,
+            task,
+            id: id.map(RequestId::from),
+        });
         self.apply(Event::Launched {
             sequence: slot,
             task,
@@ -115,16 +112,14 @@ impl Scene {
         self.arrivals += 1;
         let (arrival, task) = (Arrival(self.arrivals), self.arrivals as i32);
         self.note(Note::Received { arrival });
-        let id = RequestId::from(id);
+        let id = Some(RequestId::from(id));
         self.apply(Event::Posted { arrival, task, id });
         (arrival, task)
     }
 
     fn end(&mut self, arrival: Arrival, id: Option<&str>) {
-        match id.map(RequestId::from) {
-            Some(id) => self.apply(Event::Answered { arrival, id }),
-            None => self.note(Note::Answered { arrival }),
-        }
+        let id = id.map(RequestId::from);
+        self.apply(Event::Answered { arrival, id });
     }
 
     fn ask(&mut self, id: Option<&str>, slot: i32, token: i32, reused: i32, tokens: i32) {

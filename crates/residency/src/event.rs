@@ -31,15 +31,15 @@ pub enum Event {
         /// The context.
         context: ContextId,
     },
-    /// The thread of a request with an id drew a task number (`server_queue::get_new_id`). A request
-    /// with several prompts posts several tasks.
+    /// The thread of a request drew a task number (`server_queue::get_new_id`). A request with several
+    /// prompts posts several tasks. Of a request without an id it is sent only if somebody observes.
     Posted {
         /// The HTTP request.
         arrival: Arrival,
         /// The task number.
         task: TaskId,
-        /// The request's id.
-        id: RequestId,
+        /// The request's id; `None`: it has no usable one, and the ledger does not follow it.
+        id: Option<RequestId>,
     },
     /// The request of a task says `"cache_prompt": false`, and the server is one that forgets such
     /// prompts without a call: the slot will hold the tokens, but the server will not find them
@@ -70,12 +70,13 @@ pub enum Event {
         compared: Compared,
     },
     /// The server has answered a request, or its client is gone. Sent once for each arrival. If the
-    /// request posted no task, the server rejected it.
+    /// request posted no task, the server rejected it. Of a request without an id it is sent only if
+    /// somebody observes.
     Answered {
         /// The HTTP request.
         arrival: Arrival,
-        /// The request's id.
-        id: RequestId,
+        /// The request's id, if it has a usable one.
+        id: Option<RequestId>,
     },
     /// A slot took a task (`launch_slot_with_task`).
     Launched {

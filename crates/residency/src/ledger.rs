@@ -27,7 +27,7 @@ mod tests;
 mod unclaimed;
 
 pub use query::{Contents, Likeness, Saved, Whereabouts};
-pub use reusable::Keeper;
+pub use reusable::CacheEntry;
 pub use shape::{Branch, Merged};
 pub use unclaimed::Evaluation;
 /// Requests that may be live at once. Beyond that, the oldest request is evicted
@@ -59,7 +59,7 @@ pub struct Ledger {
     reaches: reach::Reaches,
     adapters: adapters::Adapters,
     /// The batch that is being evaluated: one element for each sequence in it.
-    flights: Vec<evaluate::Flight>,
+    in_flight: Vec<evaluate::InFlight>,
     evaluating: bool,
     /// Whether an event has told of a launch. Not with every server.
     launches: bool,
@@ -95,7 +95,7 @@ impl Ledger {
             unclaimed: BTreeMap::new(),
             reaches: reach::Reaches::default(),
             adapters: adapters::Adapters::default(),
-            flights: Vec::new(),
+            in_flight: Vec::new(),
             evaluating: false,
             launches: false,
             stepped_out: false,
@@ -151,7 +151,13 @@ impl Ledger {
             Event::ContextCreated { context } => self.context_created(context),
             Event::Bounded { context, window } => self.reaches.bound(context, window),
             Event::ContextFreed { context } => self.context_freed(context, effects),
-            Event::Posted { arrival, task, id } => match self.requests.post(arrival, task, &id) {
+            // Requests without an id are for those who observe.
+            Event::Posted { id: None, .. } | Event::Answered { id: None, .. } => {}
+            Event::Posted {
+                arrival,
+                task,
+                id: Some(id),
+            } => match self.requests.post(arrival, task, &id) {
                 Posted::Again => {}
                 Posted::New { superseded } => {
                     if let Some(name) = superseded {
@@ -163,7 +169,10 @@ impl Ledger {
                     }
                 }
             },
-            Event::Answered { arrival, id } => match self.requests.find_arrival(&id, arrival) {
+            Event::Answered {
+                arrival,
+                id: Some(id),
+            } => match self.requests.find_arrival(&id, arrival) {
                 Some(name) => {
                     if let Some(request) = self.requests.get_mut(name) {
                         request.answered = true;

@@ -28,7 +28,7 @@ pub use entries::{Entries, Entry};
 pub use event::{Effect, Event, Place, Reason};
 pub use ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
 pub use ledger::{
-    Branch, Contents, Evaluation, Keeper, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Merged,
+    Branch, CacheEntry, Contents, Evaluation, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Merged,
     Saved, Whereabouts,
 };
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts, UNTIED};

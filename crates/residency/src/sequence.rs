@@ -19,8 +19,8 @@ pub(crate) struct Sequence {
     pub(crate) tail: Vec<Fragment>,
     /// The task that the slot works on, until its prompt has been evaluated.
     pub(crate) launch: Option<Launch>,
-    /// Index in `Ledger::flights`, if the sequence is in the batch that is being evaluated.
-    pub(crate) flight: Option<usize>,
+    /// Index in `Ledger::in_flight`, if the sequence is in the batch that is being evaluated.
+    pub(crate) in_flight: Option<usize>,
     /// The sequence may hold tokens that the ledger does not know. `holder` stands at the root.
     pub(crate) unknown: bool,
     /// The server will forget what is written now ([`Event::Uncached`](crate::Event::Uncached)):
@@ -40,7 +40,7 @@ impl Sequence {
             ghost: None,
             tail: Vec::new(),
             launch: None,
-            flight: None,
+            in_flight: None,
             unknown: false,
             forgotten: None,
             blend: Some(Blend::default()),

@@ -59,7 +59,7 @@ impl Tied {
         self.apply(Event::Posted {
             arrival: Arrival(n),
             task: n as i32,
-            id: n.to_string().into(),
+            id: Some(n.to_string().into()),
         });
         assert!(self.prompts.expect(Arrival(n), n as i32, prompt));
     }
@@ -81,7 +81,7 @@ impl Tied {
         self.apply_all(events);
         self.apply(Event::Answered {
             arrival,
-            id: n.to_string().into(),
+            id: Some(n.to_string().into()),
         });
     }
 
@@ -401,7 +401,7 @@ fn several_prompts_of_one_request_may_be_equal() {
     tied.apply(Event::Posted {
         arrival: Arrival(1),
         task: 2,
-        id: "1".into(),
+        id: Some("1".into()),
     });
     assert!(tied.prompts.expect(Arrival(1), 2, text("the same").into()));
     tied.prompt(0, 0, "the same");

@@ -32,7 +32,7 @@ fn a_request_that_is_rejected_without_a_task_was_never_cached() {
     let mut server = Server::start();
     server.apply(Event::Answered {
         arrival: contextpilot_residency::Arrival(7),
-        id: "a".into(),
+        id: Some("a".into()),
     });
     assert_eq!(server.lost(), ["a evicted: never_cached, nowhere"]);
 }
@@ -43,7 +43,7 @@ fn a_rejected_request_leaves_an_older_one_with_its_id_alone() {
     server.prompt(0, "a", "cached");
     server.apply(Event::Answered {
         arrival: contextpilot_residency::Arrival(77),
-        id: "a".into(),
+        id: Some("a".into()),
     });
     assert_eq!((server.lost(), server.ledger.live()), (vec![], 1));
 }
@@ -276,7 +276,7 @@ fn beyond_what_can_be_tracked_the_oldest_request_is_given_up() {
     let mut given_up = Vec::new();
     for number in 0..MOST_LIVE as u64 + 3 {
         let arrival = Arrival(number);
-        let (task, id) = (number as i32, number.to_string().into());
+        let (task, id) = (number as i32, Some(number.to_string().into()));
         ledger.apply(Event::Posted { arrival, task, id }, &mut effects);
         for effect in effects.drain(..) {
             if let Effect::Evicted { id, reason, .. } = effect {
@@ -287,7 +287,7 @@ fn beyond_what_can_be_tracked_the_oldest_request_is_given_up() {
     assert_eq!(given_up, ["0 too_many", "1 too_many", "2 too_many"]);
     assert_eq!(ledger.live(), MOST_LIVE);
     // Its answer comes later, and is no news.
-    let (arrival, id) = (Arrival(0), "0".into());
+    let (arrival, id) = (Arrival(0), Some("0".into()));
     ledger.apply(Event::Answered { arrival, id }, &mut effects);
     assert_eq!(effects, []);
 }

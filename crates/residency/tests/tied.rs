@@ -161,7 +161,7 @@ impl Server {
         self.apply_tied(events);
         self.apply(Event::Answered {
             arrival: Arrival(n),
-            id: n.to_string().into(),
+            id: Some(n.to_string().into()),
         });
     }
 
@@ -197,7 +197,7 @@ impl Server {
         self.apply(Event::Posted {
             arrival: Arrival(n),
             task: n as i32,
-            id: n.to_string().into(),
+            id: Some(n.to_string().into()),
         });
         self.prompts
             .expect(Arrival(n), n as i32, prompt.clone().into());

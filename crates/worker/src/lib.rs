@@ -9,9 +9,9 @@
 //! |---|---|
 //! | [`library`] | what the worker needs of the hook |
 //! | [`worker`] | applies each event to the ledger, and passes its effects on |
-//! | [`turns`] | what other threads ask of the worker, and how they wait for it |
-//! | [`silence`] | the idle timer: decides when the engine has been silent long enough |
-//! | [`beliefs`] | the live ids: what the index believes to be cached; the journal |
+//! | [`commands`] | what other threads ask of the worker, and how they wait for it |
+//! | [`idle_timer`] | the idle timer: decides when the engine has been silent long enough |
+//! | [`live_ids`] | the live ids: what the index believes to be cached; the journal |
 //! | [`peers`] | in a program that is no llama-server: puts the events of several contexts in an order |
 //! | [`observe`] | the control endpoint and the log file |
 //! | [`routers`] | KV cache events for routers |
@@ -24,21 +24,21 @@
     reason = "the table of modules is for who works on them"
 )]
 
-mod beliefs;
 pub mod bounds;
+mod commands;
+mod idle_timer;
 mod library;
+mod live_ids;
 mod observe;
 mod peers;
 mod routers;
-mod silence;
 mod trace;
-mod turns;
 mod worker;
 
 pub use contextpilot_http_server::LARGEST_HEAD;
+pub use idle_timer::{DOZE, NAP};
 pub use library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
 pub use observe::host_limit;
 pub use peers::{MOST_HELD, MOST_HELD_ENTRIES};
-pub use silence::{DOZE, NAP};
 pub use trace::Trace;
 pub use worker::{Handle, Index, OpenJournal, Task, start};

@@ -151,7 +151,7 @@ pub struct Rest {
     /// Only generated tokens are expected.
     pub generating: bool,
     /// Evictions are being reported, so a new request may use one of their ids again.
-    pub telling: bool,
+    pub reporting: bool,
     /// Others than the index follow the cache: the control endpoint, or routers.
     pub watched: bool,
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use contextpilot_observer::{Note, Stamp};
+use contextpilot_observer::Stamp;
 use contextpilot_residency::program::{PROGRAM, context_of, sequence_of, slot_of, told_of_program};
 use contextpilot_residency::{Adapter, Compared, ContextId, Event, SequenceId};
 
@@ -78,8 +78,7 @@ impl Peers {
         };
         match &item.what {
             // A request may become known early, but must not be over before its prompt was told.
-            What::Event(Event::Answered { .. } | Event::Freed { .. })
-            | What::Note(Note::Answered { .. }) => !self.held.is_empty(),
+            What::Event(Event::Answered { .. } | Event::Freed { .. }) => !self.held.is_empty(),
             What::Event(event) => context_of(event).is_some_and(|context| context.0 != flying),
             What::Note(_) | What::Waiting(_) => false,
         }
@@ -415,7 +414,7 @@ mod tests {
     fn an_answer_does_not_overtake_its_prompt() {
         let mut peers = Peers::default();
         pass(&mut peers, [created(0), created(1), submitted(0, 0..9)]);
-        let (arrival, id) = (contextpilot_residency::Arrival(1), "a".into());
+        let (arrival, id) = (contextpilot_residency::Arrival(1), Some("a".into()));
         let over = Event::Answered { arrival, id };
         assert_eq!(
             pass(&mut peers, [submitted(1, 0..5), evaluated(1), over]),

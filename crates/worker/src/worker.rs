@@ -17,14 +17,14 @@ use contextpilot_observer::Stamp;
 use contextpilot_residency::{Effect, Event, Ledger, Prompts, RequestId};
 use contextpilot_settings::Settings;
 
-use crate::beliefs::Beliefs;
+use crate::commands::{CLOSE, Commands, LEAVE, NOTHING, WorkerState};
+use crate::idle_timer::IdleTimer;
 use crate::library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
-use crate::observe::{self, Attendant, Question, Remains};
+use crate::live_ids::LiveIds;
+use crate::observe::{self, Cleanup, Question, Telemetry};
 use crate::peers::{Peers, Told};
 use crate::routers::Routers;
-use crate::silence::Silence;
 use crate::trace::Trace;
-use crate::turns::{CLOSE, LEAVE, NOTHING, Shared, Turns};
 
 /// Opens the journal. Called on the worker thread, because it reads files.
 pub type OpenJournal = Box<dyn FnOnce() -> (Journal, Vec<RequestId>) + Send>;
@@ -57,8 +57,8 @@ pub struct Task<'a> {
 
 /// A running worker.
 pub struct Handle {
-    turns: Turns,
-    remains: Remains,
+    commands: Commands,
+    cleanup: Cleanup,
 }
 
 /// Starts the worker and the threads that it needs. The caller has blocked all signals, which our threads
@@ -74,7 +74,7 @@ pub fn start<S: Source + Send + 'static>(
     source: S,
     task: Task<'_>,
 ) -> std::io::Result<Handle> {
-    let turns = Turns::new(library);
+    let commands = Commands::new(library);
     let index = task.index;
     let told = index.as_ref();
     let told = told.map(|index| (Arc::clone(&index.sender), index.endpoint.clone()));
@@ -82,25 +82,25 @@ pub fn start<S: Source + Send + 'static>(
     let published = publication.as_ref().map(Publication::watch);
     let (settings, by_prompts) = (task.settings, task.by_prompts);
     let is_program = task.is_program;
-    let (attendant, remains) =
-        observe::start(settings, library, &turns, told, published, by_prompts)?;
-    let (trace, shared) = (task.trace, Arc::clone(&turns.shared));
+    let (telemetry, cleanup) =
+        observe::start(settings, library, &commands, told, published, by_prompts)?;
+    let (trace, state) = (task.trace, Arc::clone(&commands.state));
     thread::Builder::new()
         .name("contextpilot".to_owned())
         .spawn(move || {
             library.enter_thread();
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                let beliefs = index.map(|index| {
+                let live_ids = index.map(|index| {
                     let (journal, lost) = (index.journal)();
-                    Beliefs::new(index.sender, journal, lost, library)
+                    LiveIds::new(index.sender, journal, lost, library)
                 });
-                shared.opened.store(true, Ordering::SeqCst);
+                state.opened.store(true, Ordering::SeqCst);
                 let mut worker = Worker {
                     library,
                     source,
-                    shared: Arc::clone(&shared),
-                    beliefs,
-                    attendant,
+                    state: Arc::clone(&state),
+                    live_ids,
+                    telemetry,
                     routers: Routers::new(library, publication),
                     trace,
                     ledger: Some(Ledger::new()),
@@ -117,65 +117,65 @@ pub fn start<S: Source + Send + 'static>(
                     worker.run();
                 }
                 // Dropping this writes the waiting lines of the log file.
-                drop(worker.attendant);
-                if let Some(beliefs) = worker.beliefs {
-                    beliefs.close();
+                drop(worker.telemetry);
+                if let Some(live_ids) = worker.live_ids {
+                    live_ids.close();
                 }
             }));
             if ended.is_err() {
                 library.break_down();
             }
-            shared.ended.store(true, Ordering::SeqCst);
+            state.ended.store(true, Ordering::SeqCst);
         })?;
-    Ok(Handle { turns, remains })
+    Ok(Handle { commands, cleanup })
 }
 
 impl Handle {
     /// Waits until the journal is open, at most until `deadline`. Afterwards, the next start knows every
     /// request that the server receives.
     pub fn opened(&self, deadline: Instant) {
-        let opened = || self.turns.shared.opened.load(Ordering::SeqCst);
-        self.turns.wait(deadline, opened);
+        let opened = || self.commands.state.opened.load(Ordering::SeqCst);
+        self.commands.wait(deadline, opened);
     }
 
     /// Makes the worker apply all events that were sent before this call, and report all live ids as
     /// evicted. Waits until that is done, at most until `deadline`.
     pub fn leave(&self, deadline: Instant) {
-        let shared = &self.turns.shared;
-        shared.asked.store(LEAVE, Ordering::SeqCst);
+        let state = &self.commands.state;
+        state.asked.store(LEAVE, Ordering::SeqCst);
         // The current turn may have read the command before we set it; the next turn will see it.
-        let target = shared.turns.load(Ordering::SeqCst) + 2;
-        let done = || shared.turns.load(Ordering::SeqCst) >= target;
-        self.turns.wait(deadline, done);
+        let target = state.turns.load(Ordering::SeqCst) + 2;
+        let done = || state.turns.load(Ordering::SeqCst) >= target;
+        self.commands.wait(deadline, done);
     }
 
     /// Makes the worker close the journal and end. Waits until that is done, at most until `deadline`.
     pub fn close(&self, deadline: Instant) {
-        let shared = &self.turns.shared;
-        shared.asked.store(CLOSE, Ordering::SeqCst);
-        self.turns.wait(deadline, || false);
+        let state = &self.commands.state;
+        state.asked.store(CLOSE, Ordering::SeqCst);
+        self.commands.wait(deadline, || false);
     }
 
     /// Removes the control endpoint's Unix socket, if it has one.
     pub fn remove_socket(&self) {
-        self.remains.remove_socket();
+        self.cleanup.remove_socket();
     }
 
     /// Whether all lines of the log file are written.
     #[must_use]
     pub fn log_is_written(&self) -> bool {
-        self.remains.log_is_written()
+        self.cleanup.log_is_written()
     }
 }
 
 struct Worker<S> {
     library: &'static dyn Library,
     source: S,
-    shared: Arc<Shared>,
+    state: Arc<WorkerState>,
     /// `None`: there is no index.
-    beliefs: Option<Beliefs>,
+    live_ids: Option<LiveIds>,
     /// `None`: there is no telemetry.
-    attendant: Option<Attendant>,
+    telemetry: Option<Telemetry>,
     routers: Routers,
     trace: Option<Trace>,
     /// `None`: it panicked.
@@ -195,18 +195,18 @@ struct Worker<S> {
 
 impl<S: Source> Worker<S> {
     fn run(&mut self) {
-        let mut silence = Silence::new(Instant::now());
+        let mut idle = IdleTimer::new(Instant::now());
         let mut changes = self.library.model_changes();
         loop {
             self.library.before_turn();
             while let Some(item) = self.source.next() {
                 let Some(peers) = &mut self.peers else {
-                    self.take(item, &mut silence);
+                    self.take(item, &mut idle);
                     continue;
                 };
                 peers.pass(item, &mut self.told);
                 while let Some(item) = self.told.pop_front() {
-                    self.take(item, &mut silence);
+                    self.take(item, &mut idle);
                 }
             }
             if self.source.close_gap() {
@@ -214,69 +214,69 @@ impl<S: Source> Worker<S> {
                 if let Some(peers) = &mut self.peers {
                     peers.lose_step();
                 }
-                silence.note(&Event::OutOfStep);
+                idle.note(&Event::OutOfStep);
                 self.apply(Event::OutOfStep, Stamp::default());
-                self.take_back_stranded();
+                self.report_stranded();
                 continue;
             }
             self.routers.follow(self.ledger.as_mut());
-            let asked = self.shared.asked.load(Ordering::SeqCst);
+            let asked = self.state.asked.load(Ordering::SeqCst);
             if asked != NOTHING {
-                self.take_back_stranded();
-                if let Some(beliefs) = &mut self.beliefs {
-                    beliefs.take_back_all();
+                self.report_stranded();
+                if let Some(live_ids) = &mut self.live_ids {
+                    live_ids.report_all();
                 }
             }
             self.review_claims();
             self.answer_questions();
             let now = Instant::now();
-            let began = silence.just_ended(now);
-            if let Some(beliefs) = &mut self.beliefs {
-                beliefs.keep(now, began);
+            let began = idle.just_ended(now);
+            if let Some(live_ids) = &mut self.live_ids {
+                live_ids.update_journal(now, began);
             }
             if asked == CLOSE {
                 return;
             }
             let since = std::mem::replace(&mut changes, self.library.model_changes());
             if since != changes {
-                silence.interrupt();
+                idle.interrupt();
             }
-            self.shared.turns.fetch_add(1, Ordering::SeqCst);
-            let due = silence.due(now);
+            self.state.turns.fetch_add(1, Ordering::SeqCst);
+            let due = idle.due(now);
             let settles = self.library.model_settles();
-            if settles.is_some_and(|age| silence.has_lasted(age, now)) {
+            if settles.is_some_and(|age| idle.has_lasted(age, now)) {
                 self.library.settle_model();
             }
             if let Some(elapsed) = due {
                 self.apply(Event::Quiet { elapsed }, Stamp::default());
                 continue;
             }
-            let beliefs = self.beliefs.as_ref().filter(|_| !began);
-            let keep = beliefs.and_then(|beliefs| beliefs.rest(now));
+            let live_ids = self.live_ids.as_ref().filter(|_| !began);
+            let keep = live_ids.and_then(|live_ids| live_ids.rest(now));
             let awaited = self.ledger.as_ref().is_some_and(Ledger::awaits_silence);
-            let rests = silence.rest(now, awaited).into_iter().chain(keep);
+            let rests = idle.rest(now, awaited).into_iter().chain(keep);
             self.source.rest(Rest {
                 longest: rests.min(),
-                generating: silence.generating() && !awaited,
-                telling: self.beliefs.as_ref().is_some_and(Beliefs::telling),
-                watched: self.attendant.is_some() || self.routers.publish(),
+                generating: idle.generating() && !awaited,
+                reporting: self.live_ids.as_ref().is_some_and(LiveIds::reporting),
+                watched: self.telemetry.is_some() || self.routers.publish(),
             });
         }
     }
 
     /// Applies an item of the source.
-    fn take(&mut self, Item { what, at }: Item, silence: &mut Silence) {
+    fn take(&mut self, Item { what, at }: Item, idle: &mut IdleTimer) {
         match what {
             What::Event(event) => {
-                silence.note(&event);
+                idle.note(&event);
                 if let Event::Launched { .. } = event {
                     self.library.settle_model();
                 }
                 self.apply(event, at);
             }
             What::Note(note) => {
-                if let Some(attendant) = &mut self.attendant {
-                    attendant.note(note, at);
+                if let Some(telemetry) = &mut self.telemetry {
+                    telemetry.note(note, at);
                 }
             }
             What::Waiting(waiting) => self.wait(waiting),
@@ -323,9 +323,17 @@ impl<S: Source> Worker<S> {
         if let Some(trace) = &mut self.trace {
             trace.event(&event);
         }
-        if let Some(beliefs) = &mut self.beliefs {
-            beliefs.about(match &event {
-                Event::Posted { arrival, .. } | Event::Answered { arrival, .. } => Some(*arrival),
+        if let Some(live_ids) = &mut self.live_ids {
+            live_ids.about(match &event {
+                Event::Posted {
+                    arrival,
+                    id: Some(_),
+                    ..
+                }
+                | Event::Answered {
+                    arrival,
+                    id: Some(_),
+                } => Some(*arrival),
                 _ => None,
             });
         }
@@ -334,36 +342,36 @@ impl<S: Source> Worker<S> {
             return;
         };
         if let Event::Posted { id, .. } | Event::Answered { id, .. } = &event {
-            self.at_hand = Some(id.clone());
+            self.at_hand.clone_from(id);
         }
         if !matches!(event, Event::Quiet { .. }) {
             self.library.before_event();
         }
-        let attendant = &mut self.attendant;
-        let after = attendant.as_mut().map(|a| a.before(&event, at, ledger));
+        let telemetry = &mut self.telemetry;
+        let after = telemetry.as_mut().map(|a| a.before(&event, at, ledger));
         self.routers.note(&event);
         ledger.apply(event, &mut self.effects);
         for effect in self.effects.drain(..) {
             if let Some(trace) = &mut self.trace {
                 trace.effect(&effect);
             }
-            if let Some(attendant) = attendant {
-                attendant.effect(&effect);
+            if let Some(telemetry) = telemetry {
+                telemetry.effect(&effect);
             }
-            if let Some(beliefs) = &mut self.beliefs {
-                beliefs.apply(effect);
+            if let Some(live_ids) = &mut self.live_ids {
+                live_ids.apply(effect);
             }
         }
-        if let (Some(attendant), Some(after)) = (attendant, after) {
-            attendant.after(after, ledger);
+        if let (Some(telemetry), Some(after)) = (telemetry, after) {
+            telemetry.after(after, ledger);
         }
         self.at_hand = None;
     }
 
     /// Without a ledger it is not known what is cached, so every new id is reported as evicted.
     fn apply_blindly(&mut self, event: Event) {
-        if let Event::Posted { id, .. } | Event::Answered { id, .. } = event {
-            self.take_back(id);
+        if let Event::Posted { id: Some(id), .. } | Event::Answered { id: Some(id), .. } = event {
+            self.report(id);
         }
     }
 
@@ -383,30 +391,30 @@ impl<S: Source> Worker<S> {
     }
 
     fn answer_questions(&mut self) {
-        while let Some(question) = self.attendant.as_ref().and_then(Attendant::next_question) {
+        while let Some(question) = self.telemetry.as_ref().and_then(Telemetry::next_question) {
             if let Question::Reset(to) = question {
                 let count = self.ledger.as_ref().map_or(0, Ledger::live);
                 self.apply(Event::Reset, Stamp::default());
                 // The client may have left.
                 let _ = to.send(count as u64);
-            } else if let Some(attendant) = &mut self.attendant {
-                attendant.answer(question, self.ledger.as_ref());
+            } else if let Some(telemetry) = &mut self.telemetry {
+                telemetry.answer(question, self.ledger.as_ref());
             }
         }
     }
 
-    fn take_back(&mut self, id: RequestId) {
-        if let Some(beliefs) = &mut self.beliefs {
-            beliefs.take_back(id);
+    fn report(&mut self, id: RequestId) {
+        if let Some(live_ids) = &mut self.live_ids {
+            live_ids.report(id);
         }
     }
 
     /// Reports the ids of requests whose first event was lost.
-    fn take_back_stranded(&mut self) {
+    fn report_stranded(&mut self) {
         while let Some((arrival, id)) = self.source.stranded() {
-            if let Some(beliefs) = &mut self.beliefs {
-                beliefs.about(Some(arrival));
-                beliefs.take_back(id);
+            if let Some(live_ids) = &mut self.live_ids {
+                live_ids.about(Some(arrival));
+                live_ids.report(id);
             }
         }
     }
@@ -416,19 +424,19 @@ impl<S: Source> Worker<S> {
         self.ledger = None;
         self.trace = None;
         for effect in std::mem::take(&mut self.effects) {
-            if let Some(beliefs) = &mut self.beliefs {
-                beliefs.apply(effect);
+            if let Some(live_ids) = &mut self.live_ids {
+                live_ids.apply(effect);
             }
         }
         if let Some(id) = self.at_hand.take() {
-            self.take_back(id);
+            self.report(id);
         }
-        if let Some(beliefs) = &mut self.beliefs {
-            beliefs.take_back_all();
+        if let Some(live_ids) = &mut self.live_ids {
+            live_ids.report_all();
         }
         self.routers.lose_all();
-        if let Some(attendant) = &mut self.attendant {
-            attendant.lose_all();
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.lose_all();
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
-use crate::channel::{self, push_heard};
+use crate::channel::{self, try_push};
 
 /// Contexts with adapters that are followed. A server has one.
 const MOST: usize = 16;
@@ -227,7 +227,7 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
         scale,
         invocation: invocation(address),
     });
-    let told = push_heard(Event::Adapters {
+    let told = try_push(Event::Adapters {
         context: contexts::id_of(context),
         adapters: adapters.collect(),
         compared: match newest(ADAPTERS, original::has) {

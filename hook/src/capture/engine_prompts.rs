@@ -20,7 +20,7 @@ use crate::base::abi::Pointer;
 use crate::base::bounds::{CONTEXTS, SEQUENCES};
 use crate::base::status::STATUS;
 use crate::capture::{contexts, recent};
-use crate::channel::{introduce, note, push};
+use crate::channel::{introduce, note, push, push_observed};
 
 /// A sequence of a context.
 #[derive(Debug, PartialEq)]
@@ -112,7 +112,7 @@ pub(crate) fn name_next(context: Pointer, sequence: i32, id: RequestId) -> bool 
     let posted = Event::Posted {
         arrival,
         task,
-        id: RequestId::clone(&id),
+        id: Some(RequestId::clone(&id)),
     };
     if introduce(posted, arrival, &id, kept) {
         let id = Some(id);
@@ -139,10 +139,10 @@ fn next() -> (Arrival, TaskId) {
 
 impl Announced {
     fn end(self) {
-        let arrival = self.arrival;
-        match self.id {
-            Some(id) => push(Event::Answered { arrival, id }),
-            None => note(|| Note::Answered { arrival }),
+        let Self { arrival, id } = self;
+        match id {
+            Some(_) => push(Event::Answered { arrival, id }),
+            None => push_observed(Event::Answered { arrival, id }),
         }
     }
 }
@@ -193,7 +193,8 @@ impl Watched {
                 let (arrival, task) = next();
                 STATUS.without_id.add(1);
                 note(|| Note::Received { arrival });
-                note(|| Note::Posted { arrival, task });
+                let id = None;
+                push_observed(Event::Posted { arrival, task, id });
                 (Announced { arrival, id: None }, task)
             }
         };

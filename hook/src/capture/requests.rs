@@ -12,7 +12,7 @@ use crate::attach::claims;
 use crate::base::status::STATUS;
 use crate::base::{clock, faults};
 use crate::capture::{adapters, contexts, prompts, recent};
-use crate::channel::{introduce, note, push, tell_waiting};
+use crate::channel::{introduce, note, push, push_observed, tell_waiting};
 
 /// The server forgets prompts with `"cache_prompt": false` without a call to the engine.
 static FORGETS: AtomicBool = AtomicBool::new(false);
@@ -213,16 +213,8 @@ impl Current {
             push(Event::Uncached { task });
         }
         let arrival = self.arrival;
-        match &self.id {
-            Some(id) => {
-                let id = Arc::clone(id);
-                self.tell(Event::Posted { arrival, task, id });
-            }
-            None => {
-                self.known = Known::Posted;
-                note(|| Note::Posted { arrival, task });
-            }
-        }
+        let id = self.id.clone();
+        self.tell(Event::Posted { arrival, task, id });
         // Last: if this does not fit into the channel, it opens a gap, and what was sent before is void.
         if !self.adapters.is_empty() {
             push(Event::NamedAdapters {
@@ -248,19 +240,17 @@ impl Current {
                 }
                 tell_waiting(Waiting::Over { arrival, served });
             }
-            match &self.id {
-                Some(id) => {
-                    let id = Arc::clone(id);
-                    self.tell(Event::Answered { arrival, id });
-                }
-                None => note(|| Note::Answered { arrival }),
-            }
+            let id = self.id.clone();
+            self.tell(Event::Answered { arrival, id });
         }
     }
 
-    /// Sends an event of a request that has an id.
+    /// Sends an event of this request.
     fn tell(&mut self, event: Event) {
-        let Some(id) = &self.id else { return };
+        let Some(id) = &self.id else {
+            self.known = Known::Posted;
+            return push_observed(event);
+        };
         match self.known {
             Known::Nothing => {
                 if !self.inference {

@@ -31,7 +31,7 @@ struct Attention(AtomicU8);
 
 /// The worker is awake, and will look into the queue without being woken.
 const AWAKE: u8 = 0;
-/// The worker sleeps. Everything wakes it but a [`Weight::Herald`], which is followed by an event that does.
+/// The worker sleeps. Everything wakes it but a [`Weight::Announcement`], which is followed by an event that does.
 const ASLEEP: u8 = Weight::Token as u8 | DOZING;
 /// The worker looks again within [`DOZE`]; generated tokens do not wake it.
 const DOZING: u8 = Weight::News as u8 | Weight::Result as u8 | NAPPING;
@@ -44,7 +44,7 @@ const NAPPING: u8 = Weight::Urgent as u8;
 enum Weight {
     /// A request came, and its id is stored outside of the process: when the request's prompt is
     /// submitted. At once if an eviction of the same id may be waiting to be reported.
-    Herald = 1,
+    Announcement = 1,
     /// A token was generated: within a [`DOZE`].
     Token = 2,
     /// Within a [`NAP`].
@@ -57,7 +57,7 @@ enum Weight {
 
 /// After so many requests that did not wake the worker, the next one does, so that their ids
 /// are in the journal before the ring reuses their places.
-const HERALDS: usize = 64;
+const ANNOUNCEMENTS: usize = 64;
 
 /// A request whose first event was dropped.
 type Stranded = (Arrival, RequestId);
@@ -78,7 +78,7 @@ pub(crate) struct Channel {
     /// The current evaluation is one of a prompt.
     prompt_evaluation: AtomicBool,
     /// Requests that did not wake the worker.
-    heralds: AtomicUsize,
+    announcements: AtomicUsize,
 }
 
 /// The worker's end of the queue.
@@ -100,9 +100,16 @@ pub(crate) fn push(event: Event) {
     let _ = get().push(event);
 }
 
+/// As [`push`], for an event that is only for those who observe: it is not sent if nobody does.
+pub(crate) fn push_observed(event: Event) {
+    if clock::is_engaged() {
+        push(event);
+    }
+}
+
 /// As [`push`]; false if there was no room. Everything that follows is then dropped, until the
 /// ledger has started from empty.
-pub(crate) fn push_heard(event: Event) -> bool {
+pub(crate) fn try_push(event: Event) -> bool {
     get().push(event)
 }
 
@@ -174,7 +181,7 @@ impl Channel {
             entries: AtomicUsize::new(0),
             news: AtomicBool::new(false),
             prompt_evaluation: AtomicBool::new(false),
-            heralds: AtomicUsize::new(0),
+            announcements: AtomicUsize::new(0),
         }
     }
 
@@ -184,9 +191,9 @@ impl Channel {
     }
 
     fn introduce(&self, event: Event, arrival: Arrival, id: &RequestId, kept: bool) -> bool {
-        let can_wait = kept && self.heralds.fetch_add(1, Ordering::Relaxed) < HERALDS;
+        let can_wait = kept && self.announcements.fetch_add(1, Ordering::Relaxed) < ANNOUNCEMENTS;
         let weight = match event {
-            Event::Posted { .. } if can_wait => Weight::Herald,
+            Event::Posted { .. } if can_wait => Weight::Announcement,
             _ => self.weigh(&event),
         };
         self.push_or_strand(event, weight, Some((arrival, id)))
@@ -317,6 +324,8 @@ impl Channel {
                 true => Weight::Result,
                 false => Weight::Token,
             },
+            // Only those who observe need it.
+            Event::Posted { id: None, .. } => Weight::News,
             // On an HTTP thread: an eviction of the same id may be waiting to be reported.
             Event::Posted { .. } | Event::ContextFreed { .. } => Weight::Urgent,
             Event::Answered { .. } | Event::Uncached { .. } | Event::NamedAdapters { .. } => {
@@ -390,7 +399,7 @@ impl Channel {
 
     /// Rests until there is something to do.
     pub(crate) fn rest(&self, inbox: &Inbox, rest: Rest) {
-        self.heralds.store(0, Ordering::Relaxed);
+        self.announcements.store(0, Ordering::Relaxed);
         self.attention.0.store(attention(rest), Ordering::SeqCst);
         if inbox.events.is_empty() && !self.gap.load(Ordering::SeqCst) {
             match rest.longest {
@@ -410,7 +419,7 @@ fn attention(rest: Rest) -> u8 {
         _ => ASLEEP,
     };
     let if_so = |weight: Weight, so: bool| if so { weight as u8 } else { 0 };
-    expected | if_so(Weight::Herald, rest.telling) | if_so(Weight::Result, rest.watched)
+    expected | if_so(Weight::Announcement, rest.reporting) | if_so(Weight::Result, rest.watched)
 }
 
 impl Inbox {

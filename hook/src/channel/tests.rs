@@ -30,7 +30,7 @@ fn posted(id: &RequestId) -> Event {
     Event::Posted {
         arrival: Arrival(1),
         task: 1,
-        id: id.clone(),
+        id: Some(id.clone()),
     }
 }
 
@@ -106,7 +106,7 @@ fn a_removal_does_not_wake_a_worker_that_naps() {
 /// The weights that wake a worker in this state of rest.
 fn woken(rest: Rest) -> Vec<Weight> {
     let weights = [
-        Weight::Herald,
+        Weight::Announcement,
         Weight::Token,
         Weight::News,
         Weight::Result,
@@ -123,7 +123,7 @@ fn woken(rest: Rest) -> Vec<Weight> {
 
 #[test]
 fn each_state_of_rest_is_ended_by_the_weights_it_does_not_expect() {
-    use Weight::{Herald, News, Result, Token, Urgent};
+    use Weight::{Announcement, News, Result, Token, Urgent};
     let asleep = Rest::default();
     let napping = Rest {
         longest: Some(NAP),
@@ -137,11 +137,11 @@ fn each_state_of_rest_is_ended_by_the_weights_it_does_not_expect() {
     assert_eq!(woken(asleep), [Token, News, Result, Urgent]);
     assert_eq!(woken(dozing), [News, Result, Urgent]);
     assert_eq!(woken(napping), [Urgent]);
-    let telling = Rest {
-        telling: true,
+    let reporting = Rest {
+        reporting: true,
         ..napping
     };
-    assert_eq!(woken(telling), [Herald, Urgent]);
+    assert_eq!(woken(reporting), [Announcement, Urgent]);
     let watched = Rest {
         watched: true,
         ..napping
@@ -155,14 +155,14 @@ fn a_request_wakes_the_worker_only_if_its_id_is_kept_nowhere_or_many_wait() {
         let channel = Channel::new();
         let resting = attention(Rest::default());
         channel.attention.0.store(resting, Ordering::SeqCst);
-        channel.heralds.store(earlier, Ordering::Relaxed);
+        channel.announcements.store(earlier, Ordering::Relaxed);
         let id = RequestId::from("req-a");
         assert!(channel.introduce(posted(&id), Arrival(1), &id, kept));
         channel.attention.0.load(Ordering::SeqCst) == AWAKE
     };
     assert!(!wakes(true, 0));
-    assert!(!wakes(true, HERALDS - 1));
-    assert!(wakes(true, HERALDS));
+    assert!(!wakes(true, ANNOUNCEMENTS - 1));
+    assert!(wakes(true, ANNOUNCEMENTS));
     assert!(wakes(false, 0));
 }
 
@@ -230,7 +230,7 @@ fn when_threads_overflow_the_channel_no_id_and_no_order_is_lost() {
                     let event = Event::Posted {
                         arrival: Arrival(n),
                         task,
-                        id: id.clone(),
+                        id: Some(id.clone()),
                     };
                     channel.introduce(event, Arrival(n), &id, false);
                 }

@@ -89,9 +89,12 @@ impl Bench {
         self.apply(Event::Posted {
             arrival,
             task,
-            id: id.clone(),
+            id: Some(id.clone()),
         }) + self.apply(Event::Launched { sequence, task })
-            + self.apply(Event::Answered { arrival, id })
+            + self.apply(Event::Answered {
+                arrival,
+                id: Some(id),
+            })
     }
 
     pub(crate) fn remove(&mut self, sequence: SequenceId, from: Position) -> Duration {

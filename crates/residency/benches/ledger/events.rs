@@ -89,10 +89,13 @@ pub(crate) fn single(bench: &mut Bench, plan: &mut Plan) {
         post.add(bench.apply(Event::Posted {
             arrival,
             task,
-            id: id.clone(),
+            id: Some(id.clone()),
         }));
         launched.add(bench.apply(Event::Launched { sequence, task }));
-        answered.add(bench.apply(Event::Answered { arrival, id }));
+        answered.add(bench.apply(Event::Answered {
+            arrival,
+            id: Some(id),
+        }));
         bench.apply(Event::Submitted {
             context: ENGINE,
             entries: one(held + 1).into(),

@@ -4,7 +4,7 @@ use super::Accounts;
 use super::open::Begun;
 use crate::entries::Entry;
 use crate::ids::{BufferId, SequenceId};
-use crate::ledger::{Keeper, Ledger};
+use crate::ledger::{CacheEntry, Ledger};
 use crate::token::Position;
 use std::collections::HashMap;
 
@@ -72,12 +72,16 @@ impl Accounts {
 
 /// Where a holder was when the engine chose a slot, at time `decided`: a host entry that was saved
 /// later was still in its slot.
-fn was_in(holds: Keeper, decided: u64, saved: &HashMap<BufferId, (u64, SequenceId)>) -> Keeper {
-    let Keeper::Host(buffer) = holds else {
+fn was_in(
+    holds: CacheEntry,
+    decided: u64,
+    saved: &HashMap<BufferId, (u64, SequenceId)>,
+) -> CacheEntry {
+    let CacheEntry::Host(buffer) = holds else {
         return holds;
     };
     match saved.get(&buffer) {
-        Some(&(at, slot)) if at > decided => Keeper::Slot(slot),
+        Some(&(at, slot)) if at > decided => CacheEntry::Slot(slot),
         _ => holds,
     }
 }

@@ -7,7 +7,7 @@ use super::order::{Shared, shared};
 use super::past::{LossId, Nearest, common};
 use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Loss, Sources, Taking};
 use super::{Accounts, Rules};
-use crate::ledger::Keeper;
+use crate::ledger::CacheEntry;
 use crate::token::{Token, is_unseen};
 
 /// Stretches of a prompt, each with the cause of its evaluation: in order and without gaps.
@@ -105,7 +105,7 @@ impl Accounts {
             .others
             .iter()
             .map(|other| (other.common(prompt), other))
-            .max_by_key(|(common, other)| (*common, matches!(other.holds, Keeper::Slot(_))));
+            .max_by_key(|(common, other)| (*common, matches!(other.holds, CacheEntry::Slot(_))));
         if let Some((common, other)) = best {
             let kind = || Cause::Elsewhere(kind(open, other, (common, all), &self.rules));
             let cause = match uncached {
@@ -212,12 +212,14 @@ impl Accounts {
 /// Why tokens that are cached elsewhere were not used, by the server's rules (`get_available_slot`).
 fn kind(open: &Open, other: &Other, (common, prompt): (u32, u32), rules: &Rules) -> Kind {
     match other.holds {
-        Keeper::Host(_) => Kind::HostRule,
-        Keeper::Slot(_) if open.wishes.slot.is_some() => Kind::Pinned,
-        Keeper::Slot(_) if rules.similarity == 0.0 => Kind::LeastRecentlyUsed,
+        CacheEntry::Host(_) => Kind::HostRule,
+        CacheEntry::Slot(_) if open.wishes.slot.is_some() => Kind::Pinned,
+        CacheEntry::Slot(_) if rules.similarity == 0.0 => Kind::LeastRecentlyUsed,
         // An idle slot that is similar enough would have been taken.
-        Keeper::Slot(_) if rules.similarity(common, prompt, other.tokens).is_some() => Kind::Busy,
-        Keeper::Slot(_) => Kind::Similarity,
+        CacheEntry::Slot(_) if rules.similarity(common, prompt, other.tokens).is_some() => {
+            Kind::Busy
+        }
+        CacheEntry::Slot(_) => Kind::Similarity,
     }
 }
 

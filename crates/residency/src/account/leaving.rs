@@ -3,7 +3,7 @@
 use super::Accounts;
 use crate::event::Reason;
 use crate::ids::{BufferId, SequenceId};
-use crate::ledger::{Keeper, Ledger};
+use crate::ledger::{CacheEntry, Ledger};
 use crate::token::{Position, Token};
 
 impl Accounts {
@@ -24,7 +24,7 @@ impl Accounts {
         if !std::mem::take(&mut place.dirty) {
             return;
         }
-        let tokens = ledger.tokens_from(Keeper::Slot(slot), 0);
+        let tokens = ledger.tokens_from(CacheEntry::Slot(slot), 0);
         if !tokens.iter().any(|&token| crate::token::is_unseen(token)) {
             self.past.record(&tokens, place.owner);
         }
@@ -57,7 +57,7 @@ impl Accounts {
         self.keep(slot, ledger);
         let tied = self.rules.tied;
         let place = self.slots.entry(slot).or_default();
-        let held = ledger.tokens_from(Keeper::Slot(slot), 0);
+        let held = ledger.tokens_from(CacheEntry::Slot(slot), 0);
         if place.own.is_none() || tied && place.prepared.moved == 0 {
             place.own = Some(held.clone());
         }
@@ -72,7 +72,7 @@ impl Accounts {
         self.keep_anyway(slot, ledger);
         let place = self.slots.get_mut(&slot);
         let left = place.and_then(|place| place.left.take());
-        for tokens in [left, Some(ledger.tokens_from(Keeper::Slot(slot), 0))] {
+        for tokens in [left, Some(ledger.tokens_from(CacheEntry::Slot(slot), 0))] {
             self.note_going(tokens.unwrap_or_default(), reason);
         }
     }
@@ -84,7 +84,7 @@ impl Accounts {
     }
 
     pub(super) fn going_host(&mut self, buffer: BufferId, reason: Reason, ledger: &Ledger) {
-        let tokens = ledger.tokens_from(Keeper::Host(buffer), 0);
+        let tokens = ledger.tokens_from(CacheEntry::Host(buffer), 0);
         self.note_going(tokens, reason);
     }
 

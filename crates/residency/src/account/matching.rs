@@ -3,7 +3,7 @@
 use super::past::common;
 use super::{Accounts, Rules};
 use crate::ids::{BufferId, SequenceId};
-use crate::ledger::{Keeper, Ledger};
+use crate::ledger::{CacheEntry, Ledger};
 use crate::token::Token;
 
 /// A slot or a host entry, compared with a prompt.
@@ -71,15 +71,15 @@ impl Accounts {
         let most = (prompt.len() as u32).saturating_sub(1);
         let mut holdings = ledger.holdings(prompt);
         holdings.sort_unstable_by_key(|one| match one.holds {
-            Keeper::Slot(slot) => (0, i64::from(slot), one.holds),
-            Keeper::Host(buffer) => (1, self.age_of(buffer), one.holds),
+            CacheEntry::Slot(slot) => (0, i64::from(slot), one.holds),
+            CacheEntry::Host(buffer) => (1, self.age_of(buffer), one.holds),
         });
         let all: Vec<Matched> = holdings
             .iter()
             .map(|one| {
                 let slot = match one.holds {
-                    Keeper::Slot(slot) => Some(slot),
-                    Keeper::Host(_) => None,
+                    CacheEntry::Slot(slot) => Some(slot),
+                    CacheEntry::Host(_) => None,
                 };
                 let reusable = self
                     .reusable(one.holds, one.common, prompt, ledger)
@@ -119,7 +119,7 @@ impl Accounts {
         i64::try_from(saved).unwrap_or(i64::MAX)
     }
 
-    fn reusable(&self, holds: Keeper, shared: u32, prompt: &[Token], ledger: &Ledger) -> u32 {
+    fn reusable(&self, holds: CacheEntry, shared: u32, prompt: &[Token], ledger: &Ledger) -> u32 {
         if self.rules.cache_reuse == 0 || ledger.is_bounded() || shared == 0 {
             return ledger.way_back_in(holds, shared, (shared as usize) < prompt.len());
         }

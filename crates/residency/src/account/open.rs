@@ -5,7 +5,7 @@ use super::types::{Asker, Wishes};
 use super::{Prepared, Rules};
 use crate::entries::Entry;
 use crate::ids::SequenceId;
-use crate::ledger::{Keeper, Ledger};
+use crate::ledger::{CacheEntry, Ledger};
 use crate::token::{FILLER, Position, Token, is_unseen};
 
 /// Tokens of other slots and host entries that are copied for one prompt: 16 MiB. Beyond that, it is
@@ -51,7 +51,7 @@ pub(super) struct Begun {
 /// submitted.
 #[derive(Debug)]
 pub(super) struct Other {
-    pub(super) holds: Keeper,
+    pub(super) holds: CacheEntry,
     /// Tokens that it had in common with the prompt up to the end of the first batch.
     common: u32,
     /// How many tokens it held.
@@ -138,11 +138,11 @@ impl Begun {
         left: Option<Vec<Token>>,
         run: &[Entry],
         ledger: &Ledger,
-        buffers: impl Fn(Keeper) -> Keeper,
+        buffers: impl Fn(CacheEntry) -> CacheEntry,
         prepared: Prepared,
     ) -> Self {
         let from = run.first().map_or(0, |entry| entry.position.max(0) as u32);
-        let held = ledger.tokens_from(Keeper::Slot(slot), 0);
+        let held = ledger.tokens_from(CacheEntry::Slot(slot), 0);
         let own = left.unwrap_or_else(|| held.clone());
         let mut known = held;
         known.truncate(from as usize);
@@ -162,7 +162,7 @@ impl Begun {
         let mut room = MOST_COPIED;
         let mut others = Vec::new();
         for one in ledger.holdings(&known) {
-            if one.holds == Keeper::Slot(slot) || one.common == 0 {
+            if one.holds == CacheEntry::Slot(slot) || one.common == 0 {
                 continue;
             }
             let goes_on = one.common as usize == known.len() && one.tokens > one.common;
@@ -202,7 +202,7 @@ impl Begun {
             return;
         }
         for other in &mut self.others {
-            if let Keeper::Slot(id) = other.holds {
+            if let CacheEntry::Slot(id) = other.holds {
                 other.of_other_adapters = ledger.blends_differ(slot, id);
             }
         }

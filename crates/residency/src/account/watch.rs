@@ -4,7 +4,7 @@ use super::open::Open;
 use super::{Accounts, Prepared};
 use crate::event::{Event, Reason};
 use crate::ids::{BufferId, ContextId, SequenceId};
-use crate::ledger::{Keeper, Ledger};
+use crate::ledger::{CacheEntry, Ledger};
 
 impl Accounts {
     /// The ledger is about to apply an event.
@@ -157,7 +157,7 @@ impl Accounts {
                 begun.prepared.readapted |= self.rules.tied && others;
             }
             if ends {
-                open.prompt = Some(ledger.tokens_from(Keeper::Slot(slot), 0));
+                open.prompt = Some(ledger.tokens_from(CacheEntry::Slot(slot), 0));
             }
         }
         for (&slot, place) in &mut self.slots {

@@ -214,8 +214,8 @@ impl Ledger {
         };
         let blend = in_force.map(|in_force| in_force.blend);
         let mut unnamed = self.adapters.unnamed;
-        for index in 0..self.flights.len() {
-            let flight = &self.flights[index];
+        for index in 0..self.in_flight.len() {
+            let flight = &self.in_flight[index];
             let id = flight.sequence;
             if !flight.has_text {
                 continue;

@@ -16,7 +16,7 @@ impl Ledger {
         self.adapters.forget_context(context);
         if primary {
             self.empty_all(Reason::ContextFreed, effects);
-            self.flights.clear();
+            self.in_flight.clear();
             self.evaluating = false;
             self.unheard = false;
             self.reaches.clear();

@@ -11,7 +11,7 @@ const LONGEST_UNSEEN: Position = 1 << 22;
 
 /// What one batch does to one sequence.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) sequence: SequenceId,
     entries: usize,
     outputs: usize,
@@ -23,7 +23,7 @@ pub(super) struct Flight {
     pub(super) has_text: bool,
 }
 
-impl Flight {
+impl InFlight {
     /// Whether this is the batch of an embedding task. Such tasks ask for the output of each token,
     /// others for that of the last one. A batch of one token does not tell.
     fn wants_every_output(&self) -> bool {
@@ -33,7 +33,7 @@ impl Flight {
 
 impl Ledger {
     pub(super) fn submitted(&mut self, entries: &[Entry], effects: &mut Vec<Effect>) {
-        self.land();
+        self.clear_in_flight();
         self.evaluating = true;
         let mut run = std::mem::take(&mut self.run);
         let mut rest = entries;
@@ -42,20 +42,20 @@ impl Ledger {
             run.extend(self.unfinished_media(first));
             let (these, others) = rest.split_at(gather(rest, &mut run));
             rest = others;
-            let flight = self.flight(first.sequence);
+            let flight = self.in_flight_of(first.sequence);
             flight.entries += these.len();
             flight.outputs += these.iter().filter(|entry| entry.output).count();
             flight.ends = these.last().is_some_and(|entry| entry.output);
             flight.has_text |= these.iter().any(|entry| entry.token >= 0);
             if !flight.obscured {
                 let placed = self.place(first.sequence, first.position, &run, effects);
-                self.flight(first.sequence).obscured = !placed;
+                self.in_flight_of(first.sequence).obscured = !placed;
             }
         }
         self.run = run;
         // A prompt ends with this batch, so the tokens beyond it will not be evaluated again.
-        for index in 0..self.flights.len() {
-            let flight = &self.flights[index];
+        for index in 0..self.in_flight.len() {
+            let flight = &self.in_flight[index];
             let (id, ends) = (flight.sequence, flight.ends);
             let every_output = flight.wants_every_output();
             if let Some(launch) = self
@@ -100,8 +100,8 @@ impl Ledger {
         effects: &mut Vec<Effect>,
     ) {
         if failed.is_empty() {
-            for index in 0..self.flights.len() {
-                let flight = &self.flights[index];
+            for index in 0..self.in_flight.len() {
+                let flight = &self.in_flight[index];
                 let (id, ends, obscured) = (flight.sequence, flight.ends, flight.obscured);
                 if ends && obscured {
                     let launch = self
@@ -110,14 +110,14 @@ impl Ledger {
                         .and_then(|sequence| sequence.launch.take());
                     self.abandon(launch, effects);
                 } else if ends {
-                    self.settle(id, effects);
+                    self.mark_cached(id, effects);
                 }
             }
         }
-        for index in 0..self.flights.len() {
-            self.review_slot(self.flights[index].sequence, effects);
+        for index in 0..self.in_flight.len() {
+            self.review_slot(self.in_flight[index].sequence, effects);
         }
-        self.land();
+        self.clear_in_flight();
         for &(id, last) in failed {
             let Some(sequence) = self.sequences.get(&id) else {
                 continue;
@@ -134,20 +134,20 @@ impl Ledger {
     }
 
     /// No batch is being evaluated any more.
-    fn land(&mut self) {
+    fn clear_in_flight(&mut self) {
         self.evaluating = false;
-        for flight in self.flights.drain(..) {
+        for flight in self.in_flight.drain(..) {
             if let Some(sequence) = self.sequences.get_mut(&flight.sequence) {
-                sequence.flight = None;
+                sequence.in_flight = None;
             }
         }
     }
 
-    fn flight(&mut self, id: SequenceId) -> &mut Flight {
-        let next = self.flights.len();
-        let index = *self.sequence(id).flight.get_or_insert(next);
+    fn in_flight_of(&mut self, id: SequenceId) -> &mut InFlight {
+        let next = self.in_flight.len();
+        let index = *self.sequence(id).in_flight.get_or_insert(next);
         if index == next {
-            self.flights.push(Flight {
+            self.in_flight.push(InFlight {
                 sequence: id,
                 entries: 0,
                 outputs: 0,
@@ -156,7 +156,7 @@ impl Ledger {
                 has_text: false,
             });
         }
-        &mut self.flights[index]
+        &mut self.in_flight[index]
     }
 
     /// The last token of a sequence, if it belongs to an image whose rows go on with this entry at

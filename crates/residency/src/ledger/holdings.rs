@@ -6,7 +6,7 @@ use crate::adapters::Blend;
 /// A slot or a host entry, compared with some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
-    pub(crate) holds: Keeper,
+    pub(crate) holds: CacheEntry,
     /// How many tokens both have in common from the beginning.
     pub(crate) common: u32,
     /// How many tokens the slot or host entry holds.
@@ -24,9 +24,9 @@ impl Ledger {
             tokens: self.tree.depth(holder),
         };
         let slots = self.sequences.iter();
-        let slots = slots.map(|(&id, sequence)| compare(Keeper::Slot(id), sequence.holder));
+        let slots = slots.map(|(&id, sequence)| compare(CacheEntry::Slot(id), sequence.holder));
         let hosts = self.buffers.iter();
-        let hosts = hosts.map(|(&id, &holder)| compare(Keeper::Host(id), holder));
+        let hosts = hosts.map(|(&id, &holder)| compare(CacheEntry::Host(id), holder));
         let mut all: Vec<Holding> = slots.chain(hosts).filter(|one| one.tokens > 0).collect();
         all.sort_unstable_by_key(|one| one.holds);
         all

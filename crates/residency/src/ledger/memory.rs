@@ -266,7 +266,7 @@ impl Ledger {
         // evaluated. The questions to a decision model share the beginning of their prompts only: it is
         // copied before the parent's prompt ends, and each child goes on by itself.
         if evaluated {
-            self.settle(target, effects);
+            self.mark_cached(target, effects);
         }
     }
 

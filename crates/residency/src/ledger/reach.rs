@@ -113,7 +113,7 @@ pub(super) struct Reaches {
     /// The slot whose checkpoint a buffer holds.
     owners: HashMap<BufferId, SequenceId>,
     /// Marks, by their witness.
-    watched: BTreeMap<Keeper, Vec<Watched>>,
+    watched: BTreeMap<CacheEntry, Vec<Watched>>,
     /// Slots whose reach has changed and whose marks were not checked since.
     changed: BTreeSet<SequenceId>,
 }
@@ -136,17 +136,17 @@ impl Reaches {
         };
     }
 
-    fn of(&self, keeper: Keeper) -> Option<&Reach> {
-        match keeper {
-            Keeper::Slot(id) => self.slots.get(&id),
-            Keeper::Host(buffer) => self.hosts.get(&buffer),
+    fn of(&self, entry: CacheEntry) -> Option<&Reach> {
+        match entry {
+            CacheEntry::Slot(id) => self.slots.get(&id),
+            CacheEntry::Host(buffer) => self.hosts.get(&buffer),
         }
     }
 
     /// The last point, in tokens, that the server can go back to in a slot or host entry: see
     /// [`Reach::furthest`].
-    pub(super) fn furthest(&self, keeper: Keeper, held: u32, window: u32) -> u32 {
-        let reach = self.of(keeper);
+    pub(super) fn furthest(&self, entry: CacheEntry, held: u32, window: u32) -> u32 {
+        let reach = self.of(entry);
         reach.map_or(0, |reach| reach.furthest(held, window))
     }
 
@@ -250,7 +250,7 @@ impl Ledger {
             self.reaches.changed.insert(id);
         }
         if self.reaches.hosts.remove(&buffer).is_some() {
-            self.review(Keeper::Host(buffer), effects);
+            self.review(CacheEntry::Host(buffer), effects);
         }
     }
 
@@ -264,7 +264,11 @@ impl Ledger {
     /// A mark was set where a slot's prompt ends.
     pub(super) fn watch(&mut self, id: SequenceId, label: Label, prompt: u32) {
         if self.window().is_some() {
-            let watched = self.reaches.watched.entry(Keeper::Slot(id)).or_default();
+            let watched = self
+                .reaches
+                .watched
+                .entry(CacheEntry::Slot(id))
+                .or_default();
             watched.push(Watched { label, prompt });
         }
     }
@@ -282,8 +286,8 @@ impl Ledger {
     /// prompt, by the ways back of a bounded context. All of them, if the context is not bounded.
     /// `on`: the prompt goes on behind these tokens. Then the memory need not reach back as far, by
     /// one position (0.7.0; before that, there was no difference).
-    pub(crate) fn way_back_in(&self, keeper: Keeper, tokens: u32, on: bool) -> u32 {
-        match (self.window(), self.reaches.of(keeper)) {
+    pub(crate) fn way_back_in(&self, entry: CacheEntry, tokens: u32, on: bool) -> u32 {
+        match (self.window(), self.reaches.of(entry)) {
             (Some(window), Some(reach)) => {
                 reach.reuse_of(tokens, needed(tokens + u32::from(on), window))
             }
@@ -320,7 +324,7 @@ impl Ledger {
     pub(super) fn review_slot(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
         if self.window().is_some() && !self.is_busy(id) {
             self.reaches.changed.remove(&id);
-            self.review(Keeper::Slot(id), effects);
+            self.review(CacheEntry::Slot(id), effects);
         }
     }
 
@@ -332,7 +336,7 @@ impl Ledger {
     }
 
     /// Finds a witness for each mark that had this one, and evicts the requests of those without.
-    fn review(&mut self, witness: Keeper, effects: &mut Vec<Effect>) {
+    fn review(&mut self, witness: CacheEntry, effects: &mut Vec<Effect>) {
         let Some(window) = self.window() else { return };
         let Some(marks) = self.reaches.watched.remove(&witness) else {
             return;
@@ -350,8 +354,8 @@ impl Ledger {
                 Some(found) => self.reaches.watched.entry(found).or_default().push(watched),
                 None => {
                     let place = match witness {
-                        Keeper::Slot(id) => Place::Slot(id),
-                        Keeper::Host(_) => Place::Host,
+                        CacheEntry::Slot(id) => Place::Slot(id),
+                        CacheEntry::Host(_) => Place::Host,
                     };
                     self.end(watched.label.request, Reason::OutOfReach, place, effects);
                 }
@@ -366,8 +370,8 @@ impl Ledger {
         prompt: u32,
         wanted: Wanted,
         window: u32,
-        before: Keeper,
-    ) -> Option<Keeper> {
+        before: CacheEntry,
+    ) -> Option<CacheEntry> {
         let slot = |id: SequenceId, sequence: &Sequence| {
             let reach = self.reaches.slots.get(&id);
             let serves = reach.is_none_or(|reach| reach.serves(prompt, window));
@@ -378,7 +382,7 @@ impl Ledger {
             sequence.suits(wanted)
                 && ((serves && self.tree.covers(sequence.holder, mark)) || undecided)
         };
-        if let Keeper::Slot(id) = before {
+        if let CacheEntry::Slot(id) = before {
             if self.sequences.get(&id).is_some_and(|one| slot(id, one)) {
                 return Some(before);
             }
@@ -390,7 +394,7 @@ impl Ledger {
             reach.is_none_or(|reach| reach.serves(prompt, window)) && self.tree.covers(holder, mark)
         });
         // The smallest id, so that equal events give equal effects.
-        let found = slots.map(|(&id, _)| Keeper::Slot(id)).min();
-        found.or_else(|| hosts.map(|(&buffer, _)| Keeper::Host(buffer)).min())
+        let found = slots.map(|(&id, _)| CacheEntry::Slot(id)).min();
+        found.or_else(|| hosts.map(|(&buffer, _)| CacheEntry::Host(buffer)).min())
     }
 }

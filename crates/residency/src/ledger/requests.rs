@@ -77,7 +77,7 @@ impl Ledger {
     }
 
     /// The prompt of a slot's task has been evaluated. It ends where the sequence ends now.
-    pub(super) fn settle(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+    pub(super) fn mark_cached(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
         };

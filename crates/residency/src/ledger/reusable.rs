@@ -7,9 +7,9 @@
 use super::*;
 use crate::adapters::{Compared, Wanted};
 
-/// A holder of tokens.
+/// A part of the cache that holds the tokens of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Keeper {
+pub enum CacheEntry {
     /// A slot.
     Slot(SequenceId),
     /// A buffer of the host prompt cache.
@@ -17,7 +17,7 @@ pub enum Keeper {
 }
 
 impl Ledger {
-    /// How many tokens of this holder, from the first on, the server would reuse for a prompt that
+    /// How many tokens of this entry, from the first on, the server would reuse for a prompt that
     /// begins with all of them and names no LoRA adapters. 0 if that is not known.
     ///
     /// * In a bounded context ([`Event::Bounded`]): the tokens up to the last point that the server
@@ -25,9 +25,9 @@ impl Ledger {
     /// * Where the server compares the adapters of all requests ([`Compared::Always`]): none of a
     ///   slot that worked under other adapters than a request that names none gets.
     #[must_use]
-    pub fn reusable_of(&self, keeper: Keeper) -> u32 {
-        match self.is_for_all(keeper) {
-            true => self.reusable_if_served(keeper),
+    pub fn reusable_of(&self, entry: CacheEntry) -> u32 {
+        match self.is_for_all(entry) {
+            true => self.reusable_if_served(entry),
             false => 0,
         }
     }
@@ -40,15 +40,15 @@ impl Ledger {
     /// * where the server compares the adapters of all requests ([`Compared::Always`]), since there
     ///   the indices of the adapters are not known.
     #[must_use]
-    pub fn reusable_under(&self, keeper: Keeper, adapter: usize) -> u32 {
-        match self.is_for_adapter(keeper, adapter) {
-            true => self.reusable_if_served(keeper),
+    pub fn reusable_under(&self, entry: CacheEntry, adapter: usize) -> u32 {
+        match self.is_for_adapter(entry, adapter) {
+            true => self.reusable_if_served(entry),
             false => 0,
         }
     }
 
-    fn reusable_if_served(&self, keeper: Keeper) -> u32 {
-        let Some(holder) = self.holder_of(keeper) else {
+    fn reusable_if_served(&self, entry: CacheEntry) -> u32 {
+        let Some(holder) = self.holder_of(entry) else {
             return 0;
         };
         let held = self.tree.depth(holder);
@@ -56,45 +56,45 @@ impl Ledger {
             return 0;
         }
         match self.window() {
-            Some(window) => self.reaches.furthest(keeper, held, window),
+            Some(window) => self.reaches.furthest(entry, held, window),
             None => held,
         }
     }
 
     /// Whether tokens were submitted for this slot that may not have been computed yet.
     #[must_use]
-    pub fn is_in_flight(&self, keeper: Keeper) -> bool {
-        let Keeper::Slot(id) = keeper else {
+    pub fn is_in_flight(&self, entry: CacheEntry) -> bool {
+        let CacheEntry::Slot(id) = entry else {
             return false;
         };
         let sequence = self.sequences.get(&id);
-        sequence.is_some_and(|sequence| sequence.flight.is_some())
+        sequence.is_some_and(|sequence| sequence.in_flight.is_some())
     }
 
     /// How many tokens, from the first on, have been there without a break since the last call for
-    /// the same keeper. 0 at the first call.
-    pub fn take_unchanged(&mut self, keeper: Keeper) -> u32 {
-        let holder = self.holder_of(keeper);
+    /// the same entry. 0 at the first call.
+    pub fn take_unchanged(&mut self, entry: CacheEntry) -> u32 {
+        let holder = self.holder_of(entry);
         holder.map_or(0, |holder| self.tree.take_lowest(holder))
     }
 
     /// The tokens that it holds, from depth `from` on.
     #[must_use]
-    pub fn tokens_from(&self, keeper: Keeper, from: u32) -> Vec<Token> {
-        let holder = self.holder_of(keeper);
+    pub fn tokens_from(&self, entry: CacheEntry, from: u32) -> Vec<Token> {
+        let holder = self.holder_of(entry);
         holder.map_or_else(Vec::new, |holder| self.tree.read(holder, from))
     }
 
-    fn holder_of(&self, keeper: Keeper) -> Option<Holder> {
-        match keeper {
-            Keeper::Slot(id) => self.sequences.get(&id).map(|sequence| sequence.holder),
-            Keeper::Host(buffer) => self.buffers.get(&buffer).copied(),
+    fn holder_of(&self, entry: CacheEntry) -> Option<Holder> {
+        match entry {
+            CacheEntry::Slot(id) => self.sequences.get(&id).map(|sequence| sequence.holder),
+            CacheEntry::Host(buffer) => self.buffers.get(&buffer).copied(),
         }
     }
 
     /// Whether the server would reuse this holder's tokens for a request that names no adapters.
-    fn is_for_all(&self, keeper: Keeper) -> bool {
-        let (Keeper::Slot(id), Some(in_force)) = (keeper, self.in_force()) else {
+    fn is_for_all(&self, entry: CacheEntry) -> bool {
+        let (CacheEntry::Slot(id), Some(in_force)) = (entry, self.in_force()) else {
             return true;
         };
         match in_force.map(adapters::InForce::compared) {
@@ -109,8 +109,8 @@ impl Ledger {
 
     /// Whether the server would reuse this holder's tokens for a request that names this adapter
     /// alone.
-    fn is_for_adapter(&self, keeper: Keeper, adapter: usize) -> bool {
-        let Keeper::Slot(id) = keeper else {
+    fn is_for_adapter(&self, entry: CacheEntry, adapter: usize) -> bool {
+        let CacheEntry::Slot(id) = entry else {
             return false;
         };
         let (Some(Some(in_force)), Some(sequence)) = (self.in_force(), self.sequences.get(&id))

@@ -150,7 +150,10 @@ impl Generator {
             31..=33 => {
                 let unknown = || (Arrival(999), 0, NAMES[0].into());
                 let (arrival, _, id) = self.some_posted(choices).unwrap_or_else(unknown);
-                Event::Answered { arrival, id }
+                Event::Answered {
+                    arrival,
+                    id: Some(id),
+                }
             }
             34..=42 => {
                 let from = position(choices, now, sequence);
@@ -297,7 +300,11 @@ impl Generator {
             ),
         };
         self.posted.push((arrival, task, id.clone()));
-        Event::Posted { arrival, task, id }
+        Event::Posted {
+            arrival,
+            task,
+            id: Some(id),
+        }
     }
 
     /// An event about an evaluation whose request is not known.

@@ -176,9 +176,13 @@ impl Naive {
             Event::Posted {
                 arrival,
                 task,
-                ref id,
+                id: Some(ref id),
             } => self.post(arrival, task, id),
-            Event::Answered { arrival, ref id } => self.answer(arrival, id),
+            Event::Answered {
+                arrival,
+                id: Some(ref id),
+            } => self.answer(arrival, id),
+            Event::Posted { id: None, .. } | Event::Answered { id: None, .. } => {}
             Event::Uncached { task } => drop(self.uncached.insert(task)),
             Event::NamedAdapters { task, ref scales } => self.name_adapters(task, scales),
             Event::Adapters {

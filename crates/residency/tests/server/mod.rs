@@ -112,7 +112,7 @@ impl Server {
         self.apply(Event::Posted {
             arrival: request.arrival,
             task,
-            id: request.id.into(),
+            id: Some(request.id.into()),
         });
     }
 
@@ -134,7 +134,7 @@ impl Server {
     pub(crate) fn answer(&mut self, request: Request) {
         self.apply(Event::Answered {
             arrival: request.arrival,
-            id: request.id.into(),
+            id: Some(request.id.into()),
         });
     }
 

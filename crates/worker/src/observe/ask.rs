@@ -12,7 +12,7 @@ use contextpilot_residency::Around;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::bounds::{QUESTIONS, WORK_OF_ALL, WORK_OF_EACH};
-use crate::turns::Turns;
+use crate::commands::Commands;
 
 /// How long an answer may take. The worker answers between two events.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ pub(crate) enum Question {
 #[derive(Clone)]
 pub(crate) struct Asker {
     questions: Sender<Question>,
-    turns: Turns,
+    commands: Commands,
     pub(crate) clients: Arc<Clients>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) type Quoted = Option<Box<Around>>;
 pub(crate) struct NoAnswer;
 
 /// Creates both ends.
-pub(crate) fn questions(turns: Turns) -> (Asker, Questions) {
+pub(crate) fn questions(commands: Commands) -> (Asker, Questions) {
     let (questions, receiver) = bounded(QUESTIONS);
     let clients = Arc::new(Clients {
         work: Work::new(WORK_OF_EACH, WORK_OF_ALL),
@@ -82,7 +82,7 @@ pub(crate) fn questions(turns: Turns) -> (Asker, Questions) {
     });
     let asker = Asker {
         questions,
-        turns,
+        commands,
         clients: Arc::clone(&clients),
     };
     (asker, Questions { receiver, clients })
@@ -104,12 +104,12 @@ impl Asker {
         let asked = self.questions.try_send(question(sender));
         asked.map_err(|_| NoAnswer)?;
         loop {
-            self.turns.nudge();
+            self.commands.nudge();
             match answer.recv_timeout(NUDGE) {
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer),
                 Err(RecvTimeoutError::Timeout)
-                    if self.turns.have_ended() || Instant::now() >= deadline =>
+                    if self.commands.have_ended() || Instant::now() >= deadline =>
                 {
                     return Err(NoAnswer);
                 }

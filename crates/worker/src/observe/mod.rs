@@ -20,7 +20,6 @@
 
 mod answers;
 mod ask;
-mod attend;
 mod control;
 mod facts;
 mod log_file;
@@ -28,6 +27,7 @@ mod own_file;
 mod recording;
 mod setup;
 mod stream;
+mod telemetry;
 mod text;
 
 use std::collections::hash_map::RandomState;
@@ -45,26 +45,26 @@ use contextpilot_server_flags::ServerFlags;
 use contextpilot_settings::{IndexUrl, Settings};
 
 use crate::bounds::BODY;
+use crate::commands::Commands;
 use crate::library::Library;
-use crate::turns::Turns;
 use answers::Answers;
-use attend::Facts;
 use control::Socket;
 use log_file::{LogFile, Written};
 use recording::Recording;
 use stream::Stream;
+use telemetry::Facts;
 
 pub(crate) use ask::Question;
-pub(crate) use attend::Attendant;
+pub(crate) use telemetry::Telemetry;
 
 /// What has to be cleaned up at the end of the process.
 #[derive(Default)]
-pub(crate) struct Remains {
+pub(crate) struct Cleanup {
     socket: Option<Socket>,
     log: Option<Written>,
 }
 
-impl Remains {
+impl Cleanup {
     /// Removes the file of the Unix socket.
     pub(crate) fn remove_socket(&self) {
         if let Some(socket) = self.socket.as_ref().and_then(|socket| socket.get()) {
@@ -87,14 +87,14 @@ impl Remains {
 pub(crate) fn start(
     settings: &Settings,
     library: &'static dyn Library,
-    turns: &Turns,
+    commands: &Commands,
     index: Option<(Arc<Sender>, String)>,
     published: Option<Watch>,
     by_prompts: bool,
-) -> io::Result<(Option<Attendant>, Remains)> {
-    let mut remains = Remains::default();
+) -> io::Result<(Option<Telemetry>, Cleanup)> {
+    let mut cleanup = Cleanup::default();
     if !settings.observes() {
-        return Ok((None, remains));
+        return Ok((None, cleanup));
     }
     // Everything else goes on without the file, unless that was ruled out. Files come first: a server that ends
     // here must leave no socket behind.
@@ -117,7 +117,7 @@ pub(crate) fn start(
             };
             let limit = settings.log_file_limit;
             let (file, written) = LogFile::start(library, path.clone(), file, limit)?;
-            remains.log = Some(written);
+            cleanup.log = Some(written);
             Some(file)
         }
         None => None,
@@ -138,7 +138,7 @@ pub(crate) fn start(
     let epoch = epoch(library);
     let endpoint = match &settings.listen {
         Some(listen) => {
-            let (asker, questions) = ask::questions(turns.clone());
+            let (asker, questions) = ask::questions(commands.clone());
             let stream = Arc::new(Stream::new(epoch.clone()));
             let answers = Answers {
                 is_unix: listen.is_unix(),
@@ -159,7 +159,7 @@ pub(crate) fn start(
                 connections: settings.listen_connections,
             };
             let socket = control::start(library, listen.clone(), limits, answers)?;
-            remains.socket = Some(socket);
+            cleanup.socket = Some(socket);
             Some((stream, questions))
         }
         None => None,
@@ -185,8 +185,8 @@ pub(crate) fn start(
         index_in_front: settings.index_in_front.as_ref().map(IndexUrl::shown),
         published,
     };
-    let attendant = Attendant::new(epoch, accounts, facts, endpoint, log, recording);
-    Ok((Some(attendant), remains))
+    let telemetry = Telemetry::new(epoch, accounts, facts, endpoint, log, recording);
+    Ok((Some(telemetry), cleanup))
 }
 
 /// The limit of the server's host prompt cache by its flags, in bytes; `None` if there is no

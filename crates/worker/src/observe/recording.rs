@@ -66,8 +66,8 @@ impl Recording {
         }
     }
 
-    pub(crate) fn note(&mut self, note: &Note, at: Stamp) {
-        self.watch(|recorder| recorder.note(note, at));
+    pub(crate) fn note(&mut self, note: &Note) {
+        self.watch(|recorder| recorder.note(note));
     }
 
     pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) {

@@ -35,7 +35,7 @@ pub(crate) struct Facts {
 }
 
 /// Telemetry on the worker thread.
-pub(crate) struct Attendant {
+pub(crate) struct Telemetry {
     /// `None`: it panicked.
     observer: Option<Observer>,
     facts: Facts,
@@ -45,7 +45,7 @@ pub(crate) struct Attendant {
     recording: Option<Recording>,
 }
 
-impl Attendant {
+impl Telemetry {
     pub(crate) fn new(
         epoch: String,
         accounts: Option<Accounts>,
@@ -65,9 +65,9 @@ impl Attendant {
 
     pub(crate) fn note(&mut self, note: Note, at: Stamp) {
         if let Some(recording) = &mut self.recording {
-            recording.note(&note, at);
+            recording.note(&note);
         }
-        self.watch(|observer, now| observer.note(note, at, now));
+        self.watch(|observer, _| observer.note(note, at));
         self.pass_on();
     }
 

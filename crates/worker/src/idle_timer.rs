@@ -1,4 +1,4 @@
-//! The idle timer: how long the engine has been silent. Some evictions are decided by a silence.
+//! The idle timer: how long the engine has been silent. Some evictions are decided by a idle.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const AGES: [Duration; 3] = [
 ];
 
 /// The time since the engine last did something.
-pub(crate) struct Silence {
+pub(crate) struct IdleTimer {
     since: Instant,
     /// An event was applied at or after `since`, the last time that the clock was read.
     broken: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Silence {
     told: usize,
 }
 
-impl Silence {
+impl IdleTimer {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             since: now,
@@ -147,113 +147,108 @@ mod tests {
     }
 
     /// Applies the events, then looks at the clock.
-    fn happens(silence: &mut Silence, events: &[Event], now: Instant) {
-        events.iter().for_each(|event| silence.note(event));
-        assert_eq!(silence.due(now), None, "no silence");
+    fn happens(idle: &mut IdleTimer, events: &[Event], now: Instant) {
+        events.iter().for_each(|event| idle.note(event));
+        assert_eq!(idle.due(now), None, "no silence");
     }
 
     #[test]
     fn each_length_of_a_silence_is_returned_once() {
         let start = Instant::now();
-        let mut silence = Silence::new(start);
-        assert_eq!(
-            silence.due(after(start, 5000)),
-            None,
-            "nothing happened yet"
-        );
-        happens(&mut silence, &[CLEARED], start);
+        let mut idle = IdleTimer::new(start);
+        assert_eq!(idle.due(after(start, 5000)), None, "nothing happened yet");
+        happens(&mut idle, &[CLEARED], start);
         let mut told = Vec::new();
         for ms in 0..3000 {
-            told.extend(silence.due(after(start, ms)));
+            told.extend(idle.due(after(start, ms)));
         }
         assert_eq!(told, AGES);
-        assert_eq!(silence.rest(after(start, 3000), true), None);
+        assert_eq!(idle.rest(after(start, 3000), true), None);
     }
 
     #[test]
     fn during_a_long_evaluation_there_is_no_silence() {
         let start = Instant::now();
-        let mut silence = Silence::new(start);
-        happens(&mut silence, &[submitted()], start);
-        assert_eq!(silence.due(after(start, 2000)), None);
-        assert_eq!(silence.rest(after(start, 1), true), Some(NAP));
-        assert_eq!(silence.rest(after(start, 2000), true), None);
-        happens(&mut silence, &[EVALUATED], after(start, 2000));
-        assert_eq!(silence.due(after(start, 2009)), None);
-        assert_eq!(silence.due(after(start, 2010)), Some(AGES[0]));
+        let mut idle = IdleTimer::new(start);
+        happens(&mut idle, &[submitted()], start);
+        assert_eq!(idle.due(after(start, 2000)), None);
+        assert_eq!(idle.rest(after(start, 1), true), Some(NAP));
+        assert_eq!(idle.rest(after(start, 2000), true), None);
+        happens(&mut idle, &[EVALUATED], after(start, 2000));
+        assert_eq!(idle.due(after(start, 2009)), None);
+        assert_eq!(idle.due(after(start, 2010)), Some(AGES[0]));
     }
 
     #[test]
     fn a_silence_begins_when_the_engine_ends_its_work() {
         let start = Instant::now();
-        let mut silence = Silence::new(start);
-        let has_lasted = |silence: &Silence, now| {
-            silence.has_lasted(Duration::from_millis(100), after(start, now))
-        };
-        happens(&mut silence, &[submitted()], after(start, 50));
-        assert!(!has_lasted(&silence, 5000), "it computes");
-        happens(&mut silence, &[EVALUATED], after(start, 5000));
-        assert!(!has_lasted(&silence, 5099));
-        assert!(has_lasted(&silence, 5100));
-        silence.interrupt();
-        assert_eq!(silence.due(after(start, 5200)), None);
-        assert!(!has_lasted(&silence, 5299));
-        assert_eq!(silence.due(after(start, 5210)), Some(AGES[0]));
-        assert!(has_lasted(&silence, 5300));
+        let mut idle = IdleTimer::new(start);
+        let has_lasted =
+            |idle: &IdleTimer, now| idle.has_lasted(Duration::from_millis(100), after(start, now));
+        happens(&mut idle, &[submitted()], after(start, 50));
+        assert!(!has_lasted(&idle, 5000), "it computes");
+        happens(&mut idle, &[EVALUATED], after(start, 5000));
+        assert!(!has_lasted(&idle, 5099));
+        assert!(has_lasted(&idle, 5100));
+        idle.interrupt();
+        assert_eq!(idle.due(after(start, 5200)), None);
+        assert!(!has_lasted(&idle, 5299));
+        assert_eq!(idle.due(after(start, 5210)), Some(AGES[0]));
+        assert!(has_lasted(&idle, 5300));
     }
 
     #[test]
     fn for_a_nap_after_the_engine_began_the_silence_has_just_ended() {
         let start = Instant::now();
-        let mut silence = Silence::new(start);
-        assert!(!silence.just_ended(start));
-        silence.note(&submitted());
+        let mut idle = IdleTimer::new(start);
+        assert!(!idle.just_ended(start));
+        idle.note(&submitted());
         let began = after(start, 500);
-        assert!(silence.just_ended(began), "since the last look");
-        assert_eq!(silence.due(began), None);
-        assert!(silence.just_ended(after(began, 24)));
-        assert!(!silence.just_ended(after(began, 25)), "a long evaluation");
-        happens(&mut silence, &[EVALUATED], after(began, 24));
-        assert!(!silence.just_ended(after(began, 24)));
+        assert!(idle.just_ended(began), "since the last look");
+        assert_eq!(idle.due(began), None);
+        assert!(idle.just_ended(after(began, 24)));
+        assert!(!idle.just_ended(after(began, 25)), "a long evaluation");
+        happens(&mut idle, &[EVALUATED], after(began, 24));
+        assert!(!idle.just_ended(after(began, 24)));
     }
 
     #[test]
     fn the_worker_rests_until_the_next_length_of_silence() {
         let start = Instant::now();
-        let mut silence = Silence::new(start);
-        happens(&mut silence, &[CLEARED], start);
-        assert_eq!(silence.rest(start, true), ms(10));
-        assert_eq!(silence.rest(after(start, 8), true), ms(2));
-        assert_eq!(silence.rest(after(start, 8), false), Some(NAP));
-        assert!(silence.due(after(start, 33)).is_some());
-        assert_eq!(silence.rest(after(start, 33), false), ms(67));
-        assert!(silence.due(after(start, 100)).is_some());
-        assert_eq!(silence.rest(after(start, 100), false), ms(900));
+        let mut idle = IdleTimer::new(start);
+        happens(&mut idle, &[CLEARED], start);
+        assert_eq!(idle.rest(start, true), ms(10));
+        assert_eq!(idle.rest(after(start, 8), true), ms(2));
+        assert_eq!(idle.rest(after(start, 8), false), Some(NAP));
+        assert!(idle.due(after(start, 33)).is_some());
+        assert_eq!(idle.rest(after(start, 33), false), ms(67));
+        assert!(idle.due(after(start, 100)).is_some());
+        assert_eq!(idle.rest(after(start, 100), false), ms(900));
     }
 
     #[test]
     fn while_only_tokens_are_generated_the_worker_dozes() {
         let start = Instant::now();
-        let mut silence = Silence::new(start);
-        happens(&mut silence, &[submitted()], start);
-        assert!(!silence.generating(), "a prompt");
+        let mut idle = IdleTimer::new(start);
+        happens(&mut idle, &[submitted()], start);
+        assert!(!idle.generating(), "a prompt");
         for events in [
             vec![EVALUATED],
             vec![submitted(), EVALUATED, submitted()],
             vec![EVALUATED, submitted()],
         ] {
-            happens(&mut silence, &events, start);
-            assert!(silence.generating());
-            assert_eq!(silence.rest(start, false), Some(DOZE));
+            happens(&mut idle, &events, start);
+            assert!(idle.generating());
+            assert_eq!(idle.rest(start, false), Some(DOZE));
         }
-        assert_eq!(silence.rest(start, true), Some(NAP), "something is awaited");
-        assert_eq!(silence.rest(after(start, 200), false), None, "a long one");
+        assert_eq!(idle.rest(start, true), Some(NAP), "something is awaited");
+        assert_eq!(idle.rest(after(start, 200), false), None, "a long one");
         let answered = Event::Answered {
             arrival: Arrival(1),
-            id: "a".into(),
+            id: Some("a".into()),
         };
-        happens(&mut silence, &[answered], start);
-        assert!(!silence.generating());
-        assert_eq!(silence.rest(start, false), Some(NAP));
+        happens(&mut idle, &[answered], start);
+        assert!(!idle.generating());
+        assert_eq!(idle.rest(start, false), Some(NAP));
     }
 }

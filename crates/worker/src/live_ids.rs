@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const MOST_RECENT: usize = 1 << 13;
 
 /// The live ids, and what has to be reported about them.
-pub(crate) struct Beliefs {
+pub(crate) struct LiveIds {
     sender: Arc<Sender>,
     journal: Journal,
     live: HashSet<RequestId>,
@@ -34,13 +34,13 @@ pub(crate) struct Beliefs {
     /// An id came that is neither in the ring nor in the journal.
     unwritten: bool,
     /// Evictions are being reported to the index.
-    telling: bool,
+    reporting: bool,
     /// Since when writing was put off because the engine was busy.
     put_off: Option<Instant>,
 }
 
-impl Beliefs {
-    /// `lost`: the live ids that the last process of this instance left. The first [`keep`](Self::keep)
+impl LiveIds {
+    /// `lost`: the live ids that the last process of this instance left. The first [`update_journal`](Self::update_journal)
     /// reports them as evicted, except those that have come again by then.
     pub(crate) fn new(
         sender: Arc<Sender>,
@@ -59,7 +59,7 @@ impl Beliefs {
             recent: Vec::new(),
             kept: false,
             unwritten: false,
-            telling: false,
+            reporting: false,
             put_off: None,
         }
     }
@@ -95,12 +95,12 @@ impl Beliefs {
                     self.unwritten |= !self.kept;
                 }
             }
-            Effect::Evicted { id, .. } => self.take_back(id),
+            Effect::Evicted { id, .. } => self.report(id),
         }
     }
 
     /// Reports this id as evicted, whether it was live or not.
-    pub(crate) fn take_back(&mut self, id: RequestId) {
+    pub(crate) fn report(&mut self, id: RequestId) {
         if !self.live.remove(&id) {
             // If the process dies before the report, the next process has to make it.
             self.journal.note_live(&id);
@@ -108,17 +108,17 @@ impl Beliefs {
         }
         self.journal.note_evicted(&id);
         self.sender.evict(id);
-        self.telling = true;
+        self.reporting = true;
     }
 
     /// Reports all live ids as evicted. Returns their number.
-    pub(crate) fn take_back_all(&mut self) -> usize {
+    pub(crate) fn report_all(&mut self) -> usize {
         let ids = std::mem::take(&mut self.live);
         let count = ids.len();
         for id in &ids {
             self.journal.note_evicted(id);
         }
-        self.telling |= count > 0;
+        self.reporting |= count > 0;
         self.sender.evict_all(ids);
         count
     }
@@ -130,17 +130,17 @@ impl Beliefs {
     /// to do: the index would keep it if the process were killed. Evictions can wait: at worst they are
     /// reported twice. `busy`: a client waits for a first token, so writes that can wait are put off, for at
     /// most [`LOOK`].
-    pub(crate) fn keep(&mut self, now: Instant, busy: bool) {
+    pub(crate) fn update_journal(&mut self, now: Instant, busy: bool) {
         if !self.lost.is_empty() {
             let mut lost = std::mem::take(&mut self.lost);
             lost.retain(|id| !self.live.contains(id));
-            self.telling |= !lost.is_empty();
+            self.reporting |= !lost.is_empty();
             self.sender.evict_all(lost);
         }
-        if self.telling {
+        if self.reporting {
             // Read this first: what is settled in between is found at the next call.
             let stats = self.sender.stats();
-            self.telling = stats.waiting + stats.in_flight > 0;
+            self.reporting = stats.waiting + stats.in_flight > 0;
             for id in self.sender.take_settled() {
                 self.journal.note_gone(&id);
             }
@@ -164,15 +164,15 @@ impl Beliefs {
     }
 
     /// Whether evictions are being reported to the index.
-    pub(crate) fn telling(&self) -> bool {
-        self.telling
+    pub(crate) fn reporting(&self) -> bool {
+        self.reporting
     }
 
-    /// When to call [`keep`](Self::keep) next, from now; `None`: after the next event.
+    /// When to call [`update_journal`](Self::update_journal) next, from now; `None`: after the next event.
     pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
         let due = self.journal.due(now);
         let due = due.map(|due| due.saturating_duration_since(now));
-        let look = self.telling.then_some(LOOK);
+        let look = self.reporting.then_some(LOOK);
         due.into_iter().chain(look).min()
     }
 

@@ -16,14 +16,14 @@ pub(crate) const CLOSE: u8 = 2;
 
 /// The worker's state, for threads that wait for it.
 #[derive(Clone)]
-pub(crate) struct Turns {
+pub(crate) struct Commands {
     library: &'static dyn Library,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<WorkerState>,
 }
 
 /// What the worker shares with the threads that wait for it.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct WorkerState {
     /// Incremented each time the worker has nothing left to do.
     pub(crate) turns: AtomicU64,
     /// The last command.
@@ -34,11 +34,11 @@ pub(crate) struct Shared {
     pub(crate) ended: AtomicBool,
 }
 
-impl Turns {
+impl Commands {
     pub(crate) fn new(library: &'static dyn Library) -> Self {
         Self {
             library,
-            shared: Arc::default(),
+            state: Arc::default(),
         }
     }
 
@@ -47,7 +47,7 @@ impl Turns {
     }
 
     pub(crate) fn have_ended(&self) -> bool {
-        self.shared.ended.load(Ordering::SeqCst)
+        self.state.ended.load(Ordering::SeqCst)
     }
 
     pub(crate) fn wait(&self, deadline: Instant, done: impl Fn() -> bool) {
