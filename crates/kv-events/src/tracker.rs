@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use contextpilot_residency::{BufferId, CacheEntry, Event, Ledger, Token, is_of_vocabulary};
+use contextpilot_residency::{BufferId, CacheEntry, Fact, Ledger, Token, is_of_vocabulary};
 
 use crate::{KvEvent, Medium, block_hash, event};
 
@@ -14,12 +14,12 @@ pub struct Tracker {
     block: u32,
     /// The names of the server's LoRA adapters, in its order.
     adapters: Vec<Arc<str>>,
-    /// Ordered, so that equal events give equal effects. Host entries are here as long as the
+    /// Ordered, so that equal events give equal facts. Host entries are here as long as the
     /// ledger knows them, also without blocks.
     chains: BTreeMap<View, Chain>,
     /// How many chains have a block, on each medium.
     counts: HashMap<u64, [u32; 2]>,
-    /// Host entries that events were about.
+    /// Host entries that facts were about.
     touched: BTreeSet<BufferId>,
     /// Subscribers may know blocks that no longer exist.
     stale: bool,
@@ -64,13 +64,14 @@ impl Tracker {
         self.adapters.len()
     }
 
-    /// An event was applied to the ledger. There may be several before the next [`Self::follow`].
-    pub fn note(&mut self, event: &Event) {
-        match event {
-            Event::Saved { buffer, .. } | Event::Freed { buffer } => {
+    /// The [observed](Ledger::observed) ledger has told this. There may be several before the next
+    /// [`Self::follow`].
+    pub fn note(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Saved { buffer, .. } | Fact::Freed { buffer } => {
                 self.touched.insert(*buffer);
             }
-            Event::ContextFreed { .. } | Event::OutOfStep => self.touch_all(),
+            Fact::ContextFreed { .. } | Fact::OutOfStep => self.touch_all(),
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 
 use contextpilot_kv_events::{KvEvent, Medium, Tracker, block_hash};
 use contextpilot_residency::{
-    BufferId, ContextId, Effect, Entry, Event, Ledger, TaskId, Token, media_token,
+    BufferId, ContextId, Entry, Event, Fact, Ledger, TaskId, Token, media_token,
 };
 
 const CONTEXT: ContextId = ContextId(1);
@@ -12,16 +12,16 @@ const BLOCK: usize = 4;
 struct Scene {
     ledger: Ledger,
     tracker: Tracker,
-    effects: Vec<Effect>,
+    facts: Vec<Fact>,
     task: TaskId,
 }
 
 impl Scene {
     fn new() -> Self {
         let mut scene = Self {
-            ledger: Ledger::new(),
+            ledger: Ledger::observed(),
             tracker: Tracker::new(BLOCK as u32),
-            effects: Vec::new(),
+            facts: Vec::new(),
             task: 0,
         };
         scene.apply(Event::ContextCreated { context: CONTEXT });
@@ -39,8 +39,10 @@ impl Scene {
     }
 
     fn apply(&mut self, event: Event) {
-        self.tracker.note(&event);
-        self.ledger.apply(event, &mut self.effects);
+        let told = self.facts.len();
+        self.ledger.apply(event, &mut self.facts);
+        let new = self.facts[told..].iter();
+        new.for_each(|fact| self.tracker.note(fact));
     }
 
     fn said(&mut self) -> Vec<KvEvent> {

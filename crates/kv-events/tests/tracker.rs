@@ -62,7 +62,8 @@ impl Scene {
 
     fn apply(&mut self, event: &Event) {
         self.pair.apply(event.clone()).expect("the ledger is right");
-        self.tracker.note(event);
+        let facts = self.pair.facts.iter();
+        facts.for_each(|fact| self.tracker.note(fact));
     }
 
     /// Publishes what has changed and compares.

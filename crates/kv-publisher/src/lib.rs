@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 
 use contextpilot_control as control;
 use contextpilot_kv_events::{KvEvent, Tracker};
-use contextpilot_residency::{Event, Ledger};
+use contextpilot_residency::{Fact, Ledger};
 use contextpilot_settings::KvEvents;
 
 use outlet::Outlet;
@@ -91,12 +91,12 @@ impl Publication {
         }
     }
 
-    /// Notes an event that the ledger is about to apply or has just applied.
-    pub fn note(&mut self, event: &Event) {
+    /// The [observed](Ledger::observed) ledger has applied an event, and told these facts of it.
+    pub fn note(&mut self, facts: &[Fact]) {
         if self.thread.is_none() {
             return;
         }
-        self.tracker.note(event);
+        facts.iter().for_each(|fact| self.tracker.note(fact));
         self.noted = true;
     }
 

@@ -79,7 +79,7 @@ impl Scene {
     fn start(settings: KvEvents) -> Self {
         Self {
             publication: Publication::start(settings, host()).expect("a thread"),
-            ledger: Ledger::new(),
+            ledger: Ledger::observed(),
         }
     }
 
@@ -95,8 +95,9 @@ impl Scene {
     }
 
     fn apply(&mut self, event: Event) {
-        self.publication.note(&event);
-        self.ledger.apply(event, &mut Vec::new());
+        let mut facts = Vec::new();
+        self.ledger.apply(event, &mut facts);
+        self.publication.note(&facts);
         self.publication.follow(&mut self.ledger);
     }
 
@@ -292,10 +293,11 @@ fn after_lose_all_subscribers_learn_that_nothing_is_cached() {
 #[test]
 fn a_publication_without_a_thread_gives_its_reason_as_the_problem() {
     let mut publication = Publication::none(16, "for a reason".to_owned());
-    let mut ledger = Ledger::new();
+    let mut ledger = Ledger::observed();
     let event = Event::ContextCreated { context: CONTEXT };
-    publication.note(&event);
-    ledger.apply(event, &mut Vec::new());
+    let mut facts = Vec::new();
+    ledger.apply(event, &mut facts);
+    publication.note(&facts);
     publication.follow(&mut ledger);
     publication.lose_all();
     let figures = publication.figures();

@@ -1,6 +1,6 @@
 //! Times to first token, by how much of the prompt was reused.
 
-use crate::prompt::TokenCounts;
+use contextpilot_residency::TokenCounts;
 
 /// The upper bounds of the buckets, seconds. One more bucket has no bound.
 pub(crate) const BOUNDS: [f64; 15] = [

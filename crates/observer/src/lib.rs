@@ -1,17 +1,18 @@
-//! Gathers what people want to know of the cache, from the ledger's events and effects.
+//! Gathers what people want to know of the cache, from the ledger's facts.
 //!
 //! ```text
-//!             ┌──────────► ledger ───► effects ──┐
-//!  events ────┤                                  ▼
-//!  notes ─────┴───────────────────────────► [`Observer`] ──► residency events, log lines
-//!                                                │
-//!                                                └─ on demand: stats, a request, metrics
+//!  events ──► ledger ──► facts ──┐
+//!                                ▼
+//!  notes ─────────────────► [`Observer`] ──► residency events, log lines
+//!                                │
+//!                                └─ on demand: stats, a request, metrics
 //! ```
 //!
 //! Like the ledger it has no clock, no thread and no I/O. Each call gets the time as an argument, and
 //! the caller fetches what is to be sent or written. It exists only if a setting asks for it
-//! (`CONTEXTPILOT_LISTEN`, `CONTEXTPILOT_LOG_FILE`, `CONTEXTPILOT_TRAFFIC_FILE`). The ledger does not
-//! know of it. The [`Recorder`] watches the same events, and makes a recording of traffic.
+//! (`CONTEXTPILOT_LISTEN`, `CONTEXTPILOT_LOG_FILE`, `CONTEXTPILOT_TRAFFIC_FILE`). The ledger says who works
+//! on what; the observer keeps times, sums, and what became of requests. The [`Recorder`] makes a recording
+//! of traffic.
 //!
 //! **Tokens.** *Evaluated* tokens of a prompt are the batch entries of its slot, from the launch of the
 //! task to the entry whose output ended the prompt, in batches that succeeded. *Reused* tokens are those
@@ -23,8 +24,8 @@
 //! **Time to first token** is from the complete receipt of a request to the end of the evaluation
 //! that completed its prompt. It includes neither sampling nor the sending of the answer.
 //!
-//! **Bounds.** The observer keeps one entry for each request under way, each live id, each slot and each
-//! host buffer; the last [`MOST_GONE`] evictions and [`MOST_EVALUATIONS`] evaluations; [`MOST_EVENTS`]
+//! **Bounds.** The observer and the ledger keep one entry each for each request under way, each live id,
+//! each slot and each host buffer; the last [`MOST_GONE`] evictions and [`MOST_EVALUATIONS`] evaluations; [`MOST_EVENTS`]
 //! events with [`MOST_IDS`] ids; and sums for each of the last 60 seconds.
 
 #![forbid(unsafe_code)]
@@ -38,7 +39,6 @@ mod minute;
 mod names;
 mod note;
 mod observer;
-mod prompt;
 mod quote;
 mod recorder;
 mod ring;
@@ -51,7 +51,7 @@ pub use evaluations::MOST_EVALUATIONS;
 pub use gone::MOST_GONE;
 pub use names::MOST_NAMED;
 pub use note::{Note, Now, Stamp};
-pub use observer::{After, Observer, Output};
+pub use observer::{Observer, Output};
 pub use quote::quote;
 pub use recorder::{MOST_WAITING, Recorder};
 pub use ring::{MOST_EVENTS, MOST_IDS, Ring, Since};

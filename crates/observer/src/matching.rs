@@ -21,11 +21,9 @@ impl Observer {
     pub fn matching(&self, asked: &MatchRequest, ledger: &Ledger) -> Option<Match> {
         let accounts = self.accounts.as_ref()?;
         let context = ledger.primary().and_then(|id| self.contexts.get(&id));
-        let busy = |launch: &crate::work::Launch| launch.busy;
-        let at_work = self.slots.iter();
-        let at_work = at_work.filter(|(_, slot)| slot.launch.as_ref().is_some_and(busy));
+        let is_busy = |&slot: &_| ledger.works_for(slot).is_some_and(|(_, busy)| busy);
         let occupied = Occupied {
-            busy: at_work.map(|(&slot, _)| slot).collect(),
+            busy: self.slots.keys().copied().filter(is_busy).collect(),
             slots: context.and_then(|context| context.slots),
         };
         let pinned = asked.id_slot.filter(|&slot| slot >= 0);

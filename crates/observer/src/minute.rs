@@ -3,7 +3,7 @@
 use contextpilot_control::ReuseOver;
 
 use crate::note::Stamp;
-use crate::prompt::TokenCounts;
+use contextpilot_residency::TokenCounts;
 
 const SECONDS: u64 = 60;
 

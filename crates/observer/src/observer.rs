@@ -1,4 +1,4 @@
-//! The observer: turns events, notes and effects into counts, a stream of changes, and log lines.
+//! The observer: turns facts and notes into counts, a stream of changes, and log lines.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,8 +6,8 @@ use contextpilot_control::{
     Change, LogLine, Memory as KeptPositions, Reason as ReasonOut, ResidencyEvent, Timestamp,
 };
 use contextpilot_residency::{
-    Accounts, Arrival, BufferId, ContextId, Effect, EvaluationId, Event, Ledger, Place, Reason,
-    RequestId, SequenceId, TaskId,
+    Accounts, Arrival, BufferId, ContextId, EvaluationId, Event, Fact, Ledger, Place, Reason,
+    RequestId, SequenceId, TokenCounts,
 };
 
 use crate::evaluations::Evaluations;
@@ -15,35 +15,30 @@ use crate::gone::Memory;
 use crate::histogram::{CLASSES, Histogram};
 use crate::minute::Minute;
 use crate::note::{Note, Now, Stamp};
-use crate::prompt::{Surplus, TokenCounts};
-use crate::work::{SlotWork, Work};
+use crate::work::Work;
 
-mod batches;
 mod buffers;
 mod contexts;
-mod launches;
+mod prompts;
 mod whereabouts;
 
-pub use buffers::After;
 use buffers::Buffer;
 pub(crate) use buffers::{Context, Kind};
 pub(crate) use contexts::ReuseCounts;
-use launches::Unclaimed;
+pub(crate) use prompts::SlotTimes;
+use prompts::{Launch, Unclaimed};
 use whereabouts::Live;
 
-/// Watches the ledger. Call [`before`](Self::before) with each event, then let the ledger apply
-/// it, then call [`effect`](Self::effect) with each effect and [`after`](Self::after).
+/// Watches an [observed](Ledger::observed) ledger. Call [`before`](Self::before) with each event, then
+/// let the ledger apply it, then call [`fact`](Self::fact) with each fact and [`after`](Self::after).
 #[derive(Debug)]
 pub struct Observer {
     pub(crate) epoch: String,
     sequence: u64,
     works: HashMap<Arrival, Work>,
-    tasks: HashMap<TaskId, Arrival>,
     /// Evaluations of prompts for which several requests wait, until it is known whose they are.
     unclaimed: BTreeMap<EvaluationId, Unclaimed>,
-    pub(crate) slots: BTreeMap<SequenceId, SlotWork>,
-    /// The slots in the batch that is being evaluated.
-    flying: Vec<SequenceId>,
+    pub(crate) slots: BTreeMap<SequenceId, SlotTimes>,
     live: HashMap<RequestId, Live>,
     gone: Memory,
     pub(crate) buffers: HashMap<BufferId, Buffer>,
@@ -56,10 +51,6 @@ pub struct Observer {
     pub(crate) accounts: Option<Accounts>,
     pub(crate) evaluations: Evaluations,
     output: Output,
-    /// The event that is being applied replaces a slot's content by that of a state file, or of an entry
-    /// of the host prompt cache for a task that is launched later. Its evictions are not by the task that
-    /// was launched there last.
-    restoring: bool,
 }
 
 /// The output since the last call of [`Observer::take_output`].
@@ -91,10 +82,8 @@ impl Observer {
             epoch,
             sequence: 0,
             works: HashMap::new(),
-            tasks: HashMap::new(),
             unclaimed: BTreeMap::new(),
             slots: BTreeMap::new(),
-            flying: Vec::new(),
             live: HashMap::new(),
             gone: Memory::default(),
             buffers: HashMap::new(),
@@ -105,7 +94,6 @@ impl Observer {
             accounts,
             evaluations: Evaluations::default(),
             output: Output::default(),
-            restoring: false,
         }
     }
 
@@ -127,7 +115,6 @@ impl Observer {
                 let sized = Buffer {
                     bytes,
                     kind: Kind::Sized,
-                    surplus: Surplus::default(),
                 };
                 self.buffers.insert(buffer, sized);
             }
@@ -157,122 +144,126 @@ impl Observer {
         }
     }
 
-    /// Call before the ledger applies an event. Pass the result to [`after`](Self::after).
-    pub fn before(&mut self, event: &Event, at: Stamp, now: Now, ledger: &Ledger) -> After {
-        let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
-        self.restoring = matches!(event, Event::Restored { .. } | Event::Replaced { .. });
+    /// Call before the ledger applies an event.
+    pub fn before(&mut self, event: &Event, ledger: &Ledger) {
         if let Some(accounts) = &mut self.accounts {
             accounts.before(event, ledger);
         }
-        match *event {
-            Event::Posted {
-                arrival,
-                task,
-                ref id,
-            } => self.posted(arrival, task, id.as_ref()),
-            Event::Answered { arrival, ref id } => self.answered(arrival, id.as_ref(), at, now),
-            Event::Launched { sequence, task } => self.launched(sequence, task, None, at, now),
-            Event::LaunchedUnclaimed {
-                sequence,
-                evaluation,
-                likely,
-            } => self.launched(sequence, likely, Some(evaluation), at, now),
-            Event::Claimed { evaluation, task } => self.claimed(evaluation, task),
-            Event::ClaimsClosed { evaluation } => self.claims_closed(evaluation),
-            Event::Submitted {
-                context,
-                ref entries,
-            } if is_primary(context) => self.submitted(entries, at),
-            Event::Loaded {
-                context,
-                sequence,
-                from,
-                to,
-            } if is_primary(context) => self.loaded(sequence, to - from),
-            Event::Evaluated {
-                context,
-                ref failed,
-            } if is_primary(context) => self.evaluated(!failed.is_empty(), at, now),
-            Event::Copied {
-                context,
-                source,
-                target,
-                ..
-            } if is_primary(context) => self.copied(source, target, now),
-            Event::Saved {
-                sequence, buffer, ..
-            } => return After::Saved(sequence, buffer),
-            Event::Checkpointed { buffer, .. } => {
-                if let Some(buffer) = self.buffers.get_mut(&buffer) {
-                    buffer.kind = Kind::Checkpoint;
-                }
-            }
-            Event::Restored {
-                sequence, buffer, ..
-            } if ledger.knows(buffer) => return After::Restored(sequence, buffer),
-            Event::Freed { buffer } => {
-                self.buffers.remove(&buffer);
-            }
-            Event::Bounded { context, window } => {
-                self.contexts.entry(context).or_default().memory = kept_positions(window);
-            }
-            Event::ContextFreed { context } => {
-                let primary = is_primary(context);
-                self.contexts.remove(&context);
-                if primary {
-                    self.lose_slots();
-                }
-            }
-            Event::OutOfStep => {
-                self.lose_slots();
-                self.works.clear();
-                self.tasks.clear();
-                self.unclaimed.clear();
-            }
-            _ => {}
-        }
-        After::Nothing
     }
 
-    /// Call with each effect that the ledger returned for the event.
-    pub fn effect(&mut self, effect: &Effect, now: Now) {
-        match effect {
-            Effect::Awaited { id } => {
+    /// Call with each fact that the ledger told of an event, which happened at `at`. The ledger has
+    /// applied the event.
+    pub fn fact(&mut self, fact: &Fact, at: Stamp, now: Now, ledger: &Ledger) {
+        match *fact {
+            Fact::Awaited { ref id } => {
                 let live = Live {
                     since_unix_ms: now.unix_ms,
                     tokens: None,
                 };
                 self.live.insert(id.clone(), live);
             }
-            Effect::Cached {
-                id,
+            Fact::Cached {
+                ref id,
                 sequence,
                 tokens,
-            } => {
-                if let Some(live) = self.live.get_mut(id) {
-                    live.since_unix_ms = now.unix_ms;
-                    live.tokens = live.tokens.max(Some(*tokens));
-                }
-                let change = Change::Cached {
-                    id: id.to_string(),
-                    slot: *sequence,
-                    tokens: *tokens,
-                };
-                self.change(change, now);
+            } => self.cached(id, sequence, tokens, now),
+            Fact::Evicted {
+                ref id,
+                reason,
+                place,
+                ref by,
+            } => self.evicted(id, reason, place, by.as_ref(), now),
+            Fact::Posted { arrival, ref id } => {
+                let work = self.works.entry(arrival).or_default();
+                work.id.clone_from(id);
+                work.tasks += 1;
             }
-            Effect::Evicted { id, reason, place } => self.evicted(id, *reason, *place, now),
+            Fact::Answered { arrival, ref id } => {
+                self.counts.finished += 1;
+                if let Some(mut work) = self.works.remove(&arrival) {
+                    work.id = work.id.or_else(|| id.clone());
+                    if let Some(entry) = work.entry {
+                        let first_token = work.first_token();
+                        self.evaluations.ended(entry, first_token, now.unix_ms);
+                    }
+                    self.output.lines.push(work.line(at, now));
+                }
+            }
+            Fact::Launched {
+                sequence,
+                task,
+                ref asker,
+                evaluation,
+                goes_on,
+            } => {
+                let launch = Launch {
+                    sequence,
+                    task,
+                    asker,
+                    evaluation,
+                    goes_on,
+                };
+                self.launched(&launch, at, now);
+            }
+            Fact::Claimed {
+                evaluation,
+                ref asker,
+                running,
+            } => self.claimed(evaluation, asker, running),
+            Fact::ClaimsClosed { evaluation, likely } => self.claims_closed(evaluation, likely),
+            Fact::BatchEvaluated { sequence } => self.batch_evaluated(sequence, at),
+            Fact::PromptEvaluated {
+                sequence,
+                ref asker,
+                evaluation,
+                counts,
+                answers,
+            } => self.prompt_evaluated(sequence, asker, evaluation, counts, answers, now),
+            Fact::FirstToken { sequence } => self.has_first_token(sequence, at),
+            Fact::TookOver {
+                source,
+                target,
+                ref asker,
+                evaluation,
+                counts,
+                unseen,
+            } => self.took_over((source, target), asker, evaluation, counts, unseen, now),
+            Fact::Saved {
+                sequence,
+                buffer,
+                tokens,
+            } => self.saved(sequence, buffer, tokens, now, ledger),
+            Fact::Restored {
+                sequence, tokens, ..
+            } => self.restored(sequence, tokens, now, ledger),
+            Fact::Checkpointed { buffer } => {
+                if let Some(buffer) = self.buffers.get_mut(&buffer) {
+                    buffer.kind = Kind::Checkpoint;
+                }
+            }
+            Fact::Freed { buffer } => drop(self.buffers.remove(&buffer)),
+            Fact::Bounded { context, window } => {
+                self.contexts.entry(context).or_default().memory = kept_positions(window);
+            }
+            Fact::ContextFreed { context, primary } => {
+                self.contexts.remove(&context);
+                if primary {
+                    self.lose_slots();
+                }
+            }
+            Fact::OutOfStep => {
+                self.lose_slots();
+                self.works.clear();
+                self.unclaimed.clear();
+            }
+            Fact::Adapters { .. } => {}
         }
     }
 
-    /// Call when the ledger has applied the event.
-    pub fn after(&mut self, after: After, now: Now, ledger: &Ledger) {
+    /// Call when the ledger has applied the event, after its facts.
+    pub fn after(&mut self, now: Now, ledger: &Ledger) {
         if let Some(accounts) = &mut self.accounts {
             accounts.after(ledger, now.unix_ms);
-        }
-        match after {
-            After::Nothing => {}
-            After::Saved(sequence, buffer) => self.saved(sequence, buffer, now, ledger),
-            After::Restored(sequence, buffer) => self.restored(sequence, buffer, now, ledger),
         }
     }
 
@@ -280,14 +271,13 @@ impl Observer {
     pub fn lose_all(&mut self, now: Now) {
         let ids: Vec<RequestId> = self.live.keys().cloned().collect();
         for id in ids {
-            self.evicted(&id, Reason::OutOfStep, Place::Nowhere, now);
+            self.evicted(&id, Reason::OutOfStep, Place::Nowhere, None, now);
         }
         self.lose_slots();
     }
 
     /// Forgets slots and buffers: they are gone, or their content is unknown.
     fn lose_slots(&mut self) {
-        self.flying.clear();
         self.slots.clear();
         self.buffers.clear();
     }

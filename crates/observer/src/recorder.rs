@@ -1,13 +1,13 @@
 //! The recorder: makes a recording of traffic with `contextpilot-traffic`.
 //!
-//! It watches the same events as the [`Observer`](crate::Observer), and notes how the engine
+//! It follows the same ledger as the [`Observer`](crate::Observer), and notes how the engine
 //! evaluated each prompt. A request is written when its slot is used or changed again, not when it is
 //! answered: until then the slot's content may still grow.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use contextpilot_residency::{
-    Adapter, Arrival, Compared, Event, Ledger, Scale, SequenceId, TaskId, Token, Wishes, activation,
+    Adapter, Arrival, Compared, Event, Fact, Ledger, Scale, SequenceId, TaskId, Token, Wishes,
 };
 use contextpilot_traffic::{Applied, Key, Memory, Recorded, Setup, SizeKind, Writer};
 
@@ -25,10 +25,10 @@ mod stage;
 /// recorder knows something.
 pub const MOST_WAITING: usize = 65_536;
 
-/// Watches the ledger, and makes a recording of what it sees.
+/// Watches an [observed](Ledger::observed) ledger, and makes a recording of what it sees.
 ///
 /// Call [`note`](Self::note) with each note; for each event [`before`](Self::before), then let the
-/// ledger apply it, then [`after`](Self::after). Append [`take`](Self::take) to the file.
+/// ledger apply it, then [`fact`](Self::fact) with each fact. Append [`take`](Self::take) to the file.
 #[derive(Debug)]
 pub struct Recorder {
     writer: Writer,
@@ -41,8 +41,6 @@ pub struct Recorder {
     wishes: HashMap<Arrival, Wishes>,
     tasks: HashMap<TaskId, Posted>,
     slots: BTreeMap<SequenceId, SlotRecord>,
-    /// Slots whose prompts end with the event that is being applied.
-    ended: Vec<SequenceId>,
     /// The buffer that the next event saves to, and its size in bytes.
     buffer: Option<(contextpilot_residency::BufferId, u64)>,
     /// The kinds and classes of length of which a size was recorded.
@@ -88,7 +86,6 @@ impl Recorder {
             wishes: HashMap::new(),
             tasks: HashMap::new(),
             slots: BTreeMap::new(),
-            ended: Vec::new(),
             buffer: None,
             sampled: HashSet::new(),
             rows: HashMap::new(),
@@ -154,7 +151,6 @@ impl Recorder {
                 self.adapters.clone_from(adapters);
                 self.applied = self.applied(adapters);
             }
-            Event::Answered { arrival, .. } => self.answered(arrival),
             Event::Launched { sequence, task }
             | Event::LaunchedUnclaimed {
                 sequence,
@@ -173,7 +169,7 @@ impl Recorder {
                 ref failed,
             } if is_primary(context) => {
                 self.stage.evaluated(!failed.is_empty());
-                self.evaluated(!failed.is_empty(), at);
+                self.evaluated(at);
             }
             Event::Saved {
                 context,
@@ -221,17 +217,11 @@ impl Recorder {
             } if is_primary(context) => {
                 let slot = self.slots.get_mut(&sequence);
                 if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
-                    if open.prompt.is_none() {
+                    if !open.prompting {
                         open.discarded -= i64::from(delta);
                     }
                 }
             }
-            Event::Copied {
-                context,
-                source,
-                target,
-                ..
-            } if is_primary(context) => self.copied(source, target),
             Event::Cleared { context } | Event::ContextFreed { context } if is_primary(context) => {
                 self.finish(ledger);
             }
@@ -252,23 +242,25 @@ impl Recorder {
         }
     }
 
-    /// Call when the ledger has applied the event.
-    pub fn after(&mut self, ledger: &Ledger) {
-        if !self.ended.is_empty() {
-            self.check_idle(ledger);
-        }
-        for sequence in std::mem::take(&mut self.ended) {
-            let Some(slot) = self.slots.get_mut(&sequence) else {
-                continue;
-            };
-            if let Some(open) = &mut slot.open {
-                open.set_prompt(ledger.tokens_in(sequence), &self.rows);
-                if open.record.adapters.invoked {
-                    let prompt = open.tokens.get(..open.record.prompt as usize);
-                    let at = prompt.and_then(|prompt| activation(&self.adapters, prompt));
-                    open.record.activated_at = at.and_then(|at| u32::try_from(at).ok());
+    /// Call with each fact that the ledger told of an event, which happened at `at`. The ledger has
+    /// applied the event.
+    pub fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
+        match *fact {
+            Fact::Answered { arrival, .. } => self.answered(arrival),
+            Fact::BatchEvaluated { sequence } => {
+                let slot = self.slots.get_mut(&sequence);
+                if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
+                    open.record.prompted = micros(at);
                 }
             }
+            Fact::PromptEvaluated {
+                sequence,
+                counts,
+                answers,
+                ..
+            } => self.prompt_evaluated(sequence, counts, answers, ledger),
+            Fact::TookOver { source, target, .. } => self.took_over(source, target),
+            _ => {}
         }
     }
 

@@ -148,18 +148,23 @@ impl Observer {
             let tokens = ledger.map_or(0, |ledger| ledger.held(number));
             let ids = ledger.map(|ledger| ledger.requests_in(number));
             let (requests, requests_total) = each_once(ids.unwrap_or_default());
-            let launch = self.slots.get(&number).and_then(|s| s.launch.as_ref());
+            let times = self.slots.get(&number);
+            let launched = times.and_then(|times| times.launched_unix_ms);
+            let job = times
+                .and(ledger)
+                .and_then(|ledger| ledger.works_for(number));
+            let (asker, busy) = job.unwrap_or_default();
             Slot {
                 slot: number,
                 context: place.and_then(|place| u32::try_from(place).ok()),
                 tokens,
                 capacity: context.and_then(|context| context.capacity),
                 bytes: bytes_per_token.map(|bytes| (bytes * f64::from(tokens)).round() as u64),
-                busy: launch.is_some_and(|launch| launch.busy),
+                busy,
                 requests,
                 requests_total,
-                last_request: launch.and_then(|l| l.id.as_deref().map(str::to_owned)),
-                last_launch: launch.map(|l| Timestamp::from_unix_ms(l.at_unix_ms)),
+                last_request: asker.id.as_deref().map(str::to_owned),
+                last_launch: launched.map(Timestamp::from_unix_ms),
             }
         };
         numbers.into_iter().map(slot).collect()

@@ -1,19 +1,19 @@
-//! Requests under way, and the slots that work on them.
+//! Requests under way.
 
 use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Timestamp};
-use contextpilot_residency::{Account, Arrival, EvaluationId, RequestId, TaskId, Wishes};
+use contextpilot_residency::{Account, RequestId, TokenCounts, Wishes};
 
 use crate::evaluations::evaluation;
 use crate::names::MOST_NAMED;
 use crate::note::{Now, Stamp};
-use crate::prompt::{Prompt, Surplus, TokenCounts};
 
 /// A request for inference that is not answered yet.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) id: Option<RequestId>,
     pub(crate) received: Stamp,
-    pub(crate) tasks: Vec<TaskId>,
+    /// How many tasks it posted.
+    pub(crate) tasks: u32,
     pub(crate) slot: Option<i32>,
     pub(crate) wishes: Wishes,
     /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
@@ -70,7 +70,7 @@ impl Work {
     }
 
     pub(crate) fn line(self, ended: Stamp, now: Now) -> LogLine {
-        let complete = self.prompts > 0 && self.prompts as usize >= self.tasks.len();
+        let complete = self.prompts > 0 && self.prompts >= self.tasks;
         LogLine {
             at: Timestamp::from_unix_ms(now.unix_ms),
             id: self.id.as_deref().map(str::to_owned),
@@ -89,51 +89,4 @@ impl Work {
             evaluation: self.evaluation,
         }
     }
-}
-
-/// A slot, and the task that it works on.
-#[derive(Debug, Default)]
-pub(crate) struct SlotWork {
-    pub(crate) launch: Option<Launch>,
-    /// The counts of the last prompt, for further answers (`n`) that take it over.
-    pub(crate) last: Option<(TokenCounts, Stamp)>,
-    pub(crate) surplus: Surplus,
-    /// A prompt that is evaluated, until there is the first token of its answer.
-    pub(crate) untimed: Option<Untimed>,
-}
-
-/// A prompt whose evaluation is to be timed.
-#[derive(Debug)]
-pub(crate) struct Untimed {
-    /// When it was launched.
-    pub(crate) since: Stamp,
-    pub(crate) arrival: Option<Arrival>,
-    /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
-    pub(crate) entry: Option<u64>,
-}
-
-impl SlotWork {
-    /// The prompt that is being evaluated, and the slot's surplus.
-    pub(crate) fn prompt(&mut self) -> Option<(&mut Prompt, &mut Surplus)> {
-        let prompt = self.launch.as_mut()?.prompt.as_mut()?;
-        Some((prompt, &mut self.surplus))
-    }
-}
-
-/// The task that was launched in a slot last.
-#[derive(Debug)]
-pub(crate) struct Launch {
-    pub(crate) arrival: Option<Arrival>,
-    pub(crate) id: Option<RequestId>,
-    pub(crate) at: Stamp,
-    pub(crate) at_unix_ms: u64,
-    /// Its request is not answered yet.
-    pub(crate) busy: bool,
-    /// The slot was seen to work, but the task is not known: see
-    /// [`UNTIED`](contextpilot_residency::UNTIED).
-    pub(crate) untied: bool,
-    /// Several requests wait for this evaluation. Which of them it belongs to is known later.
-    pub(crate) evaluation: Option<EvaluationId>,
-    /// The prompt, until it is evaluated to its end.
-    pub(crate) prompt: Option<Prompt>,
 }

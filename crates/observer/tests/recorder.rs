@@ -24,7 +24,7 @@ impl Scene {
             ..Setup::default()
         };
         let mut scene = Self {
-            ledger: Ledger::new(),
+            ledger: Ledger::observed(),
             recorder: Recorder::new(Key::new([1; 16]), false, 1 << 20, setup),
             file: Vec::new(),
             clock: 0,
@@ -42,8 +42,11 @@ impl Scene {
     fn apply(&mut self, event: Event) {
         let now = self.now();
         self.recorder.before(&event, now, &self.ledger);
-        self.ledger.apply(event, &mut Vec::new());
-        self.recorder.after(&self.ledger);
+        let mut facts = Vec::new();
+        self.ledger.apply(event, &mut facts);
+        for fact in &facts {
+            self.recorder.fact(fact, now, &self.ledger);
+        }
         self.file.extend(self.recorder.take());
     }
 

@@ -3,7 +3,7 @@
 use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
 use contextpilot_observer::{Note, Now, Observer, Output, Stamp};
 use contextpilot_residency::{
-    Accounts, Arrival, BufferId, ContextId, Effect, Entry, EvaluationId, Event, Ledger, RequestId,
+    Accounts, Arrival, BufferId, ContextId, Entry, EvaluationId, Event, Fact, Ledger, RequestId,
     Rules,
 };
 
@@ -19,7 +19,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let mut scene = Self {
-            ledger: Ledger::new(),
+            ledger: Ledger::observed(),
             observer: Observer::new(
                 "e".to_owned(),
                 Some(Accounts::new(Rules::default(), 1 << 20)),
@@ -42,13 +42,13 @@ impl Scene {
 
     fn apply(&mut self, event: Event) {
         let now = self.now();
-        let after = self.observer.before(&event, now.stamp, now, &self.ledger);
-        let mut effects: Vec<Effect> = Vec::new();
-        self.ledger.apply(event, &mut effects);
-        for effect in &effects {
-            self.observer.effect(effect, now);
+        self.observer.before(&event, &self.ledger);
+        let mut facts: Vec<Fact> = Vec::new();
+        self.ledger.apply(event, &mut facts);
+        for fact in &facts {
+            self.observer.fact(fact, now.stamp, now, &self.ledger);
         }
-        self.observer.after(after, now, &self.ledger);
+        self.observer.after(now, &self.ledger);
     }
 
     fn note(&mut self, note: Note) {

@@ -1,4 +1,4 @@
-//! The ledger's interface: events (what the engine and the server did) and effects (what follows).
+//! Events: what the engine and the server did.
 
 use crate::adapters::{Adapter, Compared, Scale};
 use crate::entries::Entries;
@@ -275,94 +275,49 @@ pub enum Event {
     Reset,
 }
 
-/// Why a request is no longer cached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reason {
-    /// Another prompt was written over its prompt.
-    Overwritten,
-    /// Its slot was erased, purged or cleared.
-    Cleared,
-    /// Its tokens were moved to other positions, or some were cut out of the middle (context shift,
-    /// `--cache-reuse`).
-    Shifted,
-    /// Its last copy was dropped from the host prompt cache.
-    DroppedFromHost,
-    /// Its tokens are in a bounded context (sliding window or recurrent), which can no longer go
-    /// back to them.
-    OutOfReach,
-    /// The slot that held its prompt works under other LoRA adapters now, so the server would not
-    /// use the slot's tokens for it.
-    AdaptersChanged,
-    /// The context that held its prompt was freed.
-    ContextFreed,
-    /// The request ended, or can no longer be cached, without ever having been cached.
-    NeverCached,
-    /// Events were lost, so the hook no longer claims anything.
-    OutOfStep,
-    /// All ids were evicted on demand.
-    Reset,
-    /// More requests were live than can be tracked, so the oldest was evicted.
-    TooMany,
-}
-
-impl Reason {
-    /// The word for logs and metrics. It does not change between versions.
+impl Event {
+    /// The request with an id that this event is about.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub fn request(&self) -> Option<(Arrival, &RequestId)> {
         match self {
-            Self::Overwritten => "overwritten",
-            Self::Cleared => "cleared",
-            Self::Shifted => "shifted",
-            Self::DroppedFromHost => "dropped_from_host",
-            Self::OutOfReach => "out_of_reach",
-            Self::AdaptersChanged => "adapters_changed",
-            Self::ContextFreed => "context_freed",
-            Self::NeverCached => "never_cached",
-            Self::OutOfStep => "out_of_step",
-            Self::Reset => "reset",
-            Self::TooMany => "too_many",
+            Self::Posted { arrival, id, .. } | Self::Answered { arrival, id } => {
+                Some((*arrival, id.as_ref()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the event says of the engine's work.
+    #[must_use]
+    pub fn engine_work(&self) -> EngineWork {
+        match self {
+            Self::Posted { .. }
+            | Self::Uncached { .. }
+            | Self::NamedAdapters { .. }
+            | Self::Answered { .. }
+            | Self::Quiet { .. } => EngineWork::None,
+            Self::Submitted { .. } => EngineWork::Begins,
+            Self::Evaluated { .. } => EngineWork::Ends,
+            Self::Reaches { .. } => EngineWork::Told,
+            Self::Launched { .. } => EngineWork::Awaited,
+            _ => EngineWork::Other,
         }
     }
 }
 
-/// Where a request's prompt is, or was last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// In a slot.
-    Slot(SequenceId),
-    /// In the host prompt cache.
-    Host,
-    /// Nowhere yet.
-    Nowhere,
-}
-
-/// An effect: what follows from an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// A new request with this id is on its way. An eviction of the same id that was not reported
-    /// yet must no longer be reported: the index would take it for an eviction of the new request.
-    Awaited {
-        /// The id.
-        id: RequestId,
-    },
-    /// The KV of the request's whole prompt now exists. The request stays cached while the engine
-    /// would evaluate nothing but the last token again; in a bounded context, while it would reuse
-    /// nine tenths of the prompt.
-    Cached {
-        /// The id.
-        id: RequestId,
-        /// The slot.
-        sequence: SequenceId,
-        /// Prompt length, tokens.
-        tokens: u32,
-    },
-    /// The request is no longer cached, or can no longer be: see [`Reason`]. Never taken back.
-    Evicted {
-        /// The id.
-        id: RequestId,
-        /// Why.
-        reason: Reason,
-        /// Where its prompt was last.
-        place: Place,
-    },
+/// What an event says of the engine's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineWork {
+    /// Nothing: the event is about requests, or comes from us.
+    None,
+    /// An evaluation begins.
+    Begins,
+    /// An evaluation has ended.
+    Ends,
+    /// More about the evaluation that has just ended.
+    Told,
+    /// None yet, but a slot took a task.
+    Awaited,
+    /// The engine, or the server with it, did something else.
+    Other,
 }

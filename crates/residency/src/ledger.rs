@@ -1,8 +1,10 @@
-//! The ledger: applies events to the radix tree and returns the effects.
+//! The ledger: applies events to the radix tree, and says what has happened.
 
 use crate::entries::Entry;
-use crate::event::{Effect, Event, Place, Reason};
-use crate::ids::{BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
+use crate::event::Event;
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
+use crate::jobs::Jobs;
 use crate::requests::{Label, Posted, RequestKey, Requests};
 use crate::sequence::{Launch, Sequence};
 use crate::token::{Position, Token};
@@ -26,7 +28,7 @@ mod shape;
 mod tests;
 mod unclaimed;
 
-pub use query::{Contents, Likeness, Saved, Whereabouts};
+pub use query::{Contents, Likeness, Saved, Unfinished, Whereabouts};
 pub use reusable::CacheEntry;
 pub use shape::{Branch, Merged};
 pub use unclaimed::Evaluation;
@@ -40,14 +42,14 @@ pub const MOST_UNCACHED: usize = 4096;
 
 /// What the engine holds, which requests are cached by that, and which were just evicted.
 ///
-/// Events go in, [effects](Effect) come out. There is no clock, no thread and no I/O. Equal events
-/// give equal effects.
+/// Events go in, [facts](Fact) come out. There is no clock, no thread and no I/O. Equal events
+/// give equal facts.
 #[derive(Debug)]
 pub struct Ledger {
     tree: Tree<Label>,
     /// Living contexts, oldest first: the first is the primary.
     contexts: Vec<ContextId>,
-    /// Sequences of the primary context. Ordered, so that equal events give equal effects.
+    /// Sequences of the primary context. Ordered, so that equal events give equal facts.
     sequences: BTreeMap<SequenceId, Sequence>,
     /// Entries of the host prompt cache.
     buffers: HashMap<BufferId, Holder>,
@@ -58,6 +60,8 @@ pub struct Ledger {
     unclaimed: BTreeMap<EvaluationId, unclaimed::Unclaimed>,
     reaches: reach::Reaches,
     adapters: adapters::Adapters,
+    /// `None`: nobody observes.
+    jobs: Option<Jobs>,
     /// The batch that is being evaluated: one element for each sequence in it.
     in_flight: Vec<evaluate::InFlight>,
     evaluating: bool,
@@ -95,6 +99,7 @@ impl Ledger {
             unclaimed: BTreeMap::new(),
             reaches: reach::Reaches::default(),
             adapters: adapters::Adapters::default(),
+            jobs: None,
             in_flight: Vec::new(),
             evaluating: false,
             launches: false,
@@ -103,6 +108,15 @@ impl Ledger {
             unseen: 0,
             lost: Vec::new(),
             run: Vec::new(),
+        }
+    }
+
+    /// An empty ledger that also tells who works on what: see [`Fact`].
+    #[must_use]
+    pub fn observed() -> Self {
+        Self {
+            jobs: Some(Jobs::default()),
+            ..Self::new()
         }
     }
 
@@ -145,51 +159,17 @@ impl Ledger {
         self.buffers.contains_key(&buffer)
     }
 
-    /// Applies one event and appends its effects to `effects`.
-    pub fn apply(&mut self, event: Event, effects: &mut Vec<Effect>) {
+    /// Applies one event and appends to `facts` what has happened.
+    pub fn apply(&mut self, event: Event, facts: &mut Vec<Fact>) {
         match event {
             Event::ContextCreated { context } => self.context_created(context),
-            Event::Bounded { context, window } => self.reaches.bound(context, window),
-            Event::ContextFreed { context } => self.context_freed(context, effects),
-            // Requests without an id are for those who observe.
-            Event::Posted { id: None, .. } | Event::Answered { id: None, .. } => {}
-            Event::Posted {
-                arrival,
-                task,
-                id: Some(id),
-            } => match self.requests.post(arrival, task, &id) {
-                Posted::Again => {}
-                Posted::New { superseded } => {
-                    if let Some(name) = superseded {
-                        self.forget(name);
-                    }
-                    effects.push(Effect::Awaited { id });
-                    if let Some(oldest) = self.requests.beyond(MOST_LIVE) {
-                        self.give_up(oldest, Reason::TooMany, effects);
-                    }
-                }
-            },
-            Event::Answered {
-                arrival,
-                id: Some(id),
-            } => match self.requests.find_arrival(&id, arrival) {
-                Some(name) => {
-                    if let Some(request) = self.requests.get_mut(name) {
-                        request.answered = true;
-                    }
-                    self.end_if_over(name, effects);
-                }
-                // Its request was evicted already, or another request with this id took its place.
-                None if self.requests.answered_late(arrival) => {}
-                // Rejected before it became a task. An older request with this
-                // id may well be cached.
-                None if self.requests.find(&id).is_none() => effects.push(Effect::Evicted {
-                    id,
-                    reason: Reason::NeverCached,
-                    place: Place::Nowhere,
-                }),
-                None => {}
-            },
+            Event::Bounded { context, window } => {
+                self.reaches.bound(context, window);
+                self.tell(facts, || Fact::Bounded { context, window });
+            }
+            Event::ContextFreed { context } => self.context_freed(context, facts),
+            Event::Posted { arrival, task, id } => self.posted(arrival, task, id, facts),
+            Event::Answered { arrival, id } => self.answered(arrival, id, facts),
             Event::Uncached { task } => {
                 self.uncached.insert(task);
                 if self.uncached.len() > MOST_UNCACHED {
@@ -201,37 +181,55 @@ impl Ledger {
                 context,
                 adapters,
                 compared,
-            } => self.apply_adapters(context, adapters, compared, effects),
-            Event::Untied { task } => self.untied(task, effects),
-            Event::Launched { sequence, task } => self.launched(sequence, task, effects),
+            } => {
+                let count = adapters.len();
+                self.tell(facts, || Fact::Adapters {
+                    adapters: count,
+                    compared,
+                });
+                self.apply_adapters(context, adapters, compared, facts);
+            }
+            Event::Untied { task } => self.untied(task, facts),
+            Event::Launched { sequence, task } => self.launched(sequence, task, facts),
             Event::LaunchedUnclaimed {
                 sequence,
                 evaluation,
                 likely,
-            } => self.launched_unclaimed(sequence, evaluation, likely, effects),
-            Event::Claimed { evaluation, task } => self.claimed(evaluation, task, effects),
-            Event::ClaimsClosed { evaluation } => self.close_claims(evaluation),
+            } => self.launched_unclaimed(sequence, evaluation, likely, facts),
+            Event::Claimed { evaluation, task } => self.claimed(evaluation, task, facts),
+            Event::ClaimsClosed { evaluation } => self.close_claims(evaluation, facts),
             Event::Submitted { context, entries } => {
                 if self.is_primary(context) {
-                    self.submitted(&entries, effects);
+                    self.submitted(&entries, facts);
                 }
             }
             Event::Evaluated { context, failed } => {
                 if self.is_primary(context) {
-                    self.evaluated(&failed, effects);
+                    self.evaluated(&failed, facts);
                 }
-            }
-            Event::Quiet { elapsed } => self.quiet(elapsed, effects),
-            Event::OutOfStep => self.out_of_step(effects),
-            Event::Reset => self.reset(effects),
-            Event::Freed { buffer } => {
-                if let Some(holder) = self.buffers.remove(&buffer) {
-                    self.release(holder, Reason::DroppedFromHost, Place::Host, effects);
-                }
-                self.freed(buffer, effects);
             }
             // To the engine they are there, however they came.
-            Event::Loaded { .. } => {}
+            Event::Loaded {
+                context,
+                sequence,
+                from,
+                to,
+            } => {
+                let is_primary = self.primary().is_none_or(|primary| primary == context);
+                if let Some(jobs) = self.jobs.as_mut().filter(|_| is_primary) {
+                    jobs.loaded(sequence, to - from);
+                }
+            }
+            Event::Quiet { elapsed } => self.quiet(elapsed, facts),
+            Event::OutOfStep => self.out_of_step(facts),
+            Event::Reset => self.reset(facts),
+            Event::Freed { buffer } => {
+                if let Some(holder) = self.buffers.remove(&buffer) {
+                    self.release(holder, Reason::DroppedFromHost, Place::Host, facts);
+                }
+                self.freed(buffer, facts);
+                self.tell_freed(buffer, facts);
+            }
             Event::Removed { context, .. }
             | Event::Kept { context, .. }
             | Event::Copied { context, .. }
@@ -242,11 +240,17 @@ impl Ledger {
             | Event::Restored { context, .. }
             | Event::Replaced { context, .. }
             | Event::Reaches { context, .. }
-            | Event::Checkpointed { context, .. } => {
-                if self.is_primary(context) {
-                    self.memory(event, effects);
-                }
-            }
+            | Event::Checkpointed { context, .. } => match self.is_primary(context) {
+                true => self.memory(event, facts),
+                false => self.memory_of_others(&event, facts),
+            },
+        }
+    }
+
+    /// Appends a fact that only matters to those who observe.
+    fn tell(&self, facts: &mut Vec<Fact>, fact: impl FnOnce() -> Fact) {
+        if self.jobs.is_some() {
+            facts.push(fact());
         }
     }
 

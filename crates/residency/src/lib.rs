@@ -9,7 +9,9 @@ mod account;
 mod adapters;
 mod entries;
 mod event;
+mod fact;
 mod ids;
+mod jobs;
 mod ledger;
 pub mod program;
 mod prompts;
@@ -25,11 +27,13 @@ pub use account::{
 };
 pub use adapters::{Adapter, Blend, Compared, Scale, activation};
 pub use entries::{Entries, Entry};
-pub use event::{Effect, Event, Place, Reason};
+pub use event::{EngineWork, Event};
+pub use fact::{Fact, Place, Reason};
 pub use ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
+pub use jobs::TokenCounts;
 pub use ledger::{
     Branch, CacheEntry, Contents, Evaluation, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Merged,
-    Saved, Whereabouts,
+    Saved, Unfinished, Whereabouts,
 };
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts, UNTIED};
 pub use requests::LIVE_BYTES;

@@ -62,7 +62,7 @@ pub(crate) struct Requests {
     /// All requests and stand-ins, in the order in which they came.
     by_age: BTreeSet<RequestKey>,
     by_task: HashMap<TaskId, RequestKey>,
-    /// Requests that are not complete. Ordered, so that equal events give equal effects.
+    /// Requests that are not complete. Ordered, so that equal events give equal facts.
     incomplete: BTreeSet<RequestKey>,
     /// Arrivals whose requests were removed before they were answered: the answer must not count as
     /// a rejection.

@@ -1,7 +1,7 @@
 //! Requests that are tied to slots by their prompts.
 
 use contextpilot_residency::{
-    Adapter, Arrival, Compared, ContextId, Effect, Event, Ledger, Prompt, Prompts, Scale, UNTIED,
+    Adapter, Arrival, Compared, ContextId, Event, Fact, Ledger, Prompt, Prompts, Scale, UNTIED,
 };
 use server::{ENGINE, entries, text};
 
@@ -15,7 +15,7 @@ struct Tied {
     launched: Vec<(i32, i32)>,
     /// Likely so.
     unclaimed: Vec<(i32, i32)>,
-    effects: Vec<Effect>,
+    facts: Vec<Fact>,
 }
 
 impl Tied {
@@ -25,7 +25,7 @@ impl Tied {
             prompts: Prompts::new(),
             launched: Vec::new(),
             unclaimed: Vec::new(),
-            effects: Vec::new(),
+            facts: Vec::new(),
         };
         tied.apply(Event::ContextCreated { context: ENGINE });
         tied
@@ -46,7 +46,7 @@ impl Tied {
                 } => self.unclaimed.push((sequence, likely)),
                 _ => {}
             }
-            self.ledger.apply(event, &mut self.effects);
+            self.ledger.apply(event, &mut self.facts);
         }
     }
 
@@ -126,8 +126,8 @@ impl Tied {
     /// The ids cached since the last call.
     fn cached(&mut self) -> Vec<String> {
         let mut cached = Vec::new();
-        self.effects.retain(|effect| match effect {
-            Effect::Cached { id, .. } => {
+        self.facts.retain(|fact| match fact {
+            Fact::Cached { id, .. } => {
                 cached.push(id.to_string());
                 false
             }
@@ -147,8 +147,8 @@ impl Tied {
     /// The ids evicted since the last call, sorted.
     fn lost(&mut self) -> Vec<String> {
         let mut lost = Vec::new();
-        self.effects.retain(|effect| match effect {
-            Effect::Evicted { id, .. } => {
+        self.facts.retain(|fact| match fact {
+            Fact::Evicted { id, .. } => {
                 lost.push(id.to_string());
                 false
             }

@@ -1,6 +1,6 @@
 //! Requests: from their arrival to their end, with and without having been cached.
 
-use contextpilot_residency::{Arrival, Effect, Entry, Event, Ledger, MOST_LIVE};
+use contextpilot_residency::{Arrival, Entry, Event, Fact, Ledger, MOST_LIVE};
 use server::{ENGINE, Server, entries, text};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -272,14 +272,14 @@ fn ids_and_lives_can_be_asked_for() {
 #[test]
 fn beyond_what_can_be_tracked_the_oldest_request_is_given_up() {
     let mut ledger = Ledger::new();
-    let mut effects = Vec::new();
+    let mut facts = Vec::new();
     let mut given_up = Vec::new();
     for number in 0..MOST_LIVE as u64 + 3 {
         let arrival = Arrival(number);
         let (task, id) = (number as i32, Some(number.to_string().into()));
-        ledger.apply(Event::Posted { arrival, task, id }, &mut effects);
-        for effect in effects.drain(..) {
-            if let Effect::Evicted { id, reason, .. } = effect {
+        ledger.apply(Event::Posted { arrival, task, id }, &mut facts);
+        for fact in facts.drain(..) {
+            if let Fact::Evicted { id, reason, .. } = fact {
                 given_up.push(format!("{id} {}", reason.as_str()));
             }
         }
@@ -288,6 +288,6 @@ fn beyond_what_can_be_tracked_the_oldest_request_is_given_up() {
     assert_eq!(ledger.live(), MOST_LIVE);
     // Its answer comes later, and is no news.
     let (arrival, id) = (Arrival(0), Some("0".into()));
-    ledger.apply(Event::Answered { arrival, id }, &mut effects);
-    assert_eq!(effects, []);
+    ledger.apply(Event::Answered { arrival, id }, &mut facts);
+    assert_eq!(facts, []);
 }

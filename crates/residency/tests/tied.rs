@@ -1,7 +1,7 @@
 //! Two ledgers follow the same server. One gets the launches of tasks. The other has to tie requests to
 //! slots by their prompts. Both must report the same.
 
-use contextpilot_residency::{Arrival, Effect, Entry, Event, Ledger, Prompts, SequenceId, Token};
+use contextpilot_residency::{Arrival, Entry, Event, Fact, Ledger, Prompts, SequenceId, Token};
 use naive::{Choices, Random};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
@@ -79,10 +79,10 @@ impl Server {
 
     /// Applies an event of the server to both ledgers.
     fn apply(&mut self, event: Event) {
-        let mut effects = Vec::new();
+        let mut facts = Vec::new();
         let mut events = Vec::new();
-        self.direct.apply(event.clone(), &mut effects);
-        self.note(0, &mut effects);
+        self.direct.apply(event.clone(), &mut facts);
+        self.note(0, &mut facts);
         if !matches!(event, Event::Launched { .. }) {
             self.prompts.pass(event, &self.tied, &mut events);
         }
@@ -90,21 +90,21 @@ impl Server {
     }
 
     fn apply_tied(&mut self, events: Vec<Event>) {
-        let mut effects = Vec::new();
+        let mut facts = Vec::new();
         for event in events {
-            self.tied.apply(event, &mut effects);
+            self.tied.apply(event, &mut facts);
         }
-        self.note(1, &mut effects);
+        self.note(1, &mut facts);
     }
 
-    fn note(&mut self, which: usize, effects: &mut Vec<Effect>) {
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::Evicted { id, .. } => self.evicted[which].push(id.to_string()),
-                Effect::Cached { id, .. } => {
+    fn note(&mut self, which: usize, facts: &mut Vec<Fact>) {
+        for fact in facts.drain(..) {
+            match fact {
+                Fact::Evicted { id, .. } => self.evicted[which].push(id.to_string()),
+                Fact::Cached { id, .. } => {
                     self.cached[which].insert(id.to_string());
                 }
-                Effect::Awaited { .. } => {}
+                _ => {}
             }
         }
         self.evicted[which].sort_unstable();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use contextpilot_residency::Event;
+use contextpilot_residency::EngineWork;
 
 /// How long the worker may rest while events that can wait do not wake it. Each look costs
 /// a core some 20 microseconds, which a generating server may need itself.
@@ -42,25 +42,18 @@ impl IdleTimer {
         }
     }
 
-    /// An event was applied. The clock is read at the next [`due`](Self::due).
-    pub(crate) fn note(&mut self, event: &Event) {
-        self.generating = match event {
-            Event::Evaluated { .. } => true,
-            Event::Submitted { .. } | Event::Reaches { .. } => self.generating,
-            _ => false,
+    /// An event was applied that says this of the engine's work. The clock is read at the next
+    /// [`due`](Self::due).
+    pub(crate) fn note(&mut self, work: EngineWork) {
+        self.generating = match work {
+            EngineWork::Ends => true,
+            EngineWork::Begins | EngineWork::Told => self.generating,
+            EngineWork::None | EngineWork::Awaited | EngineWork::Other => false,
         };
-        match event {
-            // Events of the server and of ours that are not about the engine.
-            Event::Posted { .. }
-            | Event::Uncached { .. }
-            | Event::NamedAdapters { .. }
-            | Event::Answered { .. }
-            | Event::Quiet { .. } => {}
-            _ => {
-                self.broken = true;
-                self.told = 0;
-                self.computing = matches!(event, Event::Submitted { .. });
-            }
+        if work != EngineWork::None {
+            self.broken = true;
+            self.told = 0;
+            self.computing = work == EngineWork::Begins;
         }
     }
 
@@ -121,16 +114,8 @@ impl IdleTimer {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_residency::{Arrival, ContextId};
-
+    use super::EngineWork::{Begins, Ends, None as Nothing, Other};
     use super::*;
-
-    const CONTEXT: ContextId = ContextId(1);
-    const CLEARED: Event = Event::Cleared { context: CONTEXT };
-    const EVALUATED: Event = Event::Evaluated {
-        context: CONTEXT,
-        failed: Vec::new(),
-    };
 
     fn after(start: Instant, ms: u64) -> Instant {
         start + Duration::from_millis(ms)
@@ -140,15 +125,9 @@ mod tests {
         Some(Duration::from_millis(ms))
     }
 
-    fn submitted() -> Event {
-        let entries = Vec::new().into();
-        let context = CONTEXT;
-        Event::Submitted { context, entries }
-    }
-
     /// Applies the events, then looks at the clock.
-    fn happens(idle: &mut IdleTimer, events: &[Event], now: Instant) {
-        events.iter().for_each(|event| idle.note(event));
+    fn happens(idle: &mut IdleTimer, events: &[EngineWork], now: Instant) {
+        events.iter().for_each(|&work| idle.note(work));
         assert_eq!(idle.due(now), None, "no silence");
     }
 
@@ -157,7 +136,7 @@ mod tests {
         let start = Instant::now();
         let mut idle = IdleTimer::new(start);
         assert_eq!(idle.due(after(start, 5000)), None, "nothing happened yet");
-        happens(&mut idle, &[CLEARED], start);
+        happens(&mut idle, &[Other], start);
         let mut told = Vec::new();
         for ms in 0..3000 {
             told.extend(idle.due(after(start, ms)));
@@ -170,11 +149,11 @@ mod tests {
     fn during_a_long_evaluation_there_is_no_silence() {
         let start = Instant::now();
         let mut idle = IdleTimer::new(start);
-        happens(&mut idle, &[submitted()], start);
+        happens(&mut idle, &[Begins], start);
         assert_eq!(idle.due(after(start, 2000)), None);
         assert_eq!(idle.rest(after(start, 1), true), Some(NAP));
         assert_eq!(idle.rest(after(start, 2000), true), None);
-        happens(&mut idle, &[EVALUATED], after(start, 2000));
+        happens(&mut idle, &[Ends], after(start, 2000));
         assert_eq!(idle.due(after(start, 2009)), None);
         assert_eq!(idle.due(after(start, 2010)), Some(AGES[0]));
     }
@@ -185,9 +164,9 @@ mod tests {
         let mut idle = IdleTimer::new(start);
         let has_lasted =
             |idle: &IdleTimer, now| idle.has_lasted(Duration::from_millis(100), after(start, now));
-        happens(&mut idle, &[submitted()], after(start, 50));
+        happens(&mut idle, &[Begins], after(start, 50));
         assert!(!has_lasted(&idle, 5000), "it computes");
-        happens(&mut idle, &[EVALUATED], after(start, 5000));
+        happens(&mut idle, &[Ends], after(start, 5000));
         assert!(!has_lasted(&idle, 5099));
         assert!(has_lasted(&idle, 5100));
         idle.interrupt();
@@ -202,13 +181,13 @@ mod tests {
         let start = Instant::now();
         let mut idle = IdleTimer::new(start);
         assert!(!idle.just_ended(start));
-        idle.note(&submitted());
+        idle.note(Begins);
         let began = after(start, 500);
         assert!(idle.just_ended(began), "since the last look");
         assert_eq!(idle.due(began), None);
         assert!(idle.just_ended(after(began, 24)));
         assert!(!idle.just_ended(after(began, 25)), "a long evaluation");
-        happens(&mut idle, &[EVALUATED], after(began, 24));
+        happens(&mut idle, &[Ends], after(began, 24));
         assert!(!idle.just_ended(after(began, 24)));
     }
 
@@ -216,7 +195,7 @@ mod tests {
     fn the_worker_rests_until_the_next_length_of_silence() {
         let start = Instant::now();
         let mut idle = IdleTimer::new(start);
-        happens(&mut idle, &[CLEARED], start);
+        happens(&mut idle, &[Other], start);
         assert_eq!(idle.rest(start, true), ms(10));
         assert_eq!(idle.rest(after(start, 8), true), ms(2));
         assert_eq!(idle.rest(after(start, 8), false), Some(NAP));
@@ -230,24 +209,16 @@ mod tests {
     fn while_only_tokens_are_generated_the_worker_dozes() {
         let start = Instant::now();
         let mut idle = IdleTimer::new(start);
-        happens(&mut idle, &[submitted()], start);
+        happens(&mut idle, &[Begins], start);
         assert!(!idle.generating(), "a prompt");
-        for events in [
-            vec![EVALUATED],
-            vec![submitted(), EVALUATED, submitted()],
-            vec![EVALUATED, submitted()],
-        ] {
+        for events in [vec![Ends], vec![Begins, Ends, Begins], vec![Ends, Begins]] {
             happens(&mut idle, &events, start);
             assert!(idle.generating());
             assert_eq!(idle.rest(start, false), Some(DOZE));
         }
         assert_eq!(idle.rest(start, true), Some(NAP), "something is awaited");
         assert_eq!(idle.rest(after(start, 200), false), None, "a long one");
-        let answered = Event::Answered {
-            arrival: Arrival(1),
-            id: Some("a".into()),
-        };
-        happens(&mut idle, &[answered], start);
+        happens(&mut idle, &[Nothing], start);
         assert!(!idle.generating());
         assert_eq!(idle.rest(start, false), Some(NAP));
     }

@@ -8,14 +8,14 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`library`] | what the worker needs of the hook |
-//! | [`worker`] | applies each event to the ledger, and passes its effects on |
+//! | [`worker`] | applies each event to the ledger, and passes its facts on |
 //! | [`commands`] | what other threads ask of the worker, and how they wait for it |
 //! | [`idle_timer`] | the idle timer: decides when the engine has been silent long enough |
 //! | [`live_ids`] | the live ids: what the index believes to be cached; the journal |
 //! | [`peers`] | in a program that is no llama-server: puts the events of several contexts in an order |
 //! | [`observe`] | the control endpoint and the log file |
 //! | [`routers`] | KV cache events for routers |
-//! | [`trace`] | a file with every event and effect, for finding faults |
+//! | [`trace`] | a file with every event and fact, for finding faults |
 //! | [`bounds`] | bounds of memory |
 
 #![forbid(unsafe_code)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_delivery::Sender;
 use contextpilot_journal::{Journal, Recent};
-use contextpilot_residency::{Arrival, Effect, RequestId};
+use contextpilot_residency::{Arrival, Fact, RequestId};
 
 use crate::library::Library;
 
@@ -29,7 +29,10 @@ pub(crate) struct LiveIds {
     lost: Vec<RequestId>,
     /// Requests whose ids are in the ring until the journal has them.
     recent: Vec<Arrival>,
-    /// The current request's id is already in the ring.
+    /// The id of the request that the current event is about. If the ledger panics, it must be reported,
+    /// too.
+    current: Option<RequestId>,
+    /// That id is already in the ring.
     kept: bool,
     /// An id came that is neither in the ring nor in the journal.
     unwritten: bool,
@@ -57,6 +60,7 @@ impl LiveIds {
             live: HashSet::new(),
             lost,
             recent: Vec::new(),
+            current: None,
             kept: false,
             unwritten: false,
             reporting: false,
@@ -64,9 +68,11 @@ impl LiveIds {
         }
     }
 
-    /// The next calls are about this request, if any.
-    pub(crate) fn about(&mut self, arrival: Option<Arrival>) {
-        let kept = arrival.filter(|arrival| {
+    /// An event is about to be applied, which is about this request.
+    pub(crate) fn begin(&mut self, request: Option<(Arrival, &RequestId)>) {
+        self.current = request.map(|(_, id)| id.clone());
+        self.kept = false;
+        let kept = request.map(|(arrival, _)| arrival).filter(|arrival| {
             let recent = self.journal.recent();
             recent.is_some_and(|recent| recent.holds(arrival.0))
         });
@@ -85,9 +91,14 @@ impl LiveIds {
         }
     }
 
-    pub(crate) fn apply(&mut self, effect: Effect) {
-        match effect {
-            Effect::Awaited { id } | Effect::Cached { id, .. } => {
+    /// All facts of the event were passed to [`apply`](Self::apply).
+    pub(crate) fn end(&mut self) {
+        self.current = None;
+    }
+
+    pub(crate) fn apply(&mut self, fact: Fact) {
+        match fact {
+            Fact::Awaited { id } | Fact::Cached { id, .. } => {
                 self.sender.withdraw(&id);
                 if !self.live.contains(&id) {
                     self.journal.note_live(&id);
@@ -95,7 +106,9 @@ impl LiveIds {
                     self.unwritten |= !self.kept;
                 }
             }
-            Effect::Evicted { id, .. } => self.report(id),
+            Fact::Evicted { id, .. } => self.report(id),
+            // For those who observe.
+            _ => {}
         }
     }
 
@@ -109,6 +122,14 @@ impl LiveIds {
         self.journal.note_evicted(&id);
         self.sender.evict(id);
         self.reporting = true;
+    }
+
+    /// The ledger panicked: reports all live ids, and that of the current request.
+    pub(crate) fn report_all_after_panic(&mut self) {
+        if let Some(id) = self.current.take() {
+            self.report(id);
+        }
+        self.report_all();
     }
 
     /// Reports all live ids as evicted. Returns their number.

@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use contextpilot_kv_publisher::Publication;
-use contextpilot_residency::{Compared, Event, Ledger};
+use contextpilot_residency::{Compared, Fact, Ledger};
 use contextpilot_settings::env;
 
 use crate::library::Library;
@@ -33,15 +33,14 @@ impl Routers {
         self.publication.is_some()
     }
 
-    /// An event is about to be applied to the ledger.
-    pub(crate) fn note(&mut self, event: &Event) {
-        if let Event::Adapters {
-            adapters, compared, ..
-        } = event
-        {
-            self.check_names(adapters.len(), *compared);
+    /// The ledger has applied an event, and told these facts of it.
+    pub(crate) fn note(&mut self, facts: &[Fact]) {
+        for fact in facts {
+            if let Fact::Adapters { adapters, compared } = *fact {
+                self.check_names(adapters, compared);
+            }
         }
-        self.with(|publication| publication.note(event));
+        self.with(|publication| publication.note(facts));
     }
 
     /// Prints a message if the adapters' names do not fit the server. Otherwise the only symptom would be a

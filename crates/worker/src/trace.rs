@@ -1,4 +1,4 @@
-//! `CONTEXTPILOT_TRACE_FILE`: a file with every event and effect, one line each, for finding faults.
+//! `CONTEXTPILOT_TRACE_FILE`: a file with every event and fact, one line each, for finding faults.
 //!
 //! The worker thread appends to the file, so it shows the order in which the ledger applied the events. It
 //! contains request ids and numbers of tokens, but no tokens and no text.
@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use contextpilot_residency::{Effect, Entry, Event};
+use contextpilot_residency::{Entry, Event, Fact};
 
 /// The open file.
 pub struct Trace {
@@ -39,8 +39,8 @@ impl Trace {
         self.line("-", format_args!("{}", Brief(event)));
     }
 
-    pub(crate) fn effect(&mut self, effect: &Effect) {
-        self.line("=>", format_args!("{effect:?}"));
+    pub(crate) fn fact(&mut self, fact: &Fact) {
+        self.line("=>", format_args!("{fact:?}"));
     }
 
     /// One write for each line, so that lines are whole even if the process is killed.

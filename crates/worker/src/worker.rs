@@ -14,7 +14,7 @@ use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
 use contextpilot_kv_publisher::Publication;
 use contextpilot_observer::Stamp;
-use contextpilot_residency::{Effect, Event, Ledger, Prompts, RequestId};
+use contextpilot_residency::{EngineWork, Event, Fact, Ledger, Prompts, RequestId};
 use contextpilot_settings::Settings;
 
 use crate::commands::{CLOSE, Commands, LEAVE, NOTHING, WorkerState};
@@ -95,21 +95,25 @@ pub fn start<S: Source + Send + 'static>(
                     LiveIds::new(index.sender, journal, lost, library)
                 });
                 state.opened.store(true, Ordering::SeqCst);
+                let routers = Routers::new(library, publication);
+                let ledger = match telemetry.is_some() || routers.publish() {
+                    true => Ledger::observed(),
+                    false => Ledger::new(),
+                };
                 let mut worker = Worker {
                     library,
                     source,
                     state: Arc::clone(&state),
                     live_ids,
                     telemetry,
-                    routers: Routers::new(library, publication),
+                    routers,
                     trace,
-                    ledger: Some(Ledger::new()),
+                    ledger: Some(ledger),
                     prompts: by_prompts.then(Prompts::new),
                     peers: is_program.then(Peers::default),
                     told: Told::new(),
                     passed: Vec::new(),
-                    effects: Vec::new(),
-                    at_hand: None,
+                    facts: Vec::new(),
                 };
                 if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
                     library.break_down();
@@ -188,9 +192,7 @@ struct Worker<S> {
     told: Told,
     /// The events that `prompts` returns. Kept to save allocations.
     passed: Vec<Event>,
-    effects: Vec<Effect>,
-    /// The request of the current event. If the ledger panics, this id must be reported, too.
-    at_hand: Option<RequestId>,
+    facts: Vec<Fact>,
 }
 
 impl<S: Source> Worker<S> {
@@ -214,7 +216,7 @@ impl<S: Source> Worker<S> {
                 if let Some(peers) = &mut self.peers {
                     peers.lose_step();
                 }
-                idle.note(&Event::OutOfStep);
+                idle.note(Event::OutOfStep.engine_work());
                 self.apply(Event::OutOfStep, Stamp::default());
                 self.report_stranded();
                 continue;
@@ -268,8 +270,9 @@ impl<S: Source> Worker<S> {
     fn take(&mut self, Item { what, at }: Item, idle: &mut IdleTimer) {
         match what {
             What::Event(event) => {
-                idle.note(&event);
-                if let Event::Launched { .. } = event {
+                let work = event.engine_work();
+                idle.note(work);
+                if work == EngineWork::Awaited {
                     self.library.settle_model();
                 }
                 self.apply(event, at);
@@ -324,54 +327,44 @@ impl<S: Source> Worker<S> {
             trace.event(&event);
         }
         if let Some(live_ids) = &mut self.live_ids {
-            live_ids.about(match &event {
-                Event::Posted {
-                    arrival,
-                    id: Some(_),
-                    ..
-                }
-                | Event::Answered {
-                    arrival,
-                    id: Some(_),
-                } => Some(*arrival),
-                _ => None,
-            });
+            live_ids.begin(event.request());
         }
         let Some(ledger) = &mut self.ledger else {
-            self.apply_blindly(event);
+            self.apply_blindly(&event);
             return;
         };
-        if let Event::Posted { id, .. } | Event::Answered { id, .. } = &event {
-            self.at_hand.clone_from(id);
-        }
         if !matches!(event, Event::Quiet { .. }) {
             self.library.before_event();
         }
         let telemetry = &mut self.telemetry;
-        let after = telemetry.as_mut().map(|a| a.before(&event, at, ledger));
-        self.routers.note(&event);
-        ledger.apply(event, &mut self.effects);
-        for effect in self.effects.drain(..) {
+        if let Some(telemetry) = telemetry {
+            telemetry.before(&event, at, ledger);
+        }
+        ledger.apply(event, &mut self.facts);
+        self.routers.note(&self.facts);
+        for fact in self.facts.drain(..) {
             if let Some(trace) = &mut self.trace {
-                trace.effect(&effect);
+                trace.fact(&fact);
             }
             if let Some(telemetry) = telemetry {
-                telemetry.effect(&effect);
+                telemetry.fact(&fact, at, ledger);
             }
             if let Some(live_ids) = &mut self.live_ids {
-                live_ids.apply(effect);
+                live_ids.apply(fact);
             }
         }
-        if let (Some(telemetry), Some(after)) = (telemetry, after) {
-            telemetry.after(after, ledger);
+        if let Some(telemetry) = telemetry {
+            telemetry.after(ledger);
         }
-        self.at_hand = None;
+        if let Some(live_ids) = &mut self.live_ids {
+            live_ids.end();
+        }
     }
 
     /// Without a ledger it is not known what is cached, so every new id is reported as evicted.
-    fn apply_blindly(&mut self, event: Event) {
-        if let Event::Posted { id: Some(id), .. } | Event::Answered { id: Some(id), .. } = event {
-            self.report(id);
+    fn apply_blindly(&mut self, event: &Event) {
+        if let (Some((_, id)), Some(live_ids)) = (event.request(), &mut self.live_ids) {
+            live_ids.report(id.clone());
         }
     }
 
@@ -403,36 +396,28 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    fn report(&mut self, id: RequestId) {
-        if let Some(live_ids) = &mut self.live_ids {
-            live_ids.report(id);
-        }
-    }
-
     /// Reports the ids of requests whose first event was lost.
     fn report_stranded(&mut self) {
         while let Some((arrival, id)) = self.source.stranded() {
             if let Some(live_ids) = &mut self.live_ids {
-                live_ids.about(Some(arrival));
+                live_ids.begin(Some((arrival, &id)));
                 live_ids.report(id);
+                live_ids.end();
             }
         }
     }
 
-    /// The ledger panicked: passes on its last effects, and then reports all live ids as evicted.
+    /// The ledger panicked: passes on its last facts, and then reports all live ids as evicted.
     fn give_up(&mut self) {
         self.ledger = None;
         self.trace = None;
-        for effect in std::mem::take(&mut self.effects) {
+        for fact in std::mem::take(&mut self.facts) {
             if let Some(live_ids) = &mut self.live_ids {
-                live_ids.apply(effect);
+                live_ids.apply(fact);
             }
         }
-        if let Some(id) = self.at_hand.take() {
-            self.report(id);
-        }
         if let Some(live_ids) = &mut self.live_ids {
-            live_ids.report_all();
+            live_ids.report_all_after_panic();
         }
         self.routers.lose_all();
         if let Some(telemetry) = &mut self.telemetry {

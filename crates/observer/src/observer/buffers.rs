@@ -8,26 +8,11 @@ use contextpilot_residency::{BufferId, ContextId, Ledger, SequenceId};
 use super::Observer;
 use crate::names::names;
 use crate::note::Now;
-use crate::prompt::Surplus;
-
-/// What the observer has to look at when the ledger has applied an event.
-#[derive(Debug)]
-#[must_use]
-pub enum After {
-    /// Nothing.
-    Nothing,
-    /// Whether the sequence was saved to the buffer.
-    Saved(SequenceId, BufferId),
-    /// Whether the sequence was restored from a buffer that is known.
-    Restored(SequenceId, BufferId),
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
-    /// The surplus of the sequence that was saved.
-    pub(super) surplus: Surplus,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,23 +42,17 @@ impl Context {
 }
 
 impl Observer {
-    /// A sequence may have been saved: it was if the ledger knows the buffer now.
+    /// A slot was copied to a buffer.
     pub(super) fn saved(
         &mut self,
         sequence: SequenceId,
         buffer: BufferId,
+        tokens: u32,
         now: Now,
         ledger: &Ledger,
     ) {
-        if !ledger.knows(buffer) {
-            self.buffers.remove(&buffer);
-            return;
-        }
-        let tokens = ledger.held(sequence);
-        let slot = self.slots.get(&sequence);
         let bytes = self.buffers.get_mut(&buffer).map(|buffer| {
             buffer.kind = Kind::Sequence;
-            buffer.surplus = slot.map_or_else(Surplus::default, |s| s.surplus.clone());
             buffer.bytes
         });
         if let (Some(bytes), Some(context)) = (bytes, ledger.primary()) {
@@ -88,21 +67,18 @@ impl Observer {
         self.change(change, now);
     }
 
-    /// A sequence was restored from a buffer that was known.
+    /// A slot was loaded from a buffer.
     pub(super) fn restored(
         &mut self,
         sequence: SequenceId,
-        buffer: BufferId,
+        tokens: u32,
         now: Now,
         ledger: &Ledger,
     ) {
-        let surplus = self.buffers.get(&buffer).map(|b| b.surplus.clone());
-        let slot = self.slots.entry(sequence).or_default();
-        slot.surplus = surplus.unwrap_or_default();
         let change = Change::Restored {
             ids: names(ledger, sequence),
             slot: sequence,
-            tokens: ledger.held(sequence),
+            tokens,
         };
         self.change(change, now);
     }

@@ -3,11 +3,10 @@
 
 use contextpilot_control::{ProgramContext, ReuseOver, Slot};
 use contextpilot_residency::program::{PROGRAM, sequence_of};
-use contextpilot_residency::{ContextId, Ledger, SequenceId};
+use contextpilot_residency::{ContextId, Ledger, SequenceId, TokenCounts};
 
 use super::Observer;
 use super::buffers::Context;
-use crate::prompt::TokenCounts;
 
 /// What the prompts of a context took.
 #[derive(Clone, Copy, Debug, Default)]

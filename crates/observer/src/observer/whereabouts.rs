@@ -3,7 +3,7 @@
 use contextpilot_control::{
     Change, Evaluated, Evaluation, Evicted, Place as PlaceOut, RequestState, Timestamp,
 };
-use contextpilot_residency::{Around, Ledger, Place, Reason, RequestId};
+use contextpilot_residency::{Around, Asker, Ledger, Place, Reason, RequestId, SequenceId};
 
 use super::Observer;
 use crate::gone::{Gone, MOST_GONE};
@@ -93,44 +93,46 @@ impl Observer {
         self.evaluations.around(id)
     }
 
-    pub(super) fn evicted(&mut self, id: &RequestId, reason: Reason, place: Place, now: Now) {
+    pub(super) fn cached(&mut self, id: &RequestId, slot: SequenceId, tokens: u32, now: Now) {
+        if let Some(live) = self.live.get_mut(id) {
+            live.since_unix_ms = now.unix_ms;
+            live.tokens = live.tokens.max(Some(tokens));
+        }
+        let id = id.to_string();
+        self.change(Change::Cached { id, slot, tokens }, now);
+    }
+
+    pub(super) fn evicted(
+        &mut self,
+        id: &RequestId,
+        reason: Reason,
+        place: Place,
+        by: Option<&Asker>,
+        now: Now,
+    ) {
         let live = self.live.remove(id);
-        let launch = match place {
-            Place::Slot(sequence) => self.slots.get(&sequence).and_then(|s| s.launch.as_ref()),
-            _ => None,
-        };
-        // The task in a slot overwrites or moves its content. A slot is emptied for the task in it only
-        // while that is at work.
-        let by = launch.filter(|launch| match reason {
-            _ if self.restoring => false,
-            Reason::Overwritten
-            | Reason::Shifted
-            | Reason::OutOfReach
-            | Reason::AdaptersChanged => true,
-            Reason::Cleared => launch.busy,
-            _ => false,
-        });
         let reason = reason_out(reason);
         *self.counts.evictions.entry(reason).or_default() += 1;
-        let by_id = by.and_then(|launch| launch.id.clone());
-        if let Some(work) = by.and_then(|by| self.works.get_mut(&by.arrival?)) {
+        let arrival = by.and_then(Asker::arrival);
+        if let Some(work) = arrival.and_then(|by| self.works.get_mut(&by)) {
             work.pushed_out(Evicted {
                 id: id.to_string(),
                 reason,
             });
         }
+        let by = by.and_then(|by| by.id.clone());
         let from = place_out(place);
         let change = Change::Evicted {
             id: id.to_string(),
             reason,
             from,
-            by: by_id.as_deref().map(str::to_owned),
+            by: by.as_deref().map(str::to_owned),
         };
         let gone = Gone {
             at_unix_ms: now.unix_ms,
             reason,
             from,
-            by: by_id,
+            by,
             tokens: live.and_then(|live| live.tokens),
         };
         self.gone.remember(id, gone);

@@ -35,7 +35,7 @@ impl Recorder {
         let mut is_own = self.stage.empties_slots(self.clears_idle());
         let slot = self.slots.get_mut(&sequence);
         if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
-            if open.prompt.is_some() {
+            if open.prompting {
                 // The server removes what the new prompt cannot reuse.
                 return;
             }

@@ -1,12 +1,13 @@
 //! Requests: from the arrival of a task to the record of its request.
 
-use contextpilot_residency::{Arrival, Entry, Ledger, SequenceId, TaskId};
+use contextpilot_residency::{
+    Arrival, Entry, Ledger, SequenceId, TaskId, TokenCounts, UNTIED, activation,
+};
 use contextpilot_traffic::RequestRecord;
 
 use super::slot::{Open, SlotRecord, count_rows};
 use super::{MOST_WAITING, Posted, Recorder, append, micros, small};
 use crate::note::Stamp;
-use crate::prompt::Prompt;
 
 impl Recorder {
     pub(super) fn posted(&mut self, arrival: Arrival, task: TaskId, at: Stamp) {
@@ -59,9 +60,6 @@ impl Recorder {
         at: Stamp,
         ledger: &Ledger,
     ) {
-        self.note_idle(sequence, ledger);
-        self.close(sequence, ledger);
-        let exchange = self.stage.launched(sequence);
         let posted = self.tasks.remove(&task).unwrap_or_default();
         let adapters = match &posted.named {
             Some(scales) if !self.compares_always => self.named(scales),
@@ -69,7 +67,6 @@ impl Recorder {
         };
         let wishes = posted.arrival.and_then(|arrival| self.wishes.get(&arrival));
         let wishes = wishes.copied().unwrap_or_default();
-        let slot = self.slots.entry(sequence).or_default();
         let record = RequestRecord {
             order: self.launches,
             arrived: micros(if posted.at.0 > 0 { posted.at } else { at }),
@@ -81,11 +78,33 @@ impl Recorder {
             adapters,
             ..RequestRecord::default()
         };
+        let untied = task == UNTIED;
+        let slot = self.slots.get_mut(&sequence);
+        let open = slot.and_then(|slot| slot.open.as_mut());
+        if let Some(open) = open.filter(|open| open.untied && open.prompting && !untied) {
+            // Its end has told which task this is.
+            open.untied = false;
+            open.arrival = posted.arrival;
+            open.record = RequestRecord {
+                order: open.record.order,
+                launched: open.record.launched,
+                prompted: open.record.prompted,
+                ended: open.record.ended,
+                breaks: std::mem::take(&mut open.record.breaks),
+                ..record
+            };
+            return;
+        }
+        self.note_idle(sequence, ledger);
+        self.close(sequence, ledger);
+        let exchange = self.stage.launched(sequence);
         self.launches += 1;
-        slot.open = Some(Open {
+        self.slots.entry(sequence).or_default().open = Some(Open {
             record,
             arrival: posted.arrival,
-            prompt: Some(Prompt::default()),
+            untied,
+            prompting: true,
+            whole: None,
             tokens: Vec::new(),
             surplus: 0,
             discarded: 0,
@@ -115,54 +134,72 @@ impl Recorder {
             };
             let Some(open) = &mut slot.open else { continue };
             open.flying = true;
-            match &mut open.prompt {
-                Some(prompt) => {
+            match open.prompting {
+                true => {
                     open.record.adapters = self.applied;
-                    prompt.submitted(run, &mut slot.surplus);
                     open.note_break(run);
                     open.media = count_rows(run, open.media, &mut self.rows);
                 }
-                None => open.grow(run),
+                false => open.grow(run),
             }
         }
     }
 
-    pub(super) fn evaluated(&mut self, failed: bool, at: Stamp) {
-        for (&sequence, slot) in &mut self.slots {
-            let Some(open) = slot.open.as_mut().filter(|open| open.flying) else {
-                continue;
-            };
+    pub(super) fn evaluated(&mut self, at: Stamp) {
+        let open = self
+            .slots
+            .values_mut()
+            .filter_map(|slot| slot.open.as_mut());
+        for open in open.filter(|open| open.flying) {
             open.flying = false;
             open.record.ended = micros(at);
-            let Some(prompt) = &mut open.prompt else {
-                continue;
-            };
-            if let Some((taken, at)) = prompt.evaluated(failed, at, &mut slot.surplus) {
-                open.prompt = None;
-                open.record.prompted = micros(at);
-                open.record.reused = small(taken.reused);
-                open.record.evaluated = small(taken.evaluated);
-                self.ended.push(sequence);
-            }
         }
     }
 
-    /// Call when a further answer to a prompt (`n`) takes over the prompt of its parent.
-    pub(super) fn copied(&mut self, source: SequenceId, target: SequenceId) {
-        let parent = self.slots.get(&source).and_then(|slot| {
-            let open = slot.open.as_ref().filter(|open| open.prompt.is_none())?;
-            let prompt = open.record.prompt as usize;
-            let tokens = open.tokens.get(..prompt)?.to_vec();
-            Some((open.record.clone(), tokens, slot.surplus.clone()))
-        });
-        let slot = self.slots.get_mut(&target);
-        let (Some((parent, tokens, surplus)), Some(slot)) = (parent, slot) else {
+    /// A slot's prompt is evaluated to its end. `answers`: its outputs have told that.
+    pub(super) fn prompt_evaluated(
+        &mut self,
+        sequence: SequenceId,
+        counts: TokenCounts,
+        answers: bool,
+        ledger: &Ledger,
+    ) {
+        let slot = self.slots.get_mut(&sequence);
+        let open = slot.and_then(|slot| slot.open.as_mut());
+        let Some(open) = open.filter(|open| open.prompting) else {
             return;
         };
-        slot.surplus = surplus;
-        let waits = |open: &&mut Open| open.prompt.as_ref().is_some_and(Prompt::is_untouched);
+        if !answers {
+            open.whole = Some(counts);
+            return;
+        }
+        open.prompting = false;
+        open.record.reused = small(counts.reused);
+        open.record.evaluated = small(counts.evaluated);
+        open.set_prompt(ledger.tokens_in(sequence), &self.rows);
+        if open.record.adapters.invoked {
+            let prompt = open.tokens.get(..open.record.prompt as usize);
+            let at = prompt.and_then(|prompt| activation(&self.adapters, prompt));
+            open.record.activated_at = at.and_then(|at| u32::try_from(at).ok());
+        }
+        self.check_idle(ledger);
+    }
+
+    /// A further answer to a prompt (`n`) takes over the prompt of its parent.
+    pub(super) fn took_over(&mut self, source: SequenceId, target: SequenceId) {
+        let parent = self.slots.get(&source).and_then(|slot| {
+            let open = slot.open.as_ref().filter(|open| !open.prompting)?;
+            let prompt = open.record.prompt as usize;
+            let tokens = open.tokens.get(..prompt)?.to_vec();
+            Some((open.record.clone(), tokens))
+        });
+        let slot = self.slots.get_mut(&target);
+        let (Some((parent, tokens)), Some(slot)) = (parent, slot) else {
+            return;
+        };
+        let waits = |open: &&mut Open| open.prompting && open.record.breaks.is_empty();
         if let Some(open) = slot.open.as_mut().filter(waits) {
-            open.prompt = None;
+            open.prompting = false;
             open.tokens = tokens;
             open.record = RequestRecord {
                 order: open.record.order,
@@ -194,24 +231,24 @@ impl Recorder {
             return;
         };
         let expected = u64::from(open.record.reused) + u64::from(open.record.evaluated);
-        if let Some(prompt) = &open.prompt {
-            if prompt.is_untouched() {
-                self.refused(sequence, &open, ledger);
-                return;
-            }
-            let (taken, at) = match prompt.over() {
-                Some(whole) => {
+        if open.prompting {
+            let counts = match (open.whole, ledger.unfinished(sequence)) {
+                (Some(counts), _) => {
                     open.record.embedding = true;
-                    whole
+                    counts
                 }
-                None => {
-                    open.record.abandoned = true;
-                    prompt.so_far()
+                (None, Some(prompt)) if !prompt.untouched => {
+                    open.record.embedding = prompt.whole;
+                    open.record.abandoned = !prompt.whole;
+                    prompt.counts
+                }
+                (None, _) => {
+                    self.refused(sequence, &open, ledger);
+                    return;
                 }
             };
-            open.record.reused = small(taken.reused);
-            open.record.evaluated = small(taken.evaluated);
-            open.record.prompted = micros(at);
+            open.record.reused = small(counts.reused);
+            open.record.evaluated = small(counts.evaluated);
             open.set_prompt(ledger.tokens_in(sequence), &self.rows);
         } else if u64::from(open.record.prompt) != expected {
             self.skipped += 1;

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use contextpilot_residency::{Arrival, Entry, FILLER, Token};
+use contextpilot_residency::{Arrival, Entry, FILLER, Token, TokenCounts};
 use contextpilot_traffic::RequestRecord;
 
 use super::stage::Exchange;
-use crate::prompt::{Prompt, Surplus};
 
 /// The most ends of batches, and the most media, that are recorded for a prompt.
 const MOST_BREAKS: usize = 64;
@@ -15,7 +14,6 @@ const MOST_MEDIA: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct SlotRecord {
-    pub(super) surplus: Surplus,
     pub(super) open: Option<Open>,
 }
 
@@ -24,8 +22,12 @@ pub(super) struct SlotRecord {
 pub(super) struct Open {
     pub(super) record: RequestRecord,
     pub(super) arrival: Option<Arrival>,
-    /// The counts of the prompt, until it is evaluated to its end.
-    pub(super) prompt: Option<Prompt>,
+    /// The task is not known yet: see [`UNTIED`](contextpilot_residency::UNTIED).
+    pub(super) untied: bool,
+    /// The prompt is not evaluated to its end.
+    pub(super) prompting: bool,
+    /// The counts of a prompt whose end only its answer has told, as that of an embedding.
+    pub(super) whole: Option<TokenCounts>,
     /// The tokens of the prompt, and those that were evaluated after it. Empty until the prompt has ended.
     pub(super) tokens: Vec<Token>,
     /// How many more tokens than positions the prompt has, because rows of media share positions.

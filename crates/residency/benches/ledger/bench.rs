@@ -1,7 +1,7 @@
 //! A ledger whose time and memory are measured.
 
 use contextpilot_residency::{
-    Arrival, ContextId, Effect, Entry, Event, Ledger, Position, SequenceId, Token,
+    Arrival, ContextId, Entry, Event, Fact, Ledger, Position, SequenceId, Token,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ static COUNTING: Counting = Counting;
 /// A ledger whose calls are timed.
 pub(crate) struct Bench {
     pub(crate) ledger: Ledger,
-    pub(crate) effects: Vec<Effect>,
+    pub(crate) facts: Vec<Fact>,
     /// The number of the last request.
     pub(crate) arrivals: u64,
     /// Bytes that were allocated before the ledger was made.
@@ -54,7 +54,7 @@ impl Bench {
         let started_with = ALLOCATED.load(Ordering::Relaxed);
         let mut bench = Self {
             ledger: Ledger::new(),
-            effects: Vec::new(),
+            facts: Vec::new(),
             arrivals: 0,
             started_with,
         };
@@ -63,9 +63,9 @@ impl Bench {
     }
 
     pub(crate) fn apply(&mut self, event: Event) -> Duration {
-        self.effects.clear();
+        self.facts.clear();
         let start = Instant::now();
-        self.ledger.apply(event, &mut self.effects);
+        self.ledger.apply(event, &mut self.facts);
         start.elapsed()
     }
 

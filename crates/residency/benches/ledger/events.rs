@@ -158,7 +158,7 @@ pub(crate) fn evictions(plan: &mut Plan) {
                 })
                 .collect(),
         });
-        assert_eq!(bench.effects.len(), ids as usize, "all ids are lost");
+        assert_eq!(bench.facts.len(), ids as usize, "all ids are lost");
         println!(
             "  {ids:>6} ids: {:>8.1} µs, {:>7.1} ns an id",
             time.as_secs_f64() * 1e6,

@@ -1,7 +1,7 @@
 //! What slots and host entries are about to lose.
 
 use super::Accounts;
-use crate::event::Reason;
+use crate::fact::Reason;
 use crate::ids::{BufferId, SequenceId};
 use crate::ledger::{CacheEntry, Ledger};
 use crate::token::{Position, Token};

@@ -2,7 +2,7 @@
 
 use super::past::{End, LossId, Nth};
 use super::types::{Asker, Loss, Taking};
-use crate::event::Reason;
+use crate::fact::Reason;
 use std::collections::VecDeque;
 
 /// How many losses are remembered, and of how many prompts it is remembered who asked for them.

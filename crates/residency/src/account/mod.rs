@@ -12,7 +12,7 @@
 //! them.
 
 use crate::adapters::Blend;
-use crate::event::Reason;
+use crate::fact::Reason;
 use crate::ids::{BufferId, SequenceId, TaskId};
 use crate::ledger::Ledger;
 use crate::prompts::UNTIED;

@@ -1,7 +1,7 @@
 //! The parts of an account.
 
 use super::matching::Choice;
-use crate::event::Reason;
+use crate::fact::Reason;
 use crate::ids::RequestId;
 use crate::token::Token;
 
@@ -12,6 +12,14 @@ pub struct Asker {
     pub number: u64,
     /// The request's id, if it has one.
     pub id: Option<RequestId>,
+}
+
+impl Asker {
+    /// The HTTP request.
+    #[must_use]
+    pub fn arrival(&self) -> Option<crate::Arrival> {
+        (self.number > 0).then_some(crate::Arrival(self.number))
+    }
 }
 
 /// Fields of a request that decide how much of its prompt is reused.

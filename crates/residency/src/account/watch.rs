@@ -2,7 +2,8 @@
 
 use super::open::Open;
 use super::{Accounts, Prepared};
-use crate::event::{Event, Reason};
+use crate::event::Event;
+use crate::fact::Reason;
 use crate::ids::{BufferId, ContextId, SequenceId};
 use crate::ledger::{CacheEntry, Ledger};
 

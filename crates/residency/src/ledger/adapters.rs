@@ -114,7 +114,7 @@ impl Ledger {
         context: ContextId,
         adapters: Vec<Adapter>,
         compared: Compared,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         let first = !self.adapters.in_force.contains_key(&context);
         let in_force = InForce {
@@ -126,7 +126,7 @@ impl Ledger {
         if first && compared == Compared::Always && self.is_primary(context) {
             // So far no adapter was applied, and this server compares adapters for all requests.
             for name in self.requests.live() {
-                self.want(name, Wanted::Blend(Blend::default()), effects);
+                self.want(name, Wanted::Blend(Blend::default()), facts);
             }
         }
     }
@@ -138,7 +138,7 @@ impl Ledger {
         id: SequenceId,
         named: Option<Named>,
         before: Option<&Launch>,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         let Some(in_force) = self.in_force() else {
             self.expect_named(id, named);
@@ -151,7 +151,7 @@ impl Ledger {
         };
         if let Some(before) = before.filter(|one| !one.submitted && !one.blend_settled) {
             let blend = self.after(self.sequences[&id].blend, before);
-            self.change_blend(id, blend, false, effects);
+            self.change_blend(id, blend, false, facts);
         }
         match (compared, wanted) {
             (Some(Compared::Always), _) => {
@@ -161,7 +161,7 @@ impl Ledger {
             }
             (Some(Compared::WhenNamed), Some(wanted)) => {
                 if let Some(name) = self.task_of(id) {
-                    self.want(name, Wanted::Blend(wanted), effects);
+                    self.want(name, Wanted::Blend(wanted), facts);
                 }
                 let sequence = self.sequence(id);
                 let before = sequence.blend;
@@ -169,11 +169,11 @@ impl Ledger {
                 let cleared = before.is_some_and(|before| !before.keeps_for(wanted));
                 if cleared {
                     // The server empties the slot without a call that could be hooked.
-                    self.remove(id, 0, i64::MAX, effects);
+                    self.remove(id, 0, i64::MAX, facts);
                 }
                 // An adapter that is activated by tokens is not applied if they are missing.
                 let decided = cleared || before == Some(wanted);
-                self.change_blend(id, Some(wanted), !decided, effects);
+                self.change_blend(id, Some(wanted), !decided, facts);
             }
             _ => self.expect_named(id, named),
         }
@@ -199,16 +199,16 @@ impl Ledger {
 
     /// Notes which adapters a request wants. Evicts it if one of its evaluated prompts is not cached
     /// for these.
-    fn want(&mut self, name: RequestKey, wanted: Wanted, effects: &mut Vec<Effect>) {
+    fn want(&mut self, name: RequestKey, wanted: Wanted, facts: &mut Vec<Fact>) {
         if self.requests.want(name, wanted) && !self.is_wholly_served(name) {
-            self.end(name, Reason::AdaptersChanged, Place::Nowhere, effects);
+            self.end(name, Reason::AdaptersChanged, Place::Nowhere, facts);
         }
     }
 
     /// A batch was submitted: its slots now work under the adapters that are applied. Slots with
     /// media only in this batch do not change: the server evaluates media before it applies the
     /// adapters of their task.
-    pub(super) fn take_on_blend(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn take_on_blend(&mut self, facts: &mut Vec<Fact>) {
         let Some(in_force) = self.in_force() else {
             return;
         };
@@ -228,7 +228,7 @@ impl Ledger {
                 }
             }
             if sequence.blend != blend || sequence.unsettled {
-                self.change_blend(id, blend, false, effects);
+                self.change_blend(id, blend, false, facts);
             }
         }
         self.adapters.unnamed = unnamed;
@@ -240,7 +240,7 @@ impl Ledger {
         id: SequenceId,
         blend: Option<Blend>,
         unsettled: bool,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         let sequence = self.sequence(id);
         sequence.blend = blend;
@@ -249,7 +249,7 @@ impl Ledger {
         self.reaches.blend_changed(id);
         for holder in holders {
             let above = self.wanting_above(holder);
-            self.review_wanting(&above, Reason::AdaptersChanged, Place::Slot(id), effects);
+            self.review_wanting(&above, Reason::AdaptersChanged, Place::Slot(id), facts);
         }
     }
 
@@ -271,7 +271,7 @@ impl Ledger {
     /// A task is over, and it is not known whether a slot took it. Any slot may have taken it and
     /// now work under the task's adapters, unless it did before. If the server compares adapters for
     /// this task, it may also have emptied the slot.
-    pub(super) fn untied(&mut self, task: TaskId, effects: &mut Vec<Effect>) {
+    pub(super) fn untied(&mut self, task: TaskId, facts: &mut Vec<Fact>) {
         let named = self.adapters.take_named(task);
         let Some(in_force) = self.in_force() else {
             return;
@@ -289,10 +289,10 @@ impl Ledger {
             }
             let keeps = |next| sequence.blend.is_some_and(|one: Blend| one.keeps_for(next));
             if (named.is_some() || always) && !blend.is_some_and(keeps) {
-                self.obscure(id, effects);
+                self.obscure(id, facts);
                 self.sequence(id).unknown = true;
             }
-            self.change_blend(id, None, false, effects);
+            self.change_blend(id, None, false, facts);
         }
     }
 
@@ -306,7 +306,7 @@ impl Ledger {
     }
 
     /// Decides the adapters of a slot whose task ended before a batch could decide them.
-    pub(super) fn settle_blend(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+    pub(super) fn settle_blend(&mut self, id: SequenceId, facts: &mut Vec<Fact>) {
         let Some(sequence) = self.sequences.get(&id) else {
             return;
         };
@@ -319,7 +319,7 @@ impl Ledger {
             launch.blend_settled = true;
         }
         if unsettled {
-            self.change_blend(id, blend, false, effects);
+            self.change_blend(id, blend, false, facts);
         }
     }
 
@@ -415,11 +415,11 @@ impl Ledger {
         labels: &[Label],
         reason: Reason,
         place: Place,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         for &label in labels {
             if !self.is_served(label) {
-                self.end(label.request, reason, place, effects);
+                self.end(label.request, reason, place, facts);
             }
         }
     }

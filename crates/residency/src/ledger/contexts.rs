@@ -9,33 +9,32 @@ impl Ledger {
         }
     }
 
-    pub(super) fn context_freed(&mut self, context: ContextId, effects: &mut Vec<Effect>) {
+    pub(super) fn context_freed(&mut self, context: ContextId, facts: &mut Vec<Fact>) {
         let primary = self.contexts.first() == Some(&context);
+        self.tell(facts, || Fact::ContextFreed { context, primary });
         self.contexts.retain(|&other| other != context);
         self.reaches.forget_context(context);
         self.adapters.forget_context(context);
         if primary {
-            self.empty_all(Reason::ContextFreed, effects);
+            if let Some(jobs) = &mut self.jobs {
+                jobs.lose_slots();
+            }
+            self.empty_all(Reason::ContextFreed, facts);
             self.in_flight.clear();
             self.evaluating = false;
             self.unheard = false;
             self.reaches.clear();
             // No slot outlives its context, nor does the task that it works on.
             for (_, mut sequence) in std::mem::take(&mut self.sequences) {
-                self.abandon(sequence.launch.take(), effects);
-                self.release(
-                    sequence.holder,
-                    Reason::ContextFreed,
-                    Place::Nowhere,
-                    effects,
-                );
+                self.abandon(sequence.launch.take(), facts);
+                self.release(sequence.holder, Reason::ContextFreed, Place::Nowhere, facts);
             }
             // The server makes a new host prompt cache for its next context, and drops the old one
             // only then. Until then no request can use an entry of it.
             let mut buffers: Vec<_> = self.buffers.drain().collect();
             buffers.sort_unstable_by_key(|&(buffer, _)| buffer);
             for (_, holder) in buffers {
-                self.release(holder, Reason::ContextFreed, Place::Host, effects);
+                self.release(holder, Reason::ContextFreed, Place::Host, facts);
             }
         }
     }

@@ -32,7 +32,10 @@ impl InFlight {
 }
 
 impl Ledger {
-    pub(super) fn submitted(&mut self, entries: &[Entry], effects: &mut Vec<Effect>) {
+    pub(super) fn submitted(&mut self, entries: &[Entry], facts: &mut Vec<Fact>) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.submitted(entries, facts);
+        }
         self.clear_in_flight();
         self.evaluating = true;
         let mut run = std::mem::take(&mut self.run);
@@ -48,7 +51,7 @@ impl Ledger {
             flight.ends = these.last().is_some_and(|entry| entry.output);
             flight.has_text |= these.iter().any(|entry| entry.token >= 0);
             if !flight.obscured {
-                let placed = self.place(first.sequence, first.position, &run, effects);
+                let placed = self.place(first.sequence, first.position, &run, facts);
                 self.in_flight_of(first.sequence).obscured = !placed;
             }
         }
@@ -69,16 +72,16 @@ impl Ledger {
                 }
             }
             if ends {
-                self.release_ghost(id, Reason::Overwritten, effects);
+                self.release_ghost(id, Reason::Overwritten, facts);
             }
         }
-        self.decide_emptied(effects);
-        self.take_on_blend(effects);
+        self.decide_emptied(facts);
+        self.take_on_blend(facts);
     }
 
     /// If the server empties a slot for a task, it launches the task before the next batch. So an
     /// empty slot without a task stays empty, however busy the others are.
-    fn decide_emptied(&mut self, effects: &mut Vec<Effect>) {
+    fn decide_emptied(&mut self, facts: &mut Vec<Fact>) {
         if !self.launches {
             return;
         }
@@ -90,15 +93,14 @@ impl Ledger {
             .map(|(&id, _)| id)
             .collect();
         for id in emptied {
-            self.release_ghost(id, Reason::Cleared, effects);
+            self.release_ghost(id, Reason::Cleared, facts);
         }
     }
 
-    pub(super) fn evaluated(
-        &mut self,
-        failed: &[(SequenceId, Position)],
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn evaluated(&mut self, failed: &[(SequenceId, Position)], facts: &mut Vec<Fact>) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.evaluated(!failed.is_empty(), facts);
+        }
         if failed.is_empty() {
             for index in 0..self.in_flight.len() {
                 let flight = &self.in_flight[index];
@@ -108,14 +110,14 @@ impl Ledger {
                         .sequences
                         .get_mut(&id)
                         .and_then(|sequence| sequence.launch.take());
-                    self.abandon(launch, effects);
+                    self.abandon(launch, facts);
                 } else if ends {
-                    self.mark_cached(id, effects);
+                    self.mark_cached(id, facts);
                 }
             }
         }
         for index in 0..self.in_flight.len() {
-            self.review_slot(self.in_flight[index].sequence, effects);
+            self.review_slot(self.in_flight[index].sequence, facts);
         }
         self.clear_in_flight();
         for &(id, last) in failed {
@@ -125,10 +127,10 @@ impl Ledger {
             let holder = sequence.holder;
             let held = u32::try_from(i64::from(last) + 1).unwrap_or(0);
             if held > self.tree.depth(holder) {
-                self.obscure(id, effects);
+                self.obscure(id, facts);
             } else {
                 // The server tries again with a smaller batch, so the removed tokens stay undecided.
-                self.remove(id, i64::from(held), i64::MAX, effects);
+                self.remove(id, i64::from(held), i64::MAX, facts);
             }
         }
     }
@@ -180,7 +182,7 @@ impl Ledger {
         id: SequenceId,
         position: Position,
         tokens: &[Token],
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) -> bool {
         let sequence = self.sequence(id);
         sequence.tail.clear();
@@ -192,21 +194,21 @@ impl Ledger {
         let position = i64::from(position);
         let after_media = self.tree.last(holder).is_some_and(|token| token < 0);
         if position < 0 || position > held + WIDEST_GAP || (position > held && !after_media) {
-            self.obscure(id, effects);
+            self.obscure(id, facts);
             return false;
         }
         if position < held {
-            self.remove(id, position, i64::MAX, effects);
+            self.remove(id, position, i64::MAX, facts);
         } else if position > held {
-            self.walk(id, &vec![FILLER; (position - held) as usize], effects);
+            self.walk(id, &vec![FILLER; (position - held) as usize], facts);
         }
         match self.sequence(id).forgotten {
             Some(nth) => {
                 let places = position..position + tokens.len() as i64;
                 let unseen = places.map(|at| crate::unseen_token(nth, at as Position));
-                self.walk(id, &unseen.collect::<Vec<_>>(), effects);
+                self.walk(id, &unseen.collect::<Vec<_>>(), facts);
             }
-            None => self.walk(id, tokens, effects),
+            None => self.walk(id, tokens, facts),
         }
         true
     }
@@ -226,7 +228,7 @@ impl Ledger {
     }
 
     /// Appends tokens to a sequence, and decides its undecided branch if the tokens do.
-    pub(super) fn walk(&mut self, id: SequenceId, tokens: &[Token], effects: &mut Vec<Effect>) {
+    pub(super) fn walk(&mut self, id: SequenceId, tokens: &[Token], facts: &mut Vec<Fact>) {
         let sequence = self.sequence(id);
         let holder = sequence.holder;
         let ghost = sequence.ghost.as_ref().map(|ghost| ghost.holder);
@@ -235,7 +237,7 @@ impl Ledger {
             walked = self.tree.follow(holder, tokens, Some(ghost));
             let arrived = self.tree.depth(holder) == self.tree.depth(ghost);
             if arrived || walked < tokens.len() {
-                self.release_ghost(id, Reason::Overwritten, effects);
+                self.release_ghost(id, Reason::Overwritten, facts);
             }
         }
         self.tree.extend(holder, &tokens[walked..]);

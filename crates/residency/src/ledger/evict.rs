@@ -4,7 +4,7 @@
 use super::*;
 
 impl Ledger {
-    /// Removes a request and its marks, without an effect.
+    /// Removes a request and its marks, and says nothing of it.
     pub(super) fn forget(&mut self, name: RequestKey) -> Option<RequestId> {
         let request = self.requests.remove(name)?;
         for mark in request.marks.into_iter().flatten() {
@@ -19,13 +19,20 @@ impl Ledger {
         name: RequestKey,
         reason: Reason,
         place: Place,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         let request = self.requests.get(name);
         if let Some(evaluation) = request.and_then(|request| request.evaluation) {
-            self.lose_unclaimed(evaluation, reason, place, effects);
+            self.lose_unclaimed(evaluation, reason, place, facts);
         } else if let Some(id) = self.forget(name) {
-            effects.push(Effect::Evicted { id, reason, place });
+            let jobs = self.jobs.as_ref();
+            let by = jobs.and_then(|jobs| jobs.evicts(reason, place));
+            facts.push(Fact::Evicted {
+                id,
+                reason,
+                place,
+                by,
+            });
         }
     }
 
@@ -35,15 +42,15 @@ impl Ledger {
         holder: Holder,
         reason: Reason,
         place: Place,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         let above = self.wanting_above(holder);
         self.tree.release(holder, &mut self.lost);
-        self.evict_lost(reason, place, effects);
-        self.review_wanting(&above, reason, place, effects);
+        self.evict_lost(reason, place, facts);
+        self.review_wanting(&above, reason, place, facts);
     }
 
-    pub(super) fn evict_lost(&mut self, reason: Reason, place: Place, effects: &mut Vec<Effect>) {
+    pub(super) fn evict_lost(&mut self, reason: Reason, place: Place, facts: &mut Vec<Fact>) {
         if self.lost.is_empty() {
             return;
         }
@@ -55,19 +62,14 @@ impl Ledger {
             }
         }
         for label in &lost {
-            self.end(label.request, reason, place, effects);
+            self.end(label.request, reason, place, facts);
         }
         lost.clear();
         self.lost = lost;
     }
 
     /// Decides that the undecided branch of a slot is lost.
-    pub(super) fn release_ghost(
-        &mut self,
-        id: SequenceId,
-        reason: Reason,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn release_ghost(&mut self, id: SequenceId, reason: Reason, facts: &mut Vec<Fact>) {
         let ghost = self
             .sequences
             .get_mut(&id)
@@ -78,30 +80,32 @@ impl Ledger {
             } else {
                 reason
             };
-            self.release(ghost.holder, reason, Place::Slot(id), effects);
+            self.release(ghost.holder, reason, Place::Slot(id), facts);
         }
     }
 
-    pub(super) fn reset(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn reset(&mut self, facts: &mut Vec<Fact>) {
         for name in self.requests.live() {
             let request = self.requests.get(name);
             if request.is_some_and(|request| request.evaluation.is_none()) {
-                self.give_up(name, Reason::Reset, effects);
+                self.give_up(name, Reason::Reset, facts);
             }
         }
     }
 
     /// Reports a request as evicted although it may still be cached: it is no longer tracked.
-    pub(super) fn give_up(&mut self, name: RequestKey, reason: Reason, effects: &mut Vec<Effect>) {
+    pub(super) fn give_up(&mut self, name: RequestKey, reason: Reason, facts: &mut Vec<Fact>) {
         let request = self.requests.get(name);
         let found = request.and_then(|request| self.whereabouts(&request.id));
         let place = found.unwrap_or_default().place();
-        self.end(name, reason, place, effects);
+        self.end(name, reason, place, facts);
     }
 
-    pub(super) fn out_of_step(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn out_of_step(&mut self, facts: &mut Vec<Fact>) {
+        self.tell(facts, || Fact::OutOfStep);
+        let jobs = self.jobs.take().map(|_| Jobs::default());
         for name in self.requests.live() {
-            self.end(name, Reason::OutOfStep, Place::Nowhere, effects);
+            self.end(name, Reason::OutOfStep, Place::Nowhere, facts);
         }
         self.requests.clear();
         self.reaches.clear();
@@ -112,6 +116,7 @@ impl Ledger {
             uncached: std::mem::take(&mut self.uncached),
             reaches: std::mem::take(&mut self.reaches),
             adapters: std::mem::take(&mut self.adapters),
+            jobs,
             stepped_out: true,
             unheard: true,
             unseen: self.unseen,

@@ -14,7 +14,7 @@ const IDLE: Duration = Duration::from_millis(100);
 const ABANDONED: Duration = Duration::from_secs(1);
 
 impl Ledger {
-    pub(super) fn quiet(&mut self, elapsed: Duration, effects: &mut Vec<Effect>) {
+    pub(super) fn quiet(&mut self, elapsed: Duration, facts: &mut Vec<Fact>) {
         if elapsed < EMPTIED {
             return;
         }
@@ -48,13 +48,13 @@ impl Ledger {
             })
             .collect();
         for (id, reason) in decided {
-            self.release_ghost(id, reason, effects);
-            self.settle_blend(id, effects);
+            self.release_ghost(id, reason, facts);
+            self.settle_blend(id, facts);
         }
-        self.review_changed(effects);
+        self.review_changed(facts);
         if idle {
             for name in self.requests.answered_incomplete().collect::<Vec<_>>() {
-                self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+                self.end(name, Reason::NeverCached, Place::Nowhere, facts);
             }
         }
     }

@@ -13,7 +13,7 @@ fn range(from: Position, to: Position) -> (i64, i64) {
 }
 
 impl Ledger {
-    pub(super) fn memory(&mut self, event: Event, effects: &mut Vec<Effect>) {
+    pub(super) fn memory(&mut self, event: Event, facts: &mut Vec<Fact>) {
         match event {
             Event::Removed {
                 sequence, from, to, ..
@@ -23,7 +23,7 @@ impl Ledger {
                     self.heard(sequence);
                 }
                 for id in self.named(sequence) {
-                    self.remove(id, from, to, effects);
+                    self.remove(id, from, to, facts);
                 }
             }
             Event::Kept { sequence, .. } => {
@@ -31,17 +31,17 @@ impl Ledger {
                 self.heard(-1);
                 for id in self.named(-1) {
                     if id != sequence {
-                        self.empty(id, Reason::Cleared, effects);
+                        self.empty(id, Reason::Cleared, facts);
                     }
                 }
             }
             Event::Cleared { .. } => {
                 self.heard(-1);
-                self.empty_all(Reason::Cleared, effects);
+                self.empty_all(Reason::Cleared, facts);
             }
             Event::Obscured { sequence, .. } => {
                 for id in self.named(sequence) {
-                    self.obscure(id, effects);
+                    self.obscure(id, facts);
                 }
             }
             Event::Copied {
@@ -50,7 +50,12 @@ impl Ledger {
                 from,
                 to,
                 ..
-            } => self.copy(source, target, range(from, to), effects),
+            } => {
+                if let Some(jobs) = &mut self.jobs {
+                    jobs.copied(source, target, facts);
+                }
+                self.copy(source, target, range(from, to), facts);
+            }
             Event::Shifted {
                 sequence,
                 from,
@@ -58,7 +63,7 @@ impl Ledger {
                 delta,
                 ..
             } if self.sequences.contains_key(&sequence) => {
-                self.shift(sequence, range(from, to), i64::from(delta), effects);
+                self.shift(sequence, range(from, to), i64::from(delta), facts);
             }
             Event::Saved {
                 sequence, buffer, ..
@@ -71,27 +76,31 @@ impl Ledger {
                     Some(copy) => self.buffers.insert(buffer, copy),
                     None => self.buffers.remove(&buffer),
                 };
-                self.freed(buffer, effects);
+                self.freed(buffer, facts);
                 self.reaches.saved(sequence, buffer);
                 if let Some(before) = before {
-                    self.release(before, Reason::DroppedFromHost, Place::Host, effects);
+                    self.release(before, Reason::DroppedFromHost, Place::Host, facts);
                 }
+                self.tell_saved(sequence, buffer, facts);
             }
             Event::Restored {
                 sequence, buffer, ..
             } => match self.buffers.get(&buffer).copied() {
                 Some(saved) => {
+                    self.replacing(true);
                     let holder = self.tree.hold_beside(saved);
                     // The server restores a sequence for its next task, which may want other
                     // adapters. The task before it is over.
-                    self.settle_blend(sequence, effects);
+                    self.settle_blend(sequence, facts);
                     self.sequence(sequence).unsettled = true;
-                    self.replace(sequence, holder, effects);
+                    self.replace(sequence, holder, facts);
                     self.reaches.restored(sequence, buffer);
+                    self.replacing(false);
+                    self.tell_restored(sequence, buffer, facts);
                 }
                 None => {
                     self.sequence(sequence);
-                    self.obscure(sequence, effects);
+                    self.obscure(sequence, facts);
                     self.sequence(sequence).unknown = self.stepped_out;
                 }
             },
@@ -104,15 +113,70 @@ impl Ledger {
                 first,
                 last,
                 ..
-            } => self.checkpointed(sequence, buffer, (first, last)),
+            } => {
+                self.checkpointed(sequence, buffer, (first, last));
+                self.tell(facts, || Fact::Checkpointed { buffer });
+            }
             Event::Replaced {
                 sequence, tokens, ..
             } => {
                 let holder = self.tree.hold_root();
                 self.tree.extend(holder, &tokens);
-                self.replace(sequence, holder, effects);
+                self.replacing(true);
+                self.replace(sequence, holder, facts);
+                self.replacing(false);
             }
             _ => {}
+        }
+    }
+
+    /// Buffers of a context that is not the primary one take memory, too.
+    pub(super) fn memory_of_others(&self, event: &Event, facts: &mut Vec<Fact>) {
+        match *event {
+            Event::Saved { buffer, .. } => self.tell(facts, || Fact::Freed { buffer }),
+            Event::Checkpointed { buffer, .. } => {
+                self.tell(facts, || Fact::Checkpointed { buffer });
+            }
+            _ => {}
+        }
+    }
+
+    fn tell_saved(&mut self, sequence: SequenceId, buffer: BufferId, facts: &mut Vec<Fact>) {
+        if !self.knows(buffer) {
+            return self.tell_freed(buffer, facts);
+        }
+        if let Some(jobs) = &mut self.jobs {
+            jobs.saved(sequence, buffer);
+        }
+        self.tell(facts, || Fact::Saved {
+            sequence,
+            buffer,
+            tokens: self.held(sequence),
+        });
+    }
+
+    fn tell_restored(&mut self, sequence: SequenceId, buffer: BufferId, facts: &mut Vec<Fact>) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.restored(sequence, buffer);
+        }
+        self.tell(facts, || Fact::Restored {
+            sequence,
+            buffer,
+            tokens: self.held(sequence),
+        });
+    }
+
+    pub(super) fn tell_freed(&mut self, buffer: BufferId, facts: &mut Vec<Fact>) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.freed(buffer);
+        }
+        self.tell(facts, || Fact::Freed { buffer });
+    }
+
+    /// See [`Jobs::replacing`].
+    fn replacing(&mut self, replacing: bool) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.replacing(replacing);
         }
     }
 
@@ -137,7 +201,7 @@ impl Ledger {
     }
 
     /// Removes positions `[from, to)`. The branch that the sequence leaves is undecided.
-    pub(super) fn remove(&mut self, id: SequenceId, from: i64, to: i64, effects: &mut Vec<Effect>) {
+    pub(super) fn remove(&mut self, id: SequenceId, from: i64, to: i64, facts: &mut Vec<Fact>) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
         };
@@ -170,17 +234,11 @@ impl Ledger {
         self.reaches.cut(id, from);
         self.tree.retreat(holder, from as u32, &mut self.lost);
         debug_assert!(self.lost.is_empty(), "the ghost holds what was left");
-        self.evict_lost(Reason::Overwritten, Place::Slot(id), effects);
+        self.evict_lost(Reason::Overwritten, Place::Slot(id), facts);
     }
 
     /// Moves positions `[from, to)` by `delta`.
-    fn shift(
-        &mut self,
-        id: SequenceId,
-        (from, to): (i64, i64),
-        delta: i64,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn shift(&mut self, id: SequenceId, (from, to): (i64, i64), delta: i64, facts: &mut Vec<Fact>) {
         if to <= from || delta == 0 {
             return;
         }
@@ -190,7 +248,7 @@ impl Ledger {
         let held = i64::from(self.tree.depth(holder));
         if from < held {
             let tokens = self.tree.read(holder, from as u32);
-            self.remove(id, from, END, effects);
+            self.remove(id, from, END, facts);
             if let Some(ghost) = self.sequence(id).ghost.as_mut() {
                 ghost.shifted = true;
             }
@@ -222,12 +280,12 @@ impl Ledger {
         let held = i64::from(self.tree.depth(holder));
         if overlap || moved.first().is_some_and(|f| f.start < held) {
             // Two tokens stand at one position: what the engine would reuse is not known.
-            self.obscure(id, effects);
+            self.obscure(id, facts);
             return;
         }
         let mut rest = moved.into_iter().peekable();
         while let Some(fragment) = rest.next_if(|f| f.start == i64::from(self.tree.depth(holder))) {
-            self.walk(id, &fragment.tokens, effects);
+            self.walk(id, &fragment.tokens, facts);
         }
         self.sequence(id).tail = rest.collect();
     }
@@ -237,19 +295,19 @@ impl Ledger {
         source: SequenceId,
         target: SequenceId,
         (from, to): (i64, i64),
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         if source == target || to <= from {
             return;
         }
         self.sequence(target);
         let Some(source_slot) = self.sequences.get(&source) else {
-            self.obscure(target, effects);
+            self.obscure(target, facts);
             return;
         };
         let (held, evaluated) = (source_slot.holder, source_slot.launch.is_none());
         if from > 0 {
-            self.obscure(target, effects);
+            self.obscure(target, facts);
             return;
         }
         let blend = self.sequence(source).blend;
@@ -260,34 +318,34 @@ impl Ledger {
         let end = u32::try_from(to).unwrap_or(u32::MAX);
         self.tree.retreat(copy, end, &mut self.lost);
         debug_assert!(self.lost.is_empty(), "the source holds it all");
-        self.replace(target, copy, effects);
+        self.replace(target, copy, facts);
         self.reaches.copied(source, target);
         // With `n` answers to one prompt, each child task takes over the prompt that its parent has
         // evaluated. The questions to a decision model share the beginning of their prompts only: it is
         // copied before the parent's prompt ends, and each child goes on by itself.
         if evaluated {
-            self.mark_cached(target, effects);
+            self.mark_cached(target, facts);
         }
     }
 
     /// Replaces the content of a sequence by that of `holder`.
-    fn replace(&mut self, id: SequenceId, holder: Holder, effects: &mut Vec<Effect>) {
+    fn replace(&mut self, id: SequenceId, holder: Holder, facts: &mut Vec<Fact>) {
         // The new content counts before the old one is released: a request that both hold is not
         // evicted.
         self.sequence(id).arriving = Some(holder);
-        self.release_ghost(id, Reason::Overwritten, effects);
+        self.release_ghost(id, Reason::Overwritten, facts);
         let sequence = self.sequence(id);
         sequence.arriving = None;
         sequence.tail.clear();
         sequence.unknown = false;
         let before = std::mem::replace(&mut sequence.holder, holder);
         self.reaches.emptied(id);
-        self.release(before, Reason::Overwritten, Place::Slot(id), effects);
+        self.release(before, Reason::Overwritten, Place::Slot(id), facts);
     }
 
     /// Empties a sequence. Nothing of it stays undecided.
-    fn empty(&mut self, id: SequenceId, reason: Reason, effects: &mut Vec<Effect>) {
-        self.release_ghost(id, reason, effects);
+    fn empty(&mut self, id: SequenceId, reason: Reason, facts: &mut Vec<Fact>) {
+        self.release_ghost(id, reason, facts);
         let sequence = self.sequence(id);
         sequence.tail.clear();
         sequence.unknown = false;
@@ -295,18 +353,18 @@ impl Ledger {
         self.reaches.emptied(id);
         let above = self.wanting_above(holder);
         self.tree.retreat(holder, 0, &mut self.lost);
-        self.evict_lost(reason, Place::Slot(id), effects);
-        self.review_wanting(&above, reason, Place::Slot(id), effects);
+        self.evict_lost(reason, Place::Slot(id), facts);
+        self.review_wanting(&above, reason, Place::Slot(id), facts);
     }
 
-    pub(super) fn empty_all(&mut self, reason: Reason, effects: &mut Vec<Effect>) {
+    pub(super) fn empty_all(&mut self, reason: Reason, facts: &mut Vec<Fact>) {
         for id in self.named(-1) {
-            self.empty(id, reason, effects);
+            self.empty(id, reason, facts);
         }
     }
 
     /// Claims nothing more of a sequence.
-    pub(super) fn obscure(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
-        self.empty(id, Reason::OutOfStep, effects);
+    pub(super) fn obscure(&mut self, id: SequenceId, facts: &mut Vec<Fact>) {
+        self.empty(id, Reason::OutOfStep, facts);
     }
 }

@@ -2,6 +2,8 @@
 //! every event.
 
 use super::*;
+use crate::account::Asker;
+use crate::jobs::TokenCounts;
 use crate::token::{FILLER, is_unseen};
 
 /// Where the prompt of a live request is; of several prompts, the first.
@@ -23,6 +25,17 @@ impl Whereabouts {
             None => Place::Nowhere,
         }
     }
+}
+
+/// A prompt that was not evaluated to its end, as far as outputs tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Its tokens up to now.
+    pub counts: TokenCounts,
+    /// Nothing of it was evaluated or is being evaluated.
+    pub untouched: bool,
+    /// It is the prompt of an embedding, whose outputs do not tell where it ends.
+    pub whole: bool,
 }
 
 /// The saved sequences in host memory, in total.
@@ -110,6 +123,24 @@ impl Ledger {
     /// The slots that are known, ascending.
     pub fn slots(&self) -> impl Iterator<Item = SequenceId> {
         self.sequences.keys().copied()
+    }
+
+    /// Who asked for the last task of a slot, and whether that request is not answered yet. `None`: none
+    /// was launched there, or the ledger is not [observed](Self::observed).
+    #[must_use]
+    pub fn works_for(&self, sequence: SequenceId) -> Option<(Asker, bool)> {
+        self.jobs.as_ref()?.in_slot(sequence)
+    }
+
+    /// The prompt that a slot works on.
+    #[must_use]
+    pub fn unfinished(&self, sequence: SequenceId) -> Option<Unfinished> {
+        let prompt = self.jobs.as_ref()?.prompt(sequence)?;
+        Some(Unfinished {
+            counts: prompt.so_far(),
+            untouched: prompt.is_untouched(),
+            whole: prompt.over().is_some(),
+        })
     }
 
     /// Whether [`Event::Quiet`] could decide something.

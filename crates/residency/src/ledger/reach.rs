@@ -245,12 +245,12 @@ impl Ledger {
     }
 
     /// A buffer was freed: that of a checkpoint, or of a host entry.
-    pub(super) fn freed(&mut self, buffer: BufferId, effects: &mut Vec<Effect>) {
+    pub(super) fn freed(&mut self, buffer: BufferId, facts: &mut Vec<Fact>) {
         if let Some(id) = self.drop_checkpoint(buffer) {
             self.reaches.changed.insert(id);
         }
         if self.reaches.hosts.remove(&buffer).is_some() {
-            self.review(CacheEntry::Host(buffer), effects);
+            self.review(CacheEntry::Host(buffer), facts);
         }
     }
 
@@ -321,22 +321,22 @@ impl Ledger {
 
     /// Checks the marks whose witness is this slot, unless the slot is busy. Called after each
     /// evaluated batch with entries of the slot.
-    pub(super) fn review_slot(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+    pub(super) fn review_slot(&mut self, id: SequenceId, facts: &mut Vec<Fact>) {
         if self.window().is_some() && !self.is_busy(id) {
             self.reaches.changed.remove(&id);
-            self.review(CacheEntry::Slot(id), effects);
+            self.review(CacheEntry::Slot(id), facts);
         }
     }
 
     /// Checks the slots whose reach has changed since they were checked last.
-    pub(super) fn review_changed(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn review_changed(&mut self, facts: &mut Vec<Fact>) {
         for id in self.reaches.changed.clone() {
-            self.review_slot(id, effects);
+            self.review_slot(id, facts);
         }
     }
 
     /// Finds a witness for each mark that had this one, and evicts the requests of those without.
-    fn review(&mut self, witness: CacheEntry, effects: &mut Vec<Effect>) {
+    fn review(&mut self, witness: CacheEntry, facts: &mut Vec<Fact>) {
         let Some(window) = self.window() else { return };
         let Some(marks) = self.reaches.watched.remove(&witness) else {
             return;
@@ -357,7 +357,7 @@ impl Ledger {
                         CacheEntry::Slot(id) => Place::Slot(id),
                         CacheEntry::Host(_) => Place::Host,
                     };
-                    self.end(watched.label.request, Reason::OutOfReach, place, effects);
+                    self.end(watched.label.request, Reason::OutOfReach, place, facts);
                 }
             }
         }
@@ -393,7 +393,7 @@ impl Ledger {
             let reach = self.reaches.hosts.get(buffer);
             reach.is_none_or(|reach| reach.serves(prompt, window)) && self.tree.covers(holder, mark)
         });
-        // The smallest id, so that equal events give equal effects.
+        // The smallest id, so that equal events give equal facts.
         let found = slots.map(|(&id, _)| CacheEntry::Slot(id)).min();
         found.or_else(|| hosts.map(|(&buffer, _)| CacheEntry::Host(buffer)).min())
     }

@@ -5,17 +5,74 @@ use super::*;
 use crate::adapters::Named;
 
 impl Ledger {
-    pub(super) fn launched(&mut self, id: SequenceId, task: TaskId, effects: &mut Vec<Effect>) {
+    pub(super) fn posted(
+        &mut self,
+        arrival: Arrival,
+        task: TaskId,
+        id: Option<RequestId>,
+        facts: &mut Vec<Fact>,
+    ) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.posted(arrival, task, id.as_ref(), facts);
+        }
+        let Some(id) = id else { return };
+        let Posted::New { superseded } = self.requests.post(arrival, task, &id) else {
+            return;
+        };
+        if let Some(name) = superseded {
+            self.forget(name);
+        }
+        facts.push(Fact::Awaited { id });
+        if let Some(oldest) = self.requests.beyond(MOST_LIVE) {
+            self.give_up(oldest, Reason::TooMany, facts);
+        }
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        arrival: Arrival,
+        id: Option<RequestId>,
+        facts: &mut Vec<Fact>,
+    ) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.answered(arrival, id.as_ref(), facts);
+        }
+        let Some(id) = id else { return };
+        match self.requests.find_arrival(&id, arrival) {
+            Some(name) => {
+                if let Some(request) = self.requests.get_mut(name) {
+                    request.answered = true;
+                }
+                self.end_if_over(name, facts);
+            }
+            // Its request was evicted already, or another request with this id took its place.
+            None if self.requests.answered_late(arrival) => {}
+            // Rejected before it became a task. An older request with this
+            // id may well be cached.
+            None if self.requests.find(&id).is_none() => facts.push(Fact::Evicted {
+                id,
+                reason: Reason::NeverCached,
+                place: Place::Nowhere,
+                by: None,
+            }),
+            None => {}
+        }
+    }
+
+    pub(super) fn launched(&mut self, id: SequenceId, task: TaskId, facts: &mut Vec<Fact>) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.launched(id, task, None, facts);
+        }
         self.launches = true;
         let mut request = self.requests.launch(task);
         let forgotten = self.uncached.remove(&task).then(|| self.next_unseen());
         if forgotten.is_some() {
             if let Some(name) = request.take() {
-                self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+                self.end(name, Reason::NeverCached, Place::Nowhere, facts);
             }
         }
         let named = self.adapters.take_named(task);
-        self.begin(id, request, forgotten, named, effects);
+        self.begin(id, request, forgotten, named, facts);
     }
 
     /// A slot took a task. `request`: its request, if that has an id and may be cached.
@@ -25,7 +82,7 @@ impl Ledger {
         request: Option<RequestKey>,
         forgotten: Option<u32>,
         named: Option<Named>,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         let sequence = self.sequence(id);
         sequence.forgotten = forgotten;
@@ -38,8 +95,8 @@ impl Ledger {
             names_adapters: false,
             named: None,
         });
-        self.adapt_to_launch(id, named, before.as_ref(), effects);
-        self.abandon(before, effects);
+        self.adapt_to_launch(id, named, before.as_ref(), facts);
+        self.abandon(before, facts);
     }
 
     /// A number for the next content that gets placeholder tokens.
@@ -49,35 +106,35 @@ impl Ledger {
     }
 
     /// A task lost its slot before its prompt was evaluated.
-    pub(super) fn abandon(&mut self, launch: Option<Launch>, effects: &mut Vec<Effect>) {
+    pub(super) fn abandon(&mut self, launch: Option<Launch>, facts: &mut Vec<Fact>) {
         let Some(launch) = launch else { return };
         let Some(name) = launch.request else { return };
         if launch.mark.is_none() {
-            self.fail(name, effects);
+            self.fail(name, facts);
         }
     }
 
     /// A task of a request was launched, and its prompt will not be evaluated.
-    pub(super) fn fail(&mut self, name: RequestKey, effects: &mut Vec<Effect>) {
+    pub(super) fn fail(&mut self, name: RequestKey, facts: &mut Vec<Fact>) {
         if let Some(request) = self.requests.get_mut(name) {
             request.running = request.running.saturating_sub(1);
             request.failed = true;
             if let Some(evaluation) = request.evaluation {
-                self.fail_unclaimed(evaluation, effects);
+                self.fail_unclaimed(evaluation, facts);
                 return;
             }
         }
-        self.end_if_over(name, effects);
+        self.end_if_over(name, facts);
     }
 
-    pub(super) fn end_if_over(&mut self, name: RequestKey, effects: &mut Vec<Effect>) {
+    pub(super) fn end_if_over(&mut self, name: RequestKey, facts: &mut Vec<Fact>) {
         if self.requests.is_over(name) {
-            self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+            self.end(name, Reason::NeverCached, Place::Nowhere, facts);
         }
     }
 
     /// The prompt of a slot's task has been evaluated. It ends where the sequence ends now.
-    pub(super) fn mark_cached(&mut self, id: SequenceId, effects: &mut Vec<Effect>) {
+    pub(super) fn mark_cached(&mut self, id: SequenceId, facts: &mut Vec<Fact>) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
         };
@@ -105,7 +162,7 @@ impl Ledger {
         }
         if end == 0 || !self.is_wholly_served(name) {
             // The server would reuse nothing of this prompt.
-            self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+            self.end(name, Reason::NeverCached, Place::Nowhere, facts);
             return;
         }
         if marked.is_some() {
@@ -116,9 +173,9 @@ impl Ledger {
             return;
         };
         if let Some(evaluation) = request.evaluation {
-            self.settle_unclaimed(evaluation, id, depth, effects);
+            self.settle_unclaimed(evaluation, id, depth, facts);
         } else if complete {
-            effects.push(Effect::Cached {
+            facts.push(Fact::Cached {
                 id: request.id.clone(),
                 sequence: id,
                 tokens: depth,

@@ -108,9 +108,9 @@ fn equal_events_give_equal_effects_in_equal_order() {
     }
 }
 
-/// If the random events led to no effects, the agreement of both ledgers would prove nothing.
+/// If the random events led to no facts, the agreement of both ledgers would prove nothing.
 #[test]
-fn random_events_lead_to_every_effect() {
+fn random_events_lead_to_every_fact_of_the_cache() {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for seed in 0..300 {
         let mut choices = Random(seed);
@@ -118,21 +118,22 @@ fn random_events_lead_to_every_effect() {
         let mut double = naive::Naive::default();
         for _ in 0..LIFE {
             let event = generator.next(&mut choices, &double);
-            for effect in double.apply(&event) {
-                let name = match effect {
-                    Effect::Awaited { .. } => "awaited".into(),
-                    Effect::Cached { .. } => "cached".into(),
-                    Effect::Evicted { reason, place, .. } => match place {
+            for fact in double.apply(&event) {
+                let name = match fact {
+                    Fact::Awaited { .. } => "awaited".into(),
+                    Fact::Cached { .. } => "cached".into(),
+                    Fact::Evicted { reason, place, .. } => match place {
                         Place::Slot(_) => format!("{} in a slot", reason.as_str()),
                         Place::Host => format!("{} in host memory", reason.as_str()),
                         Place::Nowhere => reason.as_str().into(),
                     },
+                    other => panic!("nobody observes: {other:?}"),
                 };
                 *seen.entry(name).or_default() += 1;
             }
         }
     }
-    for effect in [
+    for fact in [
         "awaited",
         "cached",
         "overwritten in a slot",
@@ -147,14 +148,14 @@ fn random_events_lead_to_every_effect() {
         "reset",
     ] {
         assert!(
-            seen.get(effect).is_some_and(|&count| count >= 30),
-            "{effect}: {seen:#?}"
+            seen.get(fact).is_some_and(|&count| count >= 30),
+            "{fact}: {seen:#?}"
         );
     }
 }
 
 /// The naive ledger does not model bounded contexts. There, too, nothing may panic, the tree must be
-/// valid, and the live ids must be those that the effects imply.
+/// valid, and the live ids must be those that the facts imply.
 #[test]
 fn in_a_bounded_context_the_live_ids_follow_from_the_effects() {
     let context = ContextId(1);
@@ -193,18 +194,19 @@ fn in_a_bounded_context_the_live_ids_follow_from_the_effects() {
                     event
                 }
             };
-            let mut effects = Vec::new();
-            ledger.apply(event.clone(), &mut effects);
+            let mut facts = Vec::new();
+            ledger.apply(event.clone(), &mut facts);
             ledger.tree.check();
-            for effect in effects {
-                match effect {
-                    Effect::Awaited { id } => drop(live.insert(id)),
-                    Effect::Cached { id, .. } => assert!(live.contains(&id), "seed {seed}"),
-                    Effect::Evicted { id, reason, .. } => {
+            for fact in facts {
+                match fact {
+                    Fact::Awaited { id } => drop(live.insert(id)),
+                    Fact::Cached { id, .. } => assert!(live.contains(&id), "seed {seed}"),
+                    Fact::Evicted { id, reason, .. } => {
                         let known = live.remove(&id);
                         assert!(known || reason == Reason::NeverCached, "seed {seed}");
                         out_of_reach += usize::from(reason == Reason::OutOfReach);
                     }
+                    other => panic!("nobody observes: {other:?}"),
                 }
             }
             let ids: std::collections::BTreeSet<_> = ledger.ids().cloned().collect();

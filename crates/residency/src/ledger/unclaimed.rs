@@ -2,7 +2,7 @@
 //!
 //! Where requests are tied to slots by their prompts, and two requests wait with the same prompt, an
 //! evaluation of it may belong to either. A *stand-in* takes the request's place: it is launched and
-//! marked like a request, but has no effects. A request that claims the evaluation later gets a mark
+//! marked like a request, but has no facts. A request that claims the evaluation later gets a mark
 //! where the stand-in's mark is. If that mark was lost meanwhile, the request is evicted. All of
 //! these requests name the same LoRA adapters ([`Ledger::are_alike`]), and so does the stand-in.
 
@@ -49,8 +49,11 @@ impl Ledger {
         id: SequenceId,
         evaluation: EvaluationId,
         likely: TaskId,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.launched(id, likely, Some(evaluation), facts);
+        }
         self.launches = true;
         let stand_in = self.requests.stand_in(evaluation);
         let unclaimed = Unclaimed {
@@ -62,15 +65,18 @@ impl Ledger {
         };
         self.unclaimed.insert(evaluation, unclaimed);
         let named = self.adapters.named(likely).cloned();
-        self.begin(id, Some(stand_in), None, named, effects);
+        self.begin(id, Some(stand_in), None, named, facts);
     }
 
     pub(super) fn claimed(
         &mut self,
         evaluation: EvaluationId,
         task: TaskId,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.claimed(evaluation, task, facts);
+        }
         let named = self.adapters.take_named(task);
         let Some(name) = self.requests.launch(task) else {
             return;
@@ -78,15 +84,18 @@ impl Ledger {
         match self.unclaimed.get_mut(&evaluation) {
             Some(unclaimed) => match unclaimed.state {
                 Evaluation::Running => unclaimed.claims.push((name, named)),
-                Evaluation::Cached => self.join_unclaimed(evaluation, name, named, effects),
-                Evaluation::Lost(reason, place) => self.end(name, reason, place, effects),
-                Evaluation::Failed => self.fail(name, effects),
+                Evaluation::Cached => self.join_unclaimed(evaluation, name, named, facts),
+                Evaluation::Lost(reason, place) => self.end(name, reason, place, facts),
+                Evaluation::Failed => self.fail(name, facts),
             },
-            None => self.fail(name, effects),
+            None => self.fail(name, facts),
         }
     }
 
-    pub(super) fn close_claims(&mut self, evaluation: EvaluationId) {
+    pub(super) fn close_claims(&mut self, evaluation: EvaluationId, facts: &mut Vec<Fact>) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.claims_closed(evaluation, facts);
+        }
         let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
             return;
         };
@@ -102,7 +111,7 @@ impl Ledger {
         evaluation: EvaluationId,
         id: SequenceId,
         tokens: u32,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
             return;
@@ -110,19 +119,19 @@ impl Ledger {
         unclaimed.state = Evaluation::Cached;
         unclaimed.settled = Some((id, tokens));
         for (name, named) in std::mem::take(&mut unclaimed.claims) {
-            self.join_unclaimed(evaluation, name, named, effects);
+            self.join_unclaimed(evaluation, name, named, facts);
         }
         self.forget_if_closed(evaluation);
     }
 
     /// The slot took another task before the prompt was evaluated.
-    pub(super) fn fail_unclaimed(&mut self, evaluation: EvaluationId, effects: &mut Vec<Effect>) {
+    pub(super) fn fail_unclaimed(&mut self, evaluation: EvaluationId, facts: &mut Vec<Fact>) {
         let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
             return;
         };
         unclaimed.state = Evaluation::Failed;
         for (name, _) in std::mem::take(&mut unclaimed.claims) {
-            self.fail(name, effects);
+            self.fail(name, facts);
         }
         self.forget_if_closed(evaluation);
     }
@@ -134,7 +143,7 @@ impl Ledger {
         evaluation: EvaluationId,
         reason: Reason,
         place: Place,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         if let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) {
             unclaimed.state = Evaluation::Lost(reason, place);
@@ -142,7 +151,7 @@ impl Ledger {
             let claims = std::mem::take(&mut unclaimed.claims);
             self.forget(stand_in);
             for (name, _) in claims {
-                self.end(name, reason, place, effects);
+                self.end(name, reason, place, facts);
             }
             self.forget_if_closed(evaluation);
         }
@@ -167,7 +176,7 @@ impl Ledger {
         evaluation: EvaluationId,
         name: RequestKey,
         named: Option<Named>,
-        effects: &mut Vec<Effect>,
+        facts: &mut Vec<Fact>,
     ) {
         let Some(unclaimed) = self.unclaimed.get(&evaluation) else {
             return;
@@ -191,11 +200,11 @@ impl Ledger {
         self.watch_beside(other, label);
         self.want_as_claimed(name, stand_in, named);
         if !self.is_wholly_served(name) {
-            self.end(name, Reason::NeverCached, Place::Nowhere, effects);
+            self.end(name, Reason::NeverCached, Place::Nowhere, facts);
             return;
         }
         if self.requests.settle(name) {
-            effects.push(Effect::Cached {
+            facts.push(Fact::Cached {
                 id,
                 sequence,
                 tokens,

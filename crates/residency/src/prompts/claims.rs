@@ -16,7 +16,7 @@
 //!   counting proves nothing: these evaluations are *doubtful*. A request that is served while it
 //!   waits for doubtful ones claims any that is cached.
 //!
-//! Until a request has claimed an evaluation, it counts as on its way and has no effects.
+//! Until a request has claimed an evaluation, it counts as on its way and has no facts.
 
 use crate::event::Event;
 use crate::ids::{EvaluationId, TaskId};

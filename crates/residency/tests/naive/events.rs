@@ -109,6 +109,16 @@ impl Generator {
             61 | 62 => ContextId(2),
             _ => ContextId(1),
         };
+        if self.submitted && choices.once_in(24) {
+            let sequence = slot(choices);
+            let from = position(choices, now, sequence);
+            return Event::Loaded {
+                context,
+                sequence,
+                from,
+                to: from.saturating_add(choices.below(4) as i32),
+            };
+        }
         if self.submitted && !choices.once_in(6) {
             self.submitted = false;
             return Event::Evaluated {
@@ -150,10 +160,8 @@ impl Generator {
             31..=33 => {
                 let unknown = || (Arrival(999), 0, NAMES[0].into());
                 let (arrival, _, id) = self.some_posted(choices).unwrap_or_else(unknown);
-                Event::Answered {
-                    arrival,
-                    id: Some(id),
-                }
+                let id = Some(id).filter(|_| !choices.once_in(8));
+                Event::Answered { arrival, id }
             }
             34..=42 => {
                 let from = position(choices, now, sequence);
@@ -286,6 +294,13 @@ impl Generator {
 
     fn posted(&mut self, choices: &mut impl Choices) -> Event {
         let count = self.posted.len() as u32;
+        if choices.once_in(12) {
+            return Event::Posted {
+                arrival: Arrival(u64::from(1000 + choices.below(4))),
+                task: 77,
+                id: None,
+            };
+        }
         let (arrival, task, id) = match (choices.below(16), self.some_posted(choices)) {
             // Another task of the same request.
             (0..=3, Some((arrival, _, id))) => (arrival, 100 + count as TaskId, id),

@@ -9,7 +9,7 @@
 
 use adapters::{Applied, Set, Wants};
 use contextpilot_residency::{
-    Arrival, BufferId, ContextId, Effect, EvaluationId, Event, Place, Reason, RequestId, Saved,
+    Arrival, BufferId, ContextId, EvaluationId, Event, Fact, Place, Reason, RequestId, Saved,
     Scale, SequenceId, TaskId, Token, Whereabouts,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +65,7 @@ pub(crate) struct Naive {
     ///
     /// [`unseen_token`]: contextpilot_residency::unseen_token
     unseen: u32,
-    effects: Vec<Effect>,
+    facts: Vec<Fact>,
 }
 
 #[derive(Default)]
@@ -165,7 +165,7 @@ impl Slot {
 }
 
 impl Naive {
-    pub(crate) fn apply(&mut self, event: &Event) -> Vec<Effect> {
+    pub(crate) fn apply(&mut self, event: &Event) -> Vec<Fact> {
         match *event {
             Event::ContextCreated { context } => {
                 if !self.contexts.contains(&context) {
@@ -206,13 +206,15 @@ impl Naive {
             Event::Quiet { elapsed } => self.quiet(elapsed),
             Event::OutOfStep => self.out_of_step(),
             Event::Reset => self.reset(),
+            // To the engine they are there, however they came.
+            Event::Loaded { .. } => {}
             ref other => {
                 if self.is_primary(other) {
                     self.engine(other);
                 }
             }
         }
-        std::mem::take(&mut self.effects)
+        std::mem::take(&mut self.facts)
     }
 
     fn slot(&mut self, id: SequenceId) -> &mut Slot {
@@ -354,7 +356,12 @@ impl Naive {
                 ..
             }) => self.lose_unclaimed(evaluation, reason, place),
             Some(Request { id, .. }) => {
-                self.effects.push(Effect::Evicted { id, reason, place });
+                self.facts.push(Fact::Evicted {
+                    id,
+                    reason,
+                    place,
+                    by: None,
+                });
             }
             None => {}
         }
@@ -418,7 +425,7 @@ impl Naive {
             },
         );
         self.tasks.insert(task, self.posted);
-        self.effects.push(Effect::Awaited { id: id.clone() });
+        self.facts.push(Fact::Awaited { id: id.clone() });
     }
 
     fn find(&self, id: &RequestId) -> Option<Serial> {
@@ -439,10 +446,11 @@ impl Naive {
             }
             None => {
                 if !self.gone.remove(&arrival) {
-                    self.effects.push(Effect::Evicted {
+                    self.facts.push(Fact::Evicted {
                         id: id.clone(),
                         reason: Reason::NeverCached,
                         place: Place::Nowhere,
+                        by: None,
                     });
                 }
             }
@@ -569,7 +577,7 @@ impl Naive {
             self.settle_unclaimed(evaluation, at);
         } else if request.complete() {
             let (sequence, tokens) = at;
-            self.effects.push(Effect::Cached {
+            self.facts.push(Fact::Cached {
                 id: request.id.clone(),
                 sequence,
                 tokens,
@@ -651,7 +659,7 @@ impl Naive {
             contexts: std::mem::take(&mut self.contexts),
             gone: std::mem::take(&mut self.gone),
             uncached: std::mem::take(&mut self.uncached),
-            effects: std::mem::take(&mut self.effects),
+            facts: std::mem::take(&mut self.facts),
             posted: self.posted,
             stepped_out: true,
             unheard: true,

@@ -1,11 +1,11 @@
 //! llama-server as it appears in events: slots, requests, batches.
 //!
-//! Prompts are text, one token a byte. Effects are collected as sentences, such as
+//! Prompts are text, one token a byte. Facts are collected as sentences, such as
 //! `a cached in slot 0` and `a evicted: overwritten, slot 0`.
 
 use contextpilot_residency::{
-    Arrival, BufferId, ContextId, Effect, Entry, Event, Ledger, Place, Position, SequenceId,
-    TaskId, Token,
+    Arrival, BufferId, ContextId, Entry, Event, Fact, Ledger, Place, Position, SequenceId, TaskId,
+    Token,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -64,12 +64,14 @@ impl Server {
     }
 
     pub(crate) fn apply(&mut self, event: Event) {
-        let mut effects = Vec::new();
-        self.ledger.apply(event, &mut effects);
-        self.said.extend(effects.into_iter().map(|e| match e {
-            Effect::Awaited { id } => format!("{id} awaited"),
-            Effect::Cached { id, sequence, .. } => format!("{id} cached in slot {sequence}"),
-            Effect::Evicted { id, reason, place } => {
+        let mut facts = Vec::new();
+        self.ledger.apply(event, &mut facts);
+        self.said.extend(facts.into_iter().map(|fact| match fact {
+            Fact::Awaited { id } => format!("{id} awaited"),
+            Fact::Cached { id, sequence, .. } => format!("{id} cached in slot {sequence}"),
+            Fact::Evicted {
+                id, reason, place, ..
+            } => {
                 let place = match place {
                     Place::Slot(slot) => format!("slot {slot}"),
                     Place::Host => "host".into(),
@@ -77,15 +79,16 @@ impl Server {
                 };
                 format!("{id} evicted: {}, {place}", reason.as_str())
             }
+            other => panic!("nobody observes: {other:?}"),
         }));
     }
 
-    /// The effects since the last call, as sentences.
+    /// The facts since the last call, as sentences.
     pub(crate) fn said(&mut self) -> Vec<String> {
         std::mem::take(&mut self.said)
     }
 
-    /// The evictions since the last call, sorted. The other effects since then are dropped.
+    /// The evictions since the last call, sorted. The other facts since then are dropped.
     pub(crate) fn lost(&mut self) -> Vec<String> {
         let mut said = self.said();
         said.retain(|sentence| sentence.contains("evicted"));

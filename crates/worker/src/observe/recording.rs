@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use contextpilot_control::Recording as State;
 use contextpilot_observer::{Note, Recorder, Stamp};
-use contextpilot_residency::{Event, Ledger};
+use contextpilot_residency::{Event, Fact, Ledger};
 use contextpilot_settings::TrafficFile;
 use contextpilot_traffic::{Key, MAGIC, Setup};
 use rustix::fs::{FlockOperation, flock};
@@ -74,8 +74,8 @@ impl Recording {
         self.watch(|recorder| recorder.before(event, at, ledger));
     }
 
-    pub(crate) fn after(&mut self, ledger: &Ledger) {
-        self.watch(|recorder| recorder.after(ledger));
+    pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
+        self.watch(|recorder| recorder.fact(fact, at, ledger));
     }
 
     /// Runs `work`. A panic ends the recording, and nothing else.

@@ -8,8 +8,8 @@ use std::time::Instant;
 use contextpilot_control::{Delivery, Flags, Mode, Model, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
-use contextpilot_observer::{After, Note, Now, Observer, Outside, Stamp};
-use contextpilot_residency::{Accounts, Effect, Event, Ledger};
+use contextpilot_observer::{Note, Now, Observer, Outside, Stamp};
+use contextpilot_residency::{Accounts, Event, Fact, Ledger};
 
 use super::ask::{Question, Questions};
 use super::log_file::LogFile;
@@ -71,23 +71,22 @@ impl Telemetry {
         self.pass_on();
     }
 
-    pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) -> After {
+    pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) {
         if let Some(recording) = &mut self.recording {
             recording.before(event, at, ledger);
         }
-        let after = self.watch(|observer, now| observer.before(event, at, now, ledger));
-        after.unwrap_or(After::Nothing)
+        self.watch(|observer, _| observer.before(event, ledger));
     }
 
-    pub(crate) fn effect(&mut self, effect: &Effect) {
-        self.watch(|observer, now| observer.effect(effect, now));
-    }
-
-    pub(crate) fn after(&mut self, after: After, ledger: &Ledger) {
+    pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
         if let Some(recording) = &mut self.recording {
-            recording.after(ledger);
+            recording.fact(fact, at, ledger);
         }
-        self.watch(|observer, now| observer.after(after, now, ledger));
+        self.watch(|observer, now| observer.fact(fact, at, now, ledger));
+    }
+
+    pub(crate) fn after(&mut self, ledger: &Ledger) {
+        self.watch(|observer, now| observer.after(now, ledger));
         self.pass_on();
     }
 

@@ -1,8 +1,6 @@
 //! Counts the tokens of a prompt while it is evaluated.
 
-use contextpilot_residency::Entry;
-
-use crate::note::Stamp;
+use crate::entries::Entry;
 
 /// A prompt: counts the batch entries of a slot from the launch of a task on.
 #[derive(Clone, Debug, Default)]
@@ -18,8 +16,6 @@ pub(crate) struct Prompt {
     /// All entries ask for an output, as those of embeddings do. So outputs do not tell where the prompt
     /// ends: it ends when its request is over.
     every_output: bool,
-    /// When its last batch was evaluated.
-    at: Stamp,
     pending: Pending,
 }
 
@@ -37,20 +33,38 @@ struct Pending {
     steps: usize,
 }
 
-/// How many tokens a prompt has, and how many of them were reused and evaluated.
+/// How many tokens a prompt has, and how many of them were reused and evaluated. These are the
+/// engine's own `cache_n` and `prompt_n`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TokenCounts {
-    pub(crate) tokens: u64,
-    pub(crate) reused: u64,
-    pub(crate) evaluated: u64,
+pub struct TokenCounts {
+    /// Both together.
+    pub tokens: u64,
+    /// Tokens that the slot had before the first of the prompt's entries, and those that came from the
+    /// prefix store.
+    pub reused: u64,
+    /// Batch entries of the slot, from the launch of the task to the end of the prompt, in batches that
+    /// succeeded.
+    pub evaluated: u64,
 }
 
 impl TokenCounts {
-    pub(crate) fn add(&mut self, other: Self) {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
         self.tokens += other.tokens;
         self.reused += other.reused;
         self.evaluated += other.evaluated;
     }
+}
+
+/// What a batch did to a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing: the batch failed, or had no entries of it.
+    None,
+    /// The prompt goes on.
+    GoesOn,
+    /// This was its end.
+    Ended(TokenCounts),
 }
 
 /// How many more tokens than positions a slot has. That differs only after images whose rows share
@@ -59,6 +73,11 @@ impl TokenCounts {
 pub(crate) struct Surplus(Vec<(i64, i64)>);
 
 impl Surplus {
+    /// Whether the slot has as many tokens as positions.
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn now(&self) -> i64 {
         self.0.last().map_or(0, |&(_, surplus)| surplus)
     }
@@ -112,52 +131,45 @@ impl Prompt {
     }
 
     /// Call when the batch has been evaluated or has failed. After a failure the server submits it again
-    /// in parts. Returns the counts, and when it ended, if this was the end of the prompt.
-    pub(crate) fn evaluated(
-        &mut self,
-        failed: bool,
-        at: Stamp,
-        surplus: &mut Surplus,
-    ) -> Option<(TokenCounts, Stamp)> {
+    /// in parts.
+    pub(crate) fn evaluated(&mut self, failed: bool, surplus: &mut Surplus) -> Progress {
         let pending = std::mem::take(&mut self.pending);
         if pending.entries == 0 {
-            return None;
+            return Progress::None;
         }
         if failed {
             self.last = pending.last;
             surplus.0.truncate(pending.steps);
-            return None;
+            return Progress::None;
         }
         let loaded = pending.loaded.min(pending.entries);
         self.loaded += loaded;
         self.evaluated += pending.entries - loaded;
-        self.at = at;
         self.every_output |= pending.entries > 1 && pending.outputs == pending.entries;
-        (pending.ends && !self.every_output).then(|| (self.taken(), at))
+        match pending.ends && !self.every_output {
+            true => Progress::Ended(self.so_far()),
+            false => Progress::GoesOn,
+        }
     }
 
     /// Call when its request is over. Returns the counts if the prompt is one whose end its outputs do not
     /// tell.
-    pub(crate) fn over(&self) -> Option<(TokenCounts, Stamp)> {
-        self.every_output.then(|| (self.taken(), self.at))
+    pub(crate) fn over(&self) -> Option<TokenCounts> {
+        self.every_output.then(|| self.so_far())
     }
 
     /// The counts up to now.
-    pub(crate) fn so_far(&self) -> (TokenCounts, Stamp) {
-        (self.taken(), self.at)
-    }
-
-    /// Whether nothing of it was evaluated yet, and nothing is being evaluated.
-    pub(crate) fn is_untouched(&self) -> bool {
-        self.evaluated + self.loaded == 0 && self.pending.entries == 0
-    }
-
-    fn taken(&self) -> TokenCounts {
+    pub(crate) fn so_far(&self) -> TokenCounts {
         TokenCounts {
             tokens: self.reused + self.loaded + self.evaluated,
             reused: self.reused + self.loaded,
             evaluated: self.evaluated,
         }
+    }
+
+    /// Whether nothing of it was evaluated yet, and nothing is being evaluated.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.evaluated + self.loaded == 0 && self.pending.entries == 0
     }
 }
 
@@ -176,23 +188,27 @@ mod tests {
             .collect()
     }
 
-    const AT: Stamp = Stamp(9);
+    fn ended(progress: Progress) -> TokenCounts {
+        match progress {
+            Progress::Ended(counts) => counts,
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn tokens_before_the_first_entry_are_reused_and_failed_batches_not_counted() {
         let mut prompt = Prompt::default();
         let surplus = &mut Surplus::default();
         prompt.submitted(&entries(30..60, |_| false), surplus);
-        assert_eq!(prompt.evaluated(false, AT, surplus), None);
+        assert_eq!(prompt.evaluated(false, surplus), Progress::GoesOn);
         // The batch fails, and comes again in halves.
         prompt.submitted(&entries(60..80, |p| p == 79), surplus);
-        assert_eq!(prompt.evaluated(true, AT, surplus), None);
+        assert_eq!(prompt.evaluated(true, surplus), Progress::None);
         prompt.submitted(&entries(60..70, |_| false), surplus);
-        assert_eq!(prompt.evaluated(false, AT, surplus), None);
+        assert_eq!(prompt.evaluated(false, surplus), Progress::GoesOn);
         prompt.submitted(&entries(70..80, |p| p == 79), surplus);
-        let (taken, at) = prompt.evaluated(false, AT, surplus).unwrap();
+        let taken = ended(prompt.evaluated(false, surplus));
         assert!(surplus.0.is_empty());
-        assert_eq!(at, AT);
         assert_eq!((taken.tokens, taken.reused, taken.evaluated), (80, 30, 50));
         assert_eq!(prompt.over(), None);
     }
@@ -203,11 +219,11 @@ mod tests {
         let surplus = &mut surplus;
         prompt.submitted(&entries(30..50, |_| false), surplus);
         prompt.loaded(20);
-        assert_eq!(prompt.evaluated(false, AT, surplus), None);
+        assert_eq!(prompt.evaluated(false, surplus), Progress::GoesOn);
         assert!(!prompt.is_untouched());
         prompt.submitted(&entries(50..80, |p| p == 79), surplus);
         prompt.loaded(10);
-        let (taken, _) = prompt.evaluated(false, AT, surplus).unwrap();
+        let taken = ended(prompt.evaluated(false, surplus));
         assert_eq!((taken.tokens, taken.reused, taken.evaluated), (80, 60, 20));
     }
 
@@ -217,7 +233,7 @@ mod tests {
         assert!(prompt.is_untouched());
         let surplus = &mut Surplus::default();
         prompt.submitted(&entries(79..80, |_| true), surplus);
-        let (taken, _) = prompt.evaluated(false, AT, surplus).unwrap();
+        let taken = ended(prompt.evaluated(false, surplus));
         assert_eq!((taken.reused, taken.evaluated), (79, 1));
     }
 
@@ -227,9 +243,9 @@ mod tests {
         let surplus = &mut Surplus::default();
         for part in [0..32, 32..40] {
             prompt.submitted(&entries(part, |_| true), surplus);
-            assert_eq!(prompt.evaluated(false, AT, surplus), None);
+            assert_eq!(prompt.evaluated(false, surplus), Progress::GoesOn);
         }
-        let (taken, _) = prompt.over().unwrap();
+        let taken = prompt.over().unwrap();
         assert_eq!((taken.reused, taken.evaluated), (0, 40));
     }
 
@@ -248,10 +264,10 @@ mod tests {
             ] {
                 if failed {
                     prompt.submitted(&part, surplus);
-                    assert_eq!(prompt.evaluated(true, AT, surplus), None);
+                    assert_eq!(prompt.evaluated(true, surplus), Progress::None);
                 }
                 prompt.submitted(&part, surplus);
-                if let Some((taken, _)) = prompt.evaluated(false, AT, surplus) {
+                if let Progress::Ended(taken) = prompt.evaluated(false, surplus) {
                     return (taken.reused, taken.evaluated);
                 }
             }

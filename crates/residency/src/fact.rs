@@ -1,0 +1,241 @@
+//! Facts: what the ledger says of the events that it was given.
+
+use crate::account::Asker;
+use crate::adapters::Compared;
+use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
+use crate::jobs::TokenCounts;
+
+/// Something that has happened, with all that follows from it.
+///
+/// The first three are told always. All others are told by a ledger that is
+/// [observed](crate::Ledger::observed) only. Facts come in the order in which they came true. They are
+/// about the primary context, except where they say so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// A new request with this id is on its way. An eviction of the same id that was not reported
+    /// yet must no longer be reported: the index would take it for an eviction of the new request.
+    Awaited {
+        /// The id.
+        id: RequestId,
+    },
+    /// The KV of the request's whole prompt now exists. The request stays cached while the engine
+    /// would evaluate nothing but the last token again; in a bounded context, while it would reuse
+    /// nine tenths of the prompt.
+    Cached {
+        /// The id.
+        id: RequestId,
+        /// The slot.
+        sequence: SequenceId,
+        /// Prompt length, tokens.
+        tokens: u32,
+    },
+    /// The request is no longer cached, or can no longer be: see [`Reason`]. Never taken back.
+    Evicted {
+        /// The id.
+        id: RequestId,
+        /// Why.
+        reason: Reason,
+        /// Where its prompt was last.
+        place: Place,
+        /// For whom the engine did it, if that is known. `None` unless the ledger is observed.
+        by: Option<Asker>,
+    },
+    /// The server numbered a task of a request.
+    Posted {
+        /// The request.
+        arrival: Arrival,
+        /// Its id, if it has one.
+        id: Option<RequestId>,
+    },
+    /// The server has answered a request, or its client is gone. The prompts whose ends only this tells
+    /// ([`Self::PromptEvaluated`]) come before.
+    Answered {
+        /// The request.
+        arrival: Arrival,
+        /// Its id, if it has one.
+        id: Option<RequestId>,
+    },
+    /// A slot took a task.
+    Launched {
+        /// The slot.
+        sequence: SequenceId,
+        /// The task: [`UNTIED`](crate::UNTIED) if it is not known.
+        task: TaskId,
+        /// Who asked for it.
+        asker: Asker,
+        /// Several requests wait for this evaluation, and `asker` is the most likely of them.
+        evaluation: Option<EvaluationId>,
+        /// The slot has been at work on this prompt already: only now it is known whose it is.
+        goes_on: bool,
+    },
+    /// A request claims an evaluation for which several have waited.
+    Claimed {
+        /// The evaluation.
+        evaluation: EvaluationId,
+        /// The request.
+        asker: Asker,
+        /// The slot, if it still works on the prompt.
+        running: Option<SequenceId>,
+    },
+    /// No further request will claim this evaluation.
+    ClaimsClosed {
+        /// The evaluation.
+        evaluation: EvaluationId,
+        /// The most likely request. If none claimed it, it counts for this one.
+        likely: Option<Arrival>,
+    },
+    /// A batch with entries of a slot's prompt has been evaluated.
+    BatchEvaluated {
+        /// The slot.
+        sequence: SequenceId,
+    },
+    /// The prompt of a slot's task has been evaluated to its end.
+    PromptEvaluated {
+        /// The slot.
+        sequence: SequenceId,
+        /// Who asked for it.
+        asker: Asker,
+        /// Several requests wait for this evaluation.
+        evaluation: Option<EvaluationId>,
+        /// Its tokens.
+        counts: TokenCounts,
+        /// Its end asks for the first token of an answer: [`Self::FirstToken`] follows. Otherwise the
+        /// prompt is that of an embedding, whose end is told when the request is over. Its last batch
+        /// ended at the last [`Self::BatchEvaluated`].
+        answers: bool,
+    },
+    /// The first token of a slot's answer is there: the engine evaluates the next batch, or the request
+    /// is answered. Some engines return from an evaluation before their device has done it, so its end
+    /// says little.
+    FirstToken {
+        /// The slot.
+        sequence: SequenceId,
+    },
+    /// A slot took over the prompt that another slot has evaluated: a further answer to it (`n`).
+    TookOver {
+        /// The slot that evaluated the prompt.
+        source: SequenceId,
+        /// The slot that took it over.
+        target: SequenceId,
+        /// Who asked for it.
+        asker: Asker,
+        /// Several requests wait for this evaluation.
+        evaluation: Option<EvaluationId>,
+        /// The counts of the prompt, as the engine repeats them.
+        counts: TokenCounts,
+        /// The launch of this further answer was not seen: it is that of the source.
+        unseen: bool,
+    },
+    /// A slot's content was copied to the host prompt cache.
+    Saved {
+        /// The slot.
+        sequence: SequenceId,
+        /// The buffer.
+        buffer: BufferId,
+        /// Its tokens.
+        tokens: u32,
+    },
+    /// A slot's content was replaced by that of an entry of the host prompt cache.
+    Restored {
+        /// The slot.
+        sequence: SequenceId,
+        /// The buffer.
+        buffer: BufferId,
+        /// Its tokens.
+        tokens: u32,
+    },
+    /// A buffer, of any context, holds a checkpoint.
+    Checkpointed {
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// A buffer holds nothing that counts, or not any more.
+    Freed {
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// A context can go back to certain positions only: see [`Event::Bounded`](crate::Event::Bounded).
+    Bounded {
+        /// The context, of any kind.
+        context: ContextId,
+        /// Tokens that the sliding-window layers look back; 0 for a recurrent model.
+        window: u32,
+    },
+    /// A context, of any kind, was freed.
+    ContextFreed {
+        /// The context.
+        context: ContextId,
+        /// It was the primary one: all slots and host entries are gone with it.
+        primary: bool,
+    },
+    /// The server applied LoRA adapters, in any context.
+    Adapters {
+        /// How many it has.
+        adapters: usize,
+        /// For which requests it compares adapters.
+        compared: Compared,
+    },
+    /// Events were lost: nothing is known any more of slots and of the requests that they work for.
+    OutOfStep,
+}
+
+/// Why a request is no longer cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// Another prompt was written over its prompt.
+    Overwritten,
+    /// Its slot was erased, purged or cleared.
+    Cleared,
+    /// Its tokens were moved to other positions, or some were cut out of the middle (context shift,
+    /// `--cache-reuse`).
+    Shifted,
+    /// Its last copy was dropped from the host prompt cache.
+    DroppedFromHost,
+    /// Its tokens are in a bounded context (sliding window or recurrent), which can no longer go
+    /// back to them.
+    OutOfReach,
+    /// The slot that held its prompt works under other LoRA adapters now, so the server would not
+    /// use the slot's tokens for it.
+    AdaptersChanged,
+    /// The context that held its prompt was freed.
+    ContextFreed,
+    /// The request ended, or can no longer be cached, without ever having been cached.
+    NeverCached,
+    /// Events were lost, so the hook no longer claims anything.
+    OutOfStep,
+    /// All ids were evicted on demand.
+    Reset,
+    /// More requests were live than can be tracked, so the oldest was evicted.
+    TooMany,
+}
+
+impl Reason {
+    /// The word for logs and metrics. It does not change between versions.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Overwritten => "overwritten",
+            Self::Cleared => "cleared",
+            Self::Shifted => "shifted",
+            Self::DroppedFromHost => "dropped_from_host",
+            Self::OutOfReach => "out_of_reach",
+            Self::AdaptersChanged => "adapters_changed",
+            Self::ContextFreed => "context_freed",
+            Self::NeverCached => "never_cached",
+            Self::OutOfStep => "out_of_step",
+            Self::Reset => "reset",
+            Self::TooMany => "too_many",
+        }
+    }
+}
+
+/// Where a request's prompt is, or was last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In a slot.
+    Slot(SequenceId),
+    /// In the host prompt cache.
+    Host,
+    /// Nowhere yet.
+    Nowhere,
+}
