@@ -60,6 +60,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Options),
+    Up(up::Options),
     Top(top::Options),
     Open(open::Options),
     Report(report::Options),
@@ -79,7 +80,6 @@ enum Command {
     Listen(listen::Options),
     Gateway(gateway::Options),
     Index(index::Options),
-    Up(up::Options),
     #[command(name = up::index::COMMAND, hide = true)]
     IndexOfUp(up::index::Options),
     /// Print the path of the hook library

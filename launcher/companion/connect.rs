@@ -87,8 +87,9 @@ pub(super) const START: &str = "CONTEXTPILOT_LISTEN=auto contextpilot-llama-serv
 
 fn none_runs() -> String {
     format!(
-        "No server of this user with a control endpoint runs (nothing answers at {CONTROL} either): \
-         start it as {START}, or say with --control where it listens"
+        "No server of this user with a control endpoint runs (nothing answers at {CONTROL} either; one \
+         in router mode has none until a model is loaded): start it as {START}, or say with --control \
+         where it listens"
     )
 }
 

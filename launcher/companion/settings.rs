@@ -6,6 +6,7 @@ use contextpilot_settings::table::{ALL, Setting};
 const WIDTH: usize = 100;
 const EXAMPLE: &str = "Example:
   contextpilot-llama demo
+  contextpilot-llama up -m model.gguf
   contextpilot-llama listen &
   CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 contextpilot-llama-server -m model.gguf";
 

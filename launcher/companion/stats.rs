@@ -18,7 +18,7 @@ use super::words::reason;
 /// Asks the hook of a server that was started with CONTEXTPILOT_LISTEN.
 #[derive(Args)]
 #[command(after_help = "Example:
-  contextpilot-llama stats --json | jq .reuse.last_minute.hit_ratio")]
+  contextpilot-llama stats --json | jq .reuse.last_minute.reused_share")]
 pub(super) struct Options {
     #[command(flatten)]
     control: ControlAt,
@@ -212,7 +212,7 @@ pub(super) fn host(host: &HostCache) -> String {
 fn reuse(reuse: &ReuseOver) -> String {
     format!(
         "{} of prompt tokens ({} reused, {} evaluated; prompts: {})",
-        percent(reuse.hit_ratio),
+        percent(reuse.reused_share),
         count(reuse.reused),
         count(reuse.evaluated),
         count(reuse.prompts)
@@ -301,7 +301,7 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
 pub(super) fn kv_events(events: &KvEvents) -> String {
     let mut parts = vec![
         format!("{} blocks in slots", count(events.gpu_blocks)),
-        format!("{} in host memory", count(events.cpu_blocks)),
+        format!("{} in the host cache", count(events.cpu_blocks)),
         format!("{} subscribers", count(events.subscribers)),
     ];
     for (number, what) in [

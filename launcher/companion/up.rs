@@ -38,8 +38,12 @@ pub(super) struct Options {
     /// CONTEXTPILOT_TRAFFIC_FILE names another file
     #[arg(long)]
     no_recording: bool,
-    /// llama-server's own arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    /// llama-server's own arguments, such as -m model.gguf
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "LLAMA-SERVER ARGUMENTS"
+    )]
     arguments: Vec<OsString>,
 }
 

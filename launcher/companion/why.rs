@@ -37,12 +37,12 @@ const WATCHED: usize = 1000;
 /// Exit code: 0, or 1 if one of the requests is not known.
 #[derive(Args)]
 #[command(after_help = "Example:
+  contextpilot-llama why
   contextpilot-llama why req-813
   contextpilot-llama why --last 5
   contextpilot-llama why --watch")]
 pub(super) struct Options {
-    /// Ids, as they stand in rid or request_id of the requests
-    #[arg(required_unless_present_any = ["last", "watch"])]
+    /// Ids, as they stand in rid or request_id of the requests. Without any: the last request
     ids: Vec<String>,
     /// The last requests, with and without ids, the latest last
     #[arg(
@@ -88,8 +88,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     if options.watch {
         return watch(&control, options);
     }
-    if let Some(most) = options.last {
+    let last = options.last.or(options.ids.is_empty().then_some(1));
+    if let Some(most) = last {
         let latest = control.latest(most).map_err(|e| hook_says(&control, &e))?;
+        if latest.requests.is_empty() && !options.json {
+            print("No prompt was evaluated yet\n")?;
+        }
         let stats = control.stats().ok();
         for one in latest.requests.iter().rev() {
             show(one, stats.as_ref(), options)?;

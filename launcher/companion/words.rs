@@ -1,5 +1,5 @@
-//! The words for what the hook reports: one word for one thing, in all commands. `docs/words.md` lists
-//! them.
+//! The words for what the hook reports: one word for one thing, in all commands. `docs/tools.md` lists
+//! them, and a test compares.
 
 use contextpilot_client::control::{Place, Reason, RequestName};
 
@@ -60,5 +60,64 @@ pub(super) fn cause(name: &str) -> &str {
         "adapter" => "for other adapters",
         "not_known" => "not known",
         other => other,
+    }
+}
+
+/// A cause of evaluated tokens, in the few words that a bar has room for.
+pub(super) fn kind(name: &str) -> &str {
+    match name {
+        "new" => "new",
+        "evicted" => "evicted",
+        "no_way_back" => "no way back",
+        "moved" => "moved",
+        _ if name.starts_with("elsewhere_") => "elsewhere",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_client::control::Causes;
+
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/tools.md");
+
+    /// What is below `## Words`.
+    fn words() -> &'static str {
+        let from = PAGE.split_once("\n## Words\n").unwrap().1;
+        from.split_once("\n## ").unwrap().0
+    }
+
+    #[test]
+    fn the_page_has_each_cause_as_the_commands_show_it() {
+        let rows: Vec<[&str; 3]> = words()
+            .lines()
+            .filter(|line| line.ends_with("` |"))
+            .map(|line| {
+                let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+                <[&str; 3]>::try_from(cells).unwrap()
+            })
+            .filter(|[why, ..]| *why != "`why`")
+            .collect();
+        let shown = |name| [cause(name), kind(name), name];
+        let mut expected: Vec<[&str; 3]> =
+            Causes::default().all().map(|(name, _)| shown(name)).into();
+        let mut listed: Vec<[&str; 3]> = rows
+            .into_iter()
+            .map(|[why, top, label]| [why, top, label.trim_matches('`')])
+            .collect();
+        expected.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, expected);
+    }
+
+    #[test]
+    fn the_page_has_each_reason() {
+        let text = words().replace('\n', " ");
+        for one in Reason::ALL {
+            let word = reason(one);
+            assert!(text.contains(&word), "{word}");
+        }
     }
 }

@@ -153,7 +153,7 @@ fn without_a_terminal_top_draws_a_picture() {
     good(&command.output().unwrap());
     let svg = read(&file);
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-    for part in ["tea", "Slots by id", "Hit ratio"] {
+    for part in ["tea", "Slots by id", "Reused, 1 min"] {
         assert!(svg.contains(part), "{part:?} is not in {svg}");
     }
 }

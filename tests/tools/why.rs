@@ -26,6 +26,7 @@ fn last(watched: &Watched, count: usize) -> Vec<serde_json::Value> {
 #[test]
 fn a_changed_word_near_the_beginning_is_found() {
     let watched = Watched::start(two_slots());
+    assert_eq!(watched.text(&["why"]), "No prompt was evaluated yet\n");
     let first = watched.complete(ask(SYSTEM).id("monday"));
     let changed = SYSTEM.replace("Monday", "Sunday");
     let second = watched.complete(ask(&changed));
@@ -44,7 +45,8 @@ fn a_changed_word_near_the_beginning_is_found() {
     let rest = second.prompt_n - 2;
     assert_eq!(diverged["same_after"], rest);
 
-    let text = watched.text(&["why", "--last", "--worth", "0"]);
+    let text = watched.text(&["why", "--worth", "0"]);
+    assert_eq!(text, watched.text(&["why", "--last", "--worth", "0"]));
     let number = evaluated["number"].as_u64().unwrap();
     let start = format!("slot 0  #{number}  {} tokens", second.prompt_tokens);
     assert!(text.contains(&start), "{text}");

@@ -349,18 +349,19 @@ pub struct Reuse {
 }
 
 /// Prompt tokens over some time. Counts prompts whose evaluation was completed, each at that
-/// moment: the sums are those of `cache_n` and `prompt_n` in the engine's `timings`.
+/// moment: the sums are those of `cache_n` and `prompt_n` in the engine's `timings`, but for what the prefix
+/// store loaded: the engine counts that in `prompt_n`, and we as reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReuseOver {
     /// Prompts.
     pub prompts: u64,
-    /// Their tokens that were in the cache.
+    /// Their tokens that were not evaluated.
     pub reused: u64,
     /// Their tokens that the engine evaluated.
     pub evaluated: u64,
     /// reused / (reused + evaluated); `None` without tokens.
-    pub hit_ratio: Option<f64>,
+    pub reused_share: Option<f64>,
 }
 
 impl ReuseOver {
@@ -372,7 +373,7 @@ impl ReuseOver {
             prompts,
             reused,
             evaluated,
-            hit_ratio: (tokens > 0).then(|| reused as f64 / tokens as f64),
+            reused_share: (tokens > 0).then(|| reused as f64 / tokens as f64),
         }
     }
 }

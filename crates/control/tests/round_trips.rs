@@ -106,8 +106,8 @@ fn stats_come_back_whole() {
     assert_eq!(value["at"], "2026-01-02T03:04:05.006Z");
     assert_eq!(value["mode"], "reporting");
     assert_eq!(value["evictions"]["overwritten"], 3);
-    assert_eq!(value["reuse"]["total"]["hit_ratio"], 0.3);
-    assert_eq!(value["reuse"]["last_minute"]["hit_ratio"], Value::Null);
+    assert_eq!(value["reuse"]["total"]["reused_share"], 0.3);
+    assert_eq!(value["reuse"]["last_minute"]["reused_share"], Value::Null);
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub(crate) fn serve(
         unread: Vec::new(),
         limits,
         begun: None,
+        answered: false,
     };
     loop {
         match connection.next_request()? {
@@ -33,6 +34,7 @@ pub(crate) fn serve(
                 return connection.read_the_rest();
             }
             Next::Request(request) => {
+                connection.answered = true;
                 let mut response = answer(&request);
                 let keep_alive = request.keep_alive && matches!(response.body, Body::Whole(_));
                 response.send(stream, request.method != "HEAD", keep_alive, BEAT)?;
@@ -49,7 +51,7 @@ enum Next {
     /// Not a request, with a status and a reason. It is not known where the next request
     /// begins.
     Bad(u16, String),
-    /// The client has closed the connection between two requests.
+    /// The client has closed the connection, or is silent after an answer: it has no other request.
     End,
 }
 
@@ -60,6 +62,8 @@ struct Connection<'a, S> {
     limits: &'a Limits,
     /// When the first bytes of the current request came.
     begun: Option<Instant>,
+    /// Whether a request was answered before.
+    answered: bool,
 }
 
 /// What the head of a request says.
@@ -83,12 +87,14 @@ impl<S: Read + Write> Connection<'_, S> {
                     let why = format!("the headers are longer than {LARGEST_HEAD} bytes");
                     return Ok(Next::Bad(431, why));
                 }
-                Ok(None) if self.receive()? == 0 => {
+                Ok(None) => match self.receive() {
                     // The client has closed the connection, between requests or within one.
-                    return Ok(Next::End);
-                }
-                Ok(None) if self.is_late() => return Ok(self.too_slow()),
-                Ok(None) => {}
+                    Ok(0) => return Ok(Next::End),
+                    Ok(_) if self.is_late() => return Ok(self.too_slow()),
+                    Ok(_) => {}
+                    Err(error) if self.is_idle() && is_silence(&error) => return Ok(Next::End),
+                    Err(error) => return Err(error),
+                },
                 Err((status, why)) => return Ok(Next::Bad(status, why)),
             }
         };
@@ -106,6 +112,11 @@ impl<S: Read + Write> Connection<'_, S> {
         }
         head.request.body = self.unread.drain(..head.body_len).collect();
         Ok(Next::Request(head.request))
+    }
+
+    /// Between two requests.
+    fn is_idle(&self) -> bool {
+        self.answered && self.begun.is_none()
     }
 
     fn is_late(&self) -> bool {
@@ -151,6 +162,12 @@ impl Connection<'_, &Stream> {
         }
         Ok(())
     }
+}
+
+/// The client sent nothing for as long as it may.
+fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{TimedOut, WouldBlock};
+    matches!(error.kind(), TimedOut | WouldBlock)
 }
 
 /// Reads the head of a request; `None` if it is not complete.

@@ -278,7 +278,7 @@ impl Page {
         );
         self.counters(
             "prompt_tokens_total",
-            "Prompt tokens: reused from the cache (the engine's cache_n), or evaluated (prompt_n)",
+            "Prompt tokens: reused (the engine's cache_n, and what the prefix store loaded), or evaluated (all others)",
             "source",
             &[("reused", total.reused), ("evaluated", total.evaluated)],
         );
@@ -388,7 +388,7 @@ impl Page {
         self.family(
             "kv_events_blocks",
             "gauge",
-            "Blocks announced to routers and not withdrawn: in slots (GPU), or in host memory (CPU)",
+            "Blocks announced to routers and not withdrawn: in slots (GPU), or in the host prompt cache (CPU)",
         );
         for (medium, blocks) in [("GPU", events.gpu_blocks), ("CPU", events.cpu_blocks)] {
             self.sample("kv_events_blocks", &[("medium", medium)], blocks as f64);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use contextpilot_settings::{IndexUrl, Settings, is_wanted};
+use contextpilot_settings::{IndexUrl, Scheme, Settings, is_wanted};
 
 use crate::companion::demo::obtain;
 use crate::variables::of_process;
@@ -53,10 +53,11 @@ pub(super) fn next(situation: &Situation<'_>) -> String {
 fn index(url: &IndexUrl) -> String {
     match url.socket() {
         Some(path) => format!("contextpilot-llama listen --unix {} &", shown(path)),
-        None if url.is_loopback() => {
+        // It does not speak TLS.
+        None if url.is_loopback() && url.scheme() == Scheme::Http => {
             format!("contextpilot-llama listen --port {} &", url.port())
         }
-        None => format!("the index, on {}", url.host()),
+        None => format!("start the index, on {}", url.host()),
     }
 }
 
@@ -105,7 +106,8 @@ mod tests {
         );
         assert_eq!(
             line("http://index.example:80"),
-            "the index, on index.example"
+            "start the index, on index.example"
         );
+        assert_eq!(line("https://localhost:9"), "start the index, on localhost");
     }
 }

@@ -70,7 +70,10 @@ fn follow(
     };
     ask(control, shared, &taken_for_cached)?;
     shared.set_truth(Truth::Engine);
-    say(format_args!("{} tells what is cached", control.address()));
+    say(format_args!(
+        "The hook at {} says what is cached",
+        control.address()
+    ));
     (*told, *met) = (None, true);
     let mut cached = 0_u64;
     for update in &mut events {

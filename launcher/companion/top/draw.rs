@@ -113,7 +113,7 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
         frame.render_widget(Paragraph::new(Text::styled(text, style)), area);
     };
     if let Some(kept) = stored {
-        let text = format!("disk {}", stats::prefix_store(kept));
+        let text = format!("store {}", stats::prefix_store(kept));
         let is_wrong = kept.problem.is_some() || !kept.refused.is_empty();
         line(text, is_wrong, store);
     }
@@ -211,9 +211,9 @@ fn figures(state: &State, frame: &mut Frame, area: Rect) {
     type Of = fn(&Point) -> f64;
     let graphs: [(String, Color, Of, Option<u64>); 3] = [
         (
-            format!(" Hit ratio, 1 min: {} ", percent(last.hit_ratio)),
+            format!(" Reused, 1 min: {} ", percent(last.reused_share)),
             Color::Cyan,
-            |point| point.hit_ratio.unwrap_or(0.0) * 100.0,
+            |point| point.reused_share.unwrap_or(0.0) * 100.0,
             Some(100),
         ),
         (

@@ -41,7 +41,7 @@ impl Claim {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Cached { places } if !places.contains(&Place::Host) => "cached".to_owned(),
-            Self::Cached { .. } => "cached in host memory".to_owned(),
+            Self::Cached { .. } => "cached in the host cache".to_owned(),
             Self::Evicted { reason } => {
                 format!("evicted ({})", reason.as_str().replace('_', " "))
             }

@@ -154,7 +154,7 @@ fn how_lost(lost: &Lost, evicted: u64) -> String {
         _ => of_tokens(evicted),
     };
     format!(
-        "{tokens} lost at {}: {}",
+        "{tokens} evicted at {}: {}",
         Moment::from(lost.when).of_day(),
         how(lost.reason, by.as_deref()),
     )
@@ -245,7 +245,10 @@ mod tests {
             ..one()
         });
         assert_eq!(lines[1], "9,740 evicted, 2 in a busy slot, 1 last token");
-        assert!(lines[2].starts_with("9,740 tokens lost at "), "{lines:?}");
+        assert!(
+            lines[2].starts_with("9,740 tokens evicted at "),
+            "{lines:?}"
+        );
         assert!(lines[2].ends_with("dropped from host by #7"), "{lines:?}");
     }
 

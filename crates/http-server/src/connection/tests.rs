@@ -1,14 +1,18 @@
 use super::*;
 
-/// A peer that has sent `input`, `step` bytes at a time.
+/// A peer that has sent `input`, `step` bytes at a time. It closes its end then, or is silent.
 struct Peer<'a> {
     input: &'a [u8],
     step: usize,
     output: Vec<u8>,
+    silent: bool,
 }
 
 impl Read for Peer<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.input.is_empty() && self.silent {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let n = self.step.min(self.input.len()).min(buffer.len());
         let (now, later) = self.input.split_at(n);
         buffer[..n].copy_from_slice(now);
@@ -42,10 +46,12 @@ fn connection(input: &[u8], step: usize) -> Connection<'static, Peer<'_>> {
             input,
             step,
             output,
+            silent: false,
         },
         unread: Vec::new(),
         limits: &LIMITS,
         begun: None,
+        answered: false,
     }
 }
 
@@ -157,5 +163,27 @@ fn a_request_that_arrives_too_slowly_is_refused() {
             panic!("it was waited for");
         };
         assert_eq!(status, 408);
+    }
+}
+
+#[test]
+fn silence_after_an_answer_is_the_end_of_a_connection_and_silence_before_is_an_error() {
+    let one = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    for (input, answered, ends) in [
+        (&b""[..], false, false),
+        (b"", true, true),
+        (b"GET", true, false),
+        (&one[..9], false, false),
+    ] {
+        let mut peer = connection(input, usize::MAX);
+        peer.stream.silent = true;
+        peer.answered = answered;
+        let next = peer.next_request();
+        assert_eq!(
+            matches!(next, Ok(Next::End)),
+            ends,
+            "{}",
+            input.escape_ascii()
+        );
     }
 }

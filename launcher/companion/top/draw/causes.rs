@@ -6,8 +6,9 @@ use ratatui::text::{Line as Text, Span};
 use super::{bar_width, colour};
 use crate::companion::show::percent;
 use crate::companion::top::state::State;
+use crate::companion::words;
 
-/// The causes as the bar has them, with a letter that fills it where there are no colours.
+/// The [kinds](words::kind) of causes as the bar has them, with a letter that fills it where there are no colours.
 const PARTS: [(&str, char, Color); 6] = [
     ("new", 'n', Color::Green),
     ("evicted", 'e', Color::Red),
@@ -28,15 +29,11 @@ pub(super) fn line(state: &State, width: u16) -> Text<'static> {
     let Some(now) = &state.now else {
         return Text::default();
     };
-    let causes = &now.reuse.causes;
-    let tokens = [
-        causes.new,
-        causes.evicted,
-        causes.elsewhere.sum(),
-        causes.no_way_back,
-        causes.moved,
-        causes.uncached + causes.adapter + causes.not_known + causes.last_token,
-    ];
+    let causes = now.reuse.causes.all();
+    let tokens = PARTS.map(|(part, ..)| {
+        let of = causes.iter().filter(|(name, _)| words::kind(name) == part);
+        of.map(|(_, tokens)| tokens).sum::<u64>()
+    });
     let all: u64 = tokens.iter().sum();
     if all == 0 {
         return Text::default();

@@ -20,7 +20,7 @@ fn stats(at: &str, slots: Value, reused: u64, evaluated: u64) -> Stats {
         "tokens": {"resident": 2000, "shared": 100, "live_requests": 4},
         "kv": {}, "requests": {},
         "reuse": {"total": {"prompts": 2, "reused": reused, "evaluated": evaluated},
-                  "last_minute": {"prompts": 2, "reused": 5, "evaluated": 3, "hit_ratio": 0.625}},
+                  "last_minute": {"prompts": 2, "reused": 5, "evaluated": 3, "reused_share": 0.625}},
         "evictions": {"overwritten": 5, "cleared": 2},
         "delivery": null, "losses": {},
     });
@@ -120,7 +120,7 @@ fn a_usual_terminal_shows_everything() {
         &["host ████████", "3 entries, 900 tokens, 460 KiB of 1.0 MiB"],
     );
     let rates = [
-        "Hit ratio, 1 min: 62 %",
+        "Reused, 1 min: 62 %",
         "Reused: 100 tokens/s",
         "Evaluated: 1,500 tokens",
     ];
@@ -290,7 +290,7 @@ fn a_prefix_store_has_a_line() {
     let mut state = State::new(false);
     state.stats(now.clone());
     let shown = lines(&drawn(&state, 100, 24)).join("\n");
-    let line = "disk 5.0 MiB of 1.0 GiB, 1,234 tokens loaded, 700 stored; /var/lib/llama/store";
+    let line = "store 5.0 MiB of 1.0 GiB, 1,234 tokens loaded, 700 stored; /var/lib/llama/store";
     assert!(shown.contains(line), "{shown}");
     now.store = None;
     state.stats(now);
