@@ -191,6 +191,9 @@ pub(super) fn host(host: &HostCache) -> String {
         Some(limit) => format!(" of {}", bytes(limit)),
         None if host.limit_from == "unlimited" => " without limit".to_owned(),
         None if host.limit_from == "off" => return "off".to_owned(),
+        None if host.limit_from == "unknown" && host.entries == 0 => {
+            return "none in this server, or none that can be followed".to_owned();
+        }
         None => String::new(),
     };
     let checkpoints = match host.checkpoints {
@@ -341,5 +344,23 @@ fn losses(losses: &Losses) -> String {
     match parts.is_empty() {
         true => "nothing".to_owned(),
         false => parts.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_host_cache_is_not_said_to_have_an_empty_one() {
+        let of = |limit_from: &str, limit_bytes| HostCache {
+            limit_from: limit_from.to_owned(),
+            limit_bytes,
+            ..HostCache::default()
+        };
+        assert!(host(&of("unknown", None)).starts_with("none in this server"));
+        assert_eq!(host(&of("off", Some(0))), "off");
+        let empty = "0 entries, 0 tokens, 0 B of 8.0 GiB";
+        assert_eq!(host(&of("default of 0.7", Some(8 << 30))), empty);
     }
 }
