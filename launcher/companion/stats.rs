@@ -18,7 +18,7 @@ use super::words::reason;
 /// Asks the hook of a server that was started with CONTEXTPILOT_LISTEN.
 #[derive(Args)]
 #[command(after_help = "Example:
-  contextpilot-llama stats --json | jq .reuse.last_minute.reused_share")]
+  contextpilot-llama stats --json | jq .reuse.last_minute.hit_ratio")]
 pub(super) struct Options {
     #[command(flatten)]
     control: ControlAt,
@@ -215,7 +215,7 @@ pub(super) fn host(host: &HostCache) -> String {
 fn reuse(reuse: &ReuseOver) -> String {
     format!(
         "{} of prompt tokens ({} reused, {} evaluated; prompts: {})",
-        percent(reuse.reused_share),
+        percent(reuse.hit_ratio),
         count(reuse.reused),
         count(reuse.evaluated),
         count(reuse.prompts)

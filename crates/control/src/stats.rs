@@ -361,7 +361,7 @@ pub struct ReuseOver {
     /// Their tokens that the engine evaluated.
     pub evaluated: u64,
     /// reused / (reused + evaluated); `None` without tokens.
-    pub reused_share: Option<f64>,
+    pub hit_ratio: Option<f64>,
 }
 
 impl ReuseOver {
@@ -373,7 +373,7 @@ impl ReuseOver {
             prompts,
             reused,
             evaluated,
-            reused_share: (tokens > 0).then(|| reused as f64 / tokens as f64),
+            hit_ratio: (tokens > 0).then(|| reused as f64 / tokens as f64),
         }
     }
 }

@@ -60,8 +60,10 @@ fn stats() -> Stats {
             memory: Memory::Window,
             ..Flags::default()
         }),
+        contexts: vec![],
         slots: vec![Slot {
             slot: 0,
+            context: None,
             tokens: 80,
             capacity: Some(1024),
             bytes: Some(20_480),
@@ -106,8 +108,8 @@ fn stats_come_back_whole() {
     assert_eq!(value["at"], "2026-01-02T03:04:05.006Z");
     assert_eq!(value["mode"], "reporting");
     assert_eq!(value["evictions"]["overwritten"], 3);
-    assert_eq!(value["reuse"]["total"]["reused_share"], 0.3);
-    assert_eq!(value["reuse"]["last_minute"]["reused_share"], Value::Null);
+    assert_eq!(value["reuse"]["total"]["hit_ratio"], 0.3);
+    assert_eq!(value["reuse"]["last_minute"]["hit_ratio"], Value::Null);
 }
 
 #[test]

@@ -211,9 +211,9 @@ fn figures(state: &State, frame: &mut Frame, area: Rect) {
     type Of = fn(&Point) -> f64;
     let graphs: [(String, Color, Of, Option<u64>); 3] = [
         (
-            format!(" Reused, 1 min: {} ", percent(last.reused_share)),
+            format!(" Reused, 1 min: {} ", percent(last.hit_ratio)),
             Color::Cyan,
-            |point| point.reused_share.unwrap_or(0.0) * 100.0,
+            |point| point.hit_ratio.unwrap_or(0.0) * 100.0,
             Some(100),
         ),
         (

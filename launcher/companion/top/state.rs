@@ -47,7 +47,7 @@ pub(super) enum Line {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Point {
     /// Over the last minute; 0 to 1.
-    pub(super) reused_share: Option<f64>,
+    pub(super) hit_ratio: Option<f64>,
     /// Prompt tokens a second since the moment before.
     pub(super) reused: f64,
     pub(super) evaluated: f64,
@@ -201,11 +201,11 @@ impl State {
 
 impl Point {
     fn between(before: Option<&Stats>, now: &Stats) -> Self {
-        let reused_share = now.reuse.last_minute.reused_share;
+        let hit_ratio = now.reuse.last_minute.hit_ratio;
         // Figures of another process cannot be compared.
         let Some(before) = before.filter(|before| before.epoch == now.epoch) else {
             return Self {
-                reused_share,
+                hit_ratio,
                 ..Self::default()
             };
         };
@@ -216,7 +216,7 @@ impl Point {
         };
         let (before, now) = (before.reuse.total, now.reuse.total);
         Self {
-            reused_share,
+            hit_ratio,
             reused: rate(before.reused, now.reused),
             evaluated: rate(before.evaluated, now.evaluated),
         }

@@ -20,7 +20,7 @@ fn stats(at: &str, slots: Value, reused: u64, evaluated: u64) -> Stats {
         "tokens": {"resident": 2000, "shared": 100, "live_requests": 4},
         "kv": {}, "requests": {},
         "reuse": {"total": {"prompts": 2, "reused": reused, "evaluated": evaluated},
-                  "last_minute": {"prompts": 2, "reused": 5, "evaluated": 3, "reused_share": 0.625}},
+                  "last_minute": {"prompts": 2, "reused": 5, "evaluated": 3, "hit_ratio": 0.625}},
         "evictions": {"overwritten": 5, "cleared": 2},
         "delivery": null, "losses": {},
     });
