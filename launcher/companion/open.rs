@@ -88,7 +88,7 @@ fn browse(what: OsString) -> Result<(), String> {
     if let Err(e) = started {
         say(format_args!(
             "{} cannot be started ({e}): open the address above in a browser, or set BROWSER",
-            opener.display()
+            opener.to_string_lossy()
         ));
     }
     Ok(())
