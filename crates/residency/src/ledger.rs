@@ -1,16 +1,18 @@
 //! The ledger: applies events to the radix tree, and says what has happened.
 
-use crate::entries::Entry;
+use crate::batch::Batch;
+use crate::contexts::Contexts;
+use crate::evaluations::Evaluations;
 use crate::event::Event;
 use crate::fact::{Fact, Place, Reason};
-use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
+use crate::gap::Gap;
+use crate::ids::{BufferId, RequestId, SequenceId};
 use crate::jobs::Jobs;
-use crate::requests::{Label, Posted, RequestKey, Requests};
-use crate::sequence::{Launch, Sequence};
-use crate::token::{Position, Token};
+use crate::requests::{Label, Requests};
+use crate::sequence::Sequence;
+use crate::token::Token;
 use crate::tree::{Holder, Tree};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
 
 mod adapters;
 mod contexts;
@@ -31,14 +33,11 @@ mod unclaimed;
 pub use query::{Contents, Likeness, Saved, Unfinished, Whereabouts};
 pub use reusable::CacheEntry;
 pub use shape::{Branch, Merged};
-pub use unclaimed::Evaluation;
+
 /// Requests that may be live at once. Beyond that, the oldest request is evicted
 /// ([`Reason::TooMany`]). Without this bound, equal prompts under ever new ids could grow without
 /// end: they share a few tokens, which may never be overwritten.
 pub const MOST_LIVE: usize = 1 << 17;
-/// Tasks of [`Event::Uncached`] that may wait for a slot. Beyond that, the one with the lowest
-/// number is forgotten.
-pub const MOST_UNCACHED: usize = 4096;
 
 /// What the engine holds, which requests are cached by that, and which were just evicted.
 ///
@@ -47,32 +46,22 @@ pub const MOST_UNCACHED: usize = 4096;
 #[derive(Debug)]
 pub struct Ledger {
     tree: Tree<Label>,
-    /// Living contexts, oldest first: the first is the primary.
-    contexts: Vec<ContextId>,
+    contexts: Contexts,
     /// Sequences of the primary context. Ordered, so that equal events give equal facts.
     sequences: BTreeMap<SequenceId, Sequence>,
     /// Entries of the host prompt cache.
     buffers: HashMap<BufferId, Holder>,
     requests: Requests,
-    /// Tasks not launched yet whose prompts the server will forget ([`Event::Uncached`]).
-    uncached: BTreeSet<TaskId>,
     /// Evaluations that are not claimed yet.
-    unclaimed: BTreeMap<EvaluationId, unclaimed::Unclaimed>,
+    evaluations: Evaluations,
     reaches: reach::Reaches,
     adapters: adapters::Adapters,
     /// `None`: nobody observes.
     jobs: Option<Jobs>,
-    /// The batch that is being evaluated: one element for each sequence in it.
-    in_flight: Vec<evaluate::InFlight>,
-    evaluating: bool,
+    batch: Batch,
+    gap: Gap,
     /// Whether an event has told of a launch. Not with every server.
     launches: bool,
-    /// Events were lost at some time. The engine may load what was saved before that.
-    stepped_out: bool,
-    /// Events were lost. Sequences without an event since then may hold unknown tokens.
-    unheard: bool,
-    /// How many contents have got placeholder tokens ([`unseen_token`](crate::unseen_token)).
-    unseen: u32,
     /// Labels of lost marks. The vector is kept to spare allocations.
     lost: Vec<Label>,
     /// Tokens of one sequence in a batch. The vector is kept to spare allocations.
@@ -91,21 +80,17 @@ impl Ledger {
     pub fn new() -> Self {
         Self {
             tree: Tree::new(),
-            contexts: Vec::new(),
+            contexts: Contexts::default(),
             sequences: BTreeMap::new(),
             buffers: HashMap::new(),
             requests: Requests::new(),
-            uncached: BTreeSet::new(),
-            unclaimed: BTreeMap::new(),
+            evaluations: Evaluations::default(),
             reaches: reach::Reaches::default(),
             adapters: adapters::Adapters::default(),
             jobs: None,
-            in_flight: Vec::new(),
-            evaluating: false,
+            batch: Batch::default(),
+            gap: Gap::default(),
             launches: false,
-            stepped_out: false,
-            unheard: false,
-            unseen: 0,
             lost: Vec::new(),
             run: Vec::new(),
         }
@@ -162,7 +147,7 @@ impl Ledger {
     /// Applies one event and appends to `facts` what has happened.
     pub fn apply(&mut self, event: Event, facts: &mut Vec<Fact>) {
         match event {
-            Event::ContextCreated { context } => self.context_created(context),
+            Event::ContextCreated { context } => self.contexts.created(context),
             Event::Bounded { context, window } => {
                 self.reaches.bound(context, window);
                 self.tell(facts, || Fact::Bounded { context, window });
@@ -170,12 +155,7 @@ impl Ledger {
             Event::ContextFreed { context } => self.context_freed(context, facts),
             Event::Posted { arrival, task, id } => self.posted(arrival, task, id, facts),
             Event::Answered { arrival, id } => self.answered(arrival, id, facts),
-            Event::Uncached { task } => {
-                self.uncached.insert(task);
-                if self.uncached.len() > MOST_UNCACHED {
-                    self.uncached.pop_first();
-                }
-            }
+            Event::Uncached { task } => self.requests.uncached(task),
             Event::NamedAdapters { task, scales } => self.adapters.name(task, scales),
             Event::Adapters {
                 context,
@@ -199,12 +179,12 @@ impl Ledger {
             Event::Claimed { evaluation, task } => self.claimed(evaluation, task, facts),
             Event::ClaimsClosed { evaluation } => self.close_claims(evaluation, facts),
             Event::Submitted { context, entries } => {
-                if self.is_primary(context) {
+                if self.contexts.is_primary(context) {
                     self.submitted(&entries, facts);
                 }
             }
             Event::Evaluated { context, failed } => {
-                if self.is_primary(context) {
+                if self.contexts.is_primary(context) {
                     self.evaluated(&failed, facts);
                 }
             }
@@ -240,7 +220,7 @@ impl Ledger {
             | Event::Restored { context, .. }
             | Event::Replaced { context, .. }
             | Event::Reaches { context, .. }
-            | Event::Checkpointed { context, .. } => match self.is_primary(context) {
+            | Event::Checkpointed { context, .. } => match self.contexts.is_primary(context) {
                 true => self.memory(event, facts),
                 false => self.memory_of_others(&event, facts),
             },
@@ -257,7 +237,7 @@ impl Ledger {
     fn sequence(&mut self, id: SequenceId) -> &mut Sequence {
         let blend = self.first_blend();
         self.sequences.entry(id).or_insert_with(|| Sequence {
-            unknown: self.unheard,
+            unknown: self.gap.unheard,
             blend,
             ..Sequence::new(self.tree.hold_root())
         })

@@ -7,9 +7,13 @@ extern crate self as contextpilot_residency;
 
 mod account;
 mod adapters;
+mod batch;
+mod contexts;
 mod entries;
+mod evaluations;
 mod event;
 mod fact;
+mod gap;
 mod ids;
 mod jobs;
 mod ledger;
@@ -27,14 +31,15 @@ pub use account::{
 };
 pub use adapters::{Adapter, Blend, Compared, Scale, activation};
 pub use entries::{Entries, Entry};
+pub use evaluations::Evaluation;
 pub use event::{EngineWork, Event};
 pub use fact::{Fact, Place, Reason};
 pub use ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
 pub use jobs::TokenCounts;
 pub use ledger::{
-    Branch, CacheEntry, Contents, Evaluation, Ledger, Likeness, MOST_LIVE, MOST_UNCACHED, Merged,
-    Saved, Unfinished, Whereabouts,
+    Branch, CacheEntry, Contents, Ledger, Likeness, MOST_LIVE, Merged, Saved, Unfinished,
+    Whereabouts,
 };
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts, UNTIED};
-pub use requests::LIVE_BYTES;
+pub use requests::{LIVE_BYTES, MOST_UNCACHED};
 pub use token::{FILLER, Position, Token, is_of_vocabulary, media_run, media_token, unseen_token};

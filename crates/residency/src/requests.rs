@@ -62,6 +62,9 @@ pub(crate) struct Requests {
     /// All requests and stand-ins, in the order in which they came.
     by_age: BTreeSet<RequestKey>,
     by_task: HashMap<TaskId, RequestKey>,
+    /// Tasks not launched yet whose prompts the server will forget
+    /// ([`Event::Uncached`](crate::Event::Uncached)).
+    uncached: BTreeSet<TaskId>,
     /// Requests that are not complete. Ordered, so that equal events give equal facts.
     incomplete: BTreeSet<RequestKey>,
     /// Arrivals whose requests were removed before they were answered: the answer must not count as
@@ -84,6 +87,10 @@ pub(crate) enum Posted {
     },
 }
 
+/// Tasks of [`Event::Uncached`](crate::Event::Uncached) that may wait for a slot. Beyond that, the one
+/// with the lowest number is forgotten.
+pub const MOST_UNCACHED: usize = 4096;
+
 /// The most bytes that one live request with one prompt takes in these tables, without the bytes of
 /// its id: just after the tables have doubled.
 pub const LIVE_BYTES: usize = {
@@ -101,6 +108,7 @@ impl Requests {
             by_id: HashMap::new(),
             by_age: BTreeSet::new(),
             by_task: HashMap::new(),
+            uncached: BTreeSet::new(),
             incomplete: BTreeSet::new(),
             unanswered: HashSet::new(),
             posted: 0,
@@ -210,6 +218,19 @@ impl Requests {
         name
     }
 
+    /// The server will forget the prompt of a task.
+    pub(crate) fn uncached(&mut self, task: TaskId) {
+        self.uncached.insert(task);
+        if self.uncached.len() > MOST_UNCACHED {
+            self.uncached.pop_first();
+        }
+    }
+
+    /// Whether the server will forget the prompt of a task that is launched now.
+    pub(crate) fn take_uncached(&mut self, task: TaskId) -> bool {
+        self.uncached.remove(&task)
+    }
+
     /// Notes that a task was launched. Returns its request.
     pub(crate) fn launch(&mut self, task: TaskId) -> Option<RequestKey> {
         let name = self.by_task.remove(&task)?;
@@ -266,6 +287,7 @@ impl Requests {
     /// Forgets all requests, but not which removed ones are still to be answered.
     pub(crate) fn clear(&mut self) {
         *self = Self {
+            uncached: std::mem::take(&mut self.uncached),
             unanswered: std::mem::take(&mut self.unanswered),
             posted: self.posted,
             ..Self::new()

@@ -8,8 +8,14 @@
 //! For a request that wants no blend only the tree counts. If no adapter was ever applied, this
 //! module does nothing.
 
-use super::*;
+use super::Ledger;
 use crate::adapters::{Adapter, Blend, Compared, Named, Scale, Wanted, activation};
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::{ContextId, SequenceId, TaskId};
+use crate::requests::{Label, RequestKey};
+use crate::sequence::{Launch, Sequence};
+use crate::tree::Holder;
+use std::collections::{BTreeMap, HashMap};
 
 /// Tasks that name adapters and may wait for a slot. Beyond that, the one with the lowest number is
 /// forgotten.
@@ -99,13 +105,13 @@ impl Ledger {
     /// The adapters that are applied to the primary context. `None`: none ever were. `Some(None)`:
     /// not known.
     pub(super) fn in_force(&self) -> Option<Option<&InForce>> {
-        let primary = self.contexts.first()?;
-        self.adapters.in_force.get(primary).map(Option::as_ref)
+        let primary = self.contexts.primary()?;
+        self.adapters.in_force.get(&primary).map(Option::as_ref)
     }
 
     /// The blend of a slot that had no event yet. `None`: not known.
     pub(super) fn first_blend(&self) -> Option<Blend> {
-        let lost = self.unheard && self.in_force().is_some();
+        let lost = self.gap.unheard && self.in_force().is_some();
         (!lost).then(Blend::default)
     }
 
@@ -123,7 +129,7 @@ impl Ledger {
             compared,
         };
         self.adapters.in_force.insert(context, Some(in_force));
-        if first && compared == Compared::Always && self.is_primary(context) {
+        if first && compared == Compared::Always && self.contexts.is_primary(context) {
             // So far no adapter was applied, and this server compares adapters for all requests.
             for name in self.requests.live() {
                 self.want(name, Wanted::Blend(Blend::default()), facts);
@@ -214,8 +220,8 @@ impl Ledger {
         };
         let blend = in_force.map(|in_force| in_force.blend);
         let mut unnamed = self.adapters.unnamed;
-        for index in 0..self.in_flight.len() {
-            let flight = &self.in_flight[index];
+        for index in 0..self.batch.in_flight.len() {
+            let flight = &self.batch.in_flight[index];
             let id = flight.sequence;
             if !flight.has_text {
                 continue;

@@ -1,18 +1,13 @@
-//! Contexts. The oldest living one is the primary context: its sequences are the slots.
+//! The end of a context.
 
-use super::*;
+use super::Ledger;
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::ContextId;
 
 impl Ledger {
-    pub(super) fn context_created(&mut self, context: ContextId) {
-        if !self.contexts.contains(&context) {
-            self.contexts.push(context);
-        }
-    }
-
     pub(super) fn context_freed(&mut self, context: ContextId, facts: &mut Vec<Fact>) {
-        let primary = self.contexts.first() == Some(&context);
+        let primary = self.contexts.freed(context);
         self.tell(facts, || Fact::ContextFreed { context, primary });
-        self.contexts.retain(|&other| other != context);
         self.reaches.forget_context(context);
         self.adapters.forget_context(context);
         if primary {
@@ -20,9 +15,8 @@ impl Ledger {
                 jobs.lose_slots();
             }
             self.empty_all(Reason::ContextFreed, facts);
-            self.in_flight.clear();
-            self.evaluating = false;
-            self.unheard = false;
+            self.batch.drop_all();
+            self.gap.unheard = false;
             self.reaches.clear();
             // No slot outlives its context, nor does the task that it works on.
             for (_, mut sequence) in std::mem::take(&mut self.sequences) {
@@ -37,14 +31,5 @@ impl Ledger {
                 self.release(holder, Reason::ContextFreed, Place::Host, facts);
             }
         }
-    }
-
-    /// Whether the server's slots are sequences of this context. A context that
-    /// was never announced counts as the oldest if there is no other.
-    pub(super) fn is_primary(&mut self, context: ContextId) -> bool {
-        if self.contexts.is_empty() {
-            self.contexts.push(context);
-        }
-        self.contexts.first() == Some(&context)
     }
 }

@@ -1,7 +1,12 @@
 //! Batches: the tokens that they write, and the end of prompts.
 
-use super::*;
-use crate::token::FILLER;
+use super::Ledger;
+use crate::batch::InFlight;
+use crate::entries::Entry;
+use crate::fact::{Fact, Reason};
+use crate::ids::SequenceId;
+use crate::token::{FILLER, Position, Token};
+use crate::tree::Holder;
 
 /// The widest gap, in positions, that a media chunk may leave before the next entry. No chunk takes
 /// more positions. Behind a wider gap the sequence counts as unknown.
@@ -9,35 +14,13 @@ const WIDEST_GAP: i64 = 1 << 16;
 /// The most placeholder tokens for content that was written unseen. No slot is longer.
 const LONGEST_UNSEEN: Position = 1 << 22;
 
-/// What one batch does to one sequence.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    pub(super) sequence: SequenceId,
-    entries: usize,
-    outputs: usize,
-    /// The last entry asks for its output: the prompt ends with this batch, or this is generation.
-    ends: bool,
-    /// The tokens before those of this batch are not known.
-    obscured: bool,
-    /// Some entry is a token of text, not of media.
-    pub(super) has_text: bool,
-}
-
-impl InFlight {
-    /// Whether this is the batch of an embedding task. Such tasks ask for the output of each token,
-    /// others for that of the last one. A batch of one token does not tell.
-    fn wants_every_output(&self) -> bool {
-        self.entries > 1 && self.outputs == self.entries
-    }
-}
-
 impl Ledger {
     pub(super) fn submitted(&mut self, entries: &[Entry], facts: &mut Vec<Fact>) {
         if let Some(jobs) = &mut self.jobs {
             jobs.submitted(entries, facts);
         }
         self.clear_in_flight();
-        self.evaluating = true;
+        self.batch.evaluating = true;
         let mut run = std::mem::take(&mut self.run);
         let mut rest = entries;
         while let Some(first) = rest.first() {
@@ -57,8 +40,8 @@ impl Ledger {
         }
         self.run = run;
         // A prompt ends with this batch, so the tokens beyond it will not be evaluated again.
-        for index in 0..self.in_flight.len() {
-            let flight = &self.in_flight[index];
+        for index in 0..self.batch.in_flight.len() {
+            let flight = &self.batch.in_flight[index];
             let (id, ends) = (flight.sequence, flight.ends);
             let every_output = flight.wants_every_output();
             if let Some(launch) = self
@@ -102,8 +85,8 @@ impl Ledger {
             jobs.evaluated(!failed.is_empty(), facts);
         }
         if failed.is_empty() {
-            for index in 0..self.in_flight.len() {
-                let flight = &self.in_flight[index];
+            for index in 0..self.batch.in_flight.len() {
+                let flight = &self.batch.in_flight[index];
                 let (id, ends, obscured) = (flight.sequence, flight.ends, flight.obscured);
                 if ends && obscured {
                     let launch = self
@@ -116,8 +99,8 @@ impl Ledger {
                 }
             }
         }
-        for index in 0..self.in_flight.len() {
-            self.review_slot(self.in_flight[index].sequence, facts);
+        for index in 0..self.batch.in_flight.len() {
+            self.review_slot(self.batch.in_flight[index].sequence, facts);
         }
         self.clear_in_flight();
         for &(id, last) in failed {
@@ -137,8 +120,8 @@ impl Ledger {
 
     /// No batch is being evaluated any more.
     fn clear_in_flight(&mut self) {
-        self.evaluating = false;
-        for flight in self.in_flight.drain(..) {
+        self.batch.evaluating = false;
+        for flight in self.batch.in_flight.drain(..) {
             if let Some(sequence) = self.sequences.get_mut(&flight.sequence) {
                 sequence.in_flight = None;
             }
@@ -146,19 +129,9 @@ impl Ledger {
     }
 
     fn in_flight_of(&mut self, id: SequenceId) -> &mut InFlight {
-        let next = self.in_flight.len();
+        let next = self.batch.in_flight.len();
         let index = *self.sequence(id).in_flight.get_or_insert(next);
-        if index == next {
-            self.in_flight.push(InFlight {
-                sequence: id,
-                entries: 0,
-                outputs: 0,
-                ends: false,
-                obscured: false,
-                has_text: false,
-            });
-        }
-        &mut self.in_flight[index]
+        self.batch.at(index, id)
     }
 
     /// The last token of a sequence, if it belongs to an image whose rows go on with this entry at
@@ -220,7 +193,7 @@ impl Ledger {
         if held > 0 || !(1..=LONGEST_UNSEEN).contains(&position) || self.window().is_some() {
             return;
         }
-        let nth = self.next_unseen();
+        let nth = self.gap.next_unseen();
         let tokens: Vec<Token> = (0..position)
             .map(|position| crate::unseen_token(nth, position))
             .collect();

@@ -1,7 +1,12 @@
 //! Evictions: a request ends because its tokens are gone, because it was never cached, or because it
 //! can no longer be tracked.
 
-use super::*;
+use super::Ledger;
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::{RequestId, SequenceId};
+use crate::jobs::Jobs;
+use crate::requests::{RequestKey, Requests};
+use crate::tree::Holder;
 
 impl Ledger {
     /// Removes a request and its marks, and says nothing of it.
@@ -110,16 +115,14 @@ impl Ledger {
         self.requests.clear();
         self.reaches.clear();
         self.adapters.lose_step();
+        self.gap.open();
         *self = Self {
             contexts: std::mem::take(&mut self.contexts),
             requests: std::mem::replace(&mut self.requests, Requests::new()),
-            uncached: std::mem::take(&mut self.uncached),
             reaches: std::mem::take(&mut self.reaches),
             adapters: std::mem::take(&mut self.adapters),
             jobs,
-            stepped_out: true,
-            unheard: true,
-            unseen: self.unseen,
+            gap: std::mem::take(&mut self.gap),
             ..Self::new()
         };
     }

@@ -1,7 +1,9 @@
 //! What slots and host entries hold, for accounts: compared with a prompt, or read out.
 
-use super::*;
+use super::{CacheEntry, Ledger};
 use crate::adapters::Blend;
+use crate::ids::SequenceId;
+use crate::token::Token;
 
 /// A slot or a host entry, compared with some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,7 @@ impl Ledger {
     /// Whether a slot may hold tokens that the ledger did not see being written.
     pub(crate) fn may_hold_more(&self, id: SequenceId) -> bool {
         let sequence = self.sequences.get(&id);
-        sequence.map_or(self.unheard, |sequence| sequence.unknown)
+        sequence.map_or(self.gap.unheard, |sequence| sequence.unknown)
     }
 
     /// Whether a slot is known to have no task whose prompt is still to be evaluated. False where

@@ -1,7 +1,10 @@
 //! What the engine's silence decides: whether a slot stays empty, and whether a branch that the slot
 //! left is lost.
 
-use super::*;
+use super::Ledger;
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::SequenceId;
+use std::time::Duration;
 
 /// After this silence, a sequence that was emptied and has no task stays empty.
 /// The server empties a slot and gives it a task within one pass of its queue.
@@ -18,7 +21,7 @@ impl Ledger {
         if elapsed < EMPTIED {
             return;
         }
-        let idle = elapsed >= IDLE && !self.evaluating;
+        let idle = elapsed >= IDLE && !self.batch.evaluating;
         let decided: Vec<(SequenceId, Reason)> = self
             .sequences
             .iter()

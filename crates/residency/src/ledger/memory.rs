@@ -1,7 +1,12 @@
 //! Events that remove, copy, move, save and restore sequences.
 
-use super::*;
+use super::Ledger;
+use crate::event::Event;
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::{BufferId, SequenceId};
 use crate::sequence::{Fragment, Ghost};
+use crate::token::Position;
+use crate::tree::Holder;
 
 /// An open upper bound.
 const END: i64 = i64::MAX;
@@ -101,7 +106,7 @@ impl Ledger {
                 None => {
                     self.sequence(sequence);
                     self.obscure(sequence, facts);
-                    self.sequence(sequence).unknown = self.stepped_out;
+                    self.sequence(sequence).unknown = self.gap.stepped_out;
                 }
             },
             Event::Reaches {
@@ -183,8 +188,8 @@ impl Ledger {
     /// An event emptied this sequence (negative: all of them), so its content is known again.
     fn heard(&mut self, id: SequenceId) {
         if id < 0 {
-            self.unheard = false;
-        } else if self.unheard {
+            self.gap.unheard = false;
+        } else if self.gap.unheard {
             self.sequence(id);
         }
     }

@@ -1,10 +1,12 @@
 //! Queries of the ledger. Each walks the tree, so they are meant for a person's requests, not for
 //! every event.
 
-use super::*;
+use super::Ledger;
 use crate::account::Asker;
+use crate::fact::Place;
+use crate::ids::{ContextId, RequestId, SequenceId};
 use crate::jobs::TokenCounts;
-use crate::token::{FILLER, is_unseen};
+use crate::token::{FILLER, Token, is_unseen};
 
 /// Where the prompt of a live request is; of several prompts, the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,7 +111,7 @@ impl Ledger {
             },
             None => Contents {
                 tokens: Vec::new(),
-                unknown: self.unheard,
+                unknown: self.gap.unheard,
             },
         }
     }
@@ -117,7 +119,7 @@ impl Ledger {
     /// The primary context, whose sequences are the slots; `None`: there is no context.
     #[must_use]
     pub fn primary(&self) -> Option<ContextId> {
-        self.contexts.first().copied()
+        self.contexts.primary()
     }
 
     /// The slots that are known, ascending.

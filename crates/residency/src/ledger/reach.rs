@@ -10,10 +10,15 @@
 //! would reuse that much. A mark is checked again only when its witness has changed, and not while a
 //! prompt is being evaluated in that slot.
 
-use super::*;
+use super::{CacheEntry, Ledger};
 use crate::adapters::Wanted;
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::{BufferId, ContextId, SequenceId};
+use crate::requests::Label;
+use crate::sequence::Sequence;
+use crate::token::Position;
 use crate::tree::Mark;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A checkpoint: state of a slot that the server has saved.
 #[derive(Clone, Debug)]
@@ -209,7 +214,7 @@ impl Reaches {
 impl Ledger {
     /// The window of the primary context, if it is bounded.
     pub(super) fn window(&self) -> Option<u32> {
-        self.reaches.windows.get(self.contexts.first()?).copied()
+        self.reaches.windows.get(&self.contexts.primary()?).copied()
     }
 
     pub(super) fn reached(&mut self, id: SequenceId, first: Position) {

@@ -1,8 +1,13 @@
 //! Requests on their way: a task is launched in a slot, and the request gets a mark where its prompt
 //! ends once the prompt has been evaluated.
 
-use super::*;
+use super::{Ledger, MOST_LIVE};
 use crate::adapters::Named;
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::{Arrival, RequestId, SequenceId, TaskId};
+use crate::requests::{Label, Posted, RequestKey};
+use crate::sequence::Launch;
+use crate::tree::Holder;
 
 impl Ledger {
     pub(super) fn posted(
@@ -65,7 +70,10 @@ impl Ledger {
         }
         self.launches = true;
         let mut request = self.requests.launch(task);
-        let forgotten = self.uncached.remove(&task).then(|| self.next_unseen());
+        let forgotten = self
+            .requests
+            .take_uncached(task)
+            .then(|| self.gap.next_unseen());
         if forgotten.is_some() {
             if let Some(name) = request.take() {
                 self.end(name, Reason::NeverCached, Place::Nowhere, facts);
@@ -97,12 +105,6 @@ impl Ledger {
         });
         self.adapt_to_launch(id, named, before.as_ref(), facts);
         self.abandon(before, facts);
-    }
-
-    /// A number for the next content that gets placeholder tokens.
-    pub(super) fn next_unseen(&mut self) -> u32 {
-        self.unseen = self.unseen.wrapping_add(1);
-        self.unseen
     }
 
     /// A task lost its slot before its prompt was evaluated.

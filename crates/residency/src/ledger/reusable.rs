@@ -4,8 +4,12 @@
 //! [`Ledger::take_unchanged`] says how many tokens are the same as at its last call. So a caller that
 //! follows a slot reads only what is new in it.
 
-use super::*;
+use super::Ledger;
+use super::adapters::InForce;
 use crate::adapters::{Compared, Wanted};
+use crate::ids::{BufferId, SequenceId};
+use crate::token::Token;
+use crate::tree::Holder;
 
 /// A part of the cache that holds the tokens of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,7 +101,7 @@ impl Ledger {
         let (CacheEntry::Slot(id), Some(in_force)) = (entry, self.in_force()) else {
             return true;
         };
-        match in_force.map(adapters::InForce::compared) {
+        match in_force.map(InForce::compared) {
             Some(Compared::WhenNamed) => true,
             Some(Compared::Always) => match (self.sequences.get(&id), self.adapters.unnamed()) {
                 (Some(sequence), Some(unnamed)) => sequence.suits(Wanted::Blend(unnamed)),

@@ -1,8 +1,10 @@
 //! The shape of what is cached: prefixes, who holds them, and which prompts end where. Without tokens.
 
-use super::*;
+use super::Ledger;
 use crate::account::Asker;
-use crate::tree::Spot;
+use crate::ids::SequenceId;
+use crate::token::Token;
+use crate::tree::{Spot, Tree};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

@@ -5,6 +5,8 @@
 
 use super::*;
 use crate::adapters::Compared;
+use crate::ids::ContextId;
+use crate::token::Position;
 use naive::{Bytes, Choices, Generator, Pair, Random};
 use proptest::prelude::*;
 

@@ -6,42 +6,19 @@
 //! where the stand-in's mark is. If that mark was lost meanwhile, the request is evicted. All of
 //! these requests name the same LoRA adapters ([`Ledger::are_alike`]), and so does the stand-in.
 
-use super::*;
+use super::Ledger;
 use crate::adapters::Named;
-
-/// How far an unclaimed evaluation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evaluation {
-    /// The prompt is being evaluated.
-    Running,
-    /// The prompt is cached, in a slot or in host memory.
-    Cached,
-    /// The prompt is no longer cached: why, and where it was last.
-    Lost(Reason, Place),
-    /// The slot was given to another task before the prompt was evaluated.
-    Failed,
-}
-
-/// An evaluation that is not claimed yet.
-#[derive(Debug)]
-pub(super) struct Unclaimed {
-    stand_in: RequestKey,
-    state: Evaluation,
-    /// The slot in which the prompt was evaluated, and its length in tokens.
-    settled: Option<(SequenceId, u32)>,
-    /// Requests that claimed the evaluation while it was running, and the adapters that they name.
-    claims: Vec<(RequestKey, Option<Named>)>,
-    /// No other task will claim the evaluation.
-    closed: bool,
-}
+use crate::evaluations::Evaluation;
+use crate::fact::{Fact, Place, Reason};
+use crate::ids::{EvaluationId, SequenceId, TaskId};
+use crate::requests::{Label, RequestKey};
 
 impl Ledger {
     /// The state of an unclaimed evaluation. `None`: the number is unknown, or the evaluation is
     /// closed and over.
     #[must_use]
     pub fn evaluation(&self, evaluation: EvaluationId) -> Option<Evaluation> {
-        let unclaimed = self.unclaimed.get(&evaluation);
-        unclaimed.map(|unclaimed| unclaimed.state)
+        self.evaluations.state(evaluation)
     }
 
     pub(super) fn launched_unclaimed(
@@ -56,14 +33,7 @@ impl Ledger {
         }
         self.launches = true;
         let stand_in = self.requests.stand_in(evaluation);
-        let unclaimed = Unclaimed {
-            stand_in,
-            state: Evaluation::Running,
-            settled: None,
-            claims: Vec::new(),
-            closed: false,
-        };
-        self.unclaimed.insert(evaluation, unclaimed);
+        self.evaluations.begin(evaluation, stand_in);
         let named = self.adapters.named(likely).cloned();
         self.begin(id, Some(stand_in), None, named, facts);
     }
@@ -81,14 +51,11 @@ impl Ledger {
         let Some(name) = self.requests.launch(task) else {
             return;
         };
-        match self.unclaimed.get_mut(&evaluation) {
-            Some(unclaimed) => match unclaimed.state {
-                Evaluation::Running => unclaimed.claims.push((name, named)),
-                Evaluation::Cached => self.join_unclaimed(evaluation, name, named, facts),
-                Evaluation::Lost(reason, place) => self.end(name, reason, place, facts),
-                Evaluation::Failed => self.fail(name, facts),
-            },
-            None => self.fail(name, facts),
+        match self.evaluations.state(evaluation) {
+            Some(Evaluation::Running) => self.evaluations.claim(evaluation, (name, named)),
+            Some(Evaluation::Cached) => self.join_unclaimed(evaluation, name, named, facts),
+            Some(Evaluation::Lost(reason, place)) => self.end(name, reason, place, facts),
+            Some(Evaluation::Failed) | None => self.fail(name, facts),
         }
     }
 
@@ -96,12 +63,8 @@ impl Ledger {
         if let Some(jobs) = &mut self.jobs {
             jobs.claims_closed(evaluation, facts);
         }
-        let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
-            return;
-        };
-        unclaimed.closed = true;
-        if unclaimed.state != Evaluation::Running {
-            self.forget_unclaimed(evaluation);
+        if let Some(stand_in) = self.evaluations.close(evaluation) {
+            self.forget(stand_in);
         }
     }
 
@@ -113,12 +76,10 @@ impl Ledger {
         tokens: u32,
         facts: &mut Vec<Fact>,
     ) {
-        let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
+        let Some(claims) = self.evaluations.cached(evaluation, id, tokens) else {
             return;
         };
-        unclaimed.state = Evaluation::Cached;
-        unclaimed.settled = Some((id, tokens));
-        for (name, named) in std::mem::take(&mut unclaimed.claims) {
+        for (name, named) in claims {
             self.join_unclaimed(evaluation, name, named, facts);
         }
         self.forget_if_closed(evaluation);
@@ -126,11 +87,10 @@ impl Ledger {
 
     /// The slot took another task before the prompt was evaluated.
     pub(super) fn fail_unclaimed(&mut self, evaluation: EvaluationId, facts: &mut Vec<Fact>) {
-        let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) else {
+        let Some(claims) = self.evaluations.failed(evaluation) else {
             return;
         };
-        unclaimed.state = Evaluation::Failed;
-        for (name, _) in std::mem::take(&mut unclaimed.claims) {
+        for (name, _) in claims {
             self.fail(name, facts);
         }
         self.forget_if_closed(evaluation);
@@ -145,10 +105,7 @@ impl Ledger {
         place: Place,
         facts: &mut Vec<Fact>,
     ) {
-        if let Some(unclaimed) = self.unclaimed.get_mut(&evaluation) {
-            unclaimed.state = Evaluation::Lost(reason, place);
-            let stand_in = unclaimed.stand_in;
-            let claims = std::mem::take(&mut unclaimed.claims);
+        if let Some((stand_in, claims)) = self.evaluations.lost(evaluation, reason, place) {
             self.forget(stand_in);
             for (name, _) in claims {
                 self.end(name, reason, place, facts);
@@ -158,15 +115,8 @@ impl Ledger {
     }
 
     fn forget_if_closed(&mut self, evaluation: EvaluationId) {
-        let unclaimed = self.unclaimed.get(&evaluation);
-        if unclaimed.is_some_and(|unclaimed| unclaimed.closed) {
-            self.forget_unclaimed(evaluation);
-        }
-    }
-
-    fn forget_unclaimed(&mut self, evaluation: EvaluationId) {
-        if let Some(unclaimed) = self.unclaimed.remove(&evaluation) {
-            self.forget(unclaimed.stand_in);
+        if let Some(stand_in) = self.evaluations.forget_if_closed(evaluation) {
+            self.forget(stand_in);
         }
     }
 
@@ -178,15 +128,12 @@ impl Ledger {
         named: Option<Named>,
         facts: &mut Vec<Fact>,
     ) {
-        let Some(unclaimed) = self.unclaimed.get(&evaluation) else {
+        let Some((stand_in, (sequence, tokens))) = self.evaluations.settled(evaluation) else {
             return;
         };
-        let (stand_in, settled) = (unclaimed.stand_in, unclaimed.settled);
         let marks = self.requests.get(stand_in).map(|request| &request.marks);
         let mark = marks.and_then(|marks| marks.first().copied().flatten());
-        let (Some(mark), Some((sequence, tokens)), Some(request)) =
-            (mark, settled, self.requests.get_mut(name))
-        else {
+        let (Some(mark), Some(request)) = (mark, self.requests.get_mut(name)) else {
             return;
         };
         let nth = request.marks.len();

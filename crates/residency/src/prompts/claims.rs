@@ -18,9 +18,10 @@
 //!
 //! Until a request has claimed an evaluation, it counts as on its way and has no facts.
 
+use crate::evaluations::Evaluation;
 use crate::event::Event;
 use crate::ids::{EvaluationId, TaskId};
-use crate::ledger::{Evaluation, Ledger};
+use crate::ledger::Ledger;
 
 /// Evaluations that may be open at a time. A prompt beyond that is not tied. A server has a few for
 /// each slot: the one that runs, and those whose answers are about to be sent.
