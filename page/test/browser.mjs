@@ -55,7 +55,8 @@ async function until(what, page, condition, ...args) {
 }
 
 async function show(page, view) {
-    await page.click(`#tab-${view}`);
+    // Not by the pointer: what comes in at the top could move the tab away meanwhile.
+    await page.$eval(`#tab-${view}`, (tab) => tab.click());
     await page.waitForSelector(`#view-${view}:not([hidden])`);
     await new Promise((done) => setTimeout(done, 150));
 }

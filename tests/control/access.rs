@@ -88,8 +88,8 @@ fn browsers_get_a_page_without_the_token_and_nothing_with_data_in_it() {
     let get = |path: &str| send(&hooked, &format!("GET {path} HTTP/1.1\r\n{browser}\r\n"));
     let page = get("/");
     assert_eq!(page.status, 200);
-    assert_eq!(page.header("Content-Encoding"), Some("deflate"));
-    let policy = page.header("Content-Security-Policy").unwrap();
+    assert_eq!(page.header("content-encoding"), Some("deflate"));
+    let policy = page.header("content-security-policy").unwrap();
     assert!(policy.starts_with("default-src 'none'"), "{policy}");
     for path in [
         "/stats",
