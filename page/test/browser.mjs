@@ -32,6 +32,8 @@ function say(what) {
 /** Opens a page, and fails if it complains. */
 async function open(browser, url, { width = 1280, height = 800, scheme = "light", allow = [] } = {}) {
     const page = await browser.newPage();
+    // Only a failure takes this long: the machine may be busy.
+    page.setDefaultTimeout(120_000);
     const complaints = [];
     page.on("pageerror", (error) => complaints.push(String(error.stack ?? error)));
     page.on("console", (message) => {
@@ -47,7 +49,7 @@ async function open(browser, url, { width = 1280, height = 800, scheme = "light"
 /** Waits for a condition in the page. */
 async function until(what, page, condition, ...args) {
     try {
-        await page.waitForFunction(condition, { timeout: 20_000 }, ...args);
+        await page.waitForFunction(condition, { timeout: 120_000 }, ...args);
     } catch {
         const body = await page.evaluate(() => document.body.innerText.slice(0, 1500));
         throw new Error(`${what} did not come about; the page says:\n${body}\n${page.complaints().join("\n")}`);
@@ -165,7 +167,7 @@ async function follow(browser, url, last) {
 
 async function token(browser, url, secret) {
     const page = await open(browser, url, { allow: ["401"] });
-    await page.waitForSelector("#token", { timeout: 20_000 });
+    await page.waitForSelector("#token", { timeout: 120_000 });
     assert.ok(!(await figures(page)).prompts, "no figures without the token");
     await page.type("#token", "wrong");
     await page.keyboard.press("Enter");

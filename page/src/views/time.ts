@@ -126,7 +126,7 @@ export class TimeView implements View {
         const end = this.end ?? now;
         if (this.span > 0) return [end - this.span, end];
         const from = Number.isFinite(first) ? first : end - 60_000;
-        return [from - (end - from) * 0.01, end + (end - from) * 0.01];
+        return [report?.relative ? Math.max(0, from - (end - from) * 0.01) : from - (end - from) * 0.01, end + (end - from) * 0.01];
     }
 
     draw(): void {
@@ -350,7 +350,7 @@ export class TimeView implements View {
         this.spans.forEach((one, nth) => one.setAttribute("aria-pressed", String(SPANS[nth]?.[1] === this.span && this.end === null)));
         const evaluated = seen.reduce((sum, one) => sum + one.evaluation.evaluated, 0);
         const evicted = happened.filter((one) => one.kind === "evicted").length;
-        const about = `${plural(seen.length, "request")}, ${plural(evaluated, "token")} evaluated, ${plural(evicted, "eviction")}`;
+        const about = `${plural(seen.length, "request")}, ${plural(evaluated, "token")} evaluated, ${plural(evicted, this.model.report?.kind === "recording" ? "replacement" : "eviction")}`;
         text(this.note, `${live ? "live · " : ""}${clock(from)}–${clock(to)} · ${about}`);
         this.canvas.setAttribute("aria-label", `A lane for each slot, from ${clock(from)} to ${clock(to)}: ${about}. Arrow keys move, plus and minus zoom. The list below says the same.`);
         const lines = [

@@ -10,7 +10,7 @@ const MOST_BARS = 350;
 const ROW = 24;
 const AXIS = 26;
 
-type Where = "slot" | "host" | "store" | "lost";
+type Where = "slot" | "host" | "lost";
 
 /** The cache as the tree that it is. */
 export class TreeView implements View {
@@ -36,16 +36,21 @@ export class TreeView implements View {
         host: HTMLElement,
         private readonly model: Model,
     ) {
+        const isRecording = model.report?.kind === "recording";
+        const colours: [Where, string][] = isRecording
+            ? [
+                  ["slot", "in a slot at the end"],
+                  ["lost", "in no slot"],
+              ]
+            : [
+                  ["slot", "in a slot"],
+                  ["host", "in the host cache"],
+                  ["lost", "just lost"],
+              ];
         const legend = el(
             "ul",
             { class: "legend", "aria-label": "Colours" },
-            ...(
-                [
-                    ["slot", "in a slot"],
-                    ["host", "in the host cache"],
-                    ["lost", "just lost"],
-                ] as const
-            ).map(([where, label]) => el("li", {}, el("i", { class: `swatch ${where}`, "aria-hidden": "true" }), label)),
+            ...colours.map(([where, label]) => el("li", {}, el("i", { class: `swatch ${where}`, "aria-hidden": "true" }), label)),
         );
         host.append(
             el("div", { class: "bar" }, el("h2", {}, "What is cached"), this.search, legend),
@@ -142,7 +147,7 @@ export class TreeView implements View {
             element.setAttribute("aria-level", String(bar.depth));
             element.setAttribute("aria-posinset", String(bar.nth));
             element.setAttribute("aria-setsize", String(bar.siblings));
-            const description = describe(branch, bar.hidden, bar.hiddenTokens);
+            const description = describe(branch, bar.hidden, bar.hiddenTokens, this.model.report?.kind === "recording" ? "in no slot" : "lost");
             if (whole) text(whole, description);
             element.title = description;
             element.tabIndex = nth === this.focused ? 0 : -1;
@@ -287,11 +292,11 @@ function said(branch: Branch, hidden: number, hiddenTokens: number): string {
     return parts.filter((part) => part !== "").join(" ");
 }
 
-function describe(branch: Branch, hidden: number, hiddenTokens: number): string {
+function describe(branch: Branch, hidden: number, hiddenTokens: number, isLost: string): string {
     const where: string[] = [];
     if (branch.slots.length > 0) where.push(`in ${branch.slots.length === 1 ? "slot" : "slots"} ${branch.slots.join(", ")}`);
     if (branch.host > 0) where.push(`in ${plural(branch.host, "host entry", "host entries")}`);
-    if (where.length === 0) where.push("lost");
+    if (where.length === 0) where.push(isLost);
     const ends = branch.requests_total > 0 ? `; ${plural(branch.requests_total, "request")} ${branch.requests_total === 1 ? "ends" : "end"} here: ${branch.requests.slice(-5).map(name).join(", ")}` : "";
     const left = hidden + branch.merged.branches;
     const behind = left > 0 ? `; ${plural(left, "branch", "branches")} behind it with ${count(hiddenTokens + branch.merged.tokens)} tokens not drawn` : "";
