@@ -292,3 +292,24 @@ fn doctests_are_on_exactly_where_there_are_examples() {
     }
     assert!(seen > 20, "{seen} libraries");
 }
+
+/// A module is `x.rs`, with its parts in `x/` (CONTRIBUTING.md).
+#[test]
+fn no_module_of_a_source_folder_is_a_mod_rs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders: Vec<PathBuf> = ["launcher", "hook/src"].map(|name| root.join(name)).into();
+    let crates = std::fs::read_dir(root.join("crates")).expect("a folder can be read");
+    folders.extend(crates.map(|entry| entry.expect("an entry can be read").path().join("src")));
+    let mut read = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder can be read") {
+            let path = entry.expect("an entry can be read").path();
+            assert!(!path.ends_with("mod.rs"), "{}", path.display());
+            read += 1;
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    assert!(read > 300, "{read}");
+}

@@ -94,7 +94,7 @@ fn arm(prepared: Prepared) {
         }
         mode::arm(Transitions {
             start: ensure_running,
-            lose_step: channel::lose_step,
+            desync: channel::desync,
         });
     }
 }

@@ -50,7 +50,7 @@ impl Peers {
             self.held_entries += entries_in(&item);
             self.held.push_back(item);
             if self.held.len() > MOST_HELD || self.held_entries > MOST_HELD_ENTRIES {
-                self.lose_step();
+                self.desync();
                 told.push_back(event(Event::OutOfStep, Stamp::default()));
             }
             return;
@@ -65,7 +65,7 @@ impl Peers {
     }
 
     /// Events were lost: what waits is void.
-    pub(crate) fn lose_step(&mut self) {
+    pub(crate) fn desync(&mut self) {
         self.flying = None;
         self.held.clear();
         self.held_entries = 0;

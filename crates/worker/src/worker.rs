@@ -214,7 +214,7 @@ impl<S: Source> Worker<S> {
             if self.source.close_gap() {
                 self.library.count_gap();
                 if let Some(peers) = &mut self.peers {
-                    peers.lose_step();
+                    peers.desync();
                 }
                 idle.note(Event::OutOfStep.engine_work());
                 self.apply(Event::OutOfStep, Stamp::default());

@@ -29,7 +29,7 @@ pub(crate) struct Transitions {
     /// Starts the threads, unless they run.
     pub(crate) start: fn(),
     /// Opens a gap: every live id is reported as evicted.
-    pub(crate) lose_step: fn(),
+    pub(crate) desync: fn(),
 }
 
 static TRANSITIONS: OnceLock<Transitions> = OnceLock::new();
@@ -87,7 +87,7 @@ pub(crate) fn disable_after_panic() {
     }
     // Log last: logging may panic again.
     if let Some(transitions) = TRANSITIONS.get() {
-        (transitions.lose_step)();
+        (transitions.desync)();
     }
     let place = place_of_panic();
     log::line(format_args!(

@@ -158,7 +158,7 @@ unsafe fn change(call: &EngineCall, context: Pointer, work: impl FnOnce(&mut Vec
         match unsafe { state(context, true) } {
             Some(state) => work(&mut state.applied),
             // The table is full, and adapters cannot be ignored.
-            None => channel::lose_step(),
+            None => channel::desync(),
         }
     });
 }

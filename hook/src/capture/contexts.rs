@@ -19,7 +19,7 @@ use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::base::status::STATUS;
 use crate::capture::{adapters, engine_prompts, facts, pieces};
-use crate::channel::{lose_step, nudge, push};
+use crate::channel::{desync, nudge, push};
 
 struct Row {
     /// Zero: the row is free.
@@ -159,7 +159,7 @@ fn add(context: Pointer, answers: &Answers) {
         }
     }
     // The table is full: calls with this context will not be understood.
-    lose_step();
+    desync();
 }
 
 /// A context was created with these parameters. Do not call this within the
@@ -327,7 +327,7 @@ pub(crate) fn of_memory(memory: Pointer) -> Option<ContextId> {
         .find(|row| row.memory.load(Ordering::Acquire) == address);
     match row {
         Some(row) => row.note_use(),
-        None => lose_step(),
+        None => desync(),
     }
     row.map(Row::id)
 }

@@ -93,7 +93,7 @@ impl Adapters {
 
     /// Events were lost: which adapters are applied is not known any more. What tasks name is kept:
     /// it is told before a task is launched.
-    pub(super) fn lose_step(&mut self) {
+    pub(super) fn desync(&mut self) {
         self.unnamed = None;
         for in_force in self.in_force.values_mut() {
             *in_force = None;

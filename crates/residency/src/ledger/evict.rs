@@ -114,7 +114,7 @@ impl Ledger {
         }
         self.requests.clear();
         self.reaches.clear();
-        self.adapters.lose_step();
+        self.adapters.desync();
         self.gap.open();
         *self = Self {
             contexts: std::mem::take(&mut self.contexts),

@@ -145,7 +145,7 @@ pub(crate) fn introduce(event: Event, arrival: Arrival, id: &RequestId, kept: bo
 }
 
 /// Something happened that no event can express: the ledger must start from empty.
-pub(crate) fn lose_step() {
+pub(crate) fn desync() {
     if let Some(channel) = CHANNEL.get() {
         channel.open_gap();
         channel.wake(Weight::Urgent);
