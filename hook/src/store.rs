@@ -17,6 +17,7 @@
 //! |---|---|
 //! | [`evaluate`] | what comes before and after an evaluation: searching, loading, leaving out |
 //! | [`change`] | what comes before and after any other change of a sequence: saving what would be lost |
+//! | [`exact`] | contexts that cannot go back to any position |
 //! | [`state`] | states that the server itself saves and restores |
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
@@ -49,6 +50,7 @@ pub(crate) mod content;
 mod context;
 mod engine;
 pub(crate) mod evaluate;
+pub(crate) mod exact;
 pub(crate) mod figures;
 mod neighbours;
 pub(crate) mod outputs;

@@ -44,7 +44,7 @@ pub(super) use report::{Finding, Grade};
   ok     request ids   read from HTTP, tied to slots
   ok     prompts       as text, chat or token arrays: exact; infill: exact; images: exact
   ok     TLS           ids are read within it: OpenSSL is a library
-  ok     prefix store  possible, for models with dense attention: set CONTEXTPILOT_STORE to a folder of your own
+  ok     prefix store  possible: set CONTEXTPILOT_STORE to a folder of your own
   ok     hook          /home/me/.cache/contextpilot-llama/libcontextpilot_llama_hook-….so
   ok     state folder  /home/me/.local/state/contextpilot-llama
   ok     index         http://127.0.0.1:8765 answers: ready

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod damage;
+mod exact;
 mod faults;
 mod neighbours;
 mod random;

@@ -7,6 +7,9 @@ use crate::{Fingerprint, Name};
 /// No chunk crosses a multiple of this many tokens. Few when fuzzing, so that small inputs do.
 pub const GRID: usize = if cfg!(fuzzing) { 8 } else { 256 };
 
+/// In place of a token: the chunk is a *tail* ([`Shape`](crate::Shape)), and its rows are one whole. No prompt has it.
+pub const TAIL: i32 = i32::MIN;
+
 /// The header of a chunk's file, bytes.
 pub const HEADER_BYTES: u64 = 128;
 /// Files take whole blocks of this many bytes.
@@ -96,6 +99,15 @@ pub struct Piece {
     pub chunk_tokens: usize,
     /// How many of them belong to the piece; at least one.
     pub take: usize,
+}
+
+/// A tail that the store has: what a state holds behind its dense part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// The chunk. It starts at the position at which the state was taken: how many tokens had been evaluated.
+    pub piece: Piece,
+    /// The size of the tail, bytes.
+    pub bytes: u64,
 }
 
 /// The beginning of a prompt that the store has.

@@ -13,6 +13,9 @@
 //! [`GRID`] tokens, and are never split: a prompt that differs in the middle of a chunk continues
 //! there with a chunk of its own. So no row is stored twice.
 //!
+//! A model with sliding windows or a recurrent state has a *tail* besides: the part of a state that only
+//! stands for the position at which it was taken ([`Shape`]). It is a chunk of one token that no prompt has.
+//!
 //! The crate knows names, tokens and sizes. Rows are in files, which `crates/kv-files` writes and reads.
 //!
 //! # Memory
@@ -27,16 +30,18 @@ mod layout;
 mod name;
 mod prove;
 mod session;
+mod shape;
 mod slab;
 mod state;
 mod store;
 mod tree;
 
-pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece};
+pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail};
 pub use compose::{ComposeError, Composer};
 pub use layout::{Layout, LayoutError};
 pub use name::{Fingerprint, Name, NameError};
 pub use prove::prove;
 pub use session::{Advice, Conditions, Run, Session};
+pub use shape::Shape;
 pub use state::State;
 pub use store::{MEMORY, Model, Refused, Store};

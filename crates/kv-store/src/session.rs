@@ -6,6 +6,11 @@
 //! may meet tokens that are ahead, so whoever is about to ask for anything else first removes them
 //! ([`Session::cut`]).
 //!
+//! Of a context that cannot go back to any position (see [`crate::Shape`]), the engine never holds more than the
+//! server's view when a call ends, but it may hold less: while a prompt goes on along what is stored, its tokens are
+//! *owed* ([`Session::owe`]). Whoever is about to ask for anything but evaluations first pays them: loads the state
+//! that is nearest, and evaluates the rest.
+//!
 //! A sequence is *known* while its tokens stand at the positions 0, 1, 2, … and all of them were seen,
 //! evaluated under the same [`Conditions`]. The store neither reads nor writes other sequences. An empty
 //! sequence is always known.
@@ -51,6 +56,10 @@ struct Sequence {
     tokens: Vec<i32>,
     /// How many of them the server believes in.
     believed: usize,
+    /// How many of the last tokens the engine does not hold. If there are any, the server believes in all tokens.
+    owed: usize,
+    /// The engine could not be given what the server believes in, and the server has not heard of it yet.
+    lost: bool,
     /// Under what the tokens were evaluated. Of no meaning for an empty sequence.
     conditions: Conditions,
     /// Where the last run began, if all of its tokens wanted an output: they may be a draft.
@@ -67,6 +76,8 @@ pub struct Session {
     sequences: BTreeMap<i32, Sequence>,
     /// Open copies: from which sequence to which.
     open: BTreeSet<(i32, i32)>,
+    /// The context cannot go back to any position: what a part of a sequence is copied to is not that part.
+    is_bound: bool,
 }
 
 impl Session {
@@ -97,6 +108,106 @@ impl Session {
         }
     }
 
+    /// The context cannot go back to any position.
+    pub fn bind(&mut self) {
+        self.is_bound = true;
+    }
+
+    /// Whether a run continues what its sequence is known to hold. Of an empty sequence the conditions are these from
+    /// now on.
+    pub fn continues(&mut self, run: &Run, conditions: Conditions) -> bool {
+        let sequence = self.sequences.entry(run.sequence).or_default();
+        if sequence.tokens.is_empty() && !sequence.unknown {
+            sequence.conditions = conditions;
+        }
+        let follows = usize::try_from(run.first).is_ok_and(|first| first == sequence.believed);
+        follows && !sequence.unknown && sequence.conditions == conditions
+    }
+
+    /// Whether a state may be loaded into a sequence, or be taken for another one.
+    pub fn may_load(&self, sequence: i32) -> bool {
+        !self.is_open(sequence)
+    }
+
+    /// The run was not evaluated, though the server believes that it was.
+    pub fn owe(&mut self, run: &Run) {
+        let sequence = self.sequences.entry(run.sequence).or_default();
+        debug_assert!(!sequence.unknown && !sequence.ahead());
+        sequence.tokens.extend_from_slice(&run.tokens);
+        sequence.believed = sequence.tokens.len();
+        sequence.owed += run.tokens.len();
+        (sequence.draft, sequence.steps) = (sequence.believed, 0);
+    }
+
+    /// How many tokens of a sequence the engine holds.
+    pub fn in_engine(&self, sequence: i32) -> usize {
+        let sequence = self.sequences.get(&sequence);
+        sequence.map_or(0, |sequence| sequence.tokens.len() - sequence.owed)
+    }
+
+    /// The engine now holds the first `len` tokens of those that the server believes in, and no others.
+    pub fn set_in_engine(&mut self, sequence: i32, len: usize) {
+        if let Some(sequence) = self.sequences.get_mut(&sequence) {
+            sequence.tokens.truncate(sequence.believed);
+            sequence.owed = sequence.tokens.len().saturating_sub(len);
+        }
+    }
+
+    /// Under what a sequence was evaluated. Of no meaning for an empty one.
+    pub fn under(&self, sequence: i32) -> Conditions {
+        let sequence = self.sequences.get(&sequence);
+        sequence.map_or(Conditions::default(), |one| one.conditions)
+    }
+
+    /// The sequences of which tokens are owed.
+    pub fn owing(&self) -> impl Iterator<Item = i32> {
+        let all = self.sequences.iter();
+        all.filter(|(_, sequence)| sequence.owed > 0)
+            .map(|(&id, _)| id)
+    }
+
+    /// How many tokens the server believes in, if some of them are owed.
+    pub fn believed_on_credit(&self, sequence: i32) -> Option<usize> {
+        let sequence = self.sequences.get(&sequence)?;
+        (sequence.owed > 0).then_some(sequence.believed)
+    }
+
+    /// What is owed of a sequence could not be paid when the server asked for it.
+    pub fn lose(&mut self, sequence: i32) {
+        self.sequences.entry(sequence).or_default().lost = true;
+    }
+
+    /// See [`Session::lose`]. Until the whole sequence is removed.
+    pub fn is_lost(&self, sequence: i32) -> bool {
+        let sequence = self.sequences.get(&sequence);
+        sequence.is_some_and(|sequence| sequence.lost)
+    }
+
+    /// Whether any sequence is [lost](Session::lose).
+    pub fn is_any_lost(&self) -> bool {
+        self.sequences.values().any(|sequence| sequence.lost)
+    }
+
+    /// The server has gone back to a state of the first `len` tokens, which it had taken before.
+    pub fn rewound(&mut self, sequence: i32, tokens: &[i32], conditions: Conditions) {
+        let Some(one) = self.sequences.get_mut(&sequence) else {
+            return;
+        };
+        let same = one.conditions == conditions && one.tokens.starts_with(tokens);
+        if one.unknown || one.owed > 0 || !same {
+            return self.obscure(sequence);
+        }
+        one.tokens.truncate(tokens.len());
+        one.believed = tokens.len();
+        (one.draft, one.steps) = (tokens.len(), 0);
+    }
+
+    /// Whether a prompt is being evaluated: no answer has begun.
+    pub fn is_in_prompt(&self, sequence: i32) -> bool {
+        let sequence = self.sequences.get(&sequence);
+        sequence.is_some_and(|one| !one.unknown && one.steps == 0 && one.draft == one.tokens.len())
+    }
+
     /// The engine has evaluated something, whatever it was: no copy is open any more.
     pub fn updated(&mut self) {
         self.open.clear();
@@ -115,8 +226,13 @@ impl Session {
 
     /// The server's tokens of a sequence, with the leading tokens of the run behind them: what to look for.
     pub fn wanted(&self, run: &Run) -> Vec<i32> {
+        self.after(run, run.leading)
+    }
+
+    /// The server's tokens of a sequence, with the first `count` tokens of the run behind them.
+    pub fn after(&self, run: &Run, count: usize) -> Vec<i32> {
         let mut tokens = self.believed(run.sequence).unwrap_or_default().to_vec();
-        tokens.extend_from_slice(&run.tokens[..run.leading]);
+        tokens.extend_from_slice(&run.tokens[..count]);
         tokens
     }
 
@@ -181,6 +297,7 @@ impl Session {
                 && !one.unknown
                 && one.conditions == conditions
                 && !one.ahead()
+                && one.owed == 0
                 && !self.lacks_rows(id)
         });
         let shared = others.map(|(&id, one)| (id, common(&one.tokens, wanted)));
@@ -192,6 +309,7 @@ impl Session {
         let sequence = self.sequences.entry(sequence).or_default();
         debug_assert!(tokens.len() >= sequence.believed);
         sequence.tokens = tokens;
+        sequence.owed = 0;
     }
 
     /// The engine's sequence has been cut to this length.
@@ -199,6 +317,7 @@ impl Session {
         if let Some(sequence) = self.sequences.get_mut(&sequence) {
             sequence.tokens.truncate(len);
             sequence.believed = sequence.believed.min(len);
+            sequence.owed = 0;
         }
     }
 
@@ -230,6 +349,7 @@ impl Session {
     pub fn conditions(&self, sequence: i32) -> Option<Conditions> {
         let one = self.sequences.get(&sequence)?;
         let known = !one.unknown && !one.tokens.is_empty() && !self.lacks_rows(sequence);
+        let known = known && one.owed == 0 && !one.lost;
         known.then_some(one.conditions)
     }
 
@@ -249,7 +369,7 @@ impl Session {
         self.each(sequence, |one| {
             one.unknown = true;
             one.tokens.clear();
-            one.believed = 0;
+            (one.believed, one.owed) = (0, 0);
         });
         if sequence >= 0 {
             self.sequences.entry(sequence).or_default().unknown = true;
@@ -266,13 +386,16 @@ impl Session {
                 *one = Sequence::default();
             } else if one.unknown || from >= to {
             } else if to >= one.tokens.len() {
+                let in_engine = one.tokens.len() - one.owed;
                 one.tokens.truncate(from);
                 one.believed = one.believed.min(from);
+                one.owed = one.tokens.len().saturating_sub(in_engine);
                 if from == 0 {
                     *one = Sequence::default();
                 }
             } else if from < one.tokens.len() {
                 one.unknown = true;
+                one.owed = 0;
             }
         });
     }
@@ -297,16 +420,17 @@ impl Session {
             .sequences
             .get(&target)
             .is_none_or(|one| one.tokens.is_empty() && !one.unknown);
-        if from > 0 || !was_empty {
+        if from > 0 || !was_empty || copy.owed > 0 {
             copy.unknown = true;
         }
         if let Ok(to) = usize::try_from(to) {
+            copy.unknown |= self.is_bound && to < copy.tokens.len();
             copy.tokens.truncate(to);
             copy.believed = copy.believed.min(to);
         }
         if copy.unknown {
             copy.tokens.clear();
-            copy.believed = 0;
+            (copy.believed, copy.owed) = (0, 0);
         }
         self.sequences.insert(target, copy);
         self.open.insert((source, target));
@@ -321,8 +445,7 @@ impl Session {
             draft: tokens.len(),
             conditions,
             tokens,
-            steps: 0,
-            unknown: false,
+            ..Sequence::default()
         };
         // An open copy will overwrite it, or take it for what was to be copied.
         if open {

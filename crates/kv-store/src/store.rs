@@ -6,7 +6,7 @@ use std::fmt;
 use crate::chunk::Size;
 use crate::slab::Key;
 use crate::tree::{Misplaced, Tree};
-use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece};
+use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece, TAIL, Tail};
 
 /// What a store's tree may take in memory, bytes.
 pub const MEMORY: usize = 256 << 20;
@@ -108,6 +108,31 @@ impl Store {
     /// pieces of all tokens since position 0.
     pub fn continuation(&self, found: &Found, most: usize) -> (Vec<i32>, Found) {
         self.tree.continuation(found, most)
+    }
+
+    /// The tails that stand behind some of what was found, in the order of their positions.
+    pub fn tails(&self, found: &Found) -> Vec<Tail> {
+        self.tree.tails(found)
+    }
+
+    /// Whether a tail stands at the end of what was found, or behind it. Seldom false though there is one: only some
+    /// chunks are looked at.
+    pub fn leads_to_tail(&self, found: &Found) -> bool {
+        self.tree.leads_to_tail(found)
+    }
+
+    /// The chunk that must be inserted for a tail of this size to be there behind all of `tokens`. `None`: it is
+    /// there, or some of the tokens are not.
+    pub fn missing_tail(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        bytes: u64,
+    ) -> Option<Chunk> {
+        let with_tail: Vec<i32> = tokens.iter().copied().chain([TAIL]).collect();
+        let mut missing = self.missing(fingerprint, &with_tail, 0);
+        let chunk = missing.pop().filter(|_| missing.is_empty())?;
+        (*chunk.tokens == [TAIL]).then_some(Chunk { bytes, ..chunk })
     }
 
     /// The chunks that must be inserted for all of `tokens` to be there, in order.

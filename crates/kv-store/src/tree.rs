@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::chunk::Size;
 use crate::slab::{Key, Slab};
-use crate::{Chunk, Fingerprint, Found, Name, Piece};
+use crate::{Chunk, Fingerprint, Found, Name, Piece, TAIL, Tail};
 
 /// No chunk.
 const NONE: Key = Key::MAX;
@@ -152,6 +152,68 @@ impl Tree {
             (key, from) = (child, 0);
         }
         (tokens, Found { pieces })
+    }
+
+    /// The tails along this way through the tree, in order.
+    pub(crate) fn tails(&self, found: &Found) -> Vec<Tail> {
+        let mut tails = Vec::new();
+        for piece in &found.pieces {
+            let Some(key) = self.key(&piece.name) else {
+                break;
+            };
+            let edge = |behind: usize| Edge {
+                site: Site::Behind(key, behind as u32),
+                token: TAIL,
+            };
+            let here = self.edges.range(edge(1)..=edge(piece.take));
+            let here = here.filter(|(edge, _)| edge.token == TAIL);
+            tails.extend(here.filter_map(|(_, tail)| {
+                let node = self.nodes.get(*tail)?;
+                Some(Tail {
+                    piece: node.piece(1),
+                    bytes: node.chunk.bytes,
+                })
+            }));
+        }
+        tails
+    }
+
+    /// Whether there is a tail at the end of these pieces or behind it. Looks at some chunks, those used last first.
+    pub(crate) fn leads_to_tail(&self, found: &Found) -> bool {
+        let Some(last) = found.pieces.last() else {
+            return false;
+        };
+        let Some(key) = self.key(&last.name) else {
+            return false;
+        };
+        let mut open = vec![(key, last.take)];
+        for _ in 0..LOOKED_AT {
+            let Some((key, from)) = open.pop() else {
+                break;
+            };
+            let Some(node) = self.nodes.get(key) else {
+                continue;
+            };
+            let siblings = std::iter::successors(Some(node.first_child), |key| {
+                self.nodes.get(*key).map(|node| node.next)
+            });
+            let mut further = Vec::new();
+            for child in siblings.take(LOOKED_AT) {
+                let Some(node) = self.nodes.get(child) else {
+                    break;
+                };
+                if node.offset() < from {
+                    continue;
+                }
+                if node.chunk.tokens[0] == TAIL {
+                    return true;
+                }
+                further.push((child, 0));
+            }
+            // The one used last is looked at next.
+            open.extend(further.into_iter().rev());
+        }
+        false
     }
 
     /// The child that was used last of those behind at least `from` tokens, and how many tokens it

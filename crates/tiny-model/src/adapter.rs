@@ -58,7 +58,8 @@ impl Adapter {
     fn tensors(&self) -> Vec<Tensor> {
         let (width, rank) = (u64::from(self.model.width), u64::from(self.rank));
         let mut tensors = Vec::new();
-        for layer in 0..self.model.layers {
+        let attending = |layer: &u32| !self.model.is_recurrent(*layer);
+        for layer in (0..self.model.layers).filter(attending) {
             for name in ["attn_q", "attn_v"] {
                 let mut add = |part: &str, extents: [u64; 2]| {
                     tensors.push(Tensor {

@@ -14,6 +14,8 @@ pub enum Arch {
     Gemma2,
     /// Recurrent: a sequence has one state, and cannot be cut at all.
     Mamba,
+    /// Hybrid: layers with a recurrent state and layers with full attention take turns.
+    Jamba,
     /// The first layer of [`Arch::Llama`] with the same seed: a draft model for
     /// speculative decoding that is right often enough, and often wrong.
     Draft,
@@ -27,10 +29,11 @@ pub enum Arch {
 
 impl Arch {
     /// Every architecture, in the order of the documentation.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Llama,
         Self::Gemma2,
         Self::Mamba,
+        Self::Jamba,
         Self::Draft,
         Self::Qwen2Vl,
         Self::Decision,
@@ -42,6 +45,7 @@ impl Arch {
             Self::Llama => "llama",
             Self::Gemma2 => "gemma2",
             Self::Mamba => "mamba",
+            Self::Jamba => "jamba",
             Self::Draft => "draft",
             Self::Qwen2Vl => "qwen2vl",
             Self::Decision => "decision",
@@ -54,6 +58,7 @@ impl Arch {
             Self::Llama | Self::Draft | Self::Decision => "llama",
             Self::Gemma2 => "gemma2",
             Self::Mamba => "mamba",
+            Self::Jamba => "jamba",
             Self::Qwen2Vl => "qwen2vl",
         }
     }
@@ -172,21 +177,34 @@ impl Spec {
         number("context_length", self.context_length);
         number("embedding_length", self.width);
         number("block_count", self.layers);
-        if self.arch == Arch::Mamba {
-            number("feed_forward_length", 0);
-            number("attention.head_count", 0);
+        if matches!(self.arch, Arch::Mamba | Arch::Jamba) {
             number("ssm.conv_kernel", Self::SSM_CONV);
             number("ssm.inner_size", 2 * self.width);
             number("ssm.state_size", Self::SSM_STATE);
             number("ssm.time_step_rank", self.ssm_rank());
+        }
+        if self.arch == Arch::Mamba {
+            number("feed_forward_length", 0);
+            number("attention.head_count", 0);
         } else {
             let head = self.width / self.heads();
             number("feed_forward_length", self.feed_forward());
             number("attention.head_count", self.heads());
-            number("attention.head_count_kv", self.heads());
+            if self.arch != Arch::Jamba {
+                number("attention.head_count_kv", self.heads());
+            }
             number("attention.key_length", head);
             number("attention.value_length", head);
             number("rope.dimension_count", head);
+        }
+        if self.arch == Arch::Jamba {
+            // A layer without heads is recurrent.
+            let heads = |layer| match self.is_recurrent(layer) {
+                true => 0,
+                false => self.heads() as i32,
+            };
+            let heads: Vec<i32> = (0..self.layers).map(heads).collect();
+            header.i32s("jamba.attention.head_count_kv", heads.into_iter());
         }
         if self.arch == Arch::Qwen2Vl {
             // Pairs of dimensions that turn with time, row and column; together
@@ -209,6 +227,15 @@ impl Spec {
             header.string("tokenizer.chat_template.systemone", DECISION_TEMPLATE);
         }
         header.f32(&format!("{arch}.attention.layer_norm_rms_epsilon"), 1e-5);
+    }
+
+    /// Whether a layer has a recurrent state.
+    pub(crate) fn is_recurrent(&self, layer: u32) -> bool {
+        match self.arch {
+            Arch::Mamba => true,
+            Arch::Jamba => layer % 2 == 0,
+            _ => false,
+        }
     }
 
     pub(crate) const SSM_CONV: u32 = 4;

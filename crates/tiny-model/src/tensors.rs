@@ -80,7 +80,7 @@ pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
     }
     for layer in 0..spec.layers {
         let block = format!("blk.{layer}");
-        if spec.arch == Arch::Mamba {
+        if spec.is_recurrent(layer) {
             state_space(&mut tensors, &block, spec);
         } else {
             attention(&mut tensors, &block, spec);
@@ -91,7 +91,6 @@ pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
 
 fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
     let width = u64::from(spec.width);
-    let inner = u64::from(spec.feed_forward());
     let square = [width, width];
     tensors.ones(format!("{block}.attn_norm.weight"), width);
     // Pointed rather than even attention, or distant tokens would not matter.
@@ -112,6 +111,21 @@ fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
         &square,
         Values::RandomExceptFirstRow(bound(width)),
     );
+    feed_forward(tensors, block, spec);
+    if spec.arch == Arch::Gemma2 {
+        for name in ["post_attention_norm", "post_ffw_norm"] {
+            tensors.add(
+                format!("{block}.{name}.weight"),
+                &[width],
+                Values::FirstAndRest(0.0, 2.0),
+            );
+        }
+    }
+}
+
+fn feed_forward(tensors: &mut Tensors, block: &str, spec: &Spec) {
+    let width = u64::from(spec.width);
+    let inner = u64::from(spec.feed_forward());
     tensors.ones(format!("{block}.ffn_norm.weight"), width);
     for name in ["ffn_gate", "ffn_up"] {
         tensors.add(
@@ -125,15 +139,6 @@ fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
         &[inner, width],
         Values::RandomExceptFirstRow(bound(inner)),
     );
-    if spec.arch == Arch::Gemma2 {
-        for name in ["post_attention_norm", "post_ffw_norm"] {
-            tensors.add(
-                format!("{block}.{name}.weight"),
-                &[width],
-                Values::FirstAndRest(0.0, 2.0),
-            );
-        }
-    }
 }
 
 fn state_space(tensors: &mut Tensors, block: &str, spec: &Spec) {
@@ -170,4 +175,10 @@ fn state_space(tensors: &mut Tensors, block: &str, spec: &Spec) {
         &[inner, width],
         Values::RandomExceptFirstRow(bound(inner)),
     );
+    if spec.arch == Arch::Jamba {
+        for (name, length) in [("dt", rank), ("b", state), ("c", state)] {
+            tensors.ones(format!("{block}.ssm_{name}_norm.weight"), length);
+        }
+        feed_forward(tensors, block, spec);
+    }
 }

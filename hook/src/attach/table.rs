@@ -309,6 +309,7 @@ macro_rules! for_each_hooked {
             outputs   store     optional fn llama_get_sampled_candidates_count_ith(context: Pointer, index: i32) -> u32;
             outputs   store     optional fn llama_sampler_sample(sampler: Pointer, context: Pointer, index: i32) -> i32;
 
+            lengths   store     optional fn llama_memory_seq_pos_min(memory: Pointer, sequence: i32) -> i32;
             lengths   store     optional fn llama_memory_seq_pos_max(memory: Pointer, sequence: i32) -> i32;
             lengths   store     optional fn llama_kv_self_seq_pos_max(context: Pointer, sequence: i32) -> i32;
             lengths   store     optional fn llama_kv_cache_seq_pos_max(context: Pointer, sequence: i32) -> i32;

@@ -23,6 +23,14 @@ impl ContextParams {
         (self.0[0] >> 32) as u32
     }
 
+    /// `n_ubatch`, the third: how many tokens are computed at once, at most. The engine takes no more than of a batch.
+    pub(crate) fn at_once(&self) -> u32 {
+        match self.0[1] as u32 {
+            0 => self.batch(),
+            some => some.min(self.batch()),
+        }
+    }
+
     /// All of it, with what lies behind it on the caller's stack.
     pub(crate) fn words(&self) -> &[u64; 64] {
         &self.0

@@ -37,6 +37,8 @@ struct Row {
     in_use: AtomicBool,
     /// Tokens of a batch, as the server asked for. Zero, here and below: not seen.
     batch: AtomicU32,
+    /// Tokens that are computed at once.
+    at_once: AtomicU32,
     /// Tokens of a slot.
     slot: AtomicU32,
     /// Its vocabulary, which lives as long as the context. Zero: it has no text.
@@ -52,6 +54,7 @@ const FREE: Row = Row {
     looks_back_far: AtomicBool::new(false),
     in_use: AtomicBool::new(false),
     batch: AtomicU32::new(0),
+    at_once: AtomicU32::new(0),
     slot: AtomicU32::new(0),
     vocabulary: AtomicUsize::new(0),
 };
@@ -130,6 +133,7 @@ fn add(context: Pointer, answers: &Answers) {
             let asks = original::llama_get_memory().is_some();
             row.in_use.store(!asks, Ordering::Release);
             row.batch.store(0, Ordering::Relaxed);
+            row.at_once.store(0, Ordering::Relaxed);
             row.slot.store(0, Ordering::Relaxed);
             let vocabulary = answers
                 .vocabulary
@@ -176,6 +180,7 @@ pub(crate) fn made(call: &EngineCall, context: Pointer, params: &ContextParams) 
     call.observe(|| {
         if let Some(row) = find(context.addr()) {
             row.batch.store(params.batch(), Ordering::Relaxed);
+            row.at_once.store(params.at_once(), Ordering::Relaxed);
             row.slot.store(slot.unwrap_or(0), Ordering::Relaxed);
         }
     });
@@ -189,6 +194,12 @@ pub(crate) fn batch() -> Option<u32> {
 /// The same, of this context.
 pub(crate) fn batch_of(context: Pointer) -> Option<u32> {
     let number = find(context.addr())?.batch.load(Ordering::Relaxed);
+    (number > 0).then_some(number)
+}
+
+/// Tokens that this context computes at once, as the host asked for.
+pub(crate) fn at_once_in(context: Pointer) -> Option<u32> {
+    let number = find(context.addr())?.at_once.load(Ordering::Relaxed);
     (number > 0).then_some(number)
 }
 
@@ -394,18 +405,33 @@ pub(crate) unsafe fn last_position(context: Pointer, sequence: i32) -> Option<i3
 /// # Safety
 /// The context is alive and not at work now.
 pub(crate) unsafe fn first_position(context: Pointer, sequence: i32) -> Option<i32> {
+    // SAFETY: the caller's promise, here and below.
+    let windowed = unsafe { first_in_engine(context, sequence) };
+    windowed
+        .map(|first| as_the_ledger_has_it(context, first))
+        // SAFETY: see above.
+        .or_else(|| unsafe { last_position(context, sequence) })
+}
+
+/// As [`first_position`], as the engine says it.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn first_in_engine(context: Pointer, sequence: i32) -> Option<i32> {
     let memory = memory_of(context)?;
-    let looks_back_far = find(context.addr())?.looks_back_far.load(Ordering::Acquire);
     // SAFETY: the caller's promise, here and below; a context's memory lives as long.
-    let windowed = unsafe { plain::first_in_memory(memory, sequence) }
+    unsafe { plain::first_in_memory(memory, sequence) }
         // SAFETY: see above.
         .or_else(|| unsafe { plain::first_in_self(context, sequence) })
-        .map(|first| match looks_back_far {
-            true => as_if_of_2026(first),
-            false => first,
-        });
-    // SAFETY: see above.
-    windowed.or_else(|| unsafe { last_position(context, sequence) })
+}
+
+/// A first position that the server was told, by the rule that the ledger has.
+pub(crate) fn as_the_ledger_has_it(context: Pointer, first: i32) -> i32 {
+    let looks_back_far = |row: &Row| row.looks_back_far.load(Ordering::Acquire);
+    match find(context.addr()).is_some_and(looks_back_far) {
+        true => as_if_of_2026(first),
+        false => first,
+    }
 }
 
 /// Translates a first position from the rule of 2025 to that of 2026. A server of 2025 continues after

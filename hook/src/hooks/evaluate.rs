@@ -11,7 +11,7 @@ use crate::base::status::STATUS;
 use crate::capture::measure::{self, Longest};
 use crate::capture::{adapters, contexts, engine_prompts, llama_batch, shadow};
 use crate::channel::push;
-use crate::store;
+use crate::store::{self, exact};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
@@ -119,7 +119,10 @@ impl<'a> Evaluation<'a> {
     fn end(mut self, result: i32) -> i32 {
         // Clear this only after the engine has answered: it may throw instead.
         if self.open && self.call.counts() {
-            let longest = self.longest.take().filter(|_| result == 0);
+            // The engine may hold less than the batch said.
+            let is_whole = |id: &i32| exact::ends(self.context, *id).is_none();
+            let is_whole = result == 0 && self.sequences.iter().all(is_whole);
+            let longest = self.longest.take().filter(|_| is_whole);
             let size = longest.map(|longest| (longest, measure::ask_size(self.context, longest)));
             let failed = match result {
                 0 => Vec::new(),
@@ -148,8 +151,10 @@ impl<'a> Evaluation<'a> {
         self.sequences
             .iter()
             .map(|&sequence| {
+                let owed = exact::ends(self.context, sequence).map(|(_, last)| last);
                 // SAFETY: a living context, whose evaluation has returned.
-                let last = unsafe { contexts::last_position(self.context, sequence) };
+                let last =
+                    owed.or_else(|| unsafe { contexts::last_position(self.context, sequence) });
                 (sequence, last.unwrap_or(-1))
             })
             .collect()
@@ -186,6 +191,9 @@ impl Drop for Evaluation<'_> {
 pub(super) fn ask_reach(context: Pointer, sequence: i32) -> Option<i32> {
     if !contexts::is_bounded(context) {
         return None;
+    }
+    if let Some((first, _)) = exact::ends(context, sequence) {
+        return Some(contexts::as_the_ledger_has_it(context, first));
     }
     // SAFETY: a living context that is not at work now.
     unsafe { contexts::first_position(context, sequence) }

@@ -7,14 +7,30 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
-use crate::store::ahead;
+use crate::store::{ahead, exact};
 
 /// The answer to a question for the last position of a sequence.
 fn last(call: &EngineCall, context: Option<Pointer>, sequence: i32, last: i32) -> i32 {
+    if let Some((_, believed)) = ends(call, context, sequence) {
+        return believed;
+    }
     match context.and_then(|context| ahead::believed(call, context, sequence)) {
         // Positions of sequences that the store knows begin at 0.
         Some(believed) => last.min(i32::try_from(believed).map_or(last, |len| len - 1)),
         None => last,
+    }
+}
+
+/// The answers to both questions, if the engine holds less than the host believes.
+fn ends(call: &EngineCall, context: Option<Pointer>, sequence: i32) -> Option<(i32, i32)> {
+    exact::ends(context.filter(|_| call.is_hosts())?, sequence)
+}
+
+pub(crate) unsafe fn llama_memory_seq_pos_min(memory: Pointer, sequence: i32) -> i32 {
+    let call = EngineCall::enter();
+    match ends(&call, contexts::owner(memory), sequence) {
+        Some((first, _)) => first,
+        None => original!(llama_memory_seq_pos_min(memory, sequence)),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
 use crate::channel::push;
-use crate::store::{self, ahead, change};
+use crate::store::{self, ahead, change, exact};
 
 /// The first argument of a generation's functions.
 #[derive(Clone, Copy)]
@@ -54,6 +54,15 @@ macro_rules! generation {
             let owner = owner(target);
             if ahead::holds_nothing_else(&call, owner, sequence, from, to) {
                 // Newer servers call this before every batch of a prompt, for what they believe to be empty.
+                return true;
+            }
+            if exact::removes_only_owed(&call, owner, sequence, from, to) {
+                note(&call, target, $kind, |context| Event::Removed {
+                    context,
+                    sequence,
+                    from,
+                    to,
+                });
                 return true;
             }
             change::about_to_lose(&call, owner, sequence, from);

@@ -49,9 +49,12 @@ pub(crate) unsafe fn llama_state_seq_get_data_ext(
     let written = original!(llama_state_seq_get_data_ext(
         context, target, size, sequence, flags
     ));
-    if flags == WHOLE {
+    match flags {
         // SAFETY: the engine has just written there.
-        unsafe { stored::saved(&call, context, sequence, target, written) };
+        WHOLE => unsafe { stored::saved(&call, context, sequence, target, written) },
+        // SAFETY: see above.
+        PARTIAL => unsafe { stored::checkpointed(&call, context, sequence, target, written) },
+        _ => {}
     }
     let ends = match flags & PARTIAL != 0 && written > 0 && call.counts() {
         true => Ends::of(context, sequence),
@@ -85,13 +88,29 @@ pub(crate) unsafe fn llama_state_seq_set_data_ext(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
-    stored::about_to_restore(&call, context, sequence);
+    match flags {
+        PARTIAL => stored::about_to_rewind(&call, context, sequence),
+        _ => stored::about_to_restore(&call, context, sequence),
+    }
     let read = original!(llama_state_seq_set_data_ext(
         context, source, size, sequence, flags
     ));
-    let done = read == size && flags == WHOLE;
-    // SAFETY: the engine has just read there.
-    unsafe { stored::restored(&call, context, sequence, source, size, done) };
+    let done = read == size;
+    match flags {
+        // SAFETY: the engine has just read there.
+        PARTIAL => unsafe { stored::rewound(&call, context, sequence, source, size, done) },
+        // SAFETY: see above.
+        _ => unsafe {
+            stored::restored(
+                &call,
+                context,
+                sequence,
+                source,
+                size,
+                done && flags == WHOLE,
+            );
+        },
+    }
     let reach = ask_reach_after(&call, context, sequence);
     call.observe(|| note_restore(context, source, sequence, flags, read == size, reach));
     read

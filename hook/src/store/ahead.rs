@@ -1,6 +1,6 @@
 //! Tokens that the engine holds and the server has not asked for yet.
 
-use super::{acts, engine, with_context, with_state};
+use super::{acts, engine, exact, with_context, with_state};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 
@@ -12,7 +12,7 @@ pub(crate) fn believed(call: &EngineCall, context: Pointer, sequence: i32) -> Op
     with_context(context, |_, one| one.session.ahead_of(sequence)).flatten()
 }
 
-/// Removes what a sequence has ahead; a negative sequence stands for all. Whoever is about to read or change
+/// Removes what a sequence has ahead, and pays what is [owed](super::exact) of it; a negative sequence stands for all. Whoever is about to read or change
 /// a sequence calls this first.
 pub(crate) fn remove(call: &EngineCall, context: Pointer, sequence: i32) {
     if acts(call) {
@@ -43,6 +43,11 @@ pub(crate) fn remove_from(call: &EngineCall, context: Option<Pointer>, sequence:
 
 /// As [`remove`]. Returns whether there was anything.
 pub(super) fn remove_in(context: Pointer, sequence: i32) -> bool {
+    if exact::is_exact(context) {
+        exact::undo(context, sequence);
+        exact::pay(context, sequence);
+        return false;
+    }
     let all = with_context(context, |_, one| {
         let all = one.session.ahead();
         let all: Vec<_> = all

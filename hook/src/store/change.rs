@@ -9,12 +9,12 @@ use contextpilot_kv_store::{Run, State as SequenceState};
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
 use super::shelf::Shelf;
-use super::{acts, ahead, engine, with_context};
+use super::{acts, ahead, engine, exact, with_context};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 
 /// Fewer lost tokens are not worth a copy of their sequence.
-const LEAST_LOST: usize = 8;
+pub(super) const LEAST_LOST: usize = 8;
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
 pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequence: i32, kept: i32) {
@@ -72,7 +72,7 @@ pub(crate) fn about_to_free(call: &EngineCall, context: Pointer, until: Instant)
 
 /// Evaluating what is new must have taken this many times as long as copying the whole sequence, for a copy
 /// that may turn out to be needless: one that is made in case of a crash.
-const MARGIN: usize = 50;
+pub(super) const MARGIN: usize = 50;
 
 /// Steps of an answer between two looks.
 const STEPS: usize = 256;
@@ -93,6 +93,9 @@ fn save(context: Pointer, sequence: i32, kept: usize) {
 }
 
 fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) {
+    if exact::is_exact(context) {
+        return exact::save(context, sequence, kept, margin);
+    }
     let wanted = with_context(context, |shelf, one| {
         is_worth_saving(shelf, one, sequence, kept, margin)
     });
@@ -183,6 +186,20 @@ pub(super) fn keep(
     }
 }
 
+/// Positions of a sequence were removed.
+pub(crate) fn removed(
+    call: &EngineCall,
+    context: Option<Pointer>,
+    sequence: i32,
+    from: i32,
+    to: i32,
+) {
+    if let Some(context) = context.filter(|_| acts(call)) {
+        with_context(context, |_, one| one.session.removed(sequence, from, to));
+        exact::check_window(context, sequence);
+    }
+}
+
 macro_rules! noted {
     ($($(#[$doc:meta])* $name:ident($($argument:ident),*) => $method:ident;)*) => {$(
         $(#[$doc])*
@@ -196,8 +213,6 @@ macro_rules! noted {
 noted! {
     /// Everything was removed.
     cleared() => cleared;
-    /// Positions of a sequence were removed.
-    removed(sequence, from, to) => removed;
     /// A sequence was copied.
     copied(source, target, from, to) => copied;
     /// All sequences but one were removed.

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Session};
+use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Session, Shape};
 
 use super::content::{self, Content};
+use super::exact::{Bounds, Waiting};
 use super::figures;
 use super::rates::Rates;
-use crate::attach::plain;
+use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
+use crate::capture::contexts;
 
 /// A state that the server has saved to its own memory.
 pub(super) struct Saved {
@@ -31,6 +33,11 @@ pub(super) struct ContextStore {
     pub(super) refused: Option<String>,
     /// The layout of its states, once it was proven that they can be taken apart and put together.
     pub(super) layout: Option<Layout>,
+    /// The same of a context that cannot go back to any position, and how far it looks back.
+    pub(super) shape: Option<Shape>,
+    pub(super) bounds: Option<Bounds>,
+    /// Tails that the server has taken there.
+    pub(super) waiting: Vec<Waiting>,
     /// What was made of the model's file; `None`: not asked yet.
     model: Option<Arc<Content>>,
     /// The conditions that there were so far: the adapters that were applied, and their scales.
@@ -69,6 +76,8 @@ pub(super) struct Facts {
     size: usize,
     size_of_one: usize,
     trained: usize,
+    recurrent: bool,
+    window: usize,
 }
 
 impl Facts {
@@ -88,7 +97,15 @@ impl Facts {
         let size_of_one = number(unsafe { plain::context_size_of_one(context) });
         // SAFETY: the model of a living context.
         let trained = model.and_then(|model| unsafe { plain::trained_size(model) });
+        // SAFETY: see above, here and below.
+        let recurrent = model.and_then(|model| unsafe { plain::is_recurrent(model) });
+        // SAFETY: see above.
+        let hybrid = model.and_then(|model| unsafe { plain::is_hybrid(model) });
+        // SAFETY: see above.
+        let window = model.and_then(|model| unsafe { plain::window(model) });
         Self {
+            recurrent: recurrent == Some(true) || hybrid == Some(true),
+            window: window.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             model: model.map(|model| model.addr()),
             size,
             size_of_one: size_of_one.unwrap_or(size / sequences.max(1)),
@@ -105,6 +122,9 @@ impl ContextStore {
             rates: Rates::default(),
             refused: None,
             layout: None,
+            shape: None,
+            bounds: None,
+            waiting: Vec::new(),
             model: None,
             all_conditions: vec![UnderAdapters::default()],
             now: 0,
@@ -141,6 +161,32 @@ impl ContextStore {
             Some(content) => self.model = Some(content),
             None => self.refuse("the file of the model is not known"),
         }
+    }
+
+    /// The context cannot go back to any position.
+    pub(super) fn bind(&mut self, facts: &Facts) {
+        if original::llama_state_seq_get_size_ext().is_none() {
+            return self.refuse("this engine has no partial states (sliding window, recurrent)");
+        }
+        let window = if facts.recurrent { 0 } else { facts.window };
+        let at_once = contexts::at_once_in(self.pointer()).map(|count| count as usize);
+        if facts.window > 0 && at_once.is_none() {
+            return self
+                .refuse("how many tokens it computes at once is not known (sliding window)");
+        }
+        let at_once = at_once.filter(|_| facts.window > 0);
+        self.bounds = Some(Bounds { window, at_once });
+        self.session.bind();
+    }
+
+    /// Whether its states are understood.
+    pub(super) fn is_proven(&self) -> bool {
+        self.layout.is_some() || self.shape.is_some()
+    }
+
+    /// Whether all of its tokens were evaluated under the same conditions so far.
+    pub(super) fn is_always_the_same(&self) -> bool {
+        self.all_conditions.len() == 1
     }
 
     /// From now on this context has no store. The first reason stays.
@@ -180,7 +226,10 @@ impl ContextStore {
         }
         let under = self.all_conditions.get(conditions.0 as usize)?;
         if under.fingerprint.is_none() {
-            let layout = self.layout.as_ref()?.digest();
+            let layout = match &self.shape {
+                Some(shape) => shape.digest(),
+                None => self.layout.as_ref()?.digest(),
+            };
             let model = *self.model.as_ref()?.digest()?;
             let mut parts: Vec<Vec<u8>> = vec![
                 content::surroundings()?,

@@ -34,6 +34,52 @@ pub(super) unsafe fn length(context: Pointer, sequence: i32) -> Option<usize> {
     usize::try_from(last + 1).ok()
 }
 
+/// The first position that the engine has of a sequence.
+///
+/// # Safety
+/// As for [`cut`].
+pub(super) unsafe fn first(context: Pointer, sequence: i32) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    let first = unsafe { contexts::first_in_engine(context, sequence) }?;
+    usize::try_from(first).ok()
+}
+
+/// `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`: of a state, what cannot be cut back.
+pub(crate) const PARTIAL: u32 = 1;
+
+/// The size of the partial state of a sequence.
+///
+/// # Safety
+/// As for [`cut`].
+pub(super) unsafe fn partial_size(context: Pointer, sequence: i32) -> Option<usize> {
+    // Our caller's caller has called a function of the engine that takes the context.
+    original::llama_state_seq_get_size_ext()?;
+    Some(original!(llama_state_seq_get_size_ext(
+        context, sequence, PARTIAL
+    )))
+}
+
+/// As [`save`], of the partial state.
+///
+/// # Safety
+/// As for [`cut`].
+pub(super) unsafe fn save_partial(context: Pointer, sequence: i32, state: &mut Vec<u8>) -> bool {
+    // SAFETY: the caller's promise.
+    let Some(size) = (unsafe { partial_size(context, sequence) }) else {
+        return false;
+    };
+    state.clear();
+    state.resize(size, 0);
+    original::llama_state_seq_get_data_ext().is_some()
+        && original!(llama_state_seq_get_data_ext(
+            context,
+            state.as_mut_ptr(),
+            size,
+            sequence,
+            PARTIAL
+        )) == size
+}
+
 /// Copies the state of a sequence to `state`, whose memory is used again. False if the engine did not.
 ///
 /// # Safety

@@ -7,15 +7,17 @@ mod parts;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use contextpilot_kv_store::{Layout, LayoutError, prove};
+use contextpilot_kv_store::{Layout, LayoutError, Shape, prove};
 use contextpilot_residency::{Entry, Event};
 
 use self::batches::Batches;
+pub(super) use self::batches::evaluate_own;
 pub(crate) use self::batches::{extended, legacy};
-use self::parts::{Part, parts};
+pub(super) use self::parts::Part;
+use self::parts::parts;
 use super::context::Facts;
 use super::figures::{self, FIGURES};
-use super::{ahead, change, engine, outputs, with_context};
+use super::{ahead, change, engine, exact, outputs, with_context};
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::{guard, log};
@@ -54,6 +56,9 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
                 ahead::remove_in(context, sequence);
                 with_context(context, |_, one| one.session.obscure(sequence));
             }
+            if with_context(context, |_, one| one.session.is_any_lost()) == Some(true) {
+                return LOST;
+            }
             outputs::set(context, Vec::new());
             let result = batch.whole();
             if result == 0 {
@@ -67,10 +72,28 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
 fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) -> i32 {
     let parts = parts(entries);
     learn_layout(context, &parts, batch);
+    let is_exact = exact::is_exact(context);
+    if is_exact {
+        pay_for_room(context, entries.len());
+    }
     for part in &parts {
-        if !prepare(context, part, batch) {
+        let result = match is_exact {
+            true => exact::prepare(context, part),
+            false if prepare(context, part, batch) => 0,
             // The engine lost a sequence that the server believes in, and it cannot be repaired.
-            return LOST;
+            false => LOST,
+        };
+        if result != 0 {
+            exact::undo(context, -1);
+            return result;
+        }
+    }
+    let mut whole = true;
+    if is_exact {
+        let result = exact::in_pieces(context, &parts, entries.len(), &mut whole);
+        if result != 0 {
+            exact::undo(context, -1);
+            return result;
         }
     }
     let left_out = left_out(context, &parts);
@@ -96,27 +119,54 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
             one.session.updated();
         });
     }
-    if result != 0 && ahead::remove_in(context, -1) {
+    if is_exact && result != 0 {
+        exact::undo(context, -1);
+    } else if result != 0 && ahead::remove_in(context, -1) {
         // What is ahead takes room that the server believes to be free.
         outputs::set(context, Vec::new());
         result = batch.whole();
     }
     open.ended = true;
     if result == 0 {
-        note_loaded(context, entries, &left_out);
+        note_loaded(context, entries, &parts);
     }
     end(context, &parts, result);
+    if !whole {
+        forget_all(context, &parts);
+    }
     if result == 0 {
         prove_layout(context, &parts);
         for part in &parts {
             change::save_early(context, &part.run);
+            if is_exact {
+                exact::save_midway(context, &part.run);
+            }
         }
     }
     result
 }
 
 /// What the server is told if a sequence was lost: "compute error". It then clears its slots.
-const LOST: i32 = -3;
+pub(super) const LOST: i32 = -3;
+
+/// More was evaluated by one call than may be: what became of it is not for the store.
+fn forget_all(context: Pointer, parts: &[Part]) {
+    with_context(context, |_, one| {
+        for part in parts.iter().filter(|part| !part.owed.get()) {
+            one.session.obscure(part.run.sequence);
+        }
+    });
+}
+
+/// What is owed takes room that the server believes to be taken. It is paid before anybody else gets it.
+fn pay_for_room(context: Pointer, entries: usize) {
+    let is_short = with_context(context, |_, one| {
+        one.session.owing().next().is_some() && one.session.held() + entries > one.size
+    });
+    if is_short == Some(true) {
+        exact::pay(context, -1);
+    }
+}
 
 /// Does what is to be done before a part of a batch is evaluated. False if a sequence was lost.
 fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
@@ -151,11 +201,14 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
 }
 
 /// The indexes of the entries that the engine holds already.
-fn left_out(context: Pointer, parts: &[Part]) -> Vec<u32> {
+fn left_out<'a>(context: Pointer, parts: impl IntoIterator<Item = &'a Part>) -> Vec<u32> {
     let left_out = with_context(context, |_, one| {
         let mut all = Vec::new();
         for part in parts {
-            let there = one.session.there(&part.run);
+            let there = match part.owed.get() {
+                true => part.indexes.len(),
+                false => one.session.there(&part.run),
+            };
             all.extend_from_slice(&part.indexes[..there]);
         }
         all.sort_unstable();
@@ -164,16 +217,27 @@ fn left_out(context: Pointer, parts: &[Part]) -> Vec<u32> {
     left_out.unwrap_or_default()
 }
 
-/// Tells the worker which entries were not evaluated.
-fn note_loaded(context: Pointer, entries: &[Entry], left_out: &[u32]) {
-    if left_out.is_empty() || !outputs::are_left_out(context) {
+/// Tells the worker which entries were not evaluated because the engine held them. (Of those that are owed it is not
+/// known yet.)
+fn note_loaded(context: Pointer, entries: &[Entry], parts: &[Part]) {
+    if !outputs::are_left_out(context) {
         return;
     }
-    figures::add(&FIGURES.loaded_tokens, left_out.len());
-    let loaded: Vec<&Entry> = left_out
-        .iter()
-        .map(|&index| &entries[index as usize])
-        .collect();
+    let ours: usize = parts.iter().map(|part| part.ours.get()).sum();
+    let paid = parts.iter().filter(|part| !part.owed.get());
+    let paid = match ours {
+        0 => left_out(context, paid),
+        _ => with_context(context, |_, one| {
+            let of_store = |part: &Part| {
+                let there = one.session.there(&part.run) - part.ours.get();
+                part.indexes[..there].to_vec()
+            };
+            paid.flat_map(of_store).collect()
+        })
+        .unwrap_or_default(),
+    };
+    figures::add(&FIGURES.loaded_tokens, paid.len());
+    let loaded: Vec<&Entry> = paid.iter().map(|&index| &entries[index as usize]).collect();
     guard::compute(|| {
         for run in loaded.chunk_by(|a, b| a.sequence == b.sequence && a.position + 1 == b.position)
         {
@@ -195,9 +259,19 @@ fn end(context: Pointer, parts: &[Part], result: i32) {
     }
     with_context(context, |_, one| {
         for part in parts {
+            let sequence = part.run.sequence;
             match result {
+                0 if part.owed.get() => one.session.owe(&part.run),
                 0 => one.session.evaluated(&part.run),
-                _ => one.session.obscure(part.run.sequence),
+                // Its entries were not in the batch.
+                _ if part.owed.get() => {}
+                _ => {
+                    let is_owed = one.session.believed_on_credit(sequence).is_some();
+                    one.session.obscure(sequence);
+                    if is_owed {
+                        one.session.lose(sequence);
+                    }
+                }
             }
         }
     });
@@ -230,7 +304,7 @@ fn describe(context: Pointer) {
     with_context(context, |_, one| {
         one.describe(&facts);
         if contexts::is_bounded(context) {
-            one.refuse("its cache cannot go back to any position (sliding window, recurrent)");
+            one.bind(&facts);
         }
     });
 }
@@ -241,7 +315,7 @@ fn describe(context: Pointer) {
 fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
     const ENOUGH: usize = 2;
     let wanted = with_context(context, |_, one| {
-        let wanted = one.layout.is_none() && one.refused.is_none() && !one.embeddings;
+        let wanted = !one.is_proven() && one.refused.is_none() && !one.embeddings;
         let fresh = |part: &&Part| {
             let run = &part.run;
             let empty = one.session.believed(run.sequence) == Some(&[]);
@@ -267,12 +341,13 @@ fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
 /// Until then it has no store.
 fn prove_layout(context: Pointer, parts: &[Part]) {
     let wanted = with_context(context, |_, one| {
-        let wanted = one.layout.is_none() && one.refused.is_none();
+        let wanted = !one.is_proven() && one.refused.is_none();
         wanted.then(|| std::mem::take(&mut one.buffer))
     });
     let Some(mut state) = wanted.flatten() else {
         return;
     };
+    let is_exact = exact::is_exact(context);
     let sequences = parts.iter().map(|part| part.run.sequence);
     let proven = sequences
         // SAFETY: our caller's caller uses the context.
@@ -280,7 +355,13 @@ fn prove_layout(context: Pointer, parts: &[Part]) {
         .find_map(|sequence| {
             // SAFETY: as above.
             let saved = unsafe { engine::save(context, sequence, &mut state) };
-            saved.then(|| guard::compute(|| prove(&state)))
+            if !is_exact {
+                return saved.then(|| guard::compute(|| Understood::Dense(prove(&state))));
+            }
+            let mut partial = Vec::new();
+            // SAFETY: as above.
+            let saved = saved && unsafe { engine::save_partial(context, sequence, &mut partial) };
+            saved.then(|| guard::compute(|| Understood::Exact(Shape::prove(&state, &partial))))
         });
     with_context(context, |_, one| {
         one.buffer = std::mem::take(&mut state);
@@ -290,10 +371,17 @@ fn prove_layout(context: Pointer, parts: &[Part]) {
     });
 }
 
-fn learn(one: &mut super::context::ContextStore, proven: Result<Layout, LayoutError>) {
+/// What came of a proof.
+enum Understood {
+    Dense(Result<Layout, LayoutError>),
+    Exact(Result<Shape, LayoutError>),
+}
+
+fn learn(one: &mut super::context::ContextStore, proven: Understood) {
     match proven {
-        Ok(layout) => one.layout = Some(layout),
-        Err(error) => {
+        Understood::Dense(Ok(layout)) => one.layout = Some(layout),
+        Understood::Exact(Ok(shape)) => one.shape = Some(shape),
+        Understood::Dense(Err(error)) | Understood::Exact(Err(error)) => {
             let why = format!("the state of its sequences is not understood ({error})");
             if figures::note_refusal(&why) {
                 log::line(format_args!(

@@ -1,5 +1,7 @@
 //! The store itself: the tree of what is there, the folder with the rows, and the thread that writes them.
 
+pub(super) mod exact;
+
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -133,7 +135,19 @@ impl Shelf {
             return false;
         };
         let used = offer.pieces.iter().take_while(|piece| piece.start < length);
-        for piece in used.clone() {
+        let used: Vec<Piece> = used.copied().collect();
+        if !self.put(&mut composer, &used, length) || composer.finish().is_err() {
+            return false;
+        }
+        self.tree.now(neighbours::time());
+        self.tree.used(&used);
+        self.writer.touch(used.iter().map(|piece| piece.name));
+        true
+    }
+
+    /// Puts pieces into a state of this length. False if one of them is gone or damaged; then it has left the store.
+    fn put(&mut self, composer: &mut Composer<'_>, pieces: &[Piece], length: usize) -> bool {
+        for piece in pieces {
             let take = piece.take.min(length - piece.start);
             let put = match self.writer.pending(&piece.name) {
                 Some(rows) => composer
@@ -141,7 +155,7 @@ impl Shelf {
                     .map_err(|error| error.to_string()),
                 None => self
                     .folder
-                    .compose(&mut composer, piece, take, &mut self.rows)
+                    .compose(composer, piece, take, &mut self.rows)
                     .map_err(|error| error.to_string()),
             };
             if let Err(why) = put {
@@ -150,13 +164,6 @@ impl Shelf {
                 return false;
             }
         }
-        if composer.finish().is_err() {
-            return false;
-        }
-        let used: Vec<Piece> = used.copied().collect();
-        self.tree.now(neighbours::time());
-        self.tree.used(&used);
-        self.writer.touch(used.iter().map(|piece| piece.name));
         true
     }
 

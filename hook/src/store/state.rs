@@ -1,10 +1,11 @@
 //! States that the server itself saves and restores, for its host prompt cache. They are taken apart as
 //! well, so that nothing has to be copied twice.
 
+use contextpilot_kv_store::Conditions;
 use contextpilot_residency::Token;
 
-use super::context::Saved;
-use super::{acts, change, with_context};
+use super::context::{ContextStore, Saved};
+use super::{acts, ahead, change, exact, with_context};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 
@@ -24,19 +25,93 @@ pub(crate) unsafe fn saved(
     }
     // SAFETY: the caller's promise.
     let state = unsafe { std::slice::from_raw_parts(target, size) };
+    let is_exact = exact::is_exact(context);
+    if is_exact {
+        exact::keep(context, sequence, state);
+    }
     with_context(context, |shelf, one| {
-        change::keep(shelf, one, sequence, state, None);
-        let tokens: Option<Vec<Token>> = one.session.believed(sequence).map(<[_]>::to_vec);
-        let saved = match (tokens, one.session.conditions(sequence)) {
-            (Some(tokens), Some(conditions)) => Some(Saved {
-                tokens,
-                conditions,
-                sample: sample(state),
-            }),
-            _ => None,
-        };
-        one.remember(target.addr(), saved);
+        if !is_exact {
+            change::keep(shelf, one, sequence, state, None);
+        }
+        remember(one, sequence, target, state);
     });
+}
+
+fn remember(one: &mut ContextStore, sequence: i32, target: *const u8, state: &[u8]) {
+    let tokens: Option<Vec<Token>> = one.session.believed(sequence).map(<[_]>::to_vec);
+    let saved = match (tokens, one.session.conditions(sequence)) {
+        (Some(tokens), Some(conditions)) => Some(Saved {
+            tokens,
+            conditions,
+            sample: sample(state),
+        }),
+        _ => None,
+    };
+    one.remember(target.addr(), saved);
+}
+
+/// The server has saved the part of a sequence that cannot be cut back, a checkpoint, to its own memory.
+///
+/// # Safety
+/// The engine has written `size` bytes to `target`.
+pub(crate) unsafe fn checkpointed(
+    call: &EngineCall,
+    context: Pointer,
+    sequence: i32,
+    target: *const u8,
+    size: usize,
+) {
+    if !acts(call) || target.is_null() || !exact::is_exact(context) {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let state = unsafe { std::slice::from_raw_parts(target, size) };
+    with_context(context, |_, one| {
+        remember(one, sequence, target, state);
+        exact::keep_checkpoint(one, sequence, state);
+    });
+}
+
+/// The server has gone back to such a part.
+///
+/// # Safety
+/// The engine has read `size` bytes from `source`.
+pub(crate) unsafe fn rewound(
+    call: &EngineCall,
+    context: Pointer,
+    sequence: i32,
+    source: *const u8,
+    size: usize,
+    done: bool,
+) {
+    if !acts(call) {
+        return;
+    }
+    with_context(context, |_, one| {
+        // SAFETY: the caller's promise.
+        match unsafe { known(one, source, size, done) } {
+            Some((tokens, conditions)) => one.session.rewound(sequence, &tokens, conditions),
+            None => one.session.obscure(sequence),
+        }
+    });
+}
+
+/// The tokens of a state that was saved before, and under what they were evaluated.
+///
+/// # Safety
+/// The engine has read `size` bytes from `source`.
+unsafe fn known(
+    one: &ContextStore,
+    source: *const u8,
+    size: usize,
+    done: bool,
+) -> Option<(Vec<Token>, Conditions)> {
+    one.saved(source.addr()).filter(|_| done).and_then(|saved| {
+        // SAFETY: the caller's promise.
+        let state = unsafe { std::slice::from_raw_parts(source, size) };
+        // Another state may have been moved to this address.
+        (sample(state) == saved.sample).then(|| (saved.tokens.clone(), saved.conditions))
+    })
 }
 
 /// The server has replaced a sequence by what it had saved before. `done`: the engine took it.
@@ -55,13 +130,8 @@ pub(crate) unsafe fn restored(
         return;
     }
     with_context(context, |_, one| {
-        let known = one.saved(source.addr()).filter(|_| done).and_then(|saved| {
-            // SAFETY: the caller's promise.
-            let state = unsafe { std::slice::from_raw_parts(source, size) };
-            // Another state may have been moved to this address.
-            (sample(state) == saved.sample).then(|| (saved.tokens.clone(), saved.conditions))
-        });
-        match known {
+        // SAFETY: the caller's promise.
+        match unsafe { known(one, source, size, done) } {
             Some((tokens, conditions)) => one.session.replaced(sequence, tokens, conditions),
             None => one.session.obscure(sequence),
         }
@@ -70,6 +140,13 @@ pub(crate) unsafe fn restored(
 
 /// The engine removes a sequence before it replaces it.
 pub(crate) fn about_to_restore(call: &EngineCall, context: Pointer, sequence: i32) {
+    exact::forgive(call, context, sequence);
+    change::about_to_lose(call, Some(context), sequence, 0);
+}
+
+/// The engine replaces the part of a sequence that cannot be cut back. The rest must be there.
+pub(crate) fn about_to_rewind(call: &EngineCall, context: Pointer, sequence: i32) {
+    ahead::remove(call, context, sequence);
     change::about_to_lose(call, Some(context), sequence, 0);
 }
 

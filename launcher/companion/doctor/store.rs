@@ -52,9 +52,7 @@ pub(super) fn examine(located: &Located, follows: bool, folder: Option<&Path>) -
         ),
         (None, None) => (
             Grade::Good,
-            format!(
-                "possible, for models with dense attention: set {variable} to a folder of your own"
-            ),
+            format!("possible: set {variable} to a folder of your own"),
         ),
         (None, Some(folder)) => of(folder),
     };
@@ -67,7 +65,7 @@ fn of(folder: &Path) -> (Grade, String) {
         Ok(_) => (
             Grade::Good,
             format!(
-                "in {}, for models with dense attention; `contextpilot-llama store` shows it",
+                "in {}; `contextpilot-llama store` shows it",
                 folder.display()
             ),
         ),

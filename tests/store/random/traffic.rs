@@ -40,7 +40,9 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn new(random: &mut Random, has_adapter: bool) -> Self {
+    /// `has_window`: the model has sliding windows. With these, llama-server 0.7.0 answers wrongly now and then if a
+    /// batch is larger than what is computed at once, and the cache small beside it.
+    pub(super) fn new(random: &mut Random, has_adapter: bool, has_window: bool) -> Self {
         let slots = ["1", "2", "3"][random.index(3)];
         // The host prompt cache and restored files forget under which adapters their tokens were evaluated.
         let with_adapters = has_adapter && random.index(3) == 0;
@@ -58,11 +60,12 @@ impl Life {
         } else {
             &["--no-kv-unified"]
         });
-        add(random.choose(&[
-            &["-b", "2048"][..],
-            &["-b", "64"],
-            &["-b", "256", "-ub", "32"],
-        ]));
+        add(match random.index(3) {
+            0 => &["-b", "2048"],
+            1 => &["-b", "64"],
+            _ if has_window => &["-b", "32", "-ub", "32"],
+            _ => &["-b", "256", "-ub", "32"],
+        });
         add(if with_adapters {
             &["--cache-ram", "0"]
         } else {
@@ -112,6 +115,12 @@ impl Prompts {
         prompt.extend((0..new).map(|_| 300 + random.index(VOCABULARY) as u32));
         prompt.truncate(LONGEST);
         prompt
+    }
+
+    /// The last of those that name no scale.
+    pub(super) fn without_scale(&self, count: usize) -> Vec<Vec<u32>> {
+        let all = self.0.lock().unwrap();
+        all[0].iter().rev().take(count).cloned().collect()
     }
 
     fn add(&self, scale: usize, prompt: Vec<u32>) {

@@ -35,12 +35,6 @@ pub(super) fn prompts(lab: &Lab, page: &mut Page) -> Result<()> {
     latency::run(lab, page)
 }
 
-/// What one slot's save does to another.
-pub(super) fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
-    page.section("The prefix store: a neighbour");
-    latency::neighbour(lab, page)
-}
-
 /// A server with a store.
 struct Stored {
     server: Server,

@@ -23,7 +23,7 @@ pub(crate) struct Prompt {
 #[derive(Clone, Copy, Debug, Default)]
 struct Pending {
     entries: u64,
-    /// How many of them came from the prefix store.
+    /// How many of them, and of those before, turned out to come from the prefix store.
     loaded: u64,
     outputs: u64,
     ends: bool,
@@ -125,7 +125,7 @@ impl Prompt {
         self.pending.ends = last.output;
     }
 
-    /// Call when so many entries of the batch came from the prefix store.
+    /// Call when so many entries of the batch, or of earlier ones, came from the prefix store.
     pub(crate) fn loaded(&mut self, tokens: u64) {
         self.pending.loaded += tokens;
     }
@@ -134,17 +134,18 @@ impl Prompt {
     /// in parts.
     pub(crate) fn evaluated(&mut self, failed: bool, surplus: &mut Surplus) -> Progress {
         let pending = std::mem::take(&mut self.pending);
-        if pending.entries == 0 {
+        if pending.entries == 0 || failed {
+            if pending.entries > 0 {
+                self.last = pending.last;
+                surplus.0.truncate(pending.steps);
+            }
+            self.pending.loaded = pending.loaded;
             return Progress::None;
         }
-        if failed {
-            self.last = pending.last;
-            surplus.0.truncate(pending.steps);
-            return Progress::None;
-        }
-        let loaded = pending.loaded.min(pending.entries);
+        let entries = self.evaluated + pending.entries;
+        let loaded = pending.loaded.min(entries);
         self.loaded += loaded;
-        self.evaluated += pending.entries - loaded;
+        self.evaluated = entries - loaded;
         self.every_output |= pending.entries > 1 && pending.outputs == pending.entries;
         match pending.ends && !self.every_output {
             true => Progress::Ended(self.so_far()),
@@ -223,6 +224,22 @@ mod tests {
         assert!(!prompt.is_untouched());
         prompt.submitted(&entries(50..80, |p| p == 79), surplus);
         prompt.loaded(10);
+        let taken = ended(prompt.evaluated(false, surplus));
+        assert_eq!((taken.tokens, taken.reused, taken.evaluated), (80, 60, 20));
+    }
+
+    /// Of models whose cache cannot go back, that is found out later.
+    #[test]
+    fn what_was_loaded_may_be_known_some_batches_later() {
+        let (mut prompt, mut surplus) = (Prompt::default(), Surplus::default());
+        let surplus = &mut surplus;
+        prompt.submitted(&entries(0..50, |_| false), surplus);
+        assert_eq!(prompt.evaluated(false, surplus), Progress::GoesOn);
+        prompt.loaded(40);
+        // A batch of other slots.
+        assert_eq!(prompt.evaluated(false, surplus), Progress::None);
+        prompt.submitted(&entries(50..80, |p| p == 79), surplus);
+        prompt.loaded(20);
         let taken = ended(prompt.evaluated(false, surplus));
         assert_eq!((taken.tokens, taken.reused, taken.evaluated), (80, 60, 20));
     }

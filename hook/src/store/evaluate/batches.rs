@@ -3,7 +3,7 @@
 use contextpilot_residency::Entry;
 
 use super::{Content, evaluate};
-use crate::attach::original::original;
+use crate::attach::original::{self, original};
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard::{self, EngineCall};
 use crate::capture::shadow;
@@ -132,7 +132,7 @@ impl Batches for Extended {
     }
 
     fn tokens(&self, sequence: i32, tokens: &[i32], most: usize) -> i32 {
-        in_batches(sequence, tokens, most, |entries| {
+        in_batches(sequence, 0, tokens, most, |entries| {
             self.process(self.fill(entries.iter()))
         })
     }
@@ -143,26 +143,25 @@ struct Legacy {
     batch: Batch,
 }
 
-impl Legacy {
-    fn decode<'a>(&self, entries: impl Iterator<Item = &'a Entry>) -> i32 {
-        let entries: Vec<&Entry> = entries.collect();
-        let tokens: Vec<i32> = entries.iter().map(|entry| entry.token).collect();
-        let positions: Vec<i32> = entries.iter().map(|entry| entry.position).collect();
-        let counts = vec![1; entries.len()];
-        let sequences: Vec<i32> = entries.iter().map(|entry| entry.sequence).collect();
-        let lists: Vec<*const i32> = sequences.iter().map(std::ptr::from_ref).collect();
-        let outputs: Vec<i8> = entries.iter().map(|entry| i8::from(entry.output)).collect();
-        let batch = Batch {
-            len: i32::try_from(entries.len()).unwrap_or(0),
-            token: tokens.as_ptr(),
-            embedding: std::ptr::null(),
-            position: positions.as_ptr(),
-            sequences: counts.as_ptr(),
-            sequence: lists.as_ptr(),
-            output: outputs.as_ptr(),
-        };
-        original!(llama_decode(self.context, batch))
-    }
+/// Evaluates a `llama_batch` of ours.
+fn decode<'a>(context: Pointer, entries: impl Iterator<Item = &'a Entry>) -> i32 {
+    let entries: Vec<&Entry> = entries.collect();
+    let tokens: Vec<i32> = entries.iter().map(|entry| entry.token).collect();
+    let positions: Vec<i32> = entries.iter().map(|entry| entry.position).collect();
+    let counts = vec![1; entries.len()];
+    let sequences: Vec<i32> = entries.iter().map(|entry| entry.sequence).collect();
+    let lists: Vec<*const i32> = sequences.iter().map(std::ptr::from_ref).collect();
+    let outputs: Vec<i8> = entries.iter().map(|entry| i8::from(entry.output)).collect();
+    let batch = Batch {
+        len: i32::try_from(entries.len()).unwrap_or(0),
+        token: tokens.as_ptr(),
+        embedding: std::ptr::null(),
+        position: positions.as_ptr(),
+        sequences: counts.as_ptr(),
+        sequence: lists.as_ptr(),
+        output: outputs.as_ptr(),
+    };
+    original!(llama_decode(context, batch))
 }
 
 impl Batches for Legacy {
@@ -171,12 +170,12 @@ impl Batches for Legacy {
     }
 
     fn without(&self, entries: &[Entry], left_out: &[u32]) -> i32 {
-        self.decode(kept(entries, left_out))
+        decode(self.context, kept(entries, left_out))
     }
 
     fn tokens(&self, sequence: i32, tokens: &[i32], most: usize) -> i32 {
-        in_batches(sequence, tokens, most, |entries| {
-            self.decode(entries.iter())
+        in_batches(sequence, 0, tokens, most, |entries| {
+            decode(self.context, entries.iter())
         })
     }
 }
@@ -193,9 +192,31 @@ fn kept<'a>(entries: &'a [Entry], left_out: &[u32]) -> impl Iterator<Item = &'a 
         })
 }
 
-/// Evaluates tokens from position 0 on, in batches of ours.
+/// Evaluates tokens behind the first `from` of a sequence, in batches of ours, and asks for no output.
+pub(in crate::store) fn evaluate_own(
+    context: Pointer,
+    sequence: i32,
+    from: usize,
+    tokens: &[i32],
+    most: usize,
+) -> i32 {
+    let is_extended = original::llama_process().is_some();
+    in_batches(sequence, from, tokens, most, |entries| match is_extended {
+        true => {
+            let batch = Extended {
+                context,
+                batch: std::ptr::null_mut(),
+            };
+            batch.process(batch.fill(entries.iter()))
+        }
+        false => decode(context, entries.iter()),
+    })
+}
+
+/// Evaluates tokens behind the first `from`, in batches of ours.
 fn in_batches(
     sequence: i32,
+    from: usize,
     tokens: &[i32],
     most: usize,
     evaluate: impl Fn(&[Entry]) -> i32,
@@ -204,7 +225,7 @@ fn in_batches(
     for (nth, tokens) in tokens.chunks(most).enumerate() {
         let entries = tokens
             .iter()
-            .zip(nth * most..)
+            .zip(from + nth * most..)
             .map(|(&token, position)| Entry {
                 sequence,
                 position: i32::try_from(position).unwrap_or(i32::MAX),

@@ -1,15 +1,21 @@
 //! The entries of a batch, by sequence.
 
+use std::cell::Cell;
+
 use contextpilot_kv_store::Run;
 use contextpilot_residency::Entry;
 
 /// The entries of one sequence.
-pub(super) struct Part {
-    pub(super) run: Run,
+pub(in crate::store) struct Part {
+    pub(in crate::store) run: Run,
     /// The index of each entry in the batch.
-    pub(super) indexes: Vec<u32>,
+    pub(in crate::store) indexes: Vec<u32>,
     /// The positions follow each other.
-    pub(super) follows: bool,
+    pub(in crate::store) follows: bool,
+    /// It is left out though the engine does not hold it: see [`exact`](crate::store::exact).
+    pub(in crate::store) owed: Cell<bool>,
+    /// How many entries were evaluated by a call of ours.
+    pub(in crate::store) ours: Cell<usize>,
 }
 
 /// Divides a batch. A generated token is a part of one entry.
@@ -31,6 +37,8 @@ pub(super) fn parts(entries: &[Entry]) -> Vec<Part> {
                 },
                 indexes: Vec::new(),
                 follows: entry.position >= 0,
+                owed: Cell::new(false),
+                ours: Cell::new(0),
             });
         }
         let part = &mut parts[last];

@@ -23,7 +23,8 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     if let Some(model) = &lab.model {
         again(lab, page, &Model::file(model.clone(), Arch::Llama))?;
     }
-    nothing_to_gain(lab, page)
+    nothing_to_gain(lab, page)?;
+    neighbour(lab, page)
 }
 
 /// The time to the first token of prompts that are asked again, on one slot.
@@ -134,7 +135,7 @@ fn nothing_to_gain(lab: &Lab, page: &mut Page) -> Result<()> {
 }
 
 /// The longest gap between two tokens of a slot while the other slot's prompt of 100 MB is saved.
-pub(super) fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
+fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
     // Much KV for little work: 48 KB a token.
     let spec = Spec {
         layers: 96,
@@ -156,7 +157,7 @@ pub(super) fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
     let servers = [&servers[0], &servers[1], &stored.server];
     let mut gaps = Comparison::new(&["the server's host cache", "the same, again", "the store"]);
     let before = resident(servers[0])?;
-    for round in 0..lab.rounds(4, 1) {
+    for round in 0..lab.rounds(6, 1) {
         for side in order(round, servers.len()) {
             gaps.add(side, gap(servers[side], round, tokens)?);
         }
@@ -186,6 +187,11 @@ pub(super) fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
 }
 
 fn gap(server: &Server, round: usize, tokens: usize) -> Result<f64> {
+    // Not streamed: the next request must find it done.
+    let long = Request::completion(prompt(2 * round, tokens))
+        .slot(1)
+        .predict(1);
+    server.complete(&long)?;
     let (seen, done) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let stream = scope.spawn(|| {
@@ -214,13 +220,6 @@ fn gap(server: &Server, round: usize, tokens: usize) -> Result<f64> {
             }
         };
         wait_for(20);
-        // Not streamed: the next request must find it done. Not before the other slot generates: the server saves
-        // idle slots when another one begins, and would have nothing left to save then.
-        let long = Request::completion(prompt(2 * round, tokens))
-            .slot(1)
-            .predict(1);
-        let long = server.complete(&long);
-        wait_for(seen.load(Ordering::Acquire) + 3);
         let start = Instant::now();
         // Any slot: the one that generates is not free.
         let short = Request::completion(prompt(900_000 + round, 8)).predict(1);
@@ -231,7 +230,6 @@ fn gap(server: &Server, round: usize, tokens: usize) -> Result<f64> {
         let times: Result<Vec<Instant>> = stream
             .join()
             .unwrap_or_else(|_| Err(failed("a client panicked")));
-        long?;
         answer?;
         let times = times?;
         let gaps = times

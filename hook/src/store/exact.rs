@@ -1,0 +1,178 @@
+//! Contexts that cannot go back to any position: with sliding windows, recurrent, or both.
+//!
+//! A state of theirs has a *tail* (see [`Shape`](contextpilot_kv_store::Shape)) that stands for one position. So
+//! a state is only loaded at exactly the position at which one was taken, and never more than the server believes
+//! in stays in the engine when a call ends: the server's own checkpoints, which hold such tails, are then those of
+//! a server without a store.
+//!
+//! **Owed.** The server shows a prompt batch by batch, and states are far apart. While a prompt goes on along what is
+//! stored, and a state lies ahead, its tokens are left out without anything being loaded: they are *owed*. The engine
+//! then holds less than the server believes, never more. Before anybody looks at the sequence (a checkpoint, a copy, an
+//! output), and when the prompt leaves the path, the debt is paid: the state that is nearest before is loaded, and what
+//! is behind it evaluated. So it does not matter where the prompt turns off, nor where the server's batches end.
+//! Loading at each batch what lies within it would be simpler, and would save little: the batches of two prompts
+//! seldom end at the same places, and each load would copy the whole dense part.
+//!
+//! Newer servers ask for the first and the last position of a sequence at every batch. They are answered without
+//! paying. The last is that of the tokens believed in. The first is one that any state at this position has: the
+//! window, and not more than that. Going back to anything else is possible as well, because nothing of it is in the
+//! engine yet.
+//!
+//! **Sliding windows, a few tokens at a time.** The engine computes a batch in parts of `n_ubatch` tokens. Before it does,
+//! it tries out whether all parts find room, and puts the cells back. In a cache of sliding windows, the trial removes
+//! further cells, which are not put back (seen in 0.7.0, and in the sources of 2026): then the first parts miss some of
+//! their window. A plain server answers wrongly now and then by that, if slots share a cache that is small beside the
+//! batch. What is stored would be wrong for good. So with a store, such a context evaluates one part at a time
+//! ([`pieces`]), as a server does whose `--batch-size` is its `--ubatch-size`.
+//!
+//! **Where states are taken.** Where an answer begins, on the way through a long prompt, when tokens are about to be lost,
+//! and whenever the server itself copies a whole sequence. And where the server takes a checkpoint: that has the tail
+//! already, which waits in memory until the rows of the dense part are copied out for one of the other reasons.
+//!
+//! **If paying fails**, the sequence is empty in the engine, and still owed. Where the server is about to evaluate, it
+//! hears of it ("no room", after which it makes some; or an error, after which it starts again). Where it cannot hear of
+//! it, the next evaluation is refused as an error.
+
+mod pay;
+mod pieces;
+mod take;
+
+use contextpilot_kv_store::Run;
+
+pub(super) use self::pay::{pay, prepare, undo};
+pub(super) use self::pieces::in_pieces;
+pub(super) use self::take::{Waiting, keep, keep_checkpoint, save, save_midway};
+use super::{acts, engine, is_on, with_context};
+use crate::attach::original;
+use crate::base::abi::Pointer;
+use crate::base::guard::EngineCall;
+
+/// What the engine says of a context that cannot go back to any position.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// How far sliding windows look back, in tokens. 0: the context has a recurrent state.
+    pub(super) window: usize,
+    /// If there are sliding windows: how many tokens may be evaluated by one call.
+    pub(super) at_once: Option<usize>,
+}
+
+impl Bounds {
+    /// The first position that a sequence of so many tokens holds at least.
+    fn first(self, tokens: usize) -> usize {
+        match self.window {
+            0 => tokens.saturating_sub(1),
+            window => tokens.saturating_sub(window + 1),
+        }
+    }
+}
+
+/// Whether a context is one of these.
+pub(super) fn is_exact(context: Pointer) -> bool {
+    with_context(context, |_, one| one.bounds.is_some()) == Some(true)
+}
+
+/// How many tokens the server believes in, if the engine holds fewer.
+pub(crate) fn believed(context: Pointer, sequence: i32) -> Option<usize> {
+    if !is_on() {
+        return None;
+    }
+    with_context(context, |_, one| one.session.believed_on_credit(sequence)).flatten()
+}
+
+/// The first and last position of a sequence as the host must see them, if the engine holds fewer.
+pub(crate) fn ends(context: Pointer, sequence: i32) -> Option<(i32, i32)> {
+    let believed = believed(context, sequence)?;
+    let bounds = with_context(context, |_, one| one.bounds).flatten()?;
+    let number = |position: usize| i32::try_from(position).ok();
+    Some((number(bounds.first(believed))?, number(believed - 1)?))
+}
+
+/// The host removes what is behind a position, and the engine holds nothing of that: it is not owed any more.
+/// Else, what is owed of this part is forgotten, so that nobody pays for it.
+pub(crate) fn removes_only_owed(
+    call: &EngineCall,
+    context: Option<Pointer>,
+    sequence: i32,
+    from: i32,
+    to: i32,
+) -> bool {
+    let Some(context) = context.filter(|_| acts(call) && sequence >= 0 && to < 0) else {
+        return false;
+    };
+    let only = with_context(context, |_, one| {
+        let in_engine = one.session.in_engine(sequence);
+        one.session.believed_on_credit(sequence)?;
+        let only = usize::try_from(from).is_ok_and(|from| from > 0 && from >= in_engine);
+        if only {
+            one.session.removed(sequence, from, to);
+        } else {
+            one.session.cut(sequence, in_engine);
+        }
+        Some(only)
+    });
+    only.flatten() == Some(true)
+}
+
+/// The host replaces a sequence: what is owed of it is not owed any more.
+pub(crate) fn forgive(call: &EngineCall, context: Pointer, sequence: i32) {
+    if acts(call) {
+        with_context(context, |_, one| {
+            let in_engine = one.session.in_engine(sequence);
+            if one.session.believed_on_credit(sequence).is_some() {
+                one.session.cut(sequence, in_engine);
+            }
+        });
+    }
+}
+
+/// If a sliding window does not reach back any more as far as evaluating needs it, what is evaluated now is something
+/// else, and not for the store. (Servers take care of that.)
+pub(super) fn check_window(context: Pointer, sequence: i32) {
+    let needed = with_context(context, |_, one| {
+        let window = one.bounds.map(|bounds| bounds.window)?;
+        let tokens = one.session.in_engine(sequence);
+        let is_known = one.session.believed(sequence).is_some();
+        (is_known && window > 0 && tokens > 0).then(|| (tokens + 1).saturating_sub(window))
+    });
+    let Some(needed) = needed.flatten() else {
+        return;
+    };
+    // SAFETY: our caller's caller uses the context.
+    let first = unsafe { engine::first(context, sequence) };
+    let reaches = first.is_some_and(|first| first <= needed);
+    if !reaches {
+        with_context(context, |_, one| one.session.obscure(sequence));
+    }
+}
+
+/// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state.
+fn may_owe(context: Pointer, run: &Run) -> bool {
+    /// More is not owed: whoever turns off just before the state would wait for all of it at once.
+    const MOST: usize = 32_768;
+    let goes_on = run.leading == run.tokens.len();
+    // The host must not see the engine's own answer.
+    let hidden = original::llama_memory_seq_pos_min().is_some()
+        && original::llama_memory_seq_pos_max().is_some();
+    if !goes_on || !hidden {
+        return false;
+    }
+    let may = with_context(context, |shelf, one| {
+        let shelf = shelf.as_mut()?;
+        // When the debt is paid, another adapter may be applied.
+        let may = !one.embeddings && one.is_always_the_same();
+        if !may || !one.session.may_load(run.sequence) {
+            return None;
+        }
+        let fingerprint = one.fingerprint(one.conditions())?;
+        let wanted = one.session.wanted(run);
+        let believed = wanted.len() - run.leading;
+        shelf.settle();
+        if one.room(believed) < run.tokens.len() || !shelf.leads_to_state(&fingerprint, &wanted) {
+            return None;
+        }
+        let last = shelf.last_state_in(&fingerprint, &wanted);
+        let there = last.max(one.session.in_engine(run.sequence));
+        Some(wanted.len() - there <= MOST)
+    });
+    may.flatten() == Some(true)
+}

@@ -1,0 +1,269 @@
+//! Gives the engine what the server believes in, and what the store has of the next tokens.
+
+use std::time::Instant;
+
+use contextpilot_kv_store::Run;
+use contextpilot_residency::Event;
+
+use super::{check_window, may_owe};
+use crate::base::abi::Pointer;
+use crate::base::{guard, log};
+use crate::capture::contexts;
+use crate::channel::push;
+use crate::store::context::ContextStore;
+use crate::store::evaluate::{LEAST, LOST, Part, evaluate_own};
+use crate::store::figures::{self, FIGURES};
+use crate::store::shelf::Shelf;
+use crate::store::shelf::exact::ExactOffer;
+use crate::store::{change, engine, with_context};
+
+/// Tokens that are evaluated at a time, if it is not known how many the engine takes.
+const FEW: usize = 8;
+
+/// Does what is to be done before a part of a batch is evaluated. The result that the server gets if that is not
+/// possible; 0: it is done.
+pub(in crate::store) fn prepare(context: Pointer, part: &Part) -> i32 {
+    let sequence = part.run.sequence;
+    check_window(context, sequence);
+    let known = with_context(context, |_, one| {
+        let conditions = one.conditions();
+        let continues = part.follows && one.session.continues(&part.run, conditions);
+        (continues, one.session.is_lost(sequence))
+    });
+    let Some((continues, is_lost)) = known else {
+        return 0;
+    };
+    if is_lost {
+        return LOST;
+    }
+    if !continues {
+        let result = reach(context, sequence, None);
+        if result == 0 {
+            with_context(context, |_, one| one.session.obscure(sequence));
+        }
+        return result;
+    }
+    if may_owe(context, &part.run) {
+        part.owed.set(true);
+        return 0;
+    }
+    reach(context, sequence, Some(&part.run))
+}
+
+/// Gives the engine what it lacks of a sequence that somebody is about to look at; a negative sequence stands for all.
+pub(in crate::store) fn pay(context: Pointer, sequence: i32) {
+    let owing = with_context(context, |_, one| {
+        let owing = one.session.owing();
+        let owing = owing.filter(|id| sequence < 0 || *id == sequence);
+        owing.collect::<Vec<_>>()
+    });
+    for sequence in owing.unwrap_or_default() {
+        if reach(context, sequence, None) != 0 {
+            with_context(context, |_, one| one.session.lose(sequence));
+        }
+    }
+}
+
+/// The engine did not evaluate a batch for which states were loaded: what they hold of the batch must not stay, and
+/// as they cannot be cut, nothing of them does. Negative: of all sequences.
+pub(in crate::store) fn undo(context: Pointer, sequence: i32) {
+    let ahead = with_context(context, |_, one| {
+        let ahead = one.session.ahead().map(|(id, _)| id);
+        let ahead = ahead.filter(|id| sequence < 0 || *id == sequence);
+        ahead.collect::<Vec<_>>()
+    });
+    for sequence in ahead.unwrap_or_default() {
+        empty(context, sequence);
+    }
+}
+
+fn empty(context: Pointer, sequence: i32) {
+    // SAFETY: our caller's caller uses the context.
+    unsafe { engine::cut(context, sequence, 0) };
+    with_context(context, |_, one| one.session.set_in_engine(sequence, 0));
+}
+
+/// Gives the engine all that the server believes in of a sequence, and as much of the run behind it as there is a state
+/// for. Returns what the engine said to the evaluation of the rest.
+fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
+    let begun = with_context(context, |_, one| {
+        let owed = one.session.believed_on_credit(sequence).is_some();
+        let is_long = run.is_some_and(|run| run.leading >= LEAST);
+        if !owed && !is_long {
+            return None;
+        }
+        let believed = one.session.believed(sequence)?.len();
+        let wanted = match run {
+            Some(run) => one.session.wanted(run),
+            None => one.session.believed(sequence)?.to_vec(),
+        };
+        // Else it would be evaluated under other adapters than it was meant for.
+        let same = one.session.under(sequence) == one.conditions();
+        Some((wanted, believed, owed, same))
+    });
+    let Some((wanted, believed, owed, same)) = begun.flatten() else {
+        return 0;
+    };
+    if owed && !same {
+        return LOST;
+    }
+    if let Some(run) = run {
+        if let Some(other) = better_than_stored(context, run, &wanted) {
+            change::share(context, other);
+        }
+    }
+    load(context, sequence, &wanted, believed);
+    let held = with_context(context, |_, one| one.session.in_engine(sequence)).unwrap_or(0);
+    if held >= believed {
+        return 0;
+    }
+    let most = contexts::batch_of(context).map_or(FEW, |batch| batch as usize);
+    let most = with_context(context, |_, one| {
+        let at_once = one.bounds.and_then(|bounds| bounds.at_once);
+        at_once.unwrap_or(most).min(one.size)
+    });
+    let rest = &wanted[held..believed];
+    let result = evaluate_own(context, sequence, held, rest, most.unwrap_or(FEW));
+    match result {
+        0 => with_context(context, |_, one| {
+            one.session.set_in_engine(sequence, believed);
+        }),
+        _ => {
+            empty(context, sequence);
+            None
+        }
+    };
+    match result {
+        // No room: the server makes some, and tries again.
+        0 | 1 => result,
+        _ => LOST,
+    }
+}
+
+/// Loads the last state that lies within what is wanted, if there is one and it is worth it.
+fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
+    let start = Instant::now();
+    let Some((position, mut state, held)) = search(context, sequence, wanted, believed) else {
+        return;
+    };
+    // SAFETY: our caller's caller uses the context, here and below.
+    let taken = unsafe { engine::load(context, sequence, &state) };
+    // SAFETY: see above.
+    let length = unsafe { engine::length(context, sequence) };
+    let taken = taken && length.is_none_or(|length| length == position);
+    let took = start.elapsed();
+    with_context(context, |_, one| {
+        std::mem::swap(&mut one.buffer, &mut state);
+        if taken && position > believed {
+            one.session.loaded(sequence, wanted[..position].to_vec());
+        } else if taken {
+            one.session.set_in_engine(sequence, position);
+        }
+        if taken {
+            one.rates.loaded(position, took);
+        }
+    });
+    figures::add_time(&FIGURES.load_nanos, took);
+    if taken {
+        figures::add(&FIGURES.loads, 1);
+        note_paid(context, sequence, held, position.min(believed));
+        return;
+    }
+    figures::add(&FIGURES.failed_loads, 1);
+    if held > 0 {
+        log::line(format_args!(
+            "Prefix store: the engine refused a state, {held} tokens are evaluated again"
+        ));
+    }
+    empty(context, sequence);
+}
+
+/// What the server had been told to be evaluated was loaded now.
+fn note_paid(context: Pointer, sequence: i32, from: usize, to: usize) {
+    if from >= to {
+        return;
+    }
+    figures::add(&FIGURES.loaded_tokens, to - from);
+    let number = |position: usize| i32::try_from(position).unwrap_or(i32::MAX);
+    guard::compute(|| {
+        push(Event::Loaded {
+            context: contexts::id_of(context),
+            sequence,
+            from: number(from),
+            to: number(to),
+        });
+    });
+}
+
+/// The state, its position, and how many tokens the engine holds now.
+fn search(
+    context: Pointer,
+    sequence: i32,
+    wanted: &[i32],
+    believed: usize,
+) -> Option<(usize, Vec<u8>, usize)> {
+    // A chunk that is gone or damaged leaves the store: then there may be less.
+    const ATTEMPTS: usize = 4;
+    let found = with_context(context, |shelf, one| {
+        let shelf = shelf.as_mut()?;
+        if one.embeddings || !one.session.may_load(sequence) {
+            return None;
+        }
+        let fingerprint = one.fingerprint(one.conditions())?;
+        shelf.settle();
+        let held = one.session.in_engine(sequence);
+        for _ in 0..ATTEMPTS {
+            let offer = shelf.offer_exact(&fingerprint, wanted, held)?;
+            let position = offer.position();
+            if !is_worth_loading(one, position, held, believed) {
+                return None;
+            }
+            if let Some(state) = compose(shelf, one, &offer, sequence) {
+                return Some((position, state, held));
+            }
+        }
+        None
+    });
+    found.flatten()
+}
+
+fn is_worth_loading(one: &ContextStore, position: usize, held: usize, believed: usize) -> bool {
+    let gained = position - held;
+    let new = position.saturating_sub(believed);
+    gained >= LEAST && new <= one.room(believed) && gained * one.rates.worth_loading() >= position
+}
+
+fn compose(
+    shelf: &mut Shelf,
+    one: &mut ContextStore,
+    offer: &ExactOffer,
+    sequence: i32,
+) -> Option<Vec<u8>> {
+    let shape = one.shape.clone()?;
+    let mut state = std::mem::take(&mut one.buffer);
+    if shelf.compose_exact(offer, &shape, sequence, &mut state) {
+        return Some(state);
+    }
+    one.buffer = state;
+    None
+}
+
+/// Another sequence of the context that holds a beginning of what is wanted, and nothing else, and more than the store
+/// has a state for.
+fn better_than_stored(context: Pointer, run: &Run, wanted: &[i32]) -> Option<i32> {
+    let better = with_context(context, |shelf, one| {
+        let shelf = shelf.as_mut()?;
+        let conditions = one.conditions();
+        let (sequence, shared) = one.session.sharing(run, wanted, conditions)?;
+        let all = one.session.believed(sequence)?.len();
+        let held = one.session.in_engine(run.sequence);
+        if shared < all || shared < held + LEAST {
+            return None;
+        }
+        let fingerprint = one.fingerprint(conditions)?;
+        let stored = shelf.last_state_in(&fingerprint, wanted).max(held);
+        let more = shared.saturating_sub(stored);
+        (more >= LEAST && more * one.rates.worth_saving() >= all).then_some(sequence)
+    });
+    better.flatten()
+}

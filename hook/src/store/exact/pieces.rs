@@ -1,0 +1,71 @@
+//! Batches of contexts with sliding windows, a few tokens at a time: see [`exact`](super).
+
+use std::time::Instant;
+
+use crate::base::abi::Pointer;
+use crate::store::evaluate::{LOST, Part, evaluate_own};
+use crate::store::with_context;
+
+/// Evaluates the beginnings of parts, so that no more tokens of the batch are left than are computed at once. They
+/// are then *ahead*, and left out. The result that the server gets if the engine refuses.
+///
+/// `whole` is set to false if more are left all the same.
+pub(in crate::store) fn in_pieces(
+    context: Pointer,
+    parts: &[Part],
+    all: usize,
+    whole: &mut bool,
+) -> i32 {
+    let begun = with_context(context, |_, one| {
+        let there = parts.iter().map(|part| match part.owed.get() {
+            true => part.indexes.len(),
+            false => one.session.there(&part.run),
+        });
+        Some((one.bounds?.at_once?, all - there.sum::<usize>()))
+    });
+    let Some((at_once, mut left)) = begun.flatten() else {
+        return 0;
+    };
+    for part in parts.iter().filter(|part| !part.owed.get()) {
+        if left <= at_once {
+            break;
+        }
+        let run = &part.run;
+        let known = with_context(context, |_, one| {
+            let believed = one.session.believed(run.sequence)?.len();
+            let follows = part.follows && usize::try_from(run.first) == Ok(believed);
+            follows.then(|| (believed, one.session.there(run)))
+        });
+        let Some((believed, there)) = known.flatten() else {
+            continue;
+        };
+        // The parts are those that the engine would make.
+        let wanted = (left - at_once).next_multiple_of(at_once);
+        let count = wanted.min(run.leading - there);
+        let end = there + count;
+        let tokens = &run.tokens[there..end];
+        let start = Instant::now();
+        let from = believed + there;
+        match evaluate_own(context, run.sequence, from, tokens, at_once) {
+            0 => {}
+            // No room. It is not known how much of it there is.
+            result => {
+                with_context(context, |_, one| {
+                    let tokens = one.session.after(run, end);
+                    one.session.loaded(run.sequence, tokens);
+                });
+                return if result == 1 { 1 } else { LOST };
+            }
+        }
+        with_context(context, |_, one| {
+            let tokens = one.session.after(run, end);
+            one.session.loaded(run.sequence, tokens);
+            one.session.updated();
+            one.rates.evaluated(count, start.elapsed());
+        });
+        part.ours.set(count);
+        left -= count;
+    }
+    *whole = left <= at_once;
+    0
+}

@@ -1,0 +1,179 @@
+//! Takes states.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use contextpilot_kv_store::{Conditions, Run};
+
+use crate::base::abi::Pointer;
+use crate::store::change::{self, MARGIN};
+use crate::store::context::ContextStore;
+use crate::store::figures::{self, FIGURES};
+use crate::store::shelf::Shelf;
+use crate::store::{engine, with_context};
+
+/// On the way through a prompt, states are that far apart, in tokens, or farther.
+const MIDWAY: usize = 4096;
+
+/// Tails that wait for their tokens' rows, at most; and their bytes.
+const MOST_WAITING: usize = 16;
+const MOST_BYTES: usize = 256 << 20;
+
+/// A tail that the server has taken, in a checkpoint, while the rows of its tokens are not in the store.
+pub(in crate::store) struct Waiting {
+    sequence: i32,
+    tokens: Vec<i32>,
+    conditions: Conditions,
+    tail: Arc<Vec<u8>>,
+}
+
+/// The server has taken a checkpoint. Its tail is kept until the rows are copied out as well: then nobody waits for
+/// them now.
+pub(in crate::store) fn keep_checkpoint(one: &mut ContextStore, sequence: i32, partial: &[u8]) {
+    let (Some(conditions), Some(shape)) = (one.session.conditions(sequence), &one.shape) else {
+        return;
+    };
+    let (Some(tokens), Some(tail)) = (one.session.believed(sequence), shape.tail_of(partial))
+    else {
+        return;
+    };
+    if !one.session.is_in_prompt(sequence) || tail.len() > MOST_BYTES {
+        return;
+    }
+    one.waiting.push(Waiting {
+        sequence,
+        tokens: tokens.to_vec(),
+        conditions,
+        tail: Arc::new(tail.to_vec()),
+    });
+    let mut bytes: usize = one.waiting.iter().map(|one| one.tail.len()).sum();
+    while one.waiting.len() > MOST_WAITING || bytes > MOST_BYTES {
+        bytes -= one.waiting.remove(0).tail.len();
+    }
+}
+
+/// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
+/// sequence holds now are dropped.
+fn keep_waiting(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32) {
+    let (Some(shelf), Some(tokens)) = (shelf, one.session.believed(sequence)) else {
+        return;
+    };
+    let tokens = tokens.to_vec();
+    let (of_this, others) = std::mem::take(&mut one.waiting)
+        .into_iter()
+        .partition(|waiting| waiting.sequence == sequence);
+    one.waiting = others;
+    for waiting in of_this {
+        let kept = tokens.starts_with(&waiting.tokens)
+            && one
+                .fingerprint(waiting.conditions)
+                .is_some_and(|fingerprint| {
+                    shelf.keep_tail(&fingerprint, &waiting.tokens, &waiting.tail)
+                });
+        if !kept && tokens.starts_with(&waiting.tokens) {
+            one.waiting.push(waiting);
+        }
+    }
+}
+
+/// A run was evaluated. If its prompt is long and goes on, a state may be worth taking.
+pub(in crate::store) fn save_midway(context: Pointer, run: &Run) {
+    let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= change::LEAST_LOST;
+    let is_far = || {
+        with_context(context, |shelf, one| {
+            let conditions = one.session.conditions(run.sequence)?;
+            let fingerprint = one.fingerprint(conditions)?;
+            let tokens = one.session.believed(run.sequence)?;
+            if tokens.len() < MIDWAY {
+                return None;
+            }
+            let last = shelf.as_ref()?.last_state_in(&fingerprint, tokens);
+            Some(tokens.len() - last >= MIDWAY)
+        })
+    };
+    if goes_on && is_far().flatten() == Some(true) {
+        save(context, run.sequence, 0, MARGIN);
+    }
+}
+
+/// Takes the state of a sequence that is about to keep only its first `kept` tokens. What is new must have taken `margin`
+/// times as long to evaluate as copying all of it takes.
+pub(in crate::store) fn save(context: Pointer, sequence: i32, kept: usize, margin: usize) {
+    let wanted = with_context(context, |shelf, one| {
+        keep_waiting(shelf, one, sequence);
+        is_worth_saving(shelf, one, sequence, kept, margin)
+    });
+    let Some(mut buffer) = wanted.flatten() else {
+        return;
+    };
+    let start = Instant::now();
+    // SAFETY: our caller's caller uses the context.
+    let saved = unsafe { engine::save(context, sequence, &mut buffer) };
+    let took = start.elapsed();
+    figures::add_time(&FIGURES.save_nanos, took);
+    if saved {
+        keep(context, sequence, &buffer);
+    }
+    with_context(context, |_, one| {
+        if saved {
+            let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
+            one.rates.saved(tokens, took);
+        }
+        one.buffer = buffer;
+    });
+}
+
+/// Keeps what is new in the state that a sequence has now.
+pub(in crate::store) fn keep(context: Pointer, sequence: i32, state: &[u8]) {
+    // SAFETY: our caller's caller uses the context, here and below.
+    let partial = unsafe { engine::partial_size(context, sequence) };
+    // SAFETY: see above.
+    let length = unsafe { engine::length(context, sequence) };
+    let Some(partial) = partial else {
+        return;
+    };
+    with_context(context, |shelf, one| {
+        let conditions = one.session.conditions(sequence)?;
+        let fingerprint = one.fingerprint(conditions)?;
+        let shape = one.shape.as_ref()?;
+        let tokens = one.session.believed(sequence)?;
+        let shelf = shelf.as_mut()?;
+        if length != Some(tokens.len()) || shelf.last_state_in(&fingerprint, tokens) == tokens.len()
+        {
+            return None;
+        }
+        // Else the engine holds something else than was seen: nothing is kept.
+        let (dense, tail) = shape.divide(state, partial, tokens.len())?;
+        shelf.name_model(fingerprint, || one.model_name(conditions));
+        shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail);
+        Some(())
+    });
+    with_context(context, |shelf, one| keep_waiting(shelf, one, sequence));
+}
+
+/// The memory for the state, if the state is wanted.
+fn is_worth_saving(
+    shelf: &mut Option<Shelf>,
+    one: &mut ContextStore,
+    sequence: i32,
+    kept: usize,
+    margin: usize,
+) -> Option<Vec<u8>> {
+    let shelf = shelf.as_mut()?;
+    one.shape.as_ref()?;
+    let conditions = one.session.conditions(sequence)?;
+    let fingerprint = one.fingerprint(conditions)?;
+    let tokens = one.session.believed(sequence)?;
+    if tokens.len() < kept + change::LEAST_LOST || one.session.is_draft(sequence, kept) {
+        return None;
+    }
+    let missing = tokens.len() - shelf.last_state_in(&fingerprint, tokens);
+    let is_worth = missing * one.rates.worth_saving() >= margin * tokens.len();
+    (missing >= change::LEAST_LOST && is_worth).then(|| {
+        let buffer = std::mem::take(&mut one.buffer);
+        match buffer.capacity() {
+            0 => shelf.buffer(),
+            _ => buffer,
+        }
+    })
+}

@@ -1,0 +1,194 @@
+//! What the store has of a context that cannot go back to any position: tokens with the rows of its dense part, and
+//! tails behind some of them.
+
+use std::sync::Arc;
+
+use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail};
+
+use super::{Shelf, say_problem};
+use crate::store::figures::{self, FIGURES};
+use crate::store::neighbours;
+
+/// A state that can be put together.
+pub(in crate::store) struct ExactOffer {
+    found: Found,
+    tail: Tail,
+}
+
+impl ExactOffer {
+    /// The position at which the state was taken: how many tokens it stands for.
+    pub(in crate::store) fn position(&self) -> usize {
+        self.tail.piece.start
+    }
+}
+
+impl Shelf {
+    /// The state behind the most of these tokens, and behind more than `held` of them.
+    pub(in crate::store) fn offer_exact(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        held: usize,
+    ) -> Option<ExactOffer> {
+        let found = self.tree.find(fingerprint, tokens);
+        let tail = self.tree.tails(&found).pop()?;
+        (tail.piece.start > held).then_some(ExactOffer { found, tail })
+    }
+
+    /// Whether a prompt that begins with these tokens may be on its way to a state: all of them are there, and behind
+    /// them, or at their end, is one.
+    pub(in crate::store) fn leads_to_state(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+    ) -> bool {
+        let found = self.tree.find(fingerprint, tokens);
+        found.tokens() == tokens.len() && self.tree.leads_to_tail(&found)
+    }
+
+    /// The position of the last state behind some of these tokens, or all; 0 if there is none.
+    pub(in crate::store) fn last_state_in(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+    ) -> usize {
+        let offer = self.offer_exact(fingerprint, tokens, 0);
+        offer.map_or(0, |offer| offer.position())
+    }
+
+    /// Puts the state together. False if something of it is gone or damaged; then that has left the store, and
+    /// another offer may be asked for.
+    pub(in crate::store) fn compose_exact(
+        &mut self,
+        offer: &ExactOffer,
+        shape: &Shape,
+        sequence: i32,
+        state: &mut Vec<u8>,
+    ) -> bool {
+        let length = offer.position();
+        let Ok(bytes) = usize::try_from(offer.tail.bytes) else {
+            return false;
+        };
+        let pieces = offer.found.pieces().iter().copied();
+        let pieces: Vec<Piece> = pieces.take_while(|piece| piece.start < length).collect();
+        state.clear();
+        state.reserve(shape.state_size(length, bytes));
+        match shape.dense() {
+            None => shape.begin(sequence, state),
+            Some(layout) => {
+                let Ok(mut composer) = Composer::new(layout, sequence, 0..length, state) else {
+                    return false;
+                };
+                if !self.put(&mut composer, &pieces, length) || composer.finish().is_err() {
+                    return false;
+                }
+            }
+        }
+        let tail = offer.tail.piece;
+        let there = match self.writer.pending(&tail.name) {
+            Some(rows) => {
+                state.extend_from_slice(&rows);
+                rows.len() == bytes
+            }
+            None => match self
+                .folder
+                .read(&tail.name, offer.tail.bytes, &mut self.rows)
+            {
+                Ok(()) => {
+                    state.extend_from_slice(&self.rows);
+                    true
+                }
+                Err(error) => {
+                    say_problem(&format!("a chunk cannot be read ({error})"));
+                    self.drop_chunk(tail.name);
+                    false
+                }
+            },
+        };
+        if !there {
+            return false;
+        }
+        let used: Vec<_> = pieces.into_iter().chain([tail]).collect();
+        self.tree.now(neighbours::time());
+        self.tree.used(&used);
+        self.writer.touch(used.iter().map(|piece| piece.name));
+        true
+    }
+
+    /// Keeps what is new in a state that holds these tokens, and its tail.
+    pub(in crate::store) fn keep_exact(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        dense: Option<&State<'_>>,
+        tail: &[u8],
+    ) {
+        self.settle();
+        self.tree.now(neighbours::time());
+        let bytes = dense.map_or(0, |state| state.layout().bytes_per_token());
+        let missing = self.tree.missing(fingerprint, tokens, bytes);
+        let mut kept = 0;
+        let mut all = true;
+        for chunk in missing {
+            let from = chunk.start as usize;
+            let length = chunk.tokens.len();
+            let mut rows = Vec::new();
+            let cut = dense.is_none_or(|state| state.extract(from..from + length, &mut rows));
+            if !cut || !self.keep_chunk(chunk, Arc::new(rows)) {
+                all = false;
+                break;
+            }
+            kept += length;
+        }
+        if all {
+            let tail = Arc::new(tail.to_vec());
+            self.keep_tail(fingerprint, tokens, &tail);
+        }
+        if kept > 0 {
+            figures::add(&FIGURES.saves, 1);
+            figures::add(&FIGURES.saved_tokens, kept);
+        }
+        self.count();
+    }
+
+    /// Keeps the tail of a state that holds these tokens, if their rows are there. False if they are not.
+    pub(in crate::store) fn keep_tail(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        tail: &Arc<Vec<u8>>,
+    ) -> bool {
+        if self.tree.find(fingerprint, tokens).tokens() < tokens.len() {
+            return false;
+        }
+        let chunk = self
+            .tree
+            .missing_tail(fingerprint, tokens, tail.len() as u64);
+        if let Some(chunk) = chunk {
+            self.keep_chunk(chunk, Arc::clone(tail));
+            self.count();
+        }
+        true
+    }
+
+    /// Whether a chunk with these rows is there from now on.
+    fn keep_chunk(&mut self, chunk: Chunk, rows: Arc<Vec<u8>>) -> bool {
+        if self.writer.accepts(chunk.bytes).is_err() {
+            figures::add(&FIGURES.lost_chunks, 1);
+            return false;
+        }
+        let name = chunk.name;
+        let Ok(leaving) = self.tree.insert(chunk.clone()) else {
+            return false;
+        };
+        for name in leaving {
+            self.writer.remove(name);
+        }
+        let taken = self.writer.write(&chunk, rows).is_ok();
+        if !taken {
+            figures::add(&FIGURES.lost_chunks, 1);
+            self.drop_chunk(name);
+        }
+        taken
+    }
+}
