@@ -13,9 +13,9 @@
 
 use crate::adapters::Blend;
 use crate::fact::Reason;
+use crate::ids::UNTIED;
 use crate::ids::{BufferId, SequenceId, TaskId};
 use crate::ledger::Ledger;
-use crate::prompts::UNTIED;
 use crate::token::Token;
 use open::Open;
 use past::{Nth, Past};
@@ -36,13 +36,12 @@ mod tests;
 mod types;
 mod watch;
 
+use crate::fact::Asker;
 use losses::Losses;
 pub use losses::{EACH as REMEMBERED_EACH, MOST as MOST_REMEMBERED};
 pub use matching::{Choice, Match, Matched, Occupied};
 pub use rules::Rules;
-pub use types::{
-    Account, Around, Asker, Causes, Diverged, Elsewhere, Loss, Sources, Taking, Wishes,
-};
+pub use types::{Account, Around, Causes, Diverged, Elsewhere, Loss, Sources, Taking, Wishes};
 
 /// Accounts for prompts. Call [`Self::before`] with each event, let the ledger apply it, and call
 /// [`Self::after`].

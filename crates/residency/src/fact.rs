@@ -1,9 +1,7 @@
 //! Facts: what the ledger says of the events that it was given.
 
-use crate::account::Asker;
 use crate::adapters::Compared;
 use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
-use crate::jobs::TokenCounts;
 
 /// Something that has happened, with all that follows from it.
 ///
@@ -177,6 +175,46 @@ pub enum Fact {
     },
     /// Events were lost: nothing is known any more of slots and of the requests that they work for.
     OutOfStep,
+}
+
+/// Who asked for a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asker {
+    /// The number of the HTTP request ([`Arrival`](Arrival)); 0: it was not seen.
+    pub number: u64,
+    /// The request's id, if it has one.
+    pub id: Option<RequestId>,
+}
+
+impl Asker {
+    /// The HTTP request.
+    #[must_use]
+    pub fn arrival(&self) -> Option<Arrival> {
+        (self.number > 0).then_some(Arrival(self.number))
+    }
+}
+
+/// How many tokens a prompt has, and how many of them were reused and evaluated. These are the
+/// engine's own `cache_n` and `prompt_n`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Both together.
+    pub tokens: u64,
+    /// Tokens that the slot had before the first of the prompt's entries, and those that came from the
+    /// prefix store.
+    pub reused: u64,
+    /// Batch entries of the slot, from the launch of the task to the end of the prompt, in batches that
+    /// succeeded.
+    pub evaluated: u64,
+}
+
+impl TokenCounts {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.reused += other.reused;
+        self.evaluated += other.evaluated;
+    }
 }
 
 /// Why a request is no longer cached.

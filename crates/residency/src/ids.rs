@@ -6,6 +6,8 @@ use std::sync::Arc;
 pub type SequenceId = i32;
 /// A task of llama-server (`server_task::id`), unique while the process lives.
 pub type TaskId = i32;
+/// The task number for a slot that works on a prompt of an unknown request. No request has it.
+pub const UNTIED: TaskId = TaskId::MIN;
 /// An evaluation of a prompt whose request is not known yet: see
 /// [`Event::LaunchedUnclaimed`](crate::Event::LaunchedUnclaimed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

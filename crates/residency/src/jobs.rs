@@ -3,12 +3,9 @@
 //! This part of the ledger is there only if somebody observes. It decides nothing about evictions; it
 //! tells for whom they happen.
 
-use crate::UNTIED;
-use crate::account::Asker;
 use crate::entries::Entry;
-use crate::fact::{Fact, Place, Reason};
-use crate::ids::{Arrival, BufferId, EvaluationId, RequestId, SequenceId, TaskId};
-pub use prompt::TokenCounts;
+use crate::fact::{Asker, Fact, Place, Reason, TokenCounts};
+use crate::ids::{Arrival, BufferId, EvaluationId, RequestId, SequenceId, TaskId, UNTIED};
 use prompt::{Progress, Prompt, Surplus};
 use std::collections::{BTreeMap, HashMap};
 

@@ -26,20 +26,19 @@ mod token;
 mod tree;
 
 pub use account::{
-    Account, Accounts, Around, Asker, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED,
-    Match, Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Taking, Wishes,
+    Account, Accounts, Around, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED, Match,
+    Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Taking, Wishes,
 };
 pub use adapters::{Adapter, Blend, Compared, Scale, activation};
 pub use entries::{Entries, Entry};
 pub use evaluations::Evaluation;
 pub use event::{EngineWork, Event};
-pub use fact::{Fact, Place, Reason};
-pub use ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
-pub use jobs::TokenCounts;
+pub use fact::{Asker, Fact, Place, Reason, TokenCounts};
+pub use ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId, UNTIED};
 pub use ledger::{
     Branch, CacheEntry, Contents, Ledger, Likeness, MOST_LIVE, Merged, Saved, Unfinished,
     Whereabouts,
 };
-pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts, UNTIED};
+pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts};
 pub use requests::{LIVE_BYTES, MOST_UNCACHED};
 pub use token::{FILLER, Position, Token, is_of_vocabulary, media_run, media_token, unseen_token};

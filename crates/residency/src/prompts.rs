@@ -27,7 +27,7 @@
 
 use crate::entries::Entry;
 use crate::event::Event;
-use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, SequenceId, TaskId};
+use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, SequenceId, TaskId, UNTIED};
 use crate::ledger::{Contents, Ledger, Likeness};
 use crate::token::{Position, Token};
 use claims::Claims;
@@ -37,9 +37,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod claims;
 mod prompt;
-
-/// The task number for a slot that works on a prompt of an unknown request. No request has it.
-pub const UNTIED: TaskId = TaskId::MIN;
 
 /// Prompts that may wait at a time. A prompt beyond that is not tied.
 pub const MOST_WAITING: usize = 4096;

@@ -1,7 +1,8 @@
 //! Losses of tokens, and who asked for which prompt. Both are numbered, and only the latest are kept.
 
 use super::past::{End, LossId, Nth};
-use super::types::{Asker, Loss, Taking};
+use super::types::{Loss, Taking};
+use crate::fact::Asker;
 use crate::fact::Reason;
 use std::collections::VecDeque;
 

@@ -1,9 +1,10 @@
 //! A prompt that is being evaluated, and what was cached when that began.
 
 use super::past::{Nth, common};
-use super::types::{Asker, Wishes};
+use super::types::Wishes;
 use super::{Prepared, Rules};
 use crate::entries::Entry;
+use crate::fact::Asker;
 use crate::ids::SequenceId;
 use crate::ledger::{CacheEntry, Ledger};
 use crate::token::{FILLER, Position, Token, is_unseen};

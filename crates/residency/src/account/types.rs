@@ -1,26 +1,8 @@
 //! The parts of an account.
 
 use super::matching::Choice;
-use crate::fact::Reason;
-use crate::ids::RequestId;
+use crate::fact::{Asker, Reason};
 use crate::token::Token;
-
-/// Who asked for a prompt.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asker {
-    /// The number of the HTTP request ([`Arrival`](crate::Arrival)); 0: it was not seen.
-    pub number: u64,
-    /// The request's id, if it has one.
-    pub id: Option<RequestId>,
-}
-
-impl Asker {
-    /// The HTTP request.
-    #[must_use]
-    pub fn arrival(&self) -> Option<crate::Arrival> {
-        (self.number > 0).then_some(crate::Arrival(self.number))
-    }
-}
 
 /// Fields of a request that decide how much of its prompt is reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

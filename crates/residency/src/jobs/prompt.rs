@@ -1,6 +1,7 @@
 //! Counts the tokens of a prompt while it is evaluated.
 
 use crate::entries::Entry;
+use crate::fact::TokenCounts;
 
 /// A prompt: counts the batch entries of a slot from the launch of a task on.
 #[derive(Clone, Debug, Default)]
@@ -31,29 +32,6 @@ struct Pending {
     /// number of steps in the surplus.
     last: Option<i64>,
     steps: usize,
-}
-
-/// How many tokens a prompt has, and how many of them were reused and evaluated. These are the
-/// engine's own `cache_n` and `prompt_n`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TokenCounts {
-    /// Both together.
-    pub tokens: u64,
-    /// Tokens that the slot had before the first of the prompt's entries, and those that came from the
-    /// prefix store.
-    pub reused: u64,
-    /// Batch entries of the slot, from the launch of the task to the end of the prompt, in batches that
-    /// succeeded.
-    pub evaluated: u64,
-}
-
-impl TokenCounts {
-    /// Adds others.
-    pub fn add(&mut self, other: Self) {
-        self.tokens += other.tokens;
-        self.reused += other.reused;
-        self.evaluated += other.evaluated;
-    }
 }
 
 /// What a batch did to a prompt.

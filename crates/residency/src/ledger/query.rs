@@ -2,10 +2,10 @@
 //! every event.
 
 use super::Ledger;
-use crate::account::Asker;
+use crate::fact::Asker;
 use crate::fact::Place;
+use crate::fact::TokenCounts;
 use crate::ids::{ContextId, RequestId, SequenceId};
-use crate::jobs::TokenCounts;
 use crate::token::{FILLER, Token, is_unseen};
 
 /// Where the prompt of a live request is; of several prompts, the first.

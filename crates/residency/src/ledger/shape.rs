@@ -1,7 +1,7 @@
 //! The shape of what is cached: prefixes, who holds them, and which prompts end where. Without tokens.
 
 use super::Ledger;
-use crate::account::Asker;
+use crate::fact::Asker;
 use crate::ids::SequenceId;
 use crate::token::Token;
 use crate::tree::{Spot, Tree};
