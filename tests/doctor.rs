@@ -233,7 +233,7 @@ fn doctor_says_whether_there_can_be_a_prefix_store() {
     let (grade, text) = about(server, home.path("store"));
     assert_eq!(grade, "ok", "{text}");
     let folder = home.path("store").display().to_string();
-    assert!(text.starts_with(&format!("in {folder}, ")), "{text}");
+    assert!(text.starts_with(&format!("in {folder}; ")), "{text}");
 
     fs::write(home.path("letter"), "").unwrap();
     let (grade, text) = about(server, home.path("letter"));
