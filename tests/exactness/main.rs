@@ -166,7 +166,9 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
         .observed();
     let store = tempfile::tempdir()?;
     if has_store() {
-        hooked = hooked.env("CONTEXTPILOT_STORE", store.path());
+        hooked = hooked
+            .env("CONTEXTPILOT_STORE", store.path())
+            .env("CONTEXTPILOT_STORE_BOUNDED", "1");
     }
     let server = hooked.spawn()?;
     let answers = case.trace.run(&server).inspect_err(|_| {

@@ -21,6 +21,23 @@ fn a_window_that_is_kept_whole_is_refused_by_name() {
 }
 
 #[test]
+fn models_that_cannot_go_back_are_refused_by_name_unless_they_are_asked_for() {
+    for arch in [Arch::Gemma2, Arch::Mamba, Arch::Jamba] {
+        let folder = folder();
+        let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(1);
+        let mut stored = Stored::start_as(&builder, folder.path(), "1", "0");
+        for seed in [1, 2, 1] {
+            let (_, account) = stored.ask(&tokens(seed, 200));
+            assert_eq!(account.from.store, 0);
+        }
+        let figures = stored.figures();
+        assert_eq!((figures.chunks, figures.loaded_tokens), (0, 0));
+        let why = &figures.refused[0];
+        assert!(why.contains("CONTEXTPILOT_STORE_BOUNDED"), "{figures:?}");
+    }
+}
+
+#[test]
 fn embeddings_are_evaluated_whole() {
     let folder = folder();
     let builder = one_slot().args(["--embeddings", "--pooling", "mean"]);

@@ -237,11 +237,16 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             read_gigabytes(&text).ok_or_else(|| Error::new(env::STORE_GB, Cause::Gigabytes(text)))
         });
         let limit = limit.transpose()?;
+        let bounded = self.flag(&table::STORE_BOUNDED)?;
         let Some(folder) = self.path(env::STORE) else {
             return Ok(None);
         };
         match folder.is_absolute() {
-            true => Ok(Some(StoreAt { folder, limit })),
+            true => Ok(Some(StoreAt {
+                folder,
+                limit,
+                bounded,
+            })),
             false => Err(Error::new(env::STORE, Cause::NotAbsolute)),
         }
     }

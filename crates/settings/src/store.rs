@@ -10,6 +10,8 @@ pub struct StoreAt {
     pub folder: PathBuf,
     /// The largest size, bytes; `None`: to be chosen by what is free there.
     pub limit: Option<u64>,
+    /// Whether contexts that cannot go back to any position (sliding windows, recurrent states) have a store, too.
+    pub bounded: bool,
 }
 
 /// A million times 10⁹ bytes. More is taken for a typing error.

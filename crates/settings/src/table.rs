@@ -221,6 +221,9 @@ settings! {
         "the folder of the [prefix store](docs/store.md), an absolute path. It is as secret as the prompts";
     STORE_GB = "CONTEXTPILOT_STORE_GB", Text: text("a tenth of what is free, at most 50"),
         "how large the prefix store may become, in 10⁹ bytes, with decimals if need be";
+    STORE_BOUNDED = "CONTEXTPILOT_STORE_BOUNDED", Flag: flag(false),
+        "`1`: the prefix store also works for [models whose cache cannot go back](docs/store.md#models-that-cannot-go-back) \
+         to any position. Being tried";
     KV_EVENTS_REPLAY = "CONTEXTPILOT_KV_EVENTS_REPLAY", Text: text("the next port"),
         "where routers ask for events that they missed, or `off`";
     KV_EVENTS_TOPIC = "CONTEXTPILOT_KV_EVENTS_TOPIC", Text: text("empty"),

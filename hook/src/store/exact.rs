@@ -37,6 +37,8 @@ mod pay;
 mod pieces;
 mod take;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use contextpilot_kv_store::Run;
 
 pub(super) use self::pay::{pay, prepare, undo};
@@ -64,6 +66,23 @@ impl Bounds {
             window => tokens.saturating_sub(window + 1),
         }
     }
+}
+
+/// These contexts have a store, too: `CONTEXTPILOT_STORE_BOUNDED`.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Why one of these contexts has no store.
+pub(super) const NOT_WANTED: &str = "its cache cannot go back to any position (sliding window, recurrent), and \
+                                     CONTEXTPILOT_STORE_BOUNDED is not set";
+
+/// Called when the store is started.
+pub(super) fn want() {
+    WANTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether these contexts have a store, too.
+pub(super) fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
 }
 
 /// Whether a context is one of these.
