@@ -255,7 +255,7 @@ fn a_router_finds_a_place_among_those_that_come_back() {
         wait_for("all places are taken", || publisher.figures().displaced > 0);
         // While it shakes hands it has taken nothing either, and may have to make room like the others. Sockets of
         // ZeroMQ then connect again by themselves.
-        let router = (0..10).find_map(|_| Peer::subscribed(address, b""));
+        let router = (0..10).find_map(|_| subscribed(address));
         let mut router = router.expect("a router finds a place");
         for nth in 0..100_u8 {
             publisher.publish(&[&[nth]]);
@@ -264,6 +264,21 @@ fn a_router_finds_a_place_among_those_that_come_back() {
         }
         drop(ends);
     });
+}
+
+/// Shakes hands as a subscriber, and subscribes to everything. `None`: the connection was ended meanwhile.
+fn subscribed(address: SocketAddr) -> Option<Peer> {
+    let mut peer = Peer::connect(address);
+    peer.stream.write_all(&Session::greeting()).ok()?;
+    peer.stream.write_all(&ready("SUB")).ok()?;
+    let mut greeting = [0; 64];
+    peer.stream.read_exact(&mut greeting).ok()?;
+    let (command, body) = peer.frame()?;
+    assert!(command && body.starts_with(b"\x05READY"), "{body:?}");
+    peer.stream.write_all(&encode(&[b"\x01"])).ok()?;
+    peer.stream.write_all(b"\x04\x09\x04PING\0\0on").ok()?;
+    assert_eq!(peer.frame()?, (true, b"\x04PONGon".to_vec()));
+    Some(peer)
 }
 
 /// Whatever happens, the others end.

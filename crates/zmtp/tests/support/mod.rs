@@ -38,22 +38,6 @@ impl Peer {
         peer
     }
 
-    /// Shakes hands as a subscriber, and subscribes. `None`: the connection was ended meanwhile.
-    pub(crate) fn subscribed(address: SocketAddr, prefix: &[u8]) -> Option<Self> {
-        let mut peer = Self::connect(address);
-        peer.stream.write_all(&Session::greeting()).ok()?;
-        peer.stream.write_all(&ready("SUB")).ok()?;
-        let mut greeting = [0; 64];
-        peer.stream.read_exact(&mut greeting).ok()?;
-        let (command, body) = peer.frame()?;
-        assert!(command && body.starts_with(b"\x05READY"), "{body:?}");
-        let subscription = encode(&[&[b"\x01", prefix].concat()]);
-        peer.stream.write_all(&subscription).ok()?;
-        peer.stream.write_all(b"\x04\x09\x04PING\0\0on").ok()?;
-        assert_eq!(peer.frame()?, (true, b"\x04PONGon".to_vec()));
-        Some(peer)
-    }
-
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("it is read");
     }
