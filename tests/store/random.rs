@@ -54,13 +54,13 @@ const MODELS: [(Arch, &[&str]); 6] = [
 ];
 
 /// Models whose cache cannot go back. On a busy machine llama-server 0.7.0 answers some of this traffic wrongly with
-/// them, without any hook: 4 of some 10,000 answers of Mamba, by up to 0.44. So their answers are judged
+/// them, without any hook: 4 of 3,791 answers of Mamba, by up to 0.44. So their answers are judged
 /// strictly only where a fresh server is asked again.
 fn is_bounded(arch: Arch) -> bool {
     matches!(arch, Arch::Gemma2 | Arch::Mamba | Arch::Jamba)
 }
 
-/// At most one of so many answers may be wrong by the server's own fault. (It was one of 2,500.)
+/// At most one of so many answers may be wrong by the server's own fault. (It was one of 950.)
 const SERVERS_OWN: usize = 100;
 
 /// Llama has an adapter.
