@@ -220,6 +220,10 @@ impl Ledger {
 /// Appends to `run` the tokens at the front of a batch that belong to one sequence and stand at
 /// successive positions. Returns how many entries that were. Rows of an image that share a position
 /// become one token.
+///
+/// Not inlined: its loop runs once for each token, and keeps its values in registers only in a function of
+/// its own.
+#[inline(never)]
 fn gather(entries: &[Entry], run: &mut Vec<Token>) -> usize {
     let start = i64::from(entries[0].position);
     let mut goes_on = |entry: &Entry| {
