@@ -1,9 +1,8 @@
 //! Hashes of blocks.
 
-/// These constants are fixed, so that all servers of all versions give a block the same hash. After a
-/// change, routers would see no common blocks between older and newer servers.
+/// Fixed as [`fold`] is, so that all servers of all versions give a block the same hash. After a change,
+/// routers would see no common blocks between older and newer servers.
 const SEED: u64 = 0x636f_6e74_6578_7470;
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// llm-d refuses hashes below this.
 const LEAST: u64 = 1 << 32;
 
@@ -31,13 +30,9 @@ fn adapter_hash(name: &str) -> u64 {
     })
 }
 
-/// Mixes two numbers with the last step of SplitMix64: every bit of the result depends on all bits.
+/// Mixes two numbers in: every bit of the result depends on all bits.
 const fn fold(hash: u64, one: u64, other: u64) -> u64 {
-    let mut z = hash.rotate_left(23) ^ one ^ other.rotate_left(32);
-    z = z.wrapping_add(MULTIPLIER);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    contextpilot_random::mix(hash.rotate_left(23) ^ one ^ other.rotate_left(32))
 }
 
 #[cfg(test)]
