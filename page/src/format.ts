@@ -1,4 +1,4 @@
-import type { Name } from "./types";
+import type { AppliedAdapter, Name } from "./types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
@@ -72,4 +72,11 @@ export function name(of: Name | null | undefined): string {
 
 export function plural(value: number, one: string, many = `${one}s`): string {
     return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** LoRA adapters by their ids, and how strongly each is applied unless wholly: `0, 1 × 0.25`. */
+export function adapters(all: AppliedAdapter[] | undefined): string {
+    if (!all) return "not known";
+    if (all.length === 0) return "none";
+    return all.map((one) => `${one.id ?? "?"}${one.scale === 1 ? "" : ` × ${Number(one.scale.toPrecision(4))}`}`).join(", ");
 }

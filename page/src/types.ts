@@ -31,6 +31,11 @@ export interface Sources {
     store: number;
 }
 
+export interface AppliedAdapter {
+    id: number | null;
+    scale: number;
+}
+
 export interface Diverged {
     at: number;
     request: Name | null;
@@ -60,6 +65,8 @@ export interface Evaluation {
     seconds: number | null;
     causes: Partial<Causes>;
     from: Partial<Sources>;
+    /** Missing: not known. */
+    adapters?: AppliedAdapter[];
     diverged?: Diverged | null;
     lost?: Lost | null;
 }

@@ -201,6 +201,7 @@ async function madeUp(browser) {
     await hostile(browser);
     await sizes(browser);
     await keyboard(browser);
+    await filters(browser);
     await silence(browser);
     await frames(browser);
 }
@@ -319,6 +320,34 @@ async function keyboard(browser) {
     await page.keyboard.press("ArrowLeft");
     await until("another time", page, (label) => document.querySelector("#view-time canvas").getAttribute("aria-label") !== label, before);
     say("everything works by keyboard");
+    await page.close();
+    served.close();
+}
+
+/** Each choice above the table shows the requests that it names, and no others. */
+async function filters(browser) {
+    const world = new World();
+    for (let n = 0; n < 80; n += 1) world.step();
+    const served = await serve(world, built);
+    const page = await open(browser, served.url, {});
+    await show(page, "requests");
+    const choose = async (what, value, expected) => {
+        await until(what, page, (label) => !document.querySelector(`#view-requests select[aria-label="${label}"]`).hidden, what);
+        await page.select(`#view-requests select[aria-label="${what}"]`, value);
+        const wanted = world.requests.filter((one) => expected(one)).length;
+        assert.ok(wanted > 0 && wanted < 80, `${value} tells requests apart`);
+        await until(`${what} ${value}`, page, (all) => document.querySelector("#view-requests .note").textContent === all, `${wanted} of 80`);
+        await page.select(`#view-requests select[aria-label="${what}"]`, "");
+    };
+    await choose("LoRA adapter", "0", (one) => one.evaluation.adapters?.length === 1);
+    await choose("LoRA adapter", "0, 1 × 0.25", (one) => one.evaluation.adapters?.length === 2);
+    await choose("LoRA adapter", "none", (one) => one.evaluation.adapters?.length === 0);
+    await choose("LoRA adapter", "not known", (one) => one.evaluation.adapters === undefined);
+    await choose("Slot", "1", (one) => one.slot === 1);
+    await choose("Cause", "evicted", (one) => one.evaluation.causes.evicted > 0);
+    await choose("Cause", "store", (one) => one.evaluation.from.store > 0);
+    assert.deepEqual(page.complaints(), []);
+    say("requests can be chosen by adapter, slot and cause");
     await page.close();
     served.close();
 }

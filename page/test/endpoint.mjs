@@ -15,6 +15,8 @@ function numbers(seed) {
 const ELSEWHERE = { pinned: 0, busy: 0, similarity: 0, least_recently_used: 0, host_rule: 0 };
 const NOTHING = { last_token: 0, new: 0, evicted: 0, elsewhere: ELSEWHERE, no_way_back: 0, uncached: 0, moved: 0, adapter: 0, not_known: 0 };
 
+const ADAPTERS = [[], [{ id: 0, scale: 1 }], [{ id: 0, scale: 1 }, { id: 1, scale: 0.25 }]];
+
 /** A world of sessions that take turns on a few slots. */
 export class World {
     constructor({ slots = 4, name = (n) => `session-${n % 9}/turn-${Math.floor(n / 9)}`, text = null, now = () => Date.now() } = {}) {
@@ -80,6 +82,7 @@ export class World {
             seconds: took,
             causes,
             from: { slot: kept, host: 0, checkpoint: 0, moved: 0, store: loaded },
+            ...(n % 4 === 3 ? {} : { adapters: ADAPTERS[n % 4] }),
             diverged: other ? { at: kept, request: other.id, differing: 4, same_after: 350, repeated: 350, reordered: 0, unmatched: 4, inserted: 4, deleted: 4, ...(this.text ? { text: this.text } : {}) } : null,
             lost: again > 0 && other ? { when: this.iso(at - 1000), reason: "overwritten", by: other.id, tokens: causes.evicted, chosen_by: "least_recently_used", similarity: 0.02, kept: 0.6 } : null,
         };

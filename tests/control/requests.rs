@@ -1,8 +1,11 @@
 //! `/requests/{id}`: where a prompt is, or what became of it. And `/reset`.
 
 use crate::support::{Hooked, PATIENCE, ask, bare, model, until};
-use contextpilot_control::{Place, Reason, RequestState, RequestStates, RequestsQuery, Reset};
+use contextpilot_control::{
+    Latest, Place, Reason, RequestState, RequestStates, RequestsQuery, Reset,
+};
 use contextpilot_testbed::{Arch, Connection, Index};
+use serde_json::json;
 
 #[test]
 fn a_request_is_cached_in_its_slot_until_another_overwrites_it() {
@@ -57,6 +60,45 @@ fn a_request_is_cached_in_its_slot_until_another_overwrites_it() {
     assert_eq!(slot.bytes, Some(bytes));
     // More than the keys and values of 16 bits in all layers: positions take some bytes, too.
     assert!(per_token > 256.0, "{per_token}");
+}
+
+/// The adapters of the last requests, the latest first: of each, its id and its scale.
+fn adapters_of_last(hooked: &Hooked) -> Vec<Option<Vec<(Option<u32>, f32)>>> {
+    let latest: Latest = serde_json::from_str(&hooked.get("/requests/last").text()).unwrap();
+    let each = latest.requests.into_iter().map(|one| {
+        let all = one.evaluation.adapters?;
+        Some(all.iter().map(|one| (one.id, one.scale)).collect())
+    });
+    each.collect()
+}
+
+#[test]
+fn the_last_requests_name_the_adapters_that_they_were_evaluated_under() {
+    let server = bare(2).adapter(1, &[]).adapter(2, &[]);
+    let hooked = Hooked::observing(&server.args(["--lora-init-without-apply"]));
+    let named = [
+        json!([{"id": 0, "scale": 0.0}]),
+        json!([{"id": 1, "scale": 1.0}]),
+    ];
+    let both = json!([{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0.25}]);
+    for (turn, lora) in (1..).zip(named.into_iter().chain([both])) {
+        hooked.complete(&ask(turn, 60).with("lora", lora));
+        hooked.settled(turn);
+    }
+    let expected = [
+        Some(vec![(Some(0), 1.0), (Some(1), 0.25)]),
+        Some(vec![(Some(1), 1.0)]),
+        Some(vec![]),
+    ];
+    assert_eq!(adapters_of_last(&hooked), expected);
+    // Of what is applied to requests that name none, the server alone decides.
+    let all = json!([{"id": 0, "scale": 0.5}]);
+    let set = hooked.server.post("/lora-adapters", &all).unwrap();
+    assert_eq!(set.status, 200, "{}", set.text());
+    hooked.complete(&ask(9, 60));
+    hooked.settled(4);
+    let last = adapters_of_last(&hooked).swap_remove(0);
+    assert_eq!(last, Some(vec![(Some(0), 0.5)]));
 }
 
 #[test]

@@ -26,6 +26,10 @@ pub struct Evaluation {
     pub causes: Causes,
     /// Where reused tokens were. Adds up to [`reused`](Self::reused).
     pub from: Sources,
+    /// The LoRA adapters that were applied when its evaluation began, as far as the hook sees them, in the
+    /// server's order. `None`: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapters: Option<Vec<AppliedAdapter>>,
     /// Where the prompt diverged from the earlier prompt with the longest common prefix, the latest if there
     /// are several. `None` if there is none, or if one prompt is a prefix of the other.
     pub diverged: Option<Diverged>,
@@ -39,6 +43,7 @@ impl Evaluation {
     /// any earlier prompt of the request.
     pub fn add(&mut self, other: Self, is_largest: bool) {
         if is_largest {
+            self.adapters = other.adapters;
             self.diverged = other.diverged;
             self.lost = other.lost;
         }
@@ -182,6 +187,16 @@ pub struct Sources {
     /// In the prefix store (`CONTEXTPILOT_STORE`), which loaded them. The server does not know: its `prompt_n`
     /// counts them as evaluated.
     pub store: u64,
+}
+
+/// A LoRA adapter that was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AppliedAdapter {
+    /// Its `id` in `GET /lora-adapters` of the server. `None`: not known, because servers of 2025 do not tell
+    /// the engine which of them it is.
+    pub id: Option<u32>,
+    /// How strongly it was applied. Never 0.
+    pub scale: f32,
 }
 
 /// Where a prompt diverged from an earlier one.

@@ -43,8 +43,8 @@ mod tree;
 
 pub use contextpilot_settings::{ListenAddress, ListenAddressError};
 pub use evaluation::{
-    Causes, Diverged, DivergedText, Elsewhere, Evaluated, Evaluation, Latest, Lost, RequestName,
-    Sources,
+    AppliedAdapter, Causes, Diverged, DivergedText, Elsewhere, Evaluated, Evaluation, Latest, Lost,
+    RequestName, Sources,
 };
 pub use event::{Change, EventId, Missed, ResidencyEvent, name};
 pub use flags::{Flags, Memory};

@@ -1,11 +1,12 @@
 //! What one end writes, the other end reads; and JSON looks as the docs say.
 
 use contextpilot_control::{
-    Branch, Causes, Change, ChosenBy, ControlEndpoint, Delivery, Diverged, Engine, Evaluated,
-    Evaluation, EventId, Evicted, Flags, Health, HealthStatus, HookedFunction, HostCache, KvBytes,
-    KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode, Model, ModelState, Outcome,
-    Place, PrefixStore, Reason, Recording, Refusal, RequestName, RequestState, Requests, Reset,
-    ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens, Tree,
+    AppliedAdapter, Branch, Causes, Change, ChosenBy, ControlEndpoint, Delivery, Diverged, Engine,
+    Evaluated, Evaluation, EventId, Evicted, Flags, Health, HealthStatus, HookedFunction,
+    HostCache, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode, Model,
+    ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName, RequestState,
+    Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
+    Tree,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -155,6 +156,10 @@ fn evaluation() -> Evaluation {
             slot: 3,
             ..Sources::default()
         },
+        adapters: Some(vec![AppliedAdapter {
+            id: Some(1),
+            scale: 0.5,
+        }]),
         diverged: Some(Diverged {
             at: 3,
             request: Some(RequestName::Id("req-1".to_owned())),
@@ -202,6 +207,7 @@ fn evaluations_come_back_whole() {
     assert_eq!(evaluation["causes"]["elsewhere"]["busy"], 0);
     assert_eq!(evaluation["diverged"]["request"], "req-1");
     assert_eq!(evaluation["lost"]["by"], 7);
+    assert_eq!(evaluation["adapters"], json!([{"id": 1, "scale": 0.5}]));
     assert_eq!(evaluation["lost"]["chosen_by"], "similarity");
     // An older hook's.
     let lost = json!({"when": moment(), "reason": "overwritten", "by": null});

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use contextpilot_control::{
-    Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName, Sources, Timestamp,
+    AppliedAdapter, Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName, Sources,
+    Timestamp,
 };
 use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId, Taking};
 
@@ -170,6 +171,13 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
         seconds: None,
         causes: causes(account.causes),
         from: sources(account.from),
+        adapters: account.adapters.as_ref().map(|adapters| {
+            let one = |one: residency::AppliedAdapter| AppliedAdapter {
+                id: one.index,
+                scale: one.scale.get(),
+            };
+            adapters.iter().copied().map(one).collect()
+        }),
         diverged: account.diverged.as_ref().map(|diverged| Diverged {
             at: diverged.at.into(),
             request: diverged.request.as_ref().and_then(name),

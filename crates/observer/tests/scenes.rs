@@ -3,8 +3,8 @@
 use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
 use contextpilot_observer::{Note, Now, Observer, Output, Stamp};
 use contextpilot_residency::{
-    Accounts, Arrival, BufferId, ContextId, Entry, EvaluationId, Event, Fact, Ledger, RequestId,
-    Rules,
+    Accounts, Adapter, Arrival, BufferId, Compared, ContextId, Entry, EvaluationId, Event, Fact,
+    Ledger, RequestId, Rules, Scale,
 };
 
 const CONTEXT: ContextId = ContextId(1);
@@ -426,6 +426,45 @@ fn host_buffers_are_counted_until_they_or_their_context_are_freed() {
     scene.apply(Event::ContextFreed { context: CONTEXT });
     assert_eq!(host(&mut scene).0, 0);
     assert_eq!(host(&mut scene).1, 0);
+}
+
+/// The adapters of the last request: of each, its index and its scale.
+fn last_adapters(scene: &Scene) -> Option<Vec<(Option<u32>, f32)>> {
+    let (last, _) = scene.observer.latest(1).remove(0);
+    let all = last.evaluation.adapters?;
+    Some(all.iter().map(|one| (one.id, one.scale)).collect())
+}
+
+#[test]
+fn an_evaluation_names_the_adapters_that_are_known_to_be_applied() {
+    let applied = |scales: &[f32], compared| Event::Adapters {
+        context: CONTEXT,
+        adapters: (100..)
+            .zip(scales)
+            .map(|(address, &scale)| Adapter {
+                address,
+                scale: Scale::new(scale),
+                invocation: [].into(),
+            })
+            .collect(),
+        compared,
+    };
+    let mut scene = Scene::new();
+    scene.ask(None, 0, 7, 0, 20);
+    assert_eq!(last_adapters(&scene), Some(vec![]));
+    scene.apply(applied(&[0.0, 0.5], Compared::WhenNamed));
+    scene.ask(None, 0, 8, 0, 20);
+    assert_eq!(last_adapters(&scene), Some(vec![(Some(1), 0.5)]));
+    // What a server of 2025 does not apply it does not tell the engine of.
+    scene.apply(applied(&[0.5], Compared::Always));
+    scene.ask(None, 0, 9, 0, 20);
+    assert_eq!(last_adapters(&scene), Some(vec![(None, 0.5)]));
+    scene.apply(Event::OutOfStep);
+    scene.ask(None, 0, 10, 0, 20);
+    assert_eq!(last_adapters(&scene), None);
+    scene.apply(applied(&[0.0, 0.0], Compared::WhenNamed));
+    scene.ask(None, 0, 11, 0, 20);
+    assert_eq!(last_adapters(&scene), Some(vec![]));
 }
 
 fn outside() -> contextpilot_observer::Outside {

@@ -41,6 +41,16 @@ pub struct Adapter {
     pub invocation: Arc<[Token]>,
 }
 
+/// An adapter that is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppliedAdapter {
+    /// Its index in the server's list. `None`: not known, because this server applies only those with a
+    /// scale ([`Compared::Always`]).
+    pub index: Option<u32>,
+    /// How strongly it is applied. Never 0.
+    pub scale: Scale,
+}
+
 /// For which requests the server compares the request's adapters with those of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {

@@ -29,7 +29,7 @@ pub use account::{
     Account, Accounts, Around, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED, Match,
     Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Taking, Wishes,
 };
-pub use adapters::{Adapter, Blend, Compared, Scale, activation};
+pub use adapters::{Adapter, AppliedAdapter, Blend, Compared, Scale, activation};
 pub use entries::{Entries, Entry};
 pub use evaluations::Evaluation;
 pub use event::{EngineWork, Event};

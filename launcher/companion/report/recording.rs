@@ -172,6 +172,8 @@ fn evaluation(
             host: reused - of_slot,
             ..Sources::default()
         },
+        // A recording has a hash of them.
+        adapters: None,
         diverged: diverged.then(|| Diverged {
             at: nearest.common.into(),
             request: nearest.request.map(RequestName::Number),

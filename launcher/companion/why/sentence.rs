@@ -1,6 +1,8 @@
 //! An evaluation in words.
 
-use contextpilot_client::control::{Causes, Diverged, Evaluation, Lost, RequestName, Sources};
+use contextpilot_client::control::{
+    AppliedAdapter, Causes, Diverged, Evaluation, Lost, RequestName, Sources,
+};
 
 use super::advice::{Advice, Differs};
 use crate::companion::show::{Moment, Visible, count, duration};
@@ -15,6 +17,7 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advice: &[Advice
         seconds,
         causes,
         from,
+        adapters,
         diverged,
         lost,
     } = evaluation;
@@ -29,6 +32,9 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advice: &[Advice
     );
     let mut line = |line: String| text += &format!("    {line}\n");
     line(because(causes));
+    if let Some(adapters) = adapters.as_ref().filter(|all| !all.is_empty()) {
+        line(format!("under the LoRA adapters {}", applied(adapters)));
+    }
     if let Some(diverged) = diverged {
         line(left(diverged, *prompt_tokens, *evaluated));
         if let Some(text) = &diverged.text {
@@ -51,6 +57,18 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advice: &[Advice
 /// Said if most causes are not known.
 const NOT_KNOWN: &str = "most causes are not known: what was in the slots is forgotten, or events were \
                          lost; CONTEXTPILOT_EXPLAIN_MB is how much is remembered";
+
+/// `0, 1 at 0.5`: each by its id, and how strongly it was applied unless wholly.
+fn applied(adapters: &[AppliedAdapter]) -> String {
+    let one = |one: &AppliedAdapter| {
+        let id = one.id.map_or("?".to_owned(), |id| id.to_string());
+        match one.scale == 1.0 {
+            true => id,
+            false => format!("{id} at {}", one.scale),
+        }
+    };
+    adapters.iter().map(one).collect::<Vec<_>>().join(", ")
+}
 
 /// ` (from the slot)`, or nothing.
 fn sources(from: &Sources) -> String {

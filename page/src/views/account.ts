@@ -1,6 +1,6 @@
 import { CAUSES, SOURCES, reason } from "../causes";
 import { add, button, el, fill } from "../dom";
-import { clock, count, name, percent, plural, seconds } from "../format";
+import { adapters, clock, count, name, percent, plural, seconds } from "../format";
 import type { Model } from "../model";
 import type { Diverged, Evaluation, Lost, Name, RequestState } from "../types";
 
@@ -56,6 +56,7 @@ export class Account {
                 ["in the slot until the first token", seconds(evaluation?.seconds ?? null)],
                 ["first token after", seconds(req.ttft)],
             ];
+            if (evaluation?.adapters?.length) facts.push([evaluation.adapters.length === 1 ? "LoRA adapter" : "LoRA adapters", adapters(evaluation.adapters)]);
             if (req.ended !== null) facts.push(["answered after", seconds((req.ended - req.launched) / 1000)]);
             add(this.host, el("dl", { class: "facts" }, ...facts.flatMap(([label, value]) => [el("dt", {}, label), el("dd", {}, value)])));
         }

@@ -1,11 +1,12 @@
 import { CAUSES } from "../causes";
 import { el, text } from "../dom";
-import { clock, count, name, seconds } from "../format";
+import { adapters, clock, count, name, seconds } from "../format";
 import type { Model, Req } from "../model";
 import type { Name } from "../types";
 import type { View } from "./view";
 
 const ROW = 32;
+const ALL_ADAPTERS = "every adapter";
 /** Rows above and below those that are seen. */
 const SPARE = 6;
 
@@ -26,6 +27,8 @@ export class RequestsView implements View {
     private readonly search = el("input", { type: "search", placeholder: "Find", "aria-label": "Find a request by its id", autocomplete: "off", spellcheck: "false" });
     private readonly cause = el("select", { "aria-label": "Cause" });
     private readonly slot = el("select", { "aria-label": "Slot" });
+    /** Hidden while no request was evaluated under an adapter. */
+    private readonly adapter = el("select", { "aria-label": "LoRA adapter", hidden: true });
     private readonly order = el("select", { "aria-label": "Order" });
     private readonly found = el("span", { class: "note", role: "status" });
     private readonly body = el("tbody");
@@ -38,6 +41,7 @@ export class RequestsView implements View {
     private most = 1;
     private drawn = "";
     private slots = "";
+    private adapters = "";
     /** The row that has the focus, or had it last. */
     private current = 0;
 
@@ -46,9 +50,10 @@ export class RequestsView implements View {
         private readonly model: Model,
     ) {
         const option = (value: string, label: string) => el("option", { value }, label);
-        this.cause.append(option("", "every cause"), option("again", "evaluated again"), ...CAUSES.map((cause) => option(cause.key, cause.label)));
+        this.cause.append(option("", "every cause"), option("again", "evaluated again"), option("store", "loaded from the store"), ...CAUSES.map((cause) => option(cause.key, cause.label)));
         this.order.append(option("time", "latest first"), option("evaluated", "most evaluated"), option("again", "most evaluated again"), option("ttft", "slowest first token"), option("prompt", "longest prompt"));
         this.slot.append(option("", "every slot"));
+        this.adapter.append(option("", ALL_ADAPTERS));
         this.table.append(el("caption", { class: "unseen" }, "Requests, the latest first unless ordered otherwise"), el("thead", {}, el("tr", {}, ...COLUMNS.map((column) => el("th", { scope: "col" }, column)))), this.body);
         this.scroll.append(this.table);
         const legend = el(
@@ -61,8 +66,8 @@ export class RequestsView implements View {
                 ["new", "evaluated, new"],
             ].map(([kind, label]) => el("li", {}, el("i", { class: `swatch ${kind}`, "aria-hidden": "true" }), label ?? "")),
         );
-        host.append(el("div", { class: "bar" }, el("h2", {}, "Requests"), this.found, this.search, this.cause, this.slot, this.order), this.scroll, legend);
-        for (const one of [this.search, this.cause, this.slot, this.order]) {
+        host.append(el("div", { class: "bar" }, el("h2", {}, "Requests"), this.found, this.search, this.cause, this.slot, this.adapter, this.order), this.scroll, legend);
+        for (const one of [this.search, this.cause, this.slot, this.adapter, this.order]) {
             one.addEventListener("input", () => {
                 this.scroll.scrollTop = 0;
                 this.model.changed();
@@ -97,12 +102,16 @@ export class RequestsView implements View {
     draw(): void {
         const { requests, version } = this.model;
         this.offerSlots();
-        const [query, cause, slot, order] = [this.search.value.trim().toLowerCase(), this.cause.value, this.slot.value, this.order.value];
-        const drawn = [version, query, cause, slot, order].join("\u0000");
+        this.offerAdapters();
+        const [query, cause, slot, adapter, order] = [this.search.value.trim().toLowerCase(), this.cause.value, this.slot.value, this.adapter.value, this.order.value];
+        const drawn = [version, query, cause, slot, adapter, order].join("\u0000");
         if (drawn === this.drawn) return;
         this.drawn = drawn;
         const fits = (one: Req) =>
-            (query === "" || name(one.name).toLowerCase().includes(query)) && (slot === "" || one.slot === Number(slot)) && (cause === "" || (cause === "again" ? one.again > 0 : has(one, cause)));
+            (query === "" || name(one.name).toLowerCase().includes(query)) &&
+            (slot === "" || one.slot === Number(slot)) &&
+            (adapter === "" || adapters(one.evaluation.adapters) === adapter) &&
+            (cause === "" || has(one, cause));
         const rows = requests.filter(fits).reverse();
         const by: Record<string, (one: Req) => number> = {
             evaluated: (one) => one.evaluation.evaluated,
@@ -127,6 +136,19 @@ export class RequestsView implements View {
         const chosen = this.slot.value;
         this.slot.replaceChildren(el("option", { value: "" }, "every slot"), ...slots.map((slot) => el("option", { value: slot }, `slot ${slot}`)));
         this.slot.value = chosen;
+    }
+
+    private offerAdapters(): void {
+        const used = this.model.requests.filter((one) => one.evaluation.adapters?.length);
+        const all = used.length === 0 ? [] : [...new Set(this.model.requests.map((one) => adapters(one.evaluation.adapters)))].sort();
+        const known = all.join("\u0000");
+        if (known === this.adapters) return;
+        this.adapters = known;
+        const chosen = this.adapter.value;
+        const label = (one: string) => (/\d|\?/.test(one) ? `adapter ${one}` : `adapters: ${one}`);
+        this.adapter.replaceChildren(el("option", { value: "" }, ALL_ADAPTERS), ...all.map((one) => el("option", { value: one }, label(one))));
+        this.adapter.hidden = all.length === 0;
+        this.adapter.value = all.includes(chosen) ? chosen : "";
     }
 
     private paint(): void {
@@ -211,6 +233,8 @@ export class RequestsView implements View {
 }
 
 function has(one: Req, key: string): boolean {
+    if (key === "again") return one.again > 0;
+    if (key === "store") return (one.evaluation.from.store ?? 0) > 0;
     const cause = CAUSES.find((known) => known.key === key);
     const tokens = cause ? cause.of(one.evaluation.causes) : 0;
     return key === "last_token" ? one.cause === key : tokens > 0;

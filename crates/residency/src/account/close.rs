@@ -55,6 +55,7 @@ impl Accounts {
             account.from.slot = reused - account.from.store;
             return account;
         };
+        account.adapters.clone_from(&begun.adapters);
         account.from = sources(begun, reused, open.loaded_tokens());
         let seen = begun.from as usize <= prompt.len() && !prompt.iter().any(|&t| is_unseen(t));
         let nearest = self.past.nearest(prompt).filter(|_| seen);

@@ -3,6 +3,7 @@
 use super::past::{Nth, common};
 use super::types::Wishes;
 use super::{Prepared, Rules};
+use crate::adapters::AppliedAdapter;
 use crate::entries::Entry;
 use crate::fact::Asker;
 use crate::ids::SequenceId;
@@ -46,6 +47,8 @@ pub(super) struct Begun {
     /// The slot went back to a checkpoint.
     pub(super) checkpoint: bool,
     pub(super) prepared: Prepared,
+    /// The adapters that are applied to the first batch. `None`: not known.
+    pub(super) adapters: Option<Vec<AppliedAdapter>>,
 }
 
 /// Another slot or host entry that held the beginning of a prompt when its first batch was
@@ -193,6 +196,7 @@ impl Begun {
             bounded,
             checkpoint: bounded && from > 0 && !ledger.reaches(slot, from),
             prepared,
+            adapters: ledger.applied_adapters(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The parts of an account.
 
 use super::matching::Choice;
+use crate::adapters::AppliedAdapter;
 use crate::fact::{Asker, Reason};
 use crate::token::Token;
 
@@ -29,6 +30,9 @@ pub struct Account {
     pub evaluated: u64,
     /// Where the reused tokens were. The parts add up to `reused`.
     pub from: Sources,
+    /// The LoRA adapters that were applied to the prompt's first batch, in the server's order, without those
+    /// at a scale of 0. `None`: not known.
+    pub adapters: Option<Vec<AppliedAdapter>>,
     /// Why the others were evaluated. The parts add up to `evaluated`.
     pub causes: Causes,
     /// Where this prompt differs from the earlier prompt with the longest common beginning (of

@@ -9,7 +9,7 @@
 //! module does nothing.
 
 use super::Ledger;
-use crate::adapters::{Adapter, Blend, Compared, Named, Scale, Wanted, activation};
+use crate::adapters::{Adapter, AppliedAdapter, Blend, Compared, Named, Scale, Wanted, activation};
 use crate::fact::{Fact, Place, Reason};
 use crate::ids::{ContextId, SequenceId, TaskId};
 use crate::requests::{Label, RequestKey};
@@ -107,6 +107,21 @@ impl Ledger {
     pub(super) fn in_force(&self) -> Option<Option<&InForce>> {
         let primary = self.contexts.primary()?;
         self.adapters.in_force.get(&primary).map(Option::as_ref)
+    }
+
+    /// The adapters that are applied to the primary context, without those at a scale of 0. `None`: not known.
+    pub(crate) fn applied_adapters(&self) -> Option<Vec<AppliedAdapter>> {
+        let Some(in_force) = self.in_force() else {
+            return Some(Vec::new());
+        };
+        let InForce {
+            adapters, compared, ..
+        } = in_force?;
+        let all = (0..).zip(adapters).map(|(place, adapter)| AppliedAdapter {
+            index: (*compared == Compared::WhenNamed).then_some(place),
+            scale: adapter.scale,
+        });
+        Some(all.filter(|one| one.scale != Scale::default()).collect())
     }
 
     /// The blend of a slot that had no event yet. `None`: not known.
