@@ -65,6 +65,27 @@ fn sequences_and_contexts_side_by_side_load_what_each_other_evaluated() {
 }
 
 #[test]
+fn two_contexts_load_at_the_same_time_what_either_evaluated() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("beside");
+    let run = program.run_stored("beside", store.path());
+    run.must_answer_as(&plain);
+    // Each of the four documents was evaluated in the first four steps at the latest. What a context lost a moment
+    // ago is in memory still.
+    for thread in 0..2 {
+        let later: Vec<String> = (4..12)
+            .map(|step| format!("thread {thread}, {step}"))
+            .collect();
+        let later: Vec<&str> = later.iter().map(String::as_str).collect();
+        must_load(&run, &later);
+        assert!(plain.step(later[0]).evaluated >= 700, "{plain:?}");
+    }
+}
+
+#[test]
 fn a_state_that_the_program_saves_has_only_what_the_program_evaluated() {
     let Some(program) = Program::find() else {
         return;

@@ -2,6 +2,9 @@
 //! server does not notice, and damage costs time only.
 #![cfg(target_os = "linux")]
 
+mod budget;
+mod clock;
+mod contexts;
 mod damage;
 mod exact;
 mod faults;

@@ -10,11 +10,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use contextpilot_kv_store::Name;
 use contextpilot_private_folder::PrivateFolder;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::format::{Fault, Head, LONGEST_HEAD};
-use crate::list::Headers;
+use crate::list::{Header, Headers};
 
 /// What this version of the program writes into. Another version has another folder.
 const VERSION: &str = "v1";
@@ -169,6 +169,36 @@ impl Folder {
             Err(error) => return Err(error.into()),
         }
         Ok(rustix::fs::openat(&*private, name, flags, Mode::empty())?)
+    }
+
+    /// Chunks that were last used in the future, for the clock was set back since: they were all used before `now`, and
+    /// get the last times before it, in their order. So do their files, for else each start would find that they were
+    /// used a moment ago.
+    pub fn bring_back(&self, headers: &mut [Header], now: u64) {
+        headers.sort_by_key(|header| (header.last_used, header.chunk.name));
+        let first = now.saturating_sub(headers.len() as u64);
+        for (header, time) in headers.iter_mut().zip(first..) {
+            header.last_used = time;
+            let time = Timespec {
+                tv_sec: i64::try_from(time / 1_000_000_000).unwrap_or(i64::MAX),
+                tv_nsec: (time % 1_000_000_000) as _,
+            };
+            self.set_used(&header.chunk.name, time);
+        }
+    }
+
+    /// The chunk was last used at this time.
+    pub(crate) fn set_used(&self, name: &Name, time: Timespec) {
+        let times = Timestamps {
+            last_access: Timespec {
+                tv_sec: 0,
+                tv_nsec: UTIME_OMIT,
+            },
+            last_modification: time,
+        };
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        // It may have been removed.
+        let _ = rustix::fs::utimensat(&*self.private(), file_name(name), &times, flags);
     }
 
     /// Removes a chunk's file, if it is there. A server that uses the store finds that out when it wants the

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::*;
-use contextpilot_kv_files::{Done, Folder, ReadError, Refusal, Writer};
+use contextpilot_kv_files::{Done, Folder, Header, ReadError, Refusal, Writer};
 use contextpilot_kv_store::Fingerprint;
 use contextpilot_testbed::private_folder;
 
@@ -261,6 +261,34 @@ fn the_last_use_outlives_the_process() {
     file.set_modified(UNIX_EPOCH - Duration::from_secs(5))
         .expect("it is ours");
     assert_eq!(used()[1], 0);
+}
+
+#[test]
+fn uses_in_the_future_become_the_last_ones_in_their_order() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let three = [1, 2, 3].map(|seed| chunks(seed, 10).remove(0));
+    write(&folder, &three);
+    let now = SystemTime::now();
+    for (chunk, from_now) in three.iter().zip([3000, 1000, 2000]) {
+        let file = fs::File::options()
+            .write(true)
+            .open(path(&folder, &chunk.name))
+            .expect("it opens");
+        file.set_modified(now + Duration::from_secs(from_now))
+            .expect("it is ours");
+    }
+    let mut found = headers(&folder);
+    folder.bring_back(&mut found, 5_000_000_000_000);
+    let names = found.iter().map(|header| header.chunk.name);
+    assert!(names.eq([1, 2, 0].map(|nth| three[nth].name)));
+    let times = |found: &[Header]| found.iter().map(|one| one.last_used).collect::<Vec<_>>();
+    let expected = [3, 2, 1].map(|before| 5_000_000_000_000 - before);
+    assert_eq!(times(&found), expected);
+    // The files say so, too.
+    let mut again = headers(&folder);
+    again.sort_by_key(|header| header.last_used);
+    assert_eq!(again, found);
 }
 
 #[test]

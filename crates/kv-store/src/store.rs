@@ -33,6 +33,9 @@ pub struct Store {
     models: BTreeMap<Fingerprint, Model>,
     /// The number of the last use.
     clock: u64,
+    /// The time that was told last, and by how much the clock was set back in all.
+    told: u64,
+    set_back: u64,
     /// Loaded chunks by the parent that they wait for.
     waiting: HashMap<Name, Vec<(Chunk, u64)>>,
     /// Loaded chunks that can stand nowhere.
@@ -94,6 +97,8 @@ impl Store {
             leaves: BTreeSet::new(),
             models: BTreeMap::new(),
             clock: 0,
+            told: 0,
+            set_back: 0,
             waiting: HashMap::new(),
             stray: Vec::new(),
         }
@@ -174,6 +179,21 @@ impl Store {
         chunks
     }
 
+    /// Whether the first chunk that must be inserted for all of `tokens` to be there fits the budget together with what
+    /// it continues. True if there is none.
+    pub fn has_room(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        bytes_per_token: usize,
+    ) -> bool {
+        let missing = self.missing(fingerprint, tokens, bytes_per_token);
+        missing.first().is_none_or(|chunk| {
+            let parent = chunk.parent.and_then(|(name, _)| self.tree.key(&name));
+            self.fits(chunk, parent)
+        })
+    }
+
     /// The chunk is there from now on. Its file is yet to be written.
     ///
     /// Returns what has to leave for it: those used least recently, and no chunk before those that
@@ -188,8 +208,7 @@ impl Store {
             Misplaced::NoParent => Refused::NoParent,
             Misplaced::Malformed | Misplaced::Taken => Refused::Malformed,
         })?;
-        let path = self.tree.path(parent).and(Size::of(&chunk));
-        if path.bytes > self.limit || path.memory > self.memory {
+        if !self.fits(&chunk, parent) {
             return Err(Refused::Full);
         }
         self.clock += 1;
@@ -199,8 +218,15 @@ impl Store {
 
     /// What is used from now on is used later than that, in the unit of [`load`](Self::load). Processes that
     /// share files say the time, so that they agree on what was used least recently.
+    ///
+    /// If the time is earlier than the last one, the clock was set back, and what [others write](Self::share) from now on
+    /// says so. The order of uses stays, but for what they wrote between the two.
     pub fn now(&mut self, time: u64) {
-        self.clock = self.clock.max(time.min(LATEST));
+        let time = time.min(LATEST);
+        let back = self.told.saturating_sub(time);
+        self.set_back = self.set_back.saturating_add(back);
+        self.told = time;
+        self.clock = self.clock.max(time.saturating_add(self.set_back));
     }
 
     /// A prompt uses these pieces, from position 0 on.
@@ -290,7 +316,7 @@ impl Store {
         removed: &[Name],
     ) -> Vec<Name> {
         for (chunk, last_used) in written {
-            self.load(chunk, last_used);
+            self.load(chunk, last_used.saturating_add(self.set_back));
         }
         self.stray.clear();
         if self.waiting.len() > MOST_WAITING {
@@ -346,6 +372,12 @@ impl Store {
         self.models
             .iter()
             .map(|(fingerprint, model)| (*fingerprint, *model))
+    }
+
+    /// Whether the budget has room for a chunk and what it continues.
+    fn fits(&self, chunk: &Chunk, parent: Option<Key>) -> bool {
+        let path = self.tree.path(parent).and(Size::of(chunk));
+        path.bytes <= self.limit && path.memory <= self.memory
     }
 
     /// Lets chunks leave until the rest fits. `new` is not one of them.

@@ -351,3 +351,29 @@ fn loaded_chunks_leave_in_the_order_of_their_use() {
     let first = store.find(&MODEL, &run(1000, 50)).pieces()[0].name;
     assert_eq!(store.insert(new), Ok(vec![first]));
 }
+
+/// What is used is later than what was used before, by any clock.
+#[test]
+fn when_the_clock_is_set_back_the_order_stays() {
+    let mut store = Store::new(3 * 51 * 4096);
+    let prompt = |seed: i32| {
+        Store::new(0)
+            .missing(&MODEL, &run(seed * 1000, 50), ROW)
+            .remove(0)
+    };
+    store.now(1_000_000);
+    for seed in [1, 2] {
+        assert_eq!(store.insert(prompt(seed)), Ok(vec![]));
+    }
+    // What is written by the new time, here or by a neighbour, is later. So is what is written later.
+    store.now(500);
+    assert_eq!(store.share([(prompt(3), 510)], &[]), []);
+    store.now(600);
+    assert_eq!(store.insert(prompt(4)), Ok(vec![prompt(1).name]));
+    store.now(800);
+    assert_eq!(store.share([(prompt(5), 700)], &[]), [prompt(2).name]);
+    store.now(900);
+    assert_eq!(store.insert(prompt(6)), Ok(vec![prompt(3).name]));
+    assert_eq!(store.insert(prompt(7)), Ok(vec![prompt(4).name]));
+    assert_eq!(store.insert(prompt(8)), Ok(vec![prompt(5).name]));
+}

@@ -131,7 +131,7 @@ fn is_worth_saving(
     margin: usize,
 ) -> Option<Vec<u8>> {
     let shelf = shelf.as_mut()?;
-    one.layout.as_ref()?;
+    let bytes = one.layout.as_ref()?.bytes_per_token();
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
@@ -141,7 +141,8 @@ fn is_worth_saving(
     let there = shelf.length_of(&fingerprint, tokens);
     let lost = tokens.len() - there.max(kept).min(tokens.len());
     let missing = tokens.len() - there;
-    (lost >= LEAST_LOST && missing * one.rates.worth_saving() >= margin * tokens.len()).then(|| {
+    let is_worth = missing * one.rates.worth_saving() >= margin * tokens.len();
+    (lost >= LEAST_LOST && is_worth && shelf.has_room(&fingerprint, tokens, bytes)).then(|| {
         let buffer = std::mem::take(&mut one.buffer);
         match buffer.capacity() {
             0 => shelf.buffer(),

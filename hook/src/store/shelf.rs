@@ -73,7 +73,15 @@ impl Shelf {
 
     fn read(folder: Folder, limit: u64, watch: &mut Watch) -> Result<Self, std::io::Error> {
         let mut tree = Store::new(limit);
-        watch.look(|header| tree.load(header.chunk, header.last_used))?;
+        let mut future = Vec::new();
+        watch.look(|header| match header.last_used > neighbours::time() {
+            true => future.push(header),
+            false => tree.load(header.chunk, header.last_used),
+        })?;
+        folder.bring_back(&mut future, neighbours::time());
+        for header in future {
+            tree.load(header.chunk, header.last_used);
+        }
         let writer = Writer::start(
             folder.clone(),
             QUEUE,
@@ -97,6 +105,16 @@ impl Shelf {
     /// How much of these tokens is there.
     pub(super) fn length_of(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) -> usize {
         self.tree.find(fingerprint, tokens).tokens()
+    }
+
+    /// Whether the budget has room for more of these tokens than is there.
+    pub(super) fn has_room(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        bytes_per_token: usize,
+    ) -> bool {
+        self.tree.has_room(fingerprint, tokens, bytes_per_token)
     }
 
     /// What the store has of these tokens, and at most `more` tokens that continued them the last time.
@@ -259,6 +277,7 @@ impl Shelf {
     /// Takes note of what other processes have written.
     pub(super) fn share(&mut self, written: &[Header]) {
         let written = written.iter().cloned();
+        self.tree.now(neighbours::time());
         self.forget(|tree| tree.share(written.map(|one| (one.chunk, one.last_used)), &[]));
     }
 

@@ -6,9 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use contextpilot_kv_store::{Chunk, Fingerprint, Name};
-use rustix::fs::{
-    AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
-};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, UTIME_NOW};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -113,14 +111,11 @@ impl Disk {
 
     /// The chunk was used now.
     pub(super) fn touch(&self, name: &Name) {
-        let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
-        let times = Timestamps {
-            last_access: time(UTIME_OMIT),
-            last_modification: time(UTIME_NOW),
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
         };
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        // It may have been removed.
-        let _ = rustix::fs::utimensat(&*self.folder.private(), file_name(name), &times, flags);
+        self.folder.set_used(name, now);
     }
 
     pub(super) fn open_again(&mut self) -> io::Result<()> {

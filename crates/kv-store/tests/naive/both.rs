@@ -1,6 +1,6 @@
 //! Runs the store beside the naive implementation.
 
-use contextpilot_kv_store::{Chunk, Fingerprint, Found, Name, Store};
+use contextpilot_kv_store::{Chunk, Fingerprint, Found, Name, Refused, Store};
 
 use super::Naive;
 
@@ -92,9 +92,15 @@ impl Both {
         let missing = self.store.missing(&fingerprint, prompt, ROW);
         let tokens: usize = missing.iter().map(|chunk| chunk.tokens.len()).sum();
         assert_eq!(found.tokens() + tokens, prompt.len());
+        let mut room = Some(self.store.has_room(&fingerprint, prompt, ROW));
+        assert!(!missing.is_empty() || room == Some(true));
         for chunk in missing {
             let inserted = self.store.insert(chunk.clone());
             assert_eq!(inserted, self.naive.insert(&chunk));
+            // It was asked about the first one.
+            if let Some(room) = room.take() {
+                assert_eq!(room, inserted != Err(Refused::Full));
+            }
             let Ok(gone) = inserted else { break };
             assert!(!gone.contains(&chunk.name));
         }

@@ -160,7 +160,8 @@ fn is_worth_saving(
     margin: usize,
 ) -> Option<Vec<u8>> {
     let shelf = shelf.as_mut()?;
-    one.shape.as_ref()?;
+    let dense = one.shape.as_ref()?.dense();
+    let bytes = dense.map_or(0, |layout| layout.bytes_per_token());
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
@@ -169,7 +170,8 @@ fn is_worth_saving(
     }
     let missing = tokens.len() - shelf.last_state_in(&fingerprint, tokens);
     let is_worth = missing * one.rates.worth_saving() >= margin * tokens.len();
-    (missing >= change::LEAST_LOST && is_worth).then(|| {
+    let is_worth = is_worth && missing >= change::LEAST_LOST;
+    (is_worth && shelf.has_room(&fingerprint, tokens, bytes)).then(|| {
         let buffer = std::mem::take(&mut one.buffer);
         match buffer.capacity() {
             0 => shelf.buffer(),
