@@ -1,10 +1,11 @@
 //! The recorder: makes a recording of traffic with `contextpilot-traffic`.
 //!
 //! It follows the same ledger as the [`Observer`](crate::Observer), and notes how the engine
-//! evaluated each prompt. A request is written when its slot is used or changed again, not when it is
-//! answered: until then the slot's content may still grow.
+//! evaluated each prompt. A request is written when its slot is used or changed again, or when it was answered
+//! and the engine has been silent for a while. Not before: the slot's content may still grow.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use contextpilot_residency::{
     Adapter, Arrival, Compared, Event, Fact, Ledger, Scale, SequenceId, TaskId, Token, Wishes,
@@ -24,6 +25,9 @@ mod stage;
 /// The most tasks that are not launched yet, and the most requests that are not answered yet, of which the
 /// recorder knows something.
 pub const MOST_WAITING: usize = 65_536;
+
+/// After this silence, what a slot holds of a request that was answered will not grow any more.
+const OVER: Duration = Duration::from_secs(1);
 
 /// Watches an [observed](Ledger::observed) ledger, and makes a recording of what it sees.
 ///
@@ -233,6 +237,7 @@ impl Recorder {
                 let recorded = self.writer.setup(&self.setup);
                 append(recorded, &mut self.out, &mut self.full);
             }
+            Event::Quiet { elapsed } if elapsed >= OVER => self.close_answered(ledger),
             Event::OutOfStep => {
                 self.slots.clear();
                 self.wishes.clear();
@@ -261,6 +266,20 @@ impl Recorder {
             } => self.prompt_evaluated(sequence, counts, answers, ledger),
             Fact::TookOver { source, target, .. } => self.took_over(source, target),
             _ => {}
+        }
+    }
+
+    /// Writes the requests that were answered. Not further answers to a prompt (`n`): it is known by them that
+    /// the server itself empties their slots.
+    fn close_answered(&mut self, ledger: &Ledger) {
+        let is_over = |slot: &SlotRecord| {
+            let open = slot.open.as_ref();
+            open.is_some_and(|open| open.over && !open.record.child)
+        };
+        let over = self.slots.iter().filter(|(_, slot)| is_over(slot));
+        let over: Vec<SequenceId> = over.map(|(&id, _)| id).collect();
+        for sequence in over {
+            self.close(sequence, ledger);
         }
     }
 

@@ -1,6 +1,8 @@
 //! The recorder together with the ledger: which changes of slots are recorded, and which are left out
 //! because the server makes them by itself.
 
+use std::time::Duration;
+
 use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Arrival, BufferId, ContextId, Entry, Event, Ledger};
 use contextpilot_traffic::{ChangeKind, Key, Refusal, Setup, Traffic, read};
@@ -109,6 +111,27 @@ impl Scene {
         let changes = changes.map(|change| change.record);
         changes.map(|one| (one.order, one.slot, one.kind)).collect()
     }
+}
+
+/// Whoever asks for advice a moment after the last request wants it to count.
+#[test]
+fn an_answered_request_is_written_when_the_engine_has_been_silent() {
+    let mut scene = Scene::new(false);
+    scene.ask(0, 7);
+    let quiet = |ms| Event::Quiet {
+        elapsed: Duration::from_millis(ms),
+    };
+    scene.apply(quiet(100));
+    assert_eq!(read(&scene.file).requests.len(), 0);
+    // Another one is at work, however long it takes.
+    scene.launch(1);
+    scene.apply(quiet(1000));
+    assert_eq!(read(&scene.file).requests.len(), 1);
+    scene.ask(0, 7);
+    let traffic = scene.read();
+    let prompts = traffic.requests.iter().map(|one| one.record.prompt);
+    assert_eq!(prompts.collect::<Vec<_>>(), [20, 20]);
+    assert_eq!(traffic.changes.len(), 1, "the refused one");
 }
 
 #[test]
