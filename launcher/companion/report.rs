@@ -241,6 +241,7 @@ fn of_line(line: LogLine, number: u64) -> Option<Evaluated> {
         slot: line.slot.unwrap_or(-1),
         time_to_first_token_seconds: line.time_to_first_token_seconds,
         ended: Some(line.at),
+        sections: line.sections,
         evaluation,
     })
 }

@@ -1,7 +1,7 @@
 // Everything that the views show, and how answers of the endpoint change it. It draws nothing and asks nobody.
 
 import { again, mainCause } from "./causes";
-import type { Advice, ChangeEvent, Evaluated, Evaluation, Name, Point, Report, Stats, Tree } from "./types";
+import type { Advice, ChangeEvent, Evaluated, Evaluation, Name, Point, Report, Sections, Stats, Tree } from "./types";
 
 /** So many requests are kept while the page is open; a report may have more. */
 const MOST_REQUESTS = 20_000;
@@ -27,6 +27,7 @@ export interface Req {
     /** Evaluated tokens that were cached, now or once. */
     again: number;
     generated: number | null;
+    sections: Sections | null;
 }
 
 /** The figures at one moment, for the last minutes. */
@@ -158,5 +159,6 @@ function read(one: Evaluated): Req {
         cause: mainCause(evaluation)?.key ?? "new",
         again: again(evaluation.causes),
         generated: one.generated ?? null,
+        sections: one.sections ?? null,
     };
 }

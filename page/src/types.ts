@@ -31,6 +31,13 @@ export interface Sources {
     store: number;
 }
 
+/** Bytes of the request's JSON. */
+export interface Sections {
+    system: number;
+    tools: number;
+    messages: number;
+}
+
 export interface AppliedAdapter {
     id: number | null;
     scale: number;
@@ -78,6 +85,7 @@ export interface Evaluated {
     slot: number;
     time_to_first_token_seconds?: number | null;
     ended?: string | null;
+    sections?: Sections;
     evaluation: Evaluation;
     /** Only in reports: tokens of the answer. */
     generated?: number;

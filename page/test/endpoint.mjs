@@ -86,7 +86,7 @@ export class World {
             diverged: other ? { at: kept, request: other.id, differing: 4, same_after: 350, repeated: 350, reordered: 0, unmatched: 4, inserted: 4, deleted: 4, ...(this.text ? { text: this.text } : {}) } : null,
             lost: again > 0 && other ? { when: this.iso(at - 1000), reason: "overwritten", by: other.id, tokens: causes.evicted, chosen_by: "least_recently_used", similarity: 0.02, kept: 0.6 } : null,
         };
-        this.requests.push({ number: n + 1, id, at: this.iso(at), slot, time_to_first_token_seconds: took + 0.004, ended: this.iso(at + 400 + below(1500)), evaluation });
+        this.requests.push({ number: n + 1, id, at: this.iso(at), slot, time_to_first_token_seconds: took + 0.004, ended: this.iso(at + 400 + below(1500)), ...(n % 2 === 0 ? { sections: { system: 1000, tools: 14_000, messages: 5000 } } : {}), evaluation });
         if (this.requests.length > 10_000) this.requests.shift();
         this.total.prompts += 1;
         this.total.reused += kept + loaded;

@@ -1,11 +1,11 @@
 //! `/requests/{id}`: where a prompt is, or what became of it. And `/reset`.
 
-use crate::support::{Hooked, PATIENCE, ask, bare, model, until};
+use crate::support::{Hooked, PATIENCE, ask, bare, model, text, until};
 use contextpilot_control::{
-    Latest, Place, Reason, RequestState, RequestStates, RequestsQuery, Reset,
+    Latest, Place, Reason, RequestState, RequestStates, RequestsQuery, Reset, Sections,
 };
-use contextpilot_testbed::{Arch, Connection, Index};
-use serde_json::json;
+use contextpilot_testbed::{Arch, Connection, Index, Request};
+use serde_json::{Value, json};
 
 #[test]
 fn a_request_is_cached_in_its_slot_until_another_overwrites_it() {
@@ -99,6 +99,33 @@ fn the_last_requests_name_the_adapters_that_they_were_evaluated_under() {
     hooked.settled(4);
     let last = adapters_of_last(&hooked).swap_remove(0);
     assert_eq!(last, Some(vec![(Some(0), 0.5)]));
+}
+
+#[test]
+fn the_last_requests_have_their_sections_in_bytes_of_json() {
+    let hooked = Hooked::observing(&bare(1));
+    let (system, user) = (
+        json!({"role": "system", "content": text(1, 20)}),
+        json!({"role": "user", "content": text(2, 30)}),
+    );
+    let chat = Request::chat(&[]).with("messages", json!([system, user]));
+    hooked.complete(&chat.predict(1).id("chat"));
+    hooked.settled(1);
+    hooked.complete(&ask(3, 40));
+    hooked.settled(2);
+    let latest: Latest = serde_json::from_str(&hooked.get("/requests/last").text()).unwrap();
+    let [completion, chat] = &latest.requests[..] else {
+        panic!("{latest:?}");
+    };
+    assert_eq!(completion.sections, None);
+    let length = |value: &Value| value.to_string().len() as u64;
+    let expected = Sections {
+        system: length(&system),
+        tools: 0,
+        // The brackets and the comma of the list.
+        messages: length(&user) + 3,
+    };
+    assert_eq!(chat.sections, Some(expected));
 }
 
 #[test]

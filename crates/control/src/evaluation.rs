@@ -307,8 +307,25 @@ pub struct Evaluated {
     /// When it was answered. `None`: it is not answered yet.
     #[serde(default)]
     pub ended: Option<Timestamp>,
+    /// The sections of a request for a chat. `None`: it is for something else, or its body was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sections: Option<Sections>,
     /// Which tokens were reused or evaluated, and why.
     pub evaluation: Evaluation,
+}
+
+/// The sections of a request for a chat, in bytes of its body's JSON. Which of the prompt's tokens belong to
+/// each is not known: the server's chat template decides that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sections {
+    /// `system` (`/v1/messages`), `instructions` (`/v1/responses`), and messages with the role `system` or
+    /// `developer`.
+    pub system: u64,
+    /// `tools`.
+    pub tools: u64,
+    /// All other messages.
+    pub messages: u64,
 }
 
 /// `GET /requests/last?n=…`: the latest first.

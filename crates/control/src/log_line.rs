@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Evaluation, Reason, Timestamp};
+use crate::{Evaluation, Reason, Sections, Timestamp};
 
 /// A finished inference request, with or without an id. It has request ids and numbers, no
 /// text.
@@ -34,6 +34,9 @@ pub struct LogLine {
     /// Why its prompts were evaluated; `None`: none was.
     #[serde(default)]
     pub evaluation: Option<Box<Evaluation>>,
+    /// The sections of a request for a chat. `None`: it is for something else, or its body was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sections: Option<Sections>,
 }
 
 /// How a request ended.

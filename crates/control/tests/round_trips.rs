@@ -5,8 +5,8 @@ use contextpilot_control::{
     Evaluated, Evaluation, EventId, Evicted, Flags, Health, HealthStatus, HookedFunction,
     HostCache, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode, Model,
     ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName, RequestState,
-    Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Slot, Sources, Stats, Timestamp, Tokens,
-    Tree,
+    Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Slot, Sources, Stats, Timestamp,
+    Tokens, Tree,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -193,6 +193,11 @@ fn evaluations_come_back_whole() {
         slot: 1,
         time_to_first_token_seconds: Some(0.25),
         ended: Some(moment()),
+        sections: Some(Sections {
+            system: 5,
+            tools: 6,
+            messages: 7,
+        }),
         evaluation: evaluation(),
     };
     let value = round_trip(&evaluated);
@@ -366,6 +371,7 @@ fn the_rest_comes_back_whole() {
             reason: Reason::Overwritten,
         }],
         evaluation: Some(Box::new(evaluation())),
+        sections: None,
     };
     let value = round_trip(&line);
     assert_eq!(value["outcome"], "answered");

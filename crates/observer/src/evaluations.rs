@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use contextpilot_control::{
-    AppliedAdapter, Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName, Sources,
-    Timestamp,
+    AppliedAdapter, Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName,
+    Sections, Sources, Timestamp,
 };
 use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId, Taking};
 
@@ -59,6 +59,15 @@ impl Evaluations {
         if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
             known.evaluated.time_to_first_token_seconds = first_token;
             known.evaluated.ended = Some(Timestamp::from_unix_ms(unix_ms));
+        }
+    }
+
+    /// The request at this entry has these sections.
+    pub(crate) fn divide(&mut self, entry: u64, sections: Option<Sections>) {
+        let place = entry.checked_sub(self.before);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
+            known.evaluated.sections = sections;
         }
     }
 
@@ -120,6 +129,7 @@ impl Evaluations {
                 slot,
                 time_to_first_token_seconds: None,
                 ended: None,
+                sections: None,
                 evaluation,
             },
         });

@@ -42,6 +42,13 @@ pub enum Note {
         /// What it asks for.
         wishes: Wishes,
     },
+    /// The sections of a request for a chat. Sent before its first task is numbered.
+    Sections {
+        /// The request.
+        arrival: Arrival,
+        /// Bytes of the body's JSON that are the system's, that define tools, and that are other messages.
+        bytes: [u64; 3],
+    },
     /// The launch that was reported last for this slot failed (`launch_slot_with_task` returned false):
     /// the request is refused. For the recorder only.
     Declined {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use contextpilot_control::{
-    Change, LogLine, Memory as KeptPositions, Reason as ReasonOut, ResidencyEvent, Timestamp,
+    Change, LogLine, Memory as KeptPositions, Reason as ReasonOut, ResidencyEvent, Sections,
+    Timestamp,
 };
 use contextpilot_residency::{
     Accounts, Arrival, BufferId, ContextId, EvaluationId, Event, Fact, Ledger, Place, Reason,
@@ -108,6 +109,17 @@ impl Observer {
             Note::Received { arrival } => self.works.entry(arrival).or_default().received = at,
             Note::Wishes { arrival, wishes } => {
                 self.works.entry(arrival).or_default().wishes = wishes;
+            }
+            Note::Sections {
+                arrival,
+                bytes: [system, tools, messages],
+            } => {
+                let sections = Sections {
+                    system,
+                    tools,
+                    messages,
+                };
+                self.works.entry(arrival).or_default().sections = Some(sections);
             }
             // Only the recorder uses it.
             Note::Declined { .. } => {}

@@ -133,7 +133,10 @@ impl Recorder {
                 capacity, slots, ..
             } => self.context(capacity, slots),
             Note::Declined { sequence } => self.declined(sequence),
-            Note::Received { .. } | Note::Wishes { .. } | Note::ContextFreed { .. } => {}
+            Note::Received { .. }
+            | Note::Wishes { .. }
+            | Note::Sections { .. }
+            | Note::ContextFreed { .. } => {}
         }
     }
 

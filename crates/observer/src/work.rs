@@ -1,6 +1,6 @@
 //! Requests under way.
 
-use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Timestamp};
+use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Sections, Timestamp};
 use contextpilot_residency::{Account, RequestId, TokenCounts, Wishes};
 
 use crate::evaluations::evaluation;
@@ -16,6 +16,7 @@ pub(crate) struct Work {
     pub(crate) tasks: u32,
     pub(crate) slot: Option<i32>,
     pub(crate) wishes: Wishes,
+    pub(crate) sections: Option<Sections>,
     /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
     pub(crate) entry: Option<u64>,
     evaluation: Option<Box<Evaluation>>,
@@ -87,6 +88,7 @@ impl Work {
             total_seconds: ended.seconds_since(self.received).unwrap_or(0.0),
             evicted: self.evicted,
             evaluation: self.evaluation,
+            sections: self.sections,
         }
     }
 }

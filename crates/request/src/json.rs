@@ -3,13 +3,17 @@
 mod adapters;
 mod number;
 mod prompt;
+mod sections;
 mod text;
 
+use crate::endpoint::Endpoint;
 use crate::scan::{StringSkipper, find, find_quote_or_bracket};
 pub use adapters::Adapters;
 use number::Number;
 use prompt::List;
 pub use prompt::{MOST_PIECES, MOST_TOKENS, Piece};
+pub use sections::Sections;
+use sections::{IN_MESSAGE, Part, Parts};
 use text::Text;
 
 /// The longest request id that is honoured, in bytes of UTF-8.
@@ -68,10 +72,15 @@ pub enum Identity {
 #[derive(Debug, Clone)]
 pub(crate) struct JsonScanner {
     state: State,
+    /// Bytes of the body that were read before the current step.
+    at: u64,
     /// Open brackets, the outermost object included, while in a nested value.
     depth: u64,
     /// The member whose value comes next, if we read it.
     member: Option<Member>,
+    /// The section whose value comes next.
+    part: Option<Part>,
+    parts: Parts,
     text: Text,
     skipper: StringSkipper,
     rid: Value,
@@ -211,8 +220,11 @@ impl JsonScanner {
     pub(crate) const fn new() -> Self {
         Self {
             state: State::ByteOrderMark(0),
+            at: 0,
             depth: 0,
             member: None,
+            part: None,
+            parts: Parts::new(),
             text: Text::new(),
             skipper: StringSkipper::new(),
             rid: Value::Absent,
@@ -260,6 +272,10 @@ impl JsonScanner {
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.state != State::Over {
             let used = self.step(bytes);
+            self.at += used as u64;
+            if self.state == State::AfterValue {
+                self.parts.end(self.at);
+            }
             bytes = &bytes[used..];
         }
     }
@@ -268,6 +284,11 @@ impl JsonScanner {
     /// stay there. A value that is not a boolean is ignored, as the server ignores it.
     pub(crate) fn caches_prompt(&self) -> bool {
         self.cache_prompt
+    }
+
+    /// The sections of a body for this endpoint. Call this at the end of the body.
+    pub(crate) fn sections(&self, endpoint: Endpoint) -> Option<Sections> {
+        self.parts.sections(endpoint)
     }
 
     /// The slot that the body names. Call this at the end of the body.
@@ -312,6 +333,7 @@ impl JsonScanner {
                         let found = members.find(|(name, _)| self.text.is(name));
                         found.map(|(_, member)| *member)
                     };
+                    self.part = Part::named(|name| self.text.is(name));
                     self.state = State::Colon;
                     used
                 }
@@ -332,7 +354,7 @@ impl JsonScanner {
             State::NestedText | State::Nested => {
                 let used = match self.state {
                     State::Nested => self.nested(bytes),
-                    _ => self.skip_text(bytes, State::Nested),
+                    _ => self.nested_text(bytes),
                 };
                 if let Some(Contents::List(list)) = self.contents() {
                     list.feed(&bytes[..used]);
@@ -358,7 +380,7 @@ impl JsonScanner {
                 match find(bytes, |b| !matches!(b, b' ' | b'\t' | b'\n' | b'\r')) {
                     None => bytes.len(),
                     Some(at) => {
-                        self.structure(bytes[at]);
+                        self.structure(bytes[at], self.at + at as u64);
                         at + 1
                     }
                 }
@@ -383,8 +405,11 @@ impl JsonScanner {
         0
     }
 
-    /// A significant byte of the outermost object, outside strings.
-    fn structure(&mut self, byte: u8) {
+    /// A significant byte of the outermost object, outside strings. `at`: where it is in the body.
+    fn structure(&mut self, byte: u8, at: u64) {
+        if self.state == State::Value && matches!(byte, b'"' | b'{' | b'[') {
+            self.parts.begin(self.part, at);
+        }
         self.state = match (self.state, byte) {
             (State::Start, b'{') => State::KeyOrEnd,
             (State::KeyOrEnd, b'"') => {
@@ -442,13 +467,29 @@ impl JsonScanner {
     /// Inside a nested value only strings and the depth matter. The server
     /// rejects brackets that do not match.
     fn nested(&mut self, bytes: &[u8]) -> usize {
+        match self.parts.in_messages() {
+            true => self.nested_with::<true>(bytes),
+            false => self.nested_with::<false>(bytes),
+        }
+    }
+
+    /// `MESSAGES`: looks for the roles of messages, too. Other values do not pay for that.
+    #[inline(always)]
+    fn nested_with<const MESSAGES: bool>(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some(found) = find_quote_or_bracket(&bytes[at..]) {
+            if MESSAGES {
+                self.parts.roles.between(&bytes[at..at + found]);
+            }
             at += found + 1;
             match bytes[at - 1] {
                 b'"' => {
                     self.skipper = StringSkipper::new();
-                    match self.skipper.feed(&bytes[at..]) {
+                    let ended = self.skipper.feed(&bytes[at..]);
+                    if MESSAGES && self.depth == IN_MESSAGE {
+                        self.parts.roles.begin_text(&bytes[at..], ended);
+                    }
+                    match ended {
                         Some(used) => at += used,
                         None => {
                             self.state = State::NestedText;
@@ -456,8 +497,17 @@ impl JsonScanner {
                         }
                     }
                 }
-                b'{' | b'[' => self.depth += 1,
+                b'{' | b'[' => {
+                    self.depth += 1;
+                    if MESSAGES {
+                        let place = self.at + at as u64 - 1;
+                        self.parts.roles.open(self.depth, place);
+                    }
+                }
                 _ => {
+                    if MESSAGES {
+                        self.parts.roles.close(self.depth, self.at + at as u64);
+                    }
                     self.depth -= 1;
                     if self.depth == 1 {
                         self.state = State::AfterValue;
@@ -466,7 +516,20 @@ impl JsonScanner {
                 }
             }
         }
+        if MESSAGES {
+            self.parts.roles.between(&bytes[at..]);
+        }
         bytes.len()
+    }
+
+    /// Further bytes of a string inside a nested value.
+    fn nested_text(&mut self, bytes: &[u8]) -> usize {
+        let used = self.skip_text(bytes, State::Nested);
+        let ended = (self.state == State::Nested).then_some(used);
+        if self.parts.in_messages() && self.depth == IN_MESSAGE {
+            self.parts.roles.go_on_with_text(bytes, ended);
+        }
+        used
     }
 
     fn skip_text(&mut self, bytes: &[u8], then: State) -> usize {

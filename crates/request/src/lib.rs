@@ -5,7 +5,8 @@
 //! framing the way cpp-httplib, the server's HTTP library, does, and looks for
 //! the request id in the JSON body as it streams past: the top-level `rid`,
 //! else `request_id`, a string of 1 to [`MAX_ID_BYTES`] bytes. On the way it reads the
-//! parameters that servers act upon without a call to the engine: `cache_prompt` and `lora`.
+//! parameters that servers act upon without a call to the engine: `cache_prompt` and `lora`. And it measures the
+//! [`Sections`] of a request for a chat.
 //!
 //! ```text
 //! recv ──► RequestReader ──► request line + headers ──► body framing ──► JSON scanner
@@ -54,6 +55,7 @@ pub use head::Method;
 pub use infill::{Infill, InfillTexts};
 pub use json::{
     Adapters, Identity, InfillParts, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Piece, Refusal,
+    Sections,
 };
 pub use loss::Loss;
 pub use reader::{Request, RequestReader, Step};

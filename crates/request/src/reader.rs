@@ -4,7 +4,7 @@ use crate::chunked::{Chunked, Part};
 use crate::endpoint::Endpoint;
 use crate::fields::{Event, Fields};
 use crate::head::{Framing, Head, Method, RequestLine};
-use crate::json::{Adapters, Identity, InfillParts, JsonScanner, Piece, Refusal};
+use crate::json::{Adapters, Identity, InfillParts, JsonScanner, Piece, Refusal, Sections};
 use crate::loss::Loss;
 
 /// A request whose last byte has been received.
@@ -26,6 +26,8 @@ pub struct Request {
     /// The LoRA adapters in the last member `lora`; `None` if there is no non-empty
     /// list of that name, or the body is not read.
     pub lora: Option<Adapters>,
+    /// The sections of a request for a chat; `None` if it is for something else, or the body is not read.
+    pub sections: Option<Sections>,
     /// The prompts in the member `prompt`, each as its pieces; `None` if there is no
     /// text and no list of that name, or the reader was not made [with prompts](RequestReader::with_prompts).
     pub prompts: Option<Vec<Vec<Piece>>>,
@@ -249,6 +251,7 @@ impl RequestReader {
             cache_prompt: json.caches_prompt(),
             slot: json.slot(),
             lora: json.take_adapters(),
+            sections: json.sections(head.endpoint),
             prompts: json.take_prompts(),
             infill: json.take_infill(),
             identity: match head.compressed && head.method == Method::Post {

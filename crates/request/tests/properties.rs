@@ -12,6 +12,8 @@ fn key() -> impl Strategy<Value = String> {
         3 => Just("rid".to_owned()),
         3 => Just("request_id".to_owned()),
         3 => Just("cache_prompt".to_owned()),
+        3 => Just("messages".to_owned()),
+        3 => Just("role".to_owned()),
         1 => "(request_|r)id?.?",
         2 => any::<String>(),
     ]
@@ -20,6 +22,7 @@ fn key() -> impl Strategy<Value = String> {
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => any::<String>(),
+        2 => Just("system".to_owned()),
         2 => r#"["\\,:{}\[\]rid]{0,20}"#,
         1 => "[a-é😀]{480,530}",
     ]
@@ -102,7 +105,8 @@ fn request(body: &str) -> Vec<u8> {
 }
 
 fn chunked(body: &str, sizes: &[u8]) -> Vec<u8> {
-    let mut out = b"POST /completion HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    let mut out =
+        b"POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     let mut rest = body.as_bytes();
     let mut sizes = sizes.iter().map(|&n| usize::from(n) + 1).cycle();
     while !rest.is_empty() {

@@ -1,7 +1,7 @@
 //! Requests as clients send them, cut into reads in every way.
 
 use contextpilot_request::{
-    Adapters, Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader, Step,
+    Adapters, Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader, Sections, Step,
 };
 
 /// All steps of a stream of bytes. Checks that they are the same for every way to cut it.
@@ -48,6 +48,7 @@ fn complete(identity: Identity) -> Step {
         cache_prompt: true,
         slot: None,
         lora: None,
+        sections: None,
         prompts: None,
         infill: None,
     })
@@ -125,6 +126,7 @@ fn all_requests_on_one_connection_are_found() {
             cache_prompt: true,
             slot: None,
             lora: None,
+            sections: None,
             prompts: None,
             infill: None,
         })
@@ -290,6 +292,68 @@ fn adapters_are_read_as_the_server_reads_them() {
     }
     let long = format!(r#"{{"lora":[{}{{"id":1}}]}}"#, r#"{"id":0},"#.repeat(600));
     assert_eq!(ask("/completion", &long), unreadable);
+}
+
+/// `system`, `tools` and `messages` of a body, in bytes.
+fn sections(path: &str, body: &str) -> Option<(u64, u64, u64)> {
+    let length = body.len();
+    let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
+    let [Step::Complete(request)] = &read(stream.as_bytes())[..] else {
+        panic!("one request");
+    };
+    let Sections {
+        system,
+        tools,
+        messages,
+    } = request.sections?;
+    Some((system, tools, messages))
+}
+
+#[test]
+fn sections_are_measured_where_the_server_makes_a_prompt_of_them() {
+    let long = |object: &str| object.len() as u64;
+    let [user, system, developer] = [
+        r#"{"role":"user","content":"a \"role\": [\"system\"]"}"#,
+        r#"{ "content" : [ {"type":"text","role":"user"} ] , "role" : "system" }"#,
+        r#"{"content":null,"name":"role","role":"developer"}"#,
+    ];
+    // None of these is the system's.
+    let others = [
+        r#"{"content":"role","x":"system"}"#,
+        r#"{"role":"systems"}"#,
+        r#"{"role":"system","role":"user"}"#,
+        r#"{"role":null,"content":"system"}"#,
+        r#"{"role":["system"],"x":{"role":"system"}}"#,
+        r#"{"roles":"system","content":": role"}"#,
+        r#"{"role":"role","system":"developer"}"#,
+    ];
+    for other in others {
+        let body = format!(r#"{{"messages":[{system}, {other},{user},{developer}]}}"#);
+        let of_system = long(system) + long(developer);
+        let messages = long(&body) - long(r#"{"messages":}"#) - of_system;
+        let expected = Some((of_system, 0, messages));
+        assert_eq!(sections("/v1/chat/completions", &body), expected, "{body}");
+    }
+    let tools = r#"[{"type":"function","function":{"name":"role"}}]"#;
+    let body = format!(
+        r#"{{"rid":"a","tools":{tools},"system":"be brief","messages":[{user}],"stream":true}}"#
+    );
+    let of = |system| Some((system, long(tools), long(user) + 2));
+    assert_eq!(sections("/v1/messages", &body), of(10));
+    assert_eq!(sections("/v1/chat/completions", &body), of(0));
+    let body = r#"{"instructions":"be brief","input":"hello","tools":[]}"#;
+    assert_eq!(sections("/v1/responses", body), Some((10, 2, 7)));
+    // The last one counts, and null is none.
+    let body = format!(r#"{{"messages":[{system}],"tools":null,"messages":[{user}]}}"#);
+    let expected = Some((0, 0, long(user) + 2));
+    assert_eq!(sections("/v1/chat/completions", &body), expected);
+    // Other requests have none.
+    for path in ["/completion", "/v1/embeddings", "/tokenize"] {
+        assert_eq!(sections(path, &body), None, "{path}");
+    }
+    for body in [r#"{"prompt":"x"}"#, "{}", "", r#"{"messages":5}"#, "[1]"] {
+        assert_eq!(sections("/v1/chat/completions", body), None, "{body}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use contextpilot_observer::Note;
-use contextpilot_request::{Adapters, Assembly, Identity, Infill, Request};
+use contextpilot_request::{Adapters, Assembly, Identity, Infill, Request, Sections};
 use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token, Wishes};
 use contextpilot_worker::Waiting;
 
@@ -94,6 +94,7 @@ impl Current {
         };
         let by_prompts = inference && prompts::are_engaged();
         let prompts = by_prompts.then(|| Assembly::of(&request));
+        let sections = request.sections;
         let id = match request.identity {
             Identity::Id(id) => {
                 counted(&STATUS.with_id);
@@ -119,6 +120,17 @@ impl Current {
             note(|| Note::Received { arrival });
             if wishes != Wishes::default() {
                 note(|| Note::Wishes { arrival, wishes });
+            }
+            if let Some(sections) = sections {
+                let Sections {
+                    system,
+                    tools,
+                    messages,
+                } = sections;
+                note(|| Note::Sections {
+                    arrival,
+                    bytes: [system, tools, messages],
+                });
             }
         }
         let mut current = Self {

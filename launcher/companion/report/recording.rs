@@ -60,6 +60,7 @@ pub(super) fn data(traffic: &Traffic) -> Value {
             slot: i32::try_from(record.slot).unwrap_or(-1),
             time_to_first_token_seconds: Some(seconds(record.prompted - record.arrived)),
             ended: Some(at(record.ended)),
+            sections: None,
             evaluation,
         });
         slim(&mut line);

@@ -1,8 +1,8 @@
 import { CAUSES, SOURCES, reason } from "../causes";
 import { add, button, el, fill } from "../dom";
-import { adapters, clock, count, name, percent, plural, seconds } from "../format";
+import { adapters, bytes, clock, count, name, percent, plural, seconds } from "../format";
 import type { Model } from "../model";
-import type { Diverged, Evaluation, Lost, Name, RequestState } from "../types";
+import type { Diverged, Evaluation, Lost, Name, RequestState, Sections } from "../types";
 
 /** What became of one request, and why its prompt was evaluated. */
 export class Account {
@@ -66,6 +66,7 @@ export class Account {
             return;
         }
         add(this.host, this.tokens(evaluation));
+        if (req?.sections) add(this.host, this.sections(req.sections));
         if (evaluation.diverged) add(this.host, this.diverged(evaluation.diverged));
         if (evaluation.lost) add(this.host, this.lost(evaluation.lost));
     }
@@ -104,6 +105,14 @@ export class Account {
             if (tokens > 0) rows.push(line(cause.label, tokens, cause.again ? "again" : "new", cause.meaning));
         }
         return el("table", { class: "tokens" }, el("caption", {}, `${count(prompt_tokens)} tokens: ${count(evaluation.reused)} reused, ${count(evaluation.evaluated)} evaluated`), el("tbody", {}, ...rows));
+    }
+
+    private sections(of: Sections): HTMLElement {
+        const all = of.system + of.tools + of.messages;
+        const line = (label: string, size: number) => el("tr", {}, el("th", { scope: "row" }, label), el("td", {}, bytes(size)), el("td", {}, percent(size / all)));
+        const rows = ([["system", of.system], ["tools", of.tools], ["messages", of.messages]] as const).filter(([, size]) => size > 0);
+        const hint = "Which of the tokens these became is not known: the chat template decides that";
+        return el("table", { class: "tokens", title: hint }, el("caption", {}, "The request's sections, in bytes of JSON"), el("tbody", {}, ...rows.map(([label, size]) => line(label, size))));
     }
 
     private diverged(of: Diverged): HTMLElement {

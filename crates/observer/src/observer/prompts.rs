@@ -282,6 +282,7 @@ impl Observer {
             remembered = Some(place);
             if let Some(work) = &mut work {
                 work.accounted(&account, place);
+                evaluations.divide(place, work.sections);
             }
         }
         if let Some(seconds) = work.and_then(|work| work.completed(counts, at)) {

@@ -200,6 +200,7 @@ mod tests {
             total_seconds: 0.0,
             evicted: Vec::new(),
             evaluation: None,
+            sections: None,
         }
     }
 
