@@ -9,6 +9,8 @@ use contextpilot_settings::env;
 use serde_json::json;
 
 mod contents;
+mod export;
+mod import;
 mod size;
 mod text;
 
@@ -62,6 +64,22 @@ enum Action {
     #[command(after_help = "Example:
   contextpilot-llama store clear")]
     Clear,
+    /// Write chunks into one file, for another machine
+    ///
+    /// The file has all that its chunks depend on, and is as secret as the prompts. Without a choice it gets everything of
+    /// the model.
+    #[command(after_help = "Examples:
+  contextpilot-llama store export tea.pack --last 1
+  curl -d '{\"content\": \"Tell me about tea.\"}' http://127.0.0.1:8080/tokenize | contextpilot-llama store export tea.pack --tokens -")]
+    Export(export::Export),
+    /// Take the chunks of such a file into the folder
+    ///
+    /// Nothing is taken if the file is damaged, if model, engine, flags or adapters are others than those of the servers that
+    /// have used the folder, or if it is larger than the budget (CONTEXTPILOT_STORE_GB). What was used longest ago leaves for
+    /// it. Servers that use the folder see it within seconds.
+    #[command(after_help = "Example:
+  contextpilot-llama store import tea.pack --folder /var/lib/llama/store")]
+    Import(import::Import),
     /// Print the folder
     #[command(after_help = "Example:
   du -sh \"$(contextpilot-llama store path)\"")]
@@ -80,6 +98,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             false => print(&format!("{}\n", path.display())),
         });
     }
+    if let Some(Action::Import(import)) = &options.action {
+        return done(import::run(import, &path, &running, options.json));
+    }
     let shown = || Visible(&path.to_string_lossy()).to_string();
     let folder = Folder::existing(&path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let Some(folder) = folder else {
@@ -93,7 +114,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let contents =
         Contents::read(folder).map_err(|e| format!("{} cannot be read: {e}", shown()))?;
     match &options.action {
-        None | Some(Action::Path) => {
+        Some(Action::Export(export)) => done(export::run(export, &contents, options.json)),
+        None | Some(Action::Path | Action::Import(_)) => {
             let users = text::users(&running, &path);
             done(match options.json {
                 true => print_json(&text::json(&path, &contents, &users)),

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{SIGKILL, SIGTERM, Stored, asking, files, folder, started, tokens};
 
 /// Sliding windows of 64 tokens, a recurrent model, and a hybrid one.
-const ALL: [Arch; 3] = [Arch::Gemma2, Arch::Mamba, Arch::Jamba];
+pub(super) const ALL: [Arch; 3] = [Arch::Gemma2, Arch::Mamba, Arch::Jamba];
 
 fn slots(arch: Arch, count: u32) -> Builder {
     Server::builder()
@@ -17,7 +17,7 @@ fn slots(arch: Arch, count: u32) -> Builder {
         .args(["-c", "8192", "-ub", "64"])
 }
 
-fn one_slot(arch: Arch) -> Builder {
+pub(super) fn one_slot(arch: Arch) -> Builder {
     slots(arch, 1)
 }
 

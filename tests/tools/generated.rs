@@ -111,6 +111,8 @@ fn there_is_a_man_page_for_every_command() {
         "-slots-save",
         "-store",
         "-store-prune",
+        "-store-export",
+        "-store-import",
         "-where",
         "-index",
         "-up",

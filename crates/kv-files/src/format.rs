@@ -49,6 +49,13 @@ impl Head {
         (self.size() as u64).saturating_add(self.chunk.bytes)
     }
 
+    /// How many tokens a header without them says that it has. `None`: it cannot have so many.
+    pub(crate) fn tokens(header: &[u8]) -> Option<usize> {
+        let count = header.get(84..88)?;
+        let count = u32::from_le_bytes(std::array::from_fn(|i| count[i])) as usize;
+        (1..=GRID).contains(&count).then_some(count)
+    }
+
     /// Header and tokens of a chunk with so many bytes of rows, which have this checksum.
     pub(crate) fn write(chunk: &Chunk, rows: u64, rows_crc: u32) -> Vec<u8> {
         let (parent, offset) = chunk.parent.unwrap_or((Name([0; 16]), 0));

@@ -4,6 +4,7 @@
 //!  <folder>/v1/            0700, this user's
 //!    4f/4f0c….kv           0600, one for each chunk: header, tokens, rows
 //!    models/<fingerprint>  what a person calls the model; nothing depends on it
+//!    origins/<fingerprint> of what the fingerprint was made; for packs, and for people
 //!    new/<process>-<n>     what is being written
 //! ```
 //!
@@ -34,12 +35,14 @@ mod folder;
 mod format;
 mod list;
 mod models;
+mod pack;
 mod problem;
 mod watch;
 mod writer;
 
 pub use folder::{Folder, FolderError, ReadError};
 pub use list::{Header, Headers};
+pub use pack::{Pack, PackError, PackWriter};
 pub use problem::Problem;
 pub use watch::{Listing, Watch};
 pub use writer::{Done, Refusal, Writer};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contextpilot_kv_store::{Chunk, Fingerprint, Name};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::{Folder, Problem};
@@ -62,6 +62,7 @@ enum Job {
     Write(Chunk, Rows),
     Remove(Name),
     NameModel(Fingerprint, String),
+    NoteOrigin(Box<Origin>),
     /// There are touched names from now on.
     Touched,
     /// Everything before this was done.
@@ -206,6 +207,11 @@ impl Writer {
     /// Writes down how people call the model with this fingerprint, for [`Folder::model_name`].
     pub fn name_model(&self, fingerprint: Fingerprint, model: String) {
         let _ = self.jobs.send(Job::NameModel(fingerprint, model));
+    }
+
+    /// Writes down of what a fingerprint is made, for [`Folder::origin`].
+    pub fn note_origin(&self, origin: Origin) {
+        let _ = self.jobs.send(Job::NoteOrigin(Box::new(origin)));
     }
 
     /// Chunks were used: the times of their files are set soon, so that the next start knows.

@@ -44,6 +44,11 @@ impl Chunk {
         file.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX)
     }
 
+    /// Whether the chunk is a tail, and no tokens.
+    pub fn is_tail(&self) -> bool {
+        *self.tokens == [TAIL]
+    }
+
     /// Whether the chunk can stand in a tree at all.
     pub(crate) fn is_well_formed(&self) -> bool {
         let start = self.start as usize;

@@ -23,6 +23,8 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::bytes::Bytes;
+
 /// In front of states since 2026.
 pub(crate) const MAGIC: u32 = 0xaf14_3cd8;
 /// The most streams that a state may have, and layers. llama.cpp has 256 and 512.
@@ -99,6 +101,89 @@ impl Layout {
         }
         let whole = hash.finalize();
         std::array::from_fn(|i| whole[i])
+    }
+
+    /// As bytes: what [`digest`](Self::digest) is made of.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut into = Vec::new();
+        let mut put = |number: u64| into.extend(number.to_le_bytes());
+        put(self.extra as u64);
+        put(u64::from(self.transposed));
+        put(self.words.len() as u64);
+        self.words.iter().for_each(|word| put(u64::from(*word)));
+        for part in [&self.k, &self.v] {
+            put(part.len() as u64);
+            for rows in part {
+                put(u64::from(rows.kind as u32));
+                put(rows.unit as u64);
+                put(rows.repeats as u64);
+            }
+        }
+        into
+    }
+
+    /// From bytes. The layout then is one for chunks: it has one stream, and no magic number.
+    pub(crate) fn decode(bytes: &mut Bytes<'_>) -> Option<Self> {
+        let mut number = |most: u64| bytes.u64().filter(|number| *number <= most);
+        let extra = number(MOST_EXTRA as u64)? as usize;
+        let transposed = number(1)? == 1;
+        let words = (0..number(2)?)
+            .map(|_| number(u64::from(u32::MAX)).map(|word| word as u32))
+            .collect::<Option<_>>()?;
+        let mut part = || -> Option<Vec<Rows>> {
+            let layers = number(MOST as u64)?;
+            let rows = (0..layers).map(|_| {
+                Some(Rows {
+                    kind: number(u64::from(u32::MAX))? as u32 as i32,
+                    unit: number(u64::from(u32::MAX))? as usize,
+                    repeats: number(u64::from(u32::MAX))? as usize,
+                })
+            });
+            rows.collect()
+        };
+        let layout = Self {
+            magic: false,
+            streams: 1,
+            extra,
+            transposed,
+            words,
+            k: part()?,
+            v: part()?,
+        };
+        // Whatever is computed of it must not overflow.
+        let bytes = layout.layers().try_fold(0_usize, |sum, rows| {
+            sum.checked_add(rows.unit.checked_mul(rows.repeats)?)
+        });
+        let few = bytes.is_some_and(|bytes| bytes < 1 << 40);
+        (few && layout.bytes_per_token() > 0).then_some(layout)
+    }
+
+    /// Appends the rows of `take` tokens of a chunk, from its token `skip` on, as a chunk has them. False, and nothing is
+    /// appended, if `rows` are not those of so many tokens.
+    #[must_use]
+    pub fn slice(
+        &self,
+        rows: &[u8],
+        chunk_tokens: usize,
+        (skip, take): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let fits = chunk_tokens.checked_mul(self.bytes_per_token()) == Some(rows.len());
+        let inside = skip
+            .checked_add(take)
+            .is_some_and(|end| end <= chunk_tokens);
+        if !fits || !inside {
+            return false;
+        }
+        let extra = 4 * self.extra;
+        out.extend_from_slice(&rows[skip * extra..(skip + take) * extra]);
+        for place in self.in_chunk(chunk_tokens) {
+            for repeat in 0..place.repeats {
+                let from = place.at + (repeat * chunk_tokens + skip) * place.unit;
+                out.extend_from_slice(&rows[from..from + take * place.unit]);
+            }
+        }
+        true
     }
 
     /// The bytes of a token in a chunk.

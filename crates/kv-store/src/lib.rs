@@ -24,8 +24,10 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod chunk;
 mod compose;
+mod facts;
 mod layout;
 mod name;
 mod prove;
@@ -35,9 +37,11 @@ mod slab;
 mod state;
 mod store;
 mod tree;
+pub mod worth;
 
 pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail};
 pub use compose::{ComposeError, Composer};
+pub use facts::{Facts, Origin, What};
 pub use layout::{Layout, LayoutError};
 pub use name::{Fingerprint, Name, NameError};
 pub use prove::prove;

@@ -137,7 +137,7 @@ impl Store {
         let with_tail: Vec<i32> = tokens.iter().copied().chain([TAIL]).collect();
         let mut missing = self.missing(fingerprint, &with_tail, 0);
         let chunk = missing.pop().filter(|_| missing.is_empty())?;
-        (*chunk.tokens == [TAIL]).then_some(Chunk { bytes, ..chunk })
+        chunk.is_tail().then_some(Chunk { bytes, ..chunk })
     }
 
     /// The chunks that must be inserted for all of `tokens` to be there, in order.

@@ -205,7 +205,7 @@ impl Tree {
                 if node.offset() < from {
                     continue;
                 }
-                if node.chunk.tokens[0] == TAIL {
+                if node.chunk.is_tail() {
                     return true;
                 }
                 further.push((child, 0));

@@ -2,7 +2,7 @@
 
 mod engine;
 
-use contextpilot_kv_store::{ComposeError, Composer, LayoutError, State, prove};
+use contextpilot_kv_store::{ComposeError, Composer, Facts, LayoutError, Origin, State, prove};
 use engine::{Engine, engines};
 
 fn rows(state: &State<'_>, range: std::ops::Range<usize>) -> Vec<u8> {
@@ -44,6 +44,34 @@ fn extracted_rows_are_those_of_the_positions() {
                 "{engine:?}"
             );
         }
+    }
+}
+
+/// What [`State::extract`] takes from a state, a slice takes from a chunk; also with a layout that was written down.
+#[test]
+fn a_part_of_a_chunk_is_what_the_state_has_of_it() {
+    for engine in engines() {
+        let bytes = engine.state(0, &(0..20).collect::<Vec<_>>());
+        let state = State::read(&bytes).expect("it is understood");
+        let origin = Origin {
+            model: String::new(),
+            facts: Facts::default(),
+            layout: Some(state.layout().clone()),
+        };
+        let again = Origin::decode(&origin.encode()).and_then(|origin| origin.layout);
+        let layout = again.expect("it is read");
+        assert_eq!(layout.digest(), state.layout().digest());
+        let chunk = engine.chunk(4..20);
+        for (skip, take) in [(0, 16), (0, 1), (3, 5), (15, 1), (7, 0)] {
+            let mut part = vec![9];
+            assert!(layout.slice(&chunk, 16, (skip, take), &mut part));
+            assert_eq!(part[1..], engine.chunk(4 + skip..4 + skip + take));
+        }
+        let mut part = Vec::new();
+        assert!(!layout.slice(&chunk, 16, (10, 7), &mut part));
+        assert!(!layout.slice(&chunk, 15, (0, 1), &mut part));
+        assert!(!layout.slice(&chunk, 16, (usize::MAX, 2), &mut part));
+        assert!(part.is_empty());
     }
 }
 

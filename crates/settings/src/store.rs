@@ -18,7 +18,8 @@ pub struct StoreAt {
 pub(crate) const LARGEST_GB: u64 = 1_000_000;
 
 /// Bytes, from a decimal number of 10⁹ bytes with at most nine decimals.
-pub(crate) fn read_gigabytes(text: &str) -> Option<u64> {
+#[must_use]
+pub fn read_gigabytes(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(part) || part.len() > 9 {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_kv_store::{Run, State as SequenceState};
+use contextpilot_kv_store::{Run, State as SequenceState, worth};
 
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
@@ -12,9 +12,6 @@ use super::shelf::Shelf;
 use super::{acts, ahead, engine, exact, with_context};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
-
-/// Fewer lost tokens are not worth a copy of their sequence.
-pub(super) const LEAST_LOST: usize = 8;
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
 pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequence: i32, kept: i32) {
@@ -70,20 +67,15 @@ pub(crate) fn about_to_free(call: &EngineCall, context: Pointer, until: Instant)
     super::evaluate::forget(context);
 }
 
-/// Evaluating what is new must have taken this many times as long as copying the whole sequence, for a copy
-/// that may turn out to be needless: one that is made in case of a crash.
-pub(super) const MARGIN: usize = 50;
-
-/// Steps of an answer between two looks.
-const STEPS: usize = 256;
-
 /// A run was evaluated, and its sequence is about to lose nothing. If an answer has just begun, what is new is saved
 /// nevertheless if that is cheap: then a crash costs little, and other servers that use the folder have it at once.
 /// Nobody waits for it: the answer's first token has gone out.
 pub(super) fn save_early(context: Pointer, run: &Run) {
-    let milestone = with_context(context, |_, one| one.session.is_milestone(run, STEPS));
+    let milestone = with_context(context, |_, one| {
+        one.session.is_milestone(run, worth::STEPS)
+    });
     if milestone == Some(true) {
-        save_if(context, run.sequence, 0, MARGIN);
+        save_if(context, run.sequence, 0, worth::MARGIN);
     }
 }
 
@@ -135,14 +127,15 @@ fn is_worth_saving(
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
-    if tokens.len() < kept + LEAST_LOST || one.session.is_draft(sequence, kept) {
+    let ratio = one.rates.worth_saving();
+    // What is not worth it even if the store has nothing is not looked for.
+    if !worth::saving(tokens.len(), kept, 0, ratio, margin) || one.session.is_draft(sequence, kept)
+    {
         return None;
     }
     let there = shelf.length_of(&fingerprint, tokens);
-    let lost = tokens.len() - there.max(kept).min(tokens.len());
-    let missing = tokens.len() - there;
-    let is_worth = missing * one.rates.worth_saving() >= margin * tokens.len();
-    (lost >= LEAST_LOST && is_worth && shelf.has_room(&fingerprint, tokens, bytes)).then(|| {
+    let is_worth = worth::saving(tokens.len(), kept, there, ratio, margin);
+    (is_worth && shelf.has_room(&fingerprint, tokens, bytes)).then(|| {
         let buffer = std::mem::take(&mut one.buffer);
         match buffer.capacity() {
             0 => shelf.buffer(),
@@ -180,6 +173,7 @@ pub(super) fn keep(
             if state.layout() == layout && state.tokens() == tokens.len() && state.is_whole() =>
         {
             shelf.name_model(fingerprint, || one.model_name(conditions));
+            shelf.note_origin(fingerprint, || one.origin(conditions));
             shelf.keep(&fingerprint, tokens, &state, ours);
         }
         // The engine holds something else than was seen: nothing is kept.

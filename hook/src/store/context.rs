@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Session, Shape};
+use contextpilot_kv_store::{
+    self as kv, Conditions, Fingerprint, Layout, Origin, Session, Shape, What,
+};
 
 use super::content::{self, Content};
 use super::exact::{Bounds, Waiting};
@@ -226,31 +228,47 @@ impl ContextStore {
         }
         let under = self.all_conditions.get(conditions.0 as usize)?;
         if under.fingerprint.is_none() {
-            let layout = match &self.shape {
-                Some(shape) => shape.digest(),
-                None => self.layout.as_ref()?.digest(),
-            };
-            let model = *self.model.as_ref()?.digest()?;
-            let mut parts: Vec<Vec<u8>> = vec![
-                content::surroundings()?,
-                layout.to_vec(),
-                model.to_vec(),
-                vec![u8::from(self.long)],
-            ];
-            if let Some(params) = &self.params {
-                parts.push(params.clone());
-            }
-            for &(adapter, scale) in &under.adapters {
-                let content = content::of_adapter(adapter)?;
-                parts.push(content.digest()?.to_vec());
-                parts.push(scale.to_le_bytes().to_vec());
-            }
-            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-            let made = Fingerprint::of(&parts);
+            let made = self.facts(conditions)?.fingerprint();
             self.all_conditions[conditions.0 as usize].fingerprint = Some(made);
             return Some(made);
         }
         under.fingerprint
+    }
+
+    /// Of what the fingerprint under these conditions is made; `None`: that is not known, or not yet.
+    fn facts(&self, conditions: Conditions) -> Option<kv::Facts> {
+        let under = self.all_conditions.get(conditions.0 as usize)?;
+        let layout = match &self.shape {
+            Some(shape) => shape.digest(),
+            None => self.layout.as_ref()?.digest(),
+        };
+        let model = *self.model.as_ref()?.digest()?;
+        let mut facts = kv::Facts::default();
+        facts.push(What::Program, content::surroundings()?);
+        facts.push(What::Layout, layout.to_vec());
+        facts.push(What::Model, model.to_vec());
+        facts.push(What::Context, vec![u8::from(self.long)]);
+        if let Some(params) = &self.params {
+            facts.push(What::Parameters, params.clone());
+        }
+        for &(adapter, scale) in &under.adapters {
+            let content = content::of_adapter(adapter)?;
+            facts.push(What::Adapter, content.digest()?.to_vec());
+            facts.push(What::Scale, scale.to_le_bytes().to_vec());
+        }
+        Some(facts)
+    }
+
+    /// The same for others who read the store, with the layout of rows.
+    pub(super) fn origin(&self, conditions: Conditions) -> Option<Origin> {
+        Some(Origin {
+            model: self.model_name(conditions),
+            facts: self.facts(conditions)?,
+            layout: match &self.shape {
+                Some(shape) => shape.dense().cloned(),
+                None => self.layout.clone(),
+            },
+        })
     }
 
     /// What people call the model with the adapters that these conditions apply.

@@ -7,7 +7,7 @@ mod parts;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use contextpilot_kv_store::{Layout, LayoutError, Shape, prove};
+use contextpilot_kv_store::{Layout, LayoutError, Shape, prove, worth};
 use contextpilot_residency::{Entry, Event};
 
 use self::batches::Batches;
@@ -23,9 +23,6 @@ use crate::base::abi::Pointer;
 use crate::base::{guard, log};
 use crate::capture::contexts;
 use crate::channel::push;
-
-/// Fewer leading tokens of a prompt are not looked for.
-pub(super) const LEAST: usize = 8;
 
 /// The engine evaluates a batch, as far as the store knows.
 static EVALUATING: AtomicBool = AtomicBool::new(false);
@@ -176,7 +173,7 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
             return (contextpilot_kv_store::Advice { cut, search: None }, true);
         }
         let conditions = one.conditions();
-        let mut advice = one.session.advise(&part.run, conditions, LEAST);
+        let mut advice = one.session.advise(&part.run, conditions, worth::LEAST);
         if one.embeddings {
             advice.cut = one.session.ahead_of(part.run.sequence);
             advice.search = None;

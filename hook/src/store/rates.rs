@@ -3,11 +3,7 @@
 
 use std::time::Duration;
 
-/// How many times as long as copying a token evaluating it takes, at least: as on a fast graphics card. It
-/// also counts where evaluating seems to take less, because a device may go on after the call.
-const LEAST: f64 = 64.0;
-/// And at most: what is measured in microseconds is not that sure. On processors it was some four hundred.
-const MOST: f64 = 1024.0;
+use contextpilot_kv_store::worth;
 
 /// Fewer tokens say more about the call than about a token.
 const LEAST_EVALUATED: usize = 32;
@@ -67,11 +63,7 @@ impl Mean {
     }
 
     fn over(&self, other: &Self) -> usize {
-        let ratio = match (self.0, other.0) {
-            (Some(one), Some(other)) if other > 0.0 => one / other,
-            _ => LEAST,
-        };
-        ratio.clamp(LEAST, MOST) as usize
+        worth::ratio(self.0, other.0)
     }
 }
 

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use contextpilot_kv_files::{Done, Folder, Header, Listing, Watch, Writer};
-use contextpilot_kv_store::{Composer, Fingerprint, Found, Layout, Name, Piece, State, Store};
+use contextpilot_kv_store::{
+    Composer, Fingerprint, Found, Layout, Name, Origin, Piece, State, Store,
+};
 use contextpilot_settings::StoreAt;
 
 use super::figures::{self, FIGURES};
@@ -16,9 +18,6 @@ use crate::base::{guard, log};
 
 /// Bytes of rows that may wait for the disk.
 const QUEUE: u64 = 512 << 20;
-/// If no limit is set: this part of what is free on the disk, and at most so many bytes.
-const SHARE: u64 = 10;
-const MOST: u64 = 50_000_000_000;
 
 /// The store itself.
 pub(super) struct Shelf {
@@ -29,6 +28,8 @@ pub(super) struct Shelf {
     rows: Vec<u8>,
     /// The models whose names were written down.
     named: Vec<Fingerprint>,
+    /// Those whose origins were.
+    noted: Vec<Fingerprint>,
 }
 
 /// What the store has of a prompt.
@@ -51,8 +52,7 @@ impl Shelf {
         ready: impl FnOnce(Self) + Send + 'static,
     ) -> Result<(), String> {
         let folder = Folder::open(&at.folder).map_err(|e| e.to_string())?;
-        let free = || folder.space().map_or(0, |(free, _)| free);
-        let limit = at.limit.unwrap_or_else(|| MOST.min(free() / SHARE));
+        let limit = at.limit.unwrap_or_else(|| folder.usual_limit());
         let read = move || {
             guard::enter_for_life();
             let mut watch = Watch::new(folder.clone());
@@ -97,6 +97,7 @@ impl Shelf {
             writer,
             rows: Vec::new(),
             named: Vec::new(),
+            noted: Vec::new(),
         };
         shelf.count();
         Ok(shelf)
@@ -195,6 +196,20 @@ impl Shelf {
         if !self.named.contains(&fingerprint) {
             self.named.push(fingerprint);
             self.writer.name_model(fingerprint, name());
+        }
+    }
+
+    /// Writes down of what this fingerprint is made, once.
+    pub(super) fn note_origin(
+        &mut self,
+        fingerprint: Fingerprint,
+        origin: impl FnOnce() -> Option<Origin>,
+    ) {
+        if !self.noted.contains(&fingerprint) {
+            self.noted.push(fingerprint);
+            if let Some(origin) = origin() {
+                self.writer.note_origin(origin);
+            }
         }
     }
 

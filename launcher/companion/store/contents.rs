@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// All chunks whose headers are good.
 pub(super) struct Contents {
-    folder: Folder,
+    pub(super) folder: Folder,
     /// The chunks that were used longest ago come first.
     pub(super) headers: Vec<Header>,
     /// Files with damaged headers, which were removed.

@@ -18,6 +18,13 @@ pub(super) struct User<'a> {
     store: &'a PrefixStore,
 }
 
+impl User<'_> {
+    /// How large it lets the store become, bytes.
+    pub(super) fn limit(&self) -> u64 {
+        self.store.limit_bytes
+    }
+}
+
 /// The servers that use this folder.
 pub(super) fn users<'a>(running: &'a [Running], folder: &Path) -> Vec<User<'a>> {
     let users = running.iter().filter_map(|one| {

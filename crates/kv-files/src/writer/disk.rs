@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use contextpilot_kv_store::{Chunk, Fingerprint, Name};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, UTIME_NOW};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -102,6 +102,14 @@ impl Disk {
         let new = self.folder.inner(NEW)?;
         let to = models::file_name(fingerprint);
         let content = |file: &mut File| file.write_all(model.as_bytes());
+        put(&self.folder, &mut self.written, &new, content, &to)
+    }
+
+    /// Says of what a fingerprint is made.
+    pub(super) fn note_origin(&mut self, origin: &Origin) -> io::Result<()> {
+        let new = self.folder.inner(NEW)?;
+        let to = models::origin_name(&origin.facts.fingerprint());
+        let content = |file: &mut File| file.write_all(&origin.encode());
         put(&self.folder, &mut self.written, &new, content, &to)
     }
 

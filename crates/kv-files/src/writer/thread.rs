@@ -91,6 +91,7 @@ impl Thread<'_> {
             Ok(Job::NameModel(fingerprint, model)) => {
                 drop(self.disk.name_model(&fingerprint, &model));
             }
+            Ok(Job::NoteOrigin(origin)) => drop(self.disk.note_origin(&origin)),
             Ok(Job::Touched) => self.touch_at = self.touch_at.or(Some(now + COLLECT)),
             Ok(Job::Flush(waiting)) => {
                 self.touch();

@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use contextpilot_kv_store::Run;
+use contextpilot_kv_store::{Run, worth};
 
-use super::LEAST;
 use super::batches::Batches;
 use crate::base::abi::Pointer;
 use crate::base::log;
@@ -94,14 +93,13 @@ fn better_than_stored(context: Pointer, run: &Run, held: usize) -> Option<i32> {
         let conditions = one.conditions();
         let wanted = one.session.wanted(run);
         let (sequence, shared) = one.session.sharing(run, &wanted, conditions)?;
-        if shared < held + LEAST {
+        if shared < held + worth::LEAST {
             return None;
         }
         let fingerprint = one.fingerprint(conditions)?;
         let stored = shelf.length_of(&fingerprint, &wanted).max(held);
         let all = one.session.believed(sequence)?.len();
-        let more = shared.saturating_sub(stored);
-        (more >= LEAST && more * one.rates.worth_saving() >= all).then_some(sequence)
+        worth::sharing(all, shared, stored, one.rates.worth_saving()).then_some(sequence)
     });
     better.flatten()
 }
@@ -114,6 +112,7 @@ fn search(context: Pointer, run: &Run, held: usize) -> Option<(Offer, Vec<u8>)> 
         let shelf = shelf.as_mut()?;
         let fingerprint = one.fingerprint(one.conditions())?;
         let layout = one.layout.clone()?;
+        shelf.note_origin(fingerprint, || one.origin(one.conditions()));
         shelf.settle();
         let wanted = one.session.wanted(run);
         let room = one.room(held);
@@ -124,7 +123,8 @@ fn search(context: Pointer, run: &Run, held: usize) -> Option<(Offer, Vec<u8>)> 
             let offer = shelf.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
             let gained = offer.wanted.saturating_sub(held);
             let all = offer.tokens.len();
-            if gained < LEAST || gained > room || (all - held) * one.rates.worth_loading() < all {
+            let is_worth_it = worth::loading(held, all, one.rates.worth_loading());
+            if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
             let mut state = std::mem::take(&mut one.buffer);

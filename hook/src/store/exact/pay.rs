@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use contextpilot_kv_store::Run;
+use contextpilot_kv_store::{Run, worth};
 use contextpilot_residency::Event;
 
 use super::{check_window, may_owe};
@@ -11,7 +11,7 @@ use crate::base::{guard, log};
 use crate::capture::contexts;
 use crate::channel::push;
 use crate::store::context::ContextStore;
-use crate::store::evaluate::{LEAST, LOST, Part, evaluate_own};
+use crate::store::evaluate::{LOST, Part, evaluate_own};
 use crate::store::figures::{self, FIGURES};
 use crate::store::shelf::Shelf;
 use crate::store::shelf::exact::ExactOffer;
@@ -88,7 +88,7 @@ fn empty(context: Pointer, sequence: i32) {
 fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
     let begun = with_context(context, |_, one| {
         let owed = one.session.believed_on_credit(sequence).is_some();
-        let is_long = run.is_some_and(|run| run.leading >= LEAST);
+        let is_long = run.is_some_and(|run| run.leading >= worth::LEAST);
         if !owed && !is_long {
             return None;
         }
@@ -213,6 +213,7 @@ fn search(
         shelf.settle();
         let held = one.session.in_engine(sequence);
         for _ in 0..ATTEMPTS {
+            shelf.note_origin(fingerprint, || one.origin(one.conditions()));
             let offer = shelf.offer_exact(&fingerprint, wanted, held)?;
             let position = offer.position();
             if !is_worth_loading(one, position, held, believed) {
@@ -230,7 +231,9 @@ fn search(
 fn is_worth_loading(one: &ContextStore, position: usize, held: usize, believed: usize) -> bool {
     let gained = position - held;
     let new = position.saturating_sub(believed);
-    gained >= LEAST && new <= one.room(believed) && gained * one.rates.worth_loading() >= position
+    gained >= worth::LEAST
+        && new <= one.room(believed)
+        && gained * one.rates.worth_loading() >= position
 }
 
 fn compose(
@@ -257,13 +260,13 @@ fn better_than_stored(context: Pointer, run: &Run, wanted: &[i32]) -> Option<i32
         let (sequence, shared) = one.session.sharing(run, wanted, conditions)?;
         let all = one.session.believed(sequence)?.len();
         let held = one.session.in_engine(run.sequence);
-        if shared < all || shared < held + LEAST {
+        if shared < all || shared < held + worth::LEAST {
             return None;
         }
         let fingerprint = one.fingerprint(conditions)?;
         let stored = shelf.last_state_in(&fingerprint, wanted).max(held);
         let more = shared.saturating_sub(stored);
-        (more >= LEAST && more * one.rates.worth_saving() >= all).then_some(sequence)
+        (more >= worth::LEAST && more * one.rates.worth_saving() >= all).then_some(sequence)
     });
     better.flatten()
 }

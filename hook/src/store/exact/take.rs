@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_kv_store::{Conditions, Run};
+use contextpilot_kv_store::{Conditions, Run, worth};
 
 use crate::base::abi::Pointer;
-use crate::store::change::{self, MARGIN};
 use crate::store::context::ContextStore;
 use crate::store::figures::{self, FIGURES};
 use crate::store::shelf::Shelf;
@@ -78,7 +77,7 @@ fn keep_waiting(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32
 
 /// A run was evaluated. If its prompt is long and goes on, a state may be worth taking.
 pub(in crate::store) fn save_midway(context: Pointer, run: &Run) {
-    let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= change::LEAST_LOST;
+    let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= worth::LEAST_LOST;
     let is_far = || {
         with_context(context, |shelf, one| {
             let conditions = one.session.conditions(run.sequence)?;
@@ -92,7 +91,7 @@ pub(in crate::store) fn save_midway(context: Pointer, run: &Run) {
         })
     };
     if goes_on && is_far().flatten() == Some(true) {
-        save(context, run.sequence, 0, MARGIN);
+        save(context, run.sequence, 0, worth::MARGIN);
     }
 }
 
@@ -145,6 +144,7 @@ pub(in crate::store) fn keep(context: Pointer, sequence: i32, state: &[u8]) {
         // Else the engine holds something else than was seen: nothing is kept.
         let (dense, tail) = shape.divide(state, partial, tokens.len())?;
         shelf.name_model(fingerprint, || one.model_name(conditions));
+        shelf.note_origin(fingerprint, || one.origin(conditions));
         shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail);
         Some(())
     });
@@ -165,12 +165,12 @@ fn is_worth_saving(
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
-    if tokens.len() < kept + change::LEAST_LOST || one.session.is_draft(sequence, kept) {
+    if tokens.len() < kept + worth::LEAST_LOST || one.session.is_draft(sequence, kept) {
         return None;
     }
     let missing = tokens.len() - shelf.last_state_in(&fingerprint, tokens);
     let is_worth = missing * one.rates.worth_saving() >= margin * tokens.len();
-    let is_worth = is_worth && missing >= change::LEAST_LOST;
+    let is_worth = is_worth && missing >= worth::LEAST_LOST;
     (is_worth && shelf.has_room(&fingerprint, tokens, bytes)).then(|| {
         let buffer = std::mem::take(&mut one.buffer);
         match buffer.capacity() {

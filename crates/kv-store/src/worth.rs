@@ -1,0 +1,83 @@
+//! What is worth a copy.
+//!
+//! Saving copies a sequence out of the engine, and loading copies one in. Both are copies of *all* its tokens,
+//! and are weighed against the tokens that then need not be evaluated. How many times as long as copying a
+//! token evaluating it takes is a *ratio*, which is measured.
+
+/// Fewer tokens are not looked for, and not loaded.
+pub const LEAST: usize = 8;
+
+/// Fewer lost tokens are not worth a copy of their sequence.
+pub const LEAST_LOST: usize = 8;
+
+/// Evaluating what is new must have taken this many times as long as copying the whole sequence, for a copy
+/// that may turn out to be needless: one that is made in case of a crash.
+pub const MARGIN: usize = 50;
+
+/// Steps of an answer between two looks at whether such a copy is worth it.
+pub const STEPS: usize = 256;
+
+/// How many times as long as copying a token evaluating it takes, at least: as on a fast graphics card. It
+/// also counts where evaluating seems to take less, because a device may go on after the call.
+const LEAST_RATIO: f64 = 64.0;
+/// And at most: what is measured in microseconds is not that sure. On processors it was some four hundred.
+const MOST_RATIO: f64 = 1024.0;
+
+/// The ratio. Both in seconds a token; `None`: not measured yet.
+pub fn ratio(evaluating: Option<f64>, copying: Option<f64>) -> usize {
+    let ratio = match (evaluating, copying) {
+        (Some(evaluating), Some(copying)) if copying > 0.0 => evaluating / copying,
+        _ => LEAST_RATIO,
+    };
+    ratio.clamp(LEAST_RATIO, MOST_RATIO) as usize
+}
+
+/// Whether a sequence of `tokens` tokens, which is about to keep only its first `kept`, is to be copied out.
+/// `there`: how many of its first tokens the store has. What it has not must have taken `margin` times as long
+/// to evaluate as the whole sequence takes to copy.
+pub fn saving(tokens: usize, kept: usize, there: usize, ratio: usize, margin: usize) -> bool {
+    let lost = tokens.saturating_sub(there.max(kept));
+    let missing = tokens.saturating_sub(there);
+    lost >= LEAST_LOST && missing * ratio >= margin * tokens
+}
+
+/// Whether `all` tokens, of which the engine holds the first `held`, are to be loaded.
+pub fn loading(held: usize, all: usize, ratio: usize) -> bool {
+    all.saturating_sub(held) * ratio >= all
+}
+
+/// Whether a sequence of `tokens` tokens is to be copied out for another one, with which it shares the first
+/// `shared`. `stored`: how many of these the other one has without that.
+pub fn sharing(tokens: usize, shared: usize, stored: usize, ratio: usize) -> bool {
+    let more = shared.saturating_sub(stored);
+    more >= LEAST && more * ratio >= tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_weighed_against_what_need_not_be_evaluated() {
+        assert_eq!(ratio(None, Some(1.0)), 64);
+        assert_eq!(ratio(Some(4e-3), Some(1e-5)), 400);
+        assert_eq!(ratio(Some(1.0), Some(1e-9)), 1024);
+        assert_eq!(ratio(Some(1e-9), Some(1.0)), 64);
+
+        assert!(saving(6400, 0, 6300, 64, 1));
+        assert!(
+            !saving(6401, 0, 6301, 64, 1),
+            "more than 64 times as much to copy"
+        );
+        assert!(!saving(6400, 6393, 0, 64, 1), "seven tokens are lost");
+        assert!(saving(400, 0, 350, 400, MARGIN));
+        assert!(!saving(401, 0, 351, 400, MARGIN));
+
+        assert!(loading(6300, 6400, 64));
+        assert!(!loading(6301, 6400, 64));
+
+        assert!(sharing(640, 110, 100, 64));
+        assert!(!sharing(641, 110, 100, 64));
+        assert!(!sharing(100, 107, 100, 64));
+    }
+}

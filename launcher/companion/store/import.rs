@@ -1,0 +1,308 @@
+//! `store import`: the chunks of such a file, in the folder.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use contextpilot_kv_files::{Done, Folder, Pack, Refusal, Writer};
+use contextpilot_kv_store::{Chunk, Layout, Name, Origin, Store};
+use contextpilot_settings::{env, read_gigabytes};
+use serde::Serialize;
+
+use super::contents::Contents;
+use super::text;
+use crate::companion::servers::Running;
+use crate::companion::show::{Visible, bytes, count, print, print_json};
+use crate::variables::{Lookup, of_process};
+
+#[derive(Args)]
+pub(super) struct Import {
+    /// The file that store export has written
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Also if no server with this model, engine, flags and adapters has used the folder yet
+    #[arg(long)]
+    unchecked: bool,
+}
+
+/// Rows that may wait for the disk, bytes.
+const QUEUE: u64 = 256 << 20;
+/// A disk that takes longer for that is broken.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// What became of the chunks.
+#[derive(Default, Serialize)]
+struct Imported {
+    model: String,
+    /// Chunks that were written, and their tokens and bytes.
+    chunks: usize,
+    tokens: u64,
+    bytes: u64,
+    /// Tokens that were there before.
+    there_tokens: u64,
+    /// Chunks that left for the budget.
+    removed: usize,
+    limit_bytes: u64,
+}
+
+pub(super) fn run(
+    import: &Import,
+    path: &Path,
+    running: &[Running],
+    as_json: bool,
+) -> Result<(), String> {
+    let shown = Visible(&import.file.to_string_lossy()).to_string();
+    let file = File::open(&import.file)
+        .map_err(|e| format!("{shown} cannot be read ({e}): check the path"))?;
+    let mut pack = Pack::open(file).map_err(|e| format!("{shown}: {e}"))?;
+    let folder = Folder::open(path).map_err(|e| format!("The store cannot be opened: {e}"))?;
+    let known = folder.origins();
+    if !import.unchecked {
+        check(&pack.origin, &known)
+            .map_err(|why| format!("{shown} is not for this store: {why}"))?;
+    }
+    let limit = limit(&folder, path, running)?;
+    let size: u64 = pack.chunks.iter().map(Chunk::cost).sum();
+    if size > limit {
+        return Err(format!(
+            "{shown} has {}, and the store's budget is {}: raise {}, or export less of it (--last, --tokens)",
+            bytes(size),
+            bytes(limit),
+            env::STORE_GB
+        ));
+    }
+    let contents = Contents::read(folder.clone())
+        .map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
+    let imported =
+        take(&mut pack, &folder, &contents, limit).map_err(|why| format!("{shown}: {why}"))?;
+    match as_json {
+        true => print_json(&imported),
+        false => print(&said(&imported, known.is_empty())),
+    }
+}
+
+fn said(imported: &Imported, is_first: bool) -> String {
+    let mut text = format!(
+        "{} chunks of {}, {} tokens, {}; {} tokens were there\n",
+        count(imported.chunks as u64),
+        Visible(&imported.model),
+        count(imported.tokens),
+        bytes(imported.bytes),
+        count(imported.there_tokens),
+    );
+    if imported.removed > 0 {
+        text += &format!(
+            "{} chunks that were used longest ago left for the budget of {}\n",
+            count(imported.removed as u64),
+            bytes(imported.limit_bytes)
+        );
+    }
+    if is_first {
+        text += "No server has used this folder yet: one with another model, engine, flags or adapters will evaluate\n";
+    }
+    text
+}
+
+/// Whether a server that has used the folder is like the one that wrote the pack.
+fn check(origin: &Origin, known: &[Origin]) -> Result<(), String> {
+    let differences: Vec<(&Origin, String)> = known
+        .iter()
+        .filter_map(|one| Some((one, origin.facts.difference(&one.facts)?)))
+        .collect();
+    if known.len() > differences.len() || known.is_empty() {
+        return Ok(());
+    }
+    // The one that is most like it: that has the same model.
+    let nearest = differences
+        .iter()
+        .find(|(one, _)| one.model == origin.model)
+        .or(differences.first());
+    let (one, why) = nearest.ok_or("")?;
+    Err(format!(
+        "it is of {}, and of what servers have used this folder for, {} is nearest: {why}. Nothing was imported \
+         (--unchecked imports it nevertheless)",
+        Visible(&origin.model),
+        Visible(&one.model),
+    ))
+}
+
+/// The budget: as of a server that runs on the folder, else as a server would have it that is started now.
+fn limit(folder: &Folder, path: &Path, running: &[Running]) -> Result<u64, String> {
+    if let Some(text) = of_process.non_empty(env::STORE_GB) {
+        let text = text.to_string_lossy();
+        return read_gigabytes(&text).ok_or_else(|| {
+            format!(
+                "{} is {}: give a number of 10⁹ bytes",
+                env::STORE_GB,
+                Visible(&text)
+            )
+        });
+    }
+    let of_servers = text::users(running, path)
+        .into_iter()
+        .map(|user| user.limit());
+    Ok(of_servers
+        .filter(|limit| *limit > 0)
+        .min()
+        .unwrap_or_else(|| folder.usual_limit()))
+}
+
+/// Takes the chunks, cut as this store needs them.
+fn take(
+    pack: &mut Pack<File>,
+    folder: &Folder,
+    contents: &Contents,
+    limit: u64,
+) -> Result<Imported, String> {
+    let mut tree = Store::with_memory(limit, usize::MAX);
+    for header in &contents.headers {
+        tree.load(header.chunk.clone(), header.last_used);
+    }
+    let writer = Writer::start(folder.clone(), QUEUE, || (), || false)
+        .map_err(|e| format!("no thread can be started ({e})"))?;
+    let mut imported = Imported {
+        model: pack.origin.model.clone(),
+        limit_bytes: limit,
+        ..Imported::default()
+    };
+    for name in tree.orphans(0) {
+        writer.remove(name);
+        imported.removed += 1;
+    }
+    let origin = pack.origin.clone();
+    let fingerprint = origin.facts.fingerprint();
+    writer.name_model(fingerprint, origin.model.clone());
+    writer.note_origin(origin.clone());
+    let by_name: HashMap<Name, Chunk> = pack
+        .chunks
+        .iter()
+        .map(|chunk| (chunk.name, chunk.clone()))
+        .collect();
+    let mut trouble = None;
+    let read = pack.each(|chunk, rows| {
+        let Some(row) = row_of(chunk, &by_name) else {
+            return true;
+        };
+        let parts = parts(&tree, &row, chunk, rows, origin.layout.as_ref());
+        if !chunk.is_tail() {
+            let new: usize = parts.iter().map(|(part, _)| part.tokens.len()).sum();
+            imported.there_tokens += (chunk.tokens.len() - new.min(chunk.tokens.len())) as u64;
+        }
+        for (part, rows) in parts {
+            let Ok(leaving) = tree.insert(part.clone()) else {
+                break;
+            };
+            imported.removed += leaving.len();
+            for name in leaving {
+                writer.remove(name);
+            }
+            imported.chunks += 1;
+            if !part.is_tail() {
+                imported.tokens += part.tokens.len() as u64;
+            }
+            imported.bytes += part.cost();
+            if let Err(why) = write(&writer, &part, rows) {
+                trouble = Some(why);
+                return false;
+            }
+        }
+        let found = tree.find(&fingerprint, &row);
+        tree.used(found.pieces());
+        writer.touch(found.pieces().iter().map(|piece| piece.name));
+        true
+    });
+    let flushed = writer.flush(LONGEST);
+    if let Some(why) = trouble.or_else(|| failure(&writer)) {
+        return Err(why);
+    }
+    read.map_err(|e| e.to_string())?;
+    match flushed {
+        true => Ok(imported),
+        false => Err("the disk is too slow".to_owned()),
+    }
+}
+
+/// All tokens up to a chunk's end.
+fn row_of(chunk: &Chunk, all: &HashMap<Name, Chunk>) -> Option<Vec<i32>> {
+    let mut parts = vec![&*chunk.tokens];
+    let mut start = chunk.start;
+    let mut parent = chunk.parent;
+    while let Some((name, behind)) = parent {
+        let before = all.get(&name)?;
+        // A pack may say anything: so each step must lead towards position 0.
+        if before.start >= start || before.start + behind != start {
+            return None;
+        }
+        parts.push(before.tokens.get(..behind as usize)?);
+        (start, parent) = (before.start, before.parent);
+    }
+    (start == 0).then(|| parts.into_iter().rev().flatten().copied().collect())
+}
+
+/// What of a chunk is not in the store, as chunks of the store with their rows. Where the store has other chunks, or
+/// lacks what comes before, a chunk of the pack is divided, or left out.
+fn parts(
+    tree: &Store,
+    row: &[i32],
+    chunk: &Chunk,
+    rows: &[u8],
+    layout: Option<&Layout>,
+) -> Vec<(Chunk, Vec<u8>)> {
+    let tokens = chunk.tokens.len();
+    let of_token = chunk.bytes as usize / tokens;
+    let missing = tree.missing(&chunk.fingerprint, row, of_token);
+    if missing
+        .first()
+        .is_some_and(|first| first.start < chunk.start)
+    {
+        return Vec::new();
+    }
+    // Also where rows are one whole, as those of a tail are.
+    if let [only] = &missing[..] {
+        if only.tokens == chunk.tokens {
+            let part = Chunk {
+                bytes: chunk.bytes,
+                ..only.clone()
+            };
+            return vec![(part, rows.to_vec())];
+        }
+    }
+    let cut = missing.into_iter().map_while(|part| {
+        let skip = (part.start - chunk.start) as usize;
+        let mut cut = Vec::new();
+        // A recurrent model has nothing for each token.
+        let taken =
+            rows.is_empty() || layout?.slice(rows, tokens, (skip, part.tokens.len()), &mut cut);
+        taken.then_some((part, cut))
+    });
+    cut.collect()
+}
+
+fn write(writer: &Writer, chunk: &Chunk, rows: Vec<u8>) -> Result<(), String> {
+    let rows = Arc::new(rows);
+    loop {
+        match writer.write(chunk, Arc::clone(&rows)) {
+            Ok(()) => return Ok(()),
+            Err(Refusal::Full) if writer.flush(LONGEST) => {}
+            Err(_) => {
+                return Err(
+                    failure(writer).unwrap_or_else(|| "the disk does not take it".to_owned())
+                );
+            }
+        }
+        if let Some(why) = failure(writer) {
+            return Err(why);
+        }
+    }
+}
+
+/// What the disk refused.
+fn failure(writer: &Writer) -> Option<String> {
+    writer.done().find_map(|done| match done {
+        Done::Failed(_, problem) => Some(problem.to_string()),
+        Done::Written(_) => None,
+    })
+}
