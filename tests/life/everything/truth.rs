@@ -21,6 +21,10 @@ const CHANCE: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) asked: &'a Asked,
+    /// All requests of its conversation.
+    pub(crate) chain: &'a [Asked],
+    /// How many tokens of the conversation are in slots, and what came from the host cache, one entry after the other.
+    pub(crate) there: (usize, Vec<usize>),
     /// The engine would reuse all of its prompt but the last token, which it always evaluates.
     pub(crate) is_cached: bool,
     /// A later request with this beginning reused less of it: it may have been gone then, and is there again.
@@ -35,14 +39,17 @@ pub(crate) fn of<'a>(server: &Server, chains: &'a [Chain]) -> Vec<Found<'a>> {
     let mut all = Vec::new();
     for chain in chains {
         let in_slots = slots.iter().map(|slot| common(slot, &chain.tokens)).max();
-        let there = in_slots.unwrap_or(0).max(in_host_cache(server, chain));
+        let there = (in_slots.unwrap_or(0), in_host_cache(server, chain));
+        let most = there.0.max(there.1.iter().copied().max().unwrap_or(0));
         for (number, asked) in chain.asked.iter().enumerate() {
             let later = &chain.asked[number + 1..];
             let evaluates_it =
                 |later: &Asked| later.tokens >= asked.tokens && later.reused + 1 < asked.tokens;
             all.push(Found {
                 asked,
-                is_cached: there + 1 >= asked.tokens,
+                chain: &chain.asked,
+                there: there.clone(),
+                is_cached: most + 1 >= asked.tokens,
                 was_gone: later.iter().any(evaluates_it),
             });
         }
@@ -71,19 +78,19 @@ fn held(server: &Server, slot: u32) -> Vec<u32> {
     rest[1..=count].to_vec()
 }
 
-/// How many tokens of the conversation come from the host cache, at most.
-fn in_host_cache(server: &Server, chain: &Chain) -> usize {
-    let mut most = 0;
+/// How many tokens of the conversation come from the host cache, entry by entry.
+fn in_host_cache(server: &Server, chain: &Chain) -> Vec<usize> {
+    let mut all = Vec::new();
     loop {
         // It looks into its host cache only for a slot that it has chosen itself.
         let question = Request::completion(&chain.tokens[..]).predict(1);
         let answer = server.complete(&question).unwrap();
         let found = answer.cache_n;
         erase(server, answer.slot.unwrap());
-        most = most.max(found);
         if found < CHANCE {
-            return most;
+            return all;
         }
+        all.push(found);
     }
 }
 
