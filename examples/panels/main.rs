@@ -1,17 +1,25 @@
-//! Draws the panels of the Grafana dashboard from a real run: a llama-server
-//! under the launcher with a load, scraped by a real Prometheus, which also
-//! computes the panels' queries. Grafana itself takes no part.
+//! Draws the panels of the Grafana dashboard from a real run: two llama-servers
+//! under the launcher with a load, which publish KV cache events and share a prefix store, scraped by a real
+//! Prometheus, which also computes the panels' queries. Grafana itself takes no part.
 //!
 //! Run it by `scripts/panels`.
 
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Arch, Connection, Index, Model, Random, Request, Server, Spec};
+use contextpilot_testbed::{
+    Arch, Connection, Index, Model, Random, Request, Server, Spec, try_until,
+};
+use contextpilot_zmtp::encode;
+use peer::Peer;
 use serde_json::Value;
 
 mod draw;
+#[allow(dead_code, reason = "the tests that it is made for use the rest")]
+#[path = "../../crates/zmtp/tests/support/mod.rs"]
+mod peer;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -57,20 +65,28 @@ fn run() -> Result<()> {
         width: 256,
         ..Spec::new(Arch::Llama)
     };
-    let server = Server::builder()
-        .model(&Model::of(&spec))
-        .args(["--parallel", "3", "--ctx-size", "6144", "--no-kv-unified"])
-        .args(["--cache-ram", "12"])
-        .launcher(launcher)
-        .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
-        .index_url(index.url())
-        .spawn()?;
-    let control = endpoint(&server)?;
     let folder = tempfile::tempdir()?;
-    let prometheus = Prometheus::start(prometheus.as_ref(), folder.path(), &control)?;
+    let server = || {
+        Server::builder()
+            .model(&Model::of(&spec))
+            .args(["--parallel", "3", "--ctx-size", "6144", "--no-kv-unified"])
+            .args(["--cache-ram", "12"])
+            .launcher(launcher)
+            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+            .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
+            .env("CONTEXTPILOT_STORE", folder.path().join("store"))
+            .index_url(index.url())
+            .spawn()
+    };
+    let servers = [server()?, server()?];
+    let controls = [endpoint(&servers[0])?, endpoint(&servers[1])?];
+    // A router follows the first one.
+    let router = follow(&servers[0])?;
+    let prometheus = Prometheus::start(prometheus.as_ref(), folder.path(), &controls)?;
     let span: f64 = seconds.parse()?;
-    load(&server, Duration::from_secs_f64(span))?;
+    load(&servers, Duration::from_secs_f64(span))?;
     let end = prometheus.now()?;
+    router.shutdown(std::net::Shutdown::Both)?;
     let panels = dashboard["panels"].as_array().ok_or("no panels")?;
     let panels = panels
         .iter()
@@ -99,10 +115,29 @@ fn endpoint(server: &Server) -> Result<String> {
     }
 }
 
-/// Questions about a few documents, the first ones more often; two clients.
-fn load(server: &Server, span: Duration) -> Result<()> {
+/// Follows a server's KV cache events as a router does, on a thread of its own, until the connection is shut down.
+fn follow(server: &Server) -> Result<TcpStream> {
+    let control = server.await_control()?;
+    let address = try_until("the server publishes", || {
+        let mut connection = Connection::open(control)?;
+        let stats = connection.exchange("GET", "/stats", b"")?.json()?;
+        let publish = stats["kv_events"]["publish"].as_str();
+        let address = publish.and_then(|at| at.strip_prefix("tcp://")?.parse().ok());
+        Ok(address)
+    })?;
+    let mut peer = Peer::ready(address, "SUB");
+    peer.say(&encode(&[b"\x01"]));
+    peer.stream.set_read_timeout(None)?;
+    let mut reading = peer.stream.try_clone()?;
+    std::thread::spawn(move || std::io::copy(&mut reading, &mut std::io::sink()));
+    Ok(peer.stream)
+}
+
+/// Questions about a few documents, the first ones more often; two clients of each server.
+fn load(servers: &[Server; 2], span: Duration) -> Result<()> {
     let deadline = Instant::now() + span;
     let client = |number: u64| -> std::result::Result<(), String> {
+        let server = &servers[(number % 2) as usize];
         let mut source = Random(number + 1);
         let mut asked = 0;
         while Instant::now() < deadline {
@@ -122,7 +157,7 @@ fn load(server: &Server, span: Duration) -> Result<()> {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let clients = [0, 1].map(|number| scope.spawn(move || client(number)));
+        let clients = [0, 1, 2, 3].map(|number| scope.spawn(move || client(number)));
         clients
             .into_iter()
             .try_for_each(|client| match client.join() {
@@ -139,11 +174,11 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    fn start(program: &Path, folder: &Path, control: &str) -> Result<Self> {
+    fn start(program: &Path, folder: &Path, controls: &[String; 2]) -> Result<Self> {
         let config = folder.join("prometheus.yml");
         let text = format!(
             "global: {{scrape_interval: 1s}}\nscrape_configs:\n\
-             - {{job_name: llama, static_configs: [{{targets: [\"{control}\"]}}]}}\n"
+             - {{job_name: llama, static_configs: [{{targets: {controls:?}}}]}}\n"
         );
         std::fs::write(&config, text)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?

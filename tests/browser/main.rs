@@ -1,7 +1,7 @@
 //! The page in a real browser: what it shows, against what the endpoint of a real server says.
 //!
 //! `page/test/browser.mjs` drives the browser. `scripts/page` fetches what it needs; without node or a Chromium
-//! these tests say that they are skipped.
+//! these tests say that they are skipped, and so do two of them without a Firefox.
 
 mod recording;
 #[path = "../control/support.rs"]
@@ -22,42 +22,72 @@ fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The path of a Chromium, or why there is none.
-fn chromium() -> &'static Result<PathBuf, String> {
-    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let page = |what| {
-            let output = Command::new(repository().join("scripts/page"))
-                .arg(what)
-                .output()
-                .unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            match output.status.code() {
-                Some(0) => Ok(String::from_utf8(output.stdout).unwrap()),
-                Some(77) => Err(said),
-                code => panic!("scripts/page {what}: {code:?}: {said}"),
-            }
-        };
-        page("tools")?;
-        Ok(page("chromium")?.trim().into())
-    })
+#[derive(Clone, Copy)]
+enum Browser {
+    Chromium,
+    Firefox,
 }
 
-/// What drives the browser. `None`: it cannot run here.
+impl Browser {
+    /// Its name for `scripts/page` and for the driver, and the variable in which the driver gets its path.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Chromium => ("chromium", "CHROMIUM"),
+            Self::Firefox => ("firefox", "FIREFOX"),
+        }
+    }
+
+    /// Its path, or why there is none.
+    fn path(self) -> &'static Result<PathBuf, String> {
+        static CHROMIUM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        static FIREFOX: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        let found = match self {
+            Self::Chromium => &CHROMIUM,
+            Self::Firefox => &FIREFOX,
+        };
+        found.get_or_init(|| {
+            page("tools")?;
+            Ok(page(self.names().0)?.trim().into())
+        })
+    }
+}
+
+/// What `scripts/page` prints, or why it cannot.
+fn page(what: &str) -> Result<String, String> {
+    let output = Command::new(repository().join("scripts/page"))
+        .arg(what)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    match output.status.code() {
+        Some(0) => Ok(String::from_utf8(output.stdout).unwrap()),
+        Some(77) => Err(said),
+        code => panic!("scripts/page {what}: {code:?}: {said}"),
+    }
+}
+
+/// What drives Chromium. `None`: it cannot run here.
 #[track_caller]
 fn browser(arguments: &[&str]) -> Option<Command> {
-    let chromium = match chromium() {
-        Ok(chromium) => chromium,
+    browser_of(Browser::Chromium, arguments)
+}
+
+#[track_caller]
+fn browser_of(browser: Browser, arguments: &[&str]) -> Option<Command> {
+    let path = match browser.path() {
+        Ok(path) => path,
         Err(why) => {
             skip(why);
             return None;
         }
     };
+    let (name, variable) = browser.names();
     let mut command = Command::new("node");
     command
         .arg(repository().join("page/test/browser.mjs"))
         .args(arguments)
-        .env("CHROMIUM", chromium)
+        .env("BROWSER", name)
+        .env(variable, path)
         .stdin(Stdio::null());
     Some(command)
 }
@@ -65,7 +95,12 @@ fn browser(arguments: &[&str]) -> Option<Command> {
 /// Runs it to its end, and returns what it found to be right.
 #[track_caller]
 fn look(arguments: &[&str]) -> Option<String> {
-    let output = browser(arguments)?.output().unwrap();
+    look_with(Browser::Chromium, arguments)
+}
+
+#[track_caller]
+fn look_with(browser: Browser, arguments: &[&str]) -> Option<String> {
+    let output = browser_of(browser, arguments)?.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}\n{errors}");
@@ -107,6 +142,17 @@ fn each_view_says_what_the_endpoint_says() {
     assert_eq!(count(&said), 6, "{said}");
     // Only our own page was answered.
     assert_eq!(hooked.stats().control.unwrap().refused, 0);
+}
+
+#[test]
+fn in_firefox_too_each_view_says_what_the_endpoint_says() {
+    let hooked = Hooked::observing(&bare(2));
+    talk(&hooked);
+    let address = format!("http://{}", hooked.control);
+    let arguments = ["endpoint", &format!("{address}/"), &address];
+    if let Some(said) = look_with(Browser::Firefox, &arguments) {
+        assert_eq!(count(&said), 6, "{said}");
+    }
 }
 
 #[test]
@@ -195,6 +241,13 @@ fn open_serves_the_page_for_an_endpoint_at_a_unix_socket() {
 #[test]
 fn made_up_traffic_hostile_ids_keyboard_accessibility_and_many_events() {
     if let Some(said) = look(&["made-up"]) {
+        assert_eq!(count(&said), 6, "{said}");
+    }
+}
+
+#[test]
+fn in_firefox_too_hostile_ids_keyboard_accessibility_and_many_events() {
+    if let Some(said) = look_with(Browser::Firefox, &["made-up"]) {
         assert_eq!(count(&said), 6, "{said}");
     }
 }

@@ -28,8 +28,10 @@ fn every_metric_of_the_dashboard_is_exported() {
     let index = Index::start().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let watched = {
-        // Only a server with a prefix store exports its size.
-        let builder = two_slots().env("CONTEXTPILOT_STORE", folder.path());
+        // Only a server with a prefix store exports its size, and only one that publishes counts what it does.
+        let builder = two_slots()
+            .env("CONTEXTPILOT_STORE", folder.path())
+            .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0");
         Watched::start(builder.index_url(index.url()))
     };
     let control = Control::new(&watched.control).unwrap();
@@ -68,6 +70,9 @@ fn every_metric_of_the_dashboard_is_exported() {
         ("time_to_first_token_seconds_bucket", "reuse"),
         ("info", "model"),
         ("prefix_store_tokens_total", "change"),
+        ("prefix_store_seconds_total", "change"),
+        ("kv_events_blocks", "medium"),
+        ("kv_events_blocks_total", "change"),
     ] {
         let name = format!("{PREFIX}{name}");
         let sample = metrics.of(&name).next();

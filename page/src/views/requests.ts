@@ -34,8 +34,9 @@ export class RequestsView implements View {
     private readonly body = el("tbody");
     private readonly table = el("table", { class: "requests" });
     private readonly scroll = el("div", { class: "scroll rows", tabindex: 0, role: "group", "aria-label": "Requests" });
-    private readonly above = el("tr", { class: "spacer", "aria-hidden": "true" }, el("td", { colspan: COLUMNS.length }));
-    private readonly below = el("tr", { class: "spacer", "aria-hidden": "true" }, el("td", { colspan: COLUMNS.length }));
+    // One cell: more would be columns of their own where some of the others are not shown.
+    private readonly above = el("tr", { class: "spacer", "aria-hidden": "true" }, el("td"));
+    private readonly below = el("tr", { class: "spacer", "aria-hidden": "true" }, el("td"));
     private readonly pool: Row[] = [];
     private rows: Req[] = [];
     private most = 1;
