@@ -1,5 +1,5 @@
 //! Draws the panels of the Grafana dashboard from a real run: two llama-servers
-//! under the launcher with a load, which publish KV cache events and share a prefix store, scraped by a real
+//! under the launcher with a load, which publish KV cache events, the second with a prefix store, scraped by a real
 //! Prometheus, which also computes the panels' queries. Grafana itself takes no part.
 //!
 //! Run it by `scripts/panels`.
@@ -66,19 +66,23 @@ fn run() -> Result<()> {
         ..Spec::new(Arch::Llama)
     };
     let folder = tempfile::tempdir()?;
-    let server = || {
-        Server::builder()
+    let server = |has_store| {
+        let builder = Server::builder()
             .model(&Model::of(&spec))
             .args(["--parallel", "3", "--ctx-size", "6144", "--no-kv-unified"])
             .args(["--cache-ram", "12"])
             .launcher(launcher)
             .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
             .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
-            .env("CONTEXTPILOT_STORE", folder.path().join("store"))
-            .index_url(index.url())
-            .spawn()
+            .index_url(index.url());
+        match has_store {
+            true => builder.env("CONTEXTPILOT_STORE", folder.path().join("store")),
+            false => builder,
+        }
+        .spawn()
     };
-    let servers = [server()?, server()?];
+    // The first one has to evaluate again what it has lost.
+    let servers = [server(false)?, server(true)?];
     let controls = [endpoint(&servers[0])?, endpoint(&servers[1])?];
     // A router follows the first one.
     let router = follow(&servers[0])?;
@@ -176,9 +180,11 @@ struct Prometheus {
 impl Prometheus {
     fn start(program: &Path, folder: &Path, controls: &[String; 2]) -> Result<Self> {
         let config = folder.join("prometheus.yml");
+        let [one, two] = [(&controls[0], "first"), (&controls[1], "second")]
+            .map(|(at, name)| format!("{{targets: [\"{at}\"], labels: {{instance: {name}}}}}"));
         let text = format!(
             "global: {{scrape_interval: 1s}}\nscrape_configs:\n\
-             - {{job_name: llama, static_configs: [{{targets: {controls:?}}}]}}\n"
+             - {{job_name: llama, static_configs: [{one}, {two}]}}\n"
         );
         std::fs::write(&config, text)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?
