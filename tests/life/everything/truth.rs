@@ -16,6 +16,8 @@ use super::clients::{Asked, Chain};
 
 /// Two conversations may begin with so many equal tokens by chance.
 const CHANCE: usize = 8;
+/// So many of a prompt's last tokens may be there although a shorter prompt was evaluated.
+const BY_CHANCE: usize = 3;
 
 /// What the engine says of an id.
 #[derive(Debug)]
@@ -43,8 +45,10 @@ pub(crate) fn of<'a>(server: &Server, chains: &'a [Chain]) -> Vec<Found<'a>> {
         let most = there.0.max(there.1.iter().copied().max().unwrap_or(0));
         for (number, asked) in chain.asked.iter().enumerate() {
             let later = &chain.asked[number + 1..];
-            let evaluates_it =
-                |later: &Asked| later.tokens >= asked.tokens && later.reused + 1 < asked.tokens;
+            // The last token of a prompt does not count, and by chance an answer goes on as the conversation does.
+            let evaluates_it = |later: &Asked| {
+                later.tokens + BY_CHANCE >= asked.tokens && later.reused + 1 < asked.tokens
+            };
             all.push(Found {
                 asked,
                 chain: &chain.asked,
