@@ -14,16 +14,15 @@ use crate::{Folder, Problem};
 mod disk;
 mod rest;
 mod rows;
+mod spare;
 mod thread;
 
 use rows::{Rows, Waiting};
+use spare::Spares;
 
 /// How many names wait to be touched, at most. More are forgotten: the order of their last uses
 /// is not that important.
 const MOST_TOUCHED: usize = 1 << 16;
-
-/// Memory that is kept to be used again, bytes; or one buffer of any size.
-const SPARE: u64 = 64 << 20;
 
 /// Writes, removes and touches files, on a thread of its own and in the order in which it was told.
 ///
@@ -36,7 +35,7 @@ const SPARE: u64 = 64 << 20;
 pub struct Writer {
     jobs: Sender<Job>,
     done: Receiver<Done>,
-    spare: Receiver<Vec<u8>>,
+    spares: Spares,
     shared: Arc<WriterShared>,
     queue_bytes: u64,
     /// The rows that are not on disk yet, for as long as the thread has them.
@@ -48,8 +47,6 @@ pub struct Writer {
 struct WriterShared {
     /// Bytes of rows in the queue, and of those being written.
     queued: AtomicU64,
-    /// The size of the spare buffers, bytes.
-    spare: AtomicU64,
     /// After a failure nothing is written for a while.
     paused: AtomicBool,
     /// Somebody waits for the thread.
@@ -65,6 +62,10 @@ enum Job {
     NoteOrigin(Box<Origin>),
     /// There are touched names from now on.
     Touched,
+    /// A state may soon be copied that is larger than those before.
+    Expected,
+    /// Memory that somebody does not need any more.
+    Spare(Vec<u8>),
     /// Everything before this was done.
     Flush(Sender<()>),
 }
@@ -105,18 +106,24 @@ impl Writer {
     ) -> io::Result<Self> {
         let (jobs, inbox) = unbounded();
         let (outbox, done) = unbounded();
-        let (used, spare) = unbounded();
+        let spares = Spares::new();
         let shared = Arc::new(WriterShared::default());
-        let theirs = Arc::clone(&shared);
+        let (theirs, its_spares) = (Arc::clone(&shared), spares.clone());
         let builder = std::thread::Builder::new().name("contextpilot-kv".into());
         builder.spawn(move || {
             on_start();
-            thread::run(folder, is_busy, &inbox, &outbox, &used, &theirs);
+            let outbox = thread::Outbox {
+                done: &outbox,
+                spares: &its_spares,
+                shared: &theirs,
+                queue_bytes,
+            };
+            thread::run(folder, is_busy, &inbox, outbox);
         })?;
         Ok(Self {
             jobs,
             done,
-            spare,
+            spares,
             shared,
             queue_bytes,
             pending: Mutex::default(),
@@ -169,16 +176,26 @@ impl Writer {
         }
     }
 
-    /// An empty buffer for rows, with the memory of rows that are written by now, if there are any.
-    /// Fresh pages can take longer than the copy that fills them.
-    pub fn buffer(&self) -> Vec<u8> {
-        let Ok(mut buffer) = self.spare.try_recv() else {
-            return Vec::new();
-        };
-        let size = buffer.capacity() as u64;
-        self.shared.spare.fetch_sub(size, Ordering::Relaxed);
-        buffer.clear();
-        buffer
+    /// A state of this size may soon be copied: the thread makes memory ready for it, and for one more while that is
+    /// written. All that it makes ready is bounded as the rows are that wait, and is let go when nothing was expected
+    /// or taken for a minute.
+    pub fn expect(&self, bytes: usize) {
+        if self.spares.expect(bytes as u64) {
+            let _ = self.jobs.send(Job::Expected);
+        }
+    }
+
+    /// Memory for so many bytes of rows, if there is any that is ready or that rows had which are written by now. It may
+    /// have less room, and holds anything. Fresh pages take longer than the copy that fills them.
+    pub fn buffer(&self, bytes: usize) -> Vec<u8> {
+        self.spares.take(bytes)
+    }
+
+    /// Gives back what [`buffer`](Self::buffer) gave, or other memory.
+    pub fn give_back(&self, buffer: Vec<u8>) {
+        if buffer.capacity() > 0 {
+            let _ = self.jobs.send(Job::Spare(buffer));
+        }
     }
 
     /// Bytes of rows that are not on disk yet.

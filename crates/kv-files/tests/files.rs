@@ -165,10 +165,10 @@ fn memory_of_written_rows_is_used_again() {
     let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");
     let writer = writer(&folder);
-    assert_eq!(writer.buffer().capacity(), 0);
+    assert_eq!(writer.buffer(1).capacity(), 0);
     let chunk = chunks(1, 100).remove(0);
     let rows = rows(&chunk);
-    let places: Vec<_> = (0..3)
+    let mut places: Vec<_> = (0..3)
         .map(|_| {
             let copy = rows.clone();
             let place = copy.as_ptr();
@@ -179,12 +179,13 @@ fn memory_of_written_rows_is_used_again() {
     let ours = Arc::new(rows);
     writer.write(&chunk, ours.clone()).expect("it is taken");
     assert!(writer.flush(LONG));
-    for place in places {
-        let buffer = writer.buffer();
-        assert_eq!((buffer.as_ptr(), buffer.len()), (place, 0));
-    }
+    let again: Vec<_> = places.iter().map(|_| writer.buffer(1)).collect();
+    let mut again: Vec<_> = again.iter().map(|buffer| buffer.as_ptr()).collect();
+    again.sort_unstable();
+    places.sort_unstable();
+    assert_eq!(again, places);
     assert_eq!(
-        writer.buffer().capacity(),
+        writer.buffer(1).capacity(),
         0,
         "somebody else has the last ones"
     );
@@ -197,8 +198,63 @@ fn memory_of_written_rows_is_used_again() {
     }
     assert!(writer.flush(LONG));
     let kept =
-        std::iter::from_fn(|| Some(writer.buffer())).take_while(|buffer| buffer.capacity() > 0);
+        std::iter::from_fn(|| Some(writer.buffer(1))).take_while(|buffer| buffer.capacity() > 0);
     assert_eq!(kept.count(), 3);
+}
+
+/// How many pages the system has found for this thread so far.
+fn page_faults() -> u64 {
+    let stat = fs::read_to_string("/proc/thread-self/stat").expect("Linux says so");
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let faults = fields.split_whitespace().nth(7).expect("minor faults");
+    faults.parse().expect("a number")
+}
+
+/// So many bytes of it are written to.
+fn fill(buffer: &mut Vec<u8>, bytes: usize) -> u64 {
+    let before = page_faults();
+    buffer.clear();
+    buffer.resize(bytes, 7);
+    page_faults() - before
+}
+
+#[test]
+fn memory_that_is_expected_has_its_pages_before_it_is_wanted() {
+    const BYTES: usize = 40 << 20;
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let writer = Writer::start(folder.clone(), 100 << 20, || (), || false).expect("a thread");
+    let ready = |bytes: usize| {
+        let mut found = Vec::new();
+        until("memory is ready", || {
+            found = writer.buffer(bytes);
+            let is_enough = found.capacity() >= bytes;
+            if !is_enough {
+                writer.give_back(std::mem::take(&mut found));
+            }
+            is_enough
+        });
+        found
+    };
+    writer.expect(BYTES / 2);
+    let mut half = ready(BYTES / 2);
+    assert!(fill(&mut half, BYTES / 2) < 100);
+    // It grows with what is expected, and while the first is away there is another one.
+    writer.expect(BYTES);
+    let mut whole = ready(BYTES);
+    assert!(fill(&mut whole, BYTES) < 100);
+    assert!(whole.capacity() < BYTES + BYTES / 4, "{}", whole.capacity());
+    // What is written comes back.
+    let chunk = chunks(1, 1).remove(0);
+    let place = whole.as_ptr();
+    writer.write(&chunk, Arc::new(whole)).expect("it is taken");
+    assert!(writer.flush(LONG));
+    let again = ready(BYTES);
+    assert_eq!(again.as_ptr(), place);
+    // More than may wait is not made ready.
+    writer.expect(200 << 20);
+    assert!(writer.flush(LONG));
+    assert!(writer.buffer(200 << 20).capacity() < 100 << 20);
 }
 
 #[test]

@@ -144,6 +144,11 @@ impl<'a> State<'a> {
         })
     }
 
+    /// All of it.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// How the state is laid out.
     pub fn layout(&self) -> &Layout {
         &self.layout

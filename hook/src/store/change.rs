@@ -135,13 +135,11 @@ fn is_worth_saving(
     }
     let there = shelf.length_of(&fingerprint, tokens);
     let is_worth = worth::saving(tokens.len(), kept, there, ratio, margin);
-    (is_worth && shelf.has_room(&fingerprint, tokens, bytes)).then(|| {
-        let buffer = std::mem::take(&mut one.buffer);
-        match buffer.capacity() {
-            0 => shelf.buffer(),
-            _ => buffer,
-        }
-    })
+    if !is_worth || !shelf.has_room(&fingerprint, tokens, bytes) {
+        return None;
+    }
+    let size = one.layout.as_ref()?.state_size(tokens.len());
+    Some(shelf.buffer(&mut one.buffer, size))
 }
 
 /// Takes what is new out of the state of a sequence.

@@ -7,7 +7,7 @@ mod parts;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use contextpilot_kv_store::{Layout, LayoutError, Shape, prove, worth};
+use contextpilot_kv_store::{Layout, LayoutError, Run, Shape, prove, worth};
 use contextpilot_residency::{Entry, Event};
 
 use self::batches::Batches;
@@ -15,8 +15,9 @@ pub(super) use self::batches::evaluate_own;
 pub(crate) use self::batches::{extended, legacy};
 pub(super) use self::parts::Part;
 use self::parts::parts;
-use super::context::Facts;
+use super::context::{ContextStore, Facts};
 use super::figures::{self, FIGURES};
+use super::shelf::Shelf;
 use super::{ahead, change, engine, exact, outputs, with_context};
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
@@ -167,11 +168,12 @@ fn pay_for_room(context: Pointer, entries: usize) {
 
 /// Does what is to be done before a part of a batch is evaluated. False if a sequence was lost.
 fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
-    let advice = with_context(context, |_, one| {
+    let advice = with_context(context, |shelf, one| {
         if !part.follows {
             let cut = one.session.ahead_of(part.run.sequence);
             return (contextpilot_kv_store::Advice { cut, search: None }, true);
         }
+        expect(shelf.as_ref(), one, &part.run);
         let conditions = one.conditions();
         let mut advice = one.session.advise(&part.run, conditions, worth::LEAST);
         if one.embeddings {
@@ -194,6 +196,14 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
     match advice.search {
         Some(held) => load::load(context, &part.run, held, batch),
         None => true,
+    }
+}
+
+/// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready.
+fn expect(shelf: Option<&Shelf>, one: &ContextStore, run: &Run) {
+    let held = one.session.believed(run.sequence);
+    if let (Some(shelf), Some(layout), Some(held)) = (shelf, &one.layout, held) {
+        shelf.expect(layout.state_size(held.len() + run.tokens.len()));
     }
 }
 
@@ -376,7 +386,7 @@ enum Understood {
     Exact(Result<Shape, LayoutError>),
 }
 
-fn learn(one: &mut super::context::ContextStore, proven: Understood) {
+fn learn(one: &mut ContextStore, proven: Understood) {
     match proven {
         Understood::Dense(Ok(layout)) => one.layout = Some(layout),
         Understood::Exact(Ok(shape)) => one.shape = Some(shape),

@@ -186,9 +186,37 @@ impl Shelf {
         true
     }
 
-    /// Memory for a state.
-    pub(super) fn buffer(&self) -> Vec<u8> {
-        self.writer.buffer()
+    /// A state of this size may soon be copied.
+    pub(super) fn expect(&self, bytes: usize) {
+        // Else nothing of it may be kept.
+        if bytes as u64 <= self.tree.limit() {
+            self.writer.expect(bytes);
+        }
+    }
+
+    /// Memory for a state of this size: `own`, if it is large enough, else what is ready, if that is larger.
+    pub(super) fn buffer(&self, own: &mut Vec<u8>, bytes: usize) -> Vec<u8> {
+        let mut buffer = std::mem::take(own);
+        if buffer.capacity() < bytes {
+            let mut ready = self.writer.buffer(bytes);
+            if ready.capacity() > buffer.capacity() {
+                std::mem::swap(&mut ready, &mut buffer);
+            }
+            self.writer.give_back(ready);
+        }
+        buffer
+    }
+
+    /// A copy of a state, if there is memory ready for it.
+    fn copy(&self, state: &[u8]) -> Option<Arc<Vec<u8>>> {
+        let mut buffer = self.writer.buffer(state.len());
+        if buffer.capacity() < state.len() {
+            self.writer.give_back(buffer);
+            return None;
+        }
+        buffer.clear();
+        buffer.extend_from_slice(state);
+        Some(Arc::new(buffer))
     }
 
     /// Writes down what people call the model with this fingerprint, once.
@@ -230,7 +258,13 @@ impl Shelf {
             .missing(fingerprint, tokens, state.layout().bytes_per_token());
         let new: u64 = missing.iter().map(|chunk| chunk.bytes).sum();
         // Else the thread would hold much for little.
-        let ours = ours.filter(|state| 2 * new >= state.len() as u64);
+        let is_most = 2 * new >= state.bytes().len() as u64 && self.writer.accepts(new).is_ok();
+        let ours = match ours {
+            _ if !is_most => None,
+            Some(state) => Some(Arc::clone(state)),
+            // Its rows would be cut out into fresh memory.
+            None => self.copy(state.bytes()),
+        };
         for chunk in missing {
             if self.writer.accepts(chunk.bytes).is_err() {
                 // The disk is too slow, or refused something a moment ago: less is kept.
@@ -239,7 +273,7 @@ impl Shelf {
             }
             let from = chunk.start as usize;
             let length = chunk.tokens.len();
-            let rows = match ours {
+            let rows = match &ours {
                 Some(_) => None,
                 None => {
                     let mut rows = Vec::new();
@@ -256,7 +290,7 @@ impl Shelf {
             for name in leaving {
                 self.writer.remove(name);
             }
-            let taken = match (ours, rows) {
+            let taken = match (&ours, rows) {
                 (Some(state), _) => self.writer.write_from(&chunk, state),
                 (None, rows) => self.writer.write(&chunk, rows.unwrap_or_default()),
             };

@@ -13,7 +13,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use super::disk::Disk;
 use super::rest::Rests;
 use super::rows::Rows;
-use super::{Done, Job, SPARE, WriterShared};
+use super::spare::{IDLE, Spares};
+use super::{Done, Job, WriterShared};
 use crate::{Folder, Problem};
 
 /// How long nothing is written after a failure. After each further one twice as long.
@@ -23,24 +24,26 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long touched names are collected.
 const COLLECT: Duration = Duration::from_secs(30);
 
-pub(super) fn run(
-    folder: Folder,
-    is_busy: fn() -> bool,
-    jobs: &Receiver<Job>,
-    done: &Sender<Done>,
-    spare: &Sender<Vec<u8>>,
-    shared: &WriterShared,
-) {
+/// What the thread leaves for others, and shares with them.
+#[derive(Clone, Copy)]
+pub(super) struct Outbox<'a> {
+    pub(super) done: &'a Sender<Done>,
+    pub(super) spares: &'a Spares,
+    pub(super) shared: &'a WriterShared,
+    /// Bytes of rows that may wait, and of memory that is ready.
+    pub(super) queue_bytes: u64,
+}
+
+pub(super) fn run(folder: Folder, is_busy: fn() -> bool, jobs: &Receiver<Job>, outbox: Outbox<'_>) {
     give_way();
     let disk = Disk::new(folder);
     disk.sweep();
     let mut thread = Thread {
         disk,
         rests: Rests::new(is_busy),
-        done,
-        spare,
-        shared,
+        outbox,
         touch_at: None,
+        idle_at: None,
         pause: None,
         next_pause: FIRST_PAUSE,
     };
@@ -50,10 +53,10 @@ pub(super) fn run(
 struct Thread<'a> {
     disk: Disk,
     rests: Rests,
-    done: &'a Sender<Done>,
-    spare: &'a Sender<Vec<u8>>,
-    shared: &'a WriterShared,
+    outbox: Outbox<'a>,
     touch_at: Option<Instant>,
+    /// When to look whether anybody has wanted memory.
+    idle_at: Option<Instant>,
     /// Until when nothing is written, and why.
     pause: Option<(Instant, Problem)>,
     next_pause: Duration,
@@ -63,7 +66,8 @@ impl Thread<'_> {
     /// The next job. Whether there may be another one.
     fn step(&mut self, jobs: &Receiver<Job>) -> bool {
         let ends = self.pause.as_ref().map(|(until, _)| *until);
-        let next = [self.touch_at, ends].into_iter().flatten().min();
+        let next = [self.touch_at, self.idle_at, ends];
+        let next = next.into_iter().flatten().min();
         let job = match next {
             None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => jobs.recv_deadline(at),
@@ -75,15 +79,26 @@ impl Thread<'_> {
         if self.touch_at.is_some_and(|at| at <= now) {
             self.touch();
         }
+        if self.idle_at.is_some_and(|at| at <= now) {
+            let may_have_some = self.outbox.spares.look_for_idle();
+            self.idle_at = may_have_some.then(|| now + IDLE);
+        }
         match job {
             Ok(Job::Write(chunk, rows)) => {
-                self.rests.begin(&self.shared.hurry);
+                self.rests.begin(&self.outbox.shared.hurry);
+                // The next state may come before this one is written.
+                self.make_ready();
                 let done = self.write(&chunk, &rows);
                 let bytes = rows.size(&chunk);
                 // From now on nobody finds the rows in memory.
-                self.keep(rows.into_bytes());
-                self.shared.queued.fetch_sub(bytes, Ordering::Relaxed);
-                let _ = self.done.send(done);
+                if let Ok(buffer) = Arc::try_unwrap(rows.into_bytes()) {
+                    self.keep(buffer);
+                }
+                self.outbox
+                    .shared
+                    .queued
+                    .fetch_sub(bytes, Ordering::Relaxed);
+                let _ = self.outbox.done.send(done);
             }
             // If it cannot be removed, the next start finds it again.
             Ok(Job::Remove(name)) => drop(self.disk.remove(&name)),
@@ -92,10 +107,15 @@ impl Thread<'_> {
                 drop(self.disk.name_model(&fingerprint, &model));
             }
             Ok(Job::NoteOrigin(origin)) => drop(self.disk.note_origin(&origin)),
+            Ok(Job::Expected) => {
+                self.rests.begin(&self.outbox.shared.hurry);
+                self.make_ready();
+            }
+            Ok(Job::Spare(buffer)) => self.keep(buffer),
             Ok(Job::Touched) => self.touch_at = self.touch_at.or(Some(now + COLLECT)),
             Ok(Job::Flush(waiting)) => {
                 self.touch();
-                self.shared.hurry.store(false, Ordering::Relaxed);
+                self.outbox.shared.hurry.store(false, Ordering::Relaxed);
                 let _ = waiting.send(());
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -111,7 +131,7 @@ impl Thread<'_> {
         if let Some((_, problem)) = &self.pause {
             return Done::Failed(chunk.name, problem.clone());
         }
-        let (rests, shared) = (&mut self.rests, self.shared);
+        let (rests, shared) = (&mut self.rests, self.outbox.shared);
         let rest = || rests.rest(&shared.hurry);
         match self.disk.write(chunk, rows, rest) {
             Ok(()) => {
@@ -126,22 +146,30 @@ impl Thread<'_> {
         }
     }
 
-    /// Keeps the memory of rows that are written, if nobody else has them.
-    fn keep(&self, rows: Arc<Vec<u8>>) {
-        let Ok(buffer) = Arc::try_unwrap(rows) else {
-            return;
-        };
-        let size = buffer.capacity() as u64;
-        let kept = self.shared.spare.load(Ordering::Relaxed);
-        if kept == 0 || kept + size <= SPARE {
-            self.shared.spare.fetch_add(size, Ordering::Relaxed);
-            let _ = self.spare.send(buffer);
-        }
+    fn make_ready(&mut self) {
+        let (rests, shared) = (&mut self.rests, self.outbox.shared);
+        let queued = shared.queued.load(Ordering::Relaxed);
+        let room = self.outbox.queue_bytes.saturating_sub(queued);
+        self.outbox.spares.make_ready(room, || {
+            rests.rest(&shared.hurry);
+            !shared.hurry.load(Ordering::Relaxed)
+        });
+        self.note_spares();
+    }
+
+    fn keep(&mut self, buffer: Vec<u8>) {
+        self.outbox.spares.keep(buffer, self.outbox.queue_bytes);
+        self.note_spares();
+    }
+
+    /// There may be memory that is to be let go some time.
+    fn note_spares(&mut self) {
+        self.idle_at = self.idle_at.or_else(|| Some(Instant::now() + IDLE));
     }
 
     fn pause(&mut self, error: &io::Error) -> Problem {
         let problem = Problem::new(self.disk.path(), error);
-        self.shared.paused.store(true, Ordering::Relaxed);
+        self.outbox.shared.paused.store(true, Ordering::Relaxed);
         self.pause = Some((Instant::now() + self.next_pause, problem.clone()));
         self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
         problem
@@ -160,13 +188,14 @@ impl Thread<'_> {
                 return;
             }
         }
-        self.shared.paused.store(false, Ordering::Relaxed);
+        self.outbox.shared.paused.store(false, Ordering::Relaxed);
     }
 
     fn touch(&mut self) {
         self.touch_at = None;
         let touched: HashSet<Name> = {
             let mut touched = self
+                .outbox
                 .shared
                 .touched
                 .lock()

@@ -127,7 +127,7 @@ fn search(context: Pointer, run: &Run, held: usize) -> Option<(Offer, Vec<u8>)> 
             if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
-            let mut state = std::mem::take(&mut one.buffer);
+            let mut state = shelf.buffer(&mut one.buffer, layout.state_size(all));
             if shelf.compose(&offer, all, &layout, run.sequence, &mut state) {
                 return Some((offer, state));
             }

@@ -171,11 +171,8 @@ fn is_worth_saving(
     let missing = tokens.len() - shelf.last_state_in(&fingerprint, tokens);
     let is_worth = missing * one.rates.worth_saving() >= margin * tokens.len();
     let is_worth = is_worth && missing >= worth::LEAST_LOST;
-    (is_worth && shelf.has_room(&fingerprint, tokens, bytes)).then(|| {
-        let buffer = std::mem::take(&mut one.buffer);
-        match buffer.capacity() {
-            0 => shelf.buffer(),
-            _ => buffer,
-        }
-    })
+    if !is_worth || !shelf.has_room(&fingerprint, tokens, bytes) {
+        return None;
+    }
+    Some(shelf.buffer(&mut one.buffer, bytes * tokens.len()))
 }
