@@ -28,6 +28,8 @@ export interface Layout {
 export interface Sums {
     /** Tokens of a branch and all that follow it. */
     tokens: number[];
+    /** Those of them that a slot or the host cache holds. */
+    held: number[];
     /** The largest position in these. */
     to: number[];
     children: number[][];
@@ -37,6 +39,7 @@ export interface Sums {
 /** Sums over each branch and all that follow it. A branch comes after the one that it follows. */
 export function sums(branches: Branch[]): Sums {
     const tokens = branches.map((one) => one.to - one.from);
+    const held = branches.map((one) => (one.slots.length > 0 || one.host > 0 ? one.to - one.from : 0));
     const to = branches.map((one) => one.to);
     const children: number[][] = branches.map(() => []);
     const roots: number[] = [];
@@ -47,13 +50,17 @@ export function sums(branches: Branch[]): Sums {
             continue;
         }
         tokens[parent] = (tokens[parent] ?? 0) + (tokens[place] ?? 0);
+        held[parent] = (held[parent] ?? 0) + (held[place] ?? 0);
         to[parent] = Math.max(to[parent] ?? 0, to[place] ?? 0);
         children[parent]?.push(place);
     }
-    return { tokens, to, children, roots };
+    return { tokens, held, to, children, roots };
 }
 
-/** Lays out the branch `root` and what follows it, or everything; at most `most` bars, the largest. */
+/**
+ * Lays out the branch `root` and what follows it, or everything; at most `most` bars. What is held comes before what is
+ * lost, and then the largest.
+ */
 export function layout(branches: Branch[], of: Sums, root: number | null, most: number, favourite?: Set<number>): Layout {
     const start = root === null ? of.roots : [root];
     const all: number[] = [];
@@ -62,9 +69,11 @@ export function layout(branches: Branch[], of: Sums, root: number | null, most: 
         all.push(next);
         waiting.push(...(of.children[next] ?? []));
     }
-    // A branch has at least as many tokens as each that follows it, so none is drawn without the one before it.
-    const weight = (place: number) => (favourite?.has(place) ? Number.POSITIVE_INFINITY : (of.tokens[place] ?? 0));
-    const shown = new Set(all.length <= most ? all : all.sort((a, b) => weight(b) - weight(a) || a - b).slice(0, most));
+    // A branch has at least as many tokens as each that follows it, and as many that are held, so none is drawn without
+    // the one before it.
+    const compare = (a: number, b: number) => (of.held[b] ?? 0) - (of.held[a] ?? 0) || (of.tokens[b] ?? 0) - (of.tokens[a] ?? 0) || a - b;
+    const rank = (place: number) => (favourite?.has(place) ? 1 : 0);
+    const shown = new Set(all.length <= most ? all : all.sort((a, b) => rank(b) - rank(a) || compare(a, b)).slice(0, most));
     const bars: Bar[] = [];
     let rows = 0;
     let to = 0;
@@ -75,7 +84,7 @@ export function layout(branches: Branch[], of: Sums, root: number | null, most: 
         to = Math.max(to, branches[place]?.to ?? 0);
         return bar;
     };
-    const order = (places: number[]) => places.filter((one) => shown.has(one)).sort((a, b) => (of.tokens[b] ?? 0) - (of.tokens[a] ?? 0) || a - b);
+    const order = (places: number[]) => places.filter((one) => shown.has(one)).sort(compare);
     const stack: { bar: Bar | null; places: number[]; next: number; depth: number }[] = [{ bar: null, places: order(start), next: 0, depth: 1 }];
     for (let top = stack.at(-1); top; top = stack.at(-1)) {
         const place = top.places[top.next];

@@ -7,6 +7,7 @@
 //   made-up                hostile ids and texts, keyboard, accessibility, frame times
 //   report FILE REQUESTS   a report of so many requests
 //   pictures URL FOLDER    screenshots at three sizes, light and dark
+//   readme FILE FOLDER     the pictures in README, of a report
 //
 // BROWSER=firefox uses FIREFOX=/usr/bin/firefox-esr in its place.
 import assert from "node:assert/strict";
@@ -468,8 +469,22 @@ async function pictures(browser, url, folder) {
     say("pictures");
 }
 
+async function readme(browser, file, folder) {
+    for (const scheme of ["light", "dark"]) {
+        const page = await open(browser, `file://${file}`, { width: 1060, height: 540, scheme });
+        await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 0);
+        for (const view of ["tree", "time", "bill"]) {
+            await show(page, view);
+            await new Promise((done) => setTimeout(done, 600));
+            await page.screenshot({ path: join(folder, `${view}-${scheme}.png`) });
+        }
+        await page.close();
+    }
+    say("pictures");
+}
+
 const [what, ...rest] = process.argv.slice(2);
-const run = { endpoint, follow, token, "made-up": madeUp, report, pictures }[what];
+const run = { endpoint, follow, token, "made-up": madeUp, report, pictures, readme }[what];
 if (!run) throw new Error(`not known: ${what}`);
 const browser = await launch();
 let code = 0;

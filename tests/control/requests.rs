@@ -62,8 +62,11 @@ fn a_request_is_cached_in_its_slot_until_another_overwrites_it() {
     assert!(per_token > 256.0, "{per_token}");
 }
 
-/// The adapters of the last requests, the latest first: of each, its id and its scale.
-fn adapters_of_last(hooked: &Hooked) -> Vec<Option<Vec<(Option<u32>, f32)>>> {
+/// The id and the scale of each adapter; `None`: not known which were applied.
+type Applied = Option<Vec<(Option<u32>, f32)>>;
+
+/// The adapters of the last requests, the latest first.
+fn adapters_of_last(hooked: &Hooked) -> Vec<Applied> {
     let latest: Latest = serde_json::from_str(&hooked.get("/requests/last").text()).unwrap();
     let each = latest.requests.into_iter().map(|one| {
         let all = one.evaluation.adapters?;

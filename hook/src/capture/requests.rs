@@ -94,7 +94,6 @@ impl Current {
         };
         let by_prompts = inference && prompts::are_engaged();
         let prompts = by_prompts.then(|| Assembly::of(&request));
-        let sections = request.sections;
         let id = match request.identity {
             Identity::Id(id) => {
                 counted(&STATUS.with_id);
@@ -121,16 +120,14 @@ impl Current {
             if wishes != Wishes::default() {
                 note(|| Note::Wishes { arrival, wishes });
             }
-            if let Some(sections) = sections {
-                let Sections {
-                    system,
-                    tools,
-                    messages,
-                } = sections;
-                note(|| Note::Sections {
-                    arrival,
-                    bytes: [system, tools, messages],
-                });
+            if let Some(Sections {
+                system,
+                tools,
+                messages,
+            }) = request.sections
+            {
+                let bytes = [system, tools, messages];
+                note(|| Note::Sections { arrival, bytes });
             }
         }
         let mut current = Self {

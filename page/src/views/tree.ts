@@ -5,7 +5,7 @@ import type { Model } from "../model";
 import type { Branch, Name } from "../types";
 import type { View } from "./view";
 
-/** So many bars are drawn at most: the largest. */
+/** So many bars are drawn at most: what is held, then the largest. */
 const MOST_BARS = 350;
 const ROW = 24;
 const AXIS = 26;
