@@ -148,14 +148,18 @@ impl Ledger {
         let name = launch.request;
         let marked = launch.mark;
         let every_output = launch.every_output;
-        let named = launch.named.take();
+        let is_known = name.is_some_and(|name| self.requests.get(name).is_some());
+        // An embedding task goes on, and its prompt may have been removed before this batch ended.
+        let named = match depth > 0 && is_known {
+            true => launch.named.take(),
+            false => None,
+        };
         if !every_output {
             sequence.launch = None;
         }
-        let Some(name) = name else { return };
-        if depth == 0 || self.requests.get(name).is_none() {
+        let Some(name) = name.filter(|_| depth > 0 && is_known) else {
             return;
-        }
+        };
         let end = self.reusable(id, name, named);
         match marked {
             // The prompt of an embedding task went on in another batch: its end moved.

@@ -4,8 +4,9 @@
 //! sequences span several nodes.
 
 use super::*;
-use crate::adapters::Compared;
-use crate::ids::ContextId;
+use crate::adapters::{Adapter, Compared, Scale};
+use crate::entries::Entry;
+use crate::ids::{Arrival, ContextId};
 use crate::token::Position;
 use naive::{Bytes, Choices, Generator, Pair, Random};
 use proptest::prelude::*;
@@ -216,4 +217,64 @@ fn in_a_bounded_context_the_live_ids_follow_from_the_effects() {
         }
     }
     assert!(out_of_reach >= 100, "{out_of_reach}");
+}
+
+/// Found by `scripts/fuzz ledger`. Each token of an embedding's batch is an output, and the task goes on behind it.
+#[test]
+fn an_embedding_task_keeps_its_adapters_if_its_prompt_is_removed_meanwhile() {
+    let context = ContextId(1);
+    let submitted = |tokens: &[Token]| {
+        let entry = |(position, &token)| Entry {
+            sequence: 0,
+            position,
+            token,
+            output: true,
+        };
+        let entries = (0..).zip(tokens).map(entry).collect();
+        Event::Submitted { context, entries }
+    };
+    let evaluated = || Event::Evaluated {
+        context,
+        failed: Vec::new(),
+    };
+    let adapter = Adapter {
+        address: 1,
+        scale: Scale::new(1.0),
+        invocation: [5].into(),
+    };
+    let events = [
+        Event::NamedAdapters {
+            task: 1,
+            scales: vec![(0, Scale::new(0.0))],
+        },
+        Event::Posted {
+            arrival: Arrival(1),
+            task: 1,
+            id: Some("a".into()),
+        },
+        Event::Launched {
+            sequence: 0,
+            task: 1,
+        },
+        submitted(&[1, 2]),
+        Event::Removed {
+            context,
+            sequence: 0,
+            from: 0,
+            to: -1,
+        },
+        evaluated(),
+        Event::Adapters {
+            context,
+            adapters: vec![adapter],
+            compared: Compared::WhenNamed,
+        },
+        submitted(&[1, 2, 3]),
+        evaluated(),
+    ];
+    let mut pair = Pair::default();
+    for event in events {
+        pair.apply(event).unwrap();
+    }
+    assert_eq!(pair.ledger.live(), 0);
 }
