@@ -9,7 +9,7 @@ use crate::hook_lib::Library;
 use crate::say::say;
 use crate::server::{self, Server};
 use crate::variables::{Lookup, PRELOAD, of_process};
-use crate::{hook_lib, misspelt, obstacle, preload, sys};
+use crate::{hook_lib, misspelt, obstacle, preload, share, sys};
 
 /// Becomes llama-server, with the hook in it if the environment asks for it:
 /// if one of the settings is there that give it something to do. Returns only if that failed, with the exit code, after one line on stderr.
@@ -43,14 +43,20 @@ fn run() -> Result<Infallible, Error> {
     if !wanted {
         return exec(&server::find(of_process)?, arguments);
     }
-    let strict = Settings::from(of_process)?.strict;
+    let settings = Settings::from(of_process)?;
+    let strict = settings.strict;
     let server = server::find(of_process)?;
     match inject(&server) {
-        Ok(library) => say(format_args!(
-            "Launching with {PRELOAD} injected: {} (hook {})",
-            server.path.display(),
-            library,
-        )),
+        Ok(library) => {
+            say(format_args!(
+                "Launching with {PRELOAD} injected: {} (hook {})",
+                server.path.display(),
+                library,
+            ));
+            if settings.store.is_some_and(|store| store.remote.is_some()) {
+                share::start();
+            }
+        }
         Err(why) if strict => return Err(Error::Strict(why)),
         Err(why) => say(format_args!(
             "Launching llama-server without the hook: {why}"

@@ -22,6 +22,7 @@ mod obstacle;
 mod preload;
 mod say;
 mod server;
+mod share;
 mod sys;
 mod table;
 mod variables;

@@ -12,6 +12,7 @@ mod contents;
 mod export;
 mod import;
 mod size;
+mod sync;
 mod text;
 
 use super::servers::{self, Running};
@@ -80,6 +81,15 @@ enum Action {
     #[command(after_help = "Example:
   contextpilot-llama store import tea.pack --folder /var/lib/llama/store")]
     Import(import::Import),
+    /// Keep the folder and a Redis alike, so that several machines have one store
+    ///
+    /// What servers here write is sent, and what other machines have sent is put into the folder, where servers see it within
+    /// seconds. Only chunks of models that a server has used the folder for are fetched. The launcher starts this if
+    /// CONTEXTPILOT_STORE_REMOTE is set.
+    #[command(after_help = "Examples:
+  contextpilot-llama store sync redis://10.0.0.2:6379
+  contextpilot-llama store sync redis://10.0.0.2:6379 --once")]
+    Sync(sync::Sync),
     /// Print the folder
     #[command(after_help = "Example:
   du -sh \"$(contextpilot-llama store path)\"")]
@@ -100,6 +110,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     }
     if let Some(Action::Import(import)) = &options.action {
         return done(import::run(import, &path, &running, options.json));
+    }
+    if let Some(Action::Sync(sync)) = &options.action {
+        return done(sync::run(sync, &path, &running, options.json));
     }
     let shown = || Visible(&path.to_string_lossy()).to_string();
     let folder = Folder::existing(&path).map_err(|e| format!("The store cannot be opened: {e}"))?;
@@ -194,6 +207,27 @@ fn remove(options: &Options, mut contents: Contents, to: u64) -> Result<ExitCode
             bytes(removed.left_bytes)
         )),
     })
+}
+
+/// The budget: as of a server that runs on the folder, else as a server would have it that is started now.
+fn limit(folder: &Folder, path: &Path, running: &[Running]) -> Result<u64, String> {
+    if let Some(text) = of_process.non_empty(env::STORE_GB) {
+        let text = text.to_string_lossy();
+        return read_gigabytes(&text).ok_or_else(|| {
+            format!(
+                "{} is {}: give a number of 10⁹ bytes",
+                env::STORE_GB,
+                Visible(&text)
+            )
+        });
+    }
+    let of_servers = text::users(running, path)
+        .into_iter()
+        .map(|user| user.limit());
+    Ok(of_servers
+        .filter(|limit| *limit > 0)
+        .min()
+        .unwrap_or_else(|| folder.usual_limit()))
 }
 
 /// Whether two paths lead to the same folder.

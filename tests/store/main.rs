@@ -12,6 +12,7 @@ mod moved;
 mod neighbours;
 mod random;
 mod refusals;
+mod remote;
 mod restart;
 mod reuse;
 

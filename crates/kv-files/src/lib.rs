@@ -38,6 +38,7 @@ mod models;
 mod pack;
 mod problem;
 mod watch;
+mod whole;
 mod writer;
 
 pub use folder::{Folder, FolderError, ReadError};
@@ -45,4 +46,5 @@ pub use list::{Header, Headers};
 pub use pack::{Pack, PackError, PackWriter};
 pub use problem::Problem;
 pub use watch::{Listing, Watch};
+pub use whole::read_whole;
 pub use writer::{Done, Refusal, Writer};

@@ -238,6 +238,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         });
         let limit = limit.transpose()?;
         let bounded = self.flag(&table::STORE_BOUNDED)?;
+        let remote = self.text(env::STORE_REMOTE)?.map(Secret::new);
         let Some(folder) = self.path(env::STORE) else {
             return Ok(None);
         };
@@ -245,6 +246,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             true => Ok(Some(StoreAt {
                 folder,
                 limit,
+                remote,
                 bounded,
             })),
             false => Err(Error::new(env::STORE, Cause::NotAbsolute)),

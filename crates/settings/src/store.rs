@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::secret::Secret;
+
 /// Where the prefix store is, and how large it may become.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -10,6 +12,8 @@ pub struct StoreAt {
     pub folder: PathBuf,
     /// The largest size, bytes; `None`: to be chosen by what is free there.
     pub limit: Option<u64>,
+    /// The address of a Redis that holds the store for several machines, as it was given. Nothing for the hook.
+    pub remote: Option<Secret>,
     /// Whether contexts that cannot go back to any position (sliding windows, recurrent states) have a store, too.
     pub bounded: bool,
 }

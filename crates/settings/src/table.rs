@@ -221,6 +221,9 @@ settings! {
         "the folder of the [prefix store](docs/store.md), an absolute path. It is as secret as the prompts";
     STORE_GB = "CONTEXTPILOT_STORE_GB", Text: text("a tenth of what is free, at most 50"),
         "how large the prefix store may become, in 10⁹ bytes, with decimals if need be";
+    STORE_REMOTE = "CONTEXTPILOT_STORE_REMOTE", Text: text("none"),
+        "a Redis that [holds the store for several machines](docs/store.md#several-machines), as `redis://host:6379`: the \
+         launcher starts `contextpilot-llama store sync`";
     STORE_BOUNDED = "CONTEXTPILOT_STORE_BOUNDED", Flag: flag(false),
         "`1`: the prefix store also works for [models whose cache cannot go back](docs/store.md#models-that-cannot-go-back) \
          to any position. Being tried";

@@ -129,27 +129,6 @@ fn check(origin: &Origin, known: &[Origin]) -> Result<(), String> {
     ))
 }
 
-/// The budget: as of a server that runs on the folder, else as a server would have it that is started now.
-fn limit(folder: &Folder, path: &Path, running: &[Running]) -> Result<u64, String> {
-    if let Some(text) = of_process.non_empty(env::STORE_GB) {
-        let text = text.to_string_lossy();
-        return read_gigabytes(&text).ok_or_else(|| {
-            format!(
-                "{} is {}: give a number of 10⁹ bytes",
-                env::STORE_GB,
-                Visible(&text)
-            )
-        });
-    }
-    let of_servers = text::users(running, path)
-        .into_iter()
-        .map(|user| user.limit());
-    Ok(of_servers
-        .filter(|limit| *limit > 0)
-        .min()
-        .unwrap_or_else(|| folder.usual_limit()))
-}
-
 /// Takes the chunks, cut as this store needs them.
 fn take(
     pack: &mut Pack<File>,

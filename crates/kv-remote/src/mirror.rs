@@ -1,0 +1,314 @@
+//! What is sent, and what is fetched.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contextpilot_kv_files::{Folder, Header, Refusal, Watch, Writer, read_whole};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name};
+
+use crate::remote::{Listed, Remote, RemoteError};
+
+/// Chunks of one question.
+const AT_ONCE: usize = 256;
+/// Of what others sent before this began, so many chunks of a model are looked at.
+const LOOK_BACK: usize = 1 << 20;
+/// Bytes that are fetched in one turn, at least, before something is sent again.
+const FETCHED_IN_A_TURN: u64 = 64 << 20;
+/// Bytes of rows that wait for the disk.
+const QUEUE: u64 = 64 << 20;
+/// How long the disk may take for them.
+const DISK: Duration = Duration::from_secs(30);
+/// At the beginning the folder is filled up to so many tenths of its limit. What servers here write needs the rest.
+const FILLED: u64 = 9;
+
+/// How much was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Chunks that were sent.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Chunks that were fetched.
+    pub fetched: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Chunks that were damaged there. They are removed from there.
+    pub damaged: u64,
+}
+
+impl Moved {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            sent: self.sent + other.sent,
+            sent_bytes: self.sent_bytes + other.sent_bytes,
+            fetched: self.fetched + other.fetched,
+            fetched_bytes: self.fetched_bytes + other.fetched_bytes,
+            damaged: self.damaged + other.damaged,
+        }
+    }
+}
+
+/// A folder and a Redis that become alike.
+pub struct Mirror {
+    folder: Folder,
+    watch: Watch,
+    writer: Writer,
+    remote: Remote,
+    limit: u64,
+    /// What is in the folder, and its size on the disk.
+    here: HashMap<Name, u64>,
+    /// What is in the folder and perhaps not there yet, in the order in which prompts continue.
+    unsent: BTreeMap<(Fingerprint, u32, Name), Chunk>,
+    /// What came from there.
+    fetched: HashSet<Name>,
+    /// Of each model, the number of the last chunk that was looked at.
+    seen: HashMap<Fingerprint, u64>,
+    /// The Redis was of no use. It may be another one when it is there again.
+    is_lost: bool,
+}
+
+impl Mirror {
+    /// `limit`: how large the folder may become, bytes.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn new(folder: Folder, remote: Remote, limit: u64) -> io::Result<Self> {
+        Ok(Self {
+            watch: Watch::new(folder.clone()),
+            writer: Writer::start(folder.clone(), QUEUE, || {}, || false)?,
+            folder,
+            remote,
+            limit,
+            here: HashMap::new(),
+            unsent: BTreeMap::new(),
+            fetched: HashSet::new(),
+            seen: HashMap::new(),
+            is_lost: false,
+        })
+    }
+
+    /// The Redis.
+    pub fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// Sends what is new here, and fetches what is new there. After an error of the Redis the next turn compares all
+    /// that is in both.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or the Redis is of no use now. `moved` says what was done before.
+    pub fn turn(&mut self, moved: &mut Moved) -> Result<(), MirrorError> {
+        self.send_all(moved)?;
+        let fetched = self.fetch(moved);
+        self.note(fetched)
+    }
+
+    /// Sends what is new here.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub fn send_all(&mut self, moved: &mut Moved) -> Result<(), MirrorError> {
+        if std::mem::take(&mut self.is_lost) {
+            self.watch = Watch::new(self.folder.clone());
+            self.here.clear();
+            self.unsent.clear();
+            self.fetched.clear();
+            self.seen.clear();
+        }
+        self.look()?;
+        let sent = self.send(moved);
+        self.note(sent)
+    }
+
+    fn note(&mut self, done: Result<(), MirrorError>) -> Result<(), MirrorError> {
+        self.is_lost |= matches!(done, Err(MirrorError::Remote(_)));
+        done
+    }
+
+    /// Finds out what has changed in the folder.
+    fn look(&mut self) -> Result<(), MirrorError> {
+        let mut new = Vec::new();
+        let changed = self.watch.look(|header: Header| new.push(header.chunk));
+        let changed = changed.map_err(MirrorError::Folder)?;
+        let lists = changed
+            .iter()
+            .map(|listing| (listing.first, &listing.names));
+        let lists: HashMap<u8, &Vec<Name>> = lists.collect();
+        let stays = |name: &Name| {
+            let list = lists.get(&name.0[0]);
+            list.is_none_or(|names| names.binary_search(name).is_ok())
+        };
+        self.here.retain(|name, _| stays(name));
+        self.fetched.retain(stays);
+        self.unsent.retain(|(_, _, name), _| stays(name));
+        for chunk in new {
+            self.here.insert(chunk.name, chunk.cost());
+            if !self.fetched.contains(&chunk.name) {
+                let key = (chunk.fingerprint, chunk.start, chunk.name);
+                self.unsent.insert(key, chunk);
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, moved: &mut Moved) -> Result<(), MirrorError> {
+        while let Some((&(of, ..), _)) = self.unsent.first_key_value() {
+            let some = self.unsent.iter().take(AT_ONCE);
+            let some = some.take_while(|((fingerprint, ..), _)| *fingerprint == of);
+            let some: Vec<_> = some.map(|(key, chunk)| (*key, chunk.clone())).collect();
+            let names: Vec<_> = some
+                .iter()
+                .map(|(_, chunk)| (chunk.name, chunk.cost()))
+                .collect();
+            let there = self.remote.has(&of, &names)?;
+            for ((key, chunk), there) in some.iter().zip(there) {
+                // It may have been removed since, or be damaged: a server will find that out.
+                if let (false, Ok(whole)) = (there, self.folder.whole(chunk)) {
+                    self.remote.put(&of, &chunk.name, chunk.cost(), &whole)?;
+                    moved.sent += 1;
+                    moved.sent_bytes += whole.len() as u64;
+                }
+                self.unsent.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Only for models that servers here have used the folder for: others are of no use here.
+    fn fetch(&mut self, moved: &mut Moved) -> Result<(), MirrorError> {
+        for origin in self.folder.origins() {
+            let of = origin.facts.fingerprint();
+            let begin = moved.fetched_bytes;
+            loop {
+                let some = match self.seen.get(&of) {
+                    None => self.latest(&of)?,
+                    Some(&nth) => self.remote.after(&of, nth, AT_ONCE)?,
+                };
+                let is_over = some.len() < AT_ONCE;
+                for listed in some {
+                    self.take(&of, &listed, moved)?;
+                    self.seen.insert(of, listed.nth);
+                }
+                if is_over || moved.fetched_bytes - begin > FETCHED_IN_A_TURN {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Of what was sent before this began, as many of the last ones as there is room for, in order.
+    fn latest(&mut self, of: &Fingerprint) -> Result<Vec<Listed>, RemoteError> {
+        let mut room = (self.limit / 10 * FILLED).saturating_sub(self.here.values().sum());
+        let last = self.remote.last(of, LOOK_BACK)?;
+        let newest = last.first().map_or(0, |listed| listed.nth);
+        let fits = |listed: &Listed| {
+            let size = if self.here.contains_key(&listed.name) {
+                0
+            } else {
+                listed.size
+            };
+            let left = room.checked_sub(size);
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let mut some: Vec<Listed> = last.into_iter().take_while(fits).collect();
+        some.reverse();
+        if some.is_empty() {
+            self.seen.insert(*of, newest);
+        }
+        Ok(some)
+    }
+
+    /// Fetches a chunk, and what it continues.
+    fn take(
+        &mut self,
+        of: &Fingerprint,
+        listed: &Listed,
+        moved: &mut Moved,
+    ) -> Result<(), MirrorError> {
+        let mut names = vec![(listed.name, Some(listed))];
+        while let Some((name, listed)) = names.pop() {
+            if self.here.contains_key(&name) {
+                continue;
+            }
+            let Some(bytes) = self.remote.get(&name)? else {
+                if let Some(listed) = listed {
+                    self.remote.forget(of, listed)?;
+                }
+                continue;
+            };
+            let size = bytes.len() as u64;
+            let chunk = read_whole(bytes).ok();
+            let chunk = chunk.filter(|(chunk, _)| chunk.name == name && chunk.fingerprint == *of);
+            let Some((chunk, rows)) = chunk else {
+                moved.damaged += 1;
+                if let Some(listed) = listed {
+                    self.remote.forget(of, listed)?;
+                }
+                continue;
+            };
+            self.write(&chunk, rows)?;
+            moved.fetched += 1;
+            moved.fetched_bytes += size;
+            names.extend(chunk.parent.map(|(parent, _)| (parent, None)));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, chunk: &Chunk, rows: Vec<u8>) -> Result<(), MirrorError> {
+        let rows = Arc::new(rows);
+        let mut written = self.writer.write(chunk, Arc::clone(&rows));
+        if written == Err(Refusal::Full) {
+            self.writer.flush(DISK);
+            written = self.writer.write(chunk, rows);
+        }
+        written.map_err(MirrorError::Writer)?;
+        self.writer.done().for_each(drop);
+        self.here.insert(chunk.name, chunk.cost());
+        self.fetched.insert(chunk.name);
+        Ok(())
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.writer.flush(DISK);
+    }
+}
+
+/// Why nothing is moved now.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MirrorError {
+    /// The folder cannot be read.
+    Folder(io::Error),
+    /// The folder takes nothing.
+    Writer(Refusal),
+    /// The Redis is of no use.
+    Remote(RemoteError),
+}
+
+impl From<RemoteError> for MirrorError {
+    fn from(error: RemoteError) -> Self {
+        Self::Remote(error)
+    }
+}
+
+impl fmt::Display for MirrorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(error) => write!(f, "the folder cannot be read ({error})"),
+            Self::Writer(Refusal::Full) => f.write_str("the disk is too slow"),
+            Self::Writer(_) => f.write_str("the folder cannot be written: is its disk full?"),
+            Self::Remote(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for MirrorError {}

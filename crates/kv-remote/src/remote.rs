@@ -1,0 +1,295 @@
+//! The Redis.
+
+use std::fmt;
+use std::time::Duration;
+
+use contextpilot_kv_store::{Fingerprint, Name};
+use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, cmd, pipe};
+
+const PREFIX: &str = "contextpilot:kv:1";
+const CONNECT: Duration = Duration::from_secs(2);
+/// For one question. A chunk has some megabytes.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// A chunk that is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) name: Name,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Later ones have larger numbers.
+    pub(crate) nth: u64,
+}
+
+/// A Redis that holds chunks. It is connected to when something is asked, and again after an error.
+pub struct Remote {
+    client: Client,
+    connection: Option<Connection>,
+    shown: String,
+}
+
+impl Remote {
+    /// `redis://[user:password@]host[:port][/number]`, or `redis+unix:///path`. Nothing is opened.
+    ///
+    /// # Errors
+    /// It is no such address.
+    pub fn new(url: &str) -> Result<Self, RemoteError> {
+        let no_url = |why: &dyn fmt::Display| {
+            RemoteError::new(
+                Trouble::Address,
+                format!(
+                    "{} is no address of a Redis ({why}): write redis://host:6379",
+                    shown(url)
+                ),
+            )
+        };
+        if !url.starts_with("redis://") && !url.starts_with("redis+unix://") {
+            return Err(no_url(&"only redis:// and redis+unix:// are known"));
+        }
+        let client = Client::open(url).map_err(|error| no_url(&error))?;
+        Ok(Self {
+            client,
+            connection: None,
+            shown: shown(url),
+        })
+    }
+
+    /// The address, without a password.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// Which of these are there.
+    pub(crate) fn has(
+        &mut self,
+        of: &Fingerprint,
+        chunks: &[(Name, u64)],
+    ) -> Result<Vec<bool>, RemoteError> {
+        let mut questions = pipe();
+        for (name, size) in chunks {
+            questions.cmd("EXISTS").arg(chunk_key(name));
+            questions
+                .cmd("ZSCORE")
+                .arg(model_key(of))
+                .arg(member(name, *size));
+        }
+        let answers: Vec<(bool, Option<f64>)> = self.ask(|connection| {
+            let flat: Vec<redis::Value> = questions.query(connection)?;
+            let mut pairs = flat.chunks_exact(2);
+            let pairs = pairs.by_ref().map(|pair| {
+                let there = redis::from_redis_value_ref(&pair[0])?;
+                Ok((there, redis::from_redis_value_ref(&pair[1])?))
+            });
+            pairs.collect()
+        })?;
+        Ok(answers
+            .into_iter()
+            .map(|(there, listed)| there && listed.is_some())
+            .collect())
+    }
+
+    /// Sends a chunk: `whole` is as its file has it.
+    pub(crate) fn put(
+        &mut self,
+        of: &Fingerprint,
+        name: &Name,
+        size: u64,
+        whole: &[u8],
+    ) -> Result<(), RemoteError> {
+        self.ask(|connection| {
+            cmd("SET")
+                .arg(chunk_key(name))
+                .arg(whole)
+                .exec(connection)?;
+            let nth: u64 = cmd("INCR")
+                .arg(format!("{PREFIX}:sent"))
+                .query(connection)?;
+            let list = cmd("ZADD")
+                .arg(model_key(of))
+                .arg(nth)
+                .arg(member(name, size))
+                .exec(connection);
+            list
+        })
+    }
+
+    /// What was sent after the `nth`, in order; at most so many.
+    pub(crate) fn after(
+        &mut self,
+        of: &Fingerprint,
+        nth: u64,
+        most: usize,
+    ) -> Result<Vec<Listed>, RemoteError> {
+        let mut question = cmd("ZRANGE");
+        question
+            .arg(model_key(of))
+            .arg(format!("({nth}"))
+            .arg("+inf")
+            .arg("BYSCORE");
+        question.arg("LIMIT").arg(0).arg(most).arg("WITHSCORES");
+        self.listed(&question)
+    }
+
+    /// The last that were sent, the last one first; at most so many.
+    pub(crate) fn last(
+        &mut self,
+        of: &Fingerprint,
+        most: usize,
+    ) -> Result<Vec<Listed>, RemoteError> {
+        let mut question = cmd("ZRANGE");
+        question
+            .arg(model_key(of))
+            .arg(0)
+            .arg(most.saturating_sub(1))
+            .arg("REV")
+            .arg("WITHSCORES");
+        self.listed(&question)
+    }
+
+    fn listed(&mut self, question: &redis::Cmd) -> Result<Vec<Listed>, RemoteError> {
+        let members: Vec<(String, f64)> = self.ask(|connection| question.query(connection))?;
+        let listed = members.iter().filter_map(|(member, nth)| {
+            let (name, size) = member.split_once(':')?;
+            Some(Listed {
+                name: name.parse().ok()?,
+                size: size.parse().ok()?,
+                // Exact up to 2⁵³.
+                nth: *nth as u64,
+            })
+        });
+        Ok(listed.collect())
+    }
+
+    /// A chunk, if it is there.
+    pub(crate) fn get(&mut self, name: &Name) -> Result<Option<Vec<u8>>, RemoteError> {
+        self.ask(|connection| cmd("GET").arg(chunk_key(name)).query(connection))
+    }
+
+    /// Takes a chunk off the list, and removes it if it is there.
+    pub(crate) fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
+        let member = member(&listed.name, listed.size);
+        self.ask(|connection| {
+            cmd("ZREM")
+                .arg(model_key(of))
+                .arg(member)
+                .exec(connection)?;
+            cmd("UNLINK").arg(chunk_key(&listed.name)).exec(connection)
+        })
+    }
+
+    fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&mut Connection) -> RedisResult<T>,
+    ) -> Result<T, RemoteError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => connect(&self.client).map_err(|error| self.trouble(&error))?,
+        };
+        match question(&mut connection) {
+            Ok(answer) => {
+                self.connection = Some(connection);
+                Ok(answer)
+            }
+            // What the connection would say next may belong to the last question: it is not used again.
+            Err(error) => Err(self.trouble(&error)),
+        }
+    }
+
+    fn trouble(&self, error: &RedisError) -> RemoteError {
+        let trouble = match error.kind() {
+            _ if error.code() == Some("OOM") => Trouble::Full,
+            ErrorKind::Io => Trouble::Away,
+            _ => Trouble::Refused,
+        };
+        RemoteError::new(trouble, format!("{}: {error}", self.shown))
+    }
+}
+
+fn connect(client: &Client) -> RedisResult<Connection> {
+    let connection = client.get_connection_with_timeout(CONNECT)?;
+    connection.set_read_timeout(Some(ANSWER))?;
+    connection.set_write_timeout(Some(ANSWER))?;
+    Ok(connection)
+}
+
+fn chunk_key(name: &Name) -> String {
+    format!("{PREFIX}:chunk:{name}")
+}
+
+fn model_key(of: &Fingerprint) -> String {
+    format!("{PREFIX}:model:{of}")
+}
+
+fn member(name: &Name, size: u64) -> String {
+    format!("{name}:{size}")
+}
+
+/// An address without user and password.
+fn shown(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let at = rest.rsplit_once('@').map_or(rest, |(_, at)| at);
+            format!("{scheme}://{at}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+/// Why a Redis is of no use now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The address is wrong.
+    Address,
+    /// It does not answer.
+    Away,
+    /// It takes no more: its memory is full, and it may evict nothing.
+    Full,
+    /// It refuses: a password is missing, or it is something else.
+    Refused,
+}
+
+/// Why a Redis is of no use now. `Display` has one line.
+#[derive(Clone, Debug)]
+pub struct RemoteError {
+    /// The kind.
+    pub trouble: Trouble,
+    text: String,
+}
+
+impl RemoteError {
+    fn new(trouble: Trouble, text: String) -> Self {
+        let text = text.replace(['\n', '\r'], " ");
+        Self { trouble, text }
+    }
+}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for RemoteError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let remote = Remote::new("redis://me:secret@127.0.0.1:1/2").ok().unwrap();
+        assert_eq!(remote.shown(), "redis://127.0.0.1:1/2");
+        for wrong in ["s3://bucket", "rediss://me:secret@host", "host:6379", ""] {
+            let error = Remote::new(wrong).err().unwrap();
+            assert_eq!(error.trouble, Trouble::Address);
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn who_does_not_answer_is_away() {
+        let mut remote = Remote::new("redis://127.0.0.1:1").ok().unwrap();
+        let error = remote.get(&Name([0; 16])).unwrap_err();
+        assert_eq!(error.trouble, Trouble::Away, "{error}");
+    }
+}

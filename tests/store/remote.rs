@@ -1,0 +1,199 @@
+//! Several machines with one store: folders that are kept alike through a real Redis.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use contextpilot_testbed::{Builder, skip, until};
+use serde_json::Value;
+
+use super::{SIGTERM, Stored, files, folder, one_slot, started, tokens};
+
+/// A Redis of the test's own.
+struct Redis {
+    process: Child,
+    at: SocketAddr,
+}
+
+impl Redis {
+    /// `None`: there is none on this machine.
+    fn start(arguments: &[&str]) -> Option<Self> {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = free.local_addr().unwrap();
+        drop(free);
+        Self::start_at(at, arguments)
+    }
+
+    fn start_at(at: SocketAddr, arguments: &[&str]) -> Option<Self> {
+        let Ok(program) = which::which("redis-server") else {
+            skip("there is no redis-server; install it (Debian: redis-server)");
+            return None;
+        };
+        let mut command = Command::new(program);
+        command.args(["--port", &at.port().to_string(), "--bind", "127.0.0.1"]);
+        command
+            .args(["--save", "", "--appendonly", "no"])
+            .args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let redis = Self {
+            process: command.spawn().unwrap(),
+            at,
+        };
+        until("the Redis answers", || TcpStream::connect(at).ok());
+        Some(redis)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.at)
+    }
+
+    /// The first line of an answer to a command, in words without blanks.
+    fn say(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(self.at).unwrap();
+        stream
+            .write_all(format!("{command}\r\n").as_bytes())
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// How many chunks it has: the other two keys are the list and the number.
+    fn chunks(&self) -> usize {
+        let keys = self.say("DBSIZE");
+        let keys: usize = keys.trim_start_matches(':').parse().unwrap();
+        keys.saturating_sub(2)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn shared(redis: &Redis) -> Builder {
+    one_slot().env("CONTEXTPILOT_STORE_REMOTE", redis.url())
+}
+
+/// `contextpilot-llama store sync URL --once --json`.
+fn once(folder: &Path, redis: &Redis) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
+    command.args(["store", "sync", &redis.url(), "--once", "--json"]);
+    command.env("CONTEXTPILOT_STORE", folder);
+    command.env("XDG_RUNTIME_DIR", folder).env("HOME", folder);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_server_loads_what_one_on_another_machine_evaluated() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let (here, there) = (folder(), folder());
+    let mut one = Stored::start(&shared(&redis), here.path());
+    let mut other = Stored::start(&shared(&redis), there.path());
+    let plain = started(&one_slot());
+    let (tea, sea) = (tokens(134, 700), tokens(135, 500));
+    one.ask(&tea);
+    one.ask(&sea);
+    // What is only in the slot is stored when the server ends, and sent after that.
+    one.server.stop(SIGTERM).unwrap();
+    until("all is there", || {
+        let chunks = files(here.path()).len();
+        (chunks > 0 && redis.chunks() == chunks && other.figures().chunks == chunks as u64)
+            .then_some(())
+    });
+    let (_, account) = other.compare(&plain, &tea);
+    assert_eq!(account.from.store, 699, "{account:?}");
+    let (_, account) = other.compare(&plain, &sea);
+    assert_eq!(account.from.store, 499, "{account:?}");
+
+    // Nothing is fetched for a model of which no server here knows.
+    let elsewhere = folder();
+    let moved = once(elsewhere.path(), &redis);
+    assert_eq!(
+        (&moved["sent"], &moved["fetched"]),
+        (&0.into(), &0.into()),
+        "{moved}"
+    );
+    // A server that starts on an empty folder has all of it, too.
+    let mut third = Stored::start(&shared(&redis), elsewhere.path());
+    until("all is fetched", || {
+        (third.figures().chunks >= redis.chunks() as u64).then_some(())
+    });
+    let (_, account) = third.compare(&plain, &tea);
+    assert_eq!(account.from.store, 699, "{account:?}");
+}
+
+#[test]
+fn what_is_damaged_there_is_not_taken() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let (here, there) = (folder(), folder());
+    for (folder, prompt) in [(&here, tokens(136, 400)), (&there, tokens(137, 40))] {
+        let mut stored = Stored::start(&one_slot(), folder.path());
+        stored.ask(&prompt);
+        stored.server.stop(SIGTERM).unwrap();
+    }
+    let sent = once(here.path(), &redis);
+    let own = files(here.path());
+    assert_eq!(sent["sent"], own.len(), "{sent}");
+    let name = own[0].file_stem().unwrap().to_str().unwrap();
+    let key = format!("contextpilot:kv:1:chunk:{name}");
+    // One bit of its rows.
+    assert!(redis.say(&format!("SETBIT {key} 20000 1")).starts_with(':'));
+    assert!(redis.say(&format!("SETBIT {key} 20001 0")).starts_with(':'));
+    assert!(redis.say(&format!("SETBIT {key} 20002 1")).starts_with(':'));
+    let moved = once(there.path(), &redis);
+    assert_eq!(moved["damaged"], 1, "{moved}");
+    assert_eq!(redis.say(&format!("EXISTS {key}")), ":0");
+    // Who has it sends it again.
+    assert_eq!(once(here.path(), &redis)["sent"], 1);
+    assert_eq!(once(there.path(), &redis)["fetched"], 1);
+    assert_eq!(once(there.path(), &redis)["fetched"], 0);
+}
+
+#[test]
+fn a_redis_that_is_full_or_gone_costs_nothing_but_its_help() {
+    let full = ["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"];
+    let Some(redis) = Redis::start(&full) else {
+        return;
+    };
+    let folder = folder();
+    let mut stored = Stored::start(&shared(&redis), folder.path());
+    let plain = started(&one_slot());
+    for seed in 138..141 {
+        stored.compare(&plain, &tokens(seed, 700));
+    }
+    until("it is said that it is full", || {
+        stored
+            .server
+            .stderr()
+            .contains("set maxmemory-policy allkeys-lru there")
+            .then_some(())
+    });
+    let at = redis.at;
+    drop(redis);
+    until("it is said that it is gone", || {
+        let said = stored.server.stderr();
+        let lines = said
+            .lines()
+            .filter(|line| line.contains("is not kept alike"));
+        (lines.count() == 2).then_some(())
+    });
+    let (_, account) = stored.compare(&plain, &tokens(138, 700));
+    assert_eq!(account.from.store, 699, "{account:?}");
+    // Another Redis at the same address gets all of it.
+    let redis = Redis::start_at(at, &[]).unwrap();
+    until("all is sent", || {
+        (redis.chunks() > 0 && redis.chunks() as u64 == stored.figures().chunks).then_some(())
+    });
+    assert!(stored.server.stderr().contains("is there again: "));
+}
