@@ -123,15 +123,16 @@ export class BillView implements View {
             return;
         }
         fill(this.advice);
-        if (report) {
-            add(this.advice, el("p", { class: "note" }, "The simulator needs a recording: contextpilot-llama report traffic.file"));
-            return;
-        }
         const rules = advised(bill, stats?.store ?? null);
         if (rules.length === 0) add(this.advice, el("p", {}, bill.evaluated === 0 ? "Nothing was evaluated in this time." : "Nothing that was cached was evaluated again in this time."));
         for (const rule of rules) {
             const share = bill.evaluated > 0 ? rule.tokens / bill.evaluated : 0;
             add(this.advice, this.card(rule.flags, `at most ${plural(rule.tokens, "token")} and ${seconds(bill.seconds * share)}`, rule.why));
+        }
+        if (report) {
+            const why = report.kind === "recording" ? "This report was made without the simulator (--no-simulation)." : "The simulator needs a recording: contextpilot-llama report traffic.file";
+            add(this.advice, el("p", { class: "note" }, why));
+            return;
         }
         const file = stats?.recording?.file;
         add(this.advice, el("p", { class: "note" }, file ? "What it would really bring, the simulator says from the recording of this server:" : "What it would really bring, the simulator says from a recording. Start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, then:"), this.code("contextpilot-llama advise"));
