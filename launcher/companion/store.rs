@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use contextpilot_kv_files::Folder;
-use contextpilot_settings::env;
+use contextpilot_settings::{env, read_gigabytes};
 use serde_json::json;
 
 mod contents;
@@ -102,17 +102,13 @@ const DAMAGED: u8 = 2;
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let running = servers::running();
     let path = folder(options, &running)?;
-    if matches!(options.action, Some(Action::Path)) {
-        return done(match options.json {
-            true => print_json(&json!({ "folder": path })),
-            false => print(&format!("{}\n", path.display())),
-        });
-    }
-    if let Some(Action::Import(import)) = &options.action {
-        return done(import::run(import, &path, &running, options.json));
-    }
-    if let Some(Action::Sync(sync)) = &options.action {
-        return done(sync::run(sync, &path, &running, options.json));
+    let json = options.json;
+    match &options.action {
+        Some(Action::Path) if json => return done(print_json(&json!({ "folder": path }))),
+        Some(Action::Path) => return done(print(&format!("{}\n", path.display()))),
+        Some(Action::Import(import)) => return done(import::run(import, &path, &running, json)),
+        Some(Action::Sync(sync)) => return done(sync::run(sync, &path, &running, json)),
+        _ => {}
     }
     let shown = || Visible(&path.to_string_lossy()).to_string();
     let folder = Folder::existing(&path).map_err(|e| format!("The store cannot be opened: {e}"))?;
@@ -127,8 +123,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let contents =
         Contents::read(folder).map_err(|e| format!("{} cannot be read: {e}", shown()))?;
     match &options.action {
-        Some(Action::Export(export)) => done(export::run(export, &contents, options.json)),
-        None | Some(Action::Path | Action::Import(_)) => {
+        Some(Action::Export(export)) => done(export::run(export, &contents, json)),
+        None | Some(Action::Path | Action::Import(_) | Action::Sync(_)) => {
             let users = text::users(&running, &path);
             done(match options.json {
                 true => print_json(&text::json(&path, &contents, &users)),

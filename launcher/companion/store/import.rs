@@ -9,14 +9,13 @@ use std::time::Duration;
 use clap::Args;
 use contextpilot_kv_files::{Done, Folder, Pack, Refusal, Writer};
 use contextpilot_kv_store::{Chunk, Layout, Name, Origin, Store};
-use contextpilot_settings::{env, read_gigabytes};
+use contextpilot_settings::env;
 use serde::Serialize;
 
 use super::contents::Contents;
-use super::text;
+use super::limit;
 use crate::companion::servers::Running;
 use crate::companion::show::{Visible, bytes, count, print, print_json};
-use crate::variables::{Lookup, of_process};
 
 #[derive(Args)]
 pub(super) struct Import {
