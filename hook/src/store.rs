@@ -105,9 +105,7 @@ pub(crate) fn is_on() -> bool {
 /// Why there is no store, as the rest of a message.
 pub(crate) fn start(at: &StoreAt) -> Result<(), String> {
     figures::set_folder(&at.folder);
-    if at.bounded {
-        exact::want();
-    }
+    exact::want(at.bounded);
     content::begin_engine();
     // On a thread of ours, which needs no guard.
     let opened = Shelf::open(at, |shelf| {

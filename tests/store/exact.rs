@@ -107,6 +107,12 @@ fn the_batches_of_two_prompts_need_not_end_at_the_same_places() {
         let mut first = Stored::start(&one_slot(arch), folder.path());
         let tea = tokens(6, 2600);
         first.ask(&tea);
+        first.ask(&tokens(8, 50));
+        // At its end the server waits two seconds for its files, which is not long on a busy machine.
+        until("the chunks are on disk", || {
+            let chunks = first.figures().chunks;
+            (files(folder.path()).len() as u64 == chunks).then_some(())
+        });
         first.server.stop(SIGTERM).unwrap();
 
         let small = one_slot(arch).args(["-b", "67"]);

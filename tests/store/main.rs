@@ -15,6 +15,7 @@ mod refusals;
 mod remote;
 mod restart;
 mod reuse;
+mod stale;
 
 use std::path::{Path, PathBuf};
 
@@ -57,7 +58,7 @@ impl Stored {
         Self::start_as(builder, folder, budget, "1")
     }
 
-    /// With this value of `CONTEXTPILOT_STORE_BOUNDED`.
+    /// With this value of `CONTEXTPILOT_STORE_BOUNDED`; empty: as if it were not set.
     fn start_as(builder: &Builder, folder: &Path, budget: &str, bounded: &str) -> Self {
         let mut server = builder
             .clone()

@@ -53,9 +53,9 @@ const MODELS: [(Arch, &[&str]); 6] = [
     (Arch::Jamba, &[]),
 ];
 
-/// Models whose cache cannot go back. On a busy machine llama-server 0.7.0 answers some of this traffic wrongly with
-/// them, without any hook: 4 of 3,791 answers of Mamba, by up to 0.44. So their answers are judged
-/// strictly only where a fresh server is asked again.
+/// Models whose cache cannot go back. llama-server 0.7.0 answers some of this traffic wrongly with them, without any hook
+/// (`stale.rs`): 4 of 3,791 answers of Mamba, by up to 0.44. So their answers are judged strictly only where a fresh
+/// server is asked again.
 fn is_bounded(arch: Arch) -> bool {
     matches!(arch, Arch::Gemma2 | Arch::Mamba | Arch::Jamba)
 }

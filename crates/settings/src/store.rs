@@ -14,8 +14,20 @@ pub struct StoreAt {
     pub limit: Option<u64>,
     /// The address of a Redis that holds the store for several machines, as it was given. Nothing for the hook.
     pub remote: Option<Secret>,
-    /// Whether contexts that cannot go back to any position (sliding windows, recurrent states) have a store, too.
-    pub bounded: bool,
+    /// Which contexts that cannot go back to any position have a store, too.
+    pub bounded: Bounded,
+}
+
+/// Which contexts that cannot go back to any position have a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bounded {
+    /// None of them.
+    Neither,
+    /// Those with a recurrent state, but for those that have sliding windows as well.
+    #[default]
+    Recurrent,
+    /// All.
+    All,
 }
 
 /// A million times 10⁹ bytes. More is taken for a typing error.

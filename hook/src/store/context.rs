@@ -8,7 +8,7 @@ use contextpilot_kv_store::{
 };
 
 use super::content::{self, Content};
-use super::exact::{Bounds, Waiting};
+use super::exact::{self, Bounds, Waiting};
 use super::figures;
 use super::rates::Rates;
 use crate::attach::{original, plain};
@@ -167,6 +167,9 @@ impl ContextStore {
 
     /// The context cannot go back to any position.
     pub(super) fn bind(&mut self, facts: &Facts) {
+        if !exact::is_wanted(facts.window) {
+            return self.refuse(exact::NOT_WANTED);
+        }
         if original::llama_state_seq_get_size_ext().is_none() {
             return self.refuse("this engine has no partial states (sliding window, recurrent)");
         }

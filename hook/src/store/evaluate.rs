@@ -310,10 +310,8 @@ fn describe(context: Pointer) {
     let facts = unsafe { Facts::of(context) };
     with_context(context, |_, one| {
         one.describe(&facts);
-        match contexts::is_bounded(context) {
-            true if exact::is_wanted() => one.bind(&facts),
-            true => one.refuse(exact::NOT_WANTED),
-            false => {}
+        if contexts::is_bounded(context) {
+            one.bind(&facts);
         }
     });
 }

@@ -1,0 +1,95 @@
+//! llama-server's own mistake with states that cannot go back: a checkpoint that stays although the prompt that it is of
+//! is gone.
+
+use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server};
+
+use super::{SIGTERM, Stored, asking, files, folder, started, tokens};
+
+/// One slot, and a physical batch that is smaller than the second prompt: else the server takes the checkpoint that it
+/// has to go back to anew, and finds that first.
+fn one_slot(arch: Arch) -> Builder {
+    Server::builder()
+        .model(&Model::tiny(arch))
+        .bare_slots(1)
+        .args(["-c", "1024", "-b", "256", "-ub", "32"])
+}
+
+/// The prompts of the trace, in order. The server takes a checkpoint before the last four tokens of the second one, whose
+/// last token is 301, and another one token before. The third goes back to the latter, and has another token there. The
+/// last goes on along the third.
+fn prompts() -> [Vec<u32>; 4] {
+    let third = [&[300, 302][..], &tokens(70, 100)].concat();
+    let last = [&third[..5], &tokens(71, 60)].concat();
+    [vec![300], vec![300, 301, 310, 311, 312, 313], third, last]
+}
+
+/// What the server takes the last prompt for.
+fn mistaken() -> Vec<u32> {
+    let mut last = prompts()[3].clone();
+    last[1] = 301;
+    last
+}
+
+/// The first two end with the prompt: then the slot holds nothing behind it.
+fn request(prompt: &[u32]) -> Request {
+    match prompt.len() {
+        ..10 => asking(prompt).predict(1),
+        _ => asking(prompt),
+    }
+}
+
+/// The generated tokens, and the logarithms of their probabilities.
+fn said(answer: &Completion) -> Vec<(u64, f64)> {
+    let steps = answer.raw["completion_probabilities"].as_array();
+    let step = |one: &serde_json::Value| Some((one["id"].as_u64()?, one["logprob"].as_f64()?));
+    steps.expect("asked for").iter().filter_map(step).collect()
+}
+
+fn are_equal(one: &[(u64, f64)], other: &[(u64, f64)]) -> bool {
+    let mut both = one.iter().zip(other);
+    one.len() == other.len() && both.all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 0.01)
+}
+
+#[test]
+fn what_follows_the_servers_stale_checkpoint_is_answered_as_ever_and_not_stored() {
+    for arch in [Arch::Mamba, Arch::Jamba] {
+        let plain = started(&one_slot(arch));
+        let answers = prompts().map(|prompt| plain.complete(&request(&prompt)).unwrap());
+        let theirs = said(&answers[3]);
+        let alone = |prompt: &[u32]| {
+            let request = asking(prompt).with("cache_prompt", false);
+            said(&plain.complete(&request).unwrap())
+        };
+        let (right, mistaken_for) = (alone(&prompts()[3]), alone(&mistaken()));
+        assert!(
+            !are_equal(&right, &mistaken_for),
+            "{arch}: it shows nothing"
+        );
+        // Of other servers it is not known.
+        if std::env::var_os("LLAMA_SERVER_BIN").is_none() {
+            assert!(
+                !are_equal(&theirs, &right),
+                "{arch}: the server answers rightly now: docs/store.md, random.rs"
+            );
+        }
+
+        let folder = folder();
+        let mut stored = Stored::start_as(&one_slot(arch), folder.path(), "1", "");
+        for (prompt, theirs) in prompts().iter().zip(&answers) {
+            let (ours, account) = stored.send(request(prompt));
+            assert!(
+                are_equal(&said(&ours), &said(theirs)),
+                "{arch}: {account:?}"
+            );
+        }
+        stored.server.stop(SIGTERM).unwrap();
+        assert!(!files(folder.path()).is_empty());
+
+        // The store has the third prompt, and not the last one: the server went back to a state of something else.
+        let mut next = Stored::start_as(&one_slot(arch), folder.path(), "1", "");
+        let (ours, account) = next.ask(&prompts()[3]);
+        assert!(are_equal(&said(&ours), &right), "{arch}: {account:?}");
+        let (_, account) = next.ask(&prompts()[2]);
+        assert!(account.from.store >= 60, "{arch}: {account:?}");
+    }
+}
