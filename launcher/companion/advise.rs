@@ -15,7 +15,7 @@ use crate::say::say;
 ///
 /// Tries other flags on the recording of a server that was started with CONTEXTPILOT_TRAFFIC_FILE, and
 /// names the one or two changes that gain most, with their cost in memory, or says that nothing
-/// would help. Also says how much only the client can change, because its prompts differ near their beginning.
+/// would help. Slots, host cache and prefix store are weighed against each other. Also says how much only the client can change, because its prompts differ near their beginning.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama advise
@@ -74,12 +74,15 @@ fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
 pub(super) struct AdviceOut {
     recorded: PointOut,
     changes: Vec<ChangeOut>,
+    alone: Vec<ChangeOut>,
     tokens: TokensOut,
 }
 
 #[derive(Serialize)]
 struct ChangeOut {
     flags: Vec<String>,
+    /// 10⁹ bytes; without a change of it, null.
+    store_gb: Option<f64>,
     point: PointOut,
 }
 
@@ -91,19 +94,23 @@ struct TokensOut {
     differs_at: Option<u32>,
 }
 
+impl ChangeOut {
+    fn of(change: &Change) -> Self {
+        Self {
+            flags: change.flags.clone(),
+            store_gb: change.store_limit.map(|limit| limit as f64 / 1e9),
+            point: PointOut::of(&change.point),
+        }
+    }
+}
+
 impl AdviceOut {
     pub(super) fn of(advice: &Advice) -> Self {
         let tokens = &advice.tokens;
         Self {
             recorded: PointOut::of(&advice.recorded),
-            changes: advice
-                .changes
-                .iter()
-                .map(|change| ChangeOut {
-                    flags: change.flags.clone(),
-                    point: PointOut::of(&change.point),
-                })
-                .collect(),
+            changes: advice.changes.iter().map(ChangeOut::of).collect(),
+            alone: advice.alone.iter().map(ChangeOut::of).collect(),
             tokens: TokensOut {
                 prefix: tokens.prefix,
                 behind_a_difference: tokens.behind_a_difference,
@@ -117,9 +124,10 @@ impl AdviceOut {
 fn text(advice: &Advice) -> String {
     let recorded = &advice.recorded;
     let mut text = format!(
-        "Now {} of {} prompt tokens are reused; evaluating the others takes {:.1} s.\n",
-        percent(Some(recorded.reused_share())),
+        "Now {} of {} prompt tokens are {}; evaluating the others takes {:.1} s.\n",
+        percent(Some(recorded.spared_share())),
         count(recorded.prompt_tokens),
+        spared(recorded),
         recorded.prompt_seconds,
     );
     if advice.changes.is_empty() {
@@ -127,6 +135,19 @@ fn text(advice: &Advice) -> String {
     }
     for change in &advice.changes {
         text += &said(change, recorded);
+    }
+    let is_said = |one: &&Change| {
+        let same =
+            |other: &Change| (&one.flags, one.store_limit) == (&other.flags, other.store_limit);
+        !advice.changes.iter().any(same)
+    };
+    let others: Vec<&Change> = advice.alone.iter().filter(is_said).collect();
+    if !others.is_empty() {
+        text += "By itself, each in place of that:\n";
+        text.extend(others.into_iter().map(|change| said(change, recorded)));
+    }
+    if recorded.context_bytes == 0 {
+        text += "The recording does not say how large the KV of a token is, so no prefix store was weighed.\n";
     }
     let tokens = &advice.tokens;
     let share = |part: u64| percent(Some(part as f64 / recorded.prompt_tokens.max(1) as f64));
@@ -158,12 +179,33 @@ fn said(change: &Change, recorded: &Point) -> String {
         std::cmp::Ordering::Less => format!("{} less", bytes(then - now)),
         std::cmp::Ordering::Equal => "no more".to_owned(),
     };
-    format!(
-        "{}: {} reused, {:.1} s less for prompts; {} host memory, {} for the context.\n",
-        change.flags.join(" "),
-        percent(Some(point.reused_share())),
+    let mut names = change.flags.clone();
+    if let Some(limit) = change.store_limit {
+        names.push(format!("CONTEXTPILOT_STORE_GB={}", limit as f64 / 1e9));
+    }
+    let mut text = format!(
+        "{}: {} {}, {:.1} s less for prompts; {} host memory, {} for the context",
+        names.join(" "),
+        percent(Some(point.spared_share())),
+        spared(point),
         recorded.prompt_seconds - point.prompt_seconds,
         more(point.host_bytes, recorded.host_bytes),
         more(point.context_bytes, recorded.context_bytes),
-    )
+    );
+    if point.setting.store_limit > 0 {
+        text += &format!(
+            ", {} on disk, whose copies take {:.1} s",
+            more(point.store_bytes, recorded.store_bytes),
+            point.store_seconds,
+        );
+    }
+    text + ".\n"
+}
+
+/// What became of tokens that were not evaluated.
+fn spared(point: &Point) -> &'static str {
+    match point.loaded_tokens {
+        0 => "reused",
+        _ => "reused or loaded",
+    }
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use contextpilot_simulate::{Point, Setting, simulate};
+use contextpilot_settings::read_gigabytes;
+use contextpilot_simulate::{Point, STORE_SPEED, Setting, simulate};
 use contextpilot_traffic::{Traffic, read};
 use serde::Serialize;
 
@@ -21,7 +22,8 @@ mod plot;
 /// recorded.
 #[derive(Args)]
 #[command(after_help = "Example:
-  contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg")]
+  contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg
+  contextpilot-llama simulate traffic --store-gb 0,10,50")]
 pub(super) struct Options {
     /// The recording
     #[arg(value_name = "FILE")]
@@ -38,11 +40,17 @@ pub(super) struct Options {
     /// Tokens that a chunk must have to be moved up
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     cache_reuse: Vec<u32>,
+    /// Budgets of a prefix store (CONTEXTPILOT_STORE_GB) in 10⁹ bytes, with decimals if need be; 0: none
+    #[arg(long, value_name = "GB,…", value_delimiter = ',', value_parser = gigabytes)]
+    store_gb: Vec<u64>,
+    /// How fast its chunks are copied in and out, in 10⁶ bytes a second
+    #[arg(long, value_name = "MB", default_value_t = STORE_SPEED / 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    store_speed: u64,
     /// Write a plot of the shares of tokens that are reused
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print JSON: a list of points with their flags, reused_share, evaluated_tokens and
-    /// prompt_seconds
+    /// Print JSON: a list of points with their flags, reused_share, spared_share (with what is loaded),
+    /// evaluated_tokens and prompt_seconds
     #[arg(long)]
     json: bool,
 }
@@ -55,8 +63,24 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "a share is from 0 to 1".to_owned())
 }
 
+fn gigabytes(text: &str) -> Result<u64, String> {
+    read_gigabytes(text).ok_or_else(|| "a size is a number of 10⁹ bytes".to_owned())
+}
+
 pub(super) fn run(options: &Options) -> Result<(), String> {
-    let (traffic, recorded) = open(&options.traffic)?;
+    let (traffic, mut recorded) = open(&options.traffic)?;
+    recorded.store_speed = options.store_speed.saturating_mul(1_000_000);
+    if options.store_gb.iter().any(|bytes| *bytes > 0) {
+        if !recorded.can_have_store() {
+            say(
+                "A prefix store is simulated for models whose cache can go back to any position, and this one's cannot",
+            );
+        } else if traffic.sizes.is_empty() {
+            say(
+                "The recording does not say how large the KV of a token is: the store is simulated as if it never were full",
+            );
+        }
+    }
     let points: Vec<Point> = grid(options, &recorded)?
         .iter()
         .map(|setting| simulate(&traffic, setting))
@@ -145,6 +169,17 @@ fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
                 .collect())
         })?;
     }
+    if !options.store_gb.is_empty() {
+        cross(&|setting| {
+            let limits = options.store_gb.iter();
+            Ok(limits
+                .map(|&store_limit| Setting {
+                    store_limit,
+                    ..setting.clone()
+                })
+                .collect())
+        })?;
+    }
     Ok(all)
 }
 
@@ -156,15 +191,20 @@ pub(super) struct PointOut {
     cache_ram: i64,
     slot_prompt_similarity: f64,
     cache_reuse: u32,
+    store_gb: f64,
     reused_share: f64,
+    spared_share: f64,
     prompt_tokens: u64,
     reused_tokens: u64,
+    loaded_tokens: u64,
     evaluated_tokens: u64,
     prompt_seconds: f64,
+    store_seconds: f64,
     waited_seconds: f64,
     refused: u64,
     context_bytes: u64,
     host_bytes: u64,
+    store_bytes: u64,
 }
 
 impl PointOut {
@@ -176,48 +216,67 @@ impl PointOut {
             cache_ram: setting.cache_ram,
             slot_prompt_similarity: f64::from(setting.slot_prompt_similarity) / 1000.0,
             cache_reuse: setting.cache_reuse,
+            store_gb: setting.store_limit as f64 / 1e9,
             reused_share: point.reused_share(),
+            spared_share: point.spared_share(),
             prompt_tokens: point.prompt_tokens,
             reused_tokens: point.reused_tokens,
+            loaded_tokens: point.loaded_tokens,
             evaluated_tokens: point.evaluated_tokens,
             prompt_seconds: point.prompt_seconds,
+            store_seconds: point.store_seconds,
             waited_seconds: point.waited_seconds,
             refused: point.refused,
             context_bytes: point.context_bytes,
             host_bytes: point.host_bytes,
+            store_bytes: point.store_bytes,
         }
     }
 }
 
 fn text(points: &[Point]) -> String {
-    let head = [
-        "parallel",
-        "cache-ram",
-        "similarity",
-        "cache-reuse",
-        "reused",
-        "evaluated",
-        "prompts",
-        "waited",
-        "context",
-        "host",
-    ];
+    let has_store = points.iter().any(|point| point.setting.store_limit > 0);
+    let mut head = vec!["parallel", "cache-ram", "similarity", "cache-reuse"];
+    if has_store {
+        head.push("store-gb");
+    }
+    head.push("reused");
+    if has_store {
+        head.push("loaded");
+    }
+    head.extend(["evaluated", "prompts", "waited", "context", "host"]);
+    if has_store {
+        head.extend(["store", "copies"]);
+    }
     let mut table = Table::new(&head, &[]);
     for point in points {
         let setting = &point.setting;
         let shared = if setting.kv_unified { " shared" } else { "" };
-        table.row(vec![
+        let mut row = vec![
             format!("{}{shared}", setting.parallel),
             setting.cache_ram.to_string(),
             format!("{}", f64::from(setting.slot_prompt_similarity) / 1000.0),
             setting.cache_reuse.to_string(),
-            percent(Some(point.reused_share())),
+        ];
+        if has_store {
+            row.push(format!("{}", setting.store_limit as f64 / 1e9));
+        }
+        row.push(percent(Some(point.reused_share())));
+        if has_store {
+            row.push(percent(Some(point.spared_share() - point.reused_share())));
+        }
+        row.extend([
             count(point.evaluated_tokens),
             format!("{:.1} s", point.prompt_seconds),
             format!("{:.1} s", point.waited_seconds),
             bytes(point.context_bytes),
             bytes(point.host_bytes),
         ]);
+        if has_store {
+            row.push(bytes(point.store_bytes));
+            row.push(format!("{:.1} s", point.store_seconds));
+        }
+        table.row(row);
     }
     let mut text = table.text();
     let refused = points.iter().filter(|point| point.refused > 0);

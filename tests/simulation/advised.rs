@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use contextpilot_client::Control;
 use contextpilot_testbed::{
     Arch, Completion, Error, Model, Request, Result, Server, Step, Tally, Trace,
 };
@@ -11,6 +12,7 @@ use serde_json::Value;
 use crate::client::{Client, Sampling, phrases};
 use crate::prompts::text;
 use crate::recorded::{LAUNCHER, SIGTERM};
+use crate::sessions::{await_store, loaded, with_store};
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 /// How far the promised share may be off.
@@ -213,16 +215,37 @@ fn try_out(set_up: &SetUp) -> Result<String> {
         .filter_map(Value::as_str)
         .collect();
     // If a flag is given twice, the last one counts.
-    let mut advised = server
+    let mut builder = server
         .args(set_up.flags.iter().copied())
-        .args(flags.iter().copied())
-        .spawn()?;
-    let after = share(&set_up.trace, &advised)?;
+        .args(flags.iter().copied());
+    let store = last["store_gb"].as_f64();
+    if let Some(gb) = store {
+        let folder = folder.path().join("store");
+        builder = with_store(builder, &folder, (gb * 1e9) as u64)
+            .launcher(LAUNCHER)
+            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+    }
+    let mut advised = builder.spawn()?;
+    let control = match store {
+        Some(_) => {
+            let address = advised.await_control()?.to_string();
+            let control = Control::new(&address).map_err(|e| Error::new(e.to_string()))?;
+            await_store(&control);
+            Some(control)
+        }
+        None => None,
+    };
+    let mut after = share(&set_up.trace, &advised)?;
+    if let Some(control) = control {
+        after += loaded(&control)? as f64 / prompts(&advice);
+    }
     advised.stop(SIGTERM)?;
-    let promised = last["point"]["reused_share"].as_f64().unwrap_or(f64::NAN);
+    let promised = last["point"]["spared_share"].as_f64().unwrap_or(f64::NAN);
+    let store = store.map(|gb| format!("a store of {gb} GB"));
+    let tried: Vec<&str> = flags.into_iter().chain(store.as_deref()).collect();
     let said = format!(
         "{}: {:.1} % before, {:.1} % promised, {:.1} % after",
-        flags.join(" "),
+        tried.join(" "),
         100.0 * before,
         100.0 * promised,
         100.0 * after
@@ -231,6 +254,13 @@ fn try_out(set_up: &SetUp) -> Result<String> {
         true => Ok(said),
         false => Err(Error::new(said)),
     }
+}
+
+/// All tokens of prompts.
+fn prompts(advice: &Value) -> f64 {
+    advice["recorded"]["prompt_tokens"]
+        .as_f64()
+        .unwrap_or(f64::NAN)
 }
 
 /// The share of prompt tokens that the engine reused, by its own figures.

@@ -33,7 +33,11 @@ pub(super) fn run() -> Result<String> {
     let advice = String::from_utf8_lossy(&now.stdout).into_owned();
     expect(
         "a running server's recording is read where it says",
-        advice.contains("--cache-ram"),
+        advice.contains("CONTEXTPILOT_STORE_GB=1"),
+    )?;
+    expect(
+        "a host cache and slots are weighed against a store",
+        advice.contains("\n--cache-ram ") && advice.contains("\n--parallel "),
     )?;
     server.stop(SIGTERM)?;
 
@@ -81,6 +85,31 @@ pub(super) fn run() -> Result<String> {
     expect("three are", share(3, 0) > 0.6)?;
     expect("or a host cache", share(1, 8) > 0.6)?;
 
+    let stores = [
+        "simulate",
+        "--cache-ram",
+        "0",
+        "--store-gb",
+        "0,0.5",
+        "--json",
+    ];
+    let points: Value = serde_json::from_slice(&run_on(&path, &stores)?.stdout)
+        .map_err(|error| Error::new(error.to_string()))?;
+    expect(
+        "none is loaded without a store",
+        points[0]["loaded_tokens"] == 0,
+    )?;
+    let with = &points[1];
+    expect("it has a store", with["store_gb"] == 0.5)?;
+    expect(
+        "with one, what was evaluated once is not evaluated again",
+        with["spared_share"].as_f64() > Some(0.6),
+    )?;
+    expect("it takes room", with["store_bytes"].as_u64() > Some(4096))?;
+    let table = run_on(&path, &["simulate", "--store-gb", "0,10"])?;
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    expect("the store is in the table", table.contains("store-gb"))?;
+
     let plot = folder.path().join("reuse.svg");
     let svg = [
         "simulate",
@@ -99,7 +128,7 @@ pub(super) fn run() -> Result<String> {
         fs::read_to_string(&plot)?.contains("<svg"),
     )?;
     let advice = String::from_utf8_lossy(&run_on(&path, &["advise"])?.stdout).into_owned();
-    expect("there is advice", advice.contains("--cache-ram"))?;
+    expect("there is advice", advice.contains("CONTEXTPILOT_STORE_GB"))?;
 
     let bytes = fs::read(&path)?;
     fs::write(&path, &bytes[..bytes.len() - 7])?;

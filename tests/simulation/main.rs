@@ -13,12 +13,16 @@
 //! *Chats* in which a client sends a model its own answers again must be right to the token, with the tiny
 //! model, and within 0.2 percentage points with a real one.
 //!
+//! *Sessions of agents*, more of them than there are slots: the share of tokens that are not evaluated must be right
+//! within two percentage points, also with other slots, host caches and prefix stores.
+//!
 //! *Advice*: for bad set-ups, the advised flags are tried on the server.
 //!
 //! ```text
 //! cargo test --test simulation [-- NAME...]             NAME: all whose names contain it; -NAME: no such
 //! cargo test --test simulation -- --grid                writes the table of settings into docs/simulate.md
 //! cargo test --test simulation -- --chats               writes the table of chats, with a real model
+//! cargo test --test simulation -- --sessions [FILE [N]] writes the table of sessions: recorded ones, N requests of each
 //! ```
 
 mod advised;
@@ -36,6 +40,7 @@ mod page;
 #[path = "../exactness/prompts.rs"]
 mod prompts;
 mod recorded;
+mod sessions;
 mod traffic;
 
 use std::process::ExitCode;
@@ -47,18 +52,20 @@ const REQUESTS: usize = 300;
 const FEW_REQUESTS: usize = 100;
 
 fn main() -> ExitCode {
-    let (mut grid, mut chats) = (false, false);
+    let (mut grid, mut chats, mut whole_sessions) = (false, false, false);
     let mut wanted: Vec<String> = Vec::new();
     for argument in std::env::args().skip(1) {
         match &*argument {
             "--grid" => grid = true,
             "--chats" => chats = true,
+            "--sessions" => whole_sessions = true,
             flag if flag.starts_with("--") => {}
             _ => wanted.push(argument),
         }
     }
     let mut tally = Tally::default();
     match (grid, chats) {
+        _ if whole_sessions => tally.note("sessions", agents(&wanted)),
         (true, _) => tally.note("the grid", whole_grid()),
         (false, true) => match real_chats() {
             Ok(None) => return ExitCode::SUCCESS,
@@ -74,12 +81,13 @@ type Test = fn() -> Result<String>;
 
 fn every_run(wanted: &[String], tally: &mut Tally) {
     recorded_settings(wanted, tally);
-    let tests: [(&str, Test); 6] = [
+    let tests: [(&str, Test); 7] = [
         ("the file", file::run),
         ("slots: restored from another process", changes::unseen),
         ("the commands", commands::run),
         ("chats of the model's own answers", chats::tiny),
         ("concurrent clients", concurrent::run),
+        ("sessions of agents", sessions::some),
         ("other settings", some_of_the_grid),
     ];
     for (name, test) in tests {
@@ -120,6 +128,15 @@ fn some_of_the_grid() -> Result<String> {
 fn whole_grid() -> Result<String> {
     let (rows, missed) = elsewhere::run(REQUESTS, 1)?;
     page::write_grid(&rows, missed, REQUESTS);
+    verdict(&rows, missed)
+}
+
+/// `wanted`: a file of recorded sessions, and how many requests of each are taken.
+fn agents(wanted: &[String]) -> Result<String> {
+    let file = wanted.first().map(std::path::Path::new);
+    let requests = wanted.get(1).and_then(|number| number.parse().ok());
+    let (rows, missed, need) = sessions::all(file, requests.unwrap_or(usize::MAX))?;
+    page::write_sessions(&rows, missed, &need, file.is_some());
     verdict(&rows, missed)
 }
 

@@ -1,7 +1,11 @@
-//! Writes docs/simulate.md. It has two parts, and each is written by itself.
+//! Writes docs/simulate.md. It has three parts, and each is written by itself.
+
+use contextpilot_testbed::Need;
 
 /// What the second part begins with.
 const CHATS: &str = "## Chats of a real model\n";
+/// And the third.
+const SESSIONS: &str = "## Sessions of agents\n";
 
 /// Writes the first part: made-up traffic at other settings than the recorded one.
 pub(super) fn write_grid(rows: &str, missed: usize, requests: usize) {
@@ -28,9 +32,9 @@ pub(super) fn write_grid(rows: &str, missed: usize, requests: usize) {
 /// Writes the second part: chats with a real model at the recorded setting.
 pub(super) fn write_chats(rows: &str, missed: usize) {
     let chats = rows.lines().count();
-    let first = page();
-    let first = first.find(CHATS).map_or(&*first, |at| &first[..at]);
-    let first = first.trim_end();
+    let page = page();
+    let first = before(&page, CHATS);
+    let rest = page.find(SESSIONS).map_or("", |at| &page[at..]);
     write(&format!(
         "{first}\n\n{CHATS}\n\
          Written by `scripts/simulate chats`. A client talks with SmolLM2-135M-Instruct and sends it its own answers\n\
@@ -40,8 +44,39 @@ pub(super) fn write_chats(rows: &str, missed: usize) {
          column is what `advise` says of the recording, and the share of tokens that would be reused then.\n\n\
          Missed by more than 0.2 points, or without advice that would have helped: {missed} of {chats}.\n\n\
          | answers | `--parallel` | `--cache-ram` | `--cache-reuse` | evaluated | simulated | engine | simulated | off | exact | `advise` |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|\n{rows}"
+         |---|---|---|---|---|---|---|---|---|---|---|\n{rows}\n{rest}"
     ));
+}
+
+/// Writes the third part: sessions of agents, at the recorded setting and at others.
+pub(super) fn write_sessions(rows: &str, missed: usize, need: &Need, are_recorded: bool) {
+    let points = rows.lines().count();
+    let origin = match are_recorded {
+        true => {
+            "Recorded sessions of Claude Code (callanjfox/kv-cache-tester, Apache-2.0, recorded at WEKA), a block of 64\n\
+             tokens played as 4"
+        }
+        false => "Made-up sessions of agents",
+    };
+    let page = page();
+    let first = before(&page, SESSIONS);
+    write(&format!(
+        "{first}\n\n{SESSIONS}\n\
+         Written by `scripts/simulate sessions`. {origin}:\n\
+         {} requests, {} prompt tokens; so many sessions at a time that some requests wait. Each is recorded at one\n\
+         setting, and simulated at that and at the others. *Engine* is the share of prompt tokens that llama-server with\n\
+         these flags did not evaluate: reused, or loaded from a prefix store of that budget. The model is tiny: 3 MiB and\n\
+         4 MB are to it what some gigabytes are to a large one.\n\n\
+         Missed by more than two points: {missed} of {points}.\n\n\
+         | sessions at a time | `--parallel` | `--cache-ram` | store | engine | simulated | off |\n\
+         |---|---|---|---|---|---|---|\n{rows}",
+        need.requests, need.prompts,
+    ));
+}
+
+/// What stands before a part.
+fn before<'a>(page: &'a str, part: &str) -> &'a str {
+    page.find(part).map_or(page, |at| &page[..at]).trim_end()
 }
 
 fn page() -> String {

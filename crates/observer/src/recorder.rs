@@ -171,6 +171,12 @@ impl Recorder {
                 self.stage.submitted();
                 self.submitted(entries);
             }
+            Event::Loaded {
+                context,
+                sequence,
+                from,
+                to,
+            } if is_primary(context) => self.loaded(sequence, from, to),
             Event::Evaluated {
                 context,
                 ref failed,

@@ -250,3 +250,44 @@ fn refused_requests_are_recorded_with_what_was_saved_and_loaded_for_them() {
         .collect();
     assert_eq!(orders, [0, 1, 4], "refused requests are launches too");
 }
+
+#[test]
+fn what_the_prefix_store_had_of_a_prompt_is_recorded() {
+    let context = CONTEXT;
+    let mut scene = Scene::new(false);
+    scene.recorder.store(1000);
+    let arrival = scene.launch(0);
+    scene.remove(0, 0);
+    let entry = |position, output| Entry {
+        sequence: 0,
+        position,
+        token: 7,
+        output,
+    };
+    let loaded = |from, to| Event::Loaded {
+        context,
+        sequence: 0,
+        from,
+        to,
+    };
+    let evaluated = || Event::Evaluated {
+        context,
+        failed: Vec::new(),
+    };
+    // The prompt comes in two batches, and then there is a token of the answer.
+    let parts = [(0..20, false), (20..30, true), (30..31, true)];
+    for (positions, ends) in parts {
+        let (from, end) = (positions.start, positions.end);
+        let entries = positions.map(|at| entry(at, ends && at + 1 == end));
+        let entries = entries.collect();
+        scene.apply(Event::Submitted { context, entries });
+        scene.apply(loaded(from, (end - 1).min(25)));
+        scene.apply(evaluated());
+    }
+    scene.apply(Event::Answered { arrival, id: None });
+    let traffic = scene.read();
+    let record = &traffic.requests[0].record;
+    assert_eq!(record.reused, 0);
+    assert_eq!((record.evaluated, record.loaded), (30, 19 + 5));
+    assert_eq!(traffic.setup.and_then(|setup| setup.store), Some(1000));
+}

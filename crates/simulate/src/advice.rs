@@ -22,6 +22,8 @@ pub struct Advice {
     /// At most two: one change of flags, and that one together with another. Each gains at least
     /// [`LEAST_GAIN`] over the setting before it. Empty: no change would have helped.
     pub changes: Vec<Change>,
+    /// The best of each kind by itself, if it gains [`LEAST_GAIN`]: slots, the host prompt cache, the prefix store.
+    pub alone: Vec<Change>,
     /// The tokens of all prompts, by whether they were sent before.
     pub tokens: Repeated,
 }
@@ -31,6 +33,8 @@ pub struct Advice {
 pub struct Change {
     /// What to add to the command line. A flag and its value are two entries.
     pub flags: Vec<String>,
+    /// The prefix store's budget, bytes (`CONTEXTPILOT_STORE_GB`). `None`: as recorded.
+    pub store_limit: Option<u64>,
     /// The simulation of it.
     pub point: Point,
 }
@@ -55,52 +59,118 @@ pub struct Repeated {
 #[must_use]
 pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
     let mut changes: Vec<Change> = Vec::new();
+    let mut alone = Vec::new();
     let first = simulate(traffic, recorded);
-    for _ in 0..2 {
-        let (base, flags, setting) = match changes.last() {
-            Some(last) => (&last.point, last.flags.clone(), &last.point.setting),
-            None => (&first, Vec::new(), recorded),
+    for nth in 0..2 {
+        let (base, flags, limit, setting) = match changes.last() {
+            Some(last) => (
+                &last.point,
+                last.flags.clone(),
+                last.store_limit,
+                &last.point.setting,
+            ),
+            None => (&first, Vec::new(), None, recorded),
         };
-        let tried = candidates(setting, traffic).into_iter().map(|candidate| {
-            let point = simulate(traffic, &candidate.setting);
-            (candidate, point)
-        });
-        // A later candidate must be better by `LEAST_GAIN` than the best so far. Those that take more
-        // memory or more slots come later, so the cheaper ones win.
-        let mut best: Option<(Candidate, Point)> = None;
-        for (candidate, point) in tried {
-            let known = best.as_ref().map_or(base, |(_, point)| point);
-            if point.refused <= base.refused && is_better(&point, known) {
-                best = Some((candidate, point));
-            }
+        let tried: Vec<(Candidate, Point)> = candidates(setting, traffic)
+            .into_iter()
+            .map(|candidate| {
+                let point = simulate(traffic, &candidate.setting);
+                (candidate, point)
+            })
+            .collect();
+        if nth == 0 {
+            let kinds = [Kind::Slots, Kind::HostCache, Kind::Store];
+            let best = kinds.map(|kind| {
+                let of_kind = tried.iter().filter(|(candidate, _)| candidate.kind == kind);
+                best_of(of_kind, base)
+            });
+            alone.extend(best.into_iter().flatten().map(|(candidate, point)| Change {
+                flags: candidate.flags.clone(),
+                store_limit: candidate.store_limit,
+                point: point.clone(),
+            }));
         }
-        let Some((candidate, point)) = best else {
+        let Some((candidate, point)) = best_of(tried.iter(), base) else {
             break;
         };
-        let flags = [flags, candidate.flags].concat();
-        changes.push(Change { flags, point });
+        let change = Change {
+            flags: [flags, candidate.flags.clone()].concat(),
+            store_limit: candidate.store_limit.or(limit),
+            point: point.clone(),
+        };
+        changes.push(change);
     }
     Advice {
         recorded: first,
         changes,
+        alone,
         tokens: repeated(&traffic.requests, traffic.gram.max(1)),
     }
 }
 
+/// The best of these. A later one must be better by [`LEAST_GAIN`] than the best so far. Those that take more memory or
+/// more slots come later, so the cheaper ones win.
+fn best_of<'a>(
+    tried: impl Iterator<Item = &'a (Candidate, Point)>,
+    base: &Point,
+) -> Option<&'a (Candidate, Point)> {
+    let mut best: Option<&(Candidate, Point)> = None;
+    for one in tried {
+        let known = best.map_or(base, |(_, point)| point);
+        if one.1.refused <= base.refused && is_better(&one.1, known) {
+            best = Some(one);
+        }
+    }
+    best
+}
+
 fn is_better(point: &Point, than: &Point) -> bool {
-    point.reused_share() >= than.reused_share() + LEAST_GAIN
+    gain(point) >= gain(than) + LEAST_GAIN
+}
+
+/// The share of prompt tokens that need not be evaluated, less what copies for the prefix store cost: the time of
+/// these as tokens that could be evaluated in it.
+fn gain(point: &Point) -> f64 {
+    let whole =
+        point.prompt_seconds / (point.evaluated_tokens.max(1) as f64) * point.prompt_tokens as f64;
+    let copies = match whole > 0.0 {
+        true => point.store_seconds / whole,
+        false => 0.0,
+    };
+    point.spared_share() - copies
+}
+
+/// What a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Slots,
+    HostCache,
+    Store,
+    Other,
 }
 
 struct Candidate {
+    kind: Kind,
     flags: Vec<String>,
+    store_limit: Option<u64>,
     setting: Setting,
 }
 
 fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
     let mut all = Vec::new();
     let mut add = |flags: &[&str], setting: Setting| {
-        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
-        all.push(Candidate { flags, setting });
+        let kind = match flags.first() {
+            Some(&"--parallel") => Kind::Slots,
+            Some(&"--cache-ram") => Kind::HostCache,
+            None => Kind::Store,
+            _ => Kind::Other,
+        };
+        all.push(Candidate {
+            kind,
+            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            store_limit: (kind == Kind::Store).then_some(setting.store_limit),
+            setting,
+        });
     };
     for thousandths in [0, 10, 50, 100, 250, 500] {
         if thousandths != setting.slot_prompt_similarity {
@@ -151,6 +221,13 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
         changed.cache_idle_slots = true;
         add(&["--cache-idle-slots"], changed);
     }
+    if setting.can_have_store() && !traffic.sizes.is_empty() {
+        for limit in store_limits(setting, traffic) {
+            let mut changed = setting.clone();
+            changed.store_limit = limit;
+            add(&[], changed);
+        }
+    }
     if setting.cache_ram >= 0 {
         let base = setting.cache_ram.max(1);
         let sizes = (1..12).map(|doublings| base << doublings);
@@ -174,6 +251,21 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
         slots = (slots + 1).next_power_of_two();
     }
     all
+}
+
+/// Budgets that are worth a try: up to the first that holds everything.
+fn store_limits(setting: &Setting, traffic: &Traffic) -> impl Iterator<Item = u64> + use<> {
+    const GB: u64 = 1_000_000_000;
+    let endless = Setting {
+        store_limit: u64::MAX,
+        ..setting.clone()
+    };
+    let all = simulate(traffic, &endless).store_bytes;
+    let sizes = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].map(|gb| gb * GB);
+    let fewer = sizes.into_iter().filter(move |limit| *limit < all);
+    let first = sizes.into_iter().find(|limit| *limit >= all);
+    let now = setting.store_limit;
+    fewer.chain(first).filter(move |limit| *limit > now)
 }
 
 /// The flag's value, and the setting with it.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use contextpilot_kv_store::Conditions;
+
 use crate::checkpoints::Checkpoint;
 use crate::content::Content;
 use crate::setting::{Generation, Setting};
@@ -13,6 +15,8 @@ use crate::window::Kept;
 pub(crate) struct Prompt {
     pub(crate) content: Content,
     pub(crate) checkpoints: Vec<Checkpoint>,
+    /// Under what the tokens were evaluated, as far as the prefix store knows. Only of meaning in an entry.
+    pub(crate) conditions: Option<Conditions>,
 }
 
 impl Prompt {

@@ -12,10 +12,17 @@
 //!                                               └── queue, while all slots are busy ◄────────┘
 //! ```
 //!
-//! **Time.** A prompt takes as long as its evaluated tokens at the recorded rate. An answer takes as
-//! long as it did. A request that arrived while the server was idle arrives when the request before it
-//! is finished, after the recorded pause. So does a request that continues the answer of another one.
-//! All other requests arrive at their recorded times.
+//! **Time.** The server has one thread, and works in turns: it takes on what came since the last turn, then it
+//! evaluates one batch, which the prompts of all slots share in the order of the slots. What comes meanwhile waits.
+//! A batch takes as long as its tokens at the recorded rates ([`times`]). An answer takes as long as it did without the
+//! prompts of others; while these are evaluated, it gets a token for each batch. A request that arrived while the server
+//! was idle arrives when the request before it is finished, after the recorded pause. So does a request that continues
+//! another one. All other requests arrive at their recorded times.
+//!
+//! **The prefix store** below the server is its own code (`crates/kv-store`), asked when the hook would ask it. It is
+//! simulated for models whose cache can go back to any position. Copying takes the bytes of the tokens that are copied
+//! at the given speed. What was loaded in the recording although no request before had it was there from the start.
+//! Further answers (`n`), prompts with media, and tokens that were moved or restored by clients are left out.
 //!
 //! **Slots that clients erase and restore.** A restored slot gets the content that it got in the
 //! recording. This is so at every setting, although another setting might have led to another content
@@ -28,7 +35,7 @@
 //! prompt is not recorded, so it is refused at every setting. If content was saved or loaded for it in
 //! the recording, the simulation looks in the host prompt cache for what was found there.
 //!
-//! **What is not modelled.** Slots at work do not slow each other down. There are no speculative drafts,
+//! **What is not modelled.** Answers that are generated side by side do not slow each other down. There are no speculative drafts,
 //! and no batches that fail for want of room. Servers of early 2025 compare a slot with a prompt by what
 //! they have in common anywhere; here only the common prefix counts. Servers between the generations may
 //! mix their rules: of build 9246, 38 of 126 traces differ, most by the one token that it does not reuse
@@ -52,12 +59,14 @@ mod server;
 mod setting;
 mod simulate;
 mod sizes;
+mod store;
 mod timeline;
+mod times;
 mod window;
 
 pub use advice::{Advice, Change, LEAST_GAIN, Repeated, advise};
 pub use point::{Outcome, Point};
 pub use rates::Rates;
-pub use setting::{Generation, Setting, Unknown};
+pub use setting::{Generation, STORE_SPEED, Setting, Unknown};
 pub use simulate::simulate;
 pub use sizes::Sizes;

@@ -9,6 +9,8 @@ pub struct Outcome {
     pub slot: u32,
     /// Tokens of its prompt that were reused.
     pub reused: u32,
+    /// Tokens of its prompt that were loaded from the prefix store.
+    pub loaded: u32,
     /// Tokens of its prompt that were evaluated.
     pub evaluated: u32,
     /// When it arrived.
@@ -29,12 +31,16 @@ pub struct Point {
     pub outcomes: Vec<Option<Outcome>>,
     /// Tokens in prompts that were served. Further answers to one prompt (`n`) are not counted.
     pub prompt_tokens: u64,
-    /// Prompt tokens that were reused.
+    /// Prompt tokens that were reused: the slot had them, or the host prompt cache.
     pub reused_tokens: u64,
+    /// Prompt tokens that were loaded from the prefix store.
+    pub loaded_tokens: u64,
     /// Prompt tokens that were evaluated.
     pub evaluated_tokens: u64,
     /// The time that evaluating these takes, seconds.
     pub prompt_seconds: f64,
+    /// The time that copies for the prefix store take, seconds.
+    pub store_seconds: f64,
     /// The time from arrival to launch, summed over all requests, seconds.
     pub waited_seconds: f64,
     /// The number of refused requests. Further answers to one prompt are not counted.
@@ -43,6 +49,8 @@ pub struct Point {
     pub context_bytes: u64,
     /// The most that the host prompt cache held, bytes. 0: it held nothing, or the recording has no sizes.
     pub host_bytes: u64,
+    /// The most that the prefix store had on its disk, bytes. 0: it had nothing, or the recording has no sizes.
+    pub store_bytes: u64,
 }
 
 impl Point {
@@ -52,6 +60,15 @@ impl Point {
         match self.prompt_tokens {
             0 => 0.0,
             tokens => self.reused_tokens as f64 / tokens as f64,
+        }
+    }
+
+    /// The share of prompt tokens that was not evaluated, but reused or loaded, from 0 to 1.
+    #[must_use]
+    pub fn spared_share(&self) -> f64 {
+        match self.prompt_tokens {
+            0 => 0.0,
+            tokens => (self.reused_tokens + self.loaded_tokens) as f64 / tokens as f64,
         }
     }
 }

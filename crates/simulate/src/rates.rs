@@ -2,7 +2,9 @@
 
 use contextpilot_traffic::{RequestRecord, Traffic};
 
-/// How fast the recorded server evaluated and generated tokens.
+use crate::times;
+
+/// How fast the recorded server evaluated and generated tokens, on average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     /// Microseconds for each evaluated token of a prompt.
@@ -12,33 +14,20 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The average rates of a recording.
+    /// The average rates of a recording. Prompts that were evaluated in the same batches share the time.
     #[must_use]
     pub fn of(traffic: &Traffic) -> Self {
         let rate = |time: u64, tokens: u64| match tokens {
             0 => 0.0,
             tokens => time as f64 / tokens as f64,
         };
+        let (prompts, tokens) = times::of_prompts(traffic);
         let served = || traffic.requests.iter().filter(|r| !r.record.child);
-        let sum = |of: fn(&RequestRecord) -> u64| served().map(|r| of(&r.record)).sum();
-        let prompts = sum(|r| r.prompted.saturating_sub(r.launched));
-        let answers = sum(|r| r.ended.saturating_sub(r.prompted));
+        let took = |r: &RequestRecord| r.ended.saturating_sub(r.prompted);
+        let answers = served().map(|r| took(&r.record)).sum();
         Self {
-            prompt_token: rate(prompts, sum(|r| u64::from(r.evaluated))),
+            prompt_token: rate(prompts, tokens),
             answer_token: rate(answers, served().map(|r| u64::from(r.generated())).sum()),
         }
-    }
-
-    /// The time to evaluate `tokens` tokens of a request's prompt, microseconds. It is the request's own
-    /// recorded rate if that evaluated 64 tokens or more, or just as many; else the average rate.
-    pub(crate) fn prompt_time(&self, record: &RequestRecord, tokens: u32) -> u64 {
-        const ENOUGH: u32 = 64;
-        let took = record.prompted.saturating_sub(record.launched);
-        let rate = match record.evaluated {
-            0..ENOUGH if record.evaluated != tokens => self.prompt_token,
-            0 => self.prompt_token,
-            evaluated => took as f64 / f64::from(evaluated),
-        };
-        (rate * f64::from(tokens)).round() as u64
     }
 }

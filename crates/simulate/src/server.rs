@@ -5,8 +5,6 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use contextpilot_traffic::{Applied, Memory, Traffic, TrafficRequest};
 
-use crate::timeline::{Arrival, Coming, Job, Timeline, batch_began};
-
 use crate::files::Files;
 use crate::host::{HostCache, Prompt};
 use crate::marks::Marks;
@@ -14,11 +12,17 @@ use crate::point::Outcome;
 use crate::rates::Rates;
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
+use crate::store::PrefixStore;
+use crate::timeline::{Arrival, Coming, Job, Timeline};
+use crate::times::Times;
 use crate::window::Positions;
 
 mod change;
 mod choose;
 mod serve;
+mod work;
+
+use work::Phase;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -30,15 +34,8 @@ struct Slot {
     adapters: Applied,
     /// The job that it works on.
     job: Option<usize>,
-}
-
-/// What happens next. Whatever happens at the same time does so in the order in which it was planned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
-    /// A slot is released.
-    Ends(usize),
-    /// A job comes, or the change of a slot.
-    Comes(Coming),
+    /// How far it is with that.
+    phase: Phase,
 }
 
 pub(crate) struct Server<'a> {
@@ -46,7 +43,7 @@ pub(crate) struct Server<'a> {
     jobs: &'a [Job],
     setting: &'a Setting,
     sizes: &'a Sizes,
-    rates: Rates,
+    times: Times,
     marks: Marks,
     /// Some request has media, so nothing is moved.
     has_media: bool,
@@ -55,9 +52,10 @@ pub(crate) struct Server<'a> {
     slots: Vec<Slot>,
     positions: Positions,
     pub(crate) host: Option<HostCache>,
+    pub(crate) store: Option<PrefixStore>,
     queue: VecDeque<Coming>,
     /// With a number that keeps the order of what happens at the same time.
-    ahead: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    ahead: BinaryHeap<Reverse<(u64, u64, Coming)>>,
     /// What comes after a job, and how long after.
     after: Vec<Vec<(Coming, u64)>>,
     /// Slots that still work on a job.
@@ -84,12 +82,14 @@ impl<'a> Server<'a> {
             ..Slot::default()
         };
         let jobs = &*timeline.jobs;
+        let batch =
+            Setting::recorded(traffic).map_or(setting.batch_size, |recorded| recorded.batch_size);
         let mut server = Self {
             traffic,
             jobs,
             setting,
             sizes,
-            rates,
+            times: Times::of(traffic, batch),
             marks: match Setting::recorded(traffic) {
                 Some(recorded) if recorded.memory != Memory::Full => Marks::of(traffic, &recorded),
                 _ => Marks::default(),
@@ -99,6 +99,7 @@ impl<'a> Server<'a> {
             slots: (0..setting.parallel).map(slot).collect(),
             positions: Positions::new(setting),
             host: HostCache::of(setting),
+            store: PrefixStore::of(setting, traffic, sizes, rates),
             queue: VecDeque::new(),
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
@@ -112,7 +113,7 @@ impl<'a> Server<'a> {
         };
         for (coming, arrival) in timeline.all() {
             match arrival {
-                Arrival::At(time) => server.plan(time, Happening::Comes(coming)),
+                Arrival::At(time) => server.plan(time, coming),
                 Arrival::After { request, pause } => server.after[request].push((coming, pause)),
             }
         }
@@ -121,62 +122,48 @@ impl<'a> Server<'a> {
 
     /// All that was recorded.
     pub(crate) fn run(&mut self) {
-        while let Some(Reverse((time, _, happening))) = self.ahead.pop() {
-            self.now = time;
-            match happening {
-                Happening::Comes(coming) => {
-                    if let Coming::Job(job) = coming {
-                        self.arrived[job] = time;
-                    }
-                    self.offer(coming);
-                }
-                Happening::Ends(slot) => self.release_all(slot),
+        loop {
+            while let Some(coming) = self.came() {
+                self.offer(coming);
+            }
+            if self.work() {
+                continue;
+            }
+            match self.next_arrival() {
+                Some(time) => self.now = time,
+                None => break,
             }
         }
     }
 
-    /// Slots that end at the same time do so after the same batch, in their order. Each calls one of
-    /// those that wait, and puts it in front of those that were called before. What came during that
-    /// batch has not been looked at yet, and stands behind those.
-    fn release_all(&mut self, slot: usize) {
-        let mut ended = vec![slot];
-        while let Some(&Reverse((time, _, Happening::Ends(other)))) = self.ahead.peek() {
-            if time > self.now {
-                break;
-            }
-            self.ahead.pop();
-            ended.push(other);
+    /// When the next job or change comes.
+    fn next_arrival(&self) -> Option<u64> {
+        self.ahead.peek().map(|Reverse((time, ..))| *time)
+    }
+
+    /// What came first of what has come by now.
+    fn came(&mut self) -> Option<Coming> {
+        let time = self.next_arrival().filter(|time| *time <= self.now)?;
+        let Reverse((.., coming)) = self.ahead.pop()?;
+        if let Coming::Job(job) = coming {
+            self.arrived[job] = time;
         }
-        ended.sort_unstable();
-        let began = batch_began(self.prompts(), self.now);
-        let came = |one: &Coming| match *one {
-            Coming::Job(job) => self.arrived[job],
-            Coming::Change(_) => 0,
-        };
-        let looked_at = self.queue.iter().take_while(|one| came(one) <= began);
-        let new = self.queue.split_off(looked_at.count());
+        Some(coming)
+    }
+
+    /// Slots end after the same batch, in their order. Each calls one of those that wait, and puts it in front of those
+    /// that were called before. What came during that batch has not been looked at yet, and stands behind those.
+    fn release_all(&mut self, ended: &[usize]) {
         let called: Vec<Coming> = ended
-            .into_iter()
-            .filter_map(|slot| self.release(slot))
+            .iter()
+            .filter_map(|slot| self.release(*slot))
             .collect();
         called.into_iter().rev().for_each(|one| self.offer(one));
-        new.into_iter().for_each(|one| self.offer(one));
     }
 
-    /// When each prompt was added that has a slot, and when it is evaluated.
-    fn prompts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.slots.iter().filter_map(|slot| {
-            let request = self.jobs[slot.job?].request;
-            let outcome = self.outcomes[request]?;
-            let record = &self.traffic.requests[request].record;
-            let time = self.rates.prompt_time(record, outcome.evaluated);
-            Some((outcome.launched, outcome.launched + time))
-        })
-    }
-
-    fn plan(&mut self, time: u64, happening: Happening) {
+    fn plan(&mut self, time: u64, coming: Coming) {
         self.count += 1;
-        self.ahead.push(Reverse((time, self.count, happening)));
+        self.ahead.push(Reverse((time, self.count, coming)));
     }
 
     fn request(&self, job: usize) -> &'a TrafficRequest {
@@ -220,6 +207,7 @@ impl<'a> Server<'a> {
             self.slots[other].job = Some(job);
         }
         self.save_idle();
+        self.now += self.jobs[job].delay;
         self.serve(slot, job, &free);
         true
     }
@@ -228,14 +216,23 @@ impl<'a> Server<'a> {
     fn release(&mut self, nth: usize) -> Option<Coming> {
         let slot = &mut self.slots[nth];
         let job = slot.job.take()?;
+        slot.phase = Phase::Idle;
         self.releases += 1;
         slot.last_used = self.releases;
         let request = self.jobs[job].request;
         let is_child = self.outcomes[request].is_some_and(|first| first.slot as usize != nth);
+        let of_job = std::iter::once(&request).chain(&self.jobs[job].children);
+        for &answer in of_job {
+            if let Some(outcome) = self.outcomes[answer]
+                .as_mut()
+                .filter(|o| o.slot as usize == nth)
+            {
+                outcome.ended = self.now;
+            }
+        }
         if is_child {
             // The parent's content is enough.
-            slot.prompt.forget(self.setting.generation);
-            self.positions.cut(nth, 0);
+            self.erase(nth);
         }
         self.at_work[job] -= 1;
         if self.at_work[job] == 0 {
@@ -252,9 +249,17 @@ impl<'a> Server<'a> {
         self.queue.remove(waiting)
     }
 
+    /// A slot keeps only the first `kept` tokens of what it holds in the engine.
+    fn cut(&mut self, nth: usize, kept: u32) {
+        if let Some(store) = &mut self.store {
+            store.cut(nth, kept);
+        }
+        self.positions.cut(nth, kept);
+    }
+
     fn finish(&mut self, job: usize) {
         for (next, pause) in std::mem::take(&mut self.after[job]) {
-            self.plan(self.now + pause, Happening::Comes(next));
+            self.plan(self.now + pause, next);
         }
     }
 }

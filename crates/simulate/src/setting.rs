@@ -45,6 +45,23 @@ pub struct Setting {
     pub generation: Generation,
     /// The tokens that the model was trained for, if these limit a slot.
     pub trained: Option<u32>,
+    /// `CONTEXTPILOT_STORE_GB`: how large the prefix store may become, bytes. 0: there is none.
+    pub store_limit: u64,
+    /// How fast the store's chunks are copied in and out, bytes in a second.
+    pub store_speed: u64,
+}
+
+/// How fast chunks are copied, unless something else is said: as by an ordinary SSD. What the system still has in
+/// memory is copied several times as fast.
+pub const STORE_SPEED: u64 = 1_000_000_000;
+
+/// A prefix store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoreSetting {
+    /// Bytes.
+    pub(crate) limit: u64,
+    /// Bytes in a second.
+    pub(crate) speed: u64,
 }
 
 /// Servers whose rules differ.
@@ -169,6 +186,8 @@ impl Setting {
             has_host_cache: setup.cache_ram.is_some(),
             generation,
             trained: None,
+            store_limit: setup.store.unwrap_or(0),
+            store_speed: STORE_SPEED,
         };
         if setup.slot_context < setting.share() {
             setting.trained = Some(setup.slot_context);
@@ -208,6 +227,19 @@ impl Setting {
         }
         self.cache_ram = mib;
         Ok(self)
+    }
+
+    /// Whether the model's cache is one that a prefix store is for: one that can go back to any position.
+    #[must_use]
+    pub fn can_have_store(&self) -> bool {
+        self.memory == Memory::Full
+    }
+
+    pub(crate) fn store(&self) -> Option<StoreSetting> {
+        (self.store_limit > 0 && self.can_have_store()).then_some(StoreSetting {
+            limit: self.store_limit,
+            speed: self.store_speed,
+        })
     }
 
     /// Tokens of the context for one slot.

@@ -18,17 +18,23 @@ pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
     let mut server = Server::new(traffic, &timeline, setting, &sizes, rates);
     server.run();
     let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
+    let store = server.store.as_ref();
+    let (store_bytes, store_seconds) =
+        store.map_or((0, 0.0), |store| (store.peak, store.seconds()));
     let outcomes = server.outcomes;
     let mut point = Point {
         setting: setting.clone(),
         prompt_tokens: 0,
         reused_tokens: 0,
+        loaded_tokens: 0,
         evaluated_tokens: 0,
         prompt_seconds: 0.0,
+        store_seconds,
         waited_seconds: 0.0,
         refused: 0,
         context_bytes: sizes.state(setting.context),
         host_bytes,
+        store_bytes,
         outcomes: Vec::new(),
     };
     for (request, outcome) in traffic.requests.iter().zip(&outcomes) {
@@ -41,6 +47,7 @@ pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
         };
         point.prompt_tokens += u64::from(request.record.prompt);
         point.reused_tokens += u64::from(outcome.reused);
+        point.loaded_tokens += u64::from(outcome.loaded);
         point.evaluated_tokens += u64::from(outcome.evaluated);
         point.waited_seconds += (outcome.launched - outcome.arrived) as f64 / 1e6;
     }

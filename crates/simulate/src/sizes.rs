@@ -41,6 +41,13 @@ impl Sizes {
         on_line(&self.state, tokens)
     }
 
+    /// The size of one token of a saved sequence, bytes. 0: not known.
+    #[must_use]
+    pub fn of_token(&self) -> u64 {
+        const MANY: u32 = 1 << 16;
+        (self.state(2 * MANY) - self.state(MANY).min(self.state(2 * MANY))) / u64::from(MANY)
+    }
+
     /// The size of a checkpoint after this many tokens, bytes.
     #[must_use]
     pub fn checkpoint(&self, tokens: u32) -> u64 {

@@ -1,5 +1,7 @@
 //! Which request waits for which.
 
+use std::collections::HashSet;
+
 use contextpilot_traffic::{Traffic, TrafficChange, TrafficRequest};
 
 use crate::prefixes::Prefixes;
@@ -21,7 +23,7 @@ pub(crate) struct Job {
     pub(crate) children: Vec<usize>,
     /// When it came into the server's queue; `After` names a job.
     pub(crate) arrival: Arrival,
-    /// From when it could be served until a slot took it on, microseconds.
+    /// How long the server's thread took to take it on, microseconds.
     pub(crate) delay: u64,
 }
 
@@ -89,16 +91,71 @@ fn jobs(traffic: &Traffic) -> Vec<Job> {
     }
     let mut ends: Vec<u64> = requests.iter().map(|r| r.record.ended).collect();
     ends.sort_unstable();
-    let queued = queued(requests, &ends, &mut jobs);
+    let mut queued = queued(requests, &ends, &mut jobs);
+    let mut delays = delays(requests, &jobs, &mut queued).into_iter();
     let causes = causes(requests, &jobs, &queued);
-    for ((job, arrival), queued) in jobs.iter_mut().zip(causes).zip(queued) {
-        let record = &requests[job.request].record;
-        let freed = ends.partition_point(|&end| end <= record.launched);
-        let freed = freed.checked_sub(1).map_or(0, |last| ends[last]);
-        job.delay = record.launched.saturating_sub(freed.max(queued));
+    for (job, arrival) in jobs.iter_mut().zip(causes) {
+        job.delay = delays.next().unwrap_or(0);
         job.arrival = arrival;
     }
     jobs
+}
+
+/// How long it took to take each job on. That is known of one that waited for a slot, and where the server's thread had
+/// nothing else to do. Elsewhere the median counts, and not more than the time since something else is known to have
+/// happened. One that was taken on while answers were generated, long after that, has come that late: its time in
+/// `queued` is corrected, and of those that stand behind it in the queue, too.
+fn delays(requests: &[TrafficRequest], jobs: &[Job], queued: &mut [u64]) -> Vec<u64> {
+    let prompts = Prompts::of(requests);
+    // Of what happened at the same time, what frees a slot comes last.
+    let moments = requests.iter().flat_map(|r| {
+        let record = &r.record;
+        let ended = (record.ended, true);
+        [(record.launched, false), (record.prompted, false), ended]
+    });
+    let mut moments: Vec<(u64, bool)> = moments.collect();
+    moments.sort_unstable();
+    let answers = requests
+        .iter()
+        .map(|r| (r.record.prompted, r.record.ended))
+        .filter(|(begin, end)| end > begin);
+    let mut answers: Vec<(u64, u64)> = answers.collect();
+    answers.sort_unstable();
+    let measure = |(job, &queued): (&Job, &u64)| {
+        let record = &requests[job.request].record;
+        let launched = record.launched;
+        let mut at_work = prompts.added_before(launched);
+        let evaluates = at_work.any(|(_, evaluated)| evaluated > launched);
+        let begun = answers.partition_point(|&(begin, _)| begin < launched);
+        let mut latest = answers[..begun].iter().rev().take(SLOTS);
+        let generates = latest.any(|&(_, end)| end > launched);
+        let before = moments.partition_point(|&(moment, _)| moment < launched);
+        let last = before.checked_sub(1).map(|last| moments[last]);
+        let (last, frees) = last.unwrap_or((0, false));
+        let waits = frees && record.arrived <= last;
+        let most = launched - last.max(queued).min(launched);
+        (most, waits || !(evaluates || generates), evaluates)
+    };
+    let measured: Vec<(u64, bool, bool)> = jobs.iter().zip(queued.iter()).map(measure).collect();
+    let known = measured.iter().filter(|(_, is_known, _)| *is_known);
+    let mut sorted: Vec<u64> = known.map(|(most, ..)| *most).collect();
+    sorted.sort_unstable();
+    let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0);
+    let mut earliest = 0;
+    let taken = jobs.iter().zip(queued).zip(measured);
+    let delays = taken.map(|((job, queued), (most, is_known, evaluates))| {
+        let record = &requests[job.request].record;
+        let delay = if is_known { most } else { most.min(median) };
+        if record.id_slot.is_none() && job.children.is_empty() {
+            if !is_known && !evaluates && most > median {
+                *queued = record.launched - delay;
+            }
+            *queued = earliest.max(*queued);
+            earliest = *queued + 1;
+        }
+        delay
+    });
+    delays.collect()
 }
 
 /// Sorts jobs by when they came into the queue, and says when that was at the earliest.
@@ -186,7 +243,7 @@ impl Prompts {
 
 /// When the batch began that was over at `end`: when the last prompt was added that it evaluated. One that
 /// evaluated none is short, and counts as nothing. `prompts`: when each was added, and evaluated.
-pub(crate) fn batch_began(prompts: impl Iterator<Item = (u64, u64)>, end: u64) -> u64 {
+fn batch_began(prompts: impl Iterator<Item = (u64, u64)>, end: u64) -> u64 {
     let at_work = prompts.filter(|&(_, evaluated)| evaluated >= end);
     at_work.map(|(added, _)| added).max().unwrap_or(end)
 }
@@ -227,7 +284,7 @@ fn changes(traffic: &Traffic, jobs: &[Job]) -> Vec<Arrival> {
 fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arrival> {
     let ended = |job: usize| ended(&jobs[job], requests);
     // Jobs by when they ended, and the prompts of those that have ended, each with the first token of its
-    // answer.
+    // answer, if it has one.
     let mut by_end: Vec<usize> = (0..jobs.len()).collect();
     by_end.sort_by_key(|&job| ended(job));
     let mut over = by_end.iter().peekable();
@@ -240,9 +297,9 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arri
         let arrived = queued[nth];
         while let Some(&earlier) = over.next_if(|&&earlier| ended(earlier) <= arrived) {
             let answered = &requests[jobs[earlier].request];
-            if answered.generated() > 0 {
-                answers.insert(&answered.tokens, answered.record.prompt + 1, earlier);
-            }
+            // An answer of one token is not in what the slot holds.
+            let length = answered.record.prompt + answered.generated().min(1);
+            answers.insert(&answered.tokens, length, earlier);
             last = Some(earlier);
             done += 1;
         }
@@ -250,7 +307,7 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arri
         // Whoever waits until nothing is at work waits for the last of it.
         let cause = match idle {
             true => last,
-            // The last answer that stands in the prompt where it stood when it was given.
+            // The last request that the prompt begins with: its own prompt, and how its answer began.
             false => answers.find(&request.tokens, request.record.prompt).1,
         };
         arrivals.push(match cause {
@@ -261,5 +318,29 @@ fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arri
             None => Arrival::At(arrived),
         });
     }
+    // Else: a client that begins something new when it has an answer with which nobody goes on.
+    let mut followed: HashSet<usize> = arrivals
+        .iter()
+        .filter_map(|arrival| match arrival {
+            Arrival::After { request, .. } => Some(*request),
+            Arrival::At(_) => None,
+        })
+        .collect();
+    for arrival in &mut arrivals {
+        let Arrival::At(at) = *arrival else {
+            continue;
+        };
+        let over = by_end.partition_point(|&job| ended(job) <= at);
+        let latest = by_end[..over].iter().rev().copied();
+        let mut latest = latest.take_while(|&job| ended(job) + SOON >= at);
+        if let Some(request) = latest.find(|job| !followed.contains(job)) {
+            followed.insert(request);
+            let pause = at - ended(request);
+            *arrival = Arrival::After { request, pause };
+        }
+    }
     arrivals
 }
+
+/// Who asks something new so soon after an answer waited for it, microseconds.
+const SOON: u64 = 50_000;

@@ -120,7 +120,9 @@ fn setups() -> impl Strategy<Value = Setup> {
         Just(Calls::Process)
     ];
     let numbers = (1_u32..6, -1_i64..4, 0_u32..500, 0_u32..40, 0_u32..5);
-    (memory, flags, calls, numbers).prop_map(|(memory, flags, calls, numbers)| Setup {
+    let store = prop_oneof![Just(None), (10_000_u64..1_000_000).prop_map(Some)];
+    let all = (memory, flags, calls, numbers, store);
+    all.prop_map(|(memory, flags, calls, numbers, store)| Setup {
         parallel: numbers.0,
         context: 2048,
         slot_context: if flags.0 {
@@ -138,27 +140,35 @@ fn setups() -> impl Strategy<Value = Setup> {
         ubatch_size: 64,
         memory,
         calls,
+        store,
         ..Setup::default()
     })
 }
 
 /// Checks a point: sums, bounds, and the order of times.
 fn check(point: &Point, traffic: &Traffic) -> Result<(), TestCaseError> {
-    let (mut reused, mut evaluated) = (0, 0);
+    let (mut reused, mut loaded, mut evaluated) = (0, 0, 0);
     for (request, outcome) in traffic.requests.iter().zip(&point.outcomes) {
         let Some(outcome) = outcome else { continue };
-        prop_assert_eq!(outcome.reused + outcome.evaluated, request.record.prompt);
+        let sum = outcome.reused + outcome.loaded + outcome.evaluated;
+        prop_assert_eq!(sum, request.record.prompt);
         prop_assert!(outcome.evaluated > 0, "the last token is always evaluated");
         prop_assert!(outcome.arrived <= outcome.launched && outcome.launched <= outcome.ended);
         prop_assert!(outcome.slot < point.setting.parallel);
         reused += u64::from(outcome.reused);
+        loaded += u64::from(outcome.loaded);
         evaluated += u64::from(outcome.evaluated);
     }
     prop_assert_eq!(
-        (reused, evaluated),
-        (point.reused_tokens, point.evaluated_tokens)
+        (reused, loaded, evaluated),
+        (
+            point.reused_tokens,
+            point.loaded_tokens,
+            point.evaluated_tokens
+        )
     );
-    prop_assert_eq!(reused + evaluated, point.prompt_tokens);
+    prop_assert_eq!(reused + loaded + evaluated, point.prompt_tokens);
+    prop_assert!(point.store_bytes <= point.setting.store_limit);
     let refused = point
         .outcomes
         .iter()
@@ -242,6 +252,32 @@ proptest! {
             });
             let expected = expected.min(this.record.prompt - 1);
             prop_assert_eq!(outcome.unwrap().reused, expected);
+        }
+    }
+
+    /// With a store that never is full, a prompt is evaluated only behind the longest beginning that an earlier request
+    /// had, but for what is too little to be worth a copy.
+    #[test]
+    fn with_a_large_store_nothing_is_evaluated_twice(
+        asked in asked(), slots in 1_u32..4, ram in 0_i64..3,
+    ) {
+        let setup = Setup {
+            parallel: slots, context: 2048 * slots, slot_context: 2048, kv_unified: false,
+            cache_ram: Some(ram), store: Some(1 << 40), ..Setup::default()
+        };
+        let asked: Vec<Asked> = asked.iter().map(|&(talk, shared, own, _)| (talk, shared, own, 50_000)).collect();
+        let traffic = traffic(&asked, setup);
+        let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
+        for (nth, outcome) in point.outcomes.iter().enumerate() {
+            let this = &traffic.requests[nth];
+            let earlier = traffic.requests[..nth].iter();
+            let known = earlier.map(|one| one.tokens.common_prefix(&this.tokens)).max().unwrap_or(0);
+            let known = known.min(this.record.prompt - 1);
+            let outcome = outcome.unwrap();
+            let spared = outcome.reused + outcome.loaded;
+            prop_assert!(spared <= known, "{} of {}", spared, known);
+            // What is about to be lost is saved from eight tokens on, and so is what is loaded.
+            prop_assert!(spared + 16 > known, "{} of {}", spared, known);
         }
     }
 

@@ -12,6 +12,9 @@
 //! A row is written as the number of tokens that it has in common with an earlier row, and segments. A
 //! segment is either *new*, with new identities, or *known*: it names the identities that it repeats.
 //!
+//! Of a server with a prefix store it says how large that may become, and how many tokens of each prompt were
+//! loaded from it.
+//!
 //! Other changes of slots are recorded too ([`SlotChange`]): a slot was erased, restored from a state
 //! file, or chosen for a request that was refused. What the slot holds after that is written like a
 //! prompt. Names of files are not written.

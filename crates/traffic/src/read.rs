@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::bytes::Bytes;
 use crate::change::SlotChange;
 use crate::frame::{self, MAGIC, Next, VERSION};
 use crate::gram::GRAM;
@@ -126,7 +127,7 @@ pub fn is_empty(start: &[u8]) -> bool {
     };
     loop {
         match frame::next(rest) {
-            Next::Frame(record::KEY | record::SETUP, _, after) => rest = after,
+            Next::Frame(record::KEY | record::SETUP | record::STORE, _, after) => rest = after,
             Next::End => return true,
             _ => return false,
         }
@@ -155,16 +156,18 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
         version,
         ..Identities::default()
     };
-    loop {
+    let mut store = None;
+    let mut loaded: HashMap<u64, u32> = HashMap::new();
+    let damage = loop {
         let at = bytes.len() - rest.len();
         let (kind, body) = match frame::next(rest) {
             Next::Frame(kind, body, after) => {
                 rest = after;
                 (kind, body)
             }
-            Next::End => return None,
-            Next::Cut => return damage(at, DamageKind::Cut),
-            Next::Damaged => return damage(at, DamageKind::Checksum),
+            Next::End => break None,
+            Next::Cut => break damage(at, DamageKind::Cut),
+            Next::Damaged => break damage(at, DamageKind::Checksum),
         };
         let good = match kind {
             record::KEY => body
@@ -179,13 +182,26 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
             record::CHANGE => identities
                 .change(body)
                 .map(|change| traffic.changes.extend(change)),
+            record::STORE => Bytes(body).number().map(|limit| store = Some(limit)),
+            record::LOADED => RequestRecord::decode_loaded(body).map(|(order, tokens)| {
+                loaded.insert(order, tokens);
+            }),
             // A frame of a later program.
             _ => Some(()),
         };
         if good.is_none() {
-            return damage(at, DamageKind::Content);
+            break damage(at, DamageKind::Content);
         }
+    };
+    if let Some(setup) = &mut traffic.setup {
+        setup.store = store;
     }
+    for request in &mut traffic.requests {
+        let record = &mut request.record;
+        let tokens = loaded.get(&record.order).copied().unwrap_or(0);
+        record.loaded = tokens.min(record.evaluated);
+    }
+    damage
 }
 
 /// The identities of all tokens read so far.

@@ -9,6 +9,9 @@ pub(crate) const SIZE: u8 = 3;
 pub(crate) const REQUEST: u8 = 4;
 /// Since version 2 of the format.
 pub(crate) const CHANGE: u8 = 5;
+/// Only in recordings of servers with a prefix store. Readers that know no stores leave these out.
+pub(crate) const STORE: u8 = 6;
+pub(crate) const LOADED: u8 = 7;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +94,10 @@ pub struct RequestRecord {
     pub prompt: u32,
     /// Tokens of the prompt that were reused.
     pub reused: u32,
-    /// Tokens of the prompt that were evaluated.
+    /// Tokens of the prompt that the server asked the engine to evaluate.
     pub evaluated: u32,
+    /// Those of them that the engine did not evaluate, because the prefix store had them.
+    pub loaded: u32,
     /// Tokens that a context shift kept at the beginning (`n_keep`).
     pub keep: u32,
     /// Tokens after these that context shifts discarded, in all. Since version 3 of the format.
@@ -102,6 +107,27 @@ pub struct RequestRecord {
     pub breaks: Vec<u32>,
     /// Media in the prompt: the tokens `[begin, end)` of each.
     pub media: Vec<(u32, u32)>,
+}
+
+impl RequestRecord {
+    /// Tokens of the prompt that the engine evaluated.
+    #[must_use]
+    pub fn computed(&self) -> u32 {
+        self.evaluated.saturating_sub(self.loaded)
+    }
+
+    /// The number of the launch, and how many tokens were loaded for it.
+    pub(crate) fn encode_loaded(&self) -> Vec<u8> {
+        let mut into = Vec::new();
+        put(&mut into, self.order);
+        put(&mut into, u64::from(self.loaded));
+        into
+    }
+
+    pub(crate) fn decode_loaded(body: &[u8]) -> Option<(u64, u32)> {
+        let mut bytes = Bytes(body);
+        Some((bytes.number()?, bytes.small()?))
+    }
 }
 
 /// LoRA adapters that are applied together.
@@ -207,6 +233,7 @@ impl Line {
             prompt: bytes.small()?,
             reused: bytes.small()?,
             evaluated: bytes.small()?,
+            loaded: 0,
             keep: bytes.small()?,
             gone: 0,
             breaks: Vec::new(),

@@ -71,6 +71,8 @@ pub struct Setup {
     pub calls: Calls,
     /// The version, as llama.cpp states it. Empty where it states none.
     pub version: String,
+    /// How large its prefix store may become, bytes. `None`: it has none. A frame of its own has it.
+    pub store: Option<u64>,
 }
 
 impl Default for Setup {
@@ -95,6 +97,7 @@ impl Default for Setup {
             memory: Memory::Full,
             calls: Calls::Unknown,
             version: String::new(),
+            store: None,
         }
     }
 }
@@ -185,6 +188,7 @@ impl Setup {
             memory,
             calls,
             version: bytes.text().unwrap_or_default(),
+            store: None,
         };
         setup.is_possible().then_some(setup)
     }

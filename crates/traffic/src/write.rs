@@ -1,5 +1,6 @@
 //! Writes requests and changes as the bytes of a file.
 
+use crate::bytes::put;
 use crate::change::SlotChange;
 use crate::frame;
 use crate::gram::GRAM;
@@ -63,6 +64,13 @@ impl Writer {
         self.frame(record::SETUP, &setup.encode())
     }
 
+    /// Records that the server has a prefix store, and how many bytes that may take.
+    pub fn store(&mut self, limit: u64) -> Recorded {
+        let mut body = Vec::new();
+        put(&mut body, limit);
+        self.frame(record::STORE, &body)
+    }
+
     /// Records the size of a saved sequence or a checkpoint.
     pub fn size(&mut self, sample: SizeSample) -> Recorded {
         self.frame(record::SIZE, &sample.encode())
@@ -86,6 +94,13 @@ impl Writer {
         if self.full {
             return Recorded::Full;
         }
+        let loaded = match request.loaded {
+            0 => Recorded::Bytes(Vec::new()),
+            _ => self.frame(record::LOADED, &request.encode_loaded()),
+        };
+        let Recorded::Bytes(mut bytes) = loaded else {
+            return Recorded::Full;
+        };
         let row = self.history.relate(&self.key, tokens);
         let junction = shift.map(|(keep, gone)| {
             request.keep = keep;
@@ -99,7 +114,13 @@ impl Writer {
         };
         let body = line.encode(self.next);
         self.next += line.row.new_tokens() + line.junction.new_tokens();
-        self.frame(record::REQUEST, &body)
+        match self.frame(record::REQUEST, &body) {
+            Recorded::Bytes(request) => {
+                bytes.extend(request);
+                Recorded::Bytes(bytes)
+            }
+            Recorded::Full => Recorded::Full,
+        }
     }
 
     /// Records the change of a slot. `tokens`: what the slot holds after it; empty after an erase, and

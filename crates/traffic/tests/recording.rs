@@ -178,6 +178,7 @@ fn every_field_of_a_request_is_read_as_it_was_written() {
         prompt: 90,
         reused: 30,
         evaluated: 60,
+        loaded: 25,
         keep: 4,
         gone: 20,
         breaks: vec![30, 86],
@@ -321,6 +322,39 @@ fn files_of_versions_1_and_2_are_read_and_of_version_0_refused() {
     let traffic = read(&[begin, setup].concat());
     assert_eq!(traffic.damage, None);
     assert_eq!(traffic.setup, Some(Setup::default()));
+}
+
+/// What is loaded has a frame of its own, so that older programs leave it out, and read the rest.
+#[test]
+fn a_recording_says_what_a_prefix_store_had() {
+    let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
+    file.extend(bytes(writer.setup(&Setup::default())));
+    let plain = file.clone();
+    file.extend(bytes(writer.store(50_000_000_000)));
+    assert!(contextpilot_traffic::is_empty(&file));
+    let prompt: Vec<i32> = (0..100).collect();
+    for (order, loaded) in [(0, 0), (1, 90), (2, 200)] {
+        let record = RequestRecord {
+            evaluated: 95,
+            loaded,
+            ..request(order, &prompt)
+        };
+        file.extend(bytes(writer.request(record, &prompt, None)));
+    }
+    let traffic = read(&file);
+    assert_eq!(traffic.damage, None);
+    assert_eq!(
+        traffic.setup.as_ref().map(|setup| setup.store),
+        Some(Some(50_000_000_000))
+    );
+    let records = traffic.requests.iter().map(|request| &request.record);
+    let loaded: Vec<_> = records.map(|r| (r.loaded, r.computed())).collect();
+    assert_eq!(
+        loaded,
+        [(0, 95), (90, 5), (95, 0)],
+        "never more than the server asked for"
+    );
+    assert_eq!(read(&plain).setup, Some(Setup::default()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Requests: from the arrival of a task to the record of its request.
 
 use contextpilot_residency::{
-    Arrival, Entry, Ledger, SequenceId, TaskId, TokenCounts, UNTIED, activation,
+    Arrival, Entry, Ledger, Position, SequenceId, TaskId, TokenCounts, UNTIED, activation,
 };
 use contextpilot_traffic::RequestRecord;
 
@@ -145,6 +145,16 @@ impl Recorder {
         }
     }
 
+    /// Call when entries of a batch were not evaluated, because the prefix store had them.
+    pub(super) fn loaded(&mut self, sequence: SequenceId, from: Position, to: Position) {
+        let slot = self.slots.get_mut(&sequence);
+        let open = slot.and_then(|slot| slot.open.as_mut());
+        if let Some(open) = open.filter(|open| open.prompting) {
+            let tokens = u32::try_from(to.saturating_sub(from)).unwrap_or(0);
+            open.record.loaded = open.record.loaded.saturating_add(tokens);
+        }
+    }
+
     pub(super) fn evaluated(&mut self, at: Stamp) {
         let open = self
             .slots
@@ -174,8 +184,11 @@ impl Recorder {
             return;
         }
         open.prompting = false;
-        open.record.reused = small(counts.reused);
-        open.record.evaluated = small(counts.evaluated);
+        // For the server, what came from the prefix store was evaluated.
+        let loaded = u64::from(open.record.loaded).min(counts.reused);
+        open.record.loaded = small(loaded);
+        open.record.reused = small(counts.reused - loaded);
+        open.record.evaluated = small(counts.evaluated + loaded);
         open.set_prompt(ledger.tokens_in(sequence), &self.rows);
         if open.record.adapters.invoked {
             let prompt = open.tokens.get(..open.record.prompt as usize);

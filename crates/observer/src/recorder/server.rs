@@ -40,6 +40,12 @@ impl Recorder {
         append(recorded, &mut self.out, &mut self.full);
     }
 
+    /// Records that the server has a prefix store, and how many bytes that may take.
+    pub fn store(&mut self, limit: u64) {
+        let recorded = self.writer.store(limit);
+        append(recorded, &mut self.out, &mut self.full);
+    }
+
     /// Records a size, once for all lengths within a factor of 1.19 (a quarter of a power of two).
     pub(super) fn size(&mut self, kind: SizeKind, tokens: u32, bytes: u64) {
         let class = (f64::from(tokens.max(1)).log2() * 4.0) as u32;

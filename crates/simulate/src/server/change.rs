@@ -35,7 +35,7 @@ impl Server<'_> {
     /// `prompt_clear`
     pub(super) fn erase(&mut self, slot: usize) {
         self.slots[slot].prompt.forget(self.setting.generation);
-        self.positions.cut(slot, 0);
+        self.cut(slot, 0);
     }
 
     fn restore(&mut self, slot: usize, change: &TrafficChange) {
@@ -51,6 +51,9 @@ impl Server<'_> {
             restored.prompt.checkpoints = checkpoints;
         }
         self.positions.restore(slot, &kept);
+        if let Some(store) = &mut self.store {
+            store.obscure(slot);
+        }
         self.save_file(slot);
     }
 
@@ -79,11 +82,10 @@ impl Server<'_> {
             let found = Content::new(Arc::clone(&change.tokens), change.tokens.len());
             self.exchange(chosen, &found);
         }
-        let slot = &mut self.slots[chosen];
-        if refusal.names_adapters && !keeps_for(slot.adapters, refusal.adapters) {
-            slot.prompt.forget(self.setting.generation);
+        if refusal.names_adapters && !keeps_for(self.slots[chosen].adapters, refusal.adapters) {
+            self.slots[chosen].prompt.forget(self.setting.generation);
         }
-        slot.adapters = refusal.adapters;
+        self.slots[chosen].adapters = refusal.adapters;
         if !refusal.declined {
             self.save_idle_but(Some(chosen));
             self.releases += 1;

@@ -96,14 +96,33 @@ impl Server<'_> {
     /// Saves a slot's content to the host prompt cache, and loads what serves the prompt better
     /// (`prompt_save`, `prompt_load` and `update`).
     pub(super) fn exchange(&mut self, nth: usize, prompt: &Content) {
+        self.save_to_host(nth);
         let Some(host) = &mut self.host else { return };
         let slot = &mut self.slots[nth];
-        host.save(&slot.prompt, self.sizes, || self.positions.keep(nth));
         if let Some((loaded, kept)) = host.load(&slot.prompt.content, prompt) {
             slot.prompt = loaded;
             self.positions.restore(nth, &kept);
+            if let Some(store) = &mut self.store {
+                store.replaced(nth, &slot.prompt.content, slot.prompt.conditions);
+            }
         }
         host.update();
+    }
+
+    /// Saves a slot's content to the host prompt cache. Returns whether it was saved.
+    fn save_to_host(&mut self, nth: usize) -> bool {
+        let Some(host) = &mut self.host else {
+            return false;
+        };
+        let slot = &mut self.slots[nth];
+        if let Some(store) = &self.store {
+            slot.prompt.conditions = store.conditions(nth);
+        }
+        let is_saved = host.save(&slot.prompt, self.sizes, || self.positions.keep(nth));
+        if let Some(store) = self.store.as_mut().filter(|_| is_saved) {
+            store.saved(nth);
+        }
+        is_saved
     }
 
     /// Saves the idle slots to the host prompt cache (`--cache-idle-slots`). If slots share the context,
@@ -114,19 +133,20 @@ impl Server<'_> {
 
     /// The same, but for one slot that counts as busy although it has no job.
     pub(super) fn save_idle_but(&mut self, working: Option<usize>) {
-        let Some(host) = self.host.as_mut().filter(|_| self.setting.cache_idle_slots) else {
+        if self.host.is_none() || !self.setting.cache_idle_slots {
             return;
-        };
-        for (nth, slot) in self.slots.iter_mut().enumerate() {
-            if slot.job.is_some() || working == Some(nth) {
+        }
+        for nth in 0..self.slots.len() {
+            if self.slots[nth].job.is_some() || working == Some(nth) {
                 continue;
             }
-            if host.save(&slot.prompt, self.sizes, || self.positions.keep(nth)) {
-                host.update();
+            if self.save_to_host(nth) {
+                if let Some(host) = &mut self.host {
+                    host.update();
+                }
             }
             if self.setting.kv_unified {
-                slot.prompt.forget(self.setting.generation);
-                self.positions.cut(nth, 0);
+                self.erase(nth);
             }
         }
     }

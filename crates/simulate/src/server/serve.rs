@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use contextpilot_traffic::{Applied, Memory, Run, Tokens, TrafficRequest};
 
-use super::{Happening, Server, Slot};
+use super::{Phase, Server, Slot};
 use crate::checkpoints::{self, Batch};
 use crate::content::Content;
 use crate::point::Outcome;
@@ -12,50 +12,63 @@ use crate::reuse;
 use crate::setting::Generation;
 
 impl Server<'_> {
-    /// Serves a job in a slot, and its children in theirs (`launch_slot_with_task`, `pre_decode`), and
-    /// plans when the slots are released.
+    /// Serves a job in a slot, and its children in theirs (`launch_slot_with_task`, `pre_decode`): what the slots hold
+    /// when it is done. When that is, the turns of the server say.
     pub(super) fn serve(&mut self, nth: usize, job: usize, children: &[usize]) {
         let request = self.request(job);
         let record = &request.record;
-        let slot = &mut self.slots[nth];
-        if record.names_adapters && !keeps_for(slot.adapters, record.adapters) {
-            slot.prompt.forget(self.setting.generation);
+        if record.names_adapters && !keeps_for(self.slots[nth].adapters, record.adapters) {
+            self.slots[nth].prompt.forget(self.setting.generation);
         }
-        slot.adapters = record.adapters;
+        self.slots[nth].adapters = record.adapters;
+        self.at_work[job] = 1 + children.len();
         if record.prompt >= self.setting.slot_context {
-            self.at_work[job] = 1 + children.len();
-            self.plan(self.now, Happening::Ends(nth));
-            for &child in children {
-                self.plan(self.now, Happening::Ends(child));
+            for slot in children.iter().copied().chain([nth]) {
+                self.slots[slot].phase = Phase::Answer { left: 0, step: 0 };
             }
             return;
         }
         let reused = self.reuse(nth, request);
+        let loaded = match &mut self.store {
+            Some(store) => store.evaluate(nth, request, reused),
+            None => 0,
+        };
         self.evaluate(nth, request, reused);
-        let evaluated = record.prompt - reused;
-        let launched = self.now + self.jobs[job].delay;
-        let prompted = launched + self.rates.prompt_time(record, evaluated);
-        self.at_work[job] = 1 + children.len();
+        self.slots[nth].phase = Phase::Prompt {
+            at: reused,
+            loaded: reused + loaded,
+        };
         let slots = std::iter::once(nth).chain(children.iter().copied());
         let requests = std::iter::once(&self.jobs[job].request).chain(&self.jobs[job].children);
         for (slot, &answer) in slots.zip(requests) {
-            let answered = &self.traffic.requests[answer];
-            let took = answered
-                .record
-                .ended
-                .saturating_sub(answered.record.prompted);
+            if slot != nth {
+                self.slots[slot].phase = Phase::Waits { answer };
+            }
             self.outcomes[answer] = Some(Outcome {
                 slot: slot as u32,
                 reused,
-                evaluated,
+                loaded,
+                evaluated: record.prompt - reused - loaded,
                 arrived: self.arrived[job],
-                launched,
-                ended: prompted + took,
+                launched: self.now,
+                ended: self.now,
             });
-            self.plan(prompted + took, Happening::Ends(slot));
         }
+        // What is copied for the store is copied by the same thread.
+        self.now += self.copies();
         self.make_room(nth);
         self.save_file(nth);
+    }
+
+    /// The time that copies for the store took since the last request, microseconds. If there was a store in the
+    /// recording, the recorded times have it.
+    fn copies(&mut self) -> u64 {
+        let setup = self.traffic.setup.as_ref();
+        let was_on = setup.is_some_and(|setup| setup.store.is_some());
+        match &mut self.store {
+            Some(store) if !was_on => store.time(),
+            _ => 0,
+        }
     }
 
     /// Returns how many tokens of the prompt the slot reuses. Removes the rest of its content.
@@ -70,7 +83,11 @@ impl Server<'_> {
             let moves = self.setting.memory == Memory::Full && !self.has_media;
             if least > 0 && moves {
                 let gram = self.traffic.gram.max(1);
+                let in_place = past;
                 past = reuse::with_chunks(&slot.prompt.content, &prompt, past, (least, gram));
+                if let Some(store) = self.store.as_mut().filter(|_| past > in_place) {
+                    store.obscure(nth);
+                }
             }
             if let Some(at @ 1..) = record.activated_at {
                 past = past.min(at - 1);
@@ -91,7 +108,7 @@ impl Server<'_> {
         if past == record.prompt && past > 0 {
             past -= 1;
         }
-        self.positions.cut(nth, past);
+        self.cut(nth, past);
         self.slots[nth].prompt.content = Content::new(Arc::clone(&request.tokens), past);
         past
     }
@@ -154,6 +171,9 @@ impl Server<'_> {
             let end = whole.min(most);
             slot.prompt.content = Content::new(Arc::clone(&request.tokens), end);
             self.positions.write(nth, (record.prompt, end), 1);
+            if let Some(store) = &mut self.store {
+                store.answered(nth, request, &self.slots[nth].prompt.content);
+            }
             return;
         }
         let keep = match record.keep {
@@ -167,6 +187,9 @@ impl Server<'_> {
         slot.prompt.content = Content::new(Arc::clone(&row), row.len());
         self.positions.cut(nth, 0);
         self.positions.write(nth, (0, row.len()), 1);
+        if let Some(store) = &mut self.store {
+            store.obscure(nth);
+        }
     }
 
     /// `try_clear_idle_slots`: while a shared context is too full, empties idle slots in the order of
@@ -184,8 +207,7 @@ impl Server<'_> {
                 return;
             }
             if other != nth && self.slots[other].job.is_none() {
-                self.slots[other].prompt.forget(self.setting.generation);
-                self.positions.cut(other, 0);
+                self.erase(other);
             }
         }
     }

@@ -30,6 +30,8 @@ pub(crate) struct Recording {
     path: PathBuf,
     /// Bytes written.
     written: u64,
+    /// The recording says how large the prefix store may become.
+    has_store: bool,
     library: &'static dyn Library,
 }
 
@@ -54,6 +56,7 @@ impl Recording {
             running: Ok((recorder, file)),
             path: std::path::absolute(&path).unwrap_or(path),
             written: 0,
+            has_store: false,
             library,
         })
     }
@@ -71,11 +74,28 @@ impl Recording {
     }
 
     pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) {
+        if matches!(
+            event,
+            Event::Launched { .. } | Event::LaunchedUnclaimed { .. }
+        ) {
+            self.note_store();
+        }
         self.watch(|recorder| recorder.before(event, at, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
         self.watch(|recorder| recorder.fact(fact, at, ledger));
+    }
+
+    /// Says how large the prefix store may become, once it is open.
+    fn note_store(&mut self) {
+        if self.has_store {
+            return;
+        }
+        if let Some(store) = self.library.store().filter(|store| store.limit_bytes > 0) {
+            self.has_store = true;
+            self.watch(|recorder| recorder.store(store.limit_bytes));
+        }
     }
 
     /// Runs `work`. A panic ends the recording, and nothing else.
