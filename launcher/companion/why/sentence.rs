@@ -213,6 +213,7 @@ mod tests {
                 text: None,
             }),
             lost: None,
+            adapters: None,
         }
     }
 
