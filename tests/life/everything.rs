@@ -185,7 +185,11 @@ fn agrees(
         };
         let control = server.await_control().unwrap();
         let why = disturb::get(control, &format!("/requests/{id}"));
-        panic!("life {number}: {found:?} {wrong}; the hook says {why}; {said}");
+        panic!(
+            "life {number}: {:?} {wrong}; of its conversation {:?} are there, which was asked as {:?}; the hook says {why}; \
+             {said}",
+            found.asked, found.there, found.chain
+        );
     }
 }
 

@@ -104,12 +104,9 @@ impl Remote {
             let nth: u64 = cmd("INCR")
                 .arg(format!("{PREFIX}:sent"))
                 .query(connection)?;
-            let list = cmd("ZADD")
-                .arg(model_key(of))
-                .arg(nth)
-                .arg(member(name, size))
-                .exec(connection);
-            list
+            let mut list = cmd("ZADD");
+            list.arg(model_key(of)).arg(nth).arg(member(name, size));
+            list.exec(connection)
         })
     }
 

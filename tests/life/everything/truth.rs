@@ -20,7 +20,6 @@ const CHANCE: usize = 8;
 const BY_CHANCE: usize = 3;
 
 /// What the engine says of an id.
-#[derive(Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) asked: &'a Asked,
     /// All requests of its conversation.
