@@ -33,8 +33,8 @@ pub(super) struct Sync {
     /// Send and fetch what is there now, say how much that was, and end
     #[arg(long)]
     once: bool,
-    /// End after this process, when what it wrote last is sent
-    #[arg(long, value_name = "PID", hide = true)]
+    /// End after this process, when what it wrote last is sent: that of a server
+    #[arg(long, value_name = "PID")]
     of: Option<i32>,
 }
 
