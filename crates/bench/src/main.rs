@@ -107,13 +107,22 @@ fn run(options: &Options) -> Result<()> {
         Some(file) => Sessions::recorded(file, options.requests)?,
         None => Sessions::made_up(lab.rounds(24, 3) as u64, lab.rounds(20, 3)),
     };
-    let mut page = Page::new(&options.page)?;
-    for (name, part) in parts::all(
+    let all = parts::all(
         options.ledger.as_deref(),
         options.python.as_deref(),
         sessions,
         options.rows.clone(),
-    ) {
+    );
+    let unknown = |only: &&String| all.iter().all(|(name, _)| name != only);
+    if let Some(only) = options.only.iter().find(unknown) {
+        let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+        let names = names.join(", ");
+        return Err(failed(format!(
+            "there is no part {only}: choose of {names}"
+        )));
+    }
+    let mut page = Page::new(&options.page)?;
+    for (name, part) in all {
         if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
             continue;
         }
