@@ -13,6 +13,7 @@
 //!
 //! The second command, `contextpilot-llama`, is in [`companion`].
 
+mod beside;
 pub mod companion;
 mod error;
 mod hook_lib;

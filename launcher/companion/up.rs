@@ -6,7 +6,6 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
@@ -15,6 +14,7 @@ use contextpilot_server_flags::{Generation, ServerFlags};
 use contextpilot_settings::env;
 
 use super::index::Serving;
+use crate::beside;
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 
@@ -49,7 +49,7 @@ pub(super) struct Options {
 
 /// Returns only if there is an error.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
-    let launcher = launcher()?;
+    let launcher = beside::find("contextpilot-llama-server")?;
     // Before the server starts, so that an error leaves no server behind.
     let (listener, address) = Serving::at_port(options.index_port).bind("--index-port")?;
     let url = format!("http://{address}");
@@ -99,19 +99,4 @@ fn settings(
     let is_free = |name: &str| name == env::INDEX_IN_FRONT || of_process.non_empty(name).is_none();
     settings.retain(|(name, _)| is_free(name));
     settings
-}
-
-/// The launcher beside this program, else the one on `PATH`.
-fn launcher() -> Result<PathBuf, String> {
-    const NAME: &str = "contextpilot-llama-server";
-    let beside = std::env::current_exe()
-        .ok()
-        .map(|this| this.with_file_name(NAME))
-        .filter(|beside| beside.is_file());
-    match beside {
-        Some(beside) => Ok(beside),
-        None => which::which(NAME).map_err(|_| {
-            format!("{NAME} is neither beside this program nor on PATH: install it there")
-        }),
-    }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use contextpilot_testbed::{Arch, Builder, Model, Random, Server};
 use serde_json::Value;
 
-use crate::support::{Home, PATIENCE};
+use crate::support::{Home, PATIENCE, times};
 
 mod clients;
 mod disturb;
@@ -29,11 +29,6 @@ const SLOTS: u32 = 4;
 const SHORTEST_MS: u64 = 100;
 const LONGEST_MS: u64 = 4000;
 
-fn lives() -> u64 {
-    let set = std::env::var("CONTEXTPILOT_TEST_LIVES").ok();
-    set.map_or(5, |n| n.parse().expect("a number of lives"))
-}
-
 /// A server with everything on. What it is started with differs from life to life.
 fn server(home: &Home, index: &str, random: &mut Random) -> Builder {
     let file = |name: &str| home.path().join(name).display().to_string();
@@ -41,15 +36,8 @@ fn server(home: &Home, index: &str, random: &mut Random) -> Builder {
     let unified = random.choose(&["--kv-unified", "--no-kv-unified"]);
     let builder = Server::builder()
         .model(&Model::tiny(Arch::Llama))
-        .args([
-            "--parallel",
-            "4",
-            "-c",
-            "8192",
-            "--cache-ram",
-            host,
-            unified,
-        ])
+        .args(["-c", "8192", "--cache-ram", host, unified, "--parallel"])
+        .args([SLOTS.to_string()])
         .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
         .index_url(index)
         .observed();
@@ -79,7 +67,7 @@ struct Account {
 
 #[test]
 fn whatever_is_killed_the_reports_are_what_the_engine_says() {
-    let lives = lives();
+    let lives = times("CONTEXTPILOT_TEST_LIVES", 5);
     let mut random = Random(lives);
     let home = Home::new();
     let mut flapping = Flapping::start();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Index, Random, Request, Server};
 
-use crate::support::{Home, PATIENCE, ask, is_cached};
+use crate::support::{Home, PATIENCE, ask, is_cached, times};
 
 const CLIENTS: usize = 4;
 const SLOTS: u32 = 4;
@@ -24,11 +24,6 @@ const LONGEST_MS: u64 = 400;
 struct Asked {
     sent: BTreeSet<String>,
     answered: BTreeSet<String>,
-}
-
-fn rounds() -> u64 {
-    let set = std::env::var("CONTEXTPILOT_TEST_KILLS").ok();
-    set.map_or(10, |n| n.parse().expect("a number of rounds"))
 }
 
 /// Clients send requests until the server is killed, after `life`.
@@ -73,7 +68,7 @@ fn load(server: &mut Server, next: &AtomicUsize, asked: &Mutex<Asked>, life: Dur
 
 #[test]
 fn when_killed_at_random_moments_under_load_no_id_is_lost() {
-    let rounds = rounds();
+    let rounds = times("CONTEXTPILOT_TEST_KILLS", 10);
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, SLOTS);
     let next = AtomicUsize::new(0);

@@ -11,6 +11,12 @@ use tempfile::TempDir;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How often a long test does its work: this variable, or so many times.
+pub(crate) fn times(variable: &str, default: u64) -> u64 {
+    let set = std::env::var(variable).ok();
+    set.map_or(default, |times| times.parse().expect("a number"))
+}
+
 /// A state folder that outlives the servers.
 pub(crate) struct Home(TempDir);
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{SIGTERM, Stored, asking, exact, files, folder, one_slot, started, tokens};
 
-fn companion(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn companion(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
     command
         .arg("store")
@@ -23,7 +23,7 @@ fn companion(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn good(output: &Output) -> Value {
+pub(crate) fn good(output: &Output) -> Value {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     serde_json::from_slice(&output.stdout).unwrap()

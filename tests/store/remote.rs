@@ -11,6 +11,7 @@ use contextpilot_testbed::{Builder, skip, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::moved::{companion, good};
 use super::{SIGTERM, Stored, files, folder, one_slot, started, tokens};
 
 /// A Redis of the test's own.
@@ -83,14 +84,10 @@ fn shared(redis: &Redis) -> Builder {
 
 /// `contextpilot-llama store sync URL --once --json`.
 fn once(folder: &Path, redis: &Redis) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
-    command.args(["store", "sync", &redis.url(), "--once", "--json"]);
-    command.env("CONTEXTPILOT_STORE", folder);
-    command.env("XDG_RUNTIME_DIR", folder).env("HOME", folder);
-    let output = command.output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    good(&companion(
+        folder,
+        &["sync", &redis.url(), "--once", "--json"],
+    ))
 }
 
 #[test]

@@ -15,7 +15,6 @@ mod parts;
 mod plot;
 mod probe;
 mod sample;
-mod sessions;
 mod subscribers;
 
 /// The traces of the exactness test, and what they are made of.
@@ -30,12 +29,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use contextpilot_testbed::Result;
+use contextpilot_testbed::{Result, Sessions};
 
 use exactness::{cases, prompts};
 use lab::{Lab, failed};
 use page::Page;
-use sessions::Sessions;
 
 struct Options {
     launcher: PathBuf,

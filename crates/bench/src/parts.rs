@@ -15,11 +15,10 @@ mod store;
 
 use std::path::{Path, PathBuf};
 
-use contextpilot_testbed::Result;
+use contextpilot_testbed::{Result, Sessions};
 
 use crate::lab::Lab;
 use crate::page::Page;
-use crate::sessions::Sessions;
 
 pub(crate) use store::Rows;
 

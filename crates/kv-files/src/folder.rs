@@ -133,7 +133,7 @@ impl Folder {
         if head.chunk.name != *name || head.chunk.bytes != bytes {
             return Err(ReadError::Damaged("it is the file of another chunk"));
         }
-        let begin = head.size().min(count);
+        let begin = Head::size(&head.chunk).min(count);
         Ok(RowsOfFile {
             file,
             head,
@@ -259,7 +259,7 @@ impl RowsOfFile {
         if crc.finalize() != self.head.rows_crc {
             return Err(ReadError::Damaged("the checksum of its rows is wrong"));
         }
-        if self.file.metadata()?.len() != self.head.file_size() {
+        if self.file.metadata()?.len() != Head::file_size(&self.head.chunk) {
             return Err(ReadError::Damaged("something follows its rows"));
         }
         Ok(())

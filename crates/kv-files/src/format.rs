@@ -39,14 +39,14 @@ pub(crate) enum Fault {
 }
 
 impl Head {
-    /// The size of the head, and so where the rows begin.
-    pub(crate) fn size(&self) -> usize {
-        HEAD + 4 * self.chunk.tokens.len()
+    /// The size of the head of a chunk's file, and so where the rows begin.
+    pub(crate) fn size(chunk: &Chunk) -> usize {
+        HEAD + 4 * chunk.tokens.len()
     }
 
-    /// The size of the whole file.
-    pub(crate) fn file_size(&self) -> u64 {
-        (self.size() as u64).saturating_add(self.chunk.bytes)
+    /// The size of a chunk's file.
+    pub(crate) fn file_size(chunk: &Chunk) -> u64 {
+        (Self::size(chunk) as u64).saturating_add(chunk.bytes)
     }
 
     /// How many tokens a header without them says that it has. `None`: it cannot have so many.
@@ -59,7 +59,7 @@ impl Head {
     /// Header and tokens of a chunk with so many bytes of rows, which have this checksum.
     pub(crate) fn write(chunk: &Chunk, rows: u64, rows_crc: u32) -> Vec<u8> {
         let (parent, offset) = chunk.parent.unwrap_or((Name([0; 16]), 0));
-        let mut bytes = Vec::with_capacity(HEAD + 4 * chunk.tokens.len());
+        let mut bytes = Vec::with_capacity(Self::size(chunk));
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend([0; 4]);

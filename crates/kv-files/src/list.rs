@@ -188,7 +188,7 @@ fn header(folder: &OwnedFd, file_name: &str, name: Name) -> Result<Header, Troub
     if head.chunk.name != name {
         return Err(Fault::Damaged("it is the file of another chunk").into());
     }
-    if head.file_size() != metadata.len() {
+    if Head::file_size(&head.chunk) != metadata.len() {
         return Err(Fault::Damaged("it has another size than it says").into());
     }
     let modified = metadata.modified().ok();

@@ -54,12 +54,11 @@ impl<W: Write> PackWriter<W> {
                 "the origin is too long",
             ));
         }
-        let size_of = |chunk: &Chunk| (HEAD + 4 * chunk.tokens.len()) as u64 + chunk.bytes;
         let mut writer = Self {
             to,
             sum: Sha256::new(),
             chunks: chunks.len() as u64,
-            bytes: chunks.iter().map(size_of).sum(),
+            bytes: chunks.iter().map(Head::file_size).sum(),
         };
         let mut start = MAGIC.to_vec();
         start.extend(VERSION.to_le_bytes());
@@ -148,8 +147,7 @@ impl<R: Read + Seek> Pack<R> {
         for _ in 0..count {
             let head = from.head()?;
             let chunk = head.chunk;
-            let size = (HEAD + 4 * chunk.tokens.len()) as u64 + chunk.bytes;
-            left = left.checked_sub(size).ok_or(DAMAGED)?;
+            left = left.checked_sub(Head::file_size(&chunk)).ok_or(DAMAGED)?;
             if !is_next(&chunk, &fingerprint, &names) {
                 return Err(DAMAGED);
             }

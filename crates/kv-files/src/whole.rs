@@ -25,7 +25,7 @@ impl Folder {
 /// It is damaged, or another version's.
 pub fn read_whole(mut bytes: Vec<u8>) -> Result<(Chunk, Vec<u8>), ReadError> {
     let head = Head::read(&bytes)?;
-    let rows = bytes.split_off(head.size());
+    let rows = bytes.split_off(Head::size(&head.chunk));
     if rows.len() as u64 != head.chunk.bytes {
         return Err(ReadError::Damaged("it has another size than it says"));
     }

@@ -39,20 +39,6 @@ pub struct Moved {
     pub damaged: u64,
 }
 
-impl Moved {
-    /// Both together.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            sent: self.sent + other.sent,
-            sent_bytes: self.sent_bytes + other.sent_bytes,
-            fetched: self.fetched + other.fetched,
-            fetched_bytes: self.fetched_bytes + other.fetched_bytes,
-            damaged: self.damaged + other.damaged,
-        }
-    }
-}
-
 /// A folder and a Redis that become alike.
 pub struct Mirror {
     folder: Folder,
@@ -237,17 +223,12 @@ impl Mirror {
             if self.here.contains_key(&name) {
                 continue;
             }
-            let Some(bytes) = self.remote.get(&name)? else {
-                if let Some(listed) = listed {
-                    self.remote.forget(of, listed)?;
-                }
-                continue;
-            };
-            let size = bytes.len() as u64;
-            let chunk = read_whole(bytes).ok();
+            let whole = self.remote.get(&name)?;
+            let size = whole.as_ref().map(|whole| whole.len() as u64);
+            let chunk = whole.and_then(|whole| read_whole(whole).ok());
             let chunk = chunk.filter(|(chunk, _)| chunk.name == name && chunk.fingerprint == *of);
             let Some((chunk, rows)) = chunk else {
-                moved.damaged += 1;
+                moved.damaged += u64::from(size.is_some());
                 if let Some(listed) = listed {
                     self.remote.forget(of, listed)?;
                 }
@@ -255,7 +236,7 @@ impl Mirror {
             };
             self.write(&chunk, rows)?;
             moved.fetched += 1;
-            moved.fetched_bytes += size;
+            moved.fetched_bytes += size.unwrap_or(0);
             names.extend(chunk.parent.map(|(parent, _)| (parent, None)));
         }
         Ok(())

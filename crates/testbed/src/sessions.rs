@@ -88,7 +88,7 @@ impl Session {
 
     fn block(&self, block: u32) -> [u32; BLOCK] {
         let mut random = Random(self.number << 32 | u64::from(block));
-        std::array::from_fn(|_| within(&mut random, LETTERS) as u32)
+        std::array::from_fn(|_| random.within(LETTERS) as u32)
     }
 
     fn add_to(&self, need: &mut Need) {
@@ -215,32 +215,27 @@ fn made_up(number: u64, requests: usize) -> Session {
         prompt.extend((&mut fresh).take(count as usize));
     };
     let mut prompt = Vec::new();
-    add(&mut prompt, within(&mut random, 100..400));
+    add(&mut prompt, random.within(100..400));
     let beginning = prompt.len();
     let mut prompts = vec![prompt.clone()];
     while prompts.len() < requests {
-        match within(&mut random, 0..10) {
+        match random.within(0..10) {
             0 => {
                 let mut other = prompt[..beginning / 2].to_vec();
-                add(&mut other, within(&mut random, 20..100));
+                add(&mut other, random.within(20..100));
                 prompts.push(other);
                 continue;
             }
             1 => {
-                let back = within(&mut random, 0..60) as usize;
+                let back = random.within(0..60) as usize;
                 prompt.truncate(beginning.max(prompt.len().saturating_sub(back)));
             }
             _ => {}
         }
-        add(&mut prompt, within(&mut random, 1..40));
+        add(&mut prompt, random.within(1..40));
         prompts.push(prompt.clone());
     }
     Session { number, prompts }
-}
-
-/// A number in this range, which is not empty.
-fn within(random: &mut Random, range: std::ops::Range<u64>) -> u64 {
-    range.start + random.below(range.end - range.start)
 }
 
 #[cfg(test)]

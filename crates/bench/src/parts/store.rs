@@ -6,14 +6,13 @@ mod traffic;
 
 use contextpilot_client::Control;
 use contextpilot_control::PrefixStore;
-use contextpilot_testbed::{Builder, Result, Server};
+use contextpilot_testbed::{Builder, Result, Server, Sessions};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use crate::lab::{Lab, failed};
 use crate::page::Page;
-use crate::sessions::Sessions;
 
 pub(crate) use traffic::Rows;
 

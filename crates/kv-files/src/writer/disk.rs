@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::rows::Rows;
 use crate::folder::{Folder, NEW, file_name};
-use crate::format::{HEAD, Head};
+use crate::format::Head;
 use crate::models;
 
 /// So many bytes are written at a time.
@@ -57,7 +57,7 @@ impl Disk {
         let size = rows.size(chunk);
         // Else the system would end the process, the server, with a signal.
         let most = getrlimit(Resource::Fsize).current;
-        let head = (HEAD + 4 * chunk.tokens.len()) as u64;
+        let head = Head::size(chunk) as u64;
         if most.is_some_and(|most| most < head.saturating_add(size)) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }

@@ -6,13 +6,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_testbed::{Builder, Completion, Random, Request, Result, until};
+use contextpilot_testbed::{
+    Builder, Completion, Random, Request, Result, Session, Sessions, until,
+};
 use serde_json::Value;
 
 use super::{Stored, traffic};
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
-use crate::sessions::{Session, Sessions};
 
 /// Sessions at a time, slots, and the host prompt cache.
 const USERS: usize = 3;

@@ -1,16 +1,12 @@
 //! Agents' sessions, more of them than there are slots.
 
-use std::sync::Mutex;
-use std::thread;
 use std::time::Instant;
 
-use contextpilot_testbed::{Arch, Builder, Completion, Connection, Model, Request, Result, Server};
-use serde_json::Value;
+use contextpilot_testbed::{Arch, Builder, Model, Need, Result, Server, Sessions};
 
 use super::Stored;
-use crate::lab::{Lab, failed};
+use crate::lab::Lab;
 use crate::page::{Aim, Page};
-use crate::sessions::{Need, Session, Sessions};
 
 /// Sessions at a time, and slots.
 const CROWDS: [(usize, u32); 3] = [(6, 4), (3, 2), (6, 2)];
@@ -30,8 +26,6 @@ const TIME: f64 = 1.10;
 const WRITTEN: f64 = 1.1;
 /// KV of a token of the tiny model: 2 layers with K and V of 64 values of 2 bytes.
 const KV: f64 = 2.0 * 2.0 * 64.0 * 2.0;
-/// The server closes a connection after 100 requests.
-const ON_A_CONNECTION: usize = 90;
 
 /// Which rows of the table are run; see `scripts/bench`.
 #[derive(Clone, Debug, Default)]
@@ -215,56 +209,11 @@ fn started(builder: &Builder) -> Result<Server> {
     Ok(server)
 }
 
-/// Plays all sessions, so many at a time. The requests of a session follow each other.
+/// Plays all sessions, so many at a time.
 fn play(server: &Server, sessions: &Sessions, users: usize) -> Result<Played> {
-    let queue = Mutex::new(sessions.all.iter());
     let start = Instant::now();
-    let next = || queue.lock().map_or(None, |mut queue| queue.next());
-    let user = || -> Result<usize> {
-        let mut asked = 0;
-        while let Some(session) = next() {
-            asked += one(server, session)?;
-        }
-        Ok(asked)
-    };
-    let all: Vec<Result<usize>> = thread::scope(|scope| {
-        let users: Vec<_> = (0..users).map(|_| scope.spawn(user)).collect();
-        let joined = users.into_iter().map(|user| user.join());
-        joined
-            .map(|user| user.unwrap_or_else(|_| Err(failed("a client panicked"))))
-            .collect()
-    });
-    let mut asked = 0;
-    for one in all {
-        asked += one?;
-    }
     Ok(Played {
-        asked,
+        asked: sessions.play(server, users)?,
         seconds: start.elapsed().as_secs_f64(),
     })
-}
-
-/// Plays one session; what was asked of the engine.
-fn one(server: &Server, session: &Session) -> Result<usize> {
-    let mut connection: Option<Connection> = None;
-    let mut asked = 0;
-    for (nth, prompt) in session.prompts().enumerate() {
-        let tokens = prompt.len();
-        let request = Request::completion(Value::from(prompt)).predict(1);
-        if nth % ON_A_CONNECTION == 0 {
-            connection = Some(server.connect()?);
-        }
-        let connection = connection.as_mut().ok_or_else(|| failed("no connection"))?;
-        let body = request.wire_body();
-        let answer = connection.exchange("POST", request.path(), body.as_bytes())?;
-        let answer = Completion::first(&answer)?;
-        if answer.cache_n + answer.prompt_n != tokens {
-            return Err(failed(format!(
-                "{} tokens of {tokens}",
-                answer.prompt_tokens
-            )));
-        }
-        asked += answer.prompt_n;
-    }
-    Ok(asked)
 }
