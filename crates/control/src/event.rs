@@ -57,8 +57,8 @@ pub enum Change {
     /// The content of a slot was copied to the host prompt cache. llama-server does that before it
     /// empties the slot, or gives it to another prompt.
     MovedToHost {
-        /// The requests whose prompts are in it, at most 1000. Empty if no live request with an
-        /// id has its prompt there.
+        /// The requests whose prompts are in it: of many, the 128 whose prompts end last. Empty if no live
+        /// request with an id has its prompt there.
         ids: Vec<String>,
         /// Out of which slot.
         slot: i32,
@@ -69,7 +69,7 @@ pub enum Change {
     },
     /// An entry of the host prompt cache was loaded into a slot, and removed from the host prompt cache.
     Restored {
-        /// The requests whose prompts are in it, at most 1000.
+        /// The requests whose prompts are in it: of many, the 128 whose prompts end last.
         ids: Vec<String>,
         /// Into which slot.
         slot: i32,

@@ -49,7 +49,7 @@ mod work;
 pub use contextpilot_traffic::MOST_TOKENS as MOST_RECORDED_TOKENS;
 pub use evaluations::MOST_EVALUATIONS;
 pub use gone::MOST_GONE;
-pub use names::MOST_NAMED;
+pub use names::{MOST_MOVED, MOST_NAMED};
 pub use note::{Note, Now, Stamp};
 pub use observer::{Observer, Output};
 pub use quote::quote;

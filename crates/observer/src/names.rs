@@ -5,24 +5,24 @@ use std::collections::HashSet;
 use contextpilot_control::{ChosenBy, Place as PlaceOut, Reason as ReasonOut};
 use contextpilot_residency::{Choice, Ledger, Place, Reason, RequestId, SequenceId};
 
-/// The most request ids that are named in one place: in an event, for a slot, or in a log line.
+/// The most request ids that are named for a slot, or in a log line.
 pub const MOST_NAMED: usize = 1000;
+/// The most request ids that are named in an event. Servers move slots with most requests that they get, so
+/// this is a part of what a request costs. A prompt that is asked again and again is cached for all who asked.
+pub const MOST_MOVED: usize = 128;
 
-/// The requests whose prompts a slot holds, each once.
+/// The requests whose prompts a slot holds, each once: of many, those whose prompts end last.
 pub(crate) fn names(ledger: &Ledger, sequence: SequenceId) -> Vec<String> {
-    each_once(ledger.requests_in(sequence)).0
+    each_once(ledger.requests_in(sequence, MOST_MOVED)).0
 }
 
-/// The first [`MOST_NAMED`] of some ids, and how many different ones there are.
-pub(crate) fn each_once(ids: Vec<&RequestId>) -> (Vec<String>, u64) {
+/// The last [`MOST_NAMED`] of some ids, and how many different ones there are.
+pub(crate) fn each_once(mut ids: Vec<&RequestId>) -> (Vec<String>, u64) {
     let mut seen = HashSet::with_capacity(ids.len());
-    let mut names = Vec::new();
-    for id in ids {
-        if seen.insert(id) && names.len() < MOST_NAMED {
-            names.push(id.to_string());
-        }
-    }
-    (names, seen.len() as u64)
+    ids.retain(|&id| seen.insert(id));
+    let last = ids.len().saturating_sub(MOST_NAMED);
+    let names = ids[last..].iter().map(ToString::to_string);
+    (names.collect(), ids.len() as u64)
 }
 
 pub(crate) fn reason_out(reason: Reason) -> ReasonOut {

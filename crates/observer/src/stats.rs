@@ -146,7 +146,7 @@ impl Observer {
             let bytes_per_token = context.and_then(Context::bytes_per_token);
             let place = is_program.then(|| sequence_of(number).0.0);
             let tokens = ledger.map_or(0, |ledger| ledger.held(number));
-            let ids = ledger.map(|ledger| ledger.requests_in(number));
+            let ids = ledger.map(|ledger| ledger.requests_in(number, usize::MAX));
             let (requests, requests_total) = each_once(ids.unwrap_or_default());
             let times = self.slots.get(&number);
             let launched = times.and_then(|times| times.launched_unix_ms);

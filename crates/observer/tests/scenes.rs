@@ -1,7 +1,7 @@
 //! The observer together with the ledger, on events as the hook sends them.
 
 use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
-use contextpilot_observer::{Note, Now, Observer, Output, Stamp};
+use contextpilot_observer::{MOST_MOVED, Note, Now, Observer, Output, Stamp};
 use contextpilot_residency::{
     Accounts, Adapter, Arrival, BufferId, Compared, ContextId, Entry, EvaluationId, Event, Fact,
     Ledger, RequestId, Rules, Scale,
@@ -426,6 +426,35 @@ fn host_buffers_are_counted_until_they_or_their_context_are_freed() {
     scene.apply(Event::ContextFreed { context: CONTEXT });
     assert_eq!(host(&mut scene).0, 0);
     assert_eq!(host(&mut scene).1, 0);
+}
+
+/// Whoever asks the same again and again, say a health check, adds an id to the same prompt each time.
+#[test]
+fn an_event_names_the_last_of_many_requests_with_one_prompt() {
+    let mut scene = Scene::new();
+    scene.ask(Some("id-0"), 0, 7, 0, 20);
+    for n in 1..300 {
+        scene.ask(Some(&format!("id-{n}")), 0, 7, 19, 20);
+    }
+    scene.take_output();
+    scene.apply(Event::Saved {
+        context: CONTEXT,
+        sequence: 0,
+        buffer: BufferId(1),
+    });
+    let moved = scene.take_output().events.remove(0).change;
+    let Change::MovedToHost { ids, .. } = moved else {
+        panic!("{moved:?}");
+    };
+    let last: Vec<String> = (300 - MOST_MOVED..300).map(|n| format!("id-{n}")).collect();
+    assert_eq!(ids, last);
+
+    let now = scene.now();
+    let slot = &scene
+        .observer
+        .stats(Some(&scene.ledger), outside(), now)
+        .slots[0];
+    assert_eq!((slot.requests.len(), slot.requests_total), (300, 300));
 }
 
 /// The adapters of the last request: of each, its index and its scale.

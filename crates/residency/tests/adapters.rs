@@ -165,7 +165,7 @@ fn when_slots_work_under_different_adapters_each_request_is_cached_in_its_own_sl
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "a prompt", (B, false));
     assert!(server.lost().is_empty());
-    assert_eq!(server.ledger.requests_in(0).len(), 1);
+    assert_eq!(server.ledger.requests_in(0, usize::MAX).len(), 1);
     let found = server.ledger.whereabouts("b").expect("it is live");
     assert_eq!(found.sequences, [1]);
     server.named(0, "c", "something else", (A, false));

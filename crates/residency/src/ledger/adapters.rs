@@ -426,8 +426,7 @@ impl Ledger {
         if !self.requests.want_adapters() {
             return Vec::new();
         }
-        let labels = self.tree.labels_above(holder).into_iter().copied();
-        labels.collect()
+        self.tree.labels_above(holder).copied().collect()
     }
 
     /// Evicts the requests of these marks that are no longer served by a slot or host entry.

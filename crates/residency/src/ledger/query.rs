@@ -167,21 +167,22 @@ impl Ledger {
         }
     }
 
-    /// The live requests with a prompt that a slot holds whole, ordered by where their prompts end.
+    /// The live requests with a prompt that a slot holds whole, ordered by where their prompts end. Of more
+    /// than `most` prompts, those that end last; equal prompts can be as many as there are live requests.
     /// A request with several such prompts is listed several times.
     #[must_use]
-    pub fn requests_in(&self, sequence: SequenceId) -> Vec<&RequestId> {
+    pub fn requests_in(&self, sequence: SequenceId, most: usize) -> Vec<&RequestId> {
         let Some(sequence) = self.sequences.get(&sequence) else {
             return Vec::new();
         };
-        let mut labels = self.tree.labels_above(sequence.holder);
-        labels.reverse();
-        labels
-            .into_iter()
+        let labels = self.tree.labels_above(sequence.holder).take(most);
+        let mut ids: Vec<&RequestId> = labels
             .filter_map(|label| self.requests.get(label.request))
             .filter(|request| sequence.suits(request.adapters) && request.evaluation.is_none())
             .map(|request| &request.id)
-            .collect()
+            .collect();
+        ids.reverse();
+        ids
     }
 
     /// The first tokens, at most `most`, of a slot or host entry that holds a live request's prompt.

@@ -1,5 +1,7 @@
 //! Marks: each stands at the end of a node, where the prompt of a request ends.
 
+use std::iter;
+
 use super::*;
 
 /// Names a mark.
@@ -46,25 +48,24 @@ impl<M> Tree<M> {
         self.depth(holder) >= self.nodes[node].depth && self.is_above(node, holder)
     }
 
-    /// The labels of all marks that a holder keeps: those at its place and above, the deepest first.
-    pub(crate) fn labels_above(&self, holder: Holder) -> Vec<&M> {
-        let Stand {
-            mut node, depth, ..
-        } = self.holders[holder.0];
-        let mut labels = Vec::new();
-        if self.nodes[node].depth > depth {
-            node = self.nodes[node].parent;
-        }
-        while node != ROOT {
-            let mut mark = self.nodes[node].marks;
-            while mark != NONE {
-                let flag = &self.marks[mark];
-                labels.push(&flag.label);
-                mark = flag.next;
-            }
-            node = self.nodes[node].parent;
-        }
-        labels
+    /// The labels of all marks that a holder keeps: those at its place and above, the deepest first, and at
+    /// one place the last first.
+    pub(crate) fn labels_above(&self, holder: Holder) -> impl Iterator<Item = &M> {
+        let Stand { node, depth, .. } = self.holders[holder.0];
+        let lowest = match self.nodes[node].depth > depth {
+            true => self.nodes[node].parent,
+            false => node,
+        };
+        let above = |node| Some(node).filter(|&node| node != ROOT);
+        let nodes = iter::successors(above(lowest), move |&node| above(self.nodes[node].parent));
+        nodes.flat_map(|node| self.labels_at(&self.nodes[node]))
+    }
+
+    /// The labels of the marks at the end of a node, the last first.
+    pub(super) fn labels_at(&self, node: &Node) -> impl Iterator<Item = &M> {
+        let some = |mark| Some(mark).filter(|&mark| mark != NONE);
+        let marks = iter::successors(some(node.marks), move |&mark| some(self.marks[mark].next));
+        marks.map(|mark| &self.marks[mark].label)
     }
 
     /// Removes a mark and returns its label.

@@ -152,15 +152,4 @@ impl<M> Tree<M> {
         }
         depths
     }
-
-    fn labels_at(&self, node: &Node) -> Vec<&M> {
-        let mut labels = Vec::new();
-        let mut mark = node.marks;
-        while mark != NONE {
-            let flag = &self.marks[mark];
-            labels.push(&flag.label);
-            mark = flag.next;
-        }
-        labels
-    }
 }
