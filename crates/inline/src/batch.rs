@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use detour::{RawDetour, Threads, Transaction};
 
+use crate::calling::Calling;
 use crate::image::{Function, Image};
+use crate::preflight::Code;
 use crate::{Refusal, maps, preflight};
 
 /// What to call in place of the original function.
@@ -25,6 +27,8 @@ impl Trampoline {
 #[derive(Debug, Default)]
 pub struct Batch {
     hooks: Vec<Ready>,
+    /// Trampolines of those that begin with a call.
+    calling: Calling,
     /// Mappings that were writable and executable before.
     writable_code: Option<Vec<Range<usize>>>,
 }
@@ -66,7 +70,8 @@ impl Batch {
         if !image.is_code(function) {
             return Err(Refusal::NotCode);
         }
-        let displaced = preflight::check(&function.extent(), image)?;
+        let found = preflight::check(&function.extent(), image)?;
+        let displaced = found.range;
         let shares = |other: &&Ready| {
             displaced.start < other.displaced.end && other.displaced.start < displaced.end
         };
@@ -84,7 +89,17 @@ impl Batch {
                 },
                 other => other,
             })?;
-        let trampoline = Trampoline(detour.trampoline());
+        let trampoline = match found.call {
+            Some((call, callee)) => {
+                let before = call - displaced.start;
+                let before = image
+                    .bytes(displaced.start, before)
+                    .ok_or(Refusal::NotCode)?;
+                self.calling.add(before, displaced.end, callee)?
+            }
+            None => detour.trampoline(),
+        };
+        let trampoline = Trampoline(trampoline);
         self.hooks.push(Ready {
             name: function.name.clone(),
             displaced,
@@ -124,6 +139,10 @@ impl Batch {
         if INSTALLED.swap(true, Ordering::AcqRel) {
             return Err(Refusal::Installed);
         }
+        if let Err(refusal) = self.calling.finish() {
+            INSTALLED.store(false, Ordering::Release);
+            return Err(refusal);
+        }
         let mut transaction = Transaction::new();
         for hook in &self.hooks {
             transaction.enable(&hook.detour);
@@ -136,6 +155,7 @@ impl Batch {
         }
         let trampolines = self.hooks.iter().map(|hook| hook.detour.trampoline());
         let trampolines: Vec<usize> = trampolines.map(<*const ()>::addr).collect();
+        self.calling.keep();
         // Dropping them would remove the patches while threads may be in the trampolines.
         self.hooks
             .into_iter()

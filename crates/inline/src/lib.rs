@@ -6,7 +6,7 @@
 //!              function+n: … ◄── trampoline: the displaced instructions, jmp ◄── replacement
 //! ```
 //!
-//! [`detour`] writes the jump and the trampoline. This crate finds the functions ([`Image`]),
+//! [`detour`] writes the jump and the trampoline (but for functions that begin with a call: `calling`). This crate finds the functions ([`Image`]),
 //! refuses those where a jump would break something ([`preflight`]), and patches in the only way
 //! that is safe in another program's process ([`Batch`]):
 //!
@@ -24,6 +24,7 @@
 #![cfg(target_os = "linux")]
 
 mod batch;
+mod calling;
 mod image;
 mod loaded;
 mod maps;

@@ -2,7 +2,7 @@
 //! may come from a file or from memory.
 //!
 //! The whole function is decoded, because a branch anywhere in it may lead back to
-//! the bytes that the jump displaces. Such a branch was seen to crash, and so was a displaced `call`.
+//! the bytes that the jump displaces. Such a branch was seen to crash, and so was a `call` that was moved.
 
 // Pure, and so tested on any machine.
 #[cfg(any(target_arch = "aarch64", test))]
@@ -47,6 +47,15 @@ pub struct Extent {
     pub parts: Vec<(u64, u64)>,
 }
 
+/// The instructions that a jump at a function's beginning displaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Displaced {
+    /// Their addresses.
+    pub range: Range<u64>,
+    /// The last of them, at the first address, calls the function at the second one.
+    pub call: Option<(u64, u64)>,
+}
+
 #[cfg(target_arch = "x86_64")]
 impl Extent {
     fn contains(&self, address: u64) -> bool {
@@ -56,20 +65,20 @@ impl Extent {
     }
 }
 
-/// The addresses of the instructions that a jump at the function's beginning displaces.
+/// The instructions that a jump at the function's beginning displaces.
 ///
 /// # Errors
 /// Why the function must be left alone.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub fn check(extent: &Extent, code: &impl Code) -> Result<Range<u64>, Refusal> {
+pub fn check(extent: &Extent, code: &impl Code) -> Result<Displaced, Refusal> {
     let bytes = code
         .bytes(extent.address, extent.size)
         .ok_or(Refusal::NotCode)?;
     let displaced = machine::displaced(extent, bytes)?;
-    machine::check(extent, extent.address, bytes, &displaced, code)?;
+    machine::check(extent, extent.address, bytes, &displaced.range, code)?;
     for (address, size) in &extent.parts {
         let bytes = code.bytes(*address, *size).ok_or(Refusal::NotCode)?;
-        machine::check(extent, *address, bytes, &displaced, code)?;
+        machine::check(extent, *address, bytes, &displaced.range, code)?;
     }
     Ok(displaced)
 }
@@ -127,7 +136,7 @@ pub(crate) fn functions(
 /// # Errors
 /// Always an error: this machine's instructions are not supported.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub fn check(_: &Extent, _: &impl Code) -> Result<Range<u64>, Refusal> {
+pub fn check(_: &Extent, _: &impl Code) -> Result<Displaced, Refusal> {
     Err(Refusal::Other("this machine is not supported".into()))
 }
 

@@ -16,8 +16,8 @@ pub enum Refusal {
         /// part.
         at: i64,
     },
-    /// One of the first instructions is a call. Its return address would be in the trampoline,
-    /// through which no exception can be unwound.
+    /// One of the first instructions is a call that cannot be replaced by a jump. Its return address would be
+    /// in the trampoline, through which no exception can be unwound.
     CallDisplaced {
         /// Offset of the call, in bytes.
         at: u64,

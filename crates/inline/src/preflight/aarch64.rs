@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Code, Extent};
+use super::{Code, Displaced, Extent};
 use crate::Refusal;
 
 const WORD: u64 = 4;
@@ -18,7 +18,7 @@ const LANDING_PADS: [u32; 6] = [
 ];
 
 /// The addresses of the instructions that are moved: the overwritten one and a pad before it.
-pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refusal> {
+pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Displaced, Refusal> {
     let mut words = words(code);
     let too_short = Refusal::TooShort { size: extent.size };
     let first = words.next().ok_or(too_short.clone())?;
@@ -29,7 +29,8 @@ pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refu
     if is_call(word) {
         return Err(Refusal::CallDisplaced { at });
     }
-    Ok(extent.address..extent.address + at + WORD)
+    let range = extent.address..extent.address + at + WORD;
+    Ok(Displaced { range, call: None })
 }
 
 /// Looks for branches into the moved instructions. Tables of a `switch` are not followed: they do not lead
@@ -109,8 +110,8 @@ mod tests {
             parts: Vec::new(),
         };
         let displaced = displaced(&extent, &code)?;
-        check(&extent, AT, &code, &displaced, &Nothing)?;
-        Ok(displaced)
+        check(&extent, AT, &code, &displaced.range, &Nothing)?;
+        Ok(displaced.range)
     }
 
     #[test]

@@ -72,16 +72,45 @@ fn a_function_without_room_for_a_jump_is_refused() {
 }
 
 #[test]
-fn a_displaced_call_is_refused_and_a_later_one_is_not() {
+fn a_displaced_call_is_told_if_what_comes_before_it_may_be_copied() {
+    let displaced = |code: &[u8]| {
+        let pieces = Pieces(vec![(AT, code.to_vec())]);
+        check(&extent(code, &[]), &pieces)
+    };
     let call = [0xe8, 0, 0x10, 0, 0];
-    assert_eq!(
-        verdict(&[&[0x53], call.as_slice(), &[RET]].concat()),
-        Err(Refusal::CallDisplaced { at: 1 })
-    );
-    assert_eq!(
-        verdict(&[0x53, 0xff, 0xd0, 0x90, RET]),
-        Err(Refusal::CallDisplaced { at: 1 })
-    );
+    for before in [
+        &[][..],
+        &[0x53],                   // push rbx
+        &[0x48, 0x83, 0xec, 0x08], // sub rsp, 8
+    ] {
+        let at = before.len() as u64;
+        let code = [before, &call, &[RET]].concat();
+        let expected = Displaced {
+            range: AT..AT + at + 5,
+            call: Some((AT + at, AT + at + 5 + 0x1000)),
+        };
+        assert_eq!(displaced(&code), Ok(expected), "{code:x?}");
+    }
+    // jne behind the call: the branch would lead elsewhere if it was copied.
+    let code = [&[0x75, 0x05], call.as_slice(), &[RET]].concat();
+    assert_eq!(displaced(&code), Err(Refusal::CallDisplaced { at: 2 }));
+    // call rax; call [rip + 0x100]
+    for call in [&[0xff, 0xd0, 0x90, 0x90][..], &[0xff, 0x15, 0, 1, 0, 0]] {
+        let code = [&[0x53], call, &[RET]].concat();
+        assert_eq!(
+            displaced(&code),
+            Err(Refusal::CallDisplaced { at: 1 }),
+            "{code:x?}"
+        );
+    }
+    // Nothing of a later call is moved.
+    let code = [PUSH_MOV.as_slice(), &call, &[RET]].concat();
+    assert_eq!(displaced(&code).map(|displaced| displaced.call), Ok(None));
+}
+
+#[test]
+fn a_later_call_is_allowed() {
+    let call = [0xe8, 0, 0x10, 0, 0];
     assert_eq!(
         verdict(&[PUSH_MOV.as_slice(), &call, &[RET]].concat()),
         Ok(())

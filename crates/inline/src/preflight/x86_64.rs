@@ -3,9 +3,11 @@
 
 use std::ops::Range;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+};
 
-use super::{Code, Extent};
+use super::{Code, Displaced, Extent};
 use crate::Refusal;
 
 /// `jmp rel32`
@@ -14,13 +16,15 @@ const JUMP: u64 = 5;
 /// No compiler makes a larger table for one `switch`.
 const LONGEST_TABLE: u64 = 4096;
 
-/// The addresses of the instructions that a jump at the function's beginning displaces.
-pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refusal> {
+/// The instructions that a jump at the function's beginning displaces.
+pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Displaced, Refusal> {
     let too_short = Refusal::TooShort { size: extent.size };
     if extent.size < JUMP {
         return Err(too_short);
     }
     let mut end = 0;
+    let mut call = None;
+    let mut depends_on_place = false;
     for instruction in decoder(extent.address, code) {
         let at = instruction.ip() - extent.address;
         if instruction.is_invalid() {
@@ -28,6 +32,12 @@ pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refu
         }
         end = at + instruction.len() as u64;
         match instruction.flow_control() {
+            // It is no shorter than our jump, so it ends behind it. What comes before it is copied as it is.
+            FlowControl::Call
+                if instruction.code() == Opcode::Call_rel32_64 && !depends_on_place =>
+            {
+                call = Some((instruction.ip(), instruction.near_branch_target()));
+            }
             FlowControl::Call | FlowControl::IndirectCall => {
                 return Err(Refusal::CallDisplaced { at });
             }
@@ -49,11 +59,13 @@ pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Range<u64>, Refu
         if end >= JUMP {
             break;
         }
+        depends_on_place |= is_near_branch(&instruction) || instruction.is_ip_rel_memory_operand();
     }
     if end < JUMP {
         return Err(too_short);
     }
-    Ok(extent.address..extent.address + end)
+    let range = extent.address..extent.address + end;
+    Ok(Displaced { range, call })
 }
 
 /// Looks for any way to enter the displaced instructions other than calling the function.
