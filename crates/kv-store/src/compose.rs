@@ -45,7 +45,7 @@ impl<'b> Composer<'b> {
         } else {
             buffer.resize(size, 0);
         }
-        let cells_at = layout.prefix_size() + 4 + 4 * (stream + 1);
+        let cells_at = layout.cells_at(stream);
         let mut composer = Self {
             layout,
             bytes: buffer,
@@ -69,16 +69,21 @@ impl<'b> Composer<'b> {
             writer.u32(MAGIC);
             writer.i32(sequence);
         }
-        writer.u32(layout.streams as u32);
+        let has_streams = layout.streams > 0;
+        if has_streams {
+            writer.u32(layout.streams as u32);
+        }
         for _ in 0..stream {
             writer.u32(0);
         }
         writer.u32(cells as u32);
         for position in self.positions.clone() {
             writer.u32(position as u32);
-            writer.u32(1);
-            writer.at += 4 * layout.extra;
-            writer.i32(sequence);
+            writer.u32(u32::from(has_streams));
+            if has_streams {
+                writer.at += 4 * layout.extra;
+                writer.i32(sequence);
+            }
         }
         writer.u32(u32::from(layout.transposed));
         writer.u32(layout.k.len() as u32);

@@ -1,6 +1,6 @@
 //! How a state of a sequence is laid out.
 //!
-//! What llama.cpp writes for a context with dense attention (read in the sources of two versions,
+//! What llama.cpp writes for a context with dense attention (read in the sources of three versions of
 //! 2025 and 2026; integers are little-endian):
 //!
 //! ```text
@@ -13,6 +13,8 @@
 //!     per layer i32 type, u64 row size, the V rows of all cells            or, transposed:
 //!     per layer i32 type, u32 element size, u32 elements, each element of all cells
 //! ```
+//!
+//! The engines of early 2025 have no streams: their states begin with `u32 cells`, and a cell is `i32 position, u32 0`.
 //!
 //! The two words are kept as they are, and belong to the layout: a context with other words has other rows.
 //! (They are 0 for KV that is not quantised.) *Extra* is a position of two parts, of models that have images (M-RoPE), and since 2026 the
@@ -40,6 +42,7 @@ pub(crate) const LAYER_HEAD: usize = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(crate) magic: bool,
+    /// 0 in states of early 2025, which say nothing about streams, nor whose the cells are.
     pub(crate) streams: usize,
     /// Extra words of each cell. They are kept with the rows.
     pub(crate) extra: usize,
@@ -194,7 +197,7 @@ impl Layout {
     /// The size of a state with this many tokens, bytes. `usize::MAX` if there can be none.
     pub fn state_size(&self, tokens: usize) -> usize {
         let each = self.bytes_per_token() + self.cell_size() - 4 * self.extra;
-        let rest = self.prefix_size() + 4 + 4 * self.streams + self.head_size();
+        let rest = self.cells_at(self.streams.saturating_sub(1)) + self.head_size();
         let layers = LAYER_HEAD * (self.k.len() + self.v.len());
         each.saturating_mul(tokens).saturating_add(rest + layers)
     }
@@ -214,14 +217,23 @@ impl Layout {
 
     /// The size of what a state says about a cell, bytes.
     pub(crate) fn cell_size(&self) -> usize {
-        cell_size(self.extra)
+        cell_size(self.streams, self.extra)
+    }
+
+    /// Where the first cell's description is, if that stream has the cells and those before it have none.
+    pub(crate) fn cells_at(&self, stream: usize) -> usize {
+        let counts = match self.streams {
+            0 => 1,
+            _ => 1 + stream + 1,
+        };
+        self.prefix_size() + 4 * counts
     }
 
     /// The stream that has the cells of a sequence.
     pub(crate) fn stream(&self, sequence: i32) -> Option<usize> {
         let sequence = usize::try_from(sequence).ok()?;
         match self.streams {
-            1 => Some(0),
+            0 | 1 => Some(0),
             streams => (sequence < streams).then_some(sequence),
         }
     }
@@ -258,8 +270,11 @@ impl Rows {
     }
 }
 
-pub(crate) fn cell_size(extra: usize) -> usize {
-    12 + 4 * extra
+pub(crate) fn cell_size(streams: usize, extra: usize) -> usize {
+    match streams {
+        0 => 8,
+        _ => 12 + 4 * extra,
+    }
 }
 
 /// Why a state is not understood. Such a state is not for the store.

@@ -20,7 +20,7 @@ pub fn prove(bytes: &[u8]) -> Result<Layout, LayoutError> {
         composed == bytes
     } else {
         let layout = state.layout();
-        let again = State::read_with(&composed, layout.extra, layout.words.len())?;
+        let again = State::read_as(&composed, layout)?;
         again.layout() == layout && rows(&state, &all) == rows(&again, &all)
     };
     if same && composed.len() == bytes.len() {

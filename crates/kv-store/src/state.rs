@@ -47,16 +47,24 @@ impl<'a> State<'a> {
                 break;
             }
         }
-        Err(error)
+        // Nothing that is read so is read in one of the other ways, too.
+        Self::read_without_streams(bytes).map_err(|why| match why {
+            LayoutError::Empty => why,
+            _ => error,
+        })
     }
 
-    /// As [`read`](Self::read), for a state with so many extra words in each cell, and words behind
+    /// As [`read`](Self::read), for a state that is laid out as another one.
+    pub(crate) fn read_as(bytes: &'a [u8], layout: &Layout) -> Result<Self, LayoutError> {
+        match layout.streams {
+            0 => Self::read_without_streams(bytes),
+            _ => Self::read_with(bytes, layout.extra, layout.words.len()),
+        }
+    }
+
+    /// As [`read`](Self::read), for a state with streams, so many extra words in each cell, and words behind
     /// the number of layers.
-    pub(crate) fn read_with(
-        bytes: &'a [u8],
-        extra: usize,
-        words: usize,
-    ) -> Result<Self, LayoutError> {
+    fn read_with(bytes: &'a [u8], extra: usize, words: usize) -> Result<Self, LayoutError> {
         let mut reader = Reader { bytes, at: 0 };
         let mut streams = reader.u32()?;
         let mut prefix = None;
@@ -75,23 +83,69 @@ impl<'a> State<'a> {
             cells = reader.u32()?;
         }
         let cells = cells as usize;
-        let cells_at = reader.at;
-        let size = cells.checked_mul(cell_size(extra));
-        let list = reader.take(size.ok_or(LayoutError::Short)?)?;
+        let list = reader.cells(cells, cell_size(streams, extra))?;
         let sequence = sequence_of(list, extra)?;
         if prefix.is_some_and(|prefix| prefix != sequence) {
             return Err(LayoutError::Unknown);
         }
+        let head = Head {
+            magic: prefix.is_some(),
+            streams,
+            stream,
+            extra,
+            words,
+            sequence,
+            cells,
+        };
+        Self::read_rows(bytes, reader.at, list, &head)
+    }
 
+    /// As [`read`](Self::read), for a state of early 2025. It does not say whose it is: 0.
+    fn read_without_streams(bytes: &'a [u8]) -> Result<Self, LayoutError> {
+        let mut reader = Reader { bytes, at: 0 };
+        let cells = reader.u32()? as usize;
+        if cells == 0 {
+            return Err(LayoutError::Empty);
+        }
+        let list = reader.cells(cells, cell_size(0, 0))?;
+        let good = |cell: &[u8]| word(cell, 0) >= 0 && word(cell, 4) == 0;
+        if !list.chunks_exact(cell_size(0, 0)).all(good) {
+            return Err(LayoutError::Unknown);
+        }
+        let head = Head {
+            magic: false,
+            streams: 0,
+            stream: 0,
+            extra: 0,
+            words: 0,
+            sequence: 0,
+            cells,
+        };
+        Self::read_rows(bytes, reader.at, list, &head)
+    }
+
+    /// Reads what comes behind the list of cells, which ends at `at`.
+    fn read_rows(
+        bytes: &'a [u8],
+        at: usize,
+        list: &[u8],
+        head: &Head,
+    ) -> Result<Self, LayoutError> {
+        let &Head {
+            streams,
+            stream,
+            cells,
+            ..
+        } = head;
         // The streams behind this one are empty.
-        let rest = 4 * (streams - 1 - stream);
+        let rest = 4 * (streams.max(1) - 1 - stream);
         let end = bytes.len().checked_sub(rest).ok_or(LayoutError::Short)?;
-        if end < reader.at {
+        if end < at {
             return Err(LayoutError::Short);
         }
         let mut reader = Reader {
             bytes: &bytes[..end],
-            at: reader.at,
+            at,
         };
         let transposed = match reader.u32()? {
             0 => false,
@@ -99,7 +153,9 @@ impl<'a> State<'a> {
             _ => return Err(LayoutError::Unknown),
         };
         let layers = bounded(reader.u32()?, MOST)?;
-        let words = (0..words).map(|_| reader.u32()).collect::<Result<_, _>>()?;
+        let words = (0..head.words)
+            .map(|_| reader.u32())
+            .collect::<Result<_, _>>()?;
         // In a state that is cut, they would be bounded by its size only.
         if layers > reader.left() / LAYER_HEAD {
             return Err(LayoutError::Short);
@@ -121,24 +177,24 @@ impl<'a> State<'a> {
         }
 
         let layout = Layout {
-            magic: prefix.is_some(),
+            magic: head.magic,
             streams,
-            extra,
+            extra: head.extra,
             transposed,
             words,
             k,
             v,
         };
-        if layout.stream(sequence) != Some(stream) || layout.bytes_per_token() == 0 {
+        if layout.stream(head.sequence) != Some(stream) || layout.bytes_per_token() == 0 {
             return Err(LayoutError::Unknown);
         }
-        let (runs, positions) = order(list, extra);
+        let (runs, positions) = order(list, layout.cell_size());
         Ok(Self {
             bytes,
-            layout,
-            sequence,
+            sequence: head.sequence,
             cells,
-            cells_at,
+            cells_at: layout.cells_at(stream),
+            layout,
             runs,
             positions,
         })
@@ -248,10 +304,26 @@ impl Run {
     }
 }
 
+/// What stands before the rows.
+struct Head {
+    magic: bool,
+    streams: usize,
+    /// The stream that has the cells.
+    stream: usize,
+    extra: usize,
+    /// How many words are behind the number of layers.
+    words: usize,
+    sequence: i32,
+    cells: usize,
+}
+
+fn word(cell: &[u8], at: usize) -> i32 {
+    i32::from_le_bytes([0, 1, 2, 3].map(|i| cell[at + i]))
+}
+
 /// The sequence of all cells, each of which belongs to no other.
 fn sequence_of(list: &[u8], extra: usize) -> Result<i32, LayoutError> {
-    let size = cell_size(extra);
-    let word = |cell: &[u8], at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|i| cell[at + i]));
+    let size = cell_size(1, extra);
     let sequence = word(list, size - 4);
     let good =
         |cell: &[u8]| word(cell, 0) >= 0 && word(cell, 4) == 1 && word(cell, size - 4) == sequence;
@@ -263,9 +335,9 @@ fn sequence_of(list: &[u8], extra: usize) -> Result<i32, LayoutError> {
 }
 
 /// The runs by position, and the positions if there are no gaps and none is there twice.
-fn order(list: &[u8], extra: usize) -> (Vec<Run>, Option<Range<usize>>) {
+fn order(list: &[u8], cell_size: usize) -> (Vec<Run>, Option<Range<usize>>) {
     let mut runs: Vec<Run> = Vec::new();
-    for (cell, bytes) in list.chunks_exact(cell_size(extra)).enumerate() {
+    for (cell, bytes) in list.chunks_exact(cell_size).enumerate() {
         let position = u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[i]));
         match runs.last_mut() {
             Some(run) if run.end() == position as usize => run.length += 1,
@@ -309,6 +381,10 @@ impl<'a> Reader<'a> {
         let bytes = self.bytes.get(self.at..end).ok_or(LayoutError::Short)?;
         self.at = end;
         Ok(bytes)
+    }
+
+    fn cells(&mut self, count: usize, size: usize) -> Result<&'a [u8], LayoutError> {
+        self.take(count.checked_mul(size).ok_or(LayoutError::Short)?)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], LayoutError> {

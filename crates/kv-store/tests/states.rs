@@ -21,7 +21,8 @@ fn every_kind_of_state_is_read_and_proven() {
                 let state = State::read(&bytes).expect("it is understood");
                 let layout = state.layout();
                 assert_eq!(state.tokens(), tokens);
-                assert_eq!(state.sequence(), sequence);
+                let told = if engine.streams == 0 { 0 } else { sequence };
+                assert_eq!(state.sequence(), told);
                 assert_eq!(state.positions(), Some(0..tokens));
                 assert!(state.is_whole());
                 assert_eq!(layout.state_size(tokens), bytes.len(), "{engine:?}");
@@ -84,6 +85,27 @@ fn rows_are_appended() {
     assert!(state.extract(1..3, &mut rows));
     assert_eq!(rows[..3], [1, 2, 3]);
     assert_eq!(rows[3..], engine.chunk(1..3));
+}
+
+/// Whatever the positions are, a state is read in one way only.
+#[test]
+fn a_state_without_streams_is_taken_for_no_other() {
+    let old = engines().into_iter().filter(|engine| engine.streams == 0);
+    for engine in old {
+        for first in 0..6 {
+            for count in 1..8 {
+                let forwards: Vec<usize> = (first..first + count).collect();
+                let backwards: Vec<usize> = forwards.iter().rev().copied().collect();
+                for positions in [forwards, backwards] {
+                    let bytes = engine.state(0, &positions);
+                    let layout = prove(&bytes).expect("it is proven");
+                    assert_eq!(layout.state_size(count), bytes.len());
+                    let rows = rows(&State::read(&bytes).unwrap(), first..first + count);
+                    assert_eq!(rows, engine.chunk(first..first + count));
+                }
+            }
+        }
+    }
 }
 
 /// In a cache that all slots share, cells are where there was room.
@@ -225,7 +247,9 @@ fn states_of_other_kinds_are_refused() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &[0, 1, 2]);
     let refused = |bytes: &[u8]| State::read(bytes).map(|_| ()).expect_err("not understood");
-    assert_eq!(refused(&engine.state(0, &[])), LayoutError::Empty);
+    for engine in engines() {
+        assert_eq!(refused(&engine.state(0, &[])), LayoutError::Empty);
+    }
     assert_eq!(refused(&[]), LayoutError::Short);
     // A second part, as of a sliding window, which begins after the magic.
     for engine in engines() {

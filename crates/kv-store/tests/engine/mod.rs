@@ -9,6 +9,7 @@ pub(crate) const MAGIC: u32 = 0xaf14_3cd8;
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     pub(crate) magic: bool,
+    /// 0: of early 2025.
     pub(crate) streams: u32,
     /// Extra words of each cell.
     pub(crate) extra: usize,
@@ -42,13 +43,14 @@ impl Engine {
             u32(&mut out, MAGIC);
             out.extend(sequence.to_le_bytes());
         }
-        u32(&mut out, self.streams);
-        let stream = if self.streams == 1 {
-            0
-        } else {
-            sequence as u32
+        if self.streams > 0 {
+            u32(&mut out, self.streams);
+        }
+        let stream = match self.streams {
+            0 | 1 => 0,
+            _ => sequence as u32,
         };
-        for one in 0..self.streams {
+        for one in 0..self.streams.max(1) {
             if one != stream {
                 u32(&mut out, 0);
                 continue;
@@ -59,6 +61,10 @@ impl Engine {
             }
             for position in positions {
                 u32(&mut out, *position as u32);
+                if self.streams == 0 {
+                    u32(&mut out, 0);
+                    continue;
+                }
                 u32(&mut out, 1);
                 out.extend(self.extra_words(*position));
                 out.extend(sequence.to_le_bytes());
@@ -170,6 +176,15 @@ pub(crate) fn engines() -> Vec<Engine> {
                 }
             }
         }
+    }
+    for transposed in [false, true] {
+        all.push(Engine {
+            magic: false,
+            streams: 0,
+            transposed,
+            words: vec![],
+            ..dense.clone()
+        });
     }
     // Rows of several sizes, no V, one layer, a layer without rows.
     for (k, v) in [
