@@ -22,6 +22,8 @@ struct Node {
     to: u32,
     /// The value of the row that ends here.
     value: Option<usize>,
+    /// The value of all rows that begin like this. `None`: they have several.
+    only: Option<usize>,
 }
 
 impl Prefixes {
@@ -42,6 +44,8 @@ impl Prefixes {
                 false => child,
             };
             at += common;
+            let only = &mut self.nodes[node].only;
+            *only = only.filter(|&only| only == value);
         }
         if let Some(identity) = row.at(at).filter(|_| at < length) {
             self.children.insert((node, identity), self.nodes.len());
@@ -51,6 +55,7 @@ impl Prefixes {
                 from: at,
                 to: length,
                 value: None,
+                only: Some(value),
             });
         }
         self.nodes[node].value = Some(value);
@@ -69,6 +74,20 @@ impl Prefixes {
             value = self.nodes[node].value.or(value);
         }
         (at, value)
+    }
+
+    /// The value of all rows that share the most tokens with the first `length` of a row. `None`: there are several, or
+    /// none shares any.
+    pub(crate) fn only(&self, row: &Tokens, length: u32) -> Option<usize> {
+        let (mut node, mut at) = (0, 0);
+        while let Some((child, common)) = self.step(node, row, at, length.min(row.len())) {
+            at += common;
+            node = child;
+            if common < self.nodes[child].to - self.nodes[child].from {
+                break;
+            }
+        }
+        self.nodes[node].only
     }
 
     /// The child whose tokens begin as those of the row at `at`, and how many it has in common with them.
@@ -133,6 +152,24 @@ mod tests {
             let value = whole.max_by_key(|(nth, row)| (row.len(), *nth)).map(|(nth, _)| nth);
             let found = prefixes.find(&row(&wanted), length);
             prop_assert_eq!(found, (longest as u32, value));
+        }
+
+        #[test]
+        fn of_any_rows_those_that_share_the_most_have_one_value_or_several(
+            rows in prop::collection::vec((prop::collection::vec(0_u64..3, 1..9), 0_usize..3), 0..20),
+            wanted in prop::collection::vec(0_u64..3, 1..12),
+        ) {
+            let mut prefixes = Prefixes::new();
+            for (identities, value) in &rows {
+                prefixes.insert(&row(identities), u32::MAX, *value);
+            }
+            let common = |row: &[u64]| row.iter().zip(&wanted).take_while(|(a, b)| a == b).count();
+            let most = rows.iter().map(|(row, _)| common(row)).max().unwrap_or(0);
+            let sharing = rows.iter().filter(|(row, _)| most > 0 && common(row) == most);
+            let mut values: Vec<usize> = sharing.map(|(_, value)| *value).collect();
+            values.dedup();
+            let only = (values.len() == 1).then(|| values[0]);
+            prop_assert_eq!(prefixes.only(&row(&wanted), u32::MAX), only);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The server: slots, the queue, the host cache (`server_context_impl`).
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use contextpilot_traffic::{Applied, Memory, Traffic, TrafficRequest};
 
@@ -13,7 +13,7 @@ use crate::rates::Rates;
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
 use crate::store::PrefixStore;
-use crate::timeline::{Arrival, Coming, Job, Timeline};
+use crate::timeline::{Arrival, Coming, Job, Timeline, Wait};
 use crate::times::Times;
 use crate::window::Positions;
 
@@ -58,6 +58,8 @@ pub(crate) struct Server<'a> {
     ahead: BinaryHeap<Reverse<(u64, u64, Coming)>>,
     /// What comes after a job, and how long after.
     after: Vec<Vec<(Coming, u64)>>,
+    /// For what waits for several jobs: for how many still, and when it comes at the earliest.
+    waiting: HashMap<Coming, (usize, u64)>,
     /// Slots that still work on a job.
     at_work: Vec<usize>,
     files: Files,
@@ -103,6 +105,7 @@ impl<'a> Server<'a> {
             queue: VecDeque::new(),
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
+            waiting: HashMap::new(),
             at_work: vec![0; jobs.len()],
             files: Files::of(traffic),
             arrived: vec![0; jobs.len()],
@@ -113,8 +116,15 @@ impl<'a> Server<'a> {
         };
         for (coming, arrival) in timeline.all() {
             match arrival {
-                Arrival::At(time) => server.plan(time, coming),
-                Arrival::After { request, pause } => server.after[request].push((coming, pause)),
+                Arrival::At(time) => server.plan(*time, coming),
+                Arrival::After(waits) => {
+                    for &Wait { job, pause } in waits {
+                        server.after[job].push((coming, pause));
+                    }
+                    if waits.len() > 1 {
+                        server.waiting.insert(coming, (waits.len(), 0));
+                    }
+                }
             }
         }
         server
@@ -259,7 +269,16 @@ impl<'a> Server<'a> {
 
     fn finish(&mut self, job: usize) {
         for (next, pause) in std::mem::take(&mut self.after[job]) {
-            self.plan(self.now + pause, next);
+            let mut time = self.now + pause;
+            if let Some((left, earliest)) = self.waiting.get_mut(&next) {
+                *left -= 1;
+                *earliest = time.max(*earliest);
+                if *left > 0 {
+                    continue;
+                }
+                time = *earliest;
+            }
+            self.plan(time, next);
         }
     }
 }

@@ -277,7 +277,8 @@ impl PrefixStore {
         }
         let fingerprint = fingerprint(&self.adapters, conditions);
         let there = self.tree.find(&fingerprint, tokens).tokens();
-        let is_worth_it = worth::saving(tokens.len(), kept, there, self.ratio, margin);
+        let is_worth_it = worth::saving(tokens.len(), kept, there, self.ratio, margin)
+            && self.tree.has_room(&fingerprint, tokens, self.token_bytes);
         if is_worth_it {
             self.copied += tokens.len() as u64;
             self.keep(conditions, tokens);

@@ -1,18 +1,23 @@
 //! Which request waits for which.
 
-use std::collections::HashSet;
-
 use contextpilot_traffic::{Traffic, TrafficChange, TrafficRequest};
 
-use crate::prefixes::Prefixes;
+mod clients;
 
 /// When a request comes, microseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Since the recording began.
     At(u64),
-    /// After another request is finished.
-    After { request: usize, pause: u64 },
+    /// When all that it waits for is over.
+    After(Vec<Wait>),
+}
+
+/// A job that is waited for until it is finished, and how long after that something comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) job: usize,
+    pub(crate) pause: u64,
 }
 
 /// A request, and those that share its prompt (`n`).
@@ -21,14 +26,14 @@ pub(crate) struct Job {
     /// Index in the recording.
     pub(crate) request: usize,
     pub(crate) children: Vec<usize>,
-    /// When it came into the server's queue; `After` names a job.
+    /// When it came into the server's queue.
     pub(crate) arrival: Arrival,
     /// How long the server's thread took to take it on, microseconds.
     pub(crate) delay: u64,
 }
 
 /// What comes to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Coming {
     /// By number.
     Job(usize),
@@ -41,7 +46,7 @@ pub(crate) enum Coming {
 pub(crate) struct Timeline {
     /// In the order of their arrivals.
     pub(crate) jobs: Vec<Job>,
-    /// When each change comes; `After` names a job.
+    /// When each change comes.
     changes: Vec<Arrival>,
 }
 
@@ -54,11 +59,11 @@ impl Timeline {
     }
 
     /// What comes when. Changes first: whatever is planned for the same time happens in this order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (Coming, Arrival)> + '_ {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Coming, &Arrival)> + '_ {
         let changes = self.changes.iter().enumerate();
-        let changes = changes.map(|(nth, &arrival)| (Coming::Change(nth), arrival));
+        let changes = changes.map(|(nth, arrival)| (Coming::Change(nth), arrival));
         let jobs = self.jobs.iter().enumerate();
-        changes.chain(jobs.map(|(nth, job)| (Coming::Job(nth), job.arrival)))
+        changes.chain(jobs.map(|(nth, job)| (Coming::Job(nth), &job.arrival)))
     }
 }
 
@@ -93,8 +98,8 @@ fn jobs(traffic: &Traffic) -> Vec<Job> {
     ends.sort_unstable();
     let mut queued = queued(requests, &ends, &mut jobs);
     let mut delays = delays(requests, &jobs, &mut queued).into_iter();
-    let causes = causes(requests, &jobs, &queued);
-    for (job, arrival) in jobs.iter_mut().zip(causes) {
+    let arrivals = clients::arrivals(requests, &jobs, &queued);
+    for (job, arrival) in jobs.iter_mut().zip(arrivals) {
         job.delay = delays.next().unwrap_or(0);
         job.arrival = arrival;
     }
@@ -271,76 +276,12 @@ fn changes(traffic: &Traffic, jobs: &[Job]) -> Vec<Arrival> {
         let over = ends.partition_point(|&(end, _)| end <= record.at);
         let before = launched.partition_point(|&order| order < record.order);
         match over.checked_sub(1).filter(|_| over == before) {
-            Some(last) => Arrival::After {
-                request: ends[last].1,
+            Some(last) => Arrival::After(vec![Wait {
+                job: ends[last].1,
                 pause: record.at - ends[last].0,
-            },
+            }]),
             None => Arrival::At(record.at),
         }
     };
     traffic.changes.iter().map(arrival).collect()
 }
-
-fn causes(requests: &[TrafficRequest], jobs: &[Job], queued: &[u64]) -> Vec<Arrival> {
-    let ended = |job: usize| ended(&jobs[job], requests);
-    // Jobs by when they ended, and the prompts of those that have ended, each with the first token of its
-    // answer, if it has one.
-    let mut by_end: Vec<usize> = (0..jobs.len()).collect();
-    by_end.sort_by_key(|&job| ended(job));
-    let mut over = by_end.iter().peekable();
-    let mut answers = Prefixes::new();
-    let mut last = None;
-    let mut done = 0;
-    let mut arrivals = Vec::with_capacity(jobs.len());
-    for (nth, job) in jobs.iter().enumerate() {
-        let request = &requests[job.request];
-        let arrived = queued[nth];
-        while let Some(&earlier) = over.next_if(|&&earlier| ended(earlier) <= arrived) {
-            let answered = &requests[jobs[earlier].request];
-            // An answer of one token is not in what the slot holds.
-            let length = answered.record.prompt + answered.generated().min(1);
-            answers.insert(&answered.tokens, length, earlier);
-            last = Some(earlier);
-            done += 1;
-        }
-        let idle = done == nth;
-        // Whoever waits until nothing is at work waits for the last of it.
-        let cause = match idle {
-            true => last,
-            // The last request that the prompt begins with: its own prompt, and how its answer began.
-            false => answers.find(&request.tokens, request.record.prompt).1,
-        };
-        arrivals.push(match cause {
-            Some(request) => Arrival::After {
-                request,
-                pause: arrived.saturating_sub(ended(request)),
-            },
-            None => Arrival::At(arrived),
-        });
-    }
-    // Else: a client that begins something new when it has an answer with which nobody goes on.
-    let mut followed: HashSet<usize> = arrivals
-        .iter()
-        .filter_map(|arrival| match arrival {
-            Arrival::After { request, .. } => Some(*request),
-            Arrival::At(_) => None,
-        })
-        .collect();
-    for arrival in &mut arrivals {
-        let Arrival::At(at) = *arrival else {
-            continue;
-        };
-        let over = by_end.partition_point(|&job| ended(job) <= at);
-        let latest = by_end[..over].iter().rev().copied();
-        let mut latest = latest.take_while(|&job| ended(job) + SOON >= at);
-        if let Some(request) = latest.find(|job| !followed.contains(job)) {
-            followed.insert(request);
-            let pause = at - ended(request);
-            *arrival = Arrival::After { request, pause };
-        }
-    }
-    arrivals
-}
-
-/// Who asks something new so soon after an answer waited for it, microseconds.
-const SOON: u64 = 50_000;

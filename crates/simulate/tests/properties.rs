@@ -179,6 +179,21 @@ fn check(point: &Point, traffic: &Traffic) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// How many of these are at work at once, at most.
+fn at_once(times: impl Iterator<Item = (u64, u64)>) -> usize {
+    let mut ends: Vec<(u64, bool)> = times
+        .filter(|(begin, end)| begin < end)
+        .flat_map(|(begin, end)| [(begin, true), (end, false)])
+        .collect();
+    ends.sort_unstable();
+    let (mut now, mut most) = (0_usize, 0);
+    for (_, begins) in ends {
+        now = if begins { now + 1 } else { now - 1 };
+        most = most.max(now);
+    }
+    most
+}
+
 proptest! {
     #[test]
     fn sums_agree_and_equal_input_gives_equal_outcomes(
@@ -202,6 +217,24 @@ proptest! {
         spans.sort_unstable();
         for pair in spans.windows(2) {
             prop_assert!(pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1, "{pair:?}");
+        }
+    }
+
+    /// Whatever the flags are: who waits for an answer sends nothing else.
+    #[test]
+    fn no_more_requests_are_at_work_than_there_were_clients(
+        asked in asked(), setup in setups(), slots in 1_u32..5, ram in 0_i64..3,
+    ) {
+        let traffic = traffic(&asked, setup);
+        let recorded = traffic.requests.iter().map(|one| (one.record.arrived, one.record.ended));
+        let clients = at_once(recorded);
+        let setting = Setting::recorded(&traffic).unwrap();
+        let other = setting.clone().with_parallel(slots).with_cache_ram(ram).unwrap();
+        for setting in [setting, other] {
+            let point = simulate(&traffic, &setting);
+            prop_assert_eq!(point.outcomes.iter().flatten().count() as u64 + point.refused, asked.len() as u64);
+            let simulated = point.outcomes.iter().flatten().map(|one| (one.arrived, one.ended));
+            prop_assert!(at_once(simulated) <= clients);
         }
     }
 
