@@ -13,6 +13,8 @@ const PATHS: [&str; 9] = [
 
 const LIMITS: Limits = Limits {
     body: 4096,
+    evict_body: 4096,
+    bodies: 1 << 20,
     contexts: 16,
     blocks_in_context: 32,
     blocks_in_call: 64,
