@@ -1,6 +1,7 @@
 //! Bodies: our own, and those that pass through.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -11,7 +12,7 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::room::Held;
 
-/// Bytes of a body that are received before others have their turn on the same thread.
+/// Bytes of a body that are received before others have their turn.
 const TURN: usize = 64 << 10;
 
 /// Why a body is cut off.
@@ -92,6 +93,10 @@ impl Body {
 
     /// The same, for a client's request: what has arrived counts as held.
     ///
+    /// Of clients that send more than 64 KiB, as fast as they can, two have their turn at a time. A thread that serves
+    /// always has only a few pieces of bodies before it, and then looks who else wants something. A client that has
+    /// nothing to send leaves its turn.
+    ///
     /// # Errors
     /// [`TooLarge`], [`NoRoom`](crate::NoRoom), or that of the connection.
     pub async fn collect_in(mut self, limit: usize, held: &mut Held) -> Result<Bytes, BoxError> {
@@ -102,8 +107,20 @@ impl Body {
         }
         // A client may declare more than it ever sends, so the buffer grows as the body arrives.
         let most = usize::try_from(declared.upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let (mut all, mut in_turn) = (Vec::new(), 0);
-        while let Some(frame) = self.frame().await {
+        let (mut all, mut in_turn, mut turn) = (Vec::new(), 0, None);
+        loop {
+            let there = poll_fn(|context| {
+                let polled = hyper::body::Body::poll_frame(Pin::new(&mut self), context);
+                Poll::Ready(polled)
+            });
+            let frame = match there.await {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    turn = None;
+                    self.frame().await
+                }
+            };
+            let Some(frame) = frame else { break };
             let Ok(data) = frame?.into_data() else {
                 continue;
             };
@@ -118,11 +135,13 @@ impl Body {
                 all.reserve_exact(capacity - all.len());
             }
             all.extend_from_slice(&data);
-            // Clients that send as fast as they can are taken in turn with those that ask for little.
             in_turn += data.len();
             if in_turn >= TURN {
                 in_turn = 0;
+                // With the turn, or the next would have it before anybody else is looked at.
                 tokio::task::yield_now().await;
+                drop(turn.take());
+                turn = held.turn().await;
             }
         }
         Ok(all.into())
@@ -213,5 +232,119 @@ impl<T: Tap> Drop for Tapped<T> {
         // A body of known length is not polled again after its last byte.
         let complete = hyper::body::Body::is_end_stream(&self.body);
         self.end(complete);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::Room;
+
+    const PIECE: usize = 16 << 10;
+
+    /// So many pieces of a body, as fast as they are read, with a pause before each one that is a multiple of `pause`.
+    struct Flood {
+        left: usize,
+        pause: usize,
+        received: Arc<AtomicUsize>,
+    }
+
+    impl hyper::body::Body for Flood {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            if self.pause > 0 && self.left.is_multiple_of(self.pause) {
+                // Next time there is something.
+                self.pause = 0;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if self.left == 0 {
+                return Poll::Ready(None);
+            }
+            self.left -= 1;
+            self.received.fetch_add(1, Ordering::Relaxed);
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[7; PIECE])))))
+        }
+    }
+
+    #[tokio::test]
+    async fn large_bodies_are_received_in_turn() {
+        let room = Room::new(1 << 30);
+        let received = Arc::<AtomicUsize>::default();
+        let clients: Vec<_> = (0..200)
+            .map(|client| {
+                let (mut held, received) = (room.enter(), Arc::clone(&received));
+                let flood = Flood {
+                    left: 64,
+                    pause: client % 5,
+                    received,
+                };
+                let body = Body::new(flood);
+                tokio::spawn(async move { body.collect_in(64 * PIECE, &mut held).await })
+            })
+            .collect();
+        // Each may begin. From then on a neighbour has its turn after a few pieces, and not after some of each client.
+        while received.load(Ordering::Relaxed) < clients.len() * TURN / PIECE {
+            tokio::task::yield_now().await;
+        }
+        let mut most = 0;
+        while clients.iter().any(|client| !client.is_finished()) {
+            let before = received.load(Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            most = most.max(received.load(Ordering::Relaxed) - before);
+        }
+        assert!(most <= 16, "{most} pieces before the neighbour");
+        for client in clients {
+            let body = client.await.expect("it ends").expect("a body");
+            assert_eq!(body.len(), 64 * PIECE);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_nothing_more_keeps_nobody_waiting() {
+        /// All but the last piece.
+        struct Stuck(usize);
+        impl hyper::body::Body for Stuck {
+            type Data = Bytes;
+            type Error = BoxError;
+
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+                if self.0 == 0 {
+                    return Poll::Pending;
+                }
+                self.0 -= 1;
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[7; PIECE])))))
+            }
+        }
+        let room = Room::new(1 << 30);
+        for pieces in [5, 6, 9] {
+            let mut held = room.enter();
+            tokio::spawn(async move {
+                Body::new(Stuck(pieces))
+                    .collect_in(1 << 20, &mut held)
+                    .await
+            });
+        }
+        tokio::task::yield_now().await;
+        let received = Arc::default();
+        let flood = Flood {
+            left: 20,
+            pause: 0,
+            received,
+        };
+        let mut held = room.enter();
+        let body = Body::new(flood).collect_in(1 << 20, &mut held).await;
+        assert_eq!(body.expect("a body").len(), 20 * PIECE);
     }
 }

@@ -4,9 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 /// What a request may hold without being counted: so much is bounded by the number of connections, and small
 /// requests are answered however many large ones there are.
 pub const FREE: usize = 128 << 10;
+
+/// Large bodies that are received at the same time.
+const RECEIVED: usize = 2;
 
 /// Bytes that requests may hold together.
 #[derive(Clone, Debug)]
@@ -17,6 +22,7 @@ struct State {
     most: usize,
     held: AtomicUsize,
     refused: AtomicU64,
+    received: Arc<Semaphore>,
 }
 
 /// What one request holds. Given back when this is dropped.
@@ -84,6 +90,7 @@ impl Room {
             most,
             held: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
+            received: Arc::new(Semaphore::new(RECEIVED)),
         }))
     }
 
@@ -110,6 +117,13 @@ impl Room {
 }
 
 impl Held {
+    /// Waits until more of a large body may be received. Nobody may wait for a client while this is kept.
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        // It is never closed.
+        let received = Arc::clone(&self.room.0.received);
+        received.acquire_owned().await.ok()
+    }
+
     /// Counts a request as refused that is too large for another reason.
     pub fn refuse(&self) {
         self.room.0.refused.fetch_add(1, Ordering::Relaxed);
