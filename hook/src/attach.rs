@@ -28,7 +28,7 @@
 //!
 //! | floor | files |
 //! |---|---|
-//! | what is given | [`table`]: every function to hook; [`replacement`]: our hooks; [`elf`]: the loaded objects |
+//! | what is given | [`engines`]: in which engine a thread is; [`table`]: every function to hook; [`replacement`]: our hooks; [`elf`]: the loaded objects |
 //! | a function | [`linker`] (on macOS `dyld`) finds it by name; [`slot`]: its address; [`evidence`]: its places and calls |
 //! | all functions | [`plain`]: those that we only call; [`row`]: one that we hook; [`original`]: all that we hook |
 //! | the ways | [`got`] and [`inline`]; on macOS, their stand-ins `got_elsewhere` and `inline_elsewhere` |
@@ -45,6 +45,7 @@ pub(crate) mod claims;
 mod elf;
 #[cfg_attr(not(target_os = "linux"), path = "embedded_elsewhere.rs")]
 mod embedded;
+pub(crate) mod engines;
 pub(crate) mod evidence;
 mod flags;
 #[cfg_attr(not(target_os = "linux"), path = "got_elsewhere.rs")]
@@ -65,7 +66,7 @@ mod slot;
 mod version;
 
 pub(crate) use self::attached::Attached;
-pub(crate) use self::embedded::{Answer, Embedded, is_embedded, watch};
+pub(crate) use self::embedded::{Answer, Embedded, is_embedded, unstorable, watch};
 pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;

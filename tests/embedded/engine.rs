@@ -199,7 +199,7 @@ fn forked_workers_that_load_their_own_models_have_the_store() {
 }
 
 #[test]
-fn a_second_engine_in_one_process_is_named_and_left_alone() {
+fn two_engines_in_one_process_have_the_store_side_by_side() {
     let Some(program) = Program::find() else {
         return;
     };
@@ -209,11 +209,21 @@ fn a_second_engine_in_one_process_is_named_and_left_alone() {
     let plain = program.run("two");
     let run = program.run_stored("two", store.path());
     run.must_answer_as(&plain);
-    must_load(&run, &["first 2"]);
-    assert!(run.step("second 2").evaluated >= 1000, "{run:?}");
-    let second = format!("{} is a second llama.cpp in this program", copy.display());
+    assert!(run.step("first 0").evaluated >= 1000, "{run:?}");
+    // Both files have the same content, so the second engine has what the first one evaluated.
+    must_load(&run, &["first 2", "second 0", "second 1", "second 2"]);
+    for thread in 0..2 {
+        for step in 4..12 {
+            must_load(&run, &[&format!("thread {thread}, {step}")]);
+        }
+    }
+    let second = format!("Active, too: llama.cpp of {}, ", copy.display());
     let named = run.stderr.lines().filter(|line| line.contains(&second));
-    assert_eq!(named.count(), 1, "{run:?}");
+    assert_eq!(
+        (named.count(), run.stderr.lines().count()),
+        (1, 2),
+        "{run:?}"
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! `COUNTING_FUNCTIONS`: names, separated by spaces. `COUNTING_REPORT`: a file to which, at exit,
 //! one line for each is written: name, calls, and what became of it, separated by tabs.
+//! `COUNTING_BATCHES`: so many functions are hooked at once, then the next ones.
 //! `COUNTING_FORBID`: first asks the kernel to forbid all changes of code.
 //!
 //! `COUNTING_FRAMES`: hooks `llama_process` as the real hook does, by a Rust function of its
@@ -125,20 +126,24 @@ extern "C" fn on_load() {
         }
     }
     let names: Vec<&str> = names.split_whitespace().take(MOST).collect();
-    let fates = match hook(&names) {
+    let size = std::env::var("COUNTING_BATCHES").map_or(MOST, |size| size.parse().unwrap_or(MOST));
+    let batches = names.chunks(size).enumerate();
+    let fates = batches.flat_map(|(nth, batch)| match hook(&names, nth * size, batch.len()) {
         Ok(fates) => fates,
-        Err(why) => names.iter().map(|_| Err(why.clone())).collect(),
-    };
+        Err(why) => batch.iter().map(|_| Err(why.clone())).collect(),
+    });
+    let fates: Vec<_> = fates.collect();
     let names = names.iter().map(|name| (*name).to_owned());
     let _ = FATES.set(names.zip(fates).collect());
 }
 
-fn hook(names: &[&str]) -> Result<Vec<Result<(), String>>, String> {
+/// Hooks so many of the names, from the `first` one on.
+fn hook(names: &[&str], first: usize, count: usize) -> Result<Vec<Result<(), String>>, String> {
     let image = Image::of_self().map_err(|error| error.to_string())?;
     let functions = image.find(names).map_err(|error| error.to_string())?;
     let mut batch = Batch::new();
     let mut fates: Vec<Result<(), String>> = Vec::new();
-    for (index, function) in functions.iter().enumerate() {
+    for (index, function) in functions.iter().enumerate().skip(first).take(count) {
         let Some(function) = function else {
             fates.push(Err("missing".into()));
             continue;

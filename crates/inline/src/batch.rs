@@ -1,8 +1,8 @@
-//! Patches all functions at once. This can be done once in a process, and is never undone.
+//! Patches all functions of an image at once. This is never undone.
 
 use std::mem;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use detour::{RawDetour, Threads, Transaction};
 
@@ -29,8 +29,8 @@ pub struct Batch {
     hooks: Vec<Ready>,
     /// Trampolines of those that begin with a call.
     calling: Calling,
-    /// Mappings that were writable and executable before.
-    writable_code: Option<Vec<Range<usize>>>,
+    /// Since the first function.
+    opened: Option<Opened>,
 }
 
 #[derive(Debug)]
@@ -40,9 +40,95 @@ struct Ready {
     detour: RawDetour,
 }
 
-/// A batch was installed. The memory of the trampolines is no longer writable then, so there can be no
-/// second batch.
-static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// What became of the memory of `detour`'s trampolines, which it uses again for the next ones.
+static MEMORY: Mutex<Memory> = Mutex::new(Memory {
+    trampolines: Vec::new(),
+    closed: Vec::new(),
+    is_unknown: false,
+});
+
+struct Memory {
+    /// All that were installed.
+    trampolines: Vec<usize>,
+    /// Mappings that are no longer writable.
+    closed: Vec<Range<usize>>,
+    /// Trampolines are in memory that was not found, or that was never writable and executable at once. There, `detour`
+    /// would take the right to be executed from the old ones while it writes new ones.
+    is_unknown: bool,
+}
+
+fn memory() -> MutexGuard<'static, Memory> {
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The memory of the trampolines can be written to until this is dropped.
+#[derive(Debug)]
+struct Opened {
+    /// Mappings that were writable and executable before.
+    before: Vec<Range<usize>>,
+}
+
+impl Opened {
+    /// Older trampolines stay executable: threads may be in them.
+    fn new() -> Result<Self, Refusal> {
+        let memory = memory();
+        if memory.is_unknown {
+            return Err(Refusal::Installed);
+        }
+        let before = maps::writable_code();
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let mut closed = memory.closed.iter();
+        let result = closed.try_for_each(|range| allow(range, all));
+        drop(memory);
+        // If that failed, dropping this closes the others again.
+        let opened = Self { before };
+        result.map(|()| opened)
+    }
+}
+
+impl Drop for Opened {
+    /// Makes the trampolines read-only. `detour` leaves them writable, in a process that reads from the
+    /// network. Best effort: without `/proc`, nothing is found and nothing is changed. Other threads may have
+    /// made such memory meanwhile, for code that they compile.
+    fn drop(&mut self) {
+        let mut memory = memory();
+        for range in &memory.closed {
+            let _ = allow(range, libc::PROT_READ | libc::PROT_EXEC);
+        }
+        for new in maps::writable_code() {
+            // The mapping has merged with one that is not ours.
+            let is_mixed = |old: &Range<usize>| old.start < new.end && new.start < old.end;
+            let is_ours = memory.trampolines.iter().any(|at| new.contains(at));
+            // Memory that appeared since the first trampoline was written, with trampolines in it. Nobody writes to
+            // them until there is another batch.
+            if is_ours
+                && !self.before.iter().any(is_mixed)
+                && allow(&new, libc::PROT_READ | libc::PROT_EXEC).is_ok()
+            {
+                memory.closed.push(new);
+            }
+        }
+        let Memory {
+            trampolines,
+            closed,
+            ..
+        } = &*memory;
+        let is_known = |at: &usize| closed.iter().any(|range| range.contains(at));
+        memory.is_unknown = !trampolines.iter().all(is_known);
+    }
+}
+
+/// Changes what may be done with memory that has our trampolines, and is executable in any case.
+fn allow(range: &Range<usize>, access: i32) -> Result<(), Refusal> {
+    let at = std::ptr::with_exposed_provenance_mut(range.start);
+    // SAFETY: mappings that have our trampolines. Whoever runs in them goes on.
+    match unsafe { libc::mprotect(at, range.len(), access) } {
+        0 => Ok(()),
+        _ => Err(Refusal::WriteForbidden(
+            std::io::Error::last_os_error().to_string(),
+        )),
+    }
+}
 
 impl Batch {
     /// Empty.
@@ -64,9 +150,6 @@ impl Batch {
         function: &Function,
         replacement: *const (),
     ) -> Result<Trampoline, Refusal> {
-        if INSTALLED.load(Ordering::Acquire) {
-            return Err(Refusal::Installed);
-        }
         if !image.is_code(function) {
             return Err(Refusal::NotCode);
         }
@@ -79,7 +162,9 @@ impl Batch {
             let with = other.name.clone();
             return Err(Refusal::Shared { with });
         }
-        self.writable_code.get_or_insert_with(maps::writable_code);
+        if self.opened.is_none() {
+            self.opened = Some(Opened::new()?);
+        }
         // SAFETY: the target is a function of the image, by its symbol table; what the
         // replacement must be is our caller's promise.
         let detour = unsafe { RawDetour::new(function.address as *const (), replacement) }
@@ -123,7 +208,7 @@ impl Batch {
         self.hooks.is_empty()
     }
 
-    /// Patches all prepared functions, until the process ends. A process can do this once.
+    /// Patches all prepared functions, until the process ends.
     ///
     /// # Errors
     /// Then none is patched, and the trampolines are gone.
@@ -136,53 +221,24 @@ impl Batch {
         if self.hooks.is_empty() {
             return Ok(());
         }
-        if INSTALLED.swap(true, Ordering::AcqRel) {
-            return Err(Refusal::Installed);
-        }
-        if let Err(refusal) = self.calling.finish() {
-            INSTALLED.store(false, Ordering::Release);
-            return Err(refusal);
-        }
+        self.calling.finish()?;
         let mut transaction = Transaction::new();
         for hook in &self.hooks {
             transaction.enable(&hook.detour);
         }
         // Do not suspend threads: that would interrupt system calls, and no thread is in the functions.
         // SAFETY: our caller's promise.
-        if let Err(error) = unsafe { transaction.commit(Threads::None) } {
-            INSTALLED.store(false, Ordering::Release);
-            return Err(error.into());
-        }
+        unsafe { transaction.commit(Threads::None) }?;
         let trampolines = self.hooks.iter().map(|hook| hook.detour.trampoline());
-        let trampolines: Vec<usize> = trampolines.map(<*const ()>::addr).collect();
+        memory()
+            .trampolines
+            .extend(trampolines.map(<*const ()>::addr));
         self.calling.keep();
         // Dropping them would remove the patches while threads may be in the trampolines.
         self.hooks
             .into_iter()
             .for_each(|hook| mem::forget(hook.detour));
-        protect(&self.writable_code.unwrap_or_default(), &trampolines);
+        drop(self.opened);
         Ok(())
-    }
-}
-
-/// Makes the trampolines read-only. `detour` leaves them writable, in a process that reads from the
-/// network. Best effort: without `/proc`, nothing is found and nothing is changed. Other threads may have
-/// made such memory meanwhile, for code that they compile.
-fn protect(before: &[Range<usize>], trampolines: &[usize]) {
-    for new in maps::writable_code() {
-        if before
-            .iter()
-            .any(|old| old.start < new.end && new.start < old.end)
-        {
-            // The mapping has merged with one that is not ours.
-            continue;
-        }
-        if !trampolines.iter().any(|at| new.contains(at)) {
-            continue;
-        }
-        let size = new.end - new.start;
-        // SAFETY: memory that appeared since the first trampoline was written, with trampolines in
-        // it. Nobody writes to them again.
-        unsafe { libc::mprotect(new.start as *mut _, size, libc::PROT_READ | libc::PROT_EXEC) };
     }
 }

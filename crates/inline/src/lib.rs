@@ -12,7 +12,7 @@
 //!
 //! - in the constructor of a preloaded library, which runs before the executable's own constructors, or
 //!   right after a library was loaded, so that no thread is in one of the functions;
-//! - all functions at once or none, and only once;
+//! - all functions of an image at once or none;
 //! - without unhooking;
 //! - without leaving memory that is both writable and executable.
 //!

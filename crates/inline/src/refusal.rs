@@ -42,7 +42,7 @@ pub enum Refusal {
     WriteForbidden(String),
     /// The code has changed since it was read: something else patches it, too.
     Modified,
-    /// A batch was installed already; there is no second one.
+    /// A batch was installed already, in memory to which no other one may be added.
     Installed,
     /// Any other error of `detour`.
     Other(String),

@@ -217,6 +217,17 @@ fn an_exception_passes_through_a_hook_with_a_frame() {
     assert!(text(&plain.stdout).contains("\ncleared: "));
 }
 
+/// As for the engines of a program, one after the other: every batch writes into the memory of the ones before.
+#[test]
+fn functions_may_be_hooked_in_several_batches() {
+    let program = Program::server(&["-O2", "-fPIE", "-pie"]);
+    for size in ["1", "5"] {
+        let mut command = program.command();
+        command.env("COUNTING_BATCHES", size);
+        assert_every_call_is_seen(&program, command);
+    }
+}
+
 #[test]
 fn a_program_started_through_the_dynamic_linker_is_hooked() {
     let program = Program::server(&["-O2", "-fPIE", "-pie"]);

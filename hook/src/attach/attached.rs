@@ -8,6 +8,7 @@ use contextpilot_control::{Engine, HookedFunction};
 use contextpilot_settings::Settings;
 
 use super::claims::{self, Claim};
+use super::engines::Entered;
 use super::flags::flags;
 use super::original::{ROWS, has};
 use super::plain;
@@ -23,8 +24,6 @@ const INFILL: &str = "llama_vocab_fim_pre";
 pub(crate) struct Attached {
     /// In a program that is no llama-server: the file that has the engine, and how long attaching took.
     pub(super) embedded: Option<(PathBuf, Duration)>,
-    /// A function that the prefix store needs, and why it cannot be hooked.
-    pub(super) unstorable: Option<String>,
     /// The engine is linked into the executable.
     pub(super) inside: bool,
     /// Memory is released without a call that we see, so saved sequences cannot be followed.
@@ -42,12 +41,11 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// Attached to an engine in a program that is no llama-server. `unstorable`: see the field.
+    /// Attached to an engine in a program that is no llama-server.
     #[cfg(target_os = "linux")]
-    pub(super) fn embedded(file: PathBuf, unstorable: Option<String>, took: Duration) -> Self {
+    pub(super) fn embedded(file: PathBuf, took: Duration) -> Self {
         Self {
             embedded: Some((file, took)),
-            unstorable,
             inside: false,
             hides_releases: true,
             forgets_uncached: false,
@@ -57,11 +55,6 @@ impl Attached {
             by_prompts: false,
             tls: false,
         }
-    }
-
-    /// A function without which there is no prefix store, and why it cannot be hooked.
-    pub(crate) fn unstorable(&self) -> Option<&str> {
-        self.unstorable.as_deref()
     }
 
     /// Whether memory is released without a call that we see.
@@ -96,6 +89,8 @@ impl Attached {
         };
         let patched = || ROWS.iter().map(|row| row.places.patched());
         if let Some((file, took)) = &self.embedded {
+            // The program may have loaded a model with another engine.
+            let _engine = Entered::new(0);
             let index = settings.index.as_ref().map(|_| format!("; {index}"));
             log::line(format_args!(
                 "Active: llama.cpp {} of {}, {} functions hooked in {:.1} ms{}",
@@ -118,6 +113,18 @@ impl Attached {
             patched().filter(|places| *places > 0).count(),
             patched().sum::<u32>(),
         ));
+    }
+
+    /// As [`announce`](Self::announce), of a further engine of the program, which the thread is in.
+    pub(crate) fn announce_further(&self) {
+        let hooked = ROWS.iter().filter(|row| row.places.patched() > 0).count();
+        if let Some((file, took)) = &self.embedded {
+            log::line(format_args!(
+                "Active, too: llama.cpp of {}, {hooked} functions hooked in {:.1} ms",
+                file.display(),
+                took.as_secs_f64() * 1000.0,
+            ));
+        }
     }
 
     /// What is hooked, for `/stats`.

@@ -4,11 +4,13 @@
 //! calls functions through addresses that it has asked for, or directly, so all are hooked inline.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::attached::Attached;
 use super::claims::{self, Claim};
+use super::engines::{self, ENGINES};
 use super::host::missing_of;
 use super::inline::Inside;
 use super::loading;
@@ -16,7 +18,7 @@ pub(crate) use super::loading::Answer;
 use super::replacement::{self, Replacement};
 use super::row::Row;
 
-/// The engine of this program.
+/// An engine of this program.
 pub(crate) struct Embedded {
     inside: Inside,
     /// The file that contains it.
@@ -28,12 +30,21 @@ pub(crate) struct Embedded {
 /// This program was attached to, and is no llama-server.
 static EMBEDDED: AtomicBool = AtomicBool::new(false);
 
+/// A function that the prefix store needs of each engine, and why it cannot be hooked.
+static UNSTORABLE: [OnceLock<String>; ENGINES] = [const { OnceLock::new() }; ENGINES];
+
+/// Why the engine that the thread is in can have no prefix store.
+pub(crate) fn unstorable() -> Option<&'static str> {
+    let why = UNSTORABLE[engines::current() % ENGINES].get();
+    why.map(String::as_str)
+}
+
 /// Whether this process was attached to, and is no llama-server. It has no flags and no requests then.
 pub(crate) fn is_embedded() -> bool {
     EMBEDDED.load(Ordering::Relaxed)
 }
 
-/// Calls `found` with the engine of this program, once: now, or when the program has loaded it.
+/// Calls `found` with each engine of this program: now, or when the program has loaded it.
 /// `replacements`: what is called in place of the host's functions, in the table's order. `answers`: our functions
 /// that the program may ask the dynamic linker for.
 ///
@@ -54,10 +65,10 @@ pub(crate) unsafe fn watch(
             since,
         }));
         // SAFETY: the caller's promise.
-        return unsafe { loading::watch(answers, None) };
+        return unsafe { loading::watch(answers, found, true) };
     }
     // SAFETY: the caller's promise.
-    unsafe { loading::watch(answers, Some(found)) };
+    unsafe { loading::watch(answers, found, false) };
 }
 
 impl Embedded {
@@ -81,7 +92,7 @@ impl Embedded {
         }
     }
 
-    /// Hooks the engine's functions.
+    /// Hooks the engine's functions, of the engine that the thread has [entered](engines::enter_next).
     ///
     /// # Errors
     /// Why nothing was changed, as the rest of a message.
@@ -99,17 +110,16 @@ impl Embedded {
             ready.abandon();
             return Err(format!("{shown} lacks {function}; {AS_EVER}"));
         }
-        let unstorable = ready.unstorable.clone();
+        if let Some(why) = &ready.unstorable {
+            let _ = UNSTORABLE[engines::current() % ENGINES].set(why.clone());
+        }
         // SAFETY: the caller's promise.
         unsafe { ready.install() }
             .map_err(|refused| format!("the code of {shown} {refused}; {AS_EVER}"))?;
+        engines::keep_next();
         EMBEDDED.store(true, Ordering::Relaxed);
         claims::make(Claim::KvCache);
-        Ok(Attached::embedded(
-            self.file,
-            unstorable,
-            self.since.elapsed(),
-        ))
+        Ok(Attached::embedded(self.file, self.since.elapsed()))
     }
 }
 

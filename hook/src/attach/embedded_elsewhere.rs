@@ -25,6 +25,11 @@ pub(crate) fn is_embedded() -> bool {
     false
 }
 
+/// None.
+pub(crate) fn unstorable() -> Option<&'static str> {
+    None
+}
+
 /// Says that this is not possible here.
 ///
 /// # Safety

@@ -7,14 +7,30 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// How a row's function is hooked, and in how many places.
-pub(crate) struct Places {
+use super::engines::{self, ENGINES};
+
+/// How a row's function is hooked, and in how many places, in each engine. All methods are about the engine that the
+/// thread is in.
+pub(crate) struct Places([InEngine; ENGINES]);
+
+struct InEngine {
     way: AtomicU8,
     found: AtomicU32,
     patched: AtomicU32,
     /// Places in the server's own objects that lead to another definition of the function. That
     /// one is not hooked.
     strays: AtomicU32,
+}
+
+impl InEngine {
+    const fn new() -> Self {
+        Self {
+            way: AtomicU8::new(BY_WORDS),
+            found: AtomicU32::new(0),
+            patched: AtomicU32::new(0),
+            strays: AtomicU32::new(0),
+        }
+    }
 }
 
 const BY_WORDS: u8 = 0;
@@ -31,58 +47,57 @@ pub(super) struct Counts {
 
 impl Places {
     pub(super) const fn new() -> Self {
-        Self {
-            way: AtomicU8::new(BY_WORDS),
-            found: AtomicU32::new(0),
-            patched: AtomicU32::new(0),
-            strays: AtomicU32::new(0),
-        }
+        Self([const { InEngine::new() }; ENGINES])
+    }
+
+    fn here(&self) -> &InEngine {
+        &self.0[engines::current() % ENGINES]
     }
 
     pub(super) fn set_words(&self, counts: Counts) {
-        self.found.store(counts.found, Ordering::Relaxed);
-        self.strays.store(counts.strays, Ordering::Relaxed);
+        self.here().found.store(counts.found, Ordering::Relaxed);
+        self.here().strays.store(counts.strays, Ordering::Relaxed);
     }
 
     pub(super) fn add_word(&self) {
-        self.found.fetch_add(1, Ordering::Relaxed);
+        self.here().found.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn count_patched(&self) {
-        self.patched.fetch_add(1, Ordering::Relaxed);
+        self.here().patched.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The function is hooked inline, so every caller reaches us. Returns the previous counts.
     pub(super) fn set_inline(&self) -> Counts {
-        self.way.store(INLINE, Ordering::Relaxed);
-        self.patched.store(1, Ordering::Relaxed);
+        self.here().way.store(INLINE, Ordering::Relaxed);
+        self.here().patched.store(1, Ordering::Relaxed);
         Counts {
-            found: self.found.swap(1, Ordering::Relaxed),
-            strays: self.strays.swap(0, Ordering::Relaxed),
+            found: self.here().found.swap(1, Ordering::Relaxed),
+            strays: self.here().strays.swap(0, Ordering::Relaxed),
         }
     }
 
     /// Undoes [`set_inline`](Self::set_inline).
     pub(super) fn restore(&self, counts: Counts) {
-        self.way.store(BY_WORDS, Ordering::Relaxed);
-        self.patched.store(0, Ordering::Relaxed);
+        self.here().way.store(BY_WORDS, Ordering::Relaxed);
+        self.here().patched.store(0, Ordering::Relaxed);
         self.set_words(counts);
     }
 
     pub(super) fn is_inline(&self) -> bool {
-        self.way.load(Ordering::Relaxed) == INLINE
+        self.here().way.load(Ordering::Relaxed) == INLINE
     }
 
     pub(super) fn found(&self) -> u32 {
-        self.found.load(Ordering::Relaxed)
+        self.here().found.load(Ordering::Relaxed)
     }
 
     pub(super) fn patched(&self) -> u32 {
-        self.patched.load(Ordering::Relaxed)
+        self.here().patched.load(Ordering::Relaxed)
     }
 
     pub(super) fn strays(&self) -> u32 {
-        self.strays.load(Ordering::Relaxed)
+        self.here().strays.load(Ordering::Relaxed)
     }
 }
 

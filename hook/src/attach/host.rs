@@ -151,7 +151,6 @@ unsafe fn finish(
     })?;
     let attached = Attached {
         embedded: None,
-        unstorable: None,
         inside,
         hides_releases: frees == Some(false),
         forgets_uncached: newest(UNCACHED, has) == Some(FORGOTTEN),

@@ -1,4 +1,4 @@
-//! Notices when the program has loaded an engine.
+//! Notices when the program has loaded an engine, or another one.
 //!
 //! A program that loads a library asks the dynamic linker for the address of a function in it before it calls
 //! any. So the calls of `dlsym` are redirected, in all objects, to code that looks first whether there is something
@@ -30,7 +30,7 @@ use super::embedded::Embedded;
 use super::got::write;
 use super::replacement;
 use super::table::MEMORY;
-use crate::base::{guard, log};
+use crate::base::guard;
 
 /// The program's `dlsym`.
 static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
@@ -55,13 +55,13 @@ pub(crate) struct Answer {
 }
 
 struct Watch {
-    /// What to do with the engine.
+    /// What to do with an engine.
     found: Option<fn(Result<Embedded, String>)>,
     /// Keys of the objects that were looked at, since something was unloaded last: a key may be used again.
     known: Vec<usize>,
     /// [`Changes::unloaded`] at the last look.
     unloaded: u64,
-    /// Keys and files of the objects that have an engine: first the one that is followed.
+    /// Keys and files of the objects that have an engine.
     engines: Vec<(usize, PathBuf)>,
     /// How many more times an object may be looked at again because it is not ready.
     patience: u32,
@@ -149,25 +149,26 @@ unsafe extern "C" {
     fn contextpilot_dlsym();
 }
 
-/// Calls `found` with the engine, once: now, or when the program has loaded it. `None`: the program itself contains
-/// it. The program gets the functions of `answers` by their names.
+/// Calls `found` with each engine: now, or when the program has loaded it. Not with that of the program itself, if it
+/// `contains_one`. The program gets the functions of `answers` by their names.
 ///
 /// # Safety
 /// From the library's constructor only.
 pub(super) unsafe fn watch(
     answers: &'static [Answer],
-    found: Option<fn(Result<Embedded, String>)>,
+    found: fn(Result<Embedded, String>),
+    contains_one: bool,
 ) {
     let _ = ANSWERS.set(answers);
     // SAFETY: a C string.
     let original = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlsym".as_ptr()) };
     ORIGINAL.store(original.expose_provenance(), Ordering::Release);
     if let Some(mut watch) = wait_for_watch() {
-        if found.is_none() {
+        if contains_one {
             let key = program().map_or(0, |program| program.key());
             watch.engines.push((key, PathBuf::new()));
         }
-        watch.found = found;
+        watch.found = Some(found);
     }
     look();
 }
@@ -199,24 +200,18 @@ fn look() {
         return;
     }
     let news = watch.look(now);
-    if let (Some((key, file)), Some(found)) = (&news.engine, watch.found) {
-        watch.found = None;
-        found(Embedded::in_library(*key, file.clone()));
+    if let Some(found) = watch.found {
+        for (key, file) in &news.engines {
+            found(Embedded::in_library(*key, file.clone()));
+        }
     }
     if news.unready == 0 || watch.patience == 0 {
         SEEN.store(now.sum(), Ordering::Release);
     }
     watch.patience = watch.patience.saturating_sub(news.unready);
     drop(watch);
-    for second in news.others {
-        log::line(format_args!(
-            "{} is a second llama.cpp in this program: only the first one is followed, and the prompts of this \
-             one are evaluated as ever",
-            second.display()
-        ));
-    }
     // Not before: this waits for the dynamic linker, and a thread that loads something may wait for us.
-    if let Some((_, file)) = news.engine {
+    for (_, file) in news.engines {
         stay_loaded(&file);
     }
 }
@@ -237,10 +232,8 @@ fn wait_for_watch() -> Option<MutexGuard<'static, Watch>> {
 /// What was found among the objects.
 #[derive(Default)]
 struct News {
-    /// The key and the file of the first engine.
-    engine: Option<(usize, PathBuf)>,
-    /// The files of further engines.
-    others: Vec<PathBuf>,
+    /// Keys and files of engines.
+    engines: Vec<(usize, PathBuf)>,
     /// How many objects are not ready.
     unready: u32,
 }
@@ -288,10 +281,7 @@ impl Watch {
         {
             return;
         }
-        match self.engines.is_empty() {
-            true => news.engine = Some(engine.clone()),
-            false => news.others.push(engine.1.clone()),
-        }
+        news.engines.push(engine.clone());
         self.engines.push(engine);
     }
 }

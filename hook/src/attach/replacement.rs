@@ -3,16 +3,18 @@
 
 use std::sync::OnceLock;
 
+use super::engines::{self, ENGINES};
+
 /// The hook for one function of the table.
 pub(crate) struct Replacement {
-    /// Returns the hook's address. A function, because addresses are not constants.
-    pub(crate) code: fn() -> *const (),
+    /// For each engine, returns the address of its hook. Functions, because addresses are not constants.
+    pub(crate) code: [fn() -> *const (); ENGINES],
 }
 
 impl Replacement {
-    /// The hook's address.
+    /// The hook's address, of the engine that the thread is in.
     pub(super) fn code(&self) -> *const () {
-        (self.code)()
+        (self.code[engines::current() % ENGINES])()
     }
 
     /// The hook's address, as a number.

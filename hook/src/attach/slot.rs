@@ -9,13 +9,14 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::engines::{self, ENGINES};
 use super::linker;
 
-/// The address of one original.
+/// The address of one original, in each engine. All methods are about the engine that the thread is in.
 pub(crate) struct Slot {
     name: &'static CStr,
     /// Null: not looked up yet.
-    address: AtomicPtr<c_void>,
+    addresses: [AtomicPtr<c_void>; ENGINES],
 }
 
 /// The value of a [`Slot`] whose function was not found. No function has this address.
@@ -29,14 +30,19 @@ impl Slot {
         };
         Self {
             name,
-            address: AtomicPtr::new(ptr::null_mut()),
+            addresses: [const { AtomicPtr::new(ptr::null_mut()) }; ENGINES],
         }
+    }
+
+    #[inline]
+    fn address(&self) -> &AtomicPtr<c_void> {
+        &self.addresses[engines::current() % ENGINES]
     }
 
     #[inline]
     pub(crate) fn get(&self) -> Option<*mut c_void> {
         // Relaxed: the address publishes nothing else.
-        let mut address = self.address.load(Ordering::Relaxed);
+        let mut address = self.address().load(Ordering::Relaxed);
         if address.is_null() {
             address = self.resolve();
         }
@@ -54,26 +60,26 @@ impl Slot {
 
     /// Sets the address.
     pub(crate) fn set(&self, address: *const ()) {
-        self.address
+        self.address()
             .store(address.cast_mut().cast(), Ordering::Relaxed);
     }
 
     /// The function is not there, and is not to be looked up.
     #[cfg(target_os = "linux")]
     pub(super) fn set_missing(&self) {
-        self.address.store(MISSING, Ordering::Relaxed);
+        self.address().store(MISSING, Ordering::Relaxed);
     }
 
     /// The address as it is: null before it was filled in.
     pub(crate) fn raw(&self) -> *const () {
-        self.address.load(Ordering::Relaxed).cast_const().cast()
+        self.address().load(Ordering::Relaxed).cast_const().cast()
     }
 
     #[cold]
     fn resolve(&self) -> *mut c_void {
         let found = linker::behind(self.name);
         let address = if found.is_null() { MISSING } else { found };
-        self.address.store(address, Ordering::Relaxed);
+        self.address().store(address, Ordering::Relaxed);
         address
     }
 }

@@ -1,8 +1,9 @@
-//! The engine's version, in its own words. The engine is asked once.
+//! The engine's version, in its own words. Each engine is asked once.
 
 use std::fmt;
 use std::sync::OnceLock;
 
+use super::engines::{self, ENGINES};
 use super::plain;
 
 /// Version texts of the engine, which it never frees.
@@ -12,24 +13,29 @@ pub(crate) struct Version {
     pub(super) build: Option<&'static str>,
 }
 
-static VERSION: OnceLock<Version> = OnceLock::new();
+static VERSIONS: [OnceLock<Version>; ENGINES] = [const { OnceLock::new() }; ENGINES];
+
+/// Of the engine that the thread is in.
+fn here() -> &'static OnceLock<Version> {
+    &VERSIONS[engines::current() % ENGINES]
+}
 
 /// Asks the engine for its version, the first time. Do not call this within the
 /// [guard](crate::base::guard).
 pub(crate) fn ask_version() {
-    if VERSION.get().is_some() {
+    if here().get().is_some() {
         return;
     }
     // SAFETY: no preconditions; a static text.
     let version = plain::text(unsafe { plain::version() });
     // SAFETY: as above.
     let build = plain::text(unsafe { plain::build() });
-    let _ = VERSION.set(Version { version, build });
+    let _ = here().set(Version { version, build });
 }
 
 /// The engine's version. Empty before the engine was asked.
 pub(crate) fn version() -> Version {
-    VERSION.get().copied().unwrap_or_default()
+    here().get().copied().unwrap_or_default()
 }
 
 impl fmt::Display for Version {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use contextpilot_residency::{ContextId, Event, program};
 
 use crate::attach;
+use crate::attach::engines::{self, Entered};
 use crate::attach::original::{self, original};
 use crate::attach::plain;
 use crate::attach::table::{HOST_CACHE, LAUNCH, newest};
@@ -43,6 +44,8 @@ struct Row {
     slot: AtomicU32,
     /// Its vocabulary, which lives as long as the context. Zero: it has no text.
     vocabulary: AtomicUsize,
+    /// The engine that has created it.
+    engine: AtomicUsize,
 }
 
 #[allow(clippy::declare_interior_mutable_const)]
@@ -57,6 +60,7 @@ const FREE: Row = Row {
     at_once: AtomicU32::new(0),
     slot: AtomicU32::new(0),
     vocabulary: AtomicUsize::new(0),
+    engine: AtomicUsize::new(0),
 };
 static ROWS: [Row; CONTEXTS] = [FREE; CONTEXTS];
 
@@ -125,6 +129,7 @@ fn add(context: Pointer, answers: &Answers) {
             .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
+            row.engine.store(engines::current(), Ordering::Release);
             row.memory.store(answers.memory.addr(), Ordering::Release);
             let window = answers.reach();
             row.bounded.store(window.is_some(), Ordering::Release);
@@ -224,6 +229,7 @@ pub(crate) fn piece(token: i32) -> Option<Vec<u8>> {
         return None;
     }
     let vocabulary = std::ptr::with_exposed_provenance_mut(vocabulary);
+    let _engine = Entered::new(row.engine.load(Ordering::Acquire));
     // SAFETY: while the lock is held, neither the context nor its model is freed.
     unsafe { pieces::piece(vocabulary, token) }
 }
@@ -267,6 +273,12 @@ pub(crate) fn id_of(context: Pointer) -> ContextId {
         true => ContextId(place_of(context).unwrap_or(CONTEXTS)),
         false => ContextId(context.addr()),
     }
+}
+
+/// Enters the engine of a context, for code that is not called by that engine's hooks.
+pub(crate) fn enter_engine_of(context: Pointer) -> Entered {
+    let row = find(context.addr());
+    Entered::new(row.map_or_else(engines::current, |row| row.engine.load(Ordering::Acquire)))
 }
 
 /// Where a context stands in the table.

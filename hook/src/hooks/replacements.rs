@@ -1,10 +1,11 @@
 //! The functions that are called in place of the host's. Each notes that it was called, and calls the
-//! body in the module that its row names.
+//! body in the module that its row names. Each exists once for each [engine](crate::attach::engines).
 
 use std::ffi::{c_char, c_int};
 
 use super::*;
 use crate::attach::Replacement;
+use crate::attach::engines::Entered;
 use crate::attach::original::called;
 use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 
@@ -15,8 +16,9 @@ macro_rules! replacements {
         pub(super) mod replacement {
             use super::*;
             $(
-                pub(in crate::hooks) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                pub(in crate::hooks) unsafe extern "C-unwind" fn $name<const ENGINE: usize>($($argument: $type),*) $(-> $result)? {
                     called::$name.note();
+                    let _engine = Entered::new(ENGINE);
                     // SAFETY: called in place of the function of this name, with its contract.
                     unsafe { $module::$name($($argument),*) }
                 }
@@ -26,10 +28,24 @@ macro_rules! replacements {
         #[allow(clippy::type_complexity)]
         pub(crate) static REPLACEMENTS: &[Replacement] = &[$(
             Replacement {
-                code: || {
-                    let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name;
-                    code as *const ()
-                },
+                code: [
+                    || {
+                        let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<0>;
+                        code as *const ()
+                    },
+                    || {
+                        let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<1>;
+                        code as *const ()
+                    },
+                    || {
+                        let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<2>;
+                        code as *const ()
+                    },
+                    || {
+                        let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<3>;
+                        code as *const ()
+                    },
+                ],
             },
         )*];
     };

@@ -8,7 +8,7 @@ use contextpilot_request::MAX_ID_BYTES;
 use crate::attach::{Answer, plain};
 use crate::base::guard::observe;
 use crate::base::mode;
-use crate::capture::engine_prompts;
+use crate::capture::{contexts, engine_prompts};
 
 /// What the dynamic linker answers.
 pub(crate) static ANSWERS: &[Answer] = &[Answer {
@@ -37,6 +37,7 @@ extern "C-unwind" fn contextpilot_request(
     if !mode::is_active() {
         return NOT_FOLLOWED;
     }
+    let _engine = contexts::enter_engine_of(context.cast());
     // SAFETY: a living context, by what is asked of callers.
     let sequences = unsafe { plain::sequences(context.cast()) };
     let sequences = sequences.and_then(|count| i32::try_from(count).ok());

@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use contextpilot_settings::{Error, Settings};
 
-use super::{Prepared, arm};
+use super::{PREPARED, Prepared, arm};
+use crate::attach::engines::{ENGINES, enter_next};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
 use crate::base::log;
@@ -17,7 +18,7 @@ use crate::store;
 /// The settings, read in the constructor: later, other threads may change the environment.
 static SETTINGS: OnceLock<Result<Settings, Error>> = OnceLock::new();
 
-/// Attaches to this program's engine, now or when the program has loaded it. If it never does, nothing is
+/// Attaches to each of this program's engines, now or when the program has loaded it. If it never does, nothing is
 /// said.
 ///
 /// # Safety
@@ -34,9 +35,43 @@ pub(super) unsafe fn watch(settings: Result<Settings, Error>) {
 }
 
 fn attach_to(engine: Result<Embedded, String>) {
-    if let Err(why) = try_attach_to(engine) {
-        stay_inactive(why);
+    match PREPARED.get() {
+        None => {
+            if let Err(why) = try_attach_to(engine) {
+                stay_inactive(why);
+            }
+        }
+        Some(_) => {
+            if let Err(why) = try_attach_to_further(engine) {
+                log::line(format_args!("A further llama.cpp is left alone: {why}"));
+            }
+        }
     }
+}
+
+/// As [`try_attach_to`], if another engine is followed already.
+fn try_attach_to_further(engine: Result<Embedded, String>) -> Result<(), String> {
+    let engine = engine?;
+    let file = engine.file.clone();
+    let Some((_, _entered)) = enter_next() else {
+        return Err(format!(
+            "in {}, because {ENGINES} of a program are followed; its prompts are evaluated as ever",
+            file.display()
+        ));
+    };
+    // SAFETY: this is called before anybody was told where the functions are.
+    let attached = unsafe { engine.attach() }?;
+    if store::is_on() {
+        if let Some(why) = attach::unstorable() {
+            log::line(format_args!(
+                "There is no prefix store in {}: {why}",
+                file.display()
+            ));
+        }
+        store::content::set_engine(file);
+    }
+    attached.announce_further();
+    Ok(())
 }
 
 fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
@@ -58,9 +93,11 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
         attach::want_store();
     }
     let file = engine.file.clone();
+    // Nobody has entered any engine.
+    let _entered = enter_next();
     // SAFETY: this is called from the constructor, or before anybody was told where the functions are.
     let attached = unsafe { engine.attach() }?;
-    if let Some(why) = attached.unstorable().filter(|_| settings.store.is_some()) {
+    if let Some(why) = attach::unstorable().filter(|_| settings.store.is_some()) {
         log::line(format_args!(
             "There is no prefix store: in this llama.cpp, {why}"
         ));

@@ -3,6 +3,7 @@
 use super::{acts, engine, exact, with_context, with_state};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
+use crate::capture::contexts;
 
 /// How many tokens of a sequence the server believes in, if the engine holds more.
 pub(crate) fn believed(call: &EngineCall, context: Pointer, sequence: i32) -> Option<usize> {
@@ -73,6 +74,7 @@ pub(super) fn remove_all() {
         contexts.map(|one| one.pointer()).collect::<Vec<_>>()
     });
     for context in contexts.unwrap_or_default() {
+        let _engine = contexts::enter_engine_of(context);
         remove_in(context, -1);
     }
 }

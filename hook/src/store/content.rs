@@ -15,6 +15,7 @@ use contextpilot_server_flags::name_of;
 use sha2::{Digest, Sha256};
 
 use super::figures::DIGESTS;
+use crate::attach::engines::{self, ENGINES};
 use crate::attach::version;
 use crate::base::guard;
 
@@ -272,31 +273,41 @@ const OTHERS: &[(&str, bool)] = &[
     ("--no-ui", false),
 ];
 
-/// The file of the engine, in a program that is no llama-server.
-static ENGINE: OnceLock<PathBuf> = OnceLock::new();
+/// The file of each engine, in a program that is no llama-server.
+static FILES_OF_ENGINES: [OnceLock<PathBuf>; ENGINES] = [const { OnceLock::new() }; ENGINES];
 
-/// This program is no llama-server: its flags say nothing about the engine, which may have no version either.
-pub(crate) fn set_engine(file: PathBuf) {
-    let _ = ENGINE.set(file);
+/// The file of the engine that the thread is in.
+fn file_of_engine() -> &'static OnceLock<PathBuf> {
+    &FILES_OF_ENGINES[engines::current() % ENGINES]
 }
 
-/// Makes the digest of the engine's file, if that is needed.
+/// This program is no llama-server: its flags say nothing about the engine that the thread is in, which may have no
+/// version either.
+pub(crate) fn set_engine(file: PathBuf) {
+    let _ = file_of_engine().set(file);
+}
+
+/// Makes the digest of the file of the engine that the thread is in, if that is needed, and was not done before.
 pub(super) fn begin_engine() {
-    let file = ENGINE.get().map(|file| file.as_os_str().as_bytes());
+    let file = file_of_engine()
+        .get()
+        .map(|file| file.as_os_str().as_bytes());
     if let Some(Ok(file)) = file.map(CString::new) {
-        own(ENGINE_ITSELF, begin(&file));
+        own(engine_itself(), begin(&file));
     }
 }
 
-/// Stands for the engine among the addresses of models and adapters.
-const ENGINE_ITSELF: usize = 1;
+/// Stands for the engine that the thread is in among the addresses of models and adapters.
+fn engine_itself() -> usize {
+    1 + engines::current()
+}
 
 /// What the KV depends on besides model, adapters and layout: the engine's version, and all flags and
 /// variables of the server that are not known to be harmless. Without a server: the content of the engine's file.
 /// `None`: not known, or not yet.
 pub(super) fn surroundings() -> Option<Vec<u8>> {
-    if ENGINE.get().is_some() {
-        return Some(of_address(ENGINE_ITSELF)?.digest()?.to_vec());
+    if file_of_engine().get().is_some() {
+        return Some(of_address(engine_itself())?.digest()?.to_vec());
     }
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     let made = MADE.get_or_init(|| {

@@ -5,7 +5,7 @@
 //! be told by their neighbours. If they cannot, there is no store.
 
 use super::{acts, purpose, with_context};
-use crate::attach::{is_embedded, plain};
+use crate::attach::{is_embedded, plain, unstorable};
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 
@@ -13,6 +13,9 @@ use crate::base::guard::EngineCall;
 pub(crate) fn note_context(call: &EngineCall, context: Pointer, params: &ContextParams) {
     if context.is_null() || !is_embedded() || !acts(call) {
         return;
+    }
+    if let Some(why) = unstorable() {
+        return purpose::refuse(call, context, why);
     }
     // SAFETY: no preconditions.
     let defaults = unsafe { plain::default_context() };

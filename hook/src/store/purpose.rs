@@ -36,7 +36,11 @@ pub(crate) struct Opening(Option<Arc<Content>>);
 /// The engine is about to load a model from this file.
 pub(crate) fn open_model(call: &EngineCall, path: Option<&CStr>) -> Opening {
     let wanted = path.filter(|_| acts(call));
-    Opening(wanted.and_then(|path| guard::compute(|| content::begin(path))))
+    let begin = |path| {
+        content::begin_engine();
+        content::begin(path)
+    };
+    Opening(wanted.and_then(|path| guard::compute(|| begin(path))))
 }
 
 /// The model has been loaded.

@@ -1,0 +1,78 @@
+//! Which of this process's engines a thread is in.
+//!
+//! A program that is no llama-server may load several libraries with llama.cpp inside. Each has functions of its own
+//! under the same names, so each hook exists once for each engine, and what a hook calls is the original of that
+//! engine ([`Slot`](super::slot::Slot) has one for each). A hook enters its engine for as long as it runs. Code that is
+//! not called by a hook, and asks a context of anything, enters the context's engine.
+//!
+//! As long as there is one engine, nothing of this costs more than a look at a flag.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How many engines of a process are followed. More are left alone.
+pub(crate) const ENGINES: usize = 4;
+
+/// A second engine is followed, or about to be.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
+
+/// How many are followed.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+// A constant initialiser and no destructor, as in `base/guard.rs`.
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The engine that this thread is in: less than [`ENGINES`]. The first one, if it is in none.
+#[inline]
+pub(crate) fn current() -> usize {
+    match SEVERAL.load(Ordering::Relaxed) {
+        true => CURRENT.get(),
+        false => 0,
+    }
+}
+
+/// The thread is in an engine until this is dropped, also by an exception.
+pub(crate) struct Entered {
+    /// Where it was before. `None`: there is only one.
+    before: Option<usize>,
+}
+
+impl Entered {
+    #[inline]
+    pub(crate) fn new(engine: usize) -> Self {
+        let several = SEVERAL.load(Ordering::Relaxed);
+        Self {
+            before: several.then(|| CURRENT.replace(engine)),
+        }
+    }
+}
+
+impl Drop for Entered {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            CURRENT.set(before);
+        }
+    }
+}
+
+/// The number of the next engine, which the thread is in until the result is dropped. `None` if there is no room for
+/// it. Only one thread attaches at a time.
+pub(crate) fn enter_next() -> Option<(usize, Entered)> {
+    let next = COUNT.load(Ordering::Relaxed);
+    if next >= ENGINES {
+        return None;
+    }
+    if next > 0 {
+        SEVERAL.store(true, Ordering::SeqCst);
+    }
+    Some((next, Entered::new(next)))
+}
+
+/// The engine that was entered as the next one is followed from now on.
+#[cfg(target_os = "linux")]
+pub(super) fn keep_next() {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+}
