@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use contextpilot_client::Control;
 use contextpilot_simulate::{Point, Setting, simulate};
@@ -11,6 +12,8 @@ use contextpilot_traffic::{Traffic, read};
 
 use crate::recorded::{LAUNCHER, SIGTERM};
 
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How far the simulated share of tokens that are not evaluated may be off.
 const TOLERANCE: f64 = 0.02;
 
@@ -170,7 +173,7 @@ fn play(
     if flags.store > 0 {
         await_store(&control);
     }
-    let asked = sessions.play(&server, plan.at_a_time)?;
+    let asked = sessions.play(&server, plan.at_a_time, PATIENCE, |_| ())?;
     let loaded = loaded(&control)?;
     server.stop(SIGTERM)?;
     let prompts = sessions.need().prompts;

@@ -18,4 +18,4 @@ mod work;
 pub use bucket::{Allowance, Bucket};
 pub use pace::Pace;
 pub use priority::give_way;
-pub use work::{Meter, Overspent, Peer, Work};
+pub use work::{Meter, Overspent, Peer, Work, processor_time};

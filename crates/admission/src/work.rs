@@ -193,7 +193,7 @@ impl Meter<'_> {
 }
 
 /// The processor time of the calling thread, in the kernel too.
-fn processor_time() -> Duration {
+pub fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);

@@ -59,6 +59,7 @@ pub(crate) fn all(
             Box::new(move |lab, page| store::restarts(&restarted, lab, page)),
         ),
         ("store", Box::new(store::prompts)),
+        ("neighbour", Box::new(store::neighbour)),
         (
             "others",
             Box::new(move |lab, page| others::run(python.as_deref(), lab, page)),

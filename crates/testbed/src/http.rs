@@ -42,6 +42,15 @@ impl Connection {
         })
     }
 
+    /// Waits so long for each part of an answer, not the usual five minutes.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn with_patience(self, patience: Duration) -> io::Result<Self> {
+        self.stream.get_ref().set_read_timeout(patience)?;
+        Ok(self)
+    }
+
     /// The bytes of a request with a `Content-Length`. The connection stays open after the answer.
     pub fn request_bytes(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
         let mut bytes = format!(

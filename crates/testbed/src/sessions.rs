@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -59,15 +61,16 @@ impl Session {
         self.prompts.iter().map(tokens)
     }
 
-    /// Plays it to a server. Returns how many tokens the server asked its engine to evaluate.
-    fn play(&self, server: &Server) -> Result<usize> {
+    /// Plays it to a server, and waits so long for each answer. Returns how many tokens the server asked its engine
+    /// to evaluate.
+    fn play(&self, server: &Server, patience: Duration) -> Result<usize> {
         let mut connection: Option<Connection> = None;
         let mut asked = 0;
         for (nth, prompt) in self.prompts().enumerate() {
             let tokens = prompt.len();
             let request = Request::completion(Value::from(prompt)).predict(1);
             if nth % ON_A_CONNECTION == 0 {
-                connection = Some(server.connect()?);
+                connection = Some(server.connect()?.with_patience(patience)?);
             }
             let connection = connection
                 .as_mut()
@@ -135,17 +138,26 @@ impl Sessions {
     }
 
     /// Plays all of them to a server, so many at a time. The requests of a session follow each other; one token is
-    /// generated for each prompt. Returns how many tokens of prompts the server asked its engine to evaluate.
+    /// generated for each prompt. Calls `ended` with how many sessions have ended whenever one has. Returns how many
+    /// tokens of prompts the server asked its engine to evaluate.
     ///
     /// # Errors
-    /// A request is not answered.
-    pub fn play(&self, server: &Server, at_a_time: usize) -> Result<usize> {
+    /// A request is not answered, or not within `patience`.
+    pub fn play(
+        &self,
+        server: &Server,
+        at_a_time: usize,
+        patience: Duration,
+        ended: impl Fn(usize) + Sync,
+    ) -> Result<usize> {
         let queue = Mutex::new(self.all.iter());
         let next = || queue.lock().map_or(None, |mut queue| queue.next());
+        let count = AtomicUsize::new(0);
         let user = || -> Result<usize> {
             let mut asked = 0;
             while let Some(session) = next() {
-                asked += session.play(server)?;
+                asked += session.play(server, patience)?;
+                ended(count.fetch_add(1, Ordering::Relaxed) + 1);
             }
             Ok(asked)
         };

@@ -34,6 +34,12 @@ pub(super) fn prompts(lab: &Lab, page: &mut Page) -> Result<()> {
     latency::run(lab, page)
 }
 
+/// The longest gap of a slot while the other one is saved.
+pub(super) fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
+    page.section("The prefix store: a neighbour");
+    latency::neighbour(lab, page)
+}
+
 /// A server with a store.
 struct Stored {
     server: Server,

@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use contextpilot_admission::processor_time;
+
 /// How long the thread waits before it begins: what follows a save is the evaluation for which room was made.
 const FIRST: Duration = Duration::from_millis(20);
 /// How many times as long as it has worked the thread rests.
 const REST: u32 = 3;
-/// And the longest rest: work that took longer was interrupted by others.
+/// And the longest rest.
 const LONGEST: Duration = Duration::from_millis(50);
 
 /// Spreads the thread's work over time while others compute.
@@ -16,10 +18,15 @@ const LONGEST: Duration = Duration::from_millis(50);
 /// thread that takes one of their processors for a millisecond keeps all of them waiting. Writing 100 MB
 /// at once made one token take 20 ms more; in small pieces with rests it makes each of a few dozen take a
 /// little more.
+///
+/// Work is the thread's processor time. While it waited for a processor, or for the disk, it has rested already: beside
+/// threads that spin it waits for milliseconds, and would never be done if it rested as often as long as that.
 #[derive(Debug)]
 pub(super) struct Rests {
     is_busy: fn() -> bool,
     since: Instant,
+    /// The thread's processor time then.
+    spent: Duration,
     /// When the last work ended.
     until: Option<Instant>,
 }
@@ -30,6 +37,7 @@ impl Rests {
         Self {
             is_busy,
             since: Instant::now(),
+            spent: Duration::ZERO,
             until: None,
         }
     }
@@ -40,15 +48,25 @@ impl Rests {
         if rested && !hurry.load(Ordering::Relaxed) {
             std::thread::sleep(FIRST);
         }
-        self.since = Instant::now();
+        self.start();
     }
 
     /// A piece of the work is done. `hurry`: somebody waits for the rest of it.
     pub(super) fn rest(&mut self, hurry: &AtomicBool) {
         if !hurry.load(Ordering::Relaxed) && (self.is_busy)() {
-            std::thread::sleep((self.since.elapsed() * REST).min(LONGEST));
+            let worked = processor_time().saturating_sub(self.spent);
+            let waited = self.since.elapsed().saturating_sub(worked);
+            let rest = (worked * REST).saturating_sub(waited).min(LONGEST);
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
         }
-        self.since = Instant::now();
+        self.start();
         self.until = Some(self.since);
+    }
+
+    fn start(&mut self) {
+        self.since = Instant::now();
+        self.spent = processor_time();
     }
 }

@@ -4,6 +4,8 @@
 //! clear each page. Whoever copies is the thread that computes. So the writer's thread makes memory ready ahead: as much as
 //! [`expect`](Spares::expect) says, page by page and with rests. It keeps the memory of what it has written, too.
 //!
+//! A small state does not take the memory that is ready for a large one. Its own is kept beside it, once it was written.
+//!
 //! What is ready is let go when nothing was expected or taken for [`IDLE`].
 
 use std::sync::Arc;
@@ -18,8 +20,12 @@ const SPARE: u64 = 64 << 20;
 const LEAST: u64 = 1 << 20;
 /// So many bytes are made ready at a time.
 const STEP: usize = 256 << 10;
-/// How many buffers are looked at for one that is large enough.
+/// How many buffers are looked at for one that is large enough. So many small ones are kept at most.
 const LOOKED_AT: usize = 16;
+/// A buffer of this size or more is for states of at least a quarter of it.
+const LARGE: u64 = 16 << 20;
+/// Smaller ones than those are kept beside it, bytes.
+const SMALL: u64 = 32 << 20;
 /// How long memory is kept that nobody wants.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 
@@ -35,6 +41,8 @@ pub(super) struct Spares {
 struct Shared {
     /// The size of all buffers, bytes.
     bytes: AtomicU64,
+    /// And of those among them that are smaller than [`LARGE`].
+    small: AtomicU64,
     /// The size of the largest state that may soon be copied, bytes, or somewhat more.
     expected: AtomicU64,
     /// The size of those that were taken and did not come back, bytes. From when memory was let go last; some never come
@@ -67,17 +75,20 @@ impl Spares {
         self.shared.expected.fetch_max(bytes, Ordering::Relaxed) < bytes
     }
 
-    /// The smallest buffer that has room for so many bytes, else the largest. What it holds is of no use.
+    /// The smallest buffer that has room for so many bytes, else the largest; but none that is far too large, for a large
+    /// state may come before this one is written. What it holds is of no use.
     pub(super) fn take(&self, bytes: usize) -> Vec<u8> {
         self.shared.in_use.store(true, Ordering::Relaxed);
-        let buffer = self.find(bytes);
+        let most = (LARGE as usize).max(bytes.saturating_mul(4));
+        let buffer = self.find(bytes, most);
         let size = buffer.capacity() as u64;
         self.shared.lent.fetch_add(size, Ordering::Relaxed);
         buffer
     }
 
-    fn find(&self, bytes: usize) -> Vec<u8> {
+    fn find(&self, bytes: usize, most: usize) -> Vec<u8> {
         let rank = |buffer: &Vec<u8>| match buffer.capacity() {
+            room if room >= most => (false, 0),
             room if room >= bytes => (true, usize::MAX - room),
             room => (false, room),
         };
@@ -93,8 +104,7 @@ impl Spares {
                 let _ = self.give.send(other);
             }
         }
-        let size = best.capacity() as u64;
-        self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
+        self.shared.remove(&best);
         best
     }
 
@@ -108,9 +118,18 @@ impl Spares {
         let kept = self.shared.bytes.load(Ordering::Relaxed);
         let expected = self.shared.expected.load(Ordering::Relaxed);
         let room = SPARE.max(2 * expected).min(most);
-        // Small ones would only be in the way of one that is made ready.
-        let is_useful = size > 0 && 2 * size >= expected;
-        if is_useful && (kept == 0 || kept + size <= room) {
+        let small = self.shared.small.load(Ordering::Relaxed);
+        let fits = if 2 * size >= expected {
+            let kept = match size < LARGE {
+                true => kept,
+                false => kept - small.min(kept),
+            };
+            size > 0 && (kept == 0 || kept + size <= room)
+        } else {
+            let fits = small + size <= SMALL && kept + size <= most;
+            (LEAST..LARGE).contains(&size) && fits && self.take.len() < LOOKED_AT - 1
+        };
+        if fits {
             self.put(buffer);
         }
     }
@@ -126,7 +145,13 @@ impl Spares {
         let Ok(size) = usize::try_from(expected) else {
             return;
         };
-        let mut buffer = self.find(size);
+        let mut buffer = self.find(size, usize::MAX);
+        if 2 * buffer.capacity() < size {
+            let small = std::mem::take(&mut buffer);
+            if small.capacity() > 0 {
+                self.put(small);
+            }
+        }
         if buffer.capacity() < size {
             // Its pages stay, and what is there is of no use: nothing is copied where the system can move pages.
             let there = buffer.capacity();
@@ -154,8 +179,7 @@ impl Spares {
         self.shared.expected.store(0, Ordering::Relaxed);
         self.shared.lent.store(0, Ordering::Relaxed);
         for buffer in self.take.try_iter() {
-            let size = buffer.capacity() as u64;
-            self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
+            self.shared.remove(&buffer);
         }
         false
     }
@@ -163,7 +187,21 @@ impl Spares {
     fn put(&self, buffer: Vec<u8>) {
         let size = buffer.capacity() as u64;
         self.shared.bytes.fetch_add(size, Ordering::Relaxed);
+        if size < LARGE {
+            self.shared.small.fetch_add(size, Ordering::Relaxed);
+        }
         let _ = self.give.send(buffer);
+    }
+}
+
+impl Shared {
+    /// A buffer is not among those that are ready any more.
+    fn remove(&self, buffer: &Vec<u8>) {
+        let size = buffer.capacity() as u64;
+        self.bytes.fetch_sub(size, Ordering::Relaxed);
+        if size < LARGE {
+            self.small.fetch_sub(size, Ordering::Relaxed);
+        }
     }
 }
 
@@ -215,7 +253,7 @@ mod tests {
     #[test]
     fn a_buffer_grows_with_what_is_expected() {
         let spares = Spares::new();
-        spares.expect(2 * MIB as u64);
+        spares.expect(6 * MIB as u64);
         ready(&spares);
         spares.expect(9 * MIB as u64);
         // Somebody waits for the thread: it stops.
@@ -226,7 +264,24 @@ mod tests {
         });
         assert_eq!(pieces, 3);
         assert_eq!(spares.shared.bytes.load(Ordering::Relaxed), 10 * MIB as u64);
-        assert_eq!(spares.take(9 * MIB).len(), 2 * MIB + 3 * STEP);
+        assert_eq!(spares.take(9 * MIB).len(), 6 * MIB + 3 * STEP);
+    }
+
+    #[test]
+    fn a_small_state_leaves_what_is_ready_for_a_large_one() {
+        let spares = Spares::new();
+        spares.expect(100 * MIB as u64);
+        ready(&spares);
+        assert_eq!(spares.take(5 * MIB).capacity(), 0);
+        // Its own memory is kept beside that, and is not what grows.
+        spares.keep(Vec::with_capacity(5 * MIB), u64::MAX);
+        ready(&spares);
+        assert_eq!(spares.take(4 * MIB).capacity(), 5 * MIB);
+        assert!(spares.take(30 * MIB).capacity() >= 100 * MIB);
+        spares.keep(Vec::with_capacity(5 * MIB), u64::MAX);
+        ready(&spares);
+        assert!(spares.take(100 * MIB).capacity() >= 100 * MIB);
+        assert_eq!(spares.take(4 * MIB).capacity(), 5 * MIB);
     }
 
     #[test]
@@ -242,7 +297,7 @@ mod tests {
         assert!(spares.shared.bytes.load(Ordering::Relaxed) > 0);
         assert!(!spares.look_for_idle());
         assert_eq!(spares.shared.bytes.load(Ordering::Relaxed), 0);
-        assert_eq!(spares.take(1).capacity(), 0);
+        assert!(spares.take.is_empty());
         // It begins anew.
         assert!(spares.expect(3 * MIB as u64));
         ready(&spares);

@@ -1,6 +1,7 @@
 //! Agents' sessions, more of them than there are slots.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Arch, Builder, Model, Need, Result, Server, Sessions};
 
@@ -24,6 +25,11 @@ const ENDLESS: [&str; 3] = ["--no-kv-unified", "--cache-ram", "-1"];
 const EVALUATED: f64 = 1.05;
 const TIME: f64 = 1.10;
 const WRITTEN: f64 = 1.1;
+/// How long an answer may take. Counts of tokens are also taken on machines that are busy with something else, where
+/// several prompts of 16,000 tokens at once take long.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+/// How often it is said how far a replay is.
+const SAY: Duration = Duration::from_secs(60);
 /// KV of a token of the tiny model: 2 layers with K and V of 64 values of 2 bytes.
 const KV: f64 = 2.0 * 2.0 * 64.0 * 2.0;
 
@@ -212,8 +218,16 @@ fn started(builder: &Builder) -> Result<Server> {
 /// Plays all sessions, so many at a time.
 fn play(server: &Server, sessions: &Sessions, users: usize) -> Result<Played> {
     let start = Instant::now();
+    let said = AtomicU64::new(0);
+    let say = |ended: usize| {
+        let minutes = start.elapsed().as_secs() / SAY.as_secs();
+        if said.fetch_max(minutes, Ordering::Relaxed) < minutes {
+            let all = sessions.all.len();
+            eprintln!("{ended} of {all} sessions in {minutes} min");
+        }
+    };
     Ok(Played {
-        asked: sessions.play(server, users)?,
+        asked: sessions.play(server, users, PATIENCE, say)?,
         seconds: start.elapsed().as_secs_f64(),
     })
 }
