@@ -8,84 +8,83 @@ use serde_json::json;
 
 use super::dice::Dice;
 use super::peers::{Raw, Sent, ask, crowd, request};
-use super::target::Target;
-
-type Run = fn(&Target, &mut Dice, Instant) -> Sent;
+use super::target::{Front, Target};
 
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
-    pub(crate) run: Run,
+    run: Run,
+    /// The server itself gets large requests, and takes memory for them without the hook, too.
+    pub(crate) fills: bool,
+}
+
+enum Run {
+    /// What the hook listens at.
+    Hook(fn(&Target, &mut Dice, Instant) -> Sent),
+    /// What there is before a server without the hook as well.
+    Front(fn(&Front, &mut Dice, Instant) -> Sent),
+}
+
+impl Attack {
+    pub(crate) fn run(&self, target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+        match self.run {
+            Run::Hook(run) => run(target, dice, until),
+            Run::Front(run) => run(&target.front, dice, until),
+        }
+    }
+
+    /// The same at a plain server, as far as it has what is attacked.
+    pub(crate) fn run_at_plain(&self, front: &Front, dice: &mut Dice, until: Instant) -> Sent {
+        match self.run {
+            Run::Hook(_) => Sent::default(),
+            Run::Front(run) => run(front, dice, until),
+        }
+    }
+
+    const fn at_hook(name: &'static str, run: fn(&Target, &mut Dice, Instant) -> Sent) -> Self {
+        Self {
+            name,
+            run: Run::Hook(run),
+            fills: false,
+        }
+    }
+
+    const fn at_front(name: &'static str, run: fn(&Front, &mut Dice, Instant) -> Sent) -> Self {
+        Self {
+            name,
+            run: Run::Front(run),
+            fills: false,
+        }
+    }
+
+    const fn filling(self) -> Self {
+        Self {
+            fills: true,
+            ..self
+        }
+    }
 }
 
 pub(crate) const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "nobody",
-        run: nobody,
-    },
-    Attack {
-        name: "events: subscriptions repeated",
-        run: subscriptions,
-    },
-    Attack {
-        name: "events: PINGs that nobody reads",
-        run: pings,
-    },
-    Attack {
-        name: "events: idle peers",
-        run: idle_peers,
-    },
-    Attack {
-        name: "events: replays",
-        run: replays,
-    },
-    Attack {
-        name: "events: anything",
-        run: anything_at_events,
-    },
-    Attack {
-        name: "control: queries",
-        run: queries,
-    },
-    Attack {
-        name: "control: unfinished requests",
-        run: unfinished_control,
-    },
-    Attack {
-        name: "server: broken and smuggled requests",
-        run: smuggled,
-    },
-    Attack {
-        name: "server: hostile ids",
-        run: ids,
-    },
-    Attack {
-        name: "index: large contexts",
-        run: large_contexts,
-    },
-    Attack {
-        name: "index: large bodies",
-        run: large_bodies,
-    },
-    Attack {
-        name: "index: unfinished bodies",
-        run: unfinished_index,
-    },
-    Attack {
-        name: "index: answers that nobody reads",
-        run: unread,
-    },
-    Attack {
-        name: "gateway: unfinished bodies",
-        run: unfinished_gateway,
-    },
-    Attack {
-        name: "gateway: prompts to render",
-        run: rendered,
-    },
+    Attack::at_front("nobody", nobody),
+    Attack::at_hook("events: subscriptions repeated", subscriptions),
+    Attack::at_hook("events: PINGs that nobody reads", pings),
+    Attack::at_hook("events: idle peers", idle_peers),
+    Attack::at_hook("events: replays", replays),
+    Attack::at_hook("events: anything", anything_at_events),
+    Attack::at_hook("control: queries", queries),
+    Attack::at_hook("control: unfinished requests", unfinished_control),
+    Attack::at_front("server: broken and smuggled requests", smuggled),
+    Attack::at_front("server: hostile ids", ids),
+    Attack::at_front("index: large contexts", large_contexts),
+    Attack::at_front("index: large bodies", large_bodies).filling(),
+    Attack::at_front("index: unfinished bodies", unfinished_index),
+    Attack::at_front("index: answers that nobody reads", unread),
+    Attack::at_front("gateway: unfinished bodies", unfinished_gateway),
+    Attack::at_front("gateway: prompts to render", rendered).filling(),
 ];
 
 /// To compare with.
-fn nobody(_: &Target, _: &mut Dice, until: Instant) -> Sent {
+fn nobody(_: &Front, _: &mut Dice, until: Instant) -> Sent {
     thread::sleep(until.saturating_duration_since(Instant::now()));
     Sent::default()
 }
@@ -209,7 +208,7 @@ fn unfinished_control(target: &Target, dice: &mut Dice, until: Instant) -> Sent 
     )
 }
 
-fn unfinished_index(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+fn unfinished_index(front: &Front, dice: &mut Dice, until: Instant) -> Sent {
     let paths = [
         "/evict",
         "/reorder",
@@ -217,19 +216,19 @@ fn unfinished_index(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
         "/deduplicate",
         "/ready",
     ];
-    unfinished(target.index.address, 1400, &paths, dice, until)
+    unfinished(front.index.address, 1400, &paths, dice, until)
 }
 
-fn unfinished_gateway(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+fn unfinished_gateway(front: &Front, dice: &mut Dice, until: Instant) -> Sent {
     let paths = [
         "/v1/completions/render",
         "/v1/chat/completions/render",
         "/health",
     ];
-    unfinished(target.gateway.address, 1400, &paths, dice, until)
+    unfinished(front.gateway.address, 1400, &paths, dice, until)
 }
 
-fn smuggled(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+fn smuggled(front: &Front, dice: &mut Dice, until: Instant) -> Sent {
     let body = r#"{"prompt": "x", "n_predict": 1, "rid": "smuggled"}"#;
     let inner = String::from_utf8(request("POST", "/completion", body.as_bytes())).unwrap();
     let heads = [
@@ -253,14 +252,14 @@ fn smuggled(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
             bytes[at] = dice.below(256) as u8;
         }
         bytes.truncate(1 + dice.below(2 * bytes.len()));
-        let at = *dice.one(&[target.server.address(), target.index.address]);
+        let at = *dice.one(&[front.server.address(), front.index.address]);
         let mut raw = Raw::open(at).impatient();
         raw.say(&bytes, sent);
         raw.hear();
     })
 }
 
-fn ids(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+fn ids(front: &Front, dice: &mut Dice, until: Instant) -> Sent {
     crowd(2, dice, until, |dice, sent| {
         let id = match dice.below(5) {
             0 => "x".repeat(dice.below(100_000)),
@@ -271,7 +270,7 @@ fn ids(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
         };
         let body = json!({"prompt": "x", "n_predict": 1, "rid": id, "request_id": [id]});
         ask(
-            target.server.address(),
+            front.server.address(),
             "POST",
             "/completion",
             body.to_string().as_bytes(),
@@ -280,7 +279,7 @@ fn ids(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
     })
 }
 
-fn large_contexts(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+fn large_contexts(front: &Front, dice: &mut Dice, until: Instant) -> Sent {
     crowd(4, dice, until, |dice, sent| {
         let first = dice.below(1 << 30);
         let documents: Vec<usize> = (first..first + 10_000).collect();
@@ -295,7 +294,7 @@ fn large_contexts(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
         };
         let path = *dice.one(&["/reorder", "/reorder", "/schedule", "/deduplicate"]);
         ask(
-            target.index.address,
+            front.index.address,
             "POST",
             path,
             body.to_string().as_bytes(),
@@ -304,7 +303,7 @@ fn large_contexts(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
     })
 }
 
-fn large_bodies(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+fn large_bodies(front: &Front, dice: &mut Dice, until: Instant) -> Sent {
     let id = format!("\"{}\",", "x".repeat(150));
     let ids = format!("{{\"request_ids\": [{}\"x\"]}}", id.repeat(99_998));
     let values = format!("{{\"contexts\": [{}1]}}", "[],".repeat(5_000_000));
@@ -318,12 +317,12 @@ fn large_bodies(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
             ("/reorder", &texts),
             ("/v1/completions", &texts),
         ]);
-        ask(target.index.address, "POST", path, body.as_bytes(), sent);
+        ask(front.index.address, "POST", path, body.as_bytes(), sent);
     })
 }
 
 /// Asks for long answers, and reads none.
-fn unread(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+fn unread(front: &Front, dice: &mut Dice, until: Instant) -> Sent {
     let contexts: Vec<Vec<String>> = (0..500)
         .map(|n| vec![format!("{n} {}", "z".repeat(2000))])
         .collect();
@@ -331,7 +330,7 @@ fn unread(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
     crowd(8, dice, until, |dice, sent| {
         let mut open = Vec::new();
         while Instant::now() < until && open.len() < 60 {
-            let mut raw = Raw::open(target.index.address);
+            let mut raw = Raw::open(front.index.address);
             let asked = match dice.below(2) {
                 0 => request("GET", "/requests", b""),
                 _ => request("POST", "/reorder", body.as_bytes()),
@@ -342,7 +341,7 @@ fn unread(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
     })
 }
 
-fn rendered(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
+fn rendered(front: &Front, dice: &mut Dice, until: Instant) -> Sent {
     let many = json!({"prompt": vec!["x"; 200_000]}).to_string();
     let long = json!({"prompt": "x".repeat(2_000_000)}).to_string();
     let tokens = json!({"prompt": vec![1; 1_000_000]}).to_string();
@@ -350,7 +349,7 @@ fn rendered(target: &Target, dice: &mut Dice, until: Instant) -> Sent {
     crowd(4, dice, until, |dice, sent| {
         let body = *dice.one(&[&many, &tokens, &few, &few, &long]);
         ask(
-            target.gateway.address,
+            front.gateway.address,
             "POST",
             "/v1/completions/render",
             body.as_bytes(),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use contextpilot_testbed::{Arch, Connection, Model, Response, Server, until};
+use contextpilot_testbed::{Arch, Builder, Connection, Model, Response, Server, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -13,14 +13,19 @@ const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 
 pub(crate) struct Target {
-    pub(crate) server: Server,
+    pub(crate) front: Front,
     pub(crate) control: SocketAddr,
     /// Where KV cache events are published, and where replays are asked for.
     pub(crate) events: SocketAddr,
     pub(crate) replays: SocketAddr,
+    _folder: TempDir,
+}
+
+/// A server, and what passes requests on to it.
+pub(crate) struct Front {
+    pub(crate) server: Server,
     pub(crate) index: Service,
     pub(crate) gateway: Service,
-    _folder: TempDir,
 }
 
 /// A process of the companion command that listens.
@@ -37,10 +42,7 @@ impl Target {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let index = free.local_addr().unwrap();
         drop(free);
-        let builder = Server::builder()
-            .model(&Model::tiny(Arch::Llama))
-            .bare_slots(4)
-            .args(["-c", "4096", "--cache-ram", "64"])
+        let builder = builder()
             .launcher(LAUNCHER)
             .index_url(format!("http://{index}"));
         let server = [
@@ -60,36 +62,24 @@ impl Target {
         .spawn()
         .unwrap();
         let control = server.await_control().unwrap();
-        let engine = format!("http://{}", server.address());
-        let (port, hook) = (index.port().to_string(), control.to_string());
-        let index = Service::start(&[
-            "index",
-            "--port",
-            &port,
-            "--engine",
-            &engine,
-            "--control",
-            &hook,
-        ]);
-        let gateway = Service::start(&["gateway", "--port", "0", "--server", &engine]);
+        let hook = ["--control".to_owned(), control.to_string()];
+        let front = Front::of(server, index.port(), &hook);
         let (events, replays) = until("the server publishes", || {
             let events = &get(control, "/stats")["kv_events"];
             let at = |name: &str| events[name].as_str()?.strip_prefix("tcp://")?.parse().ok();
             Some((at("publish")?, at("replay")?))
         });
         until("the index is told what is cached", || {
-            (get(index.address, "/ready")["cache_truth"] == "engine").then_some(())
+            (get(front.index.address, "/ready")["cache_truth"] == "engine").then_some(())
         });
         let body = json!({"contexts": [["a document"]]}).to_string();
-        let first = exchange(index.address, "POST", "/reorder", body.as_bytes());
+        let first = exchange(front.index.address, "POST", "/reorder", body.as_bytes());
         assert_eq!(first.unwrap().status, 200);
         Self {
-            server,
+            front,
             control,
             events,
             replays,
-            index,
-            gateway,
             _folder: folder,
         }
     }
@@ -104,7 +94,7 @@ impl Target {
         };
         let body = json!({"prompt": "Is all well?", "n_predict": 4, "rid": "the-last"});
         let answer = exchange(
-            self.index.address,
+            self.front.index.address,
             "POST",
             "/completion",
             body.to_string().as_bytes(),
@@ -120,7 +110,7 @@ impl Target {
             format!("the last request is {state}"),
         );
         let ready = until("the index follows the hook", || {
-            let ready = get(self.index.address, "/ready");
+            let ready = get(self.front.index.address, "/ready");
             (ready["cache_truth"] == "engine").then_some(ready)
         });
         check(ready["status"] == "ready", format!("the index is {ready}"));
@@ -129,11 +119,40 @@ impl Target {
             stats["mode"] == "reporting",
             format!("the hook is {}", stats["mode"]),
         );
-        let said = self.server.stderr();
+        let said = self.front.server.stderr();
         for word in ["internal error", "panicked"] {
             check(!said.contains(word), format!("the server says: {said}"));
         }
         wrong
+    }
+}
+
+/// The server that is attacked.
+fn builder() -> Builder {
+    let model = Model::tiny(Arch::Llama);
+    let builder = Server::builder().model(&model).bare_slots(4);
+    builder.args(["-c", "4096", "--cache-ram", "64"])
+}
+
+impl Front {
+    /// Of a plain server, to compare with.
+    pub(crate) fn plain() -> Self {
+        Self::of(builder().plain().spawn().unwrap(), 0, &[])
+    }
+
+    /// `port`: of the index. `hook`: how the index finds the hook.
+    fn of(server: Server, port: u16, hook: &[String]) -> Self {
+        let engine = format!("http://{}", server.address());
+        let port = port.to_string();
+        let index = ["index", "--port", &port, "--engine", &engine];
+        let index = index.into_iter().chain(hook.iter().map(String::as_str));
+        let index = Service::start(&index.collect::<Vec<_>>());
+        let gateway = Service::start(&["gateway", "--port", "0", "--server", &engine]);
+        Self {
+            server,
+            index,
+            gateway,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::peers::Sent;
-use super::target::{Target, exchange};
+use super::target::{Front, Target, exchange};
 
 /// How often a neighbour asks, and how often processes are looked at.
 const PACE: Duration = Duration::from_millis(20);
@@ -64,8 +64,9 @@ impl Held {
 /// Runs an attack, which lasts until then, beside the neighbours.
 pub(crate) fn watch(target: &Target, until: Instant, attack: impl FnOnce() -> Sent + Send) -> Held {
     let begun = Instant::now();
-    let server = target.server.pid();
-    let pids = [server, target.index.pid(), target.gateway.pid()];
+    let front = &target.front;
+    let server = front.server.pid();
+    let pids = [server, front.index.pid(), front.gateway.pid()];
     let before = resident(server);
     let work = Work::of(server);
     let latencies = Mutex::new(Vec::new());
@@ -93,12 +94,12 @@ pub(crate) fn watch(target: &Target, until: Instant, attack: impl FnOnce() -> Se
     };
     let sent = thread::scope(|scope| {
         let attack = scope.spawn(attack);
-        let (index, gateway) = (target.index.address, target.gateway.address);
+        let (index, gateway) = (front.index.address, front.gateway.address);
         let evict = r#"{"request_ids": ["nobody"]}"#;
         scope.spawn(move || probe("index", index, "GET", "/ready", ""));
         scope.spawn(move || probe("index", index, "POST", "/evict", evict));
         scope.spawn(move || probe("gateway", gateway, "GET", "/health", ""));
-        scope.spawn(|| generate(target.server.address(), until, &tokens));
+        scope.spawn(|| generate(front.server.address(), until, &tokens));
         scope.spawn(|| {
             while Instant::now() < until {
                 let mut most = memory.lock().unwrap();
@@ -128,6 +129,26 @@ pub(crate) fn watch(target: &Target, until: Instant, attack: impl FnOnce() -> Se
         unanswered,
         memory,
     }
+}
+
+/// MiB that a plain server takes at most, more than before, beside the same attack and the same client.
+pub(crate) fn memory_of_plain(
+    front: &Front,
+    until: Instant,
+    attack: impl FnOnce() -> Sent + Send,
+) -> u64 {
+    let server = front.server.pid();
+    let before = resident(server);
+    let mut most = before;
+    thread::scope(|scope| {
+        scope.spawn(attack);
+        scope.spawn(|| generate(front.server.address(), until, &AtomicU64::new(0)));
+        while Instant::now() < until {
+            most = most.max(resident(server));
+            thread::sleep(PACE);
+        }
+    });
+    most - before
 }
 
 /// A client that always has something to ask.

@@ -74,9 +74,15 @@ fn bodies_have_a_bound_for_each_and_for_all_together() {
         index.post("/evict", &json!({"request_ids": ["a"]})).status,
         200
     );
-    let bodies = &index.get("/stats")["bodies"];
+    let bodies = index.get("/stats")["bodies"].take();
     assert_eq!(bodies["held_bytes"], 0);
-    assert!(bodies["refused"].as_u64() >= Some(8), "{bodies}");
+    let refused = bodies["refused"].as_u64();
+    assert!(refused >= Some(8), "{bodies}");
+    // As is what has too much of something.
+    let long = json!({"contexts": [["a"]], "hint_template": "h".repeat(2000)});
+    assert_eq!(index.post("/reorder", &long).status, 413);
+    let bodies = &index.get("/stats")["bodies"];
+    assert_eq!(bodies["refused"].as_u64(), refused.map(|count| count + 1));
     let metrics = index.text("/metrics");
     let refused = format!(
         "\ncontextpilot_index_bodies_refused_total {}\n",

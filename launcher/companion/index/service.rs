@@ -319,7 +319,11 @@ fn parse(
 ) -> Result<Query, Answer> {
     let weight = weight(endpoint, body);
     held.hold(weight).map_err(refused)?;
-    let query = Query::parse(endpoint, body, limits)?;
+    let query = Query::parse(endpoint, body, limits).inspect_err(|answer| {
+        if answer.status == 413 {
+            held.refuse();
+        }
+    })?;
     let all = weight.saturating_add(query.more_weight(mode));
     held.hold(all).map_err(refused)?;
     Ok(query)

@@ -59,6 +59,13 @@ impl Clients {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A query that gets no answer in time is refused. Not at the end of the process, where nobody answers any more.
+    fn note<T>(&self, answer: &Result<T, NoAnswer>, ended: bool) {
+        if answer.is_err() && !ended {
+            self.refuse();
+        }
+    }
+
     pub(crate) fn figures(&self) -> ControlEndpoint {
         ControlEndpoint {
             refused: self.refused.load(Ordering::Relaxed),
@@ -99,6 +106,12 @@ impl Asker {
         &self,
         question: impl FnOnce(Sender<T>) -> Question,
     ) -> Result<T, NoAnswer> {
+        let answer = self.answered(question);
+        self.clients.note(&answer, self.commands.have_ended());
+        answer
+    }
+
+    fn answered<T>(&self, question: impl FnOnce(Sender<T>) -> Question) -> Result<T, NoAnswer> {
         let deadline = Instant::now() + PATIENCE;
         let (sender, answer) = bounded(1);
         let asked = self.questions.try_send(question(sender));
@@ -116,5 +129,23 @@ impl Asker {
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_without_an_answer_count_as_refused() {
+        let clients = Clients {
+            work: Work::new(WORK_OF_EACH, WORK_OF_ALL),
+            refused: AtomicU64::new(0),
+        };
+        clients.note(&Ok(()), false);
+        clients.note(&Err::<(), _>(NoAnswer), true);
+        assert_eq!(clients.figures().refused, 0);
+        clients.note(&Err::<(), _>(NoAnswer), false);
+        assert_eq!(clients.figures().refused, 1);
     }
 }
