@@ -123,6 +123,10 @@ impl Library for HookLibrary {
         store::figures::all()
     }
 
+    fn stored(&self, tokens: &[Token]) -> Option<u64> {
+        store::length_of(tokens).map(|length| length as u64)
+    }
+
     fn count_gap(&self) {
         STATUS.gaps.add(1);
     }

@@ -198,16 +198,18 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
     if let Some(bytes) = worker::host_limit(attach::flags(), library.0.sees_host_cache()) {
         claims::expect_host_limit(bytes);
     }
+    let publication = publish(settings)?;
+    let routers = publication.as_ref().and_then(Publication::stored);
     let task = Task {
         settings,
         index,
-        publication: publish(settings)?,
+        publication,
         trace,
         by_prompts: prompts::are_engaged(),
         is_program: attach::is_embedded(),
     };
     if let Some(at) = &settings.store {
-        if let Err(why) = store::start(at) {
+        if let Err(why) = store::start(at, routers) {
             log::line(format_args!("There is no prefix store: {why}"));
         }
     }

@@ -29,6 +29,7 @@
 //! | [`content`] | digests of models and adapters |
 //! | [`rates`] | how long evaluating and copying take here |
 //! | [`engine`] | the calls of the engine |
+//! | [`told`] | what routers are told of the store |
 //! | [`figures`] | counters |
 //!
 //! **Ahead.** All of a stored prompt is loaded at once, at the first batch, although the server asks for it
@@ -59,11 +60,13 @@ pub(crate) mod purpose;
 mod rates;
 mod shelf;
 pub(crate) mod state;
+mod told;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use contextpilot_kv_publisher::Stored;
 use contextpilot_settings::StoreAt;
 
 use self::context::ContextStore;
@@ -99,20 +102,20 @@ pub(crate) fn is_on() -> bool {
 }
 
 /// Opens the folder and starts the threads. Called once, when the server begins to load its model. The
-/// folder is read on a thread of its own, and until that is done nothing is found.
+/// folder is read on a thread of its own, and until that is done nothing is found. `routers`: who is told what there is.
 ///
 /// # Errors
 /// Why there is no store, as the rest of a message.
-pub(crate) fn start(at: &StoreAt) -> Result<(), String> {
+pub(crate) fn start(at: &StoreAt, routers: Option<Stored>) -> Result<(), String> {
     figures::set_folder(&at.folder);
     exact::want(at.bounded);
     content::begin_engine();
     // On a thread of ours, which needs no guard.
     let opened = Shelf::open(at, |shelf| {
-        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        state.shelf = Some(shelf);
+        on_state(|state| state.shelf = Some(shelf));
         figures::FOLDER_READ.store(true, Ordering::Release);
     });
+    let opened = opened.and_then(|()| routers.map_or(Ok(()), told::start));
     if let Err(why) = &opened {
         ON.store(false, Ordering::SeqCst);
         figures::set_problem(why);
@@ -145,6 +148,26 @@ fn acts(call: &EngineCall) -> bool {
     ON.store(false, Ordering::SeqCst);
     ahead::remove_all();
     false
+}
+
+/// Runs `work` on the state, on a thread of ours, which needs no guard.
+fn on_state<R>(work: impl FnOnce(&mut State) -> R) -> R {
+    work(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// How many tokens at the beginning of a prompt would be loaded if the server had nothing else of it, and the request
+/// named no adapter. On a thread of ours.
+pub(crate) fn length_of(tokens: &[i32]) -> Option<usize> {
+    if !is_on() {
+        return None;
+    }
+    on_state(|state| {
+        let fingerprint = state.contexts.first_mut()?.without_adapters(&[])?;
+        // No prompt has others; a chunk may.
+        let of_vocabulary = tokens.iter().take_while(|token| **token >= 0).count();
+        let tokens = &tokens[..of_vocabulary];
+        Some(state.shelf.as_mut()?.length_of(&fingerprint, tokens))
+    })
 }
 
 /// Runs `work` on the state. `None` if it did not run to its end.

@@ -305,8 +305,11 @@ pub(super) fn kv_events(events: &KvEvents) -> String {
     let mut parts = vec![
         format!("{} blocks in slots", count(events.gpu_blocks)),
         format!("{} in the host cache", count(events.cpu_blocks)),
-        format!("{} subscribers", count(events.subscribers)),
     ];
+    if events.disk_blocks > 0 {
+        parts.push(format!("{} in the store", count(events.disk_blocks)));
+    }
+    parts.push(format!("{} subscribers", count(events.subscribers)));
     for (number, what) in [
         (events.batches, "batches"),
         (events.replays, "replays"),

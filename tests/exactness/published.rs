@@ -39,6 +39,8 @@ mod router;
 mod selection;
 #[path = "published/slots.rs"]
 mod slots;
+#[path = "published/stored.rs"]
+mod stored;
 #[path = "published/three.rs"]
 mod three;
 #[path = "published/traces.rs"]
@@ -86,7 +88,13 @@ fn main() -> ExitCode {
     run("Dynamo's selection service before three servers", &|| {
         selection::run(&python)
     });
+    for (name, test) in stored::ALL {
+        run(name, &|| test(&indexer, &python));
+    }
     if let Some(python) = indexer::python("vllm-router") {
+        run("vllm-router before two servers with stores", &|| {
+            stored::router(&python)
+        });
         run("vllm-router before two servers", &|| {
             router::run(&python, false)
         });

@@ -51,6 +51,10 @@ pub struct Match {
     pub loads: Option<u64>,
     /// Tokens that would be reused there.
     pub reused: u64,
+    /// Tokens at the beginning of the prompt that the prefix store has. Those beyond [`reused`](Self::reused) are
+    /// loaded, if they are worth the copy, and not evaluated; a prompt's last token always is. `None`: there is no store,
+    /// or it is not known what it has for such a prompt.
+    pub stored: Option<u64>,
 }
 
 /// A slot, compared with the prompt.

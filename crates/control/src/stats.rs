@@ -442,6 +442,8 @@ pub struct KvEvents {
     pub gpu_blocks: u64,
     /// Blocks of the host prompt cache.
     pub cpu_blocks: u64,
+    /// Blocks of the prefix store.
+    pub disk_blocks: u64,
     /// The number of the newest batch; `None`: there is none yet.
     pub sequence: Option<u64>,
     /// Events that wait to be published.

@@ -9,11 +9,13 @@ pub enum Medium {
     Gpu,
     /// In the host prompt cache.
     Cpu,
+    /// In the prefix store.
+    Disk,
 }
 
 impl Medium {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Gpu, Self::Cpu];
+    /// All, in the order in which routers prefer them.
+    pub const ALL: [Self; 3] = [Self::Gpu, Self::Cpu, Self::Disk];
 
     /// The name that routers use.
     #[must_use]
@@ -21,6 +23,7 @@ impl Medium {
         match self {
             Self::Gpu => "GPU",
             Self::Cpu => "CPU",
+            Self::Disk => "DISK",
         }
     }
 }
@@ -51,6 +54,18 @@ pub enum KvEvent {
     },
     /// No blocks are available on any medium.
     Cleared,
+}
+
+impl KvEvent {
+    /// Its tokens and hashes of blocks.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Stored { hashes, tokens, .. } => hashes.len() + tokens.len(),
+            Self::Removed { hashes, .. } => hashes.len(),
+            Self::Cleared => 1,
+        }
+    }
 }
 
 /// Adds a stored block: to the last event, if it is the child of that event's last block.

@@ -20,7 +20,7 @@ pub struct Feed {
     /// The number of the next stored block.
     serial: u64,
     /// How many there are on each medium.
-    blocks: [usize; 2],
+    blocks: [usize; Medium::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Feed {
             stored: HashMap::new(),
             order: BTreeMap::new(),
             serial: 0,
-            blocks: [0; 2],
+            blocks: [0; Medium::ALL.len()],
         }
     }
 
@@ -138,7 +138,7 @@ impl Feed {
                 }
             }
             KvEvent::Cleared => {
-                self.blocks = [0; 2];
+                self.blocks = [0; Medium::ALL.len()];
                 self.stored.clear();
                 self.order.clear();
             }

@@ -10,6 +10,8 @@
 //! The ledger's thread never waits. If too many events wait for the other thread, they are dropped,
 //! and everything that is cached is announced again. [`Publication::figures`] counts this.
 //!
+//! **A prefix store** is not known to the ledger. Another thread tells what it has ([`Stored`]), and waits if there is no room.
+//!
 //! **The number of a batch.** Batches are numbered from 0 on, and a router ignores a number that it
 //! has seen. So the next number is kept in a file in the user's state folder, one file for each
 //! address, and the next process goes on from it. The file is written before each batch, without
@@ -22,6 +24,7 @@ mod kept;
 mod outlet;
 mod replay;
 mod shared;
+mod stored;
 
 use std::ffi::OsString;
 use std::io;
@@ -36,6 +39,9 @@ use contextpilot_settings::KvEvents;
 use outlet::Outlet;
 pub use outlet::{CONNECTIONS, MOST_WAITING, QUEUED_BYTES, QUEUED_BYTES_OF_ALL};
 pub use replay::REPLAYS;
+pub use stored::Stored;
+// What is told of a prefix store.
+pub use contextpilot_kv_events::{MOST_BLOCKS, Run};
 
 /// What this crate needs from the process that it runs in.
 #[derive(Clone, Copy)]
@@ -110,6 +116,16 @@ impl Publication {
             self.tracker.start_over();
             self.noted = true;
         }
+    }
+
+    /// The part that is about a prefix store, for one thread that knows what it has. `None`: nothing is published.
+    #[must_use]
+    pub fn stored(&self) -> Option<Stored> {
+        self.thread.as_ref()?;
+        Some(Stored::new(
+            Arc::clone(&self.outlet),
+            self.outlet.block_size(),
+        ))
     }
 
     /// How many LoRA adapters were given a name.

@@ -17,6 +17,7 @@ mod figures;
 mod inbox;
 mod sockets;
 
+pub(crate) use inbox::Beside;
 use inbox::Inbox;
 pub use inbox::MOST_WAITING;
 use sockets::Sockets;
@@ -42,7 +43,7 @@ pub(crate) struct Outlet {
     replays: Arc<Replays>,
     /// What the feed says after the last batch: blocks on each medium, and the number of the next batch. The
     /// figures are asked for on the worker's thread, which waits for no replay.
-    blocks: [AtomicU64; 2],
+    blocks: [AtomicU64; Medium::ALL.len()],
     next: AtomicU64,
     /// Events that were taken from the inbox and are not published yet.
     in_hand: AtomicU64,
@@ -120,9 +121,13 @@ impl Outlet {
         }
     }
 
+    pub(crate) fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
     /// Notes the figures of the feed.
     fn note(&self, feed: &Feed) {
-        for medium in [Medium::Gpu, Medium::Cpu] {
+        for medium in Medium::ALL {
             let blocks = feed.blocks(medium) as u64;
             self.blocks[medium as usize].store(blocks, Ordering::Relaxed);
         }

@@ -55,6 +55,11 @@ impl Facts {
         Fingerprint::of(&parts)
     }
 
+    /// The digest of the layout of the rows.
+    pub fn layout(&self) -> Option<&[u8]> {
+        self.all(What::Layout).next()
+    }
+
     /// In what others differ, for a person: their side, and this one's. `None`: in nothing.
     pub fn difference(&self, other: &Self) -> Option<String> {
         // What a person would look at first.

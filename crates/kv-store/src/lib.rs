@@ -48,4 +48,4 @@ pub use prove::prove;
 pub use session::{Advice, Conditions, Run, Session};
 pub use shape::Shape;
 pub use state::State;
-pub use store::{MEMORY, Model, Refused, Store};
+pub use store::{Change, Changes, MEMORY, Model, Refused, Store};

@@ -40,6 +40,39 @@ pub struct Store {
     waiting: HashMap<Name, Vec<(Chunk, u64)>>,
     /// Loaded chunks that can stand nowhere.
     stray: Vec<Name>,
+    /// What has changed, if anybody wants to know.
+    changes: Option<Changes>,
+}
+
+/// What has changed since somebody asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Chunks that came and left, in order. A chunk may do so several times.
+    pub chunks: Vec<Change>,
+    /// So much has changed that it was not noted.
+    pub too_many: bool,
+}
+
+/// A chunk came, or it left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is there.
+    Came(Name),
+    /// It is not there any more.
+    Left(Name),
+}
+
+impl Changes {
+    /// The most that are noted: a megabyte.
+    pub const MOST: usize = 1 << 16;
+
+    fn note(&mut self, change: Change) {
+        if self.chunks.len() < Self::MOST {
+            self.chunks.push(change);
+        } else {
+            self.too_many = true;
+        }
+    }
 }
 
 /// What is there with one fingerprint.
@@ -101,7 +134,19 @@ impl Store {
             set_back: 0,
             waiting: HashMap::new(),
             stray: Vec::new(),
+            changes: None,
         }
+    }
+
+    /// What has changed since the last call. From the first one on, changes are noted.
+    pub fn changes(&mut self) -> Changes {
+        self.changes.replace(Changes::default()).unwrap_or_default()
+    }
+
+    /// A chunk, and when it was used last.
+    pub fn chunk(&self, name: &Name) -> Option<(&Chunk, u64)> {
+        let node = self.tree.get(self.tree.key(name)?)?;
+        Some((&node.chunk, node.used))
     }
 
     /// The longest beginning of `tokens` that is there. Compares tokens, hashes none.
@@ -347,6 +392,11 @@ impl Store {
         self.tree.names(first)
     }
 
+    /// The names behind this one, in order; `None`: all. For whoever looks at some at a time.
+    pub fn names_after(&self, name: Option<Name>) -> impl Iterator<Item = &Name> {
+        self.tree.names_after(name)
+    }
+
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.size.bytes
@@ -403,9 +453,16 @@ impl Store {
         model.chunks += 1;
         model.tokens += chunk.tokens.len() as u64;
         model.bytes += chunk.cost();
+        self.note(Change::Came(chunk.name));
         let key = self.tree.attach(chunk, parent, used);
         self.leaves.insert((used, key));
         key
+    }
+
+    fn note(&mut self, change: Change) {
+        if let Some(changes) = &mut self.changes {
+            changes.note(change);
+        }
     }
 
     /// Takes out a chunk that nothing continues.
@@ -413,6 +470,7 @@ impl Store {
         let parent = self.tree.parent(key);
         let node = self.tree.detach(key)?;
         let chunk = node.chunk;
+        self.note(Change::Left(chunk.name));
         self.leaves.remove(&(node.used, key));
         self.size = self.size.without(Size::of(&chunk));
         self.tokens -= chunk.tokens.len();

@@ -13,6 +13,7 @@
 //! The children of a chunk are linked in the order of their last use, latest first.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::chunk::Size;
 use crate::slab::{Key, Slab};
@@ -94,6 +95,14 @@ impl Tree {
         from.0[0] = first;
         let all = self.names.range(from..).map(|(name, _)| name);
         all.take_while(move |name| name.0[0] == first)
+    }
+
+    /// The names behind this one, in order; `None`: all.
+    pub(crate) fn names_after(&self, name: Option<Name>) -> impl Iterator<Item = &Name> {
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        self.names
+            .range((from, Bound::Unbounded))
+            .map(|(name, _)| name)
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&Node> {

@@ -18,7 +18,12 @@ const LONGEST: u32 = 1 << 20;
 impl Observer {
     /// What the engine would reuse for a prompt. `None`: this observer has no accounts.
     #[must_use]
-    pub fn matching(&self, asked: &MatchRequest, ledger: &Ledger) -> Option<Match> {
+    pub fn matching(
+        &self,
+        asked: &MatchRequest,
+        ledger: &Ledger,
+        stored: impl FnOnce(&[Token]) -> Option<u64>,
+    ) -> Option<Match> {
         let accounts = self.accounts.as_ref()?;
         let context = ledger.primary().and_then(|id| self.contexts.get(&id));
         let is_busy = |&slot: &_| ledger.works_for(slot).is_some_and(|(_, busy)| busy);
@@ -40,6 +45,7 @@ impl Observer {
             slot: found.choice.map(|(slot, _)| slot),
             chosen_by: found.choice.map(|(_, how)| choice_out(how)),
             reused: found.reused.into(),
+            stored: stored(&tokens),
             ..Match::default()
         };
         for (place, one) in found.all.iter().enumerate() {

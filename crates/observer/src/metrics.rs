@@ -388,9 +388,13 @@ impl Page {
         self.family(
             "kv_events_blocks",
             "gauge",
-            "Blocks announced to routers and not withdrawn: in slots (GPU), or in the host prompt cache (CPU)",
+            "Blocks announced to routers and not withdrawn: in slots (GPU), in the host prompt cache (CPU), or in the prefix store (DISK)",
         );
-        for (medium, blocks) in [("GPU", events.gpu_blocks), ("CPU", events.cpu_blocks)] {
+        for (medium, blocks) in [
+            ("GPU", events.gpu_blocks),
+            ("CPU", events.cpu_blocks),
+            ("DISK", events.disk_blocks),
+        ] {
             self.sample("kv_events_blocks", &[("medium", medium)], blocks as f64);
         }
         self.gauge(

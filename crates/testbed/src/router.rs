@@ -102,8 +102,8 @@ impl Router {
             .args(gateways.iter().map(Gateway::url));
         if policy == "kv_aware" {
             command.args(["--kv-event-block-size", "16", "--kv-event-model", "m"]);
-            // Tokens in the host prompt cache count like tokens in a slot: loading them is a copy.
-            command.args(["--kv-penalty-host", "1.0"]);
+            // Tokens in the host prompt cache or a prefix store count like tokens in a slot: loading them is a copy.
+            command.args(["--kv-penalty-host", "1.0", "--kv-penalty-disk", "1.0"]);
             for gateway in gateways {
                 let (url, events) = (gateway.url(), gateway.events);
                 command.arg("--kv-event-source");

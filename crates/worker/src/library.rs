@@ -69,6 +69,9 @@ pub trait Library: Sync {
     /// The prefix store; `None`: there is none.
     fn store(&self) -> Option<PrefixStore>;
 
+    /// How many tokens at the beginning of a prompt the prefix store has; `None`: there is none, or that is not known.
+    fn stored(&self, tokens: &[Token]) -> Option<u64>;
+
     /// Counts a gap: the ledger had to start from empty.
     fn count_gap(&self);
 

@@ -238,17 +238,43 @@ impl ContextStore {
         under.fingerprint
     }
 
+    /// The same for a request that names no adapters. Not known if there are any, as a server may apply some to such
+    /// requests; nor told of a context that cannot go back.
+    ///
+    /// Before the first prompt, when nobody has seen a state of this context, it is that of an earlier server whose
+    /// origin differs in nothing else, if there is just one.
+    pub(super) fn without_adapters(&mut self, origins: &[Origin]) -> Option<Fingerprint> {
+        let plain = Conditions(0);
+        let known = matches!(&self.all_conditions[..], [only] if only.adapters.is_empty());
+        if !known || self.embeddings || self.bounds.is_some() || self.refused.is_some() {
+            return None;
+        }
+        if self.layout.is_some() {
+            return self.fingerprint(plain);
+        }
+        let mut alike = origins.iter().filter_map(|origin| {
+            let facts = self.facts_with(plain, origin.facts.layout()?.to_vec())?;
+            (facts == origin.facts).then(|| facts.fingerprint())
+        });
+        alike.next().filter(|_| alike.next().is_none())
+    }
+
     /// Of what the fingerprint under these conditions is made; `None`: that is not known, or not yet.
     fn facts(&self, conditions: Conditions) -> Option<kv::Facts> {
-        let under = self.all_conditions.get(conditions.0 as usize)?;
         let layout = match &self.shape {
             Some(shape) => shape.digest(),
             None => self.layout.as_ref()?.digest(),
         };
+        self.facts_with(conditions, layout.to_vec())
+    }
+
+    /// The same with this layout.
+    fn facts_with(&self, conditions: Conditions, layout: Vec<u8>) -> Option<kv::Facts> {
+        let under = self.all_conditions.get(conditions.0 as usize)?;
         let model = *self.model.as_ref()?.digest()?;
         let mut facts = kv::Facts::default();
         facts.push(What::Program, content::surroundings()?);
-        facts.push(What::Layout, layout.to_vec());
+        facts.push(What::Layout, layout);
         facts.push(What::Model, model.to_vec());
         facts.push(What::Context, vec![u8::from(self.long)]);
         if let Some(params) = &self.params {

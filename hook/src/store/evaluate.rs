@@ -407,7 +407,8 @@ pub(super) fn forget(context: Pointer) {
             .contexts
             .iter()
             .position(|one| one.is(context.addr()))?;
-        Some(state.contexts.swap_remove(at).batch)
+        // In order: the oldest is the one with the slots.
+        Some(state.contexts.remove(at).batch)
     });
     if let Some(batch) = batch.flatten().filter(|batch| *batch != 0) {
         let batch = std::ptr::with_exposed_provenance_mut(batch);

@@ -12,14 +12,13 @@
 //! All count time in the same way, so that they agree on what is old. What a neighbour *uses* is seen by the
 //! next process that starts: the times of files that are known already are not looked at again.
 
-use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use contextpilot_kv_files::Watch;
 
 use super::shelf::Shelf;
-use super::{STATE, is_on};
+use super::{is_on, on_state};
 
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -49,12 +48,8 @@ pub(super) fn look_for_life(mut watch: Watch) {
     }
 }
 
-/// On a thread of ours, which needs no guard.
 fn with_shelf(work: impl FnOnce(&mut Shelf)) {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(shelf) = &mut state.shelf {
-        work(shelf);
-    }
+    on_state(|state| state.shelf.as_mut().map(work));
 }
 
 /// The time by which all processes order what they used: nanoseconds since 1970, as of files.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use contextpilot_kv_files::{Done, Folder, Header, Listing, Watch, Writer};
 use contextpilot_kv_store::{
-    Composer, Fingerprint, Found, Layout, Name, Origin, Piece, State, Store,
+    Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Origin, Piece, State, Store,
 };
 use contextpilot_settings::StoreAt;
 
@@ -106,6 +106,28 @@ impl Shelf {
     /// How much of these tokens is there.
     pub(super) fn length_of(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) -> usize {
         self.tree.find(fingerprint, tokens).tokens()
+    }
+
+    /// The folder, for whoever reads other things there.
+    pub(super) fn folder(&self) -> Folder {
+        self.folder.clone()
+    }
+
+    /// What has changed since the last call.
+    pub(super) fn changes(&mut self) -> Changes {
+        self.tree.changes()
+    }
+
+    /// A chunk that is there.
+    pub(super) fn chunk(&self, name: &Name) -> Option<&Chunk> {
+        self.tree.chunk(name).map(|(chunk, _)| chunk)
+    }
+
+    /// Some chunks in the order of their names, behind this one, and when they were used last.
+    pub(super) fn chunks_after(&self, name: Option<Name>, most: usize) -> Vec<(u64, Chunk)> {
+        let names = self.tree.names_after(name).take(most);
+        let chunks = names.filter_map(|name| self.tree.chunk(name));
+        chunks.map(|(chunk, used)| (used, chunk.clone())).collect()
     }
 
     /// Whether the budget has room for more of these tokens than is there.

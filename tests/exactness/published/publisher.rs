@@ -15,7 +15,7 @@ pub(crate) struct Publisher {
     pub(crate) server: Server,
     /// The port of its events. Replays are at the next port.
     pub(crate) events: u16,
-    control: SocketAddr,
+    pub(crate) control: SocketAddr,
 }
 
 impl Publisher {

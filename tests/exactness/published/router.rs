@@ -32,7 +32,7 @@ fn start(adapters: bool) -> Result<(Publisher, Gateway)> {
 }
 
 /// Waits until the router has received all events.
-fn settle(router: &Router, publisher: &Publisher, gateway: &Gateway) -> Result<()> {
+pub(crate) fn settle(router: &Router, publisher: &Publisher, gateway: &Gateway) -> Result<()> {
     let newest = try_until("all is published", || {
         let stats = publisher.stats()?;
         let (events, undecided) = (&stats["kv_events"], &stats["undecided"]);

@@ -10,7 +10,7 @@ use rmp::decode;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Subscriber {
     pub(crate) block: usize,
-    pub(crate) on: [BTreeMap<u64, Block>; 2],
+    pub(crate) on: [BTreeMap<u64, Block>; Medium::ALL.len()],
 }
 
 /// See [`Subscriber`].

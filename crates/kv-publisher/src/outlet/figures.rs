@@ -44,6 +44,7 @@ impl Outlet {
             subscribers: sent.subscribers,
             gpu_blocks: blocks(Medium::Gpu),
             cpu_blocks: blocks(Medium::Cpu),
+            disk_blocks: blocks(Medium::Disk),
             sequence: of(&self.next).checked_sub(1),
             waiting,
             batches: of(&self.batches),

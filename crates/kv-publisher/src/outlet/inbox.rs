@@ -25,14 +25,34 @@ pub(super) struct Inbox {
     /// Tokens and block hashes of these events.
     weight: usize,
     closed: bool,
+    /// How often it was said that nothing is cached.
+    beginnings: u64,
+    /// Something was pushed beside.
+    beside: bool,
+}
+
+/// What became of events that were pushed beside those of the ledger's thread.
+#[derive(Debug)]
+pub(crate) enum Beside {
+    Taken,
+    /// There is no room now.
+    Full,
+    /// They were not taken: since the number that was named, everything begins anew, and this is the number now.
+    Anew(u64),
 }
 
 impl Outlet {
     /// Takes events to be published. Returns false if there was no room: then these events and those
     /// that waited are dropped.
     pub(crate) fn push(&self, events: &mut Vec<KvEvent>) -> bool {
-        let weight: usize = events.iter().map(weight).sum();
+        let weight: usize = events.iter().map(KvEvent::weight).sum();
         let mut inbox = lock(&self.inbox);
+        if events.first() == Some(&KvEvent::Cleared) {
+            // Whatever waits is undone by this.
+            inbox.events.clear();
+            inbox.weight = 0;
+            inbox.beginnings += 1;
+        }
         if inbox.weight > 0 && inbox.weight + weight > MOST_WAITING {
             inbox.events.clear();
             inbox.weight = 0;
@@ -46,16 +66,48 @@ impl Outlet {
         true
     }
 
+    /// Takes the first `count` of these events to be published, if everything has begun as often as the other side
+    /// believes. Nothing is taken before the first beginning.
+    pub(crate) fn push_beside(
+        &self,
+        events: &mut Vec<KvEvent>,
+        count: usize,
+        beginnings: u64,
+    ) -> Beside {
+        let weight: usize = events[..count].iter().map(KvEvent::weight).sum();
+        let mut inbox = lock(&self.inbox);
+        if inbox.beginnings != beginnings {
+            return Beside::Anew(inbox.beginnings);
+        }
+        let is_full = inbox.weight > 0 && inbox.weight + weight > MOST_WAITING;
+        if beginnings == 0 || is_full || inbox.closed {
+            return Beside::Full;
+        }
+        if count > 0 {
+            inbox.beside = true;
+            inbox.weight += weight;
+            inbox.events.extend(events.drain(..count));
+            self.filled.notify_one();
+        }
+        Beside::Taken
+    }
+
     /// Replaces all waiting events by one: nothing is cached.
     pub(crate) fn clear(&self) {
         let mut inbox = lock(&self.inbox);
         inbox.events = vec![KvEvent::Cleared];
         inbox.weight = 1;
+        inbox.beginnings += 1;
         self.filled.notify_one();
     }
 
     pub(crate) fn close(&self) {
-        lock(&self.inbox).closed = true;
+        let mut inbox = lock(&self.inbox);
+        inbox.closed = true;
+        if inbox.beside {
+            // Nobody loads what a store has any more.
+            inbox.events = vec![KvEvent::Cleared];
+        }
         self.filled.notify_one();
     }
 
@@ -92,13 +144,5 @@ impl Outlet {
             let woken = self.filled.wait_timeout(inbox, left);
             inbox = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-}
-
-fn weight(event: &KvEvent) -> usize {
-    match event {
-        KvEvent::Stored { hashes, tokens, .. } => hashes.len() + tokens.len(),
-        KvEvent::Removed { hashes, .. } => hashes.len(),
-        KvEvent::Cleared => 1,
     }
 }

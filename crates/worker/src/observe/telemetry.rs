@@ -9,7 +9,7 @@ use contextpilot_control::{Delivery, Flags, Mode, Model, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_observer::{Note, Now, Observer, Outside, Stamp};
-use contextpilot_residency::{Accounts, Event, Fact, Ledger};
+use contextpilot_residency::{Accounts, Event, Fact, Ledger, Token};
 
 use super::ask::{Question, Questions};
 use super::log_file::LogFile;
@@ -115,6 +115,7 @@ impl Telemetry {
 
     fn answer_now(&mut self, question: Question, ledger: Option<&Ledger>) {
         let outside = self.outside(ledger.is_some());
+        let library = self.facts.library;
         self.watch(|observer, now| match question {
             Question::Stats(to) => {
                 let _ = to.send(Box::new(observer.stats(ledger, outside, now)));
@@ -131,7 +132,9 @@ impl Telemetry {
                 let _ = to.send(observer.requests(ids, ledger));
             }
             Question::Match(asked, to) => {
-                let _ = to.send(ledger.and_then(|ledger| observer.matching(&asked, ledger)));
+                let stored = |tokens: &[Token]| library.stored(tokens);
+                let found = ledger.and_then(|ledger| observer.matching(&asked, ledger, stored));
+                let _ = to.send(found);
             }
             Question::Latest(most, to) => {
                 let _ = to.send(observer.latest(most));

@@ -1,0 +1,217 @@
+//! A subscriber has the blocks of what a prefix store has, and no others.
+
+use std::collections::BTreeSet;
+
+use contextpilot_kv_events::{Feed, KvEvent, Medium, Run, Runs, block_hash};
+use contextpilot_kv_store::{Change, Fingerprint, Store};
+use contextpilot_random::Random;
+use support::{Subscriber, read};
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod support;
+
+const OURS: Fingerprint = Fingerprint([1; 16]);
+const BYTES: usize = 64;
+
+/// A store, and what is told of it.
+struct Scene {
+    store: Store,
+    runs: Runs,
+    feed: Feed,
+    live: Subscriber,
+    block: usize,
+    /// Every prompt that was ever stored.
+    prompts: Vec<Vec<i32>>,
+}
+
+impl Scene {
+    fn new(block: u32, limit: u64, most: usize) -> Self {
+        let mut store = Store::new(limit);
+        store.changes();
+        let mut scene = Self {
+            store,
+            runs: Runs::with_most(block, most),
+            feed: Feed::new(block, 0),
+            live: Subscriber::new(block as usize),
+            block: block as usize,
+            prompts: Vec::new(),
+        };
+        scene.send(&[KvEvent::Cleared]);
+        scene
+    }
+
+    fn send(&mut self, events: &[KvEvent]) {
+        let batch = self.feed.batch(events, 1.0);
+        self.live.take(&read(&batch.payload));
+    }
+
+    /// Stores all of a prompt, as far as there is room.
+    fn keep(&mut self, tokens: &[i32]) {
+        for chunk in self.store.missing(&OURS, tokens, BYTES) {
+            if self.store.insert(chunk).is_err() {
+                break;
+            }
+        }
+        self.prompts.push(tokens.to_vec());
+    }
+
+    /// Tells what has changed.
+    fn tell(&mut self) {
+        let mut events = Vec::new();
+        for change in self.store.changes().chunks {
+            match change {
+                Change::Left(name) => self.runs.remove(&name.0, &mut events),
+                Change::Came(name) => {
+                    // It may have left again.
+                    if let Some((chunk, _)) = self.store.chunk(&name) {
+                        let run = Run {
+                            name: name.0,
+                            behind: chunk.parent.map(|(name, tokens)| (name.0, tokens)),
+                            start: chunk.start,
+                            tokens: chunk.tokens.clone(),
+                        };
+                        self.runs.add(run, &mut events);
+                    }
+                }
+            }
+        }
+        self.send(&events);
+    }
+
+    /// The blocks of everything that the store has.
+    fn truth(&self) -> BTreeSet<u64> {
+        let mut all = BTreeSet::new();
+        for prompt in &self.prompts {
+            let there = self.store.find(&OURS, prompt).tokens();
+            let mut above = None;
+            for tokens in prompt[..there].chunks_exact(self.block) {
+                let tokens: Vec<u32> = tokens.iter().map(|token| token.unsigned_abs()).collect();
+                let hash = block_hash(above, &tokens, None);
+                all.insert(hash);
+                above = Some(hash);
+            }
+        }
+        all
+    }
+
+    fn told(&self) -> BTreeSet<u64> {
+        self.live.blocks(Medium::Disk, None)
+    }
+
+    /// A prompt that leaves an earlier one anywhere.
+    fn prompt(&self, random: &mut Random) -> Vec<i32> {
+        let mut tokens = match self.prompts.len() {
+            0 => Vec::new(),
+            all => self.prompts[random.index(all)].clone(),
+        };
+        tokens.truncate(random.index(tokens.len() + 1));
+        let more = 1 + random.index(400);
+        tokens.extend((0..more).map(|_| random.below(3) as i32));
+        tokens.truncate(1000);
+        tokens
+    }
+}
+
+#[test]
+fn what_is_told_is_what_the_store_has() {
+    for (seed, block) in [(1, 16), (2, 16), (3, 1), (4, 7), (5, 300)] {
+        let mut random = Random(seed);
+        let mut scene = Scene::new(block, 300_000, usize::MAX);
+        let mut left = 0;
+        for round in 0..60 {
+            for _ in 0..1 + random.index(3) {
+                let prompt = scene.prompt(&mut random);
+                scene.keep(&prompt);
+            }
+            if random.index(10) == 0 {
+                let prompt = &scene.prompts[random.index(scene.prompts.len())];
+                let found = scene.store.find(&OURS, prompt);
+                if let Some(piece) = found.pieces().get(random.index(4)) {
+                    left += scene.store.remove(&piece.name.clone()).len();
+                }
+            }
+            scene.tell();
+            if round % 4 == 3 {
+                let truth = scene.truth();
+                assert_eq!(scene.told(), truth, "seed {seed}");
+            }
+        }
+        assert!(left > 0 && scene.store.chunks() == scene.runs.len());
+        // From the beginning, and then nothing.
+        let before = scene.told();
+        assert!(!before.is_empty());
+        let mut events = vec![KvEvent::Cleared];
+        scene.runs.tell_all(&mut events);
+        scene.send(&events);
+        assert_eq!(scene.told(), before);
+        events.clear();
+        scene.runs.clear(&mut events);
+        scene.send(&events);
+        assert!(scene.told().is_empty() && scene.runs.is_empty());
+    }
+}
+
+#[test]
+fn no_more_is_told_than_may_be() {
+    const MOST: usize = 150;
+    let mut random = Random(7);
+    let mut scene = Scene::new(16, u64::MAX, MOST);
+    let mut fewer = 0;
+    for _ in 0..40 {
+        let prompt = scene.prompt(&mut random);
+        scene.keep(&prompt);
+        scene.tell();
+        let (told, truth) = (scene.told(), scene.truth());
+        assert!(told.len() + scene.runs.len() <= MOST, "{}", told.len());
+        assert!(told.is_subset(&truth));
+        fewer += usize::from(told.len() < truth.len());
+        assert_eq!(scene.feed.blocks(Medium::Disk), told.len());
+    }
+    assert!(fewer > 0);
+}
+
+#[test]
+fn a_run_that_cannot_stand_there_is_not_told() {
+    let run = |name: u8, behind, start, tokens: &[i32]| Run {
+        name: [name; 16],
+        behind,
+        start,
+        tokens: tokens.into(),
+    };
+    let mut runs = Runs::new(2);
+    let mut events = Vec::new();
+    runs.add(run(1, None, 0, &[1, 2, 3]), &mut events);
+    assert_eq!(events.len(), 1);
+    for wrong in [
+        run(1, None, 0, &[1, 2, 3]),
+        run(2, None, 4, &[1, 2]),
+        run(2, None, 0, &[]),
+        run(2, None, 0, &[1, -1]),
+        run(2, Some(([9; 16], 3)), 3, &[1, 2]),
+        run(2, Some(([1; 16], 3)), 4, &[1, 2]),
+        run(2, Some(([1; 16], 4)), 4, &[1, 2]),
+    ] {
+        runs.add(wrong, &mut events);
+    }
+    assert_eq!((events.len(), runs.len()), (1, 1));
+    // Behind one token of it: the block begins there, and has no block before it.
+    events.clear();
+    runs.add(run(2, Some(([1; 16], 1)), 1, &[7, 8, 9]), &mut events);
+    let [first, second] = [&[1, 7][..], &[8, 9]];
+    let above = block_hash(None, first, None);
+    assert_eq!(
+        events,
+        [KvEvent::Stored {
+            hashes: vec![above, block_hash(Some(above), second, None)],
+            parent: None,
+            tokens: [first, second].concat(),
+            medium: Medium::Disk,
+            adapter: None,
+        }]
+    );
+    // What continues a run leaves with it.
+    events.clear();
+    runs.remove(&[1; 16], &mut events);
+    assert!(runs.is_empty());
+    assert_eq!(events.iter().map(KvEvent::weight).sum::<usize>(), 3);
+}

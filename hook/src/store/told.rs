@@ -1,0 +1,161 @@
+//! Tells routers what the store has (KV cache events), on a thread of its own.
+//!
+//! The tree notes the names of chunks that come and leave. This thread takes the notes, looks the chunks up, some at a
+//! time, and makes blocks of their tokens. So it does not matter who changed the tree: the server's thread, a
+//! neighbour, or a damaged file. At the start, or after more changes than are noted, it looks at all chunks.
+//!
+//! What an earlier server left is told before the first prompt, if that server was like this one ([`Origin`]).
+//!
+//! Told is what the server would load for a request that names no adapter, and that is known only of
+//! a server without adapters. Of a context that cannot go back to any position nothing is told: there a prompt is
+//! loaded up to a tail that lies on its way, and blocks have no words for that.
+
+use std::thread;
+use std::time::Duration;
+
+use contextpilot_kv_publisher::{MOST_BLOCKS, Run, Stored};
+use contextpilot_kv_store::{Change, Changes, Chunk, Fingerprint, Name, Origin};
+
+use super::shelf::Shelf;
+use super::{State, is_on, on_state};
+use crate::base::{guard, mode};
+
+/// How often the thread looks at what has changed.
+const TURN: Duration = Duration::from_millis(100);
+/// So many chunks are looked up while the lock is held, which the server's thread may want: some ten microseconds.
+const AT_A_TIME: usize = 64;
+
+/// Starts the thread.
+///
+/// # Errors
+/// Why it cannot be started, as the rest of a message.
+pub(super) fn start(stored: Stored) -> Result<(), String> {
+    let tell = move || {
+        guard::enter_for_life();
+        contextpilot_admission::give_way();
+        tell_for_life(stored);
+    };
+    let thread = thread::Builder::new().name("contextpilot-told".to_owned());
+    let started = thread.spawn(tell).map(drop);
+    started.map_err(|e| format!("no thread can be started ({e})"))
+}
+
+fn tell_for_life(mut stored: Stored) {
+    let mut told = None;
+    let mut origins: Option<Vec<Origin>> = None;
+    while is_on() && mode::is_active() {
+        thread::sleep(TURN);
+        // Until all is said, further changes wait in the tree, which bounds them.
+        if !stored.publish() {
+            continue;
+        }
+        let (now, changes) =
+            on_state(|state| changes(state, origins.as_deref().unwrap_or_default()));
+        let is_new = origins.is_none() || !changes.chunks.is_empty() || changes.too_many;
+        if now.is_none() && is_new {
+            // One may have been written since, by a neighbour.
+            origins = read_origins();
+        }
+        if now != told || changes.too_many {
+            stored.clear();
+            told = now;
+            if let Some(fingerprint) = &now {
+                read_all(fingerprint, &mut stored);
+            }
+        } else if let Some(fingerprint) = &now {
+            apply(fingerprint, &changes, &mut stored);
+        }
+        stored.publish();
+    }
+    stored.clear();
+    while !stored.publish() {
+        thread::sleep(TURN);
+    }
+}
+
+/// What the server would load now, and what has changed.
+fn changes(state: &mut State, origins: &[Origin]) -> (Option<Fingerprint>, Changes) {
+    let Some(shelf) = &mut state.shelf else {
+        return Default::default();
+    };
+    let changes = shelf.changes();
+    // The server's slots are in its oldest context.
+    let first = state.contexts.first_mut();
+    (first.and_then(|one| one.without_adapters(origins)), changes)
+}
+
+/// `None`: the folder has not been read yet.
+fn read_origins() -> Option<Vec<Origin>> {
+    let folder = on_state(|state| state.shelf.as_ref().map(Shelf::folder))?;
+    Some(folder.origins())
+}
+
+/// Tells all chunks: those used last, if there are too many.
+fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
+    let mut all: Vec<(u64, Chunk)> = Vec::new();
+    let mut last = None;
+    loop {
+        let some = on_state(|state| {
+            let shelf = state.shelf.as_ref()?;
+            Some(shelf.chunks_after(last, AT_A_TIME))
+        });
+        let Some(some) = some.filter(|some| !some.is_empty()) else {
+            break;
+        };
+        last = some.last().map(|(_, chunk)| chunk.name);
+        all.extend(
+            some.into_iter()
+                .filter(|(_, chunk)| is_of(chunk, fingerprint)),
+        );
+    }
+    all.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
+    let mut size = 0;
+    let fits = |(_, chunk): &&(u64, Chunk)| {
+        size += stored.size_of(chunk.tokens.len());
+        size <= MOST_BLOCKS
+    };
+    let count = all.iter().take_while(fits).count();
+    all.truncate(count);
+    // What others continue comes before them.
+    all.sort_by_key(|(_, chunk)| chunk.start);
+    for (_, chunk) in all {
+        stored.add(run(&chunk));
+    }
+}
+
+fn apply(fingerprint: &Fingerprint, changes: &Changes, stored: &mut Stored) {
+    for some in changes.chunks.chunks(AT_A_TIME) {
+        let found = on_state(|state| {
+            let shelf = state.shelf.as_ref();
+            let find = |name: &Name| shelf.and_then(|shelf| shelf.chunk(name)).cloned();
+            let each = some.iter().map(|change| match change {
+                // It may have left again.
+                Change::Came(name) => find(name),
+                Change::Left(_) => None,
+            });
+            each.collect::<Vec<_>>()
+        });
+        for (change, chunk) in some.iter().zip(found) {
+            match (change, chunk) {
+                (Change::Left(name), _) => stored.remove(&name.0),
+                (Change::Came(_), Some(chunk)) if is_of(&chunk, fingerprint) => {
+                    stored.add(run(&chunk));
+                }
+                (Change::Came(_), _) => {}
+            }
+        }
+    }
+}
+
+fn is_of(chunk: &Chunk, fingerprint: &Fingerprint) -> bool {
+    chunk.fingerprint == *fingerprint && !chunk.is_tail()
+}
+
+fn run(chunk: &Chunk) -> Run {
+    Run {
+        name: chunk.name.0,
+        behind: chunk.parent.map(|(name, tokens)| (name.0, tokens)),
+        start: chunk.start,
+        tokens: chunk.tokens.clone(),
+    }
+}
