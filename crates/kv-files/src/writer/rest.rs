@@ -55,8 +55,7 @@ impl Rests {
     pub(super) fn rest(&mut self, hurry: &AtomicBool) {
         if !hurry.load(Ordering::Relaxed) && (self.is_busy)() {
             let worked = processor_time().saturating_sub(self.spent);
-            let waited = self.since.elapsed().saturating_sub(worked);
-            let rest = (worked * REST).saturating_sub(waited).min(LONGEST);
+            let rest = due(worked, self.since.elapsed());
             if !rest.is_zero() {
                 std::thread::sleep(rest);
             }
@@ -68,5 +67,30 @@ impl Rests {
     fn start(&mut self) {
         self.since = Instant::now();
         self.spent = processor_time();
+    }
+}
+
+/// How long to rest after work of so much processor time, and of so much time in all.
+fn due(worked: Duration, elapsed: Duration) -> Duration {
+    let waited = elapsed.saturating_sub(worked);
+    (worked * REST).saturating_sub(waited).min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_waited_has_rested() {
+        let due = |worked, elapsed| {
+            due(
+                Duration::from_micros(worked),
+                Duration::from_micros(elapsed),
+            )
+        };
+        assert_eq!(due(100, 100), Duration::from_micros(300));
+        assert_eq!(due(100, 150), Duration::from_micros(250));
+        assert_eq!(due(100, 10_000), Duration::ZERO);
+        assert_eq!(due(100_000, 100_000), LONGEST);
     }
 }
