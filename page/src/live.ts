@@ -28,6 +28,8 @@ class Refused extends Error {
 export class Live {
     /** Whether the tree is looked at. */
     wantsTree: () => boolean = () => true;
+    /** Whether the bill is looked at. */
+    wantsAdvice: () => boolean = () => false;
     askToken: (why: string) => void = () => {};
 
     private token = sessionStorage.getItem(TOKEN) ?? "";
@@ -39,6 +41,7 @@ export class Live {
     private treeAt = 0;
     private treeOf = "";
     private asking = false;
+    private askedAdvice = false;
 
     constructor(private readonly model: Model) {
         // `contextpilot-llama open` passes the token behind the #, which no browser sends to a server.
@@ -84,6 +87,8 @@ export class Live {
             this.model.trouble = null;
             await this.askRequests(stats, isNew);
             await this.askTree(stats);
+            // The bill may have been looked at before it was known that there is a recording.
+            if (!this.askedAdvice && this.wantsAdvice()) void this.askAdvice();
             this.model.changed();
         } catch (error) {
             this.fail(error);
@@ -117,6 +122,7 @@ export class Live {
     /** What the flags would have brought, where somebody can say so: the endpoint itself does not. */
     async askAdvice(): Promise<void> {
         if (this.model.advice || !this.model.stats?.recording || !sessionStorage.getItem(BRIDGED)) return;
+        this.askedAdvice = true;
         try {
             this.model.advice = await this.json<Advice>("/advice");
             this.model.changed();

@@ -132,6 +132,7 @@ function start(report: Report | null): void {
 
     if (live) {
         live.wantsTree = () => shown === "tree" || wide.matches;
+        live.wantsAdvice = () => shown === "bill" || wide.matches;
         live.askToken = (why) => {
             if (document.querySelector("#token")) return;
             const field = el("input", { type: "password", id: "token", autocomplete: "off", "aria-label": "Token of CONTEXTPILOT_LISTEN_TOKEN", placeholder: "CONTEXTPILOT_LISTEN_TOKEN" });

@@ -194,20 +194,36 @@ export interface Point {
     cache_ram: number;
     slot_prompt_similarity: number;
     cache_reuse: number;
+    /** 10⁹ bytes; 0: there is no prefix store. */
+    store_gb: number;
     reused_share: number;
+    /** With what the prefix store had. */
+    spared_share: number;
     prompt_tokens: number;
     reused_tokens: number;
     evaluated_tokens: number;
     prompt_seconds: number;
+    /** What copies for the store take. */
+    store_seconds: number;
     waited_seconds: number;
     refused: number;
     context_bytes: number;
     host_bytes: number;
+    store_bytes: number;
+}
+
+export interface AdvisedChange {
+    flags: string[];
+    /** The store's budget, if that changes. */
+    store_gb: number | null;
+    point: Point;
 }
 
 export interface Advice {
     recorded: Point;
-    changes: { flags: string[]; point: Point }[];
+    changes: AdvisedChange[];
+    /** The best of slots, host cache and store, each by itself. */
+    alone: AdvisedChange[];
     tokens: { prefix: number; behind_a_difference: number; never_sent: number; differs_at: number | null };
 }
 

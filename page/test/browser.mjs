@@ -203,8 +203,40 @@ async function madeUp(browser) {
     await sizes(browser);
     await keyboard(browser);
     await filters(browser);
+    await advice(browser);
     await silence(browser);
     await frames(browser);
+}
+
+/** What the simulator advises, as `contextpilot-llama open` passes it on: each change with all that it takes. */
+async function advice(browser) {
+    const point = (evaluated_tokens, more) => ({
+        ...{ parallel: 4, kv_unified: false, cache_ram: 8, slot_prompt_similarity: 0.1, cache_reuse: 0, store_gb: 0, prompt_tokens: 10_000, reused_tokens: 10_000 - evaluated_tokens },
+        ...{ reused_share: 1 - evaluated_tokens / 10_000, spared_share: 1 - evaluated_tokens / 10_000, evaluated_tokens, prompt_seconds: evaluated_tokens / 100, store_seconds: 0, waited_seconds: 0, refused: 0 },
+        ...{ context_bytes: 2 ** 20, host_bytes: 8 * 2 ** 20, store_bytes: 0, ...more },
+    });
+    const store = { flags: [], store_gb: 1, point: point(1000, { store_gb: 1, reused_share: 0.4, store_seconds: 0.5, store_bytes: 2 ** 30 }) };
+    const world = new World();
+    world.advice = {
+        recorded: point(6000),
+        changes: [store],
+        alone: [store, { flags: ["--cache-ram", "16"], store_gb: null, point: point(2000, { cache_ram: 16, host_bytes: 16 * 2 ** 20 }) }],
+        tokens: { prefix: 9000, behind_a_difference: 0, never_sent: 1000, differs_at: null },
+    };
+    for (let n = 0; n < 60; n += 1) world.step();
+    const served = await serve(world, built);
+    // So wide that all views are seen: nobody chooses the bill.
+    const page = await open(browser, `${served.url}#token=made-up`, { width: 3000, height: 1600 });
+    await until("the advice", page, () => document.querySelectorAll(".card code").length === 2 && document.querySelector(".advice").textContent.includes("By the simulator"));
+    const cards = await page.evaluate(() => [...document.querySelectorAll(".card")].map((card) => [card.querySelector("code").textContent, card.querySelector("p").textContent]));
+    assert.deepEqual(cards, [
+        ["CONTEXTPILOT_STORE=~/llama-store CONTEXTPILOT_STORE_GB=1", "Saves 5,000 tokens and 50 s: 90.0 % reused or loaded · 1.0 GiB more on disk, copies take 0.5 s"],
+        ["--cache-ram 16", "Saves 4,000 tokens and 40 s: 80.0 % reused · 8.0 MiB more host memory"],
+    ]);
+    assert.deepEqual(page.complaints(), []);
+    say("the simulator's advice has flags to copy, and what each takes");
+    await page.close();
+    served.close();
 }
 
 async function hostile(browser) {

@@ -136,7 +136,7 @@ export class World {
             evictions: {},
             undecided: false,
             store: { loaded_tokens: 0 },
-            recording: null,
+            recording: this.advice ? { file: "traffic" } : null,
             control: { refused: 0, work_us: 0 },
         };
     }
@@ -168,6 +168,7 @@ export async function serve(world, page, { each = 0, port = 0 } = {}) {
         else if (url.pathname === "/tree") json({ at: world.iso(world.now()), epoch: "made-up", resident: world.stats().tokens.resident, branches: world.branches });
         else if (url.pathname === "/requests/last") json({ requests: world.requests.slice(-Number(url.searchParams.get("n") ?? 10)).reverse() });
         else if (url.pathname.startsWith("/requests/")) json(world.state(decodeURIComponent(url.pathname.slice(10))));
+        else if (url.pathname === "/advice" && world.advice) json(world.advice);
         else if (url.pathname === "/events") {
             response.writeHead(200, { "Content-Type": "text/event-stream" });
             response.write(": epoch made-up\nretry: 2000\n\n");

@@ -61,4 +61,9 @@ fn six_clients_on_four_slots() {
         (engine - simulated).abs() < TOLERANCE,
         "{engine} {simulated}"
     );
+    // The same was played to six slots without a host prompt cache.
+    let setting = Setting::recorded(&traffic).unwrap();
+    let setting = setting.with_parallel(6).with_cache_ram(0).unwrap();
+    let other = simulate(&traffic, &setting).reused_share();
+    assert!((other - 0.826).abs() < TOLERANCE, "{other}");
 }

@@ -2,7 +2,7 @@ import { CAUSES, type Cause } from "../causes";
 import { add, button, el, fill, text } from "../dom";
 import { bytes, count, percent, plural, seconds } from "../format";
 import type { Model } from "../model";
-import type { Causes, Point } from "../types";
+import type { AdvisedChange, Causes, Point } from "../types";
 import type { View } from "./view";
 
 const WINDOWS: [string, number][] = [
@@ -58,7 +58,7 @@ export class BillView implements View {
         if (now === this.drawn) return;
         this.drawn = now;
         const prompt = bill.reused + bill.evaluated;
-        text(this.sums, `${plural(bill.prompts, "prompt")}, ${count(prompt)} tokens: ${percent(prompt > 0 ? bill.reused / prompt : null)} reused; evaluating the others took ${seconds(bill.seconds)}.`);
+        text(this.sums, `${plural(bill.prompts, "prompt")}, ${count(prompt)} tokens: ${percent(prompt > 0 ? bill.reused / prompt : null)} reused; evaluating the others took ${seconds(bill.seconds)}, the time of each prompt added up: of prompts that share batches, each has the whole time.`);
         const most = Math.max(1, ...CAUSES.map((cause) => cause.of(bill.causes)));
         const rows = CAUSES.filter((cause) => cause.of(bill.causes) > 0).sort((a, b) => b.of(bill.causes) - a.of(bill.causes));
         fill(this.body, ...rows.map((cause) => this.row(cause, bill, most)));
@@ -113,11 +113,15 @@ export class BillView implements View {
         if (advice) {
             const { recorded, changes, tokens } = advice;
             const of = recorded.prompt_tokens;
+            const alone = advice.alone.filter((one) => !changes.some((other) => line(other) === line(one)));
+            const cards = (all: AdvisedChange[]) => all.map((one) => this.card(line(one), saves(recorded, one.point), costs(recorded, one.point)));
             fill(
                 this.advice,
-                el("p", {}, `By the simulator, from the recorded traffic: as it was, ${percent(recorded.reused_share)} of ${count(of)} prompt tokens are reused, and evaluating the others takes ${seconds(recorded.prompt_seconds)}.`),
-                ...changes.map((change) => this.card(change.flags, saves(recorded, change.point), memory(recorded, change.point))),
+                el("p", {}, `By the simulator, from the recorded traffic: as it was, ${percent(recorded.spared_share)} of ${count(of)} prompt tokens are ${spared(recorded)}, and evaluating the others takes the server ${seconds(recorded.prompt_seconds)}.`),
+                ...cards(changes),
                 changes.length === 0 ? el("p", {}, "No flag would have helped.") : null,
+                alone.length > 0 ? el("h3", {}, "Each by itself, in place of that") : null,
+                ...cards(alone),
                 el("p", {}, `${percent(tokens.prefix / of)} of the tokens repeat the beginning of an earlier request: flags and the prefix store decide over them. ${percent(tokens.behind_a_difference / of)} were sent before, but behind something else${tokens.differs_at === null ? "" : `, mostly from token ${count(tokens.differs_at)} on`}: only the client can save these. ${percent(tokens.never_sent / of)} were never sent before.`),
             );
             return;
@@ -127,7 +131,7 @@ export class BillView implements View {
         if (rules.length === 0) add(this.advice, el("p", {}, bill.evaluated === 0 ? "Nothing was evaluated in this time." : "Nothing that was cached was evaluated again in this time."));
         for (const rule of rules) {
             const share = bill.evaluated > 0 ? rule.tokens / bill.evaluated : 0;
-            add(this.advice, this.card(rule.flags, `at most ${plural(rule.tokens, "token")} and ${seconds(bill.seconds * share)}`, rule.why));
+            add(this.advice, this.card(rule.flags.join(" "), `at most ${plural(rule.tokens, "token")} and ${seconds(bill.seconds * share)}`, rule.why));
         }
         if (report) {
             const why = report.kind === "recording" ? "This report was made without the simulator (--no-simulation)." : "The simulator needs a recording: contextpilot-llama report traffic.file";
@@ -138,8 +142,8 @@ export class BillView implements View {
         add(this.advice, el("p", { class: "note" }, file ? "What it would really bring, the simulator says from the recording of this server:" : "What it would really bring, the simulator says from a recording. Start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, then:"), this.code("contextpilot-llama advise"));
     }
 
-    private card(flags: string[], gain: string, cost: string): HTMLElement {
-        return el("div", { class: "card" }, this.code(flags.join(" ")), el("p", {}, el("b", {}, "Saves "), gain, cost ? ` · ${cost}` : ""));
+    private card(flags: string, gain: string, cost: string): HTMLElement {
+        return el("div", { class: "card" }, this.code(flags), el("p", {}, el("b", {}, "Saves "), gain, cost ? ` · ${cost}` : ""));
     }
 
     private code(line: string): HTMLElement {
@@ -156,7 +160,7 @@ export class BillView implements View {
         const { grid, advice } = this.model;
         if (grid.length === 0) return fill(this.grid);
         const head = ["--parallel", "--cache-ram", "Reused", "Evaluated", "Prompts", "Waited", "Host memory"];
-        const most = Math.max(...grid.map((point) => point.reused_share));
+        const most = Math.max(...grid.map((point) => point.spared_share));
         fill(
             this.grid,
             el("h2", {}, "The simulator's grid"),
@@ -173,9 +177,9 @@ export class BillView implements View {
                         {},
                         ...grid.map((point) => {
                             const bar = el("i", { class: "slot", "aria-hidden": "true" });
-                            bar.style.width = `${point.reused_share * 100}%`;
-                            const is = advice && same(point, advice.recorded) ? "recorded" : point.reused_share === most ? "best" : "";
-                            return el("tr", { class: is }, el("th", { scope: "row" }, `${point.parallel}${point.kv_unified ? " shared" : ""}${is === "recorded" ? " (recorded)" : ""}`), el("td", {}, point.cache_ram < 0 ? "no limit" : `${count(point.cache_ram)} MiB`), el("td", { class: "share" }, el("span", {}, bar), percent(point.reused_share)), el("td", {}, count(point.evaluated_tokens)), el("td", {}, seconds(point.prompt_seconds)), el("td", {}, seconds(point.waited_seconds)), el("td", {}, bytes(point.host_bytes)));
+                            bar.style.width = `${point.spared_share * 100}%`;
+                            const is = advice && same(point, advice.recorded) ? "recorded" : point.spared_share === most ? "best" : "";
+                            return el("tr", { class: is }, el("th", { scope: "row" }, `${point.parallel}${point.kv_unified ? " shared" : ""}${is === "recorded" ? " (recorded)" : ""}`), el("td", {}, point.cache_ram < 0 ? "no limit" : `${count(point.cache_ram)} MiB`), el("td", { class: "share" }, el("span", {}, bar), percent(point.spared_share)), el("td", {}, count(point.evaluated_tokens)), el("td", {}, seconds(point.prompt_seconds)), el("td", {}, seconds(point.waited_seconds)), el("td", {}, bytes(point.host_bytes)));
                         }),
                     ),
                 ),
@@ -188,13 +192,31 @@ function same(one: Point, other: Point): boolean {
     return one.parallel === other.parallel && one.kv_unified === other.kv_unified && one.cache_ram === other.cache_ram;
 }
 
-function saves(before: Point, after: Point): string {
-    return `${count(Math.max(0, before.evaluated_tokens - after.evaluated_tokens))} tokens and ${seconds(before.prompt_seconds - after.prompt_seconds)}: ${percent(after.reused_share)} reused`;
+/** What to start the server with. A store is set by variables, which stand in front of the command. */
+function line(change: AdvisedChange): string {
+    const store = change.store_gb === null ? [] : ["CONTEXTPILOT_STORE=~/llama-store", `CONTEXTPILOT_STORE_GB=${change.store_gb}`];
+    return [...store, ...change.flags].join(" ");
 }
 
-function memory(before: Point, after: Point): string {
-    const more = (now: number, then: number, what: string) => (now === then ? "" : `${bytes(Math.abs(now - then))} ${now > then ? "more" : "less"} ${what}`);
-    return [more(after.host_bytes, before.host_bytes, "host memory"), more(after.context_bytes, before.context_bytes, "for the context")].filter((part) => part !== "").join(", ");
+function spared(point: Point): string {
+    return point.store_gb > 0 ? "reused or loaded" : "reused";
+}
+
+function saves(before: Point, after: Point): string {
+    return `${count(Math.max(0, before.evaluated_tokens - after.evaluated_tokens))} tokens and ${seconds(before.prompt_seconds - after.prompt_seconds)}: ${percent(after.spared_share)} ${spared(after)}`;
+}
+
+/** What it takes, but for differences that nobody would notice. */
+function costs(before: Point, after: Point): string {
+    const more = (now: number, then: number, what: string) => (Math.abs(now - then) <= 0.001 * Math.max(now, then) ? "" : `${bytes(Math.abs(now - then))} ${now > then ? "more" : "less"} ${what}`);
+    return [
+        more(after.host_bytes, before.host_bytes, "host memory"),
+        more(after.context_bytes, before.context_bytes, "for the context"),
+        more(after.store_bytes, before.store_bytes, "on disk"),
+        after.store_seconds > before.store_seconds ? `copies take ${seconds(after.store_seconds)}` : "",
+    ]
+        .filter((part) => part !== "")
+        .join(", ");
 }
 
 interface Rule {

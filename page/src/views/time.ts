@@ -294,22 +294,22 @@ export class TimeView implements View {
                 const by = one.by ?? null;
                 all.push({ at, lane, kind: "evicted", who: one.id ?? null, by, label: `${one.id} fell out: ${reason(one.reason ?? "")}${by ? ` by ${by}` : ""}` });
             } else if (one.change === "replaced") {
-                all.push({ at, lane: `slot ${one.slot}`, kind: "evicted", who: number(one.id), by: number(one.by), label: `${one.by} took the place of ${count(one.tokens ?? 0)} tokens of ${one.id} in slot ${one.slot}` });
+                all.push({ at, lane: `slot ${one.slot}`, kind: "evicted", who: number(one.id), by: number(one.by), label: `${one.by} took the place of ${plural(one.tokens ?? 0, "token")} of ${one.id} in slot ${one.slot}` });
             } else if (one.change === "moved_to_host") {
-                all.push({ at, lane: "host", kind: "host", who: one.ids?.at(-1) ?? null, by: null, label: `slot ${one.slot}: ${count(one.tokens ?? 0)} tokens saved to the host cache` });
+                all.push({ at, lane: "host", kind: "host", who: one.ids?.at(-1) ?? null, by: null, label: `slot ${one.slot}: ${plural(one.tokens ?? 0, "token")} saved to the host cache` });
             } else if (one.change === "restored") {
-                all.push({ at, lane: "host", kind: "loaded", who: one.ids?.at(-1) ?? null, by: null, label: `${count(one.tokens ?? 0)} tokens loaded from the host cache into slot ${one.slot}` });
+                all.push({ at, lane: "host", kind: "loaded", who: one.ids?.at(-1) ?? null, by: null, label: `${plural(one.tokens ?? 0, "token")} loaded from the host cache into slot ${one.slot}` });
             }
         }
         for (const one of this.model.requests) {
             const loaded = one.evaluation.from.store ?? 0;
             if (loaded > 0 && one.at >= from && one.at <= to) {
-                all.push({ at: one.at, lane: "store", kind: "loaded", who: one.name, by: null, label: `${name(one.name)}: ${count(loaded)} tokens loaded from the store into slot ${one.slot}` });
+                all.push({ at: one.at, lane: "store", kind: "loaded", who: one.name, by: null, label: `${name(one.name)}: ${plural(loaded, "token")} loaded from the store into slot ${one.slot}` });
             }
             const { lost } = one.evaluation;
             // Without ids there are no events. An account says what was lost to whom.
             if (lost && one.at >= from && one.at <= to && (typeof lost.by === "number" || this.model.changes.length === 0)) {
-                all.push({ at: Date.parse(lost.when), lane: `slot ${one.slot}`, kind: "evicted", who: one.name, by: lost.by, label: `${count(lost.tokens)} tokens of ${name(one.name)} had been lost: ${reason(lost.reason)}${lost.by === null ? "" : ` by ${name(lost.by)}`}` });
+                all.push({ at: Date.parse(lost.when), lane: `slot ${one.slot}`, kind: "evicted", who: one.name, by: lost.by, label: `${plural(lost.tokens, "token")} of ${name(one.name)} had been lost: ${reason(lost.reason)}${lost.by === null ? "" : ` by ${name(lost.by)}`}` });
             }
         }
         return all.sort((a, b) => a.at - b.at);
