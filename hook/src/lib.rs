@@ -28,7 +28,7 @@
 //! | [`hooks`] | the functions that are called in place of the host's, a few lines each |
 //! | [`library`] | implements the worker's interface to the hook |
 //! | [`start`] | the constructor, the start of the threads, and the end of the process |
-//! | [`memory`] | every bound of memory, in one table |
+//! | [`memory_bounds`] | every bound of memory, in one table |
 //!
 //! A hook calls the original, notes what happened, and returns. It never blocks, takes no contended
 //! lock, allocates within stated bounds, lets the host's exceptions pass, lets no panic of ours

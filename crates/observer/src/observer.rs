@@ -7,8 +7,8 @@ use contextpilot_control::{
     Timestamp,
 };
 use contextpilot_residency::{
-    Accounts, Arrival, BufferId, ContextId, EvaluationId, Event, Fact, Ledger, Place, Reason,
-    RequestId, SequenceId, TokenCounts,
+    Accounts, Arrival, BufferId, ContextId, EvaluationId, Fact, Ledger, Place, Reason, RequestId,
+    SequenceId, TokenCounts, Upcoming,
 };
 
 use crate::evaluations::Evaluations;
@@ -30,8 +30,9 @@ pub(crate) use prompts::SlotTimes;
 use prompts::{Launch, Unclaimed};
 use whereabouts::Live;
 
-/// Watches an [observed](Ledger::observed) ledger. Call [`before`](Self::before) with each event, then
-/// let the ledger apply it, then call [`fact`](Self::fact) with each fact and [`after`](Self::after).
+/// Watches an [observed](Ledger::observed) ledger. For each event call
+/// [`upcoming`](Self::upcoming) with what it is about to change, let the ledger apply it, then call
+/// [`fact`](Self::fact) with each fact, and [`after`](Self::after).
 #[derive(Debug)]
 pub struct Observer {
     pub(crate) epoch: String,
@@ -156,16 +157,19 @@ impl Observer {
         }
     }
 
-    /// Call before the ledger applies an event.
-    pub fn before(&mut self, event: &Event, ledger: &Ledger) {
+    /// Call with all that the ledger [says](Ledger::upcoming) before it applies an event.
+    pub fn upcoming(&mut self, upcoming: Upcoming<'_>, ledger: &Ledger) {
         if let Some(accounts) = &mut self.accounts {
-            accounts.before(event, ledger);
+            accounts.upcoming(upcoming, ledger);
         }
     }
 
     /// Call with each fact that the ledger told of an event, which happened at `at`. The ledger has
     /// applied the event.
     pub fn fact(&mut self, fact: &Fact, at: Stamp, now: Now, ledger: &Ledger) {
+        if let Some(accounts) = &mut self.accounts {
+            accounts.fact(fact);
+        }
         match *fact {
             Fact::Awaited { ref id } => {
                 let live = Live {
@@ -185,7 +189,9 @@ impl Observer {
                 place,
                 ref by,
             } => self.evicted(id, reason, place, by.as_ref(), now),
-            Fact::Posted { arrival, ref id } => {
+            Fact::Posted {
+                arrival, ref id, ..
+            } => {
                 let work = self.works.entry(arrival).or_default();
                 work.id.clone_from(id);
                 work.tasks += 1;
@@ -248,7 +254,7 @@ impl Observer {
             Fact::Restored {
                 sequence, tokens, ..
             } => self.restored(sequence, tokens, now, ledger),
-            Fact::Checkpointed { buffer } => {
+            Fact::Checkpointed { buffer, .. } => {
                 if let Some(buffer) = self.buffers.get_mut(&buffer) {
                     buffer.kind = Kind::Checkpoint;
                 }
@@ -268,7 +274,10 @@ impl Observer {
                 self.works.clear();
                 self.unclaimed.clear();
             }
-            Fact::Adapters { .. } => {}
+            Fact::Adapters { .. }
+            | Fact::Uncached { .. }
+            | Fact::NamedAdapters { .. }
+            | Fact::Quiet { .. } => {}
         }
     }
 

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use contextpilot_residency::{
-    Adapter, Arrival, Compared, Event, Fact, Ledger, Scale, SequenceId, TaskId, Token, Wishes,
+    Adapter, Arrival, BufferId, Compared, Fact, Ledger, Reason, Scale, SequenceId, Successor,
+    TaskId, Token, Upcoming, Wishes,
 };
 use contextpilot_traffic::{Applied, Key, Memory, Recorded, Setup, SizeKind, Writer};
 
 use crate::note::{Note, Stamp};
-use slot::SlotRecord;
+use slot::{Open, SlotRecord};
 use stage::Stage;
 
 mod changes;
@@ -31,8 +32,8 @@ const OVER: Duration = Duration::from_secs(1);
 
 /// Watches an [observed](Ledger::observed) ledger, and makes a recording of what it sees.
 ///
-/// Call [`note`](Self::note) with each note; for each event [`before`](Self::before), then let the
-/// ledger apply it, then [`fact`](Self::fact) with each fact. Append [`take`](Self::take) to the file.
+/// Call [`note`](Self::note) with each note; for each event [`upcoming`](Self::upcoming) with what it is about to
+/// change, then let the ledger apply it, then [`fact`](Self::fact) with each fact. Append [`take`](Self::take) to the file.
 #[derive(Debug)]
 pub struct Recorder {
     writer: Writer,
@@ -46,7 +47,7 @@ pub struct Recorder {
     tasks: HashMap<TaskId, Posted>,
     slots: BTreeMap<SequenceId, SlotRecord>,
     /// The buffer that the next event saves to, and its size in bytes.
-    buffer: Option<(contextpilot_residency::BufferId, u64)>,
+    buffer: Option<(BufferId, u64)>,
     /// The kinds and classes of length of which a size was recorded.
     sampled: HashSet<(bool, u32)>,
     /// The number of rows of media whose rows share a position, by the media's token.
@@ -140,119 +141,48 @@ impl Recorder {
         }
     }
 
-    /// Call before the ledger applies an event.
-    pub fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) {
-        let is_primary = |context| ledger.primary().is_none_or(|primary| primary == context);
-        match *event {
-            Event::Posted { arrival, task, .. } => self.posted(arrival, task, at),
-            Event::Uncached { task } => self.task(task).forgotten = true,
-            Event::NamedAdapters { task, ref scales } => {
-                self.task(task).named = Some(scales.clone());
-            }
-            Event::Adapters {
-                context,
-                ref adapters,
-                compared,
-            } if is_primary(context) => {
-                self.compares_always = compared == Compared::Always;
-                self.adapters.clone_from(adapters);
-                self.applied = self.applied(adapters);
-            }
-            Event::Launched { sequence, task }
-            | Event::LaunchedUnclaimed {
-                sequence,
-                likely: task,
-                ..
-            } => self.launched(sequence, task, at, ledger),
-            Event::Submitted {
-                context,
-                ref entries,
-            } if is_primary(context) => {
+    /// Call with all that the ledger [says](Ledger::upcoming) before it applies an event.
+    pub fn upcoming(&mut self, upcoming: Upcoming<'_>, at: Stamp, ledger: &Ledger) {
+        match upcoming {
+            Upcoming::Launch { sequence, task } => self.launched(sequence, task, at, ledger),
+            Upcoming::Batch { entries } => {
                 self.stage.submitted();
                 self.submitted(entries);
             }
-            Event::Loaded {
-                context,
-                sequence,
-                from,
-                to,
-            } if is_primary(context) => self.loaded(sequence, from, to),
-            Event::Evaluated {
-                context,
-                ref failed,
-            } if is_primary(context) => {
-                self.stage.evaluated(!failed.is_empty());
+            Upcoming::Loaded { sequence, from, to } => self.loaded(sequence, from, to),
+            Upcoming::BatchEnd { failed } => {
+                self.stage.evaluated(failed);
                 self.evaluated(at);
             }
-            Event::Saved {
-                context,
-                sequence,
-                buffer,
-            } if is_primary(context) => {
+            Upcoming::Save { sequence, buffer } => {
                 self.close(sequence, ledger);
                 self.stage.saved(sequence);
-                let sized = self.buffer.take().filter(|&(sized, _)| sized == buffer);
-                if let Some((_, bytes)) = sized {
-                    self.size(SizeKind::State, ledger.held(sequence), bytes);
+                self.sized(buffer, SizeKind::State, ledger.held(sequence));
+            }
+            Upcoming::Removal { sequence, from, to } => {
+                self.removed(sequence, (from, to), at, ledger);
+            }
+            Upcoming::Shift {
+                sequence, delta, ..
+            } => {
+                if let Some(open) = self.open(sequence).filter(|open| !open.prompting) {
+                    open.discarded -= i64::from(delta);
                 }
             }
-            Event::Checkpointed { buffer, last, .. } => {
-                let sized = self.buffer.take().filter(|&(sized, _)| sized == buffer);
-                if let (Some((_, bytes)), Ok(last)) = (sized, u32::try_from(last)) {
-                    self.size(SizeKind::Checkpoint, last + 1, bytes);
+            Upcoming::Emptied { sequence, reason } => match reason {
+                Reason::OutOfStep => self.obscured(sequence, at, ledger),
+                _ => self.close(sequence, ledger),
+            },
+            Upcoming::Replaced { sequence, by } => match by {
+                Successor::Host => {
+                    self.close(sequence, ledger);
+                    self.stage.loaded(sequence);
                 }
-            }
-            Event::Restored {
-                context, sequence, ..
-            } if is_primary(context) => {
-                self.close(sequence, ledger);
-                self.stage.loaded(sequence);
-            }
-            Event::Replaced {
-                context,
-                sequence,
-                ref tokens,
-            } if is_primary(context) => self.replaced(sequence, tokens, at, ledger),
-            Event::Obscured { context, sequence } if is_primary(context) => {
-                self.obscured(sequence, at, ledger);
-            }
-            Event::Removed {
-                context,
-                sequence,
-                from,
-                to,
-            } if is_primary(context) => self.removed(sequence, (from, to), at, ledger),
-            Event::Shifted {
-                context,
-                sequence,
-                delta,
-                ..
-            } if is_primary(context) => {
-                let slot = self.slots.get_mut(&sequence);
-                if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
-                    if !open.prompting {
-                        open.discarded -= i64::from(delta);
-                    }
-                }
-            }
-            Event::Cleared { context } | Event::ContextFreed { context } if is_primary(context) => {
-                self.finish(ledger);
-            }
-            Event::Bounded { context, window } if is_primary(context) => {
-                self.setup.memory = match window {
-                    0 => Memory::Recurrent,
-                    window => Memory::Window(window),
-                };
-                let recorded = self.writer.setup(&self.setup);
-                append(recorded, &mut self.out, &mut self.full);
-            }
-            Event::Quiet { elapsed } if elapsed >= OVER => self.close_answered(ledger),
-            Event::OutOfStep => {
-                self.slots.clear();
-                self.wishes.clear();
-                self.tasks.clear();
-            }
-            _ => {}
+                Successor::File(tokens) => self.replaced(sequence, tokens, at, ledger),
+                // A further answer to a prompt: a fact will say so.
+                Successor::Slot => {}
+            },
+            Upcoming::Dropped { .. } => {}
         }
     }
 
@@ -260,10 +190,23 @@ impl Recorder {
     /// applied the event.
     pub fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
         match *fact {
+            Fact::Posted { arrival, task, .. } => self.posted(arrival, task, at),
+            Fact::Uncached { task } => self.task(task).forgotten = true,
+            Fact::NamedAdapters { task, ref scales } => {
+                self.task(task).named = Some(scales.clone());
+            }
+            Fact::Adapters {
+                ref adapters,
+                primary: true,
+                compared,
+            } => {
+                self.compares_always = compared == Compared::Always;
+                self.adapters.clone_from(adapters);
+                self.applied = self.applied(adapters);
+            }
             Fact::Answered { arrival, .. } => self.answered(arrival),
             Fact::BatchEvaluated { sequence } => {
-                let slot = self.slots.get_mut(&sequence);
-                if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
+                if let Some(open) = self.open(sequence) {
                     open.record.prompted = micros(at);
                 }
             }
@@ -274,8 +217,31 @@ impl Recorder {
                 ..
             } => self.prompt_evaluated(sequence, counts, answers, ledger),
             Fact::TookOver { source, target, .. } => self.took_over(source, target),
+            Fact::Checkpointed { buffer, last } => {
+                let tokens = u32::try_from(last).map_or(0, |last| last + 1);
+                self.sized(buffer, SizeKind::Checkpoint, tokens);
+            }
+            Fact::Bounded { context, window } if ledger.primary() == Some(context) => {
+                self.setup.memory = match window {
+                    0 => Memory::Recurrent,
+                    window => Memory::Window(window),
+                };
+                let recorded = self.writer.setup(&self.setup);
+                append(recorded, &mut self.out, &mut self.full);
+            }
+            Fact::Quiet { elapsed } if elapsed >= OVER => self.close_answered(ledger),
+            Fact::OutOfStep => {
+                self.slots.clear();
+                self.wishes.clear();
+                self.tasks.clear();
+            }
             _ => {}
         }
+    }
+
+    /// The request that a slot works on, or has worked on last.
+    fn open(&mut self, sequence: SequenceId) -> Option<&mut Open> {
+        self.slots.get_mut(&sequence)?.open.as_mut()
     }
 
     /// Writes the requests that were answered. Not further answers to a prompt (`n`): it is known by them that

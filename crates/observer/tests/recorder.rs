@@ -43,7 +43,12 @@ impl Scene {
 
     fn apply(&mut self, event: Event) {
         let now = self.now();
-        self.recorder.before(&event, now, &self.ledger);
+        let Self {
+            recorder, ledger, ..
+        } = self;
+        ledger.upcoming(&event, &mut |upcoming| {
+            recorder.upcoming(upcoming, now, ledger)
+        });
         let mut facts = Vec::new();
         self.ledger.apply(event, &mut facts);
         for fact in &facts {

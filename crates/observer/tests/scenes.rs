@@ -42,7 +42,10 @@ impl Scene {
 
     fn apply(&mut self, event: Event) {
         let now = self.now();
-        self.observer.before(&event, &self.ledger);
+        let Self {
+            observer, ledger, ..
+        } = self;
+        ledger.upcoming(&event, &mut |upcoming| observer.upcoming(upcoming, ledger));
         let mut facts: Vec<Fact> = Vec::new();
         self.ledger.apply(event, &mut facts);
         for fact in &facts {

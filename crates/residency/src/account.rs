@@ -1,7 +1,7 @@
 //! Why prompts were evaluated: an account for each, whose numbers add up to the engine's.
 //!
 //! ```text
-//!  events ──► Accounts::before ──► ledger ──► Accounts::after
+//!  Accounts::upcoming ──► ledger applies an event ──► Accounts::fact ──► Accounts::after
 //!                 │  what is cached when a prompt's first batch is submitted
 //!                 │  what slots and buffers are about to lose
 //!                 ▼
@@ -43,8 +43,8 @@ pub use matching::{Choice, Match, Matched, Occupied};
 pub use rules::Rules;
 pub use types::{Account, Around, Causes, Diverged, Elsewhere, Loss, Sources, Taking, Wishes};
 
-/// Accounts for prompts. Call [`Self::before`] with each event, let the ledger apply it, and call
-/// [`Self::after`].
+/// Accounts for prompts. Call [`Self::upcoming`] with all that the [ledger](Ledger::upcoming) says before it
+/// applies an event, [`Self::fact`] with each fact that it tells of it, and then [`Self::after`].
 #[derive(Debug)]
 pub struct Accounts {
     rules: Rules,
@@ -136,7 +136,7 @@ impl Accounts {
             going: Vec::new(),
             batch: Vec::new(),
             launching: None,
-            clock: 0,
+            clock: 1,
             batched: 0,
             launched: None,
             last: 0,

@@ -1,7 +1,9 @@
 //! Facts: what the ledger says of the events that it was given.
 
-use crate::adapters::Compared;
+use crate::adapters::{Adapter, Compared, Scale};
 use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
+use crate::token::Position;
+use std::time::Duration;
 
 /// Something that has happened, with all that follows from it.
 ///
@@ -42,8 +44,22 @@ pub enum Fact {
     Posted {
         /// The request.
         arrival: Arrival,
+        /// The task.
+        task: TaskId,
         /// Its id, if it has one.
         id: Option<RequestId>,
+    },
+    /// The server will forget the prompt of a task: see [`Event::Uncached`](crate::Event::Uncached).
+    Uncached {
+        /// The task.
+        task: TaskId,
+    },
+    /// The request of a task names LoRA adapters: see [`Event::NamedAdapters`](crate::Event::NamedAdapters).
+    NamedAdapters {
+        /// The task.
+        task: TaskId,
+        /// The index of each named adapter, and its scale.
+        scales: Vec<(i32, Scale)>,
     },
     /// The server has answered a request, or its client is gone. The prompts whose ends only this tells
     /// ([`Self::PromptEvaluated`]) come before.
@@ -146,6 +162,8 @@ pub enum Fact {
     Checkpointed {
         /// The buffer.
         buffer: BufferId,
+        /// The last position of its sequence at that time.
+        last: Position,
     },
     /// A buffer holds nothing that counts, or not any more.
     Freed {
@@ -168,10 +186,17 @@ pub enum Fact {
     },
     /// The server applied LoRA adapters, in any context.
     Adapters {
-        /// How many it has.
-        adapters: usize,
+        /// All that it has, or all that it applies: see [`Event::Adapters`](crate::Event::Adapters).
+        adapters: Vec<Adapter>,
+        /// The context is the primary one.
+        primary: bool,
         /// For which requests it compares adapters.
         compared: Compared,
+    },
+    /// The engine has done nothing for this long, and what only an evaluation could have decided is decided.
+    Quiet {
+        /// The time since the last event of the engine.
+        elapsed: Duration,
     },
     /// Events were lost: nothing is known any more of slots and of the requests that they work for.
     OutOfStep,
@@ -245,26 +270,6 @@ pub enum Reason {
     Reset,
     /// More requests were live than can be tracked, so the oldest was evicted.
     TooMany,
-}
-
-impl Reason {
-    /// The word for logs and metrics. It does not change between versions.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Overwritten => "overwritten",
-            Self::Cleared => "cleared",
-            Self::Shifted => "shifted",
-            Self::DroppedFromHost => "dropped_from_host",
-            Self::OutOfReach => "out_of_reach",
-            Self::AdaptersChanged => "adapters_changed",
-            Self::ContextFreed => "context_freed",
-            Self::NeverCached => "never_cached",
-            Self::OutOfStep => "out_of_step",
-            Self::Reset => "reset",
-            Self::TooMany => "too_many",
-        }
-    }
 }
 
 /// Where a request's prompt is, or was last.

@@ -90,7 +90,7 @@ impl Jobs {
         request.tasks.push(task);
         self.tasks.insert(task, arrival);
         let id = id.cloned();
-        facts.push(Fact::Posted { arrival, id });
+        facts.push(Fact::Posted { arrival, task, id });
     }
 
     pub(crate) fn answered(

@@ -29,10 +29,12 @@ mod shape;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
+mod upcoming;
 
 pub use query::{Contents, Likeness, Saved, Unfinished, Whereabouts};
 pub use reusable::CacheEntry;
 pub use shape::{Branch, Merged};
+pub use upcoming::{Successor, Upcoming};
 
 /// Requests that may be live at once. Beyond that, the oldest request is evicted
 /// ([`Reason::TooMany`]). Without this bound, equal prompts under ever new ids could grow without
@@ -155,16 +157,25 @@ impl Ledger {
             Event::ContextFreed { context } => self.context_freed(context, facts),
             Event::Posted { arrival, task, id } => self.posted(arrival, task, id, facts),
             Event::Answered { arrival, id } => self.answered(arrival, id, facts),
-            Event::Uncached { task } => self.requests.uncached(task),
-            Event::NamedAdapters { task, scales } => self.adapters.name(task, scales),
+            Event::Uncached { task } => {
+                self.requests.uncached(task);
+                self.tell(facts, || Fact::Uncached { task });
+            }
+            Event::NamedAdapters { task, scales } => {
+                self.tell(facts, || Fact::NamedAdapters {
+                    task,
+                    scales: scales.clone(),
+                });
+                self.adapters.name(task, scales);
+            }
             Event::Adapters {
                 context,
                 adapters,
                 compared,
             } => {
-                let count = adapters.len();
                 self.tell(facts, || Fact::Adapters {
-                    adapters: count,
+                    adapters: adapters.clone(),
+                    primary: self.counts_as_primary(context),
                     compared,
                 });
                 self.apply_adapters(context, adapters, compared, facts);
@@ -195,12 +206,15 @@ impl Ledger {
                 from,
                 to,
             } => {
-                let is_primary = self.primary().is_none_or(|primary| primary == context);
+                let is_primary = self.counts_as_primary(context);
                 if let Some(jobs) = self.jobs.as_mut().filter(|_| is_primary) {
                     jobs.loaded(sequence, to - from);
                 }
             }
-            Event::Quiet { elapsed } => self.quiet(elapsed, facts),
+            Event::Quiet { elapsed } => {
+                self.quiet(elapsed, facts);
+                self.tell(facts, || Fact::Quiet { elapsed });
+            }
             Event::OutOfStep => self.out_of_step(facts),
             Event::Reset => self.reset(facts),
             Event::Freed { buffer } => {

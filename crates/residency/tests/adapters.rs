@@ -117,12 +117,12 @@ fn an_equal_prompt_under_other_adapters_evicts_the_first() {
     assert_eq!(
         server.lost(),
         [
-            "a evicted: adapters_changed, slot 0",
-            "again evicted: adapters_changed, slot 0"
+            "a evicted: AdaptersChanged, slot 0",
+            "again evicted: AdaptersChanged, slot 0"
         ]
     );
     server.named(0, "weak", "a prompt", (WEAK_A, true));
-    assert_eq!(server.lost(), ["b evicted: adapters_changed, slot 0"]);
+    assert_eq!(server.lost(), ["b evicted: AdaptersChanged, slot 0"]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn when_a_task_names_other_adapters_its_slot_is_empty_from_the_launch_on() {
     });
     server.said();
     server.launch(0, request.task);
-    assert_eq!(server.lost(), ["a evicted: adapters_changed, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: AdaptersChanged, slot 0"]);
     // The client goes away before anything is evaluated: the tokens are not found again.
     server.answer(request);
     server.quiet(200);
@@ -152,7 +152,7 @@ fn a_request_that_names_no_adapters_stays_cached_under_any() {
     assert!(server.lost().is_empty());
     // What is applied without being named takes the slot from "a", but not from "none".
     server.unnamed(0, "none again", "a prompt", NONE);
-    assert_eq!(server.lost(), ["a evicted: adapters_changed, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: AdaptersChanged, slot 0"]);
     server.unnamed(0, "all", "a prompt", B);
     assert!(server.lost().is_empty());
     server.prompt(0, "other", "another one");
@@ -169,10 +169,10 @@ fn when_slots_work_under_different_adapters_each_request_is_cached_in_its_own_sl
     let found = server.ledger.whereabouts("b").expect("it is live");
     assert_eq!(found.sequences, [1]);
     server.named(0, "c", "something else", (A, false));
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 0"]);
     server.remove(1, -1, -1);
     server.quiet(50);
-    assert_eq!(server.lost(), ["b evicted: cleared, slot 1"]);
+    assert_eq!(server.lost(), ["b evicted: Cleared, slot 1"]);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_host_entry_keeps_a_prompt_cached_for_any_adapters() {
     // Another slot, or this one after a request for A, would load it and use it.
     assert!(server.lost().is_empty());
     server.free(1);
-    assert_eq!(server.lost(), ["a evicted: dropped_from_host, host"]);
+    assert_eq!(server.lost(), ["a evicted: DroppedFromHost, host"]);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn after_a_load_from_the_host_cache_the_next_batch_decides_the_adapters() {
     server.restore(0, 1, "a prompt");
     server.free(1);
     server.named(0, "more", "a prompt and more", (A, true));
-    assert_eq!(server.lost(), ["b evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["b evicted: Overwritten, slot 0"]);
     // For B, it is used.
     server.put_by(0, 2);
     server.restore(0, 2, "a prompt and more");
@@ -208,8 +208,8 @@ fn after_a_load_from_the_host_cache_the_next_batch_decides_the_adapters() {
     assert_eq!(
         server.lost(),
         [
-            "a evicted: adapters_changed, slot 0",
-            "more evicted: adapters_changed, slot 0"
+            "a evicted: AdaptersChanged, slot 0",
+            "more evicted: AdaptersChanged, slot 0"
         ]
     );
 }
@@ -225,7 +225,7 @@ fn if_no_batch_follows_a_load_the_slot_stays_at_its_former_adapters() {
     server.said();
     assert!(server.ledger.awaits_silence());
     server.quiet(200);
-    assert_eq!(server.lost(), ["a evicted: adapters_changed, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: AdaptersChanged, slot 0"]);
     assert!(!server.ledger.awaits_silence());
 }
 
@@ -235,7 +235,7 @@ fn a_copy_of_a_slot_works_under_the_same_adapters() {
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "something", (B, false));
     server.copy(0, 1);
-    assert_eq!(server.lost(), ["b evicted: overwritten, slot 1"]);
+    assert_eq!(server.lost(), ["b evicted: Overwritten, slot 1"]);
     server.prompt(0, "c", "another");
     assert!(server.lost().is_empty(), "the copy serves a");
 }
@@ -247,7 +247,7 @@ fn of_a_prompt_that_activates_an_adapter_only_what_comes_before_counts() {
     // The server reuses the tokens before the activation, except for the last one.
     server.named(0, "invoked", "a prompt#$ and more", (INVOKED, false));
     // The server empties an activated slot for a request without adapters.
-    assert_eq!(server.lost(), ["base evicted: adapters_changed, slot 0"]);
+    assert_eq!(server.lost(), ["base evicted: AdaptersChanged, slot 0"]);
     server.named(0, "base", "a prompt", (NONE, true));
     // The reverse evicts nothing: the server does not empty a slot without adapters for "invoked". And
     // it never reuses tokens from the activation on, so their loss does not count.
@@ -256,8 +256,8 @@ fn of_a_prompt_that_activates_an_adapter_only_what_comes_before_counts() {
     assert_eq!(
         server.lost(),
         [
-            "base evicted: overwritten, slot 0",
-            "invoked evicted: overwritten, slot 0"
+            "base evicted: Overwritten, slot 0",
+            "invoked evicted: Overwritten, slot 0"
         ]
     );
 }
@@ -266,7 +266,7 @@ fn of_a_prompt_that_activates_an_adapter_only_what_comes_before_counts() {
 fn a_prompt_that_activates_an_adapter_at_its_second_token_is_never_cached() {
     let mut server = Server::start();
     server.named(0, "first", "x#$ and more", (INVOKED, false));
-    assert_eq!(server.lost(), ["first evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["first evicted: NeverCached, nowhere"]);
     // The server overlooks an activation at the first token.
     server.named(0, "nothing", "#$ and more", (INVOKED, false));
     assert!(server.lost().is_empty());
@@ -350,11 +350,11 @@ fn on_servers_of_2025_a_request_is_cached_only_under_the_adapters_of_its_evaluat
     server.compared(1, "b", "a prompt", (B, false));
     assert!(server.lost().is_empty());
     server.compared(0, "a", "a prompt", (A, true));
-    assert_eq!(server.lost(), ["base evicted: adapters_changed, slot 0"]);
+    assert_eq!(server.lost(), ["base evicted: AdaptersChanged, slot 0"]);
     server.compared(0, "more", "a prompt and more", (A, false));
     assert!(server.lost().is_empty());
     server.compared(1, "base", "a prompt", (NONE, true));
-    assert_eq!(server.lost(), ["b evicted: adapters_changed, slot 1"]);
+    assert_eq!(server.lost(), ["b evicted: AdaptersChanged, slot 1"]);
 }
 
 #[test]
@@ -370,8 +370,8 @@ fn after_a_task_that_was_never_evaluated_the_slots_adapters_are_not_known() {
     assert_eq!(
         server.lost(),
         [
-            "a evicted: adapters_changed, slot 0",
-            "b evicted: never_cached, nowhere"
+            "a evicted: AdaptersChanged, slot 0",
+            "b evicted: NeverCached, nowhere"
         ]
     );
 
@@ -383,7 +383,7 @@ fn after_a_task_that_was_never_evaluated_the_slots_adapters_are_not_known() {
     server.answer(request);
     server.quiet(200);
     server.named(0, "f", "a prompt", (A, false));
-    assert_eq!(server.lost(), ["e evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["e evicted: NeverCached, nowhere"]);
 }
 
 #[test]
@@ -403,8 +403,8 @@ fn a_refused_task_leaves_the_slot_at_the_adapters_that_it_names() {
     assert_eq!(
         server.lost(),
         [
-            "base evicted: adapters_changed, slot 0",
-            "refused evicted: never_cached, nowhere"
+            "base evicted: AdaptersChanged, slot 0",
+            "refused evicted: NeverCached, nowhere"
         ]
     );
 }
@@ -424,14 +424,14 @@ fn a_task_whose_launch_was_not_seen_may_have_changed_any_slot() {
     };
     // Tasks that name none got B last, so slots under B are unchanged. The slot under A may have changed.
     untied(&mut server, 101, None);
-    assert_eq!(server.lost(), ["a evicted: adapters_changed, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: AdaptersChanged, slot 0"]);
     // A task that names A may have emptied any slot that worked under B.
     untied(&mut server, 102, Some(0));
     assert_eq!(
         server.lost(),
         [
-            "b evicted: out_of_step, slot 1",
-            "c evicted: out_of_step, slot 2"
+            "b evicted: OutOfStep, slot 1",
+            "c evicted: OutOfStep, slot 2"
         ]
     );
     // After the next removal and batch, the slot is known again.
@@ -465,5 +465,5 @@ fn after_lost_events_adapters_are_unknown_until_they_are_reported_again() {
     server.remove(0, 0, -1);
     server.submit(0, &text("a prompt"), true);
     server.done();
-    assert_eq!(server.lost(), ["c evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["c evicted: NeverCached, nowhere"]);
 }

@@ -41,7 +41,7 @@ fn an_evaluation_that_ends_half_way_leaves_what_the_engine_has() {
     server.answer(request);
     assert_eq!(server.ledger.held(0), 8);
     server.quiet(100);
-    assert_eq!(server.lost(), ["b evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["b evicted: NeverCached, nowhere"]);
     assert_eq!(server.ledger.tokens(), 8);
 }
 
@@ -50,7 +50,7 @@ fn an_engine_that_holds_more_than_the_ledger_knows_evicts_the_slot() {
     let mut server = Server::start();
     server.prompt(0, "a", "four");
     server.failed(&[(0, 99)]);
-    assert_eq!(server.lost(), ["a evicted: out_of_step, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: OutOfStep, slot 0"]);
 }
 
 // ---- contexts ----------------------------------------------------------
@@ -80,8 +80,8 @@ fn a_context_that_is_freed_takes_all_along_in_slots_and_in_host_memory() {
     assert_eq!(
         server.lost(),
         [
-            "a evicted: context_freed, slot 0",
-            "b evicted: context_freed, host"
+            "a evicted: ContextFreed, slot 0",
+            "b evicted: ContextFreed, host"
         ]
     );
     server.apply(Event::ContextCreated {
@@ -133,7 +133,7 @@ fn different_images_never_match() {
         server.quiet(1_000);
         let lost: Vec<_> = lost
             .iter()
-            .map(|id| format!("{id} evicted: cleared, slot {slot}"))
+            .map(|id| format!("{id} evicted: Cleared, slot {slot}"))
             .collect();
         assert_eq!(server.lost(), lost);
     }
@@ -212,5 +212,5 @@ fn a_gap_after_text_is_not_believed() {
     let mut server = Server::start();
     server.prompt(0, "a", "text");
     server.submit_entries(entries(0, 9, &text("far"), true));
-    assert_eq!(server.lost(), ["a evicted: out_of_step, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: OutOfStep, slot 0"]);
 }

@@ -79,6 +79,7 @@ fn the_facts_of_a_request_come_in_their_order() {
     };
     let posted = Fact::Posted {
         arrival,
+        task: 1,
         id: id.clone(),
     };
     assert_eq!(facts, [posted, awaited, took]);

@@ -81,7 +81,7 @@ fn a_long_prompt_with_a_checkpoint_near_its_end_stays_cached() {
 fn a_short_prompt_with_its_checkpoint_four_tokens_before_the_end_is_out_of_reach() {
     let mut server = bounded(0);
     prompt(&mut server, 0, ("a", "a short prompt"), [9, 13], 0xc0);
-    assert_eq!(server.lost(), ["a evicted: out_of_reach, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn when_its_only_checkpoint_is_freed_a_prompt_is_out_of_reach() {
     // The server may be about to change the slot, so the next batch or silence decides.
     assert_eq!(server.lost(), NOTHING);
     server.quiet(10);
-    assert_eq!(server.lost(), ["a evicted: out_of_reach, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn without_a_checkpoint_a_prompt_is_cached_until_memory_no_longer_has_its_window
     generate(&mut server, 0, "x", 48);
     assert_eq!(server.lost(), NOTHING);
     generate(&mut server, 0, "y", 49);
-    assert_eq!(server.lost(), ["a evicted: out_of_reach, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_prompt_that_is_continued_needs_its_own_checkpoint() {
     assert_eq!(server.lost(), NOTHING);
     server.free(0xc0);
     generate(&mut server, 0, "x", 200);
-    assert_eq!(server.lost(), ["a evicted: out_of_reach, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_host_entry_keeps_copies_of_the_checkpoints_and_restores_them() {
     assert_eq!(server.lost(), NOTHING);
     server.remove(1, -1, -1);
     server.quiet(10);
-    assert_eq!(server.lost(), ["a evicted: cleared, slot 1"]);
+    assert_eq!(server.lost(), ["a evicted: Cleared, slot 1"]);
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn a_prompt_in_two_slots_is_cached_until_both_have_lost_their_checkpoints() {
     assert_eq!(
         server.lost(),
         [
-            "a evicted: out_of_reach, slot 1",
-            "b evicted: out_of_reach, slot 1"
+            "a evicted: OutOfReach, slot 1",
+            "b evicted: OutOfReach, slot 1"
         ]
     );
 }
@@ -179,7 +179,7 @@ fn a_checkpoint_made_during_generation_does_not_keep_the_prompt_cached() {
     });
     server.free(0xc0);
     generate(&mut server, 0, "x", 100);
-    assert_eq!(server.lost(), ["a evicted: out_of_reach, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn an_id_that_comes_again_takes_the_older_ones_place() {
     server.done();
     assert_eq!(server.said(), ["a cached in slot 1"]);
     server.prompt(1, "c", "more");
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 1"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 1"]);
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_request_that_is_rejected_without_a_task_was_never_cached() {
         arrival: contextpilot_residency::Arrival(7),
         id: Some("a".into()),
     });
-    assert_eq!(server.lost(), ["a evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["a evicted: NeverCached, nowhere"]);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_task_that_is_never_launched_was_never_cached() {
     server.quiet(10_000);
     assert_eq!(server.lost(), NOTHING, "it may be waiting for a slot");
     server.answer(request);
-    assert_eq!(server.lost(), ["a evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["a evicted: NeverCached, nowhere"]);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_prompt_that_is_too_long_is_launched_and_answered_and_never_evaluated() {
     server.quiet(99);
     assert_eq!(server.lost(), NOTHING);
     server.quiet(100);
-    assert_eq!(server.lost(), ["a evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["a evicted: NeverCached, nowhere"]);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_prompt_that_is_too_long_is_over_when_its_slot_takes_the_next_task() {
     server.answer(request);
     let next = server.post("b");
     server.launch(0, next.task);
-    assert_eq!(server.lost(), ["a evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["a evicted: NeverCached, nowhere"]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_request_that_is_cancelled_in_its_prompt_is_over_in_silence() {
     assert_eq!(server.lost(), NOTHING, "its batch is still evaluated");
     server.done();
     server.quiet(100);
-    assert_eq!(server.lost(), ["a evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["a evicted: NeverCached, nowhere"]);
     assert_eq!(server.ledger.held(0), 14, "the slot keeps what it has");
 }
 
@@ -112,8 +112,8 @@ fn what_a_cancelled_request_was_on_its_way_back_to_is_lost_in_silence() {
     assert_eq!(
         server.lost(),
         [
-            "a evicted: overwritten, slot 0",
-            "b evicted: never_cached, nowhere"
+            "a evicted: Overwritten, slot 0",
+            "b evicted: NeverCached, nowhere"
         ]
     );
 }
@@ -129,7 +129,7 @@ fn a_task_without_an_id_is_given_a_second() {
     server.quiet(999);
     assert_eq!(server.lost(), NOTHING);
     server.quiet(1_000);
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 0"]);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn an_eviction_is_reported_once() {
     server.generate(0, " and a long answer");
     server.remove(0, 1, 9);
     server.shift(0, 9, -1, -8);
-    assert_eq!(server.lost(), ["a evicted: shifted, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Shifted, slot 0"]);
     server.answer(request);
     server.quiet(1_000);
     assert_eq!(server.lost(), NOTHING);
@@ -163,7 +163,7 @@ fn several_prompts_in_one_request_are_cached_together_and_lost_with_the_first() 
     assert_eq!(server.said(), ["a cached in slot 1"]);
     server.answer(request);
     server.prompt(0, "b", "next");
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 0"]);
     server.prompt(1, "c", "next");
     assert_eq!(server.lost(), NOTHING);
 }
@@ -207,7 +207,7 @@ fn questions_that_share_the_beginning_of_their_prompts_are_cached_while_each_is(
     server.answer(request);
     server.prompt(0, "b", "shared one");
     server.quiet(1_000);
-    assert_eq!(server.lost(), ["a evicted: cleared, slot 1"]);
+    assert_eq!(server.lost(), ["a evicted: Cleared, slot 1"]);
 }
 
 /// Embedding tasks ask for the output of every token.
@@ -239,7 +239,7 @@ fn an_embedding_prompt_can_take_many_batches() {
     server.submit_entries(embedding(0, 14, "at"));
     assert_eq!(
         server.lost(),
-        ["a", "b"].map(|id| format!("{id} evicted: overwritten, slot 0"))
+        ["a", "b"].map(|id| format!("{id} evicted: Overwritten, slot 0"))
     );
 }
 
@@ -252,7 +252,7 @@ fn a_task_at_work_when_its_context_is_freed_was_never_cached() {
     server.apply(Event::ContextFreed { context: ENGINE });
     assert_eq!(server.lost(), NOTHING);
     server.answer(request);
-    assert_eq!(server.lost(), ["a evicted: never_cached, nowhere"]);
+    assert_eq!(server.lost(), ["a evicted: NeverCached, nowhere"]);
 }
 
 #[test]
@@ -280,11 +280,11 @@ fn beyond_what_can_be_tracked_the_oldest_request_is_given_up() {
         ledger.apply(Event::Posted { arrival, task, id }, &mut facts);
         for fact in facts.drain(..) {
             if let Fact::Evicted { id, reason, .. } = fact {
-                given_up.push(format!("{id} {}", reason.as_str()));
+                given_up.push(format!("{id} {reason:?}"));
             }
         }
     }
-    assert_eq!(given_up, ["0 too_many", "1 too_many", "2 too_many"]);
+    assert_eq!(given_up, ["0 TooMany", "1 TooMany", "2 TooMany"]);
     assert_eq!(ledger.live(), MOST_LIVE);
     // Its answer comes later, and is no news.
     let (arrival, id) = (Arrival(0), Some("0".into()));

@@ -37,7 +37,7 @@ fn a_prompt_is_evicted_when_the_first_token_that_disagrees_is_submitted() {
         "removal decides nothing"
     );
     server.submit(0, &text("dog"), false);
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 0"]);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn another_prompt_evaluated_without_the_cache_evicts_the_first() {
     server.done();
     assert_eq!(server.lost(), NOTHING);
     server.submit(0, &text("is gone"), false);
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 0"]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn one_prompt_can_have_many_ids() {
     server.prompt(0, "d", "another");
     assert_eq!(
         server.lost(),
-        ["a", "b", "c"].map(|id| format!("{id} evicted: overwritten, slot 0"))
+        ["a", "b", "c"].map(|id| format!("{id} evicted: Overwritten, slot 0"))
     );
 }
 
@@ -103,7 +103,7 @@ fn prompts_that_differ_in_their_last_token_only_keep_each_other() {
     server.prompt(0, "c", "question");
     assert_eq!(
         server.lost(),
-        ["a", "b"].map(|id| format!("{id} evicted: overwritten, slot 0"))
+        ["a", "b"].map(|id| format!("{id} evicted: Overwritten, slot 0"))
     );
 }
 
@@ -122,7 +122,7 @@ fn a_conversation_grows_without_losing_its_turns() {
     server.prompt(0, "e", "you are helpful. and then? this. and never more");
     assert_eq!(
         server.lost(),
-        ["b", "c", "d"].map(|id| format!("{id} evicted: overwritten, slot 0"))
+        ["b", "c", "d"].map(|id| format!("{id} evicted: Overwritten, slot 0"))
     );
 }
 
@@ -136,7 +136,7 @@ fn a_prompt_in_two_slots_is_lost_with_the_last() {
     server.prompt(1, "d", "other 1");
     assert_eq!(
         server.lost(),
-        ["a", "b"].map(|id| format!("{id} evicted: overwritten, slot 1"))
+        ["a", "b"].map(|id| format!("{id} evicted: Overwritten, slot 1"))
     );
 }
 
@@ -148,9 +148,9 @@ fn prompts_of_many_runs_are_lost_and_kept_by_the_token() {
     server.prompt(1, "half", &long[..2_500]);
     assert_eq!(server.ledger.tokens(), 5_000);
     server.prompt(0, "next", &format!("{}!", &long[..4_998]));
-    assert_eq!(server.lost(), ["long evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["long evicted: Overwritten, slot 0"]);
     server.prompt(0, "last", "!");
-    assert_eq!(server.lost(), ["next evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["next evicted: Overwritten, slot 0"]);
     assert_eq!((server.ledger.tokens(), server.ledger.live()), (2_501, 2));
 }
 
@@ -164,7 +164,7 @@ fn an_erased_slot_is_decided_by_ten_milliseconds_of_silence() {
     server.quiet(9);
     assert_eq!(server.lost(), NOTHING);
     server.quiet(10);
-    assert_eq!(server.lost(), ["a evicted: cleared, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Cleared, slot 0"]);
     assert_eq!(server.ledger.tokens(), 0);
 }
 
@@ -187,7 +187,7 @@ fn an_erased_slot_is_decided_by_the_next_batch_of_another() {
     server.remove(0, -1, -1);
     assert_eq!(server.lost(), NOTHING);
     server.generate(1, "!");
-    assert_eq!(server.lost(), ["a evicted: cleared, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Cleared, slot 0"]);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn clearing_everything_is_certain_at_once() {
     server.apply(Event::Cleared { context: ENGINE });
     assert_eq!(
         server.lost(),
-        ["a evicted: cleared, slot 0", "b evicted: cleared, slot 1"]
+        ["a evicted: Cleared, slot 0", "b evicted: Cleared, slot 1"]
     );
 }
 
@@ -225,7 +225,7 @@ fn keeping_one_sequence_loses_the_others() {
         context: ENGINE,
         sequence: 1,
     });
-    assert_eq!(server.lost(), ["a evicted: cleared, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Cleared, slot 0"]);
 }
 
 // ---- the host prompt cache ---------------------------------------------
@@ -239,7 +239,7 @@ fn a_slot_saved_to_host_memory_loses_nothing_until_its_buffer_is_freed() {
     assert!(server.ledger.knows(BufferId(0xb0)));
     assert_eq!(server.lost(), NOTHING);
     server.free(0xb0);
-    assert_eq!(server.lost(), ["a evicted: dropped_from_host, host"]);
+    assert_eq!(server.lost(), ["a evicted: DroppedFromHost, host"]);
     assert_eq!(server.ledger.tokens(), 0);
 }
 
@@ -253,7 +253,7 @@ fn a_prompt_restored_from_host_memory_is_in_its_new_slot() {
     server.quiet(1_000);
     assert_eq!((server.lost(), server.ledger.held(2)), (vec![], 14));
     server.prompt(2, "b", "elsewhere");
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 2"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 2"]);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_buffer_that_is_written_over_holds_the_new_content_only() {
     server.put_by(0, 0xb0);
     server.quiet(10);
     server.save(1, 0xb0);
-    assert_eq!(server.lost(), ["a evicted: dropped_from_host, host"]);
+    assert_eq!(server.lost(), ["a evicted: DroppedFromHost, host"]);
     server.remove(1, -1, -1);
     server.quiet(10);
     assert_eq!(server.lost(), NOTHING);
@@ -291,7 +291,7 @@ fn buffers_that_are_not_known_hold_nothing() {
     server.free(0xdead);
     assert_eq!(server.lost(), NOTHING);
     server.restore(0, 0xdead, "");
-    assert_eq!(server.lost(), ["a evicted: out_of_step, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: OutOfStep, slot 0"]);
 }
 
 // ---- what moves --------------------------------------------------------
@@ -304,7 +304,7 @@ fn a_context_shift_loses_what_goes_beyond_its_cut() {
     // Positions 4 to 9 go, the rest moves down.
     server.remove(0, 4, 9);
     server.shift(0, 9, -1, -5);
-    assert_eq!(server.lost(), ["long evicted: shifted, slot 0"]);
+    assert_eq!(server.lost(), ["long evicted: Shifted, slot 0"]);
     assert_eq!(server.ledger.held(0), 11);
     server.prompt(1, "b", "keep middle");
     server.remove(0, -1, -1);
@@ -320,7 +320,7 @@ fn cache_reuse_moves_a_chunk_from_the_middle() {
     server.launch(0, request.task);
     server.remove(0, 5, 9);
     server.shift(0, 9, 14, -4);
-    assert_eq!(server.lost(), ["a evicted: shifted, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Shifted, slot 0"]);
     assert_eq!(server.ledger.held(0), 10);
     server.remove(0, 10, -1);
     server.submit_entries(entries(0, 10, &text("s!"), true));
@@ -348,7 +348,7 @@ fn copies_keep_a_prompt_alive() {
     server.prompt(0, "b", "something else");
     assert_eq!(server.lost(), NOTHING);
     server.prompt(1, "c", "something else");
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 1"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 1"]);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn a_state_file_takes_the_place_of_a_slot() {
         sequence: 0,
         tokens: text("from a file"),
     });
-    assert_eq!(server.lost(), ["a evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["a evicted: Overwritten, slot 0"]);
     server.prompt(1, "c", "elsewhere");
     assert_eq!(server.lost(), NOTHING, "slot 0 has it");
 }

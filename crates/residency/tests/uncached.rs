@@ -27,7 +27,7 @@ fn an_uncached_request_is_evicted_when_it_is_launched() {
     server.uncached(0, "a", "a prompt");
     assert_eq!(
         server.said(),
-        ["a awaited", "a evicted: never_cached, nowhere"]
+        ["a awaited", "a evicted: NeverCached, nowhere"]
     );
     // Its tokens are there all the same.
     assert_eq!(server.ledger.held(0), 8);
@@ -44,8 +44,8 @@ fn an_uncached_request_overwrites_even_an_equal_prompt_in_its_slot() {
         server.said(),
         [
             "b awaited",
-            "b evicted: never_cached, nowhere",
-            "a evicted: overwritten, slot 0"
+            "b evicted: NeverCached, nowhere",
+            "a evicted: Overwritten, slot 0"
         ]
     );
 }
@@ -61,7 +61,7 @@ fn an_uncached_prompt_does_not_keep_an_equal_one_cached() {
         server.said(),
         [
             "c awaited",
-            "b evicted: overwritten, slot 1",
+            "b evicted: Overwritten, slot 1",
             "c cached in slot 1"
         ]
     );
@@ -99,7 +99,7 @@ fn what_the_server_goes_on_from_all_the_same_is_known_again() {
     server.done();
     assert_eq!(server.said(), ["b awaited", "b cached in slot 0"]);
     server.prompt(0, "c", "other");
-    assert_eq!(server.lost(), ["b evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["b evicted: Overwritten, slot 0"]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_request_with_several_prompts_is_gone_once() {
     server.answer(request);
     assert_eq!(
         server.said(),
-        ["a awaited", "a evicted: never_cached, nowhere"]
+        ["a awaited", "a evicted: NeverCached, nowhere"]
     );
 }
 

@@ -45,13 +45,13 @@ fn what_was_written_unseen_is_known_by_its_place() {
         server.said(),
         [
             "d awaited",
-            "c evicted: overwritten, slot 0",
-            "b evicted: overwritten, slot 0",
+            "c evicted: Overwritten, slot 0",
+            "b evicted: Overwritten, slot 0",
             "d cached in slot 0"
         ]
     );
     go_on(&mut server, 0, "e", 4, "other");
-    assert_eq!(server.lost(), ["d evicted: overwritten, slot 0"]);
+    assert_eq!(server.lost(), ["d evicted: Overwritten, slot 0"]);
     // Put by and taken back elsewhere, it is what it was.
     server.put_by(0, 0xb0);
     restore(&mut server, 1, 0xb0);
@@ -60,7 +60,7 @@ fn what_was_written_unseen_is_known_by_its_place() {
     assert_eq!(server.lost(), NOTHING);
     server.remove(1, -1, -1);
     server.quiet(1000);
-    let lost = ["e evicted: cleared, slot 1", "f evicted: cleared, slot 1"];
+    let lost = ["e evicted: Cleared, slot 1", "f evicted: Cleared, slot 1"];
     assert_eq!(server.lost(), lost);
 }
 
@@ -79,14 +79,14 @@ fn content_written_unseen_is_equal_to_no_other_slots_content() {
         server.said(),
         [
             "c awaited",
-            "a evicted: overwritten, slot 0",
+            "a evicted: Overwritten, slot 0",
             "c cached in slot 0"
         ]
     );
     server.apply(Event::Cleared { context: ENGINE });
     assert_eq!(
         server.lost(),
-        ["b evicted: cleared, slot 1", "c evicted: cleared, slot 0"]
+        ["b evicted: Cleared, slot 1", "c evicted: Cleared, slot 0"]
     );
     // What was put by before the gap comes back, and is unseen too.
     restore(&mut server, 1, 0xdead);
@@ -106,6 +106,6 @@ fn a_prompt_behind_content_written_unseen_in_a_bounded_context_is_not_cached() {
     go_on(&mut server, 0, "a", 5, "a prompt");
     assert_eq!(
         server.said(),
-        ["a awaited", "a evicted: never_cached, nowhere"]
+        ["a awaited", "a evicted: NeverCached, nowhere"]
     );
 }

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::ListenAddress;
 
-/// The hosts by which clients may name what listens, beside those of this machine: 127.0.0.1, [::1] and
+/// The hosts by which clients may name what listens, beside those of this machine: 127.0.0.1, `[::1]` and
 /// `localhost`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedHosts {

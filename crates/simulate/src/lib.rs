@@ -14,9 +14,9 @@
 //!
 //! **Time.** The server has one thread, and works in turns: it takes on what came since the last turn, then it
 //! evaluates one batch, which the prompts of all slots share in the order of the slots. What comes meanwhile waits.
-//! A batch takes as long as its tokens at the recorded rates ([`times`]). An answer takes as long as it did without the
+//! A batch takes as long as its tokens at the recorded rates (`times`). An answer takes as long as it did without the
 //! prompts of others; while these are evaluated, it gets a token for each batch. Clients wait for their answers: a request
-//! comes when the answer that its client waited for is finished, after the recorded pause ([`timeline`]). So there
+//! comes when the answer that its client waited for is finished, after the recorded pause (`timeline`). So there
 //! are never more requests at work than there were clients.
 //!
 //! **The prefix store** below the server is its own code (`crates/kv-store`), asked when the hook would ask it. It is

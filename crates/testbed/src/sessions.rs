@@ -116,7 +116,7 @@ impl Session {
 }
 
 impl Sessions {
-    /// Those of a file. See [`recorded`].
+    /// Those of a file. See `recorded`.
     ///
     /// # Errors
     /// As there.

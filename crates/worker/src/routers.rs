@@ -36,8 +36,11 @@ impl Routers {
     /// The ledger has applied an event, and told these facts of it.
     pub(crate) fn note(&mut self, facts: &[Fact]) {
         for fact in facts {
-            if let Fact::Adapters { adapters, compared } = *fact {
-                self.check_names(adapters, compared);
+            if let Fact::Adapters {
+                adapters, compared, ..
+            } = fact
+            {
+                self.check_names(adapters.len(), *compared);
             }
         }
         self.with(|publication| publication.note(facts));

@@ -338,7 +338,9 @@ impl<S: Source> Worker<S> {
         }
         let telemetry = &mut self.telemetry;
         if let Some(telemetry) = telemetry {
-            telemetry.before(&event, at, ledger);
+            ledger.upcoming(&event, &mut |upcoming| {
+                telemetry.upcoming(upcoming, at, ledger);
+            });
         }
         ledger.apply(event, &mut self.facts);
         self.routers.note(&self.facts);

@@ -25,10 +25,6 @@ impl Recorder {
         at: Stamp,
         ledger: &Ledger,
     ) {
-        if sequence < 0 {
-            self.finish(ledger);
-            return;
-        }
         let held = ledger.held(sequence);
         let upto_end = u32::try_from(to).map_or(true, |to| to >= held);
         let is_whole = from <= 0 && upto_end;
@@ -55,9 +51,6 @@ impl Recorder {
 
     /// Call when a slot's content becomes unknown, so that nothing of it will be found again.
     pub(super) fn obscured(&mut self, sequence: SequenceId, at: Stamp, ledger: &Ledger) {
-        if sequence < 0 {
-            return;
-        }
         let slot = self.slots.get(&sequence);
         let open = slot.and_then(|slot| slot.open.as_ref());
         if open.is_some_and(|open| !open.over) {

@@ -1,6 +1,6 @@
 //! Records facts about the server: its context, its adapters, and sizes.
 
-use contextpilot_residency::{Adapter, Blend, Scale};
+use contextpilot_residency::{Adapter, Blend, BufferId, Scale};
 use contextpilot_traffic::{Applied, SizeKind, SizeSample};
 
 use super::{Recorder, append};
@@ -44,6 +44,14 @@ impl Recorder {
     pub fn store(&mut self, limit: u64) {
         let recorded = self.writer.store(limit);
         append(recorded, &mut self.out, &mut self.full);
+    }
+
+    /// Records the size of what was saved to this buffer, if the last note told it.
+    pub(super) fn sized(&mut self, buffer: BufferId, kind: SizeKind, tokens: u32) {
+        let sized = self.buffer.take().filter(|&(sized, _)| sized == buffer);
+        if let Some((_, bytes)) = sized {
+            self.size(kind, tokens, bytes);
+        }
     }
 
     /// Records a size, once for all lengths within a factor of 1.19 (a quarter of a power of two).

@@ -77,12 +77,6 @@ impl Accounts {
         }
     }
 
-    pub(super) fn going_all(&mut self, reason: Reason, ledger: &Ledger) {
-        for slot in ledger.slots() {
-            self.going(slot, reason, ledger);
-        }
-    }
-
     pub(super) fn going_host(&mut self, buffer: BufferId, reason: Reason, ledger: &Ledger) {
         let tokens = ledger.tokens_from(CacheEntry::Host(buffer), 0);
         self.note_going(tokens, reason);

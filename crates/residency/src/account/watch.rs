@@ -2,66 +2,25 @@
 
 use super::open::Open;
 use super::{Accounts, Prepared};
-use crate::event::Event;
-use crate::fact::Reason;
-use crate::ids::{BufferId, ContextId, SequenceId};
-use crate::ledger::{CacheEntry, Ledger};
+use crate::fact::{Fact, Reason};
+use crate::ids::SequenceId;
+use crate::ledger::{CacheEntry, Ledger, Successor, Upcoming};
 
 impl Accounts {
-    /// The ledger is about to apply an event.
-    pub fn before(&mut self, event: &Event, ledger: &Ledger) {
-        self.clock += 1;
-        let is_primary = |context: ContextId| ledger.primary().is_none_or(|p| p == context);
-        match *event {
-            Event::Launched { sequence, .. } | Event::LaunchedUnclaimed { sequence, .. } => {
-                self.keep(sequence, ledger);
-                if let (false, Some(place)) = (self.rules.tied, self.slots.get_mut(&sequence)) {
-                    place.own = None;
-                    let unused = |open: &Open| open.begun.is_none();
-                    let given_up = place.open.as_ref().filter(|open| unused(open));
-                    if given_up.is_some_and(|open| place.prepared.at <= open.decided) {
-                        place.prepared = Prepared::default();
-                    }
-                    // Room was made for a prompt that was given up before its first batch.
-                    if let Some(left) = place.left.take() {
-                        let by = place.open.as_ref().map(|open| open.nth);
-                        self.going.push((left, Reason::Overwritten, by));
-                    }
-                }
-                self.launching = Some(sequence).filter(|&slot| !ledger.has_left(slot));
-            }
-            Event::Adapters { ref adapters, .. } => self.adapted |= !adapters.is_empty(),
-            Event::Submitted {
-                context,
-                ref entries,
-            } if is_primary(context) => self.submitting(entries, ledger),
-            Event::Loaded {
-                context,
-                sequence,
-                from,
-                to,
-            } if is_primary(context) => self.loaded(sequence, from, to),
-            Event::Evaluated {
-                context,
-                ref failed,
-            } if is_primary(context) => self.evaluated(!failed.is_empty()),
-            Event::Removed {
-                context,
-                sequence,
-                from,
-                to,
-            } if is_primary(context) => {
-                for slot in named(sequence, ledger) {
-                    self.leaving(slot, from, to, ledger);
-                }
-            }
-            Event::Shifted {
-                context,
+    /// The ledger is about to apply an event that changes this.
+    pub fn upcoming(&mut self, upcoming: Upcoming<'_>, ledger: &Ledger) {
+        match upcoming {
+            Upcoming::Launch { sequence, .. } => self.launching(sequence, ledger),
+            Upcoming::Batch { entries } => self.submitting(entries, ledger),
+            Upcoming::Loaded { sequence, from, to } => self.loaded(sequence, from, to),
+            Upcoming::BatchEnd { failed } => self.evaluated(failed),
+            Upcoming::Removal { sequence, from, to } => self.leaving(sequence, from, to, ledger),
+            Upcoming::Shift {
                 sequence,
                 from,
                 to,
                 delta,
-            } if is_primary(context) => {
+            } => {
                 self.leaving(sequence, from, to, ledger);
                 let place = self.slots.entry(sequence).or_default();
                 if delta < 0 {
@@ -70,57 +29,54 @@ impl Accounts {
                 }
                 place.dirty = true;
             }
-            Event::Cleared { context } if is_primary(context) => {
-                self.going_all(Reason::Cleared, ledger);
-            }
-            Event::Kept { context, sequence } if is_primary(context) => {
-                for slot in ledger.slots().filter(|&slot| slot != sequence) {
-                    self.going(slot, Reason::Cleared, ledger);
+            Upcoming::Emptied { sequence, reason } => self.going(sequence, reason, ledger),
+            Upcoming::Replaced { sequence, by } => {
+                self.going(sequence, Reason::Overwritten, ledger);
+                let place = self.slots.entry(sequence).or_default();
+                match by {
+                    Successor::Host => {
+                        place.prepared.restored = true;
+                        place.prepared.at = self.clock;
+                    }
+                    Successor::File(_) => place.dirty = true,
+                    Successor::Slot => {}
                 }
             }
-            Event::Obscured { context, sequence } if is_primary(context) => {
-                for slot in named(sequence, ledger) {
-                    self.going(slot, Reason::OutOfStep, ledger);
-                }
-            }
-            Event::Restored {
-                context, sequence, ..
-            } if is_primary(context) => {
-                self.going(sequence, Reason::Overwritten, ledger);
-                let prepared = &mut self.slots.entry(sequence).or_default().prepared;
-                prepared.restored = true;
-                prepared.at = self.clock;
-            }
-            Event::Replaced {
-                context, sequence, ..
-            } if is_primary(context) => {
-                self.going(sequence, Reason::Overwritten, ledger);
-                self.slots.entry(sequence).or_default().dirty = true;
-            }
-            Event::Copied {
-                context, target, ..
-            } if is_primary(context) => self.going(target, Reason::Overwritten, ledger),
-            Event::Saved {
-                context,
-                sequence,
-                buffer,
-            } if is_primary(context) => {
+            Upcoming::Save { sequence, buffer } => {
                 self.keep(sequence, ledger);
                 self.going_host(buffer, Reason::DroppedFromHost, ledger);
                 self.saved.insert(buffer, (self.clock, sequence));
             }
-            Event::Freed { buffer } => {
-                self.going_host(buffer, Reason::DroppedFromHost, ledger);
+            Upcoming::Dropped { buffer, reason } => {
+                self.going_host(buffer, reason, ledger);
                 self.saved.remove(&buffer);
             }
-            Event::ContextFreed { context } if is_primary(context) => {
-                self.going_all(Reason::ContextFreed, ledger);
-                let buffers: Vec<BufferId> = self.saved.drain().map(|(buffer, _)| buffer).collect();
-                for buffer in buffers {
-                    self.going_host(buffer, Reason::ContextFreed, ledger);
-                }
+        }
+    }
+
+    fn launching(&mut self, sequence: SequenceId, ledger: &Ledger) {
+        self.keep(sequence, ledger);
+        if let (false, Some(place)) = (self.rules.tied, self.slots.get_mut(&sequence)) {
+            place.own = None;
+            let unused = |open: &Open| open.begun.is_none();
+            let given_up = place.open.as_ref().filter(|open| unused(open));
+            if given_up.is_some_and(|open| place.prepared.at <= open.decided) {
+                place.prepared = Prepared::default();
             }
-            Event::OutOfStep => {
+            // Room was made for a prompt that was given up before its first batch.
+            if let Some(left) = place.left.take() {
+                let by = place.open.as_ref().map(|open| open.nth);
+                self.going.push((left, Reason::Overwritten, by));
+            }
+        }
+        self.launching = Some(sequence).filter(|&slot| !ledger.has_left(slot));
+    }
+
+    /// The ledger tells this of the event that it has applied.
+    pub fn fact(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Adapters { adapters, .. } => self.adapted |= !adapters.is_empty(),
+            Fact::OutOfStep => {
                 self.slots.clear();
                 self.saved.clear();
                 self.batch.clear();
@@ -184,13 +140,6 @@ impl Accounts {
             };
             self.past.lose(&tokens, held, loss);
         }
-    }
-}
-
-/// The slots that an event names.
-fn named(sequence: SequenceId, ledger: &Ledger) -> Vec<SequenceId> {
-    match sequence {
-        0.. => vec![sequence],
-        _ => ledger.slots().collect(),
+        self.clock += 1;
     }
 }

@@ -120,7 +120,7 @@ impl Ledger {
                 ..
             } => {
                 self.checkpointed(sequence, buffer, (first, last));
-                self.tell(facts, || Fact::Checkpointed { buffer });
+                self.tell(facts, || Fact::Checkpointed { buffer, last });
             }
             Event::Replaced {
                 sequence, tokens, ..
@@ -139,8 +139,8 @@ impl Ledger {
     pub(super) fn memory_of_others(&self, event: &Event, facts: &mut Vec<Fact>) {
         match *event {
             Event::Saved { buffer, .. } => self.tell(facts, || Fact::Freed { buffer }),
-            Event::Checkpointed { buffer, .. } => {
-                self.tell(facts, || Fact::Checkpointed { buffer });
+            Event::Checkpointed { buffer, last, .. } => {
+                self.tell(facts, || Fact::Checkpointed { buffer, last });
             }
             _ => {}
         }

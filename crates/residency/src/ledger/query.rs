@@ -145,7 +145,7 @@ impl Ledger {
         })
     }
 
-    /// Whether [`Event::Quiet`] could decide something.
+    /// Whether [`Event::Quiet`](crate::Event::Quiet) could decide something.
     #[must_use]
     pub fn awaits_silence(&self) -> bool {
         let mut sequences = self.sequences.values();

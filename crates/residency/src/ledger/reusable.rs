@@ -24,7 +24,7 @@ impl Ledger {
     /// How many tokens of this entry, from the first on, the server would reuse for a prompt that
     /// begins with all of them and names no LoRA adapters. 0 if that is not known.
     ///
-    /// * In a bounded context ([`Event::Bounded`]): the tokens up to the last point that the server
+    /// * In a bounded context ([`Event::Bounded`](crate::Event::Bounded)): the tokens up to the last point that the server
     ///   can go back to.
     /// * Where the server compares the adapters of all requests ([`Compared::Always`]): none of a
     ///   slot that worked under other adapters than a request that names none gets.

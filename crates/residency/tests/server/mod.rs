@@ -77,7 +77,7 @@ impl Server {
                     Place::Host => "host".into(),
                     Place::Nowhere => "nowhere".into(),
                 };
-                format!("{id} evicted: {}, {place}", reason.as_str())
+                format!("{id} evicted: {reason:?}, {place}")
             }
             other => panic!("nobody observes: {other:?}"),
         }));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use contextpilot_control::Recording as State;
 use contextpilot_observer::{Note, Recorder, Stamp};
-use contextpilot_residency::{Event, Fact, Ledger};
+use contextpilot_residency::{Fact, Ledger, Upcoming};
 use contextpilot_settings::TrafficFile;
 use contextpilot_traffic::{Key, MAGIC, Setup};
 use rustix::fs::{FlockOperation, flock};
@@ -73,14 +73,11 @@ impl Recording {
         self.watch(|recorder| recorder.note(note));
     }
 
-    pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) {
-        if matches!(
-            event,
-            Event::Launched { .. } | Event::LaunchedUnclaimed { .. }
-        ) {
+    pub(crate) fn upcoming(&mut self, upcoming: Upcoming<'_>, at: Stamp, ledger: &Ledger) {
+        if matches!(upcoming, Upcoming::Launch { .. }) {
             self.note_store();
         }
-        self.watch(|recorder| recorder.before(event, at, ledger));
+        self.watch(|recorder| recorder.upcoming(upcoming, at, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {

@@ -9,7 +9,7 @@ use contextpilot_control::{Delivery, Flags, Mode, Model, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_observer::{Note, Now, Observer, Outside, Stamp};
-use contextpilot_residency::{Accounts, Event, Fact, Ledger, Token};
+use contextpilot_residency::{Accounts, Fact, Ledger, Token, Upcoming};
 
 use super::ask::{Question, Questions};
 use super::log_file::LogFile;
@@ -71,11 +71,11 @@ impl Telemetry {
         self.pass_on();
     }
 
-    pub(crate) fn before(&mut self, event: &Event, at: Stamp, ledger: &Ledger) {
+    pub(crate) fn upcoming(&mut self, upcoming: Upcoming<'_>, at: Stamp, ledger: &Ledger) {
         if let Some(recording) = &mut self.recording {
-            recording.before(event, at, ledger);
+            recording.upcoming(upcoming, at, ledger);
         }
-        self.watch(|observer, _| observer.before(event, ledger));
+        self.watch(|observer, _| observer.upcoming(upcoming, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {

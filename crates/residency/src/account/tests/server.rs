@@ -79,7 +79,7 @@ impl Server {
             buffers: 0,
             tasks: 0,
             taken: Vec::new(),
-            ledger: Ledger::new(),
+            ledger: Ledger::observed(),
             accounts: Accounts::new(flags.rules, bytes),
         };
         server.apply(Event::ContextCreated { context: ENGINE });
@@ -88,9 +88,20 @@ impl Server {
 
     pub(super) fn apply(&mut self, event: Event) {
         self.clock += 1;
-        self.accounts.before(&event, &self.ledger);
-        self.ledger.apply(event, &mut Vec::new());
-        self.accounts.after(&self.ledger, self.clock);
+        self.apply_as(event, |_| {});
+    }
+
+    /// `launch`: what the observer says of the event when the ledger has applied it.
+    fn apply_as(&mut self, event: Event, launch: impl FnOnce(&mut Accounts)) {
+        let Self {
+            accounts, ledger, ..
+        } = self;
+        ledger.upcoming(&event, &mut |upcoming| accounts.upcoming(upcoming, ledger));
+        let mut facts = Vec::new();
+        ledger.apply(event, &mut facts);
+        facts.iter().for_each(|fact| accounts.fact(fact));
+        launch(accounts);
+        accounts.after(ledger, self.clock);
     }
 
     fn idle(&self) -> impl Iterator<Item = usize> {
@@ -211,10 +222,9 @@ impl Server {
             number: task as u64,
             id: None,
         };
-        self.accounts.before(&event, &self.ledger);
-        self.accounts.launch(sequence, task, asker, ask.wishes);
-        self.ledger.apply(event, &mut Vec::new());
-        self.accounts.after(&self.ledger, self.clock);
+        self.apply_as(event, |accounts| {
+            accounts.launch(sequence, task, asker, ask.wishes);
+        });
         let held = self.slots[slot].tokens.clone();
         let saved_before = self.buffers;
         self.slots[slot].busy = true;
