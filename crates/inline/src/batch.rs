@@ -1,6 +1,5 @@
 //! Patches all functions of an image at once. This is never undone.
 
-use std::mem;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,18 +41,19 @@ struct Ready {
 
 /// What became of the memory of `detour`'s trampolines, which it uses again for the next ones.
 static MEMORY: Mutex<Memory> = Mutex::new(Memory {
-    trampolines: Vec::new(),
-    closed: Vec::new(),
+    pages: Vec::new(),
+    hooks: Vec::new(),
     is_unknown: false,
 });
 
 struct Memory {
-    /// All that were installed.
-    trampolines: Vec<usize>,
-    /// Mappings that are no longer writable.
-    closed: Vec<Range<usize>>,
-    /// Trampolines are in memory that was not found, or that was never writable and executable at once. There, `detour`
-    /// would take the right to be executed from the old ones while it writes new ones.
+    /// The pages of all trampolines that were installed. `detour` has whole pages, in which nothing of others is.
+    /// (Next to them may be, in the same line of `/proc/self/maps`: of a JIT compiler, or of valgrind.)
+    pages: Vec<usize>,
+    /// They are never dropped: that would remove the patches while threads may be in the trampolines.
+    hooks: Vec<RawDetour>,
+    /// Some were not seen to be writable and executable at once. There, `detour` would take the right to be executed
+    /// from the old trampolines while it writes new ones.
     is_unknown: bool,
 }
 
@@ -61,12 +61,36 @@ fn memory() -> MutexGuard<'static, Memory> {
     MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn page_size() -> usize {
+    // SAFETY: takes a number only.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}
+
+impl Memory {
+    /// These are installed. The memory of their trampolines is still open.
+    fn add(&mut self, hooks: impl Iterator<Item = RawDetour>) {
+        let first = self.hooks.len();
+        self.hooks.extend(hooks);
+        let size = page_size();
+        let trampolines = self.hooks[first..].iter();
+        let trampolines = trampolines.map(|hook| hook.trampoline().addr());
+        self.pages.extend(trampolines.map(|at| at / size * size));
+        self.pages.sort_unstable();
+        self.pages.dedup();
+        let writable = maps::writable_code();
+        let is_open = |page: &usize| writable.iter().any(|range| range.contains(page));
+        self.is_unknown = !self.pages.iter().all(is_open);
+    }
+
+    fn allow(&self, access: i32) -> Result<(), Refusal> {
+        self.pages.iter().try_for_each(|page| allow(*page, access))
+    }
+}
+
 /// The memory of the trampolines can be written to until this is dropped.
 #[derive(Debug)]
-struct Opened {
-    /// Mappings that were writable and executable before.
-    before: Vec<Range<usize>>,
-}
+struct Opened(());
 
 impl Opened {
     /// Older trampolines stay executable: threads may be in them.
@@ -75,54 +99,26 @@ impl Opened {
         if memory.is_unknown {
             return Err(Refusal::Installed);
         }
-        let before = maps::writable_code();
-        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        let mut closed = memory.closed.iter();
-        let result = closed.try_for_each(|range| allow(range, all));
+        let result = memory.allow(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
         drop(memory);
         // If that failed, dropping this closes the others again.
-        let opened = Self { before };
+        let opened = Self(());
         result.map(|()| opened)
     }
 }
 
 impl Drop for Opened {
-    /// Makes the trampolines read-only. `detour` leaves them writable, in a process that reads from the
-    /// network. Best effort: without `/proc`, nothing is found and nothing is changed. Other threads may have
-    /// made such memory meanwhile, for code that they compile.
+    /// Makes the trampolines read-only. `detour` leaves them writable, in a process that reads from the network.
     fn drop(&mut self) {
-        let mut memory = memory();
-        for range in &memory.closed {
-            let _ = allow(range, libc::PROT_READ | libc::PROT_EXEC);
-        }
-        for new in maps::writable_code() {
-            // The mapping has merged with one that is not ours.
-            let is_mixed = |old: &Range<usize>| old.start < new.end && new.start < old.end;
-            let is_ours = memory.trampolines.iter().any(|at| new.contains(at));
-            // Memory that appeared since the first trampoline was written, with trampolines in it. Nobody writes to
-            // them until there is another batch.
-            if is_ours
-                && !self.before.iter().any(is_mixed)
-                && allow(&new, libc::PROT_READ | libc::PROT_EXEC).is_ok()
-            {
-                memory.closed.push(new);
-            }
-        }
-        let Memory {
-            trampolines,
-            closed,
-            ..
-        } = &*memory;
-        let is_known = |at: &usize| closed.iter().any(|range| range.contains(at));
-        memory.is_unknown = !trampolines.iter().all(is_known);
+        let _ = memory().allow(libc::PROT_READ | libc::PROT_EXEC);
     }
 }
 
-/// Changes what may be done with memory that has our trampolines, and is executable in any case.
-fn allow(range: &Range<usize>, access: i32) -> Result<(), Refusal> {
-    let at = std::ptr::with_exposed_provenance_mut(range.start);
-    // SAFETY: mappings that have our trampolines. Whoever runs in them goes on.
-    match unsafe { libc::mprotect(at, range.len(), access) } {
+/// Changes what may be done with a page that has our trampolines, and is executable in any case.
+fn allow(page: usize, access: i32) -> Result<(), Refusal> {
+    let at = std::ptr::with_exposed_provenance_mut(page);
+    // SAFETY: a page that has our trampolines. Whoever runs in them goes on.
+    match unsafe { libc::mprotect(at, page_size(), access) } {
         0 => Ok(()),
         _ => Err(Refusal::WriteForbidden(
             std::io::Error::last_os_error().to_string(),
@@ -229,15 +225,8 @@ impl Batch {
         // Do not suspend threads: that would interrupt system calls, and no thread is in the functions.
         // SAFETY: our caller's promise.
         unsafe { transaction.commit(Threads::None) }?;
-        let trampolines = self.hooks.iter().map(|hook| hook.detour.trampoline());
-        memory()
-            .trampolines
-            .extend(trampolines.map(<*const ()>::addr));
+        memory().add(self.hooks.into_iter().map(|hook| hook.detour));
         self.calling.keep();
-        // Dropping them would remove the patches while threads may be in the trampolines.
-        self.hooks
-            .into_iter()
-            .for_each(|hook| mem::forget(hook.detour));
         drop(self.opened);
         Ok(())
     }

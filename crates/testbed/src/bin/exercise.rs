@@ -1,7 +1,8 @@
 //! Has a server with the hook call each hooked function, and ends it. For memory checkers such as
 //! valgrind.
 //!
-//! `exercise PROGRAM HOOK`, where PROGRAM runs llama-server; see `scripts/sanitize`.
+//! `exercise PROGRAM HOOK`, where PROGRAM runs llama-server; see `scripts/sanitize`. `exercise model` prints the path of
+//! the model that another program may be checked with.
 
 use contextpilot_testbed::{
     Arch, Behaviour, Connection, Error, Index, Model, Request, Result, Server,
@@ -30,6 +31,11 @@ fn failed(what: impl Into<String>) -> Error {
 }
 
 fn run() -> Result<()> {
+    let mut args = std::env::args_os().skip(1);
+    if args.len() == 1 && args.next().is_some_and(|what| what == "model") {
+        println!("{}", Model::tiny(Arch::Llama).path().display());
+        return Ok(());
+    }
     let mut args = std::env::args_os().skip(1);
     let (Some(program), Some(hook)) = (args.next(), args.next()) else {
         return Err(failed("run scripts/sanitize"));
