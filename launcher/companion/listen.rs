@@ -25,6 +25,10 @@ const LIMITS: Limits = Limits {
     connections: 64,
 };
 
+/// Connections that wait to be accepted, as far as the system allows (`net.core.somaxconn`). The standard library's 128 are
+/// taken at once when many connect, and whoever comes then tries again after a second.
+const WAITING: i32 = 4096;
+
 /// Receive evictions and print them as they arrive
 ///
 /// Answers POST /evict as the ContextPilot index does, and GET /health. Prints
@@ -122,7 +126,11 @@ pub(super) fn bind(host: &str, port: u16, flag: &str) -> Result<TcpListener, Str
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'))
         .unwrap_or(host);
-    TcpListener::bind((host, port)).map_err(|e| match e.kind() {
+    let bound = TcpListener::bind((host, port)).and_then(|listener| {
+        rustix::net::listen(&listener, WAITING)?;
+        Ok(listener)
+    });
+    bound.map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => format!(
             "Port {port} on {host} is in use: stop what listens there, \
              or choose another with {flag}"
@@ -132,4 +140,20 @@ pub(super) fn bind(host: &str, port: u16, flag: &str) -> Result<TcpListener, Str
         }
         _ => format!("Cannot listen on {host} port {port} ({e}): check --host and {flag}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn many_may_connect_before_any_of_them_is_accepted() {
+        let listener = bind("127.0.0.1", 0, "--port").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let connect = |_| TcpStream::connect_timeout(&address, Duration::from_millis(900));
+        let connected: Result<Vec<TcpStream>, _> = (0..300).map(connect).collect();
+        assert_eq!(connected.expect("connections").len(), 300);
+    }
 }
