@@ -1,11 +1,14 @@
-//! Routers that follow a server's KV cache events, as far as the server can tell: one that reads, and
-//! ones that never do.
+//! Routers that follow a server's KV cache events, as far as the server can tell: one that reads, ones that
+//! never do, and ones that attack it.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use contextpilot_testbed::{Builder, Connection, Result, Server, try_until};
-use contextpilot_zmtp::encode;
+use contextpilot_zmtp::{Session, encode};
 
 use crate::lab::failed;
 use peer::Peer;
@@ -65,6 +68,74 @@ impl Drop for Subscribers {
             let _ = reading.shutdown(std::net::Shutdown::Both);
         }
     }
+}
+
+/// Subscribers that make 63 long subscriptions and then repeat an empty one, as fast as they can and as often as they are
+/// let in again (docs/security.md), until this is dropped.
+pub(crate) struct Attackers {
+    over: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Attackers {
+    /// So many.
+    ///
+    /// # Errors
+    /// The server does not publish.
+    pub(crate) fn of(server: &Server, count: usize) -> Result<Self> {
+        let (address, over) = (address(server)?, Arc::<AtomicBool>::default());
+        let attacker = |_| {
+            let over = Arc::clone(&over);
+            thread::spawn(move || {
+                // The server has the processors first, as from attackers on another machine.
+                let own = rustix::thread::gettid();
+                let _ = rustix::process::setpriority_process(Some(own), 19);
+                while !over.load(Ordering::Relaxed) {
+                    // The server ends the connection, which is what it should do.
+                    let _ = repeat(address, &over);
+                }
+            })
+        };
+        let threads = (0..count).map(attacker).collect();
+        Ok(Self { over, threads })
+    }
+}
+
+/// Processor time that a server's publisher has spent on what peers sent, ms.
+///
+/// # Errors
+/// The server does not answer.
+pub(crate) fn work(server: &Server) -> Result<f64> {
+    let mut connection = Connection::open(server.await_control()?)?;
+    let stats = connection.exchange("GET", "/stats", b"")?.json()?;
+    let micros = stats["kv_events"]["work_us"].as_f64();
+    micros
+        .map(|micros| micros / 1e3)
+        .ok_or_else(|| failed("there is no kv_events.work_us".to_owned()))
+}
+
+impl Drop for Attackers {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn repeat(address: SocketAddr, over: &AtomicBool) -> io::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_write_timeout(Some(std::time::Duration::from_secs(1)))?;
+    let ready = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB";
+    stream.write_all(&[&Session::greeting()[..], ready].concat())?;
+    for nth in 1..=63 {
+        stream.write_all(&encode(&[&[&[1], &[nth; 200][..]].concat()]))?;
+    }
+    let again = b"\0\x01\x01".repeat(2000);
+    while !over.load(Ordering::Relaxed) {
+        stream.write_all(&again)?;
+    }
+    Ok(())
 }
 
 fn subscribed(address: SocketAddr) -> Peer {

@@ -9,7 +9,7 @@ use super::serving::{ask, ask_through, prompt, start};
 use crate::lab::Lab;
 use crate::page::{Aim, Page};
 use crate::sample::{Comparison, Verdict, order};
-use crate::subscribers::{Subscribers, publishing};
+use crate::subscribers::{Attackers, Subscribers, publishing, work};
 
 const EVENTS: [&str; 5] = [
     "an index",
@@ -19,6 +19,12 @@ const EVENTS: [&str; 5] = [
     "an index, and three routers that never read",
 ];
 const ONE_ROUTER: usize = 3;
+const ATTACKED: [&str; 3] = [
+    "an index, and events",
+    "the same, again",
+    "the same, and eight subscribers that repeat their subscriptions",
+];
+const ATTACKERS: usize = 8;
 const GATEWAY: [&str; 3] = ["direct", "direct, again", "through the gateway"];
 const THROUGH: usize = 2;
 const TOKENS: usize = 200;
@@ -34,6 +40,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
          the first to the end, for each token behind the first.",
     ));
     events(lab, page)?;
+    attacked(lab, page)?;
     gateway(lab, page)
 }
 
@@ -63,6 +70,20 @@ impl Times {
         page.say(self.first.table("ms"));
         page.say("Per chunk:");
         page.say(self.chunk.table("ms"));
+    }
+
+    /// Whether a side takes at most [`MOST`] of the first one's time.
+    fn aim(&self, page: &mut Page, side: usize, name: &str) {
+        for (what, times) in [("First token", &self.first), ("Per chunk", &self.chunk)] {
+            let ratio = times.ratio(side);
+            let aim = match times.verdict(side) {
+                _ if ratio.middle <= MOST => Aim::Met,
+                Verdict::Noise => Aim::Noise,
+                _ => Aim::Missed,
+            };
+            let what = format!("{what}, {name}");
+            page.aim(&what, &format!("at most {MOST}"), &ratio.show(3), aim);
+        }
     }
 }
 
@@ -96,16 +117,7 @@ fn events(lab: &Lab, page: &mut Page) -> Result<()> {
     drop((one, three));
     times.say(page, "Events");
     for (side, name) in EVENTS.iter().enumerate().skip(ONE_ROUTER - 1) {
-        for (what, times) in [("First token", &times.first), ("Per chunk", &times.chunk)] {
-            let ratio = times.ratio(side);
-            let aim = match times.verdict(side) {
-                _ if ratio.middle <= MOST => Aim::Met,
-                Verdict::Noise => Aim::Noise,
-                _ => Aim::Missed,
-            };
-            let what = format!("{what}, {name}");
-            page.aim(&what, &format!("at most {MOST}"), &ratio.show(3), aim);
-        }
+        times.aim(page, side, name);
     }
     let [first, chunk] = [&times.first, &times.chunk].map(|one| one.ratio(ONE_ROUTER).middle);
     page.in_short(
@@ -115,6 +127,33 @@ fn events(lab: &Lab, page: &mut Page) -> Result<()> {
              times a chunk."
         ),
     );
+    Ok(())
+}
+
+/// Servers that publish events, one of them to subscribers that attack it. They are there all the time, so all sides
+/// have the same processors.
+fn attacked(lab: &Lab, page: &mut Page) -> Result<()> {
+    let index = Index::start()?;
+    let plain = Server::builder().model(&Model::tiny(Arch::Llama));
+    let builder = publishing(&lab.hooked(&plain.bare_slots(2), &index.url()));
+    let builders: [Builder; 3] = std::array::from_fn(|_| builder.clone());
+    let servers = start(&builders)?;
+    let last = servers.len() - 1;
+    let attackers = Attackers::of(&servers[last], ATTACKERS)?;
+    let mut times = Times::new(&ATTACKED);
+    for round in 0..lab.rounds(400, 4) {
+        for side in order(round, servers.len()) {
+            times.add(side, ask(&servers[side], &request(round))?);
+        }
+    }
+    drop(attackers);
+    let work = work(&servers[last])?;
+    times.say(page, "Subscribers that attack");
+    page.say(format!(
+        "Each makes 63 subscriptions and repeats an empty one as fast as it can. The server ends the\n\
+         connection when that has cost half a second of a processor, and they come again. All of it cost {work:.0} ms of one.",
+    ));
+    times.aim(page, last, "eight subscribers that attack");
     Ok(())
 }
 
