@@ -95,7 +95,7 @@ pub(crate) fn get() -> &'static Channel {
     CHANNEL.get_or_init(Channel::new)
 }
 
-/// Sends an event to the worker. Call within [`observe`](crate::base::guard::observe) only.
+/// Sends an event to the worker. Call within [`guarded`](crate::base::guard::guarded) only.
 pub(crate) fn push(event: Event) {
     let _ = get().push(event);
 }

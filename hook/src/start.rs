@@ -338,12 +338,12 @@ extern "C" fn on_exit() {
         return;
     }
     let worker = &running.worker;
-    guard::observe_end(|| worker.remove_socket());
+    guard::guarded_at_end(|| worker.remove_socket());
     store::finish(Instant::now() + store::FLUSH);
     let Some(longest) = running.exit_drain else {
         return;
     };
-    guard::observe_end(|| {
+    guard::guarded_at_end(|| {
         let deadline = Instant::now() + longest;
         for context in contexts::all() {
             channel::push(Event::ContextFreed { context });

@@ -1,6 +1,6 @@
 //! The border between the host's code and ours.
 //!
-//! [`observe`] is the only way from a hook into our code. It does nothing if the library is inert or
+//! [`guarded`] is the only way from a hook into our code. It does nothing if the library is inert or
 //! the thread is already in our code, it catches our panics, and it restores `errno`. The engine is
 //! never called within it: a C++ exception would end the process there, but must reach the engine's
 //! caller. So hooks ask the engine first (`ask…`, `…::of`), in code that cannot panic, and note the
@@ -46,29 +46,29 @@ pub(crate) fn enter_for_life() {
 
 /// Runs `work`, unless the library is inert or the thread is already in our code.
 #[inline]
-pub(crate) fn observe(work: impl FnOnce()) {
+pub(crate) fn guarded(work: impl FnOnce()) {
     if mode::is_active() {
-        flags().observe(work);
+        flags().guarded(work);
     }
 }
 
-/// As [`observe`], with a result; `None` if `work` did not run to its end. It runs in every mode of the
+/// As [`guarded`], with a result; `None` if `work` did not run to its end. It runs in every mode of the
 /// library, because what the prefix store has put into the engine stays there whatever happens to the
 /// rest of the library.
 pub(crate) fn compute<R>(work: impl FnOnce() -> R) -> Option<R> {
     let mut result = None;
-    flags().observe(|| result = Some(work()));
+    flags().guarded(|| result = Some(work()));
     result
 }
 
 /// Runs `work` at the end of the process, even after a panic of ours.
-pub(crate) fn observe_end(work: impl FnOnce()) {
-    flags().observe(work);
+pub(crate) fn guarded_at_end(work: impl FnOnce()) {
+    flags().guarded(work);
 }
 
 impl Flags {
     #[inline]
-    fn observe(&self, work: impl FnOnce()) {
+    fn guarded(&self, work: impl FnOnce()) {
         if self.internal.replace(true) {
             return;
         }
@@ -108,16 +108,16 @@ impl EngineCall {
         !self.nested
     }
 
-    /// As [`observe`], unless the engine itself made the call.
+    /// As [`guarded`], unless the engine itself made the call.
     #[inline]
-    pub(crate) fn observe(&self, work: impl FnOnce()) {
+    pub(crate) fn guarded(&self, work: impl FnOnce()) {
         if self.counts() {
-            self.flags.observe(work);
+            self.flags.guarded(work);
         }
     }
 
     /// Whether the host itself made the call, and the library is active. This is for hooks that do
-    /// without [`observe`](Self::observe), which takes a fifth of the time of the shortest hooks. Such a
+    /// without [`guarded`](Self::guarded), which takes a fifth of the time of the shortest hooks. Such a
     /// hook must not panic, allocate, or call anything that sets `errno` or could reach another hook.
     #[inline]
     pub(crate) fn counts(&self) -> bool {
@@ -171,10 +171,10 @@ mod tests {
     #[test]
     fn while_the_library_is_inert_nothing_is_observed() {
         let mut reached = false;
-        observe(|| reached = true);
+        guarded(|| reached = true);
         assert!(!reached);
         let call = EngineCall::enter();
-        call.observe(|| reached = true);
+        call.guarded(|| reached = true);
         assert!(!reached);
     }
 }

@@ -152,7 +152,7 @@ pub(crate) unsafe fn clear(call: &EngineCall, context: Pointer) {
 /// # Safety
 /// Our caller's caller uses the context.
 unsafe fn change(call: &EngineCall, context: Pointer, work: impl FnOnce(&mut Vec<Applied>)) {
-    call.observe(|| {
+    call.guarded(|| {
         SEEN.store(true, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         match unsafe { state(context, true) } {
@@ -169,7 +169,7 @@ unsafe fn change(call: &EngineCall, context: Pointer, work: impl FnOnce(&mut Vec
 /// Our caller's caller uses the context, and the adapter lives.
 unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer) {
     let mut known = true;
-    call.observe(|| {
+    call.guarded(|| {
         // SAFETY: the caller's promise.
         let state = unsafe { state(context, false) };
         known = state.is_none_or(|state| {
@@ -185,7 +185,7 @@ unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer
     let count = unsafe { plain::invocation_count(adapter) };
     // SAFETY: the caller's promise.
     let tokens = unsafe { plain::invocation(adapter) };
-    call.observe(|| {
+    call.guarded(|| {
         let count = count.and_then(|count| usize::try_from(count).ok());
         let count = count.filter(|count| (1..=LONGEST_INVOCATION).contains(count));
         let tokens: &[i32] = match (count, tokens.filter(|tokens| !tokens.is_null())) {

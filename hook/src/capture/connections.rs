@@ -194,7 +194,7 @@ thread_local! {
 impl Drop for AtThread {
     fn drop(&mut self) {
         let connection = self.0.get_mut();
-        guard::observe(|| finish(connection));
+        guard::guarded(|| finish(connection));
     }
 }
 

@@ -83,7 +83,7 @@ pub(crate) fn know(call: &EngineCall, context: Pointer) {
     }
     attach::ask_version();
     let answers = Answers::of(context);
-    call.observe(|| add(context, &answers));
+    call.guarded(|| add(context, &answers));
 }
 
 impl Answers {
@@ -182,7 +182,7 @@ pub(crate) fn made(call: &EngineCall, context: Pointer, params: &ContextParams) 
     let slot = unsafe { plain::context_size_of_one(context) }
         // SAFETY: see above.
         .or_else(|| unsafe { plain::context_size(context) }?.checked_div(params.slots()));
-    call.observe(|| {
+    call.guarded(|| {
         if let Some(row) = find(context.addr()) {
             row.batch.store(params.batch(), Ordering::Relaxed);
             row.at_once.store(params.at_once(), Ordering::Relaxed);

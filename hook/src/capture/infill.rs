@@ -16,7 +16,7 @@ const NO_TOKEN: i32 = -1;
 /// The server's rule; `None` if the engine lacks the functions. It does not change during the life of the
 /// process: a server has one model and one command line.
 ///
-/// Do not call this within [`observe`](crate::base::guard::observe), because it calls the engine.
+/// Do not call this within [`guarded`](crate::base::guard::guarded), because it calls the engine.
 ///
 /// # Safety
 /// The vocabulary is one of the engine's.

@@ -38,7 +38,7 @@ impl Loading {
 impl Drop for Loading {
     fn drop(&mut self) {
         LOADS.fetch_sub(1, Ordering::SeqCst);
-        guard::observe(contexts::note_change);
+        guard::guarded(contexts::note_change);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::capture::shadow::{self, Shadow};
 /// The calling thread is in a call that the batch's owner made with `batch`.
 #[inline]
 unsafe fn note(call: &EngineCall, batch: Pointer, work: impl FnOnce(&mut Shadow)) {
-    call.observe(|| {
+    call.guarded(|| {
         // SAFETY: the caller's promise.
         unsafe { shadow::with(batch, work) };
     });
@@ -38,7 +38,7 @@ pub(crate) unsafe fn llama_batch_ext_init(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
     let batch = original!(llama_batch_ext_init(context));
     // SAFETY: no other thread has the batch yet.
-    call.observe(|| unsafe { shadow::begin(batch) });
+    call.guarded(|| unsafe { shadow::begin(batch) });
     batch
 }
 
@@ -46,7 +46,7 @@ pub(crate) unsafe fn llama_batch_ext_free(batch: Pointer) {
     let call = EngineCall::enter();
     // Note this before the call: afterwards the address may belong to another batch.
     // SAFETY: the owner frees the batch, so no other thread uses it.
-    call.observe(|| unsafe { shadow::end(batch) });
+    call.guarded(|| unsafe { shadow::end(batch) });
     original!(llama_batch_ext_free(batch))
 }
 
@@ -55,7 +55,7 @@ pub(crate) unsafe fn llama_batch_ext_clear(batch: Pointer) {
     original!(llama_batch_ext_clear(batch));
     // After this the batch is empty, so its content is known even if it was not before.
     // SAFETY: the caller uses the batch.
-    call.observe(|| unsafe { shadow::begin(batch) });
+    call.guarded(|| unsafe { shadow::begin(batch) });
 }
 
 pub(crate) unsafe fn llama_batch_ext_add(batch: Pointer, sequence: i32) -> i32 {

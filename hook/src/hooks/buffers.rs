@@ -8,13 +8,13 @@ use contextpilot_residency::{BufferId, Event};
 
 use crate::attach::original;
 use crate::base::abi::Pointer;
-use crate::base::guard::observe;
+use crate::base::guard::guarded;
 use crate::capture::host_buffers;
 use crate::channel::push;
 
 #[cold]
 fn note(memory: Pointer) {
-    observe(|| {
+    guarded(|| {
         if host_buffers::release(memory.addr()) {
             push(Event::Freed {
                 buffer: BufferId(memory.addr()),

@@ -33,7 +33,7 @@ pub(crate) unsafe fn llama_free(context: Pointer) {
     change::about_to_free(&call, context, Instant::now() + store::FLUSH);
     // Note this before the call: afterwards the address may belong to another context.
     // SAFETY: our caller frees the context, so no other thread uses it.
-    call.observe(|| unsafe { contexts::forget(context) });
+    call.guarded(|| unsafe { contexts::forget(context) });
     original!(llama_free(context))
 }
 
@@ -41,6 +41,6 @@ pub(crate) unsafe fn llama_free(context: Pointer) {
 pub(crate) unsafe fn llama_get_memory(context: Pointer) -> Pointer {
     let call = EngineCall::enter();
     contexts::know(&call, context);
-    call.observe(|| contexts::note_use(context));
+    call.guarded(|| contexts::note_use(context));
     original!(llama_get_memory(context))
 }

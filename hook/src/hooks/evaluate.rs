@@ -82,7 +82,7 @@ impl<'a> Evaluation<'a> {
             open: false,
         };
         contexts::know(call, context);
-        call.observe(|| {
+        call.guarded(|| {
             if contexts::memory_of(context).is_none() {
                 // A context without memory evaluates, but keeps nothing.
                 return;
@@ -130,7 +130,7 @@ impl<'a> Evaluation<'a> {
             };
             let reaches = self.reaches();
             self.open = false;
-            self.call.observe(|| {
+            self.call.guarded(|| {
                 for &(sequence, first) in &reaches {
                     note_reach(self.context, sequence, first);
                 }
@@ -176,7 +176,7 @@ impl Drop for Evaluation<'_> {
     /// The engine threw an exception, so it is not known how much it evaluated.
     fn drop(&mut self) {
         if self.open {
-            self.call.observe(|| {
+            self.call.guarded(|| {
                 push(Event::Obscured {
                     context: contexts::id_of(self.context),
                     sequence: -1,

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
-use crate::base::guard::{errno, observe};
+use crate::base::guard::{errno, guarded};
 use crate::capture::connections::{self, Layer};
 use crate::capture::{listeners, sockets};
 
@@ -12,14 +12,14 @@ use crate::capture::{listeners, sockets};
 pub(crate) unsafe fn listen(socket: c_int, backlog: c_int) -> c_int {
     let result = original!(listen(socket, backlog));
     if result == 0 {
-        observe(|| listeners::listens(socket));
+        guarded(|| listeners::listens(socket));
     }
     result
 }
 
 pub(crate) unsafe fn accept(listener: c_int, address: Pointer, length: Pointer) -> c_int {
     let socket = original!(accept(listener, address, length));
-    observe(|| sockets::accepted(socket));
+    guarded(|| sockets::accepted(socket));
     socket
 }
 
@@ -30,7 +30,7 @@ pub(crate) unsafe fn accept4(
     flags: c_int,
 ) -> c_int {
     let socket = original!(accept4(listener, address, length, flags));
-    observe(|| sockets::accepted(socket));
+    guarded(|| sockets::accepted(socket));
     socket
 }
 
@@ -38,7 +38,7 @@ pub(crate) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: 
     let received = original!(recv(socket, buffer, length, flags));
     // `MSG_PEEK` leaves the bytes in the socket.
     if flags & libc::MSG_PEEK == 0 {
-        observe(|| match usize::try_from(received) {
+        guarded(|| match usize::try_from(received) {
             Ok(0) if length > 0 => connections::ended(socket),
             Ok(0) => {}
             Ok(count) => {
@@ -56,7 +56,7 @@ pub(crate) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: 
 
 /// Notes the answer before it is sent, so that the client cannot see it first.
 pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
-    observe(|| {
+    guarded(|| {
         if !buffer.is_null() {
             // SAFETY: our caller passes so many bytes to be sent.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), length) };
@@ -68,7 +68,7 @@ pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: 
 
 /// The server ends a connection with this, before `close`. Other code calls `close` for other files.
 pub(crate) unsafe fn shutdown(socket: c_int, how: c_int) -> c_int {
-    observe(|| {
+    guarded(|| {
         connections::ended(socket);
         if how != libc::SHUT_WR {
             sockets::released(socket);

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use crate::attach::original::original;
 use crate::attach::plain;
 use crate::base::abi::Pointer;
-use crate::base::guard::observe;
+use crate::base::guard::guarded;
 use crate::base::mode;
 use crate::capture::shadow::Named;
 
@@ -27,7 +27,7 @@ pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     // SAFETY: the caller hands over a living chunk.
     let name = mode::is_active().then(|| unsafe { name(chunk) }).flatten();
     let mut named = None;
-    observe(|| named = name.map(Named::begin));
+    guarded(|| named = name.map(Named::begin));
     original!(mtmd_helper_decode_image_chunk(
         projector, context, chunk, rows, position, sequence, most, end, callback, data
     ))

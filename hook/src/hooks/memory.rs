@@ -22,7 +22,7 @@ fn note(call: &EngineCall, target: Pointer, kind: Target, event: impl FnOnce(Con
     if let Target::Context = kind {
         contexts::know(call, target);
     }
-    call.observe(|| {
+    call.guarded(|| {
         let context = match kind {
             Target::Memory => contexts::of_memory(target),
             Target::Context => contexts::with_memory(target),

@@ -43,7 +43,7 @@ fn begin() -> (EngineCall, Option<Loading>) {
         // The banner contains the version.
         attach::ask_version();
     }
-    call.observe(mode::ensure_running);
+    call.guarded(mode::ensure_running);
     let loading = call.counts().then(Loading::begin);
     (call, loading)
 }

@@ -8,7 +8,7 @@ use super::media;
 use crate::attach::original::original;
 use crate::attach::plain;
 use crate::base::abi::Pointer;
-use crate::base::guard::observe;
+use crate::base::guard::guarded;
 use crate::base::mode;
 use crate::capture::connections;
 use crate::capture::{infill, prompts, shadow};
@@ -30,11 +30,11 @@ pub(crate) unsafe fn llama_tokenize(
     ));
     if prompts::are_engaged() {
         let mut is_infill = false;
-        observe(|| is_infill = connections::is_infill());
+        guarded(|| is_infill = connections::is_infill());
         // SAFETY: the caller's vocabulary.
         let infill = is_infill.then(|| unsafe { infill::rule(vocabulary) });
         let infill = infill.flatten();
-        observe(|| {
+        guarded(|| {
             // Negative: the buffer was too small, and nothing was written.
             // SAFETY: otherwise the engine has just written so many tokens there. Our caller waits
             // for us to return.
@@ -71,14 +71,14 @@ pub(crate) unsafe fn mtmd_tokenize(
     count: usize,
 ) -> i32 {
     if prompts::are_engaged() {
-        observe(connections::tokenizing_media);
+        guarded(connections::tokenizing_media);
     }
     let result = original!(mtmd_tokenize(projector, chunks, text, media, count));
     if prompts::are_engaged() {
         let is_read = result == 0 && mode::is_active();
         // SAFETY: both belong to the caller, which waits for us. The engine has just filled the chunks.
         let chunks = is_read.then(|| unsafe { ask(projector, chunks) }).flatten();
-        observe(|| {
+        guarded(|| {
             // SAFETY: as above.
             let tokens = chunks.and_then(|chunks| unsafe { tokens(&chunks) });
             connections::tokenized_media(tokens.as_deref());

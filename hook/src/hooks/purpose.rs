@@ -108,7 +108,7 @@ pub(crate) unsafe fn llama_batch_ext_set_embd_state(
     let call = EngineCall::enter();
     let done = original!(llama_batch_ext_set_embd_state(batch, index, row));
     // SAFETY: the caller uses the batch.
-    call.observe(|| unsafe {
+    call.guarded(|| unsafe {
         shadow::with(batch, |s| s.set_special());
     });
     done
@@ -126,7 +126,7 @@ pub(crate) unsafe fn _Z34llama_batch_ext_set_decision_orderP15llama_batch_exti20
         )
     );
     // SAFETY: the caller uses the batch.
-    call.observe(|| unsafe {
+    call.guarded(|| unsafe {
         shadow::with(batch, |s| s.set_special());
     });
     done

@@ -5,14 +5,14 @@ use contextpilot_residency::Event;
 
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
-use crate::base::guard::observe;
+use crate::base::guard::guarded;
 use crate::capture::{connections, prompts, task_vector};
 use crate::channel::{note, push};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
 pub(crate) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
     let task = original!(_ZN12server_queue10get_new_idEv(queue));
-    observe(|| connections::posted(task));
+    guarded(|| connections::posted(task));
     task
 }
 
@@ -22,7 +22,7 @@ pub(crate) unsafe fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11serve
     responses: Pointer,
     tasks: Pointer,
 ) {
-    observe(|| {
+    guarded(|| {
         // SAFETY: the tasks belong to the caller, which waits for us.
         let tasks = unsafe { task_vector::numbers(tasks) };
         tasks.into_iter().for_each(connections::posted);
@@ -75,7 +75,7 @@ unsafe fn note_launch(slot: *const i32, task: *const i32) {
     if prompts::are_engaged() {
         return;
     }
-    observe(|| {
+    guarded(|| {
         // SAFETY: the caller's promise.
         let sequence = unsafe { *slot };
         // SAFETY: the caller's promise.
@@ -92,7 +92,7 @@ unsafe fn note_outcome(slot: *const i32, launched: bool) {
     if launched || prompts::are_engaged() {
         return;
     }
-    observe(|| {
+    guarded(|| {
         // SAFETY: the caller's promise.
         let sequence = unsafe { *slot };
         note(|| Note::Declined { sequence });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use contextpilot_request::MAX_ID_BYTES;
 
 use crate::attach::{Answer, plain};
-use crate::base::guard::observe;
+use crate::base::guard::guarded;
 use crate::base::mode;
 use crate::capture::{contexts, engine_prompts};
 
@@ -50,7 +50,7 @@ extern "C-unwind" fn contextpilot_request(
         return REFUSED;
     }
     let mut result = NOT_FOLLOWED;
-    observe(|| {
+    guarded(|| {
         if engine_prompts::name_next(context.cast(), sequence, Arc::from(id)) {
             result = TIED;
         }

@@ -33,7 +33,7 @@ pub(crate) unsafe fn llama_state_seq_get_data(
     let written = original!(llama_state_seq_get_data(context, target, size, sequence));
     // SAFETY: the engine has just written there.
     unsafe { stored::saved(&call, context, sequence, target, written) };
-    call.observe(|| note_save(context, target, sequence, WHOLE, written, Ends::default()));
+    call.guarded(|| note_save(context, target, sequence, WHOLE, written, Ends::default()));
     written
 }
 
@@ -60,7 +60,7 @@ pub(crate) unsafe fn llama_state_seq_get_data_ext(
         true => Ends::of(context, sequence),
         false => Ends::default(),
     };
-    call.observe(|| note_save(context, target, sequence, flags, written, ends));
+    call.guarded(|| note_save(context, target, sequence, flags, written, ends));
     written
 }
 
@@ -76,7 +76,7 @@ pub(crate) unsafe fn llama_state_seq_set_data(
     // SAFETY: the engine has just read there.
     unsafe { stored::restored(&call, context, sequence, source, size, read == size) };
     let reach = ask_reach_after(&call, context, sequence);
-    call.observe(|| note_restore(context, source, sequence, WHOLE, read == size, reach));
+    call.guarded(|| note_restore(context, source, sequence, WHOLE, read == size, reach));
     read
 }
 
@@ -112,7 +112,7 @@ pub(crate) unsafe fn llama_state_seq_set_data_ext(
         },
     }
     let reach = ask_reach_after(&call, context, sequence);
-    call.observe(|| note_restore(context, source, sequence, flags, read == size, reach));
+    call.guarded(|| note_restore(context, source, sequence, flags, read == size, reach));
     read
 }
 
@@ -142,7 +142,7 @@ pub(crate) unsafe fn llama_state_seq_load_file(
         // SAFETY: a living context that is not evaluating: the engine has just written to it.
         false => unsafe { contexts::last_position(context, sequence) },
     };
-    call.observe(|| {
+    call.guarded(|| {
         if tokens.is_null() {
             return;
         }
@@ -165,7 +165,7 @@ pub(crate) unsafe fn llama_state_set_data(
     change::about_to_lose(&call, Some(context), -1, 0);
     let read = original!(llama_state_set_data(context, source, size));
     change::obscured(&call, Some(context), -1);
-    call.observe(|| obscure(context, -1));
+    call.guarded(|| obscure(context, -1));
     read
 }
 
@@ -182,7 +182,7 @@ pub(crate) unsafe fn llama_state_load_file(
         context, path, tokens, capacity, count
     ));
     change::obscured(&call, Some(context), -1);
-    call.observe(|| obscure(context, -1));
+    call.guarded(|| obscure(context, -1));
     done
 }
 

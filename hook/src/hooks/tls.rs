@@ -7,13 +7,13 @@ use std::ffi::c_int;
 use crate::attach::original::original;
 use crate::attach::plain;
 use crate::base::abi::Pointer;
-use crate::base::guard::observe;
+use crate::base::guard::guarded;
 use crate::capture::connections::{self, Layer};
 
 /// The server's side of a handshake, called again until the handshake is complete. Clients call another
 /// function.
 pub(crate) unsafe fn SSL_accept(session: Pointer) -> c_int {
-    observe(|| {
+    guarded(|| {
         if let Some(socket) = socket_of(session) {
             connections::encrypted(socket);
         }
@@ -25,7 +25,7 @@ pub(crate) unsafe fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) 
     let received = original!(SSL_read(session, buffer, length));
     // The end of the connection is noticed when the socket is shut down.
     if let Ok(count @ 1..) = usize::try_from(received) {
-        observe(|| {
+        guarded(|| {
             if let Some(socket) = socket_of(session) {
                 // SAFETY: OpenSSL has just written so many bytes there. Our caller
                 // does not use them before we return.
@@ -39,7 +39,7 @@ pub(crate) unsafe fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) 
 
 /// Notes the answer before it is sent, so that the client cannot see it first.
 pub(crate) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int) -> c_int {
-    observe(|| {
+    guarded(|| {
         if let (Some(socket), Ok(count), false) = (
             socket_of(session),
             usize::try_from(length),

@@ -252,8 +252,8 @@ fn leaving(indexer: &Indexer, _: &Path) -> Result<String> {
     // Under which adapters a request is served that names none, the store does not know.
     let adapted = with_store(folder.path(), "1").adapter(1, &[]);
     let publisher = start(&adapted)?;
-    for nth in 0..4 {
-        ask(&publisher, nth, &prompts[nth])?;
+    for (nth, prompt) in prompts.iter().enumerate().take(4) {
+        ask(&publisher, nth, prompt)?;
     }
     match at_rest(&publisher)? {
         0 => Ok(format!(
