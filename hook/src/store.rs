@@ -39,8 +39,8 @@
 //! them off first.
 //!
 //! **Whose thread.** Everything here runs on the thread that called the engine, but for the files, which
-//! the shelf's writer has. One lock protects the state. No thread waits for it: the host uses a context
-//! with one thread at a time, and there is one context that matters.
+//! the shelf's writer has. One lock protects the state. Threads of ours hold it for some ten microseconds at a
+//! time: [`told`], [`neighbours`], and queries of the control endpoint.
 //!
 //! **If anything is not known** (a batch, a layout, a call, a failed load), tokens are evaluated as ever.
 //! After a failed load the hook itself evaluates what the engine lost.
