@@ -40,7 +40,8 @@
 //!
 //! **Whose thread.** Everything here runs on the thread that called the engine, but for the files, which
 //! the shelf's writer has. One lock protects the state. Threads of ours hold it for some ten microseconds at a
-//! time: [`told`], [`neighbours`], and queries of the control endpoint.
+//! time ([`told`], [`neighbours`]). A server uses one context with one thread; in a program that uses several contexts at
+//! the same time, one waits while a prompt of another is loaded or copied out.
 //!
 //! **If anything is not known** (a batch, a layout, a call, a failed load), tokens are evaluated as ever.
 //! After a failed load the hook itself evaluates what the engine lost.
@@ -63,7 +64,7 @@ pub(crate) mod state;
 mod told;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_publisher::Stored;
@@ -161,13 +162,26 @@ pub(crate) fn length_of(tokens: &[i32]) -> Option<usize> {
     if !is_on() {
         return None;
     }
-    on_state(|state| {
-        let fingerprint = state.contexts.first_mut()?.without_adapters(&[])?;
-        // No prompt has others; a chunk may.
-        let of_vocabulary = tokens.iter().take_while(|token| **token >= 0).count();
-        let tokens = &tokens[..of_vocabulary];
-        Some(state.shelf.as_mut()?.length_of(&fingerprint, tokens))
-    })
+    let mut state = state_soon()?;
+    let state = &mut *state;
+    let fingerprint = state.contexts.first_mut()?.without_adapters(&[])?;
+    // No prompt has others; a chunk may.
+    let of_vocabulary = tokens.iter().take_while(|token| **token >= 0).count();
+    let tokens = &tokens[..of_vocabulary];
+    Some(state.shelf.as_mut()?.length_of(&fingerprint, tokens))
+}
+
+/// The state, on the thread that also reports evictions: a prompt that is being loaded may have it for a second, and
+/// evictions do not wait for that. `None`: somebody had it for ten milliseconds.
+fn state_soon() -> Option<MutexGuard<'static, State>> {
+    for _ in 0..20 {
+        match STATE.try_lock() {
+            Ok(state) => return Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(500)),
+        }
+    }
+    None
 }
 
 /// Runs `work` on the state. `None` if it did not run to its end.

@@ -371,6 +371,8 @@ async function filters(browser) {
         assert.ok(wanted > 0 && wanted < 80, `${value} tells requests apart`);
         await until(`${what} ${value}`, page, (all) => document.querySelector("#view-requests .note").textContent === all, `${wanted} of 80`);
         await page.select(`#view-requests select[aria-label="${what}"]`, "");
+        // A row is of the list before until the page has drawn the new one.
+        await until("all again", page, () => document.querySelector("#view-requests .note").textContent === "80");
     };
     await choose("LoRA adapter", "0", (one) => one.evaluation.adapters?.length === 1);
     await choose("LoRA adapter", "0, 1 × 0.25", (one) => one.evaluation.adapters?.length === 2);

@@ -207,5 +207,9 @@ fn a_redis_that_is_full_or_gone_costs_nothing_but_its_help() {
     until("all is sent", || {
         (redis.chunks() > 0 && redis.chunks() as u64 == stored.figures().chunks).then_some(())
     });
-    assert!(stored.server.stderr().contains("is there again: "));
+    // That is said when all is sent, so a moment later.
+    until("it is said that it is there again", || {
+        let said = stored.server.stderr();
+        said.contains("is there again: ").then_some(())
+    });
 }

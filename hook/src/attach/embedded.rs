@@ -110,12 +110,13 @@ impl Embedded {
             ready.abandon();
             return Err(format!("{shown} lacks {function}; {AS_EVER}"));
         }
-        if let Some(why) = &ready.unstorable {
-            let _ = UNSTORABLE[engines::current() % ENGINES].set(why.clone());
-        }
+        let unstorable = ready.unstorable.clone();
         // SAFETY: the caller's promise.
         unsafe { ready.install() }
             .map_err(|refused| format!("the code of {shown} {refused}; {AS_EVER}"))?;
+        if let Some(why) = unstorable {
+            let _ = UNSTORABLE[engines::current() % ENGINES].set(why);
+        }
         engines::keep_next();
         EMBEDDED.store(true, Ordering::Relaxed);
         claims::make(Claim::KvCache);

@@ -287,8 +287,12 @@ pub(crate) fn set_engine(file: PathBuf) {
     let _ = file_of_engine().set(file);
 }
 
-/// Makes the digest of the file of the engine that the thread is in, if that is needed, and was not done before.
+/// Makes the digest of the file of the engine that the thread is in, if that is needed, and was not done before: the
+/// file may have been replaced since the engine was loaded from it.
 pub(super) fn begin_engine() {
+    if of_address(engine_itself()).is_some() {
+        return;
+    }
     let file = file_of_engine()
         .get()
         .map(|file| file.as_os_str().as_bytes());

@@ -11,6 +11,7 @@ use super::content::{self, Content};
 use super::exact::{self, Bounds, Waiting};
 use super::figures;
 use super::rates::Rates;
+use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
 use crate::capture::contexts;
@@ -29,6 +30,8 @@ const MOST_SAVED: usize = 4096;
 /// A context of the engine.
 pub(super) struct ContextStore {
     address: usize,
+    /// The engine that it is of.
+    engine: usize,
     pub(super) session: Session,
     pub(super) rates: Rates,
     /// Why this context has no store.
@@ -117,9 +120,11 @@ impl Facts {
 }
 
 impl ContextStore {
+    /// On a thread that is in the context's engine.
     pub(super) fn new(address: usize) -> Self {
         Self {
             address,
+            engine: engines::current(),
             session: Session::default(),
             rates: Rates::default(),
             refused: None,
@@ -270,6 +275,8 @@ impl ContextStore {
 
     /// The same with this layout.
     fn facts_with(&self, conditions: Conditions, layout: Vec<u8>) -> Option<kv::Facts> {
+        // Threads of ours ask, too, and they are in no engine.
+        let _engine = Entered::new(self.engine);
         let under = self.all_conditions.get(conditions.0 as usize)?;
         let model = *self.model.as_ref()?.digest()?;
         let mut facts = kv::Facts::default();

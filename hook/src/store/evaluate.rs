@@ -4,7 +4,7 @@ mod batches;
 mod load;
 mod parts;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use contextpilot_kv_store::{Layout, LayoutError, Run, Shape, prove, worth};
@@ -25,12 +25,12 @@ use crate::base::{guard, log};
 use crate::capture::contexts;
 use crate::channel::push;
 
-/// The engine evaluates a batch, as far as the store knows.
-static EVALUATING: AtomicBool = AtomicBool::new(false);
+/// How many batches are being evaluated, as far as the store knows: one, or one on each of several threads.
+static EVALUATING: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the engine evaluates a batch now.
+/// Whether an engine evaluates a batch now.
 pub(super) fn is_busy() -> bool {
-    EVALUATING.load(Ordering::Relaxed)
+    EVALUATING.load(Ordering::Relaxed) > 0
 }
 
 /// What a batch holds, as far as it is known.
@@ -96,6 +96,7 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
     }
     let left_out = left_out(context, &parts);
     outputs::set(context, left_out.clone());
+    EVALUATING.fetch_add(1, Ordering::Relaxed);
     // Ends as "not known" if the engine throws.
     let mut open = Open {
         context,
@@ -103,7 +104,6 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         ended: false,
     };
     let start = Instant::now();
-    EVALUATING.store(true, Ordering::Relaxed);
     let mut result = match left_out.len() {
         0 => batch.whole(),
         all if all == entries.len() => 0,
@@ -293,7 +293,7 @@ struct Open<'a> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        EVALUATING.store(false, Ordering::Relaxed);
+        EVALUATING.fetch_sub(1, Ordering::Relaxed);
         if !self.ended {
             end(self.context, self.parts, -2);
         }
