@@ -211,7 +211,9 @@ fn two_engines_in_one_process_have_the_store_side_by_side() {
     run.must_answer_as(&plain);
     assert!(run.step("first 0").evaluated >= 1000, "{run:?}");
     // Both files have the same content, so the second engine has what the first one evaluated.
-    must_load(&run, &["first 2", "second 0", "second 1", "second 2"]);
+    must_load(&run, &["first 2", "second 1", "second 2"]);
+    // Its first batch of 512 may come before the digest of its file is made: nothing waits for that.
+    assert!(run.step("second 0").evaluated <= 522, "{run:?}");
     for thread in 0..2 {
         for step in 4..12 {
             must_load(&run, &[&format!("thread {thread}, {step}")]);
