@@ -287,6 +287,32 @@ impl Event {
         }
     }
 
+    /// The context that it names.
+    #[must_use]
+    pub fn context(&self) -> Option<ContextId> {
+        match *self {
+            Self::ContextCreated { context }
+            | Self::Bounded { context, .. }
+            | Self::ContextFreed { context }
+            | Self::Adapters { context, .. }
+            | Self::Submitted { context, .. }
+            | Self::Evaluated { context, .. }
+            | Self::Loaded { context, .. }
+            | Self::Reaches { context, .. }
+            | Self::Checkpointed { context, .. }
+            | Self::Removed { context, .. }
+            | Self::Kept { context, .. }
+            | Self::Copied { context, .. }
+            | Self::Shifted { context, .. }
+            | Self::Obscured { context, .. }
+            | Self::Cleared { context }
+            | Self::Saved { context, .. }
+            | Self::Restored { context, .. }
+            | Self::Replaced { context, .. } => Some(context),
+            _ => None,
+        }
+    }
+
     /// What the event says of the engine's work.
     #[must_use]
     pub fn engine_work(&self) -> EngineWork {

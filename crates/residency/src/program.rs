@@ -59,27 +59,9 @@ pub fn token_in(token: Token) -> (ContextId, Token) {
 #[must_use]
 pub fn context_of(event: &Event) -> Option<ContextId> {
     match event {
-        Event::ContextCreated { context }
-        | Event::Bounded { context, .. }
-        | Event::ContextFreed { context }
-        | Event::Adapters { context, .. }
-        | Event::Submitted { context, .. }
-        | Event::Evaluated { context, .. }
-        | Event::Loaded { context, .. }
-        | Event::Reaches { context, .. }
-        | Event::Checkpointed { context, .. }
-        | Event::Removed { context, .. }
-        | Event::Kept { context, .. }
-        | Event::Copied { context, .. }
-        | Event::Shifted { context, .. }
-        | Event::Obscured { context, .. }
-        | Event::Cleared { context }
-        | Event::Saved { context, .. }
-        | Event::Restored { context, .. }
-        | Event::Replaced { context, .. } => Some(*context),
         // The slot is that of the program.
         Event::Launched { sequence, .. } => Some(sequence_of(*sequence).0),
-        _ => None,
+        _ => event.context(),
     }
 }
 

@@ -194,8 +194,8 @@ impl Ledger {
         }
     }
 
-    /// The sequences an event names: one, or all if it is negative.
-    fn named(&self, id: SequenceId) -> Vec<SequenceId> {
+    /// The known sequences that an event names: one, or all if it is negative.
+    pub(super) fn named(&self, id: SequenceId) -> Vec<SequenceId> {
         if id < 0 {
             self.sequences.keys().copied().collect()
         } else if self.sequences.contains_key(&id) {

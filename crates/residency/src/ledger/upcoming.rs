@@ -102,6 +102,11 @@ pub enum Successor<'event> {
 impl Ledger {
     /// Tells what an event is about to change, before it is [applied](Self::apply).
     pub fn upcoming<'event>(&self, event: &'event Event, tell: &mut dyn FnMut(Upcoming<'event>)) {
+        if let Some(context) = event.context() {
+            if !self.counts_as_primary(context) {
+                return;
+            }
+        }
         match *event {
             Event::Launched { sequence, task }
             | Event::LaunchedUnclaimed {
@@ -113,38 +118,6 @@ impl Ledger {
                 buffer,
                 reason: Reason::DroppedFromHost,
             }),
-            Event::Submitted { context, .. }
-            | Event::Evaluated { context, .. }
-            | Event::Loaded { context, .. }
-            | Event::Removed { context, .. }
-            | Event::Shifted { context, .. }
-            | Event::Kept { context, .. }
-            | Event::Cleared { context }
-            | Event::Obscured { context, .. }
-            | Event::Copied { context, .. }
-            | Event::Saved { context, .. }
-            | Event::Restored { context, .. }
-            | Event::Replaced { context, .. }
-            | Event::ContextFreed { context }
-                if self.counts_as_primary(context) =>
-            {
-                self.upcoming_in_primary(event, tell);
-            }
-            _ => {}
-        }
-    }
-
-    /// Whether this is the primary context, or will be when the event is applied.
-    pub(super) fn counts_as_primary(&self, context: ContextId) -> bool {
-        self.primary().is_none_or(|primary| primary == context)
-    }
-
-    fn upcoming_in_primary<'event>(
-        &self,
-        event: &'event Event,
-        tell: &mut dyn FnMut(Upcoming<'event>),
-    ) {
-        match *event {
             Event::Submitted { ref entries, .. } => tell(Upcoming::Batch { entries }),
             Event::Loaded {
                 sequence, from, to, ..
@@ -161,9 +134,11 @@ impl Ledger {
             | Event::Cleared { .. } => self.all_emptied(Reason::Cleared, None, tell),
             Event::Removed {
                 sequence, from, to, ..
-            } => self.each(sequence, |sequence| {
-                tell(Upcoming::Removal { sequence, from, to });
-            }),
+            } => {
+                for sequence in self.named(sequence) {
+                    tell(Upcoming::Removal { sequence, from, to });
+                }
+            }
             Event::Shifted {
                 sequence,
                 from,
@@ -177,10 +152,12 @@ impl Ledger {
                 delta,
             }),
             Event::Kept { sequence, .. } => self.all_emptied(Reason::Cleared, Some(sequence), tell),
-            Event::Obscured { sequence, .. } => self.each(sequence, |sequence| {
-                let reason = Reason::OutOfStep;
-                tell(Upcoming::Emptied { sequence, reason });
-            }),
+            Event::Obscured { sequence, .. } => {
+                for sequence in self.named(sequence) {
+                    let reason = Reason::OutOfStep;
+                    tell(Upcoming::Emptied { sequence, reason });
+                }
+            }
             Event::Copied { source, target, .. } if source != target => tell(Upcoming::Replaced {
                 sequence: target,
                 by: Successor::Slot,
@@ -214,6 +191,11 @@ impl Ledger {
         }
     }
 
+    /// Whether this is the primary context, or will be when the event is applied.
+    pub(super) fn counts_as_primary(&self, context: ContextId) -> bool {
+        self.primary().is_none_or(|primary| primary == context)
+    }
+
     fn all_emptied<'event>(
         &self,
         reason: Reason,
@@ -222,14 +204,6 @@ impl Ledger {
     ) {
         for sequence in self.slots().filter(|&slot| Some(slot) != but) {
             tell(Upcoming::Emptied { sequence, reason });
-        }
-    }
-
-    /// The slots that an event names: one, or all if it is negative.
-    fn each(&self, sequence: SequenceId, mut work: impl FnMut(SequenceId)) {
-        match sequence {
-            0.. => work(sequence),
-            _ => self.slots().for_each(work),
         }
     }
 }
