@@ -249,6 +249,8 @@ mod tests {
     struct Flood {
         left: usize,
         pause: usize,
+        /// Nothing comes behind them, and no end.
+        is_stuck: bool,
         received: Arc<AtomicUsize>,
     }
 
@@ -267,7 +269,10 @@ mod tests {
                 return Poll::Pending;
             }
             if self.left == 0 {
-                return Poll::Ready(None);
+                return match self.is_stuck {
+                    true => Poll::Pending,
+                    false => Poll::Ready(None),
+                };
             }
             self.left -= 1;
             self.received.fetch_add(1, Ordering::Relaxed);
@@ -285,6 +290,7 @@ mod tests {
                 let flood = Flood {
                     left: 64,
                     pause: client % 5,
+                    is_stuck: false,
                     received,
                 };
                 let body = Body::new(flood);
@@ -310,39 +316,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_sends_nothing_more_keeps_nobody_waiting() {
-        /// All but the last piece.
-        struct Stuck(usize);
-        impl hyper::body::Body for Stuck {
-            type Data = Bytes;
-            type Error = BoxError;
-
-            fn poll_frame(
-                mut self: Pin<&mut Self>,
-                _: &mut Context<'_>,
-            ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-                if self.0 == 0 {
-                    return Poll::Pending;
-                }
-                self.0 -= 1;
-                Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[7; PIECE])))))
-            }
-        }
         let room = Room::new(1 << 30);
+        let flood = |left, is_stuck| Flood {
+            left,
+            pause: 0,
+            is_stuck,
+            received: Arc::default(),
+        };
         for pieces in [5, 6, 9] {
             let mut held = room.enter();
-            tokio::spawn(async move {
-                Body::new(Stuck(pieces))
-                    .collect_in(1 << 20, &mut held)
-                    .await
-            });
+            let stuck = Body::new(flood(pieces, true));
+            tokio::spawn(async move { stuck.collect_in(1 << 20, &mut held).await });
         }
         tokio::task::yield_now().await;
-        let received = Arc::default();
-        let flood = Flood {
-            left: 20,
-            pause: 0,
-            received,
-        };
+        let flood = flood(20, false);
         let mut held = room.enter();
         let body = Body::new(flood).collect_in(1 << 20, &mut held).await;
         assert_eq!(body.expect("a body").len(), 20 * PIECE);
