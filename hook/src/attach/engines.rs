@@ -24,10 +24,16 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Whether more than one engine is followed.
+#[inline]
+pub(crate) fn are_several() -> bool {
+    SEVERAL.load(Ordering::Relaxed)
+}
+
 /// The engine that this thread is in: less than [`ENGINES`]. The first one, if it is in none.
 #[inline]
 pub(crate) fn current() -> usize {
-    match SEVERAL.load(Ordering::Relaxed) {
+    match are_several() {
         true => CURRENT.get(),
         false => 0,
     }
@@ -42,9 +48,8 @@ pub(crate) struct Entered {
 impl Entered {
     #[inline]
     pub(crate) fn new(engine: usize) -> Self {
-        let several = SEVERAL.load(Ordering::Relaxed);
         Self {
-            before: several.then(|| CURRENT.replace(engine)),
+            before: are_several().then(|| CURRENT.replace(engine)),
         }
     }
 }

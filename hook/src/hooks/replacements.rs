@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 
 use super::*;
 use crate::attach::Replacement;
-use crate::attach::engines::Entered;
+use crate::attach::engines::{self, Entered};
 use crate::attach::original::called;
 use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 
@@ -18,6 +18,11 @@ macro_rules! replacements {
             $(
                 pub(in crate::hooks) unsafe extern "C-unwind" fn $name<const ENGINE: usize>($($argument: $type),*) $(-> $result)? {
                     called::$name.note();
+                    if ENGINE == 0 && !engines::are_several() {
+                        // Nothing to leave at the end, so this is a jump.
+                        // SAFETY: called in place of the function of this name, with its contract.
+                        return unsafe { $module::$name($($argument),*) };
+                    }
                     let _engine = Entered::new(ENGINE);
                     // SAFETY: called in place of the function of this name, with its contract.
                     unsafe { $module::$name($($argument),*) }
@@ -27,25 +32,14 @@ macro_rules! replacements {
         /// In the table's order.
         #[allow(clippy::type_complexity)]
         pub(crate) static REPLACEMENTS: &[Replacement] = &[$(
-            Replacement {
-                code: [
-                    || {
-                        let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<0>;
-                        code as *const ()
-                    },
-                    || {
-                        let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<1>;
-                        code as *const ()
-                    },
-                    || {
-                        let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<2>;
-                        code as *const ()
-                    },
-                    || {
-                        let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<3>;
-                        code as *const ()
-                    },
-                ],
+            {
+                fn code<const ENGINE: usize>() -> *const () {
+                    let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<ENGINE>;
+                    code as *const ()
+                }
+                Replacement {
+                    code: [code::<0>, code::<1>, code::<2>, code::<3>],
+                }
             },
         )*];
     };
