@@ -204,9 +204,12 @@ pub(super) fn host(host: &HostCache) -> String {
             bytes(host.checkpoint_bytes)
         ),
     };
+    let entries = match host.entries {
+        1 => "1 entry".to_owned(),
+        number => format!("{} entries", count(number)),
+    };
     format!(
-        "{} entries, {} tokens, {}{limit}{checkpoints}",
-        count(host.entries),
+        "{entries}, {} tokens, {}{limit}{checkpoints}",
         count(host.tokens),
         bytes(host.bytes)
     )
@@ -365,5 +368,10 @@ mod tests {
         assert_eq!(host(&of("off", Some(0))), "off");
         let empty = "0 entries, 0 tokens, 0 B of 8.0 GiB";
         assert_eq!(host(&of("default of 0.7", Some(8 << 30))), empty);
+        let one = HostCache {
+            entries: 1,
+            ..of("default of 0.7", Some(8 << 30))
+        };
+        assert_eq!(host(&one), empty.replace("0 entries", "1 entry"));
     }
 }
