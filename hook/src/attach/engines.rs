@@ -34,9 +34,16 @@ pub(crate) fn are_several() -> bool {
 #[inline]
 pub(crate) fn current() -> usize {
     match are_several() {
-        true => CURRENT.get(),
+        true => current_of_several(),
         false => 0,
     }
+}
+
+/// Apart, so that whoever asks need not be ready for the call that a thread's own variable takes.
+#[cold]
+#[inline(never)]
+fn current_of_several() -> usize {
+    CURRENT.get()
 }
 
 /// The thread is in an engine until this is dropped, also by an exception.

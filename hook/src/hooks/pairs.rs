@@ -19,7 +19,7 @@ macro_rules! pairs {
                 concat!(".quad _", stringify!($name)),
             )*
             ".text",
-            $($name = sym ours::$name::<0>,)*
+            $($name = sym ours::$name,)*
         );
     };
 }

@@ -12,20 +12,41 @@ use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 macro_rules! replacements {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
-        /// The functions themselves.
+        /// What all engines share. Each body is called at one place, so that it can be inlined there.
+        mod shared {
+            use super::*;
+            $(
+                #[inline(never)]
+                pub(super) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                    called::$name.note();
+                    // SAFETY: called in place of the function of this name, with its contract.
+                    unsafe { $module::$name($($argument),*) }
+                }
+            )*
+        }
+        /// With several engines. Apart, so that with one nothing is made ready for what comes after the call.
+        mod entered {
+            use super::*;
+            $(
+                #[inline(never)]
+                pub(super) unsafe extern "C-unwind" fn $name<const ENGINE: usize>($($argument: $type),*) $(-> $result)? {
+                    let _engine = Entered::new(ENGINE);
+                    // SAFETY: the caller's promise.
+                    unsafe { shared::$name($($argument),*) }
+                }
+            )*
+        }
+        /// The functions of the first engine.
         pub(super) mod replacement {
             use super::*;
             $(
-                pub(in crate::hooks) unsafe extern "C-unwind" fn $name<const ENGINE: usize>($($argument: $type),*) $(-> $result)? {
-                    called::$name.note();
-                    if ENGINE == 0 && !engines::are_several() {
-                        // Nothing to leave at the end, so this is a jump.
-                        // SAFETY: called in place of the function of this name, with its contract.
-                        return unsafe { $module::$name($($argument),*) };
+                pub(in crate::hooks) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                    match engines::are_several() {
+                        // SAFETY: the caller's promise.
+                        true => unsafe { entered::$name::<0>($($argument),*) },
+                        // SAFETY: the caller's promise.
+                        false => unsafe { shared::$name($($argument),*) },
                     }
-                    let _engine = Entered::new(ENGINE);
-                    // SAFETY: called in place of the function of this name, with its contract.
-                    unsafe { $module::$name($($argument),*) }
                 }
             )*
         }
@@ -33,12 +54,16 @@ macro_rules! replacements {
         #[allow(clippy::type_complexity)]
         pub(crate) static REPLACEMENTS: &[Replacement] = &[$(
             {
-                fn code<const ENGINE: usize>() -> *const () {
-                    let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name::<ENGINE>;
+                fn first() -> *const () {
+                    let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name;
+                    code as *const ()
+                }
+                fn further<const ENGINE: usize>() -> *const () {
+                    let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = entered::$name::<ENGINE>;
                     code as *const ()
                 }
                 Replacement {
-                    code: [code::<0>, code::<1>, code::<2>, code::<3>],
+                    code: [first, further::<1>, further::<2>, further::<3>],
                 }
             },
         )*];
