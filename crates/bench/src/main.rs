@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! bench LAUNCHER PAGE [--quick] [--ledger FILE] [--python PYTHON] [--model FILE]
-//!     [--sessions FILE [--requests N]] [--row USERS/SLOTS/HOST]... [--tokens] [--only PART]...
+//!     [--also FILE]... [--sessions FILE [--requests N]] [--row USERS/SLOTS/HOST]... [--tokens] [--only PART]...
 //! ```
 
 mod cores;
@@ -45,6 +45,8 @@ struct Options {
     python: Option<PathBuf>,
     /// A real model.
     model: Option<PathBuf>,
+    /// Models that are also tried after a restart.
+    also: Vec<PathBuf>,
     /// Recorded sessions, and how many requests of each are taken.
     sessions: Option<PathBuf>,
     requests: usize,
@@ -64,6 +66,7 @@ impl Options {
             ledger: None,
             python: None,
             model: None,
+            also: Vec::new(),
             sessions: None,
             requests: usize::MAX,
             rows: parts::Rows::default(),
@@ -76,6 +79,7 @@ impl Options {
                 "--ledger" => options.ledger = Some(value()?.into()),
                 "--python" => options.python = Some(value()?.into()),
                 "--model" => options.model = Some(value()?.into()),
+                "--also" => options.also.push(value()?.into()),
                 "--sessions" => options.sessions = Some(value()?.into()),
                 "--requests" => options.requests = value()?.parse().map_err(|_| usage())?,
                 "--row" => options.rows.only.push(value()?),
@@ -110,6 +114,7 @@ fn run(options: &Options) -> Result<()> {
         options.python.as_deref(),
         sessions,
         options.rows.clone(),
+        &options.also,
     );
     let unknown = |only: &&String| all.iter().all(|(name, _)| name != only);
     if let Some(only) = options.only.iter().find(unknown) {

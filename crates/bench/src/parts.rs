@@ -31,10 +31,12 @@ pub(crate) fn all(
     python: Option<&Path>,
     sessions: Sessions,
     rows: Rows,
+    also: &[PathBuf],
 ) -> Vec<(&'static str, Part)> {
     let ledger = ledger.map(Path::to_owned);
     let python = python.map(PathBuf::from);
     let restarted = sessions.clone();
+    let also = also.to_vec();
     vec![
         ("launch", Box::new(launch::run)),
         ("opened", Box::new(opened::run)),
@@ -57,6 +59,10 @@ pub(crate) fn all(
         (
             "restarts",
             Box::new(move |lab, page| store::restarts(&restarted, lab, page)),
+        ),
+        (
+            "resumed",
+            Box::new(move |lab, page| store::resumed(&also, lab, page)),
         ),
         ("store", Box::new(store::prompts)),
         ("neighbour", Box::new(store::neighbour)),

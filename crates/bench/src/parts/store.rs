@@ -2,12 +2,13 @@
 
 mod latency;
 mod restarts;
+mod resumed;
 mod traffic;
 
 use contextpilot_client::Control;
-use contextpilot_control::PrefixStore;
+use contextpilot_control::{Evaluation, PrefixStore};
 use contextpilot_testbed::{Builder, Result, Server, Sessions};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +29,12 @@ pub(super) fn restarts(sessions: &Sessions, lab: &Lab, page: &mut Page) -> Resul
     restarts::run(sessions, lab, page)
 }
 
+/// The first token of a conversation that goes on after a restart. `also`: models to try besides the usual ones.
+pub(super) fn resumed(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<()> {
+    page.section("The prefix store: the first token after a restart");
+    resumed::run(also, lab, page)
+}
+
 /// Single prompts.
 pub(super) fn prompts(lab: &Lab, page: &mut Page) -> Result<()> {
     page.section("The prefix store: single prompts");
@@ -40,6 +47,9 @@ pub(super) fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
     latency::neighbour(lab, page)
 }
 
+/// So many requests are looked through for one that has just ended.
+const KNOWN: usize = 8;
+
 /// A server with a store.
 struct Stored {
     server: Server,
@@ -48,6 +58,13 @@ struct Stored {
 
 impl Stored {
     fn start(lab: &Lab, plain: &Builder, folder: &Path) -> Result<Self> {
+        let stored = Self::starting(lab, plain, folder)?;
+        stored.await_store()?;
+        Ok(stored)
+    }
+
+    /// The server is ready. Its store may not be.
+    fn starting(lab: &Lab, plain: &Builder, folder: &Path) -> Result<Self> {
         let mut server = plain
             .clone()
             .launcher(&lab.launcher)
@@ -59,11 +76,29 @@ impl Stored {
         let control = Control::new(&server.await_control()?.to_string())
             .map_err(|e| failed(e.to_string()))?;
         server.await_ready()?;
-        let stored = Self { server, control };
-        while !stored.figures()?.ready {
+        Ok(Self { server, control })
+    }
+
+    fn await_store(&self) -> Result<()> {
+        while !self.figures()?.ready {
             thread::sleep(Duration::from_millis(10));
         }
-        Ok(stored)
+        Ok(())
+    }
+
+    /// Why a request that has its answer was evaluated.
+    fn account(&self, id: &str) -> Result<Evaluation> {
+        loop {
+            let latest = self.control.latest(KNOWN);
+            let mut all = latest
+                .map_err(|e| failed(e.to_string()))?
+                .requests
+                .into_iter();
+            if let Some(account) = all.find(|one| one.id.as_deref() == Some(id)) {
+                return Ok(account.evaluation);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn figures(&self) -> Result<PrefixStore> {

@@ -209,16 +209,8 @@ fn evaluated(stored: &Stored, prompt: &[u32], id: &str) -> Option<usize> {
         .ok()?;
     let answer = Completion::first(&answer).ok()?;
     // What the engine says, without what the store loaded.
-    loop {
-        let latest = stored.control.latest(2 * USERS).ok()?;
-        let mut all = latest.requests.into_iter();
-        if let Some(account) = all.find(|one| one.id.as_deref() == Some(id)) {
-            return answer
-                .prompt_n
-                .checked_sub(account.evaluation.from.store as usize);
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    let account = stored.account(id).ok()?;
+    answer.prompt_n.checked_sub(account.from.store as usize)
 }
 
 fn poisoned<T>(_: std::sync::PoisonError<T>) -> contextpilot_testbed::Error {
