@@ -66,7 +66,9 @@ impl Accounts {
         };
         self.explain(open, begun, prompt, nearest.as_ref(), &mut stretches);
         account.causes = count(open, &stretches, evaluated);
-        account.lost = self.lost(prompt, &stretches);
+        if account.causes.evicted > 0 {
+            account.lost = self.lost(open, prompt, &stretches);
+        }
         account.diverged = nearest.and_then(|nearest| self.diverged(open, prompt, &nearest));
         self.losses
             .take(open.nth, taking(open, begun, prompt, &self.rules));
@@ -142,19 +144,23 @@ impl Accounts {
         stretches.upto_around(&movable, all, cause);
     }
 
-    /// The loss that took most of the evicted tokens; of several, the first.
-    fn lost(&self, prompt: &[Token], stretches: &Stretches) -> Option<Loss> {
+    /// The loss that took most of the tokens that were evicted, and had to be evaluated; of several, the first.
+    fn lost(&self, open: &Open, prompt: &[Token], stretches: &Stretches) -> Option<Loss> {
         let mut losses: Vec<(LossId, u32)> = Vec::new();
         let all = stretches.all.iter();
         for &(from, to, _) in all.filter(|(_, _, cause)| *cause == Cause::Evicted) {
-            for (loss, tokens) in self.past.losses(prompt, from, to) {
+            for (loss, lost) in self.past.losses(prompt, from, to) {
+                let evaluated = open.entries(lost.start, lost.end);
+                let tokens = u32::try_from(evaluated).unwrap_or(u32::MAX);
                 match losses.iter_mut().find(|(known, _)| *known == loss) {
-                    Some((_, sum)) => *sum += tokens,
+                    Some((_, sum)) => *sum = sum.saturating_add(tokens),
                     None => losses.push((loss, tokens)),
                 }
             }
         }
-        let most = losses.into_iter().rev().max_by_key(|&(_, tokens)| tokens);
+        // What the prefix store has loaded was lost for nobody.
+        let losses = losses.into_iter().filter(|&(_, tokens)| tokens > 0);
+        let most = losses.rev().max_by_key(|&(_, tokens)| tokens);
         most.and_then(|(loss, tokens)| self.losses.get(loss, tokens))
     }
 

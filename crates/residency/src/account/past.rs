@@ -11,6 +11,7 @@
 use crate::slab::{Key, Slab};
 use crate::token::Token;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 mod forgotten;
 mod node;
@@ -178,9 +179,9 @@ impl Past {
         self.shrink();
     }
 
-    /// How the tokens `[from, to)` of these were last lost: for each run of them, the loss and the number
+    /// How the tokens `[from, to)` of these were last lost: for each run of them, the loss and the range
     /// of tokens. Those that were not lost, or are not remembered, are left out.
-    pub(crate) fn losses(&self, tokens: &[Token], from: u32, to: u32) -> Vec<(LossId, u32)> {
+    pub(crate) fn losses(&self, tokens: &[Token], from: u32, to: u32) -> Vec<(LossId, Range<u32>)> {
         let Reached {
             node: mut key,
             depth,
@@ -189,8 +190,8 @@ impl Past {
         let mut losses = Vec::new();
         while key != ROOT && self.nodes[key].end() > from {
             let node = &self.nodes[key];
-            let inside = node.end().min(depth).saturating_sub(node.start.max(from));
-            if let Some(loss) = node.lost.filter(|_| inside > 0) {
+            let inside = node.start.max(from)..node.end().min(depth);
+            if let Some(loss) = node.lost.filter(|_| !inside.is_empty()) {
                 losses.push((loss, inside));
             }
             key = node.parent;

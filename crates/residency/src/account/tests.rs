@@ -28,6 +28,8 @@ enum Step {
         batch: usize,
         /// The client leaves after so many batches.
         leaves: Option<usize>,
+        /// How many tokens the prefix store has behind those in the slot.
+        stored: usize,
     },
     Generate(usize, Token),
     Finish(usize),
@@ -43,9 +45,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         prop_oneof![6 => Just(false), 1 => Just(true)],
         1..12_usize,
         prop_oneof![8 => Just(None), 1 => (0..3_usize).prop_map(Some)],
+        prop_oneof![3 => Just(0), 1 => 1..30_usize],
     );
     let ask = ask.prop_map(
-        |((like, keep, skip), more, slot, uncached, batch, leaves)| Step::Ask {
+        |((like, keep, skip), more, slot, uncached, batch, leaves, stored)| Step::Ask {
             like,
             keep,
             skip,
@@ -54,6 +57,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             uncached,
             batch,
             leaves,
+            stored,
         },
     );
     let step = prop_oneof![
@@ -101,6 +105,7 @@ fn run(
                 uncached,
                 batch,
                 leaves,
+                stored,
             } => {
                 let held = server.slots.get(like).map(|slot| &slot.tokens);
                 let like = held.unwrap_or_else(|| &prompts[like % prompts.len()]);
@@ -118,6 +123,7 @@ fn run(
                     },
                     batch,
                     leaves,
+                    stored,
                 });
                 if let Some(answer) = answer {
                     check(&answer, &server);

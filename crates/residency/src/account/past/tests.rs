@@ -142,7 +142,7 @@ proptest! {
                     let known = (from..to).filter_map(|at| naive.losses.get(&tokens[..=at]));
                     let known: Vec<LossId> = known.copied().collect();
                     let losses = past.losses(&tokens, from as u32, to as u32).into_iter();
-                    let each = losses.flat_map(|(loss, tokens)| vec![loss; tokens as usize]);
+                    let each = losses.flat_map(|(loss, tokens)| tokens.map(move |_| loss));
                     prop_assert_eq!(each.collect::<Vec<_>>(), known);
                 }
             }

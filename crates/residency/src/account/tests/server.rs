@@ -36,6 +36,8 @@ pub(super) struct Ask {
     pub(super) batch: usize,
     /// The client leaves after so many batches.
     pub(super) leaves: Option<usize>,
+    /// How many tokens the prefix store has behind those in the slot.
+    pub(super) stored: usize,
 }
 
 pub(super) struct Server {
@@ -240,7 +242,9 @@ impl Server {
             true => 0,
             false => own.min(last),
         };
-        let causes = self.causes(ask, slot, from, &held, saved_before);
+        // The last token is always evaluated.
+        let loaded_end = last.min(from + ask.stored);
+        let causes = self.causes(ask, slot, loaded_end, &held, saved_before);
         self.remove(slot, from as Position, from);
         let most = self.ever.iter().map(|held| common(held, &ask.prompt)).max();
         for (nth, part) in ask.prompt[from..].chunks(ask.batch).enumerate() {
@@ -249,17 +253,19 @@ impl Server {
                 return None;
             }
             let at = from + nth * ask.batch;
-            self.submit(slot, part, at + part.len() > last);
+            let stored = loaded_end.saturating_sub(at).min(part.len());
+            self.submit(slot, part, at + part.len() > last, stored);
         }
-        let (reused, evaluated) = (from as u64, (last + 1 - from) as u64);
+        let (reused, evaluated) = (loaded_end as u64, (last + 1 - loaded_end) as u64);
         let account = self.accounts.close(sequence, reused, evaluated)?;
         let most = most.unwrap_or(0);
         let behind = all.iter().filter(|one| common(one, &ask.prompt) == most);
         let mut sources = Sources::default();
         match loaded {
-            true => sources.host = reused,
-            false => sources.slot = reused,
+            true => sources.host = from as u64,
+            false => sources.slot = from as u64,
         }
+        sources.store = (loaded_end - from) as u64;
         Some(Answer {
             account,
             causes,
@@ -333,7 +339,8 @@ impl Server {
         });
     }
 
-    fn submit(&mut self, slot: usize, tokens: &[Token], ends: bool) {
+    /// `stored`: so many of the tokens are loaded from the prefix store.
+    fn submit(&mut self, slot: usize, tokens: &[Token], ends: bool, stored: usize) {
         let held = &mut self.slots[slot];
         let from = held.tokens.len();
         held.tokens.extend(tokens);
@@ -349,6 +356,14 @@ impl Server {
             context: ENGINE,
             entries: tokens.iter().enumerate().map(entry).collect(),
         });
+        if stored > 0 {
+            self.apply(Event::Loaded {
+                context: ENGINE,
+                sequence: slot as SequenceId,
+                from: from as Position,
+                to: (from + stored) as Position,
+            });
+        }
         self.apply(Event::Evaluated {
             context: ENGINE,
             failed: Vec::new(),
@@ -357,7 +372,7 @@ impl Server {
 
     pub(super) fn generate(&mut self, slot: usize, token: Token) {
         if self.slots[slot].busy {
-            self.submit(slot, &[token], true);
+            self.submit(slot, &[token], true, 0);
         }
     }
 
