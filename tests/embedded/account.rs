@@ -58,6 +58,12 @@ fn each_prompt_of_each_context_has_an_account_and_its_figures_are_the_engines() 
                 let first = stored && step.name.ends_with(" 0");
                 let most = if first { 2 } else { 0 };
                 assert!(more <= most, "{}: {told} {step:?}", step.name);
+                // What the store has loaded was lost for nobody.
+                let evaluation = &account.evaluation;
+                let lost = evaluation.lost.as_ref().map_or(0, |lost| lost.tokens);
+                assert_eq!(lost > 0, evaluation.causes.evicted > 0, "{evaluation:?}");
+                assert_eq!(lost > 0, evaluation.lost.is_some(), "{evaluation:?}");
+                assert!(lost <= evaluation.causes.evicted, "{evaluation:?}");
                 if context == 0 {
                     assert_eq!(
                         account.evaluation.from.store > 1000,
@@ -66,7 +72,11 @@ fn each_prompt_of_each_context_has_an_account_and_its_figures_are_the_engines() 
                 }
             }
         }
-        let stats = control.stats().unwrap();
+        // Nothing says that an answer is over.
+        let stats = until("no slot is at work", || {
+            let stats = control.stats().unwrap();
+            stats.slots.iter().all(|slot| !slot.busy).then_some(stats)
+        });
         let slots: Vec<_> = stats
             .slots
             .iter()

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
+use contextpilot_client::Control;
+use contextpilot_client::control::{Reason, RequestState};
 use contextpilot_testbed::Index;
 
 use crate::program::{Program, Step, hooked};
@@ -71,9 +73,15 @@ fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
     for (frees, stored) in [("1", false), ("", false), ("1", true)] {
         let index = Index::start().unwrap();
         let url = index.url();
+        let socket = program.folder().join("control.sock");
+        let listen = format!("unix:{}", socket.display());
         let variables = hooked(store.path()).into_iter();
         let variables = variables.filter(|(name, _)| stored || !name.contains("STORE"));
-        let own = [("CONTEXTPILOT_INDEX_URL", url.as_str()), ("FREES", frees)];
+        let own = [
+            ("CONTEXTPILOT_INDEX_URL", url.as_str()),
+            ("CONTEXTPILOT_LISTEN", listen.as_str()),
+            ("FREES", frees),
+        ];
         let variables: Vec<_> = variables.chain(own).collect();
         let mut steps = Steps::start(&program, &variables);
 
@@ -94,6 +102,27 @@ fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
         steps.until("named late");
         must_be_told(&index, &["a", "b", "never"]);
         steps.go_on();
+        steps.until("cleared");
+        must_be_told(&index, &["a", "b", "never", "c", "d", "x"]);
+        let control = Control::new(&listen).unwrap();
+        // A prompt without an id took the place of b, and the program itself that of the last two. Where the program
+        // takes its time between a removal and the next batch, the sequence was emptied for nobody.
+        let takers = [
+            ("a", Some("c")),
+            ("b", None),
+            ("c", Some("x")),
+            ("d", None),
+            ("x", None),
+        ];
+        for (id, taker) in takers {
+            let state = control.request(id).unwrap();
+            let RequestState::Evicted { by, reason, .. } = state else {
+                panic!("{state:?}");
+            };
+            let taker = taker.filter(|_| reason != Reason::Cleared);
+            assert_eq!(by.as_deref(), taker, "{id}");
+        }
+        steps.go_on();
         assert_eq!(steps.until("younger"), 0);
         steps.go_on();
         for refused in [
@@ -106,7 +135,7 @@ fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
         ] {
             assert_eq!(steps.until(refused), 2, "{refused}");
         }
-        let all = ["a", "b", "never", "c", "d", "e", "pending"];
+        let all = ["a", "b", "never", "c", "d", "x", "e", "pending"];
         if !frees.is_empty() {
             steps.until("freed");
             must_be_told(&index, &all);

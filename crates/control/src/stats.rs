@@ -232,7 +232,8 @@ pub struct Slot {
     pub capacity: Option<u32>,
     /// [`Slot::tokens`] at [`KvBytes::bytes_per_token`].
     pub bytes: Option<u64>,
-    /// A task is at work in it: launched, and not answered yet.
+    /// A task is at work in it: launched, and not answered yet. In a program, where nothing says when an answer is over:
+    /// tokens of it are being evaluated, or were within the last second.
     pub busy: bool,
     /// The ids of live requests whose prompts it holds whole, at most 1000 of them, in the
     /// order in which their prompts end.

@@ -1,5 +1,7 @@
 //! All figures at one moment.
 
+use std::collections::BTreeSet;
+
 use contextpilot_control::{
     ControlEndpoint, Delivery, Engine, Flags, HostCache, KvBytes, KvEvents, Losses, Memory, Mode,
     Model, ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Timestamp,
@@ -42,6 +44,8 @@ pub struct Outside {
     pub host_limit_from: String,
     /// See [`Stats::requests`]. The observer overwrites [`Requests::finished`].
     pub requests: Requests,
+    /// The slots of a program that are at work. `None`: this is a server, whose requests say so.
+    pub at_work: Option<BTreeSet<SequenceId>>,
     /// See [`Stats::delivery`].
     pub delivery: Option<Delivery>,
     /// See [`Stats::index_in_front`].
@@ -64,7 +68,7 @@ impl Observer {
     pub fn stats(&self, ledger: Option<&Ledger>, outside: Outside, now: Now) -> Stats {
         let context = self.context_of(None, ledger);
         let kv = kv_bytes(context);
-        let slots = self.slots(ledger);
+        let slots = self.slots(ledger, outside.at_work.as_ref());
         let host = self.host(ledger, &outside);
         let held: u64 = slots.iter().map(|slot| u64::from(slot.tokens)).sum();
         let resident = ledger.map_or(0, |ledger| ledger.tokens() as u64);
@@ -133,7 +137,7 @@ impl Observer {
         }
     }
 
-    fn slots(&self, ledger: Option<&Ledger>) -> Vec<Slot> {
+    fn slots(&self, ledger: Option<&Ledger>, at_work: Option<&BTreeSet<SequenceId>>) -> Vec<Slot> {
         let is_program = ledger.and_then(Ledger::primary) == Some(PROGRAM);
         let known = ledger.into_iter().flat_map(Ledger::slots);
         let mut numbers: Vec<SequenceId> = known.chain(self.slots.keys().copied()).collect();
@@ -160,7 +164,7 @@ impl Observer {
                 tokens,
                 capacity: context.and_then(|context| context.capacity),
                 bytes: bytes_per_token.map(|bytes| (bytes * f64::from(tokens)).round() as u64),
-                busy,
+                busy: at_work.map_or(busy, |slots| slots.contains(&number)),
                 requests,
                 requests_total,
                 last_request: asker.id.as_deref().map(str::to_owned),

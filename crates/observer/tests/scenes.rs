@@ -516,6 +516,7 @@ fn outside() -> contextpilot_observer::Outside {
         host_limit: None,
         host_limit_from: String::new(),
         requests: contextpilot_control::Requests::default(),
+        at_work: None,
         delivery: None,
         kv_events: None,
         recording: None,

@@ -13,6 +13,9 @@ use contextpilot_residency::{Adapter, Compared, ContextId, Event, SequenceId};
 
 use crate::library::{Item, What};
 
+mod at_work;
+use at_work::AtWork;
+
 /// Items that may wait while a batch is being evaluated. Another context generates as many in some minutes.
 pub const MOST_HELD: usize = 1 << 16;
 /// Entries of batches in these items.
@@ -31,6 +34,7 @@ pub(crate) struct Peers {
     applied: Option<usize>,
     /// The widest window of the bounded contexts.
     window: Option<u32>,
+    at_work: AtWork,
 }
 
 #[derive(Default)]
@@ -46,6 +50,18 @@ pub(crate) type Told = VecDeque<Item>;
 impl Peers {
     /// Appends to `told` what may be told now.
     pub(crate) fn pass(&mut self, item: Item, told: &mut Told) {
+        if let What::Event(event) = &item.what {
+            self.at_work.note(event, item.at);
+        }
+        self.go_on(item, told);
+    }
+
+    /// The slots that are at work at this moment.
+    pub(crate) fn at_work(&self, now: Stamp) -> BTreeSet<SequenceId> {
+        self.at_work.slots(now)
+    }
+
+    fn go_on(&mut self, item: Item, told: &mut Told) {
         if self.must_wait(&item) {
             self.held_entries += entries_in(&item);
             self.held.push_back(item);
@@ -59,7 +75,7 @@ impl Peers {
         if self.flying.is_none() {
             self.held_entries = 0;
             for item in std::mem::take(&mut self.held) {
-                self.pass(item, told);
+                self.go_on(item, told);
             }
         }
     }
@@ -70,6 +86,7 @@ impl Peers {
         self.held.clear();
         self.held_entries = 0;
         self.applied = None;
+        self.at_work.desync();
     }
 
     fn must_wait(&self, item: &Item) -> bool {

@@ -393,7 +393,7 @@ impl<S: Source> Worker<S> {
                 // The client may have left.
                 let _ = to.send(count as u64);
             } else if let Some(telemetry) = &mut self.telemetry {
-                telemetry.answer(question, self.ledger.as_ref());
+                telemetry.answer(question, self.ledger.as_ref(), self.peers.as_ref());
             }
         }
     }

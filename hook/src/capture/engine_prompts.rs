@@ -5,6 +5,9 @@
 //! output, but for the output at the end of a full batch: llama-cpp-python asks for that in every batch of a
 //! long prompt, and reads none but the last.
 //!
+//! Its answer is over when tokens of the prompt are removed, when the next prompt of the sequence begins, or when the
+//! context is freed.
+//!
 //! The program may give the next prompt of a sequence an id (`contextpilot_request`). Then the index is told when
 //! that prompt is lost.
 
@@ -28,6 +31,8 @@ pub(crate) struct Sequence {
     id: i32,
     /// Its next position.
     next: i32,
+    /// One past the position of the last token of its prompt.
+    end: i32,
     /// Its prompt has not ended yet.
     open: bool,
     /// Its last prompt.
@@ -121,6 +126,38 @@ pub(crate) fn name_next(context: Pointer, sequence: i32, id: RequestId) -> bool 
     true
 }
 
+/// The positions `[from, to)` of a sequence were removed, as `llama_memory_seq_rm` counts. Call this before the ledger hears
+/// of it: the prompt that was lost is not the one for which it was lost.
+pub(crate) fn removed(context: ContextId, sequence: i32, from: i32, to: i32) {
+    each_of(context, |one| {
+        let is_it = sequence < 0 || one.id == sequence;
+        if is_it && one.loses_prompt(from, to) {
+            one.answer_is_over();
+        }
+    });
+}
+
+/// Only this sequence of the context is left.
+pub(crate) fn kept(context: ContextId, sequence: i32) {
+    each_of(context, |one| {
+        if one.id != sequence {
+            one.answer_is_over();
+        }
+    });
+}
+
+fn each_of(context: ContextId, work: impl FnMut(&mut Sequence)) {
+    if !ENGAGED.load(Ordering::Relaxed) {
+        return;
+    }
+    // In a program, a context is called by its place.
+    let Some(watched) = WATCHED.get(context.0) else {
+        return;
+    };
+    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+    watched.sequences.iter_mut().for_each(work);
+}
+
 /// The context is about to be freed: its prompts are over.
 pub(crate) fn about_to_free(context: Pointer) {
     if let Some(mut watched) = watched(context) {
@@ -135,6 +172,21 @@ fn next() -> (Arrival, TaskId) {
     // Task numbers may be used again after so many.
     let task = (number & 0x3fff_ffff) as i32;
     (Arrival(number), task)
+}
+
+impl Sequence {
+    /// Whether this removes tokens of its prompt. Guesses of a draft are removed behind it, and a context that is shifted
+    /// keeps what is behind `to`.
+    fn loses_prompt(&self, from: i32, to: i32) -> bool {
+        let is_rest = to < 0 || to >= self.next;
+        is_rest && from < self.end
+    }
+
+    fn answer_is_over(&mut self) {
+        if let Some(prompt) = self.prompt.take() {
+            prompt.end();
+        }
+    }
 }
 
 impl Announced {
@@ -184,9 +236,7 @@ impl Watched {
     /// Announces a prompt of a sequence. The one before it is over.
     fn begin(&mut self, id: i32) {
         let at = self.at(id);
-        if let Some(before) = self.sequences[at].prompt.take() {
-            before.end();
-        }
+        self.sequences[at].answer_is_over();
         let (prompt, task) = match self.sequences[at].next_id.take() {
             Some(named) => named,
             None => {
@@ -219,6 +269,9 @@ impl Watched {
         let is_draft = goes_on && run.iter().all(|entry| entry.output);
         let begins = !(goes_on && (sequence.open || is_draft));
         sequence.next = to.saturating_add(1);
+        if !(goes_on && is_draft && !sequence.open) {
+            sequence.end = sequence.next;
+        }
         sequence.open = !ends || is_full && !is_draft;
         if ends && sequence.open {
             // It is not the end of the prompt.
@@ -234,6 +287,9 @@ impl Watched {
         let sequence = &mut self.sequences[at];
         let begins = sequence.next != one.position || sequence.next_id.is_some();
         sequence.next = one.position.saturating_add(1);
+        if begins || sequence.open {
+            sequence.end = sequence.next;
+        }
         if begins || one.output {
             sequence.open = !one.output;
         }
@@ -250,6 +306,7 @@ impl Watched {
             self.sequences.push(Sequence {
                 id,
                 next: -1,
+                end: -1,
                 open: false,
                 prompt: None,
                 next_id: None,
@@ -330,5 +387,32 @@ mod tests {
         };
         let mut guesses: Vec<Entry> = (40..44).map(guess).collect();
         assert!(!watched.add(&mut guesses, false));
+        // Those that were wrong are removed.
+        let sequence = &watched.sequences[0];
+        assert!(!sequence.loses_prompt(42, -1));
+    }
+
+    #[test]
+    fn an_answer_is_over_when_tokens_of_its_prompt_are_removed() {
+        let mut watched = Watched::default();
+        evaluated(&mut watched, 0..512, true);
+        evaluated(&mut watched, 512..600, false);
+        for generated in 600..700 {
+            evaluated(&mut watched, generated..generated + 1, false);
+        }
+        let sequence = &watched.sequences[0];
+        for (from, to, loses) in [
+            (-1, -1, true),
+            (0, -1, true),
+            (599, -1, true),
+            (599, 700, true),
+            // llama-cpp-python removes all behind what it believes in before each evaluation.
+            (700, -1, false),
+            (600, -1, false),
+            // A context that is full is shifted.
+            (4, 300, false),
+        ] {
+            assert_eq!(sequence.loses_prompt(from, to), loses, "{from} {to}");
+        }
     }
 }

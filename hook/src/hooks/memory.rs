@@ -7,7 +7,7 @@ use contextpilot_residency::{ContextId, Event};
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
-use crate::capture::contexts;
+use crate::capture::{contexts, engine_prompts};
 use crate::channel::push;
 use crate::store::{self, ahead, change, exact};
 
@@ -33,6 +33,23 @@ fn note(call: &EngineCall, target: Pointer, kind: Target, event: impl FnOnce(Con
     });
 }
 
+fn note_removal(
+    call: &EngineCall,
+    target: Pointer,
+    kind: Target,
+    (sequence, from, to): (i32, i32, i32),
+) {
+    note(call, target, kind, |context| {
+        engine_prompts::removed(context, sequence, from, to);
+        Event::Removed {
+            context,
+            sequence,
+            from,
+            to,
+        }
+    });
+}
+
 /// The context, for the prefix store. `None` if there is no store.
 fn owner(target: Pointer) -> Option<Pointer> {
     store::is_on().then(|| contexts::owner(target)).flatten()
@@ -46,7 +63,10 @@ macro_rules! generation {
             change::about_to_lose(&call, owner, -1, 0);
             original!($clear(target $(, $data)?));
             change::cleared(&call, owner);
-            note(&call, target, $kind, |context| Event::Cleared { context });
+            note(&call, target, $kind, |context| {
+                engine_prompts::removed(context, -1, -1, -1);
+                Event::Cleared { context }
+            });
         }
 
         pub(crate) unsafe fn $remove(target: Pointer, sequence: i32, from: i32, to: i32) -> bool {
@@ -57,12 +77,7 @@ macro_rules! generation {
                 return true;
             }
             if exact::removes_only_owed(&call, owner, sequence, from, to) {
-                note(&call, target, $kind, |context| Event::Removed {
-                    context,
-                    sequence,
-                    from,
-                    to,
-                });
+                note_removal(&call, target, $kind, (sequence, from, to));
                 return true;
             }
             change::about_to_lose(&call, owner, sequence, from);
@@ -70,12 +85,7 @@ macro_rules! generation {
             let removed = original!($remove(target, sequence, from, to));
             if removed {
                 change::removed(&call, owner, sequence, from, to);
-                note(&call, target, $kind, |context| Event::Removed {
-                    context,
-                    sequence,
-                    from,
-                    to,
-                });
+                note_removal(&call, target, $kind, (sequence, from, to));
             }
             removed
         }
@@ -103,7 +113,10 @@ macro_rules! generation {
             change::about_to_keep(&call, owner, sequence);
             original!($keep(target, sequence));
             change::kept(&call, owner, sequence);
-            note(&call, target, $kind, |context| Event::Kept { context, sequence });
+            note(&call, target, $kind, |context| {
+                engine_prompts::kept(context, sequence);
+                Event::Kept { context, sequence }
+            });
         }
 
         pub(crate) unsafe fn $add(target: Pointer, sequence: i32, from: i32, to: i32, delta: i32) {

@@ -16,6 +16,7 @@ use super::log_file::LogFile;
 use super::recording::Recording;
 use super::stream::Stream;
 use crate::library::Library;
+use crate::peers::Peers;
 
 /// What does not change while the process lives.
 pub(crate) struct Facts {
@@ -102,20 +103,30 @@ impl Telemetry {
 
     /// Answers every query except a reset, which the worker does. The client may have left; a client
     /// that gets no answer sees an error.
-    pub(crate) fn answer(&mut self, question: Question, ledger: Option<&Ledger>) {
+    pub(crate) fn answer(
+        &mut self,
+        question: Question,
+        ledger: Option<&Ledger>,
+        peers: Option<&Peers>,
+    ) {
         let clients = self
             .endpoint
             .as_ref()
             .map(|(_, questions)| Arc::clone(&questions.clients));
         match clients {
-            Some(clients) => clients.work.during(|| self.answer_now(question, ledger)),
-            None => self.answer_now(question, ledger),
+            Some(clients) => clients
+                .work
+                .during(|| self.answer_now(question, ledger, peers)),
+            None => self.answer_now(question, ledger, peers),
         }
     }
 
-    fn answer_now(&mut self, question: Question, ledger: Option<&Ledger>) {
-        let outside = self.outside(ledger.is_some());
+    fn answer_now(&mut self, question: Question, ledger: Option<&Ledger>, peers: Option<&Peers>) {
         let library = self.facts.library;
+        let outside = Outside {
+            at_work: peers.map(|peers| peers.at_work(library.now().stamp)),
+            ..self.outside(ledger.is_some())
+        };
         self.watch(|observer, now| match question {
             Question::Stats(to) => {
                 let _ = to.send(Box::new(observer.stats(ledger, outside, now)));
@@ -196,6 +207,7 @@ impl Telemetry {
             host_limit: facts.host_limit.0,
             host_limit_from: facts.host_limit.1.to_owned(),
             requests: facts.library.requests(),
+            at_work: None,
             delivery: facts
                 .index
                 .as_ref()
