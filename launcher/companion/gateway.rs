@@ -11,6 +11,7 @@ use super::engine::Engine;
 use super::hosts::Hosts;
 use super::listen;
 use crate::say::say;
+use crate::sys;
 use crate::variables::of_process;
 
 /// Run a proxy in front of a llama-server that answers routers' queries
@@ -51,6 +52,7 @@ pub(super) struct Options {
 
 /// Serves until the process is ended.
 pub(super) fn run(options: &Options) -> Result<(), String> {
+    sys::return_large_blocks();
     let events = |name: &str| of_process(name).filter(|_| name.starts_with(env::KV_PREFIX));
     let settings = Settings::from(events).map_err(|e| e.to_string())?;
     let events = settings.kv_events.as_ref();

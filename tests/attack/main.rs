@@ -66,16 +66,19 @@ fn number(name: &str, default: u64) -> u64 {
 fn main() -> ExitCode {
     let seconds = number("CONTEXTPILOT_TEST_ATTACK_SECONDS", SHORT);
     let seed = number("CONTEXTPILOT_TEST_ATTACK_SEED", 1);
+    let only = std::env::var("CONTEXTPILOT_TEST_ATTACK_ONLY").unwrap_or_default();
+    let is_chosen = |attack: &&Attack| attack.name == "nobody" || attack.name.contains(&only);
+    let attacks: Vec<&Attack> = ATTACKS.iter().filter(is_chosen).collect();
     let mut limits = Limits::new(seconds);
     peers::allow_many_files();
     let (target, plain) = (Target::start(), Front::plain());
-    let compared = ATTACKS.iter().filter(|attack| attack.fills).count();
-    let each = Duration::from_secs(seconds).div_f64((ATTACKS.len() + compared) as f64);
+    let compared = attacks.iter().filter(|attack| attack.fills).count();
+    let each = Duration::from_secs(seconds).div_f64((attacks.len() + compared) as f64);
     println!("Seed {seed}, {:.1} s for each attack\n", each.as_secs_f64());
     println!("{}", Held::HEAD);
     let mut failed = Vec::new();
     let mut dice = Dice::new(seed);
-    for attack in ATTACKS {
+    for attack in attacks {
         let held = attacked(&target, attack, each, &mut dice);
         println!("{}", held.line(attack.name));
         if attack.name == "nobody" {

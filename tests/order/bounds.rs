@@ -7,18 +7,22 @@ use std::time::{Duration, Instant};
 use contextpilot_testbed::{Connection, Response};
 use serde_json::json;
 
-use super::support::{Index, exchange};
+use super::support::{Index, exchange, until};
 
 /// Nothing listens there, and nothing here is passed on.
 const NOBODY: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
 
 /// The most memory that the process had so far, in MiB; 0 where a system does not say.
 fn peak(index: &Index) -> u64 {
+    memory(index, "VmHWM:")
+}
+
+fn memory(index: &Index, which: &str) -> u64 {
     if !cfg!(target_os = "linux") {
         return 0;
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", index.process())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let line = status.lines().find(|line| line.starts_with(which));
     let kib = line
         .and_then(|line| line.split_whitespace().nth(1))
         .unwrap();
@@ -89,6 +93,25 @@ fn bodies_have_a_bound_for_each_and_for_all_together() {
         bodies["refused"]
     );
     assert!(metrics.contains(&refused), "{metrics}");
+}
+
+#[test]
+fn memory_of_large_bodies_is_given_back() {
+    let index = Index::start(NOBODY.into(), &[]);
+    let resident = || memory(&index, "VmRSS:");
+    let before = resident();
+    // Of different lengths, so that what one of them leaves does not suit the next.
+    for length in [100, 10, 140, 60] {
+        let body = json!({"request_ids": vec!["x".repeat(length); 99_999]}).to_string();
+        let answers = eight(index.address, "/evict", body.as_bytes());
+        assert!(answers.iter().any(|answer| answer.status != 429));
+        let body = json!({"prompt": "x".repeat(200_000 * length)}).to_string();
+        let answers = eight(index.address, "/v1/completions", body.as_bytes());
+        assert!(answers.iter().any(|answer| answer.status == 502));
+    }
+    until("the index has given the memory back", || {
+        (resident() < before + 100).then_some(())
+    });
 }
 
 /// Far above what is right: some milliseconds.

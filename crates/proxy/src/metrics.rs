@@ -32,7 +32,7 @@ pub fn metrics(prefix: &str, counts: Counts, rooms: &[&Room]) -> String {
         (
             "connections_refused_total",
             "counter",
-            "Requests that got 503 because all connections waited for answers",
+            "Requests that got 503 because all connections waited for answers, or 431 because their head was too long",
             counts.refused,
         ),
         (

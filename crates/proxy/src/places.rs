@@ -38,7 +38,7 @@ pub struct Counts {
     pub displaced: u64,
     /// Connections that were closed, and requests that got 408, because they took longer than they may.
     pub late: u64,
-    /// Requests that got 503 because all places were taken.
+    /// Requests that got 503 because all places were taken, or 431 because their head was too long.
     pub refused: u64,
     /// Requests that got 403 or 421: of a web page, or with a `Host` that is not allowed.
     pub forbidden: u64,

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::arriving::Arriving;
 use crate::places::{Permit, Places, Progress, Step, Tally};
-use crate::stream::Watched;
+use crate::stream::{BUFFER, Watched};
 use crate::{Body, Request, Response, Tap, error_response, guard};
 
 /// Answers requests.
@@ -180,6 +180,7 @@ async fn connection<H: Handler>(
         http1::Builder::new()
             .preserve_header_case(true)
             .auto_date_header(false)
+            .max_buf_size(BUFFER)
             .timer(TokioTimer::new())
             .header_read_timeout(limits.idle + limits.head)
             .serve_connection(stream, service)
@@ -188,10 +189,16 @@ async fn connection<H: Handler>(
     let stop = pin!(async {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     });
+    let ended = match either(stop, serving.as_mut()).await {
+        Some(ended) => ended,
+        None => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
     // The client reports a broken connection.
-    if either(stop, serving.as_mut()).await.is_none() {
-        serving.as_mut().graceful_shutdown();
-        let _ = serving.await;
+    if ended.is_err_and(|error| error.is_parse_too_large()) {
+        places.tally.refused();
     }
 }
 

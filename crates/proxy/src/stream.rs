@@ -11,6 +11,11 @@ use tokio::net::TcpStream;
 
 use crate::places::Progress;
 
+/// Bytes that are read from a connection at a time, and those that wait there to be written. Every connection may hold
+/// twice as many in each direction, so this bounds what all of them hold that no [`Room`](crate::Room) counts. The head of
+/// a request cannot be longer. (hyper's own default is 400 KiB.)
+pub(crate) const BUFFER: usize = 64 << 10;
+
 pub(crate) struct Watched {
     stream: TokioIo<TcpStream>,
     progress: Arc<Progress>,

@@ -15,6 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 
 use crate::arriving::Fault;
+use crate::stream::BUFFER;
 use crate::tls::Tls;
 use crate::{Body, BoxError, Request, Response, Tap, error_response, headers};
 
@@ -198,6 +199,7 @@ where
 {
     let (mut sender, connection) = http1::Builder::new()
         .preserve_header_case(true)
+        .max_buf_size(BUFFER)
         .handshake::<_, Body>(TokioIo::new(stream))
         .await?;
     // The answer or its body reports the end of the connection.

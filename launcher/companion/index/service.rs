@@ -21,6 +21,7 @@ use super::hook::Hook;
 use super::lanes::{Lanes, not_done, work_off, work_off_here};
 use super::rooms::Rooms;
 use super::{Behind, SharedIndex, ids};
+use crate::sys;
 
 /// Larger bodies are read on other threads than those that serve.
 const SMALL: usize = 8 << 10;
@@ -49,6 +50,7 @@ pub(super) fn serve(
     clients: contextpilot_proxy::Limits,
 ) -> Result<(), String> {
     let tally = Arc::<Tally>::default();
+    sys::return_large_blocks();
     let limits = *shared.wait().limits();
     let service = Service {
         behind,

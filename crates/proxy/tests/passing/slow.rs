@@ -84,6 +84,39 @@ fn a_client_that_reads_nothing_of_its_answer_is_disconnected() {
 }
 
 #[test]
+fn what_waits_in_a_connection_is_bounded() {
+    let (_fake, proxy) = within(Limits::default());
+    let long = 8 << 20;
+    let head = format!(
+        "POST /pieces HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {long}\r\n\r\n"
+    );
+    let mut client = send(&proxy, head.as_bytes());
+    client.write_all(&vec![b' '; long]).expect("a body");
+    let answer = rest(client);
+    let (_, largest) = answer.rsplit_once("\r\n\r\n").expect("an answer");
+    let largest: usize = largest.parse().expect("a number");
+    assert!(largest <= 128 << 10, "{largest} bytes at once");
+    // Nor may a head have more.
+    let field = format!("X-Long: {}\r\n", "x".repeat(7000));
+    let head = format!(
+        "GET /own HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
+        field.repeat(8)
+    );
+    let mut client = send(&proxy, head.as_bytes());
+    read_to(&mut client, "mine");
+    let head = format!(
+        "GET /own HTTP/1.1\r\nHost: localhost\r\n{}",
+        field.repeat(10)
+    );
+    let answer = rest(send(&proxy, head.as_bytes()));
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    // It is counted when the connection has ended.
+    while proxy.counts().refused == 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn if_unfinished_requests_hold_all_places_others_are_answered() {
     let (_fake, proxy) = within(Limits {
         connections: 8,

@@ -10,6 +10,7 @@ use contextpilot_proxy::{
     Counts, Handler, Limits, Request, Response, Tally, Upstream, json_response, serve,
 };
 use contextpilot_settings::AllowedHosts;
+use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 
 /// Longer than anything here takes on a busy machine: what does not come fails then.
@@ -43,9 +44,20 @@ impl Handler for Own {
     async fn handle(&self, request: Request) -> Response {
         match request.uri().path() {
             "/own" => json_response(200, "mine"),
+            "/pieces" => json_response(200, largest_piece(request).await.to_string()),
             _ => self.0.forward(request).await,
         }
     }
+}
+
+/// Bytes of the largest piece in which the body of a request arrives.
+async fn largest_piece(request: Request) -> usize {
+    let (mut body, mut most) = (request.into_body(), 0);
+    while let Some(frame) = body.frame().await {
+        let piece = frame.expect("all of the body");
+        most = most.max(piece.data_ref().map_or(0, |data| data.len()));
+    }
+    most
 }
 
 pub(crate) struct Proxied {
