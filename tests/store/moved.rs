@@ -11,6 +11,10 @@ use serde_json::Value;
 use super::{SIGTERM, Stored, asking, exact, files, folder, one_slot, started, tokens};
 
 pub(crate) fn companion(folder: &Path, arguments: &[&str]) -> Output {
+    companion_command(folder, arguments).output().unwrap()
+}
+
+pub(crate) fn companion_command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
     command
         .arg("store")
@@ -19,7 +23,7 @@ pub(crate) fn companion(folder: &Path, arguments: &[&str]) -> Output {
     command.env_remove("CONTEXTPILOT_STORE_GB");
     // No server of this user runs there.
     command.env("XDG_RUNTIME_DIR", folder).env("HOME", folder);
-    command.output().unwrap()
+    command
 }
 
 #[track_caller]
@@ -30,7 +34,7 @@ pub(crate) fn good(output: &Output) -> Value {
 }
 
 #[track_caller]
-fn refused(output: &Output) -> String {
+pub(crate) fn refused(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{output:?}");
     assert!(stderr.starts_with("[ContextPilot] "), "{stderr}");

@@ -1,5 +1,7 @@
 //! Several machines with one store: folders that are kept alike through a real Redis.
 
+mod tls;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +13,7 @@ use contextpilot_testbed::{Builder, skip, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::moved::{companion, good};
+use super::moved::{companion, companion_command, good, refused};
 use super::{SIGTERM, Stored, files, folder, one_slot, started, tokens};
 
 /// A Redis of the test's own.

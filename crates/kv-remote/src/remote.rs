@@ -1,6 +1,12 @@
 //! The Redis.
 
+use std::error::Error;
 use std::fmt;
+use std::io::{
+    self,
+    ErrorKind::{TimedOut, WouldBlock},
+};
+use std::sync::Arc;
 use std::time::Duration;
 
 use contextpilot_kv_store::{Fingerprint, Name};
@@ -10,6 +16,8 @@ const PREFIX: &str = "contextpilot:kv:1";
 const CONNECT: Duration = Duration::from_secs(2);
 /// For one question. A chunk has some megabytes.
 const ANSWER: Duration = Duration::from_secs(30);
+
+const SCHEMES: [&str; 3] = ["redis://", "rediss://", "redis+unix://"];
 
 /// A chunk that is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +37,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// `redis://[user:password@]host[:port][/number]`, or `redis+unix:///path`. Nothing is opened.
+    /// `redis://[user:password@]host[:port][/number]`, the same with `rediss` for TLS, or `redis+unix:///path`.
+    /// Nothing is opened.
     ///
     /// # Errors
     /// It is no such address.
@@ -43,10 +52,18 @@ impl Remote {
                 ),
             )
         };
-        if !url.starts_with("redis://") && !url.starts_with("redis+unix://") {
-            return Err(no_url(&"only redis:// and redis+unix:// are known"));
+        if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+            return Err(no_url(
+                &"only redis://, rediss:// and redis+unix:// are known",
+            ));
+        }
+        // The client knows one fragment, by which it would trust anybody.
+        if url.contains('#') {
+            return Err(no_url(&"a # has no meaning in it"));
         }
         let client = Client::open(url).map_err(|error| no_url(&error))?;
+        // The client takes what the process has. Only the first call has an effect, and all ask for the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(Self {
             client,
             connection: None,
@@ -193,12 +210,47 @@ impl Remote {
     }
 
     fn trouble(&self, error: &RedisError) -> RemoteError {
+        let io = io_error(error);
+        let tls: Option<&rustls::Error> = io.and_then(|io| io.get_ref()?.downcast_ref());
         let trouble = match error.kind() {
             _ if error.code() == Some("OOM") => Trouble::Full,
+            _ if tls.is_some() => Trouble::Refused,
             ErrorKind::Io => Trouble::Away,
             _ => Trouble::Refused,
         };
-        RemoteError::new(trouble, format!("{}: {error}", self.shown))
+        let is_late = io.is_some_and(|io| matches!(io.kind(), WouldBlock | TimedOut));
+        let what = match is_late {
+            true => "no answer in time".to_owned(),
+            false => error.to_string(),
+        };
+        let advice = match tls {
+            Some(tls) => advice(tls),
+            None if is_late && self.shown.starts_with("rediss:") => NO_TLS,
+            None => "",
+        };
+        RemoteError::new(trouble, format!("{}: {what}{advice}", self.shown))
+    }
+}
+
+/// What the system or rustls said, if one of them did.
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    let source: &Arc<dyn Error + Send + Sync> = error.source()?.downcast_ref()?;
+    source.downcast_ref()
+}
+
+/// A Redis waits for the end of what it takes for a command.
+const NO_TLS: &str = "; does it speak TLS at this port?";
+
+fn advice(error: &rustls::Error) -> &'static str {
+    match error {
+        rustls::Error::InvalidCertificate(_) => {
+            "; if an authority of your own has signed it, name its PEM file in SSL_CERT_FILE"
+        }
+        rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired) => {
+            "; it asks for a certificate of the client, and there is none: set tls-auth-clients no there"
+        }
+        rustls::Error::InvalidMessage(_) => NO_TLS,
+        _ => "",
     }
 }
 
@@ -266,7 +318,7 @@ impl fmt::Display for RemoteError {
     }
 }
 
-impl std::error::Error for RemoteError {}
+impl Error for RemoteError {}
 
 #[cfg(test)]
 mod tests {
@@ -276,7 +328,16 @@ mod tests {
     fn a_password_is_not_shown() {
         let remote = Remote::new("redis://me:secret@127.0.0.1:1/2").ok().unwrap();
         assert_eq!(remote.shown(), "redis://127.0.0.1:1/2");
-        for wrong in ["s3://bucket", "rediss://me:secret@host", "host:6379", ""] {
+        let remote = Remote::new("rediss://me:secret@cache.lan").ok().unwrap();
+        assert_eq!(remote.shown(), "rediss://cache.lan");
+        let insecure = "rediss://me:secret@host/#insecure";
+        for wrong in [
+            "s3://bucket",
+            "valkeys://me:secret@host",
+            insecure,
+            "host:6379",
+            "",
+        ] {
             let error = Remote::new(wrong).err().unwrap();
             assert_eq!(error.trouble, Trouble::Address);
             assert!(!error.to_string().contains("secret"), "{error}");

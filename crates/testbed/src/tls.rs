@@ -22,7 +22,10 @@ const CERTIFICATE: &str = "certificate.pem";
 
 impl Certificate {
     /// Makes a new certificate. The files with it and its key exist as long as this value.
-    pub(crate) fn new() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub fn new() -> io::Result<Self> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let names = ["127.0.0.1", "::1", "localhost"].map(str::to_owned);
         let params = CertificateParams::new(names).map_err(io::Error::other)?;
@@ -57,8 +60,8 @@ impl Certificate {
         })
     }
 
-    /// The file for `--ssl-key-file`.
-    pub(crate) fn key_file(&self) -> PathBuf {
+    /// The file of its key: for `--ssl-key-file`.
+    pub fn key_file(&self) -> PathBuf {
         self.files.path().join(KEY)
     }
 

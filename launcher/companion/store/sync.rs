@@ -26,7 +26,7 @@ const LAST: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
 pub(super) struct Sync {
-    /// The Redis: redis://[user:password@]host[:port][/number] or redis+unix:///path
+    /// The Redis: redis://[user:password@]host[:port][/number], the same with rediss for TLS, or redis+unix:///path
     /// [default: CONTEXTPILOT_STORE_REMOTE]
     #[arg(value_name = "URL")]
     url: Option<String>,
