@@ -7,7 +7,7 @@ use contextpilot_testbed::until;
 use super::{Stored, files, folder, one_slot, started, tokens};
 
 /// Bytes of all chunks' files, in whole blocks.
-fn bytes(folder: &Path) -> u64 {
+pub(super) fn bytes(folder: &Path) -> u64 {
     let sizes = files(folder)
         .into_iter()
         .filter_map(|file| file.metadata().ok());

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::{SIGKILL, SIGTERM, Stored, folder, started};
 use traffic::{Answered, Life, Prompts, Step, asking, client, steps};
 
+mod together;
 mod traffic;
 
 /// How many traces: some in each run, a thousand by `scripts/soak store`.
@@ -168,6 +169,26 @@ impl Compared {
             self.answers += 1;
         }
     }
+
+    fn said(&self) -> String {
+        format!(
+            "{} answers compared, the worst differs by {:.4}",
+            self.answers, self.worst
+        )
+    }
+
+    /// None may be wrong, but for a few by the server's own fault.
+    fn judge(self) {
+        let answers = self.answers;
+        let (excused, wrong): (Vec<_>, Vec<_>) =
+            self.wrong.into_iter().partition(|one| one.is_servers);
+        for one in &excused {
+            eprintln!("perhaps by the server itself: {}", one.text);
+        }
+        let wrong: Vec<_> = wrong.into_iter().map(|one| one.text).collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(excused.len() * SERVERS_OWN <= answers, "{}", excused.len());
+    }
 }
 
 /// Four clients do what the trace says. The answers that can be compared.
@@ -266,21 +287,10 @@ fn random_traffic_is_answered_as_without_a_store() {
             compared.add(&format!("{what}, asked again"), &answers, reference, false);
         }
     }
-    let Compared {
-        answers,
-        worst,
-        wrong,
-    } = compared;
-    eprintln!(
-        "{answers} answers compared, the worst differs by {worst:.4}; {loaded} tokens loaded in {loads} loads"
-    );
-    let (excused, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().partition(|one| one.is_servers);
-    for one in &excused {
-        eprintln!("perhaps by the server itself: {}", one.text);
-    }
-    let wrong: Vec<_> = wrong.into_iter().map(|one| one.text).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(excused.len() * SERVERS_OWN <= answers, "{}", excused.len());
+    let said = compared.said();
+    eprintln!("{said}; {loaded} tokens loaded in {loads} loads");
+    let answers = compared.answers;
+    compared.judge();
     assert!(loaded > 100 * count() as u64, "{loaded}");
     assert!(answers > 10 * count(), "{answers}");
 }
@@ -303,9 +313,8 @@ fn the_same_traffic_is_answered_rightly_by_a_plain_server() {
         let answers = play(&server, &Prompts::new(), &life, &mut random);
         compared.add(&what, &answers, reference, false);
     }
-    eprintln!("{} answers, worst {}", compared.answers, compared.worst);
-    let wrong: Vec<_> = compared.wrong.into_iter().map(|one| one.text).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    eprintln!("{}", compared.said());
+    compared.judge();
 }
 
 /// The tolerance is small enough to find a wrong token, and large enough for batches of other sizes.

@@ -272,6 +272,13 @@ pub(crate) fn file_name(name: &Name) -> String {
     format!("{}/{name}{SUFFIX}", &name[..2])
 }
 
+/// The inner folder of a file's name.
+pub(crate) fn inner_of(file_name: &str) -> &str {
+    file_name
+        .split_once('/')
+        .map_or(file_name, |(inner, _)| inner)
+}
+
 /// Fills the buffer, unless the file ends before.
 pub(crate) fn read_at_most(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut count = 0;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use contextpilot_kv_store::Name;
 use rustix::fs::Dir;
 
-use crate::folder::{Folder, SUFFIX};
+use crate::folder::{Folder, SUFFIX, file_name, inner_of};
 use crate::list::{Header, Look, folders, look};
 
 /// Looks at the folder again and again. A look costs one question to the system for each inner folder (at
@@ -69,6 +69,19 @@ impl Watch {
             })
         });
         Ok(read.collect())
+    }
+
+    /// These chunks are new to the next look, if they are there: whoever asks has forgotten them, because it removed
+    /// their files, and another process has written them again since the last look.
+    pub fn again(&mut self, names: &[Name]) {
+        for name in names {
+            let seen = self.folders.get_mut(inner_of(&file_name(name)));
+            let at = seen.and_then(|seen| Some((seen.names.binary_search(name).ok()?, seen)));
+            if let Some((at, seen)) = at {
+                seen.names.remove(at);
+                seen.again = true;
+            }
+        }
     }
 }
 

@@ -5,11 +5,12 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::*;
 use contextpilot_kv_files::{Done, Folder, Header, ReadError, Refusal, Writer};
-use contextpilot_kv_store::Fingerprint;
+use contextpilot_kv_store::{Chunk, Fingerprint};
 use contextpilot_testbed::private_folder;
 
 #[test]
@@ -432,4 +433,26 @@ fn looking_for_a_store_makes_none() {
             .expect("it may be looked at")
             .is_some()
     );
+}
+
+/// Whoever starts removes what dead processes were writing, and nothing of those that live.
+#[test]
+fn processes_that_start_leave_the_files_of_those_that_write() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let written = AtomicBool::new(false);
+    let all: Vec<Chunk> = (1..1000).flat_map(|prompt| chunks(prompt, 1)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !written.load(Ordering::Relaxed) {
+                    drop(writer(&folder));
+                }
+            });
+        }
+        let done = write(&folder, &all);
+        written.store(true, Ordering::Relaxed);
+        let failed = done.iter().filter(|one| matches!(one, Done::Failed(..)));
+        assert_eq!((done.len(), failed.count()), (all.len(), 0));
+    });
 }

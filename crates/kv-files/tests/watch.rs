@@ -83,3 +83,22 @@ fn what_another_version_wrote_is_left_alone() {
     assert_eq!(look(&mut watch).0, []);
     assert_eq!(fs::read(&path).expect("it is still there"), bytes);
 }
+
+/// A file was removed and written again between two looks, so the watch knows it and its user does not.
+#[test]
+fn what_is_not_known_any_more_is_passed_on_again() {
+    let root = private_folder();
+    let folder = Folder::open(root.path()).expect("it is ours");
+    let mut watch = Watch::new(folder.clone());
+    let all = chunks(1, 600);
+    write(&folder, &all);
+    assert_eq!(look(&mut watch).0, names(&all));
+    look(&mut watch);
+    assert_eq!(look(&mut watch), (vec![], vec![]));
+    watch.again(&[all[0].name, Name([9; 16])]);
+    let (new, changed) = look(&mut watch);
+    assert_eq!(new, [all[0].name]);
+    assert!(changed[0].names.contains(&all[0].name));
+    look(&mut watch);
+    assert_eq!(look(&mut watch), (vec![], vec![]));
+}

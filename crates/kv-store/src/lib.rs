@@ -37,6 +37,7 @@ mod slab;
 mod state;
 mod store;
 mod tree;
+mod waiting;
 pub mod worth;
 
 pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail};

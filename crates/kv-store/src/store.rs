@@ -1,18 +1,16 @@
 //! The tree, with a budget.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::chunk::Size;
 use crate::slab::Key;
 use crate::tree::{Misplaced, Tree};
+use crate::waiting::Waiting;
 use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece, TAIL, Tail};
 
 /// What a store's tree may take in memory, bytes.
 pub const MEMORY: usize = 256 << 20;
-
-/// How many chunks may be waited for that other processes have not written.
-const MOST_WAITING: usize = 4096;
 
 /// The latest use of a loaded chunk. Whatever is used afterwards is later.
 const LATEST: u64 = u64::MAX >> 1;
@@ -36,10 +34,12 @@ pub struct Store {
     /// The time that was told last, and by how much the clock was set back in all.
     told: u64,
     set_back: u64,
-    /// Loaded chunks by the parent that they wait for.
-    waiting: HashMap<Name, Vec<(Chunk, u64)>>,
+    /// Loaded chunks whose parents are not there.
+    waiting: Waiting,
     /// Loaded chunks that can stand nowhere.
     stray: Vec<Name>,
+    /// Chunks that had to leave because another one stands in their place.
+    displaced: Vec<Name>,
     /// What has changed, if anybody wants to know.
     changes: Option<Changes>,
 }
@@ -132,8 +132,9 @@ impl Store {
             clock: 0,
             told: 0,
             set_back: 0,
-            waiting: HashMap::new(),
+            waiting: Waiting::default(),
             stray: Vec::new(),
+            displaced: Vec::new(),
             changes: None,
         }
     }
@@ -251,13 +252,17 @@ impl Store {
         let parent = self.tree.place(&chunk).map_err(|why| match why {
             Misplaced::Known => Refused::Known,
             Misplaced::NoParent => Refused::NoParent,
-            Misplaced::Malformed | Misplaced::Taken => Refused::Malformed,
+            Misplaced::Malformed | Misplaced::Taken(_) => Refused::Malformed,
         })?;
         if !self.fits(&chunk, parent) {
             return Err(Refused::Full);
         }
         self.clock += 1;
+        let name = chunk.name;
         let new = self.attach(chunk, parent, self.clock);
+        while let Some((chunk, last_used)) = self.next_waiting(&name) {
+            self.load(chunk, last_used);
+        }
         Ok(self.shrink(Some(new)))
     }
 
@@ -301,60 +306,84 @@ impl Store {
             .collect()
     }
 
-    /// A chunk that an earlier process has left. Chunks may come in any order. `last_used`: in any
+    /// A chunk that another process has written. Chunks may come in any order. `last_used`: in any
     /// unit that grows.
+    ///
+    /// If another chunk stands in its place (two processes wrote for prompts that part within it), the one with the lesser
+    /// name stays, so that all processes keep the same one. The other one leaves with all that continues it.
     ///
     /// Afterwards, ask [`orphans`](Self::orphans).
     pub fn load(&mut self, chunk: Chunk, last_used: u64) {
-        let last_used = last_used.min(LATEST);
-        let mut ready = vec![(chunk, last_used)];
+        let mut ready = vec![(chunk, last_used.min(LATEST))];
         while let Some((chunk, last_used)) = ready.pop() {
-            let name = chunk.name;
             match self.tree.place(&chunk) {
                 Ok(parent) => {
+                    let name = chunk.name;
                     self.clock = self.clock.max(last_used);
                     self.attach(chunk, parent, last_used);
-                    ready.extend(self.waiting.remove(&name).unwrap_or_default());
+                    ready.extend(std::iter::from_fn(|| self.next_waiting(&name)));
                 }
-                Err(Misplaced::NoParent) => match chunk.parent {
-                    Some((parent, _)) => {
-                        self.waiting
-                            .entry(parent)
-                            .or_default()
-                            .push((chunk, last_used));
+                Err(Misplaced::NoParent) if chunk.parent.is_some() => {
+                    let size = Size::of(&chunk);
+                    if self.waiting.add(chunk, last_used) {
+                        self.size = self.size.and(size);
                     }
-                    None => self.stray.push(name),
-                },
+                }
                 Err(Misplaced::Known) => {}
-                Err(Misplaced::Malformed | Misplaced::Taken) => self.stray.push(name),
+                Err(Misplaced::Taken(there)) if chunk.name < there => {
+                    let left = self.remove(&there);
+                    self.displaced.extend(left);
+                    ready.push((chunk, last_used));
+                }
+                Err(Misplaced::Taken(_)) => self.displace(chunk.name),
+                Err(Misplaced::Malformed | Misplaced::NoParent) => self.stray.push(chunk.name),
             }
         }
+    }
+
+    /// A loaded chunk has no place, nor has what waits for it.
+    fn displace(&mut self, name: Name) {
+        let mut open = vec![name];
+        while let Some(name) = open.pop() {
+            while let Some((child, _)) = self.next_waiting(&name) {
+                open.push(child.name);
+            }
+            self.displaced.push(name);
+        }
+    }
+
+    /// One of the chunks that wait for this one. It waits no more.
+    fn next_waiting(&mut self, parent: &Name) -> Option<(Chunk, u64)> {
+        let child = self.waiting.child(parent)?;
+        self.take_waiting(&child)
+    }
+
+    fn take_waiting(&mut self, name: &Name) -> Option<(Chunk, u64)> {
+        let (chunk, last_used) = self.waiting.take(name)?;
+        self.size = self.size.without(Size::of(&chunk));
+        Some((chunk, last_used))
     }
 
     /// Everything was loaded: the names of those chunks that cannot be used, because what they
     /// continue is not there or does not fit. Then those that have to leave for the budget.
     ///
     /// `since`: chunks that were used later wait on, for another process may be about to write what they
-    /// continue.
+    /// continue. They count in the budget.
     pub fn orphans(&mut self, since: u64) -> Vec<Name> {
         let mut names = std::mem::take(&mut self.stray);
-        self.waiting.retain(|_, waiting| {
-            waiting.retain(|(chunk, last_used)| {
-                let is_old = *last_used <= since;
-                if is_old {
-                    names.push(chunk.name);
-                }
-                !is_old
-            });
-            !waiting.is_empty()
-        });
+        while let Some((_, name)) = self.waiting.oldest().filter(|(used, _)| *used <= since) {
+            self.take_waiting(&name);
+            names.push(name);
+        }
+        names.append(&mut self.displaced);
         names.retain(|name| !self.has(name));
         names.extend(self.shrink(None));
         names
     }
 
-    /// Chunks that another process has written and removed. Returns what has to leave for the budget.
-    /// Chunks that cannot be used here stay where they are: they may be of use there.
+    /// Chunks that another process has written and removed. Returns what has to leave: for the budget, or because
+    /// another one [stands in its place](Self::load). Chunks that cannot be used here stay where they are: they may be of
+    /// use there.
     pub fn share(
         &mut self,
         written: impl IntoIterator<Item = (Chunk, u64)>,
@@ -364,13 +393,12 @@ impl Store {
             self.load(chunk, last_used.saturating_add(self.set_back));
         }
         self.stray.clear();
-        if self.waiting.len() > MOST_WAITING {
-            self.waiting.clear();
-        }
-        let mut names = Vec::new();
+        let mut names = std::mem::take(&mut self.displaced);
+        names.retain(|name| !self.has(name));
         for name in removed {
             // What continues it is of no use to anybody.
             names.extend(self.remove(name).into_iter().filter(|gone| gone != name));
+            self.take_waiting(name);
         }
         names.extend(self.shrink(None));
         names
@@ -387,9 +415,14 @@ impl Store {
         self.tree.key(name).is_some()
     }
 
-    /// The chunks whose names begin with this byte, in order.
-    pub fn names(&self, first: u8) -> impl Iterator<Item = &Name> {
-        self.tree.names(first)
+    /// Whether the file of a chunk is counted: it is there, or waits for what it continues.
+    pub fn knows(&self, name: &Name) -> bool {
+        self.has(name) || self.waiting.has(name)
+    }
+
+    /// The chunks whose files are counted and whose names begin with this byte.
+    pub fn known(&self, first: u8) -> impl Iterator<Item = &Name> {
+        self.tree.names(first).chain(self.waiting.names(first))
     }
 
     /// The names behind this one, in order; `None`: all. For whoever looks at some at a time.
@@ -397,7 +430,7 @@ impl Store {
         self.tree.names_after(name)
     }
 
-    /// Bytes of all files.
+    /// Bytes of all files, with those of chunks that wait for what they continue.
     pub fn bytes(&self) -> u64 {
         self.size.bytes
     }
@@ -434,16 +467,26 @@ impl Store {
     fn shrink(&mut self, new: Option<Key>) -> Vec<Name> {
         let mut names = Vec::new();
         while self.size.bytes > self.limit || self.size.memory > self.memory {
-            let mut leaves = self.leaves.iter().map(|(_, key)| *key);
-            let Some(key) = leaves.find(|key| Some(*key) != new) else {
-                break;
-            };
-            names.extend(self.detach(key));
+            let mut leaves = self.leaves.iter().copied();
+            let leaf = leaves.find(|(_, key)| Some(*key) != new);
+            let waiting = self.waiting.oldest();
+            match (leaf, waiting) {
+                (Some((used, key)), waiting) if waiting.is_none_or(|(other, _)| used < other) => {
+                    names.extend(self.detach(key));
+                }
+                (_, Some((_, name))) => {
+                    self.take_waiting(&name);
+                    names.push(name);
+                }
+                (_, None) => break,
+            }
         }
         names
     }
 
     fn attach(&mut self, chunk: Chunk, parent: Option<Key>, used: u64) -> Key {
+        // It may wait for another parent, which has the same tokens.
+        self.take_waiting(&chunk.name);
         if let Some((key, node)) = parent.and_then(|key| Some((key, self.tree.get(key)?))) {
             self.leaves.remove(&(node.used, key));
         }

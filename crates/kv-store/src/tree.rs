@@ -266,9 +266,10 @@ impl Tree {
             }
         };
         let token = chunk.tokens[0];
-        match self.edges.contains_key(&Edge { site, token }) {
-            true => Err(Misplaced::Taken),
-            false => Ok(parent),
+        let there = self.edges.get(&Edge { site, token });
+        match there.and_then(|key| self.nodes.get(*key)) {
+            Some(there) => Err(Misplaced::Taken(there.chunk.name)),
+            None => Ok(parent),
         }
     }
 
@@ -379,8 +380,8 @@ pub(crate) enum Misplaced {
     Known,
     /// Its parent is not there.
     NoParent,
-    /// Another chunk begins with the same token there.
-    Taken,
+    /// This chunk begins with the same token there.
+    Taken(Name),
 }
 
 impl Node {

@@ -299,6 +299,98 @@ fn young_chunks_wait_for_what_they_continue() {
     assert_eq!(store.find(&MODEL, &run(0, 700)).tokens(), 512);
 }
 
+/// Two processes wrote for prompts that part within one chunk: all keep the same one, whatever they saw first.
+#[test]
+fn of_two_chunks_for_one_place_all_processes_keep_the_same() {
+    let empty = Store::new(0);
+    // 100 tokens, and what continues them; 120 with the same beginning, and what continues those.
+    let short = {
+        let mut store = Store::new(u64::MAX);
+        save(&mut store, &run(0, 100));
+        let mut all = empty.missing(&MODEL, &run(0, 100), ROW);
+        all.extend(store.missing(&MODEL, &with(run(0, 100), &[-1, -2]), ROW));
+        all
+    };
+    let long = {
+        let mut store = Store::new(u64::MAX);
+        save(&mut store, &run(0, 120));
+        let mut all = empty.missing(&MODEL, &run(0, 120), ROW);
+        all.extend(store.missing(&MODEL, &with(run(0, 120), &[-3]), ROW));
+        all
+    };
+    let (stays, leaves) = match short[0].name < long[0].name {
+        true => (&short, &long),
+        false => (&long, &short),
+    };
+    let mut orders: Vec<Vec<&Chunk>> = Vec::new();
+    for first in [stays, leaves] {
+        let second = if first == stays { leaves } else { stays };
+        orders.push(first.iter().chain(second).collect());
+        orders.push(first.iter().rev().chain(second).collect());
+        orders.push(first.iter().rev().chain(second.iter().rev()).collect());
+        orders.push(vec![&first[0], &second[1], &second[0], &first[1]]);
+    }
+    for order in orders {
+        let mut store = Store::new(u64::MAX);
+        let mut left = Vec::new();
+        for chunk in &order {
+            left.extend(store.share([((*chunk).clone(), 7)], &[]));
+        }
+        // What continues the one that left waits for it, if it came later. Whoever wrote it removes it.
+        for chunk in leaves {
+            if store.knows(&chunk.name) {
+                assert_eq!(store.share([], &[chunk.name]), []);
+                left.push(chunk.name);
+            }
+        }
+        let names = |chunks: &[Chunk]| -> Vec<Name> {
+            let mut names: Vec<Name> = chunks.iter().map(|chunk| chunk.name).collect();
+            names.sort_unstable();
+            names
+        };
+        left.sort_unstable();
+        assert_eq!(left, names(leaves), "{order:?}");
+        assert!(stays.iter().all(|chunk| store.has(&chunk.name)));
+        let bytes: u64 = stays.iter().map(Chunk::cost).sum();
+        assert_eq!((store.chunks(), store.bytes()), (2, bytes));
+    }
+}
+
+/// Their files take room.
+#[test]
+fn what_waits_for_its_parent_counts_and_leaves_in_turn() {
+    let all = Store::new(0).missing(&MODEL, &run(0, 600), ROW);
+    let other = Store::new(0)
+        .missing(&MODEL, &run(5000, 256), ROW)
+        .remove(0);
+    let mut store = Store::new(2 * 257 * 4096);
+    assert_eq!(
+        store.share([(all[2].clone(), 20), (all[1].clone(), 30)], &[]),
+        []
+    );
+    assert_eq!(
+        (store.chunks(), store.bytes()),
+        (0, all[1].cost() + all[2].cost())
+    );
+    // A second look at the same files.
+    assert_eq!(store.share([(all[2].clone(), 20)], &[]), []);
+    assert_eq!(store.bytes(), all[1].cost() + all[2].cost());
+    // One has to leave, and it is the one that was used least recently.
+    assert_eq!(store.share([(other.clone(), 25)], &[]), [all[2].name]);
+    assert!(store.knows(&all[1].name) && !store.has(&all[1].name));
+    assert!(!store.knows(&all[2].name));
+    // This process evaluates what the other one waits for: nothing counts twice.
+    store.now(50);
+    assert_eq!(store.insert(all[0].clone()), Ok(vec![other.name]));
+    assert!(store.has(&all[1].name));
+    assert_eq!(store.bytes(), 2 * 257 * 4096);
+    // A file that is gone does not wait.
+    assert_eq!(store.remove(&all[0].name), [all[1].name, all[0].name]);
+    assert_eq!(store.share([(all[1].clone(), 60)], &[]), []);
+    assert_eq!(store.share([], &[all[1].name]), []);
+    assert_eq!((store.bytes(), store.orphans(u64::MAX)), (0, vec![]));
+}
+
 #[test]
 fn neighbours_write_and_remove_and_the_budget_holds() {
     let mut store = Store::new(4 * 51 * 4096);
@@ -321,12 +413,12 @@ fn neighbours_write_and_remove_and_the_budget_holds() {
     assert_eq!(store.share(more, &[]), [prompt(1).name]);
     assert!(
         store
-            .names(prompt(4).name.0[0])
+            .known(prompt(4).name.0[0])
             .any(|name| *name == prompt(4).name)
     );
     // What no tree can have is the neighbour's business.
     let mut other = prompt(7);
-    other.tokens = run(4000, 50).into();
+    other.start = 1;
     assert_eq!(store.share([(other, 70)], &[]), []);
     assert_eq!(store.orphans(u64::MAX), []);
 }

@@ -6,8 +6,9 @@
 //! removes what was used least recently. Two that remove the same do no harm. Until the next look they may
 //! exceed the budget by what they write in that time.
 //!
-//! If two write for the same place at the same moment (prompts that part within one chunk), each goes on
-//! with its own, and neither counts the other's until its next start.
+//! If two write for the same place at the same moment (prompts that part within one chunk), all keep the one with the
+//! lesser name; the other one leaves, with what continues it. A chunk whose parent has left counts until whoever wrote it
+//! has seen that, or until it is the one that was used least recently.
 //!
 //! All count time in the same way, so that they agree on what is old. What a neighbour *uses* is seen by the
 //! next process that starts: the times of files that are known already are not looked at again.
@@ -43,13 +44,14 @@ pub(super) fn look_for_life(mut watch: Watch) {
             with_shelf(|shelf| shelf.share(some));
         }
         for one in &changed {
-            with_shelf(|shelf| shelf.lose(one));
+            let unknown = with_shelf(|shelf| shelf.lose(one));
+            watch.again(&unknown.unwrap_or_default());
         }
     }
 }
 
-fn with_shelf(work: impl FnOnce(&mut Shelf)) {
-    on_state(|state| state.shelf.as_mut().map(work));
+fn with_shelf<T>(work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
+    on_state(|state| state.shelf.as_mut().map(work))
 }
 
 /// The time by which all processes order what they used: nanoseconds since 1970, as of files.

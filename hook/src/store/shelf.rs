@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_kv_files::{Done, Folder, Header, Listing, Watch, Writer};
+use contextpilot_kv_files::{Done, Folder, Header, Listing, ReadError, Watch, Writer};
 use contextpilot_kv_store::{
-    Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Origin, Piece, State, Store,
+    Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Origin, Piece, Refused, State,
+    Store,
 };
 use contextpilot_settings::StoreAt;
 
@@ -193,15 +194,11 @@ impl Shelf {
             let put = match self.writer.pending(&piece.name) {
                 Some(rows) => composer
                     .put(piece.start, &rows, piece.chunk_tokens, 0, take)
-                    .map_err(|error| error.to_string()),
-                None => self
-                    .folder
-                    .compose(composer, piece, take, &mut self.rows)
-                    .map_err(|error| error.to_string()),
+                    .map_err(|_| ReadError::Damaged("its rows do not fit the state")),
+                None => self.folder.compose(composer, piece, take, &mut self.rows),
             };
             if let Err(why) = put {
-                say_problem(&format!("a chunk cannot be read ({why})"));
-                self.drop_chunk(piece.name);
+                self.cannot_read(piece.name, &why);
                 return false;
             }
         }
@@ -306,8 +303,11 @@ impl Shelf {
                 }
             };
             let name = chunk.name;
-            let Ok(leaving) = self.tree.insert(chunk.clone()) else {
-                break;
+            let leaving = match self.tree.insert(chunk.clone()) {
+                Ok(leaving) => leaving,
+                // Another process wrote it, and it waited for the chunk before.
+                Err(Refused::Known) => continue,
+                Err(_) => break,
             };
             for name in leaving {
                 self.writer.remove(name);
@@ -352,15 +352,21 @@ impl Shelf {
         self.forget(|tree| tree.share(written.map(|one| (one.chunk, one.last_used)), &[]));
     }
 
-    /// Takes note of what is left in one of the inner folders, but for what is still to be written.
-    pub(super) fn lose(&mut self, there: &Listing) {
+    /// Takes note of what is left in one of the inner folders, but for what is still to be written. Returns what is there
+    /// and not known here: it left, and another process has written it since, or this one is about to remove it.
+    pub(super) fn lose(&mut self, there: &Listing) -> Vec<Name> {
         let is_gone = |name: &&Name| there.names.binary_search(name).is_err();
-        let all = self.tree.names(there.first).filter(is_gone);
+        let all = self.tree.known(there.first).filter(is_gone);
         let gone: Vec<Name> = all
             .filter(|name| !self.writer.is_pending(name))
             .copied()
             .collect();
         self.forget(|tree| tree.share([], &gone));
+        let names = there.names.iter();
+        names
+            .filter(|name| !self.tree.knows(name))
+            .copied()
+            .collect()
     }
 
     /// What leaves the tree by this leaves the folder.
@@ -375,6 +381,15 @@ impl Shelf {
     pub(super) fn flush(&mut self, longest: Duration) {
         self.writer.flush(longest);
         self.settle();
+    }
+
+    /// The file of a chunk is gone or damaged, or the system refuses. The chunk leaves. That it is gone is nobody's fault:
+    /// another process removed it a moment ago.
+    fn cannot_read(&mut self, name: Name, why: &ReadError) {
+        if !matches!(why, ReadError::Gone) {
+            say_problem(&format!("a chunk cannot be read ({why})"));
+        }
+        self.drop_chunk(name);
     }
 
     /// A chunk leaves, with all that continues it.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::rows::Rows;
-use crate::folder::{Folder, NEW, file_name};
+use crate::folder::{Folder, NEW, file_name, inner_of};
 use crate::format::Head;
 use crate::models;
 
@@ -141,11 +141,11 @@ impl Disk {
         for entry in entries {
             let name = entry.file_name();
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = rustix::fs::openat(&new, name, flags, Mode::empty());
-            let free = file.is_ok_and(|file| {
-                rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).is_ok()
-            });
-            if free {
+            let Ok(file) = rustix::fs::openat(&new, name, flags, Mode::empty()) else {
+                continue;
+            };
+            // Locked until it is removed, so that whoever has just made it sees that it lost it.
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 let _ = rustix::fs::unlinkat(&new, name, AtFlags::empty());
             }
         }
@@ -176,11 +176,9 @@ fn create(count: &mut u64, new: &OwnedFd) -> io::Result<(File, String)> {
         *count += 1;
         let name = format!("{}-{count}", std::process::id());
         match rustix::fs::openat(new, &*name, flags | OFlags::CLOEXEC, mode) {
-            Ok(file) => {
-                // Where there are no locks, nobody removes others' files either.
-                let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-                return Ok((file.into(), name));
-            }
+            Ok(file) if is_mine(&file)? => return Ok((file.into(), name)),
+            // It stays until somebody sweeps, if it is still there.
+            Ok(_) => {}
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
@@ -188,13 +186,23 @@ fn create(count: &mut u64, new: &OwnedFd) -> io::Result<(File, String)> {
     Err(Errno::EXIST.into())
 }
 
+/// Locks a new file. False if a process that [sweeps](Disk::sweep) came between, and has taken it for one of a dead
+/// process.
+fn is_mine(file: &OwnedFd) -> io::Result<bool> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(rustix::fs::fstat(file)?.st_nlink > 0),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        // Where there are no locks, nobody removes others' files either.
+        Err(_) => Ok(true),
+    }
+}
+
 fn rename(folder: &Folder, new: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
     let private = folder.private();
     match rustix::fs::renameat(new, from, &*private, to) {
         // The first file of this folder.
         Err(Errno::NOENT) => {
-            let inner = to.split_once('/').map_or(to, |(inner, _)| inner);
-            folder.inner(inner)?;
+            folder.inner(inner_of(to))?;
             Ok(rustix::fs::renameat(new, from, &*private, to)?)
         }
         other => Ok(other?),

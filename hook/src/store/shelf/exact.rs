@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail};
 
-use super::{Shelf, say_problem};
+use super::Shelf;
 use crate::store::figures::{self, FIGURES};
 use crate::store::neighbours;
 
@@ -99,8 +99,7 @@ impl Shelf {
                     true
                 }
                 Err(error) => {
-                    say_problem(&format!("a chunk cannot be read ({error})"));
-                    self.drop_chunk(tail.name);
+                    self.cannot_read(tail.name, &error);
                     false
                 }
             },
