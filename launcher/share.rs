@@ -1,4 +1,4 @@
-//! The process that keeps the prefix store and a Redis alike, for several machines.
+//! The process that keeps the prefix store and a Redis or a bucket alike, for several machines.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

@@ -81,14 +81,15 @@ enum Action {
     #[command(after_help = "Example:
   contextpilot-llama store import tea.pack --folder /var/lib/llama/store")]
     Import(import::Import),
-    /// Keep the folder and a Redis alike, so that several machines have one store
+    /// Keep the folder and a Redis or a bucket alike, so that several machines have one store
     ///
     /// What servers here write is sent, and what other machines have sent is put into the folder, where servers see it within
     /// seconds. Only chunks of models that a server has used the folder for are fetched. The launcher starts this if
     /// CONTEXTPILOT_STORE_REMOTE is set.
     #[command(after_help = "Examples:
   contextpilot-llama store sync redis://10.0.0.2:6379
-  contextpilot-llama store sync redis://10.0.0.2:6379 --once")]
+  contextpilot-llama store sync redis://10.0.0.2:6379 --once
+  contextpilot-llama store sync s3://bucket/llama --once")]
     Sync(sync::Sync),
     /// Print the folder
     #[command(after_help = "Example:

@@ -1,5 +1,6 @@
-//! Several machines with one store: folders that are kept alike through a real Redis.
+//! Several machines with one store: folders that are kept alike through a real Redis, or a bucket.
 
+mod bucket;
 mod tls;
 
 use std::collections::BTreeSet;

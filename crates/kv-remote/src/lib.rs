@@ -1,7 +1,8 @@
-//! Several machines, one prefix store: keeps a store's folder and a Redis alike.
+//! Several machines, one prefix store: keeps a store's folder and a remote alike. A remote is a Redis, or a bucket of a
+//! server that speaks S3.
 //!
 //! ```text
-//!  server ──► folder ◄── watch ── Mirror ──► Redis ◄── Mirror ── folder ◄── server
+//!  server ──► folder ◄── watch ── Mirror ──► Remote ◄── Mirror ── folder ◄── server
 //!        its own writer            a process of its own         another machine
 //! ```
 //!
@@ -9,7 +10,7 @@
 //! what others have sent is put into the folder, where the servers see it as they see what a neighbour writes. So a
 //! prompt never waits for the network, and the server's process knows nothing of it.
 //!
-//! # In the Redis
+//! # In a Redis
 //! | key | what |
 //! |---|---|
 //! | `contextpilot:kv:1:chunk:<name>` | a string: the chunk as its file has it, with checksums |
@@ -19,8 +20,28 @@
 //! The Redis may evict any key at any time (`maxmemory-policy`): a name without its chunk is taken off the list by
 //! whoever finds that out. A chunk that is on no list is sent again.
 //!
+//! # In a bucket
+//! | object | what |
+//! |---|---|
+//! | `<prefix>/contextpilot/kv/1/<fingerprint>/<name>` | the chunk as its file has it, with checksums |
+//! | `<prefix>/contextpilot/kv/1/<fingerprint>/news` | what was sent last, at most 1,024 lines of `<name>:<size>` |
+//!
+//! Requests cost money, and a `LIST` costs what a dozen `GET`s cost. So the news are read every five seconds, unless
+//! they are still of the version that is known (`If-None-Match`): one `GET` for each model. All of a model's objects are
+//! listed (a `LIST` for each thousand) at the beginning, after an error, and at most every five minutes if there were
+//! news. That finds what the news lack: two machines that write them at the same moment lose one's lines, which it
+//! writes once more when it sees that, and more than 1,024 chunks have no room. So the news may be wrong, and a list
+//! never is: nothing has to be locked, and no server needs conditional writes.
+//!
+//! Which objects expire is a rule of the bucket. A chunk that is gone is found out as in a Redis.
+//!
+//! Requests are signed by `rusty-s3`, and sent by the HTTP client and the TLS that the companion command has anyway.
+//! `object_store` and `opendal` would bring another HTTP client, an async interface that a loop that asks one thing at a
+//! time does not need, and much more to compile.
+//!
 //! # Who decides what stays
-//! Here: the servers, by `CONTEXTPILOT_STORE_GB`; what was fetched counts as used when it came. There: the Redis.
+//! Here: the servers, by `CONTEXTPILOT_STORE_GB`; what was fetched counts as used when it came. There: the Redis, or the
+//! bucket's rules.
 
 #![forbid(unsafe_code)]
 

@@ -17,6 +17,8 @@ const AT_ONCE: usize = 256;
 const LOOK_BACK: usize = 1 << 20;
 /// Bytes that are fetched in one turn, at least, before something is sent again.
 const FETCHED_IN_A_TURN: u64 = 64 << 20;
+/// Bytes that are sent in one turn, at least, before something is fetched.
+const SENT_IN_A_TURN: u64 = 16 << 20;
 /// Bytes of rows that wait for the disk.
 const QUEUE: u64 = 64 << 20;
 /// How long the disk may take for them.
@@ -39,7 +41,7 @@ pub struct Moved {
     pub damaged: u64,
 }
 
-/// A folder and a Redis that become alike.
+/// A folder and a remote that become alike.
 pub struct Mirror {
     folder: Folder,
     watch: Watch,
@@ -54,7 +56,7 @@ pub struct Mirror {
     fetched: HashSet<Name>,
     /// Of each model, the number of the last chunk that was looked at.
     seen: HashMap<Fingerprint, u64>,
-    /// The Redis was of no use. It may be another one when it is there again.
+    /// The remote was of no use. It may be another one when it is there again.
     is_lost: bool,
 }
 
@@ -78,27 +80,27 @@ impl Mirror {
         })
     }
 
-    /// The Redis.
+    /// The remote.
     pub fn remote(&self) -> &Remote {
         &self.remote
     }
 
-    /// Sends what is new here, and fetches what is new there. After an error of the Redis the next turn compares all
-    /// that is in both.
+    /// Sends what is new here, and fetches what is new there; of both not all at once. Returns whether they are alike
+    /// now. After an error of the remote the next turn compares all that is in both.
     ///
     /// # Errors
-    /// The folder cannot be read, or the Redis is of no use now. `moved` says what was done before.
-    pub fn turn(&mut self, moved: &mut Moved) -> Result<(), MirrorError> {
-        self.send_all(moved)?;
+    /// The folder cannot be read, or the remote is of no use now. `moved` says what was done before.
+    pub fn turn(&mut self, moved: &mut Moved) -> Result<bool, MirrorError> {
+        let is_sent = self.send_some(moved)?;
         let fetched = self.fetch(moved);
-        self.note(fetched)
+        Ok(self.note(fetched)? && is_sent)
     }
 
-    /// Sends what is new here.
+    /// Sends what is new here, and not all at once. Returns whether all is sent.
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
-    pub fn send_all(&mut self, moved: &mut Moved) -> Result<(), MirrorError> {
+    pub fn send_some(&mut self, moved: &mut Moved) -> Result<bool, MirrorError> {
         if std::mem::take(&mut self.is_lost) {
             self.watch = Watch::new(self.folder.clone());
             self.here.clear();
@@ -111,7 +113,7 @@ impl Mirror {
         self.note(sent)
     }
 
-    fn note(&mut self, done: Result<(), MirrorError>) -> Result<(), MirrorError> {
+    fn note<T>(&mut self, done: Result<T, MirrorError>) -> Result<T, MirrorError> {
         self.is_lost |= matches!(done, Err(MirrorError::Remote(_)));
         done
     }
@@ -142,8 +144,10 @@ impl Mirror {
         Ok(())
     }
 
-    fn send(&mut self, moved: &mut Moved) -> Result<(), MirrorError> {
-        while let Some((&(of, ..), _)) = self.unsent.first_key_value() {
+    fn send(&mut self, moved: &mut Moved) -> Result<bool, MirrorError> {
+        let begin = moved.sent_bytes;
+        let is_over = |moved: &Moved| moved.sent_bytes - begin > SENT_IN_A_TURN;
+        'turn: while let Some((&(of, ..), _)) = self.unsent.first_key_value() {
             let some = self.unsent.iter().take(AT_ONCE);
             let some = some.take_while(|((fingerprint, ..), _)| *fingerprint == of);
             let some: Vec<_> = some.map(|(key, chunk)| (*key, chunk.clone())).collect();
@@ -160,17 +164,24 @@ impl Mirror {
                     moved.sent_bytes += whole.len() as u64;
                 }
                 self.unsent.remove(key);
+                if is_over(moved) {
+                    break 'turn;
+                }
             }
         }
-        Ok(())
+        if moved.sent_bytes > begin {
+            self.remote.publish()?;
+        }
+        Ok(self.unsent.is_empty())
     }
 
     /// Only for models that servers here have used the folder for: others are of no use here.
-    fn fetch(&mut self, moved: &mut Moved) -> Result<(), MirrorError> {
+    fn fetch(&mut self, moved: &mut Moved) -> Result<bool, MirrorError> {
+        let mut is_all = true;
         for origin in self.folder.origins() {
             let of = origin.facts.fingerprint();
             let begin = moved.fetched_bytes;
-            loop {
+            'of_model: loop {
                 let some = match self.seen.get(&of) {
                     None => self.latest(&of)?,
                     Some(&nth) => self.remote.after(&of, nth, AT_ONCE)?,
@@ -179,13 +190,17 @@ impl Mirror {
                 for listed in some {
                     self.take(&of, &listed, moved)?;
                     self.seen.insert(of, listed.nth);
+                    if moved.fetched_bytes - begin > FETCHED_IN_A_TURN {
+                        is_all = false;
+                        break 'of_model;
+                    }
                 }
-                if is_over || moved.fetched_bytes - begin > FETCHED_IN_A_TURN {
+                if is_over {
                     break;
                 }
             }
         }
-        Ok(())
+        Ok(is_all)
     }
 
     /// Of what was sent before this began, as many of the last ones as there is room for, in order.
@@ -223,7 +238,7 @@ impl Mirror {
             if self.here.contains_key(&name) {
                 continue;
             }
-            let whole = self.remote.get(&name)?;
+            let whole = self.remote.get(of, &name)?;
             let size = whole.as_ref().map(|whole| whole.len() as u64);
             let chunk = whole.and_then(|whole| read_whole(whole).ok());
             let chunk = chunk.filter(|(chunk, _)| chunk.name == name && chunk.fingerprint == *of);
@@ -271,7 +286,7 @@ pub enum MirrorError {
     Folder(io::Error),
     /// The folder takes nothing.
     Writer(Refusal),
-    /// The Redis is of no use.
+    /// The remote is of no use.
     Remote(RemoteError),
 }
 

@@ -1,23 +1,16 @@
-//! The Redis.
+//! Where other machines' chunks are.
+
+mod redis;
+mod s3;
 
 use std::error::Error;
 use std::fmt;
-use std::io::{
-    self,
-    ErrorKind::{TimedOut, WouldBlock},
-};
-use std::sync::Arc;
 use std::time::Duration;
 
 use contextpilot_kv_store::{Fingerprint, Name};
-use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, cmd, pipe};
 
-const PREFIX: &str = "contextpilot:kv:1";
-const CONNECT: Duration = Duration::from_secs(2);
-/// For one question. A chunk has some megabytes.
-const ANSWER: Duration = Duration::from_secs(30);
-
-const SCHEMES: [&str; 3] = ["redis://", "rediss://", "redis+unix://"];
+use self::redis::Redis;
+use self::s3::S3;
 
 /// A chunk that is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,55 +18,69 @@ pub(crate) struct Listed {
     pub(crate) name: Name,
     /// Bytes.
     pub(crate) size: u64,
-    /// Later ones have larger numbers.
+    /// Later ones have larger numbers. They are good until there is an error.
     pub(crate) nth: u64,
 }
 
-/// A Redis that holds chunks. It is connected to when something is asked, and again after an error.
-pub struct Remote {
-    client: Client,
-    connection: Option<Connection>,
-    shown: String,
+/// A Redis or a bucket that holds chunks. Nothing is opened before something is asked.
+pub struct Remote(Kind);
+
+enum Kind {
+    Redis(Box<Redis>),
+    S3(Box<S3>),
+}
+
+/// What is asked of either.
+macro_rules! either {
+    ($remote:expr, $it:ident => $asked:expr) => {
+        match $remote {
+            Kind::Redis($it) => $asked,
+            Kind::S3($it) => $asked,
+        }
+    };
 }
 
 impl Remote {
-    /// `redis://[user:password@]host[:port][/number]`, the same with `rediss` for TLS, or `redis+unix:///path`.
-    /// Nothing is opened.
+    /// `redis://[user:password@]host[:port][/number]`, the same with `rediss` for TLS, `redis+unix:///path`, or
+    /// `s3://bucket[/prefix]`. Of the environment only a bucket's server and credentials are read.
     ///
     /// # Errors
-    /// It is no such address.
-    pub fn new(url: &str) -> Result<Self, RemoteError> {
-        let no_url = |why: &dyn fmt::Display| {
-            RemoteError::new(
-                Trouble::Address,
-                format!(
-                    "{} is no address of a Redis ({why}): write redis://host:6379",
-                    shown(url)
-                ),
-            )
-        };
-        if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
-            return Err(no_url(
-                &"only redis://, rediss:// and redis+unix:// are known",
-            ));
+    /// It is no such address, or the environment does not say what a bucket needs.
+    pub fn new(
+        url: &str,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, RemoteError> {
+        if url.starts_with(s3::SCHEME) {
+            return Ok(Self(Kind::S3(Box::new(S3::new(url, environment)?))));
         }
-        // The client knows one fragment, by which it would trust anybody.
-        if url.contains('#') {
-            return Err(no_url(&"a # has no meaning in it"));
+        if redis::SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+            return Ok(Self(Kind::Redis(Box::new(Redis::new(url)?))));
         }
-        let client = Client::open(url).map_err(|error| no_url(&error))?;
-        // The client takes what the process has. Only the first call has an effect, and all ask for the same.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        Ok(Self {
-            client,
-            connection: None,
-            shown: shown(url),
-        })
+        Err(RemoteError::address(
+            &shown(url),
+            &"write redis://host:6379, rediss://host:6379, redis+unix:///path or s3://bucket/prefix",
+        ))
     }
 
     /// The address, without a password.
     pub fn shown(&self) -> &str {
-        &self.shown
+        either!(&self.0, it => it.shown())
+    }
+
+    /// From one look at what is new to the next. A bucket's requests cost money.
+    pub fn pause(&self) -> Duration {
+        match &self.0 {
+            Kind::Redis(_) => redis::PAUSE,
+            Kind::S3(_) => s3::PAUSE,
+        }
+    }
+
+    /// The longest time from an error to the next attempt.
+    pub fn longest_retry(&self) -> Duration {
+        match &self.0 {
+            Kind::Redis(_) => redis::LONGEST_RETRY,
+            Kind::S3(_) => s3::LONGEST_RETRY,
+        }
     }
 
     /// Which of these are there.
@@ -82,30 +89,10 @@ impl Remote {
         of: &Fingerprint,
         chunks: &[(Name, u64)],
     ) -> Result<Vec<bool>, RemoteError> {
-        let mut questions = pipe();
-        for (name, size) in chunks {
-            questions.cmd("EXISTS").arg(chunk_key(name));
-            questions
-                .cmd("ZSCORE")
-                .arg(model_key(of))
-                .arg(member(name, *size));
-        }
-        let answers: Vec<(bool, Option<f64>)> = self.ask(|connection| {
-            let flat: Vec<redis::Value> = questions.query(connection)?;
-            let mut pairs = flat.chunks_exact(2);
-            let pairs = pairs.by_ref().map(|pair| {
-                let there = redis::from_redis_value_ref(&pair[0])?;
-                Ok((there, redis::from_redis_value_ref(&pair[1])?))
-            });
-            pairs.collect()
-        })?;
-        Ok(answers
-            .into_iter()
-            .map(|(there, listed)| there && listed.is_some())
-            .collect())
+        either!(&mut self.0, it => it.has(of, chunks))
     }
 
-    /// Sends a chunk: `whole` is as its file has it.
+    /// Sends a chunk: `whole` is as its file has it. Others may hear of it with [`publish`](Self::publish) only.
     pub(crate) fn put(
         &mut self,
         of: &Fingerprint,
@@ -113,18 +100,16 @@ impl Remote {
         size: u64,
         whole: &[u8],
     ) -> Result<(), RemoteError> {
-        self.ask(|connection| {
-            cmd("SET")
-                .arg(chunk_key(name))
-                .arg(whole)
-                .exec(connection)?;
-            let nth: u64 = cmd("INCR")
-                .arg(format!("{PREFIX}:sent"))
-                .query(connection)?;
-            let mut list = cmd("ZADD");
-            list.arg(model_key(of)).arg(nth).arg(member(name, size));
-            list.exec(connection)
-        })
+        either!(&mut self.0, it => it.put(of, name, size, whole))
+    }
+
+    /// Tells others what was sent.
+    pub(crate) fn publish(&mut self) -> Result<(), RemoteError> {
+        match &mut self.0 {
+            // It was told with each chunk.
+            Kind::Redis(_) => Ok(()),
+            Kind::S3(bucket) => bucket.publish(),
+        }
     }
 
     /// What was sent after the `nth`, in order; at most so many.
@@ -134,14 +119,7 @@ impl Remote {
         nth: u64,
         most: usize,
     ) -> Result<Vec<Listed>, RemoteError> {
-        let mut question = cmd("ZRANGE");
-        question
-            .arg(model_key(of))
-            .arg(format!("({nth}"))
-            .arg("+inf")
-            .arg("BYSCORE");
-        question.arg("LIMIT").arg(0).arg(most).arg("WITHSCORES");
-        self.listed(&question)
+        either!(&mut self.0, it => it.after(of, nth, most))
     }
 
     /// The last that were sent, the last one first; at most so many.
@@ -150,127 +128,25 @@ impl Remote {
         of: &Fingerprint,
         most: usize,
     ) -> Result<Vec<Listed>, RemoteError> {
-        let mut question = cmd("ZRANGE");
-        question
-            .arg(model_key(of))
-            .arg(0)
-            .arg(most.saturating_sub(1))
-            .arg("REV")
-            .arg("WITHSCORES");
-        self.listed(&question)
-    }
-
-    fn listed(&mut self, question: &redis::Cmd) -> Result<Vec<Listed>, RemoteError> {
-        let members: Vec<(String, f64)> = self.ask(|connection| question.query(connection))?;
-        let listed = members.iter().filter_map(|(member, nth)| {
-            let (name, size) = member.split_once(':')?;
-            Some(Listed {
-                name: name.parse().ok()?,
-                size: size.parse().ok()?,
-                // Exact up to 2⁵³.
-                nth: *nth as u64,
-            })
-        });
-        Ok(listed.collect())
+        either!(&mut self.0, it => it.last(of, most))
     }
 
     /// A chunk, if it is there.
-    pub(crate) fn get(&mut self, name: &Name) -> Result<Option<Vec<u8>>, RemoteError> {
-        self.ask(|connection| cmd("GET").arg(chunk_key(name)).query(connection))
+    pub(crate) fn get(
+        &mut self,
+        of: &Fingerprint,
+        name: &Name,
+    ) -> Result<Option<Vec<u8>>, RemoteError> {
+        match &mut self.0 {
+            Kind::Redis(redis) => redis.get(name),
+            Kind::S3(bucket) => bucket.get(of, name),
+        }
     }
 
     /// Takes a chunk off the list, and removes it if it is there.
     pub(crate) fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
-        let member = member(&listed.name, listed.size);
-        self.ask(|connection| {
-            cmd("ZREM")
-                .arg(model_key(of))
-                .arg(member)
-                .exec(connection)?;
-            cmd("UNLINK").arg(chunk_key(&listed.name)).exec(connection)
-        })
+        either!(&mut self.0, it => it.forget(of, listed))
     }
-
-    fn ask<T>(
-        &mut self,
-        question: impl FnOnce(&mut Connection) -> RedisResult<T>,
-    ) -> Result<T, RemoteError> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => connect(&self.client).map_err(|error| self.trouble(&error))?,
-        };
-        match question(&mut connection) {
-            Ok(answer) => {
-                self.connection = Some(connection);
-                Ok(answer)
-            }
-            // What the connection would say next may belong to the last question: it is not used again.
-            Err(error) => Err(self.trouble(&error)),
-        }
-    }
-
-    fn trouble(&self, error: &RedisError) -> RemoteError {
-        let io = io_error(error);
-        let tls: Option<&rustls::Error> = io.and_then(|io| io.get_ref()?.downcast_ref());
-        let trouble = match error.kind() {
-            _ if error.code() == Some("OOM") => Trouble::Full,
-            _ if tls.is_some() => Trouble::Refused,
-            ErrorKind::Io => Trouble::Away,
-            _ => Trouble::Refused,
-        };
-        let is_late = io.is_some_and(|io| matches!(io.kind(), WouldBlock | TimedOut));
-        let what = match is_late {
-            true => "no answer in time".to_owned(),
-            false => error.to_string(),
-        };
-        let advice = match tls {
-            Some(tls) => advice(tls),
-            None if is_late && self.shown.starts_with("rediss:") => NO_TLS,
-            None => "",
-        };
-        RemoteError::new(trouble, format!("{}: {what}{advice}", self.shown))
-    }
-}
-
-/// What the system or rustls said, if one of them did.
-fn io_error(error: &RedisError) -> Option<&io::Error> {
-    let source: &Arc<dyn Error + Send + Sync> = error.source()?.downcast_ref()?;
-    source.downcast_ref()
-}
-
-/// A Redis waits for the end of what it takes for a command.
-const NO_TLS: &str = "; does it speak TLS at this port?";
-
-fn advice(error: &rustls::Error) -> &'static str {
-    match error {
-        rustls::Error::InvalidCertificate(_) => {
-            "; if an authority of your own has signed it, name its PEM file in SSL_CERT_FILE"
-        }
-        rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired) => {
-            "; it asks for a certificate of the client, and there is none: set tls-auth-clients no there"
-        }
-        rustls::Error::InvalidMessage(_) => NO_TLS,
-        _ => "",
-    }
-}
-
-fn connect(client: &Client) -> RedisResult<Connection> {
-    let connection = client.get_connection_with_timeout(CONNECT)?;
-    connection.set_read_timeout(Some(ANSWER))?;
-    connection.set_write_timeout(Some(ANSWER))?;
-    Ok(connection)
-}
-
-fn chunk_key(name: &Name) -> String {
-    format!("{PREFIX}:chunk:{name}")
-}
-
-fn model_key(of: &Fingerprint) -> String {
-    format!("{PREFIX}:model:{of}")
-}
-
-fn member(name: &Name, size: u64) -> String {
-    format!("{name}:{size}")
 }
 
 /// An address without user and password.
@@ -284,20 +160,20 @@ fn shown(url: &str) -> String {
     }
 }
 
-/// Why a Redis is of no use now.
+/// Why a remote is of no use now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The address is wrong.
+    /// The address is wrong, or lacks something.
     Address,
-    /// It does not answer.
+    /// It does not answer, or has no time.
     Away,
-    /// It takes no more: its memory is full, and it may evict nothing.
+    /// It takes no more.
     Full,
     /// It refuses: a password is missing, or it is something else.
     Refused,
 }
 
-/// Why a Redis is of no use now. `Display` has one line.
+/// Why a remote is of no use now. `Display` has one line, which says what to do if that is known.
 #[derive(Clone, Debug)]
 pub struct RemoteError {
     /// The kind.
@@ -310,7 +186,30 @@ impl RemoteError {
         let text = text.replace(['\n', '\r'], " ");
         Self { trouble, text }
     }
+
+    fn address(shown: &str, why: &dyn fmt::Display) -> Self {
+        Self::new(
+            Trouble::Address,
+            format!("{shown} cannot be used as the store's remote: {why}"),
+        )
+    }
 }
+
+/// What to do about an error of TLS, to be added to it.
+fn tls_advice(error: &rustls::Error) -> &'static str {
+    match error {
+        rustls::Error::InvalidCertificate(_) => {
+            "; if an authority of your own has signed it, name its PEM file in SSL_CERT_FILE"
+        }
+        rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired) => {
+            "; it asks for a certificate of the client, and there is none"
+        }
+        rustls::Error::InvalidMessage(_) => NO_TLS,
+        _ => "",
+    }
+}
+
+const NO_TLS: &str = "; does it speak TLS at this port?";
 
 impl fmt::Display for RemoteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -324,21 +223,24 @@ impl Error for RemoteError {}
 mod tests {
     use super::*;
 
+    fn new(url: &str) -> Result<Remote, RemoteError> {
+        Remote::new(url, |_| None)
+    }
+
     #[test]
     fn a_password_is_not_shown() {
-        let remote = Remote::new("redis://me:secret@127.0.0.1:1/2").ok().unwrap();
+        let remote = new("redis://me:secret@127.0.0.1:1/2").ok().unwrap();
         assert_eq!(remote.shown(), "redis://127.0.0.1:1/2");
-        let remote = Remote::new("rediss://me:secret@cache.lan").ok().unwrap();
+        let remote = new("rediss://me:secret@cache.lan").ok().unwrap();
         assert_eq!(remote.shown(), "rediss://cache.lan");
-        let insecure = "rediss://me:secret@host/#insecure";
         for wrong in [
-            "s3://bucket",
+            "s3://me:secret@bucket",
             "valkeys://me:secret@host",
-            insecure,
+            "rediss://me:secret@host/#insecure",
             "host:6379",
             "",
         ] {
-            let error = Remote::new(wrong).err().unwrap();
+            let error = new(wrong).err().unwrap();
             assert_eq!(error.trouble, Trouble::Address);
             assert!(!error.to_string().contains("secret"), "{error}");
         }
@@ -346,8 +248,10 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_is_away() {
-        let mut remote = Remote::new("redis://127.0.0.1:1").ok().unwrap();
-        let error = remote.get(&Name([0; 16])).unwrap_err();
+        let mut remote = new("redis://127.0.0.1:1").ok().unwrap();
+        let error = remote
+            .get(&Fingerprint([0; 16]), &Name([0; 16]))
+            .unwrap_err();
         assert_eq!(error.trouble, Trouble::Away, "{error}");
     }
 }

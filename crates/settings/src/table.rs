@@ -222,8 +222,8 @@ settings! {
     STORE_GB = "CONTEXTPILOT_STORE_GB", Text: text("a tenth of what is free, at most 50"),
         "how large the prefix store may become, in 10⁹ bytes, with decimals if need be";
     STORE_REMOTE = "CONTEXTPILOT_STORE_REMOTE", Text: text("none"),
-        "a Redis that [holds the store for several machines](docs/store.md#several-machines), as `redis://host:6379`: the \
-         launcher starts `contextpilot-llama store sync`";
+        "a Redis or a bucket that [holds the store for several machines](docs/store.md#several-machines), as \
+         `redis://host:6379`, `rediss://…` with TLS, or `s3://bucket/prefix`: the launcher starts `contextpilot-llama store sync`";
     STORE_BOUNDED = "CONTEXTPILOT_STORE_BOUNDED", Text: text("recurrent and hybrid models"),
         "for which [models whose cache cannot go back](docs/store.md#models-that-cannot-go-back) to any position there is a \
          prefix store, too. `1`: also for those with sliding windows; `0`: for none";

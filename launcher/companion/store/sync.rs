@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use contextpilot_kv_files::Folder;
-use contextpilot_kv_remote::{Mirror, MirrorError, Moved, Remote, Trouble};
+use contextpilot_kv_remote::{Mirror, Moved, Remote};
 use contextpilot_settings::env;
 use rustix::process::{Pid, getppid, test_kill_process};
 use serde_json::json;
@@ -17,16 +17,17 @@ use crate::companion::show::{Visible, bytes, count, print, print_json};
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 
-/// From one look at folder and Redis to the next.
-const PAUSE: Duration = Duration::from_millis(500);
-/// From an error to the next attempt.
+/// From an error to the next attempt. Each further error doubles it, as far as the remote allows.
 const RETRY: Duration = Duration::from_secs(5);
+/// How late it may be seen that the server has ended.
+const GLANCE: Duration = Duration::from_millis(500);
 /// When the server has ended, what it wrote last is sent within this time, or not at all.
 const LAST: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
 pub(super) struct Sync {
-    /// The Redis: redis://[user:password@]host[:port][/number], the same with rediss for TLS, or redis+unix:///path
+    /// A Redis: redis://[user:password@]host[:port][/number], the same with rediss for TLS, or redis+unix:///path;
+    /// or a bucket: s3://bucket[/prefix], with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL
     /// [default: CONTEXTPILOT_STORE_REMOTE]
     #[arg(value_name = "URL")]
     url: Option<String>,
@@ -49,20 +50,27 @@ pub(super) fn run(
     let url = url.or_else(|| set.map(|url| url.to_string_lossy().into_owned()));
     let url = url.ok_or_else(|| {
         format!(
-            "No Redis is known: give redis://host:6379, or set {}",
+            "No remote is known: give redis://host:6379 or s3://bucket/prefix, or set {}",
             env::STORE_REMOTE
         )
     })?;
-    let remote = Remote::new(&url).map_err(|error| error.to_string())?;
+    let environment = |name: &str| {
+        let value = of_process.non_empty(name)?;
+        Some(value.to_string_lossy().into_owned())
+    };
+    let remote = Remote::new(&url, environment).map_err(|error| error.to_string())?;
     let folder = Folder::open(path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let limit = limit(&folder, path, running)?;
     let mirror = Mirror::new(folder, remote, limit);
     let mut mirror = mirror.map_err(|e| format!("No thread can be had: {e}"))?;
     if options.once {
         let mut moved = Moved::default();
-        mirror
-            .turn(&mut moved)
-            .map_err(|e| format!("{e}; {}", text(&moved)))?;
+        loop {
+            let turn = mirror.turn(&mut moved);
+            if turn.map_err(|e| format!("{e}; {}", text(&moved)))? {
+                break;
+            }
+        }
         return match json {
             true => print_json(&json!({
                 "sent": moved.sent, "sent_bytes": moved.sent_bytes,
@@ -96,17 +104,21 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
     let mut told: Option<String> = None;
     let mut ended: Option<Instant> = None;
     let mut begun = false;
+    let mut retry = RETRY;
     loop {
-        if ended.is_none() && server.as_ref().is_some_and(Server::has_ended) {
+        if ended.is_none() && has_ended(server.as_ref()) {
             ended = Some(Instant::now());
         }
         let turn = match ended {
-            Some(_) => mirror.send_all(&mut moved),
+            Some(_) => mirror.send_some(&mut moved),
             None => mirror.turn(&mut moved),
         };
         let shown = mirror.remote().shown();
+        let is_late = ended.is_some_and(|ended| ended.elapsed() > LAST);
         let pause = match turn {
-            Ok(()) => {
+            // There is more.
+            Ok(false) if !is_late => continue,
+            Ok(true) => {
                 if !std::mem::replace(&mut begun, true) {
                     let path = Visible(&path.to_string_lossy()).to_string();
                     say(format_args!(
@@ -117,38 +129,53 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
                     say(format_args!("{shown} is there again: {}", text(&moved)));
                 }
                 told = None;
+                retry = RETRY;
                 if ended.is_some() {
                     return;
                 }
-                PAUSE
+                mirror.remote().pause()
             }
-            Err(error) => {
-                let error = problem(&error);
-                if told.as_ref() != Some(&error) {
-                    say(format_args!(
-                        "The store is not kept alike: {error}. Trying again"
-                    ));
-                    told = Some(error);
+            failed => {
+                if let Err(error) = failed {
+                    let error = error.to_string();
+                    if told.as_ref() != Some(&error) {
+                        say(format_args!(
+                            "The store is not kept alike: {error}. Trying again"
+                        ));
+                        told = Some(error);
+                    }
                 }
-                if ended.is_some_and(|ended| ended.elapsed() > LAST) {
-                    say("The server has ended, and what it wrote last was not sent");
+                if is_late {
+                    say("The server has ended, and not all of what it wrote last was sent");
                     return;
                 }
-                RETRY
+                let pause = retry;
+                retry = (2 * retry).min(mirror.remote().longest_retry());
+                pause
             }
         };
-        thread::sleep(pause);
+        match ended {
+            // It knows that already, and has little time left.
+            Some(_) => thread::sleep(pause.min(RETRY)),
+            None => wait(pause, server.as_ref()),
+        }
     }
 }
 
-/// What is wrong, and what to do.
-fn problem(error: &MirrorError) -> String {
-    match error {
-        MirrorError::Remote(remote) if remote.trouble == Trouble::Full => {
-            format!("{error}; set maxmemory-policy allkeys-lru there, or give it more memory")
+/// Waits so long, or until the server has ended.
+fn wait(pause: Duration, server: Option<&Server>) {
+    let begin = Instant::now();
+    loop {
+        let left = pause.saturating_sub(begin.elapsed());
+        if left.is_zero() || has_ended(server) {
+            return;
         }
-        _ => error.to_string(),
+        thread::sleep(left.min(GLANCE));
     }
+}
+
+fn has_ended(server: Option<&Server>) -> bool {
+    server.is_some_and(Server::has_ended)
 }
 
 /// The server that this process works for.
