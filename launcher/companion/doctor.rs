@@ -106,6 +106,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             let finding = index::check(settings);
             index = finding.grade;
             report.add(finding);
+            if let Some(finding) = store::remote() {
+                report.add(finding);
+            }
             runs = running::examine(settings, &mut report);
         }
         Err(why) => report.add(Finding::new("settings", Grade::Fails, why.to_string())),

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use contextpilot_testbed::{Builder, skip, until};
+use contextpilot_testbed::{Builder, private_folder, skip, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -173,6 +173,49 @@ fn what_is_damaged_there_is_not_taken() {
     assert_eq!(once(here.path(), &redis)["sent"], 1);
     assert_eq!(once(there.path(), &redis)["fetched"], 1);
     assert_eq!(once(there.path(), &redis)["fetched"], 0);
+}
+
+/// What `doctor` says of the remote that these variables name: the grade, and the text.
+fn doctor(folder: &Path, variables: &[(&str, &str)]) -> (String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
+    command.args(["doctor", "--json"]);
+    command.arg(contextpilot_testbed::llama_server());
+    command.env("HOME", folder).env("XDG_RUNTIME_DIR", folder);
+    command.envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut findings = report["findings"].as_array().unwrap().iter();
+    let found = findings.find(|finding| finding["subject"] == "store remote");
+    let text = |name: &str| found.unwrap()[name].as_str().unwrap().to_owned();
+    (text("grade"), text("text"))
+}
+
+#[test]
+fn doctor_asks_the_remote() {
+    let Some(redis) = Redis::start(&["--requirepass", "sesame"]) else {
+        return;
+    };
+    let folder = private_folder();
+    let store = folder.path().join("store");
+    let with = |url: &str| {
+        let store = ("CONTEXTPILOT_STORE", store.to_str().unwrap());
+        doctor(folder.path(), &[store, ("CONTEXTPILOT_STORE_REMOTE", url)])
+    };
+    let url = format!("redis://:sesame@{}", redis.at);
+    let answers = format!("{} answers", redis.url());
+    assert_eq!(with(&url), ("ok".to_owned(), answers));
+    let (grade, text) = doctor(folder.path(), &[("CONTEXTPILOT_STORE_REMOTE", &url)]);
+    assert_eq!(grade, "limit");
+    assert!(text.contains("without CONTEXTPILOT_STORE"), "{text}");
+    for wrong in [
+        url.replace("sesame", "open"),
+        redis.url(),
+        "s3://:open@ab".to_owned(),
+    ] {
+        let (grade, text) = with(&wrong);
+        assert_eq!(grade, "limit", "{text}");
+        assert!(!text.contains("open"), "{text}");
+    }
 }
 
 #[test]

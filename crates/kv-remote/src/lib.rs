@@ -35,9 +35,10 @@
 //!
 //! Which objects expire is a rule of the bucket. A chunk that is gone is found out as in a Redis.
 //!
-//! Requests are signed by `rusty-s3`, and sent by the HTTP client and the TLS that the companion command has anyway.
-//! `object_store` and `opendal` would bring another HTTP client, an async interface that a loop that asks one thing at a
-//! time does not need, and much more to compile.
+//! Requests are signed by `rusty-s3` (BSD-2-Clause), and sent by the HTTP client and the TLS that the companion command
+//! has anyway: with the reader of XML that is 14 crates more, which compute hashes and dates. `object_store` 0.12 is 38
+//! more: another HTTP client, HTTP/2, `futures`, `tracing`, for an async interface that a loop which asks one thing at a
+//! time does not need.
 //!
 //! # Who decides what stays
 //! Here: the servers, by `CONTEXTPILOT_STORE_GB`; what was fetched counts as used when it came. There: the Redis, or the

@@ -83,6 +83,14 @@ impl Remote {
         }
     }
 
+    /// Asks whether it can be used, without looking at what is there.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn reach(&mut self) -> Result<(), RemoteError> {
+        either!(&mut self.0, it => it.reach())
+    }
+
     /// Which of these are there.
     pub(crate) fn has(
         &mut self,

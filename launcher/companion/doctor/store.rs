@@ -4,9 +4,11 @@ use std::path::Path;
 
 use contextpilot_inspect::Located;
 use contextpilot_kv_files::Folder;
+use contextpilot_kv_remote::Remote;
 use contextpilot_settings::env;
 
 use super::{Finding, Grade, has};
+use crate::variables::{Lookup, of_process};
 
 const SUBJECT: &str = "prefix store";
 
@@ -57,6 +59,35 @@ pub(super) fn examine(located: &Located, follows: bool, folder: Option<&Path>) -
         (None, Some(folder)) => of(folder),
     };
     Finding::new(SUBJECT, grade, text)
+}
+
+/// Asks the remote, if there is one, as `store sync` will.
+pub(super) fn remote() -> Option<Finding> {
+    let variable = env::STORE_REMOTE;
+    let text = |name: &str| {
+        let value = of_process.non_empty(name)?;
+        Some(value.to_string_lossy().into_owned())
+    };
+    let url = text(variable)?;
+    let found = |grade, text| Some(Finding::new("store remote", grade, text));
+    let reached = Remote::new(&url, text).and_then(|mut remote| {
+        remote.reach()?;
+        Ok(remote)
+    });
+    match reached {
+        Err(why) => found(
+            Grade::Limited,
+            format!("{why}; until that is right, this machine has a store of its own"),
+        ),
+        Ok(_) if text(env::STORE).is_none() => found(
+            Grade::Limited,
+            format!(
+                "{variable} does nothing without {}: set it, too",
+                env::STORE
+            ),
+        ),
+        Ok(remote) => found(Grade::Good, format!("{} answers", remote.shown())),
+    }
 }
 
 /// Opens the folder as the hook does.

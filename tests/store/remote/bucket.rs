@@ -235,6 +235,13 @@ fn a_bucket_that_refuses_is_told_from_one_that_is_gone() {
         one.unwrap().1 = value.to_owned();
         let line = refused(&sync(folder.path(), &variables));
         assert!(line.contains(said), "{line}");
+        let variables: Vec<_> = variables
+            .iter()
+            .map(|(name, value)| (*name, &**value))
+            .collect();
+        let (grade, text) = doctor(folder.path(), &variables);
+        assert_eq!(grade, "limit");
+        assert!(text.contains(said), "{text}");
     }
     assert_eq!(bucket.chunks().len(), 0);
 }

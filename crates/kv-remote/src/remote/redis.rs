@@ -57,6 +57,11 @@ impl Redis {
         &self.shown
     }
 
+    pub(super) fn reach(&mut self) -> Result<(), RemoteError> {
+        // Whoever may only connect may not ask this.
+        self.ask(|connection| cmd("EXISTS").arg(PREFIX).exec(connection))
+    }
+
     pub(super) fn has(
         &mut self,
         of: &Fingerprint,

@@ -77,6 +77,10 @@ impl S3 {
         self.requests.shown()
     }
 
+    pub(super) fn reach(&mut self) -> Result<(), RemoteError> {
+        self.requests.list(&self.root, None).map(drop)
+    }
+
     pub(super) fn has(
         &mut self,
         of: &Fingerprint,
