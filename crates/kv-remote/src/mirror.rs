@@ -17,8 +17,8 @@ const AT_ONCE: usize = 256;
 const LOOK_BACK: usize = 1 << 20;
 /// Bytes that are fetched in one turn, at least, before something is sent again.
 const FETCHED_IN_A_TURN: u64 = 64 << 20;
-/// Bytes that are sent in one turn, at least, before something is fetched.
-const SENT_IN_A_TURN: u64 = 16 << 20;
+/// Bytes that are sent in one turn, at least, before something is fetched. Few in a test, so that it has several turns.
+const SENT_IN_A_TURN: u64 = if cfg!(test) { 1 << 10 } else { 16 << 20 };
 /// Bytes of rows that wait for the disk.
 const QUEUE: u64 = 64 << 20;
 /// How long the disk may take for them.
@@ -308,3 +308,48 @@ impl fmt::Display for MirrorError {
 }
 
 impl std::error::Error for MirrorError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remote::Bucket;
+
+    fn chunk(nth: u8) -> Chunk {
+        Chunk {
+            name: Name([nth; 16]),
+            parent: None,
+            fingerprint: Fingerprint([7; 16]),
+            link: Name([0; 16]),
+            start: 0,
+            tokens: Arc::from([1, 2, 3]),
+            bytes: 600,
+        }
+    }
+
+    #[test]
+    fn a_turn_sends_some_and_says_whether_that_was_all() {
+        let bucket = Bucket::start();
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::open(path.path()).unwrap();
+        let writer = Writer::start(folder.clone(), QUEUE, || {}, || false).unwrap();
+        for nth in 1..=5 {
+            let rows = Arc::new(vec![nth; 600]);
+            writer.write(&chunk(nth), rows).unwrap();
+        }
+        assert!(writer.flush(DISK));
+        let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
+        let mut moved = Moved::default();
+        let turns = [(); 3].map(|()| {
+            let is_all = mirror.turn(&mut moved).unwrap();
+            (is_all, moved.sent)
+        });
+        // Two chunks are more than a turn has to send.
+        assert_eq!(turns, [(false, 2), (false, 4), (true, 5)]);
+        let asked = bucket.asked();
+        let count = |what: &str| asked.iter().filter(|asked| asked.as_str() == what).count();
+        // Each turn tells others what it has sent.
+        assert_eq!((count("LIST"), count("PUT news")), (1, 3), "{asked:?}");
+        assert!(mirror.turn(&mut moved).unwrap());
+        assert_eq!((moved.sent, bucket.asked().len()), (5, 0));
+    }
+}

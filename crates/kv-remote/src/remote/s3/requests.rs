@@ -14,8 +14,8 @@ use super::answers::{Page, code, page};
 use crate::remote::{RemoteError, Trouble, tls_advice};
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// For the next bytes of a request or an answer.
-const STEP: Duration = Duration::from_secs(30);
+/// For the next bytes of a request or an answer. A test waits for it.
+const STEP: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 /// For a whole request, besides the time for its bytes.
 const WHOLE: Duration = Duration::from_secs(60);
 /// Bytes a second, at least.

@@ -8,8 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::*;
-use crate::remote::Trouble;
+use crate::remote::{Remote, Trouble};
 
+/// In place of an answer: none, and the connection stays.
+const SILENCE: &str = "…";
+const URL: &str = "s3://tea/a";
 const OF: Fingerprint = Fingerprint([7; 16]);
 const NEWS: &str = "a/contextpilot/kv/1/07070707070707070707070707070707/news";
 
@@ -23,13 +26,13 @@ struct State {
 }
 
 #[derive(Clone)]
-struct Bucket {
+pub(crate) struct Bucket {
     at: String,
     state: Arc<Mutex<State>>,
 }
 
 impl Bucket {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let bucket = Self {
             at: format!("http://{}", listener.local_addr().unwrap()),
@@ -67,6 +70,11 @@ impl Bucket {
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         let answer = self.decide(method, target, version.as_deref(), body);
+        if answer == SILENCE.as_bytes() {
+            // Until the client has gone.
+            reader.read_to_end(&mut Vec::new())?;
+            return Ok(());
+        }
         stream.write_all(&answer)
     }
 
@@ -105,17 +113,24 @@ impl Bucket {
     }
 
     fn client(&self) -> S3 {
+        S3::new(URL, self.environment()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub(crate) fn remote(&self) -> Remote {
+        Remote::new(URL, self.environment()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn environment(&self) -> impl Fn(&str) -> Option<String> {
         let at = self.at.clone();
-        let new = S3::new("s3://tea/a", |name| match name {
+        move |name| match name {
             "AWS_ENDPOINT_URL" => Some(at.clone()),
             "AWS_ACCESS_KEY_ID" | "AWS_SECRET_ACCESS_KEY" => Some("me".to_owned()),
             _ => None,
-        });
-        new.unwrap_or_else(|error| panic!("{error}"))
+        }
     }
 
     /// What was asked since the last time.
-    fn asked(&self) -> Vec<String> {
+    pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().asked)
     }
 
@@ -353,6 +368,12 @@ fn what_is_wrong_is_told_apart_and_all_is_asked_again() {
             "SSH-2.0-OpenSSH\r\n".to_owned(),
             Trouble::Refused,
             "not HTTP",
+        ),
+        (
+            "LIST",
+            SILENCE.to_owned(),
+            Trouble::Away,
+            "no answer in time",
         ),
         ("LIST", String::new(), Trouble::Away, ""),
         (
