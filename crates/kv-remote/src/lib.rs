@@ -33,7 +33,8 @@
 //! writes once more when it sees that, and more than 1,024 chunks have no room. So the news may be wrong, and a list
 //! never is: nothing has to be locked, and no server needs conditional writes.
 //!
-//! Which objects expire is a rule of the bucket. A chunk that is gone is found out as in a Redis.
+//! Which objects expire is a rule of the bucket. Whoever finds that a chunk is gone does not ask for it again before a
+//! list shows it, whatever the news tell.
 //!
 //! Requests are signed by `rusty-s3` (BSD-2-Clause), and sent by the HTTP client and the TLS that the companion command
 //! has anyway: with the reader of XML that is 14 crates more, which compute hashes and dates. `object_store` 0.12 is 38

@@ -48,6 +48,8 @@ struct Model {
     there: HashMap<Name, u64>,
     /// What was found there, in the order in which it was. A name may come again.
     found: Vec<(Name, u64)>,
+    /// What is not there although it was told. The news may tell it for long, so only a list can bring it back.
+    gone: HashSet<Name>,
     /// When all was listed.
     listed: Instant,
     /// The news have changed since.
@@ -169,16 +171,23 @@ impl S3 {
             Answer::Whole { bytes, .. } => Some(bytes),
             // Not what was sent: it is taken for damaged.
             Answer::TooLarge => Some(Vec::new()),
-            Answer::Same | Answer::Nothing => None,
+            Answer::Same | Answer::Nothing => {
+                if let Some(model) = self.models.get_mut(of) {
+                    model.remove(name);
+                }
+                None
+            }
         })
     }
 
     pub(super) fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
-        let removed = self.requests.delete(&self.key(of, &listed.name));
-        self.note(removed)?;
-        if let Some(model) = self.models.get_mut(of) {
-            model.there.remove(&listed.name);
+        let name = &listed.name;
+        if self.model(of)?.gone.contains(name) {
+            return Ok(());
         }
+        let removed = self.requests.delete(&self.key(of, name));
+        self.note(removed)?;
+        self.model(of)?.remove(name);
         Ok(())
     }
 
@@ -237,7 +246,9 @@ impl S3 {
             Answer::Whole { bytes, version } => {
                 let news = News::read(&bytes);
                 for (name, size) in news.chunks() {
-                    model.add(name, size);
+                    if !model.gone.contains(&name) {
+                        model.add(name, size);
+                    }
                 }
                 model.news = news;
                 model.version = Some(version);
@@ -288,6 +299,7 @@ impl Model {
         Self {
             there: HashMap::new(),
             found: Vec::new(),
+            gone: HashSet::new(),
             listed: Instant::now(),
             has_changed: false,
             news: News::default(),
@@ -297,9 +309,15 @@ impl Model {
     }
 
     fn add(&mut self, name: Name, size: u64) {
+        self.gone.remove(&name);
         if self.there.insert(name, size).is_none() {
             self.found.push((name, size));
         }
+    }
+
+    fn remove(&mut self, name: &Name) {
+        self.there.remove(name);
+        self.gone.insert(*name);
     }
 
     /// The number of what was found last.

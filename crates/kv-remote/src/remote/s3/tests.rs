@@ -261,6 +261,36 @@ fn what_is_new_costs_one_get_and_nothing_new_does_too() {
 }
 
 #[test]
+fn what_is_gone_is_not_asked_for_again_while_the_news_tell_it() {
+    let bucket = Bucket::start();
+    let (mut one, mut other) = (bucket.client(), bucket.client());
+    send(&mut one, &[3, 4]);
+    let last = other.last(&OF, 9).unwrap();
+    assert!(other.after(&OF, last[0].nth, 9).unwrap().is_empty());
+    // The one is damaged, the other has expired.
+    other.forget(&OF, &last[0]).unwrap();
+    let expired = format!("{}{}", NEWS.strip_suffix("news").unwrap(), name(3));
+    bucket.state.lock().unwrap().objects.remove(&expired);
+    assert_eq!(other.get(&OF, &name(3)).unwrap(), None);
+    bucket.asked();
+    other.forget(&OF, &last[1]).unwrap();
+    assert!(bucket.asked().is_empty());
+
+    send(&mut one, &[5]);
+    assert!(bucket.news().contains(&name(4).to_string()));
+    let after = other.after(&OF, last[0].nth, 9).unwrap();
+    assert_eq!(names(&after), [5]);
+    // Sent again, and found by a list.
+    let mut third = bucket.client();
+    send(&mut third, &[4]);
+    let long_ago = Instant::now().checked_sub(2 * LIST_EVERY).unwrap();
+    other.models.get_mut(&OF).unwrap().listed = long_ago;
+    let after = other.after(&OF, after[0].nth, 9).unwrap();
+    assert_eq!(names(&after), [4]);
+    assert_eq!(other.get(&OF, &name(4)).unwrap(), Some(vec![4; 4]));
+}
+
+#[test]
 fn news_that_another_machine_wrote_over_are_told_once_more() {
     let bucket = Bucket::start();
     let mut one = bucket.client();
